@@ -30,7 +30,7 @@ def parties_on(
 ) -> Iterator[tuple[list[Party], Traces]]:
     """Processes at a new place of this kind, and room for so many traces of work.
 
-    In memory it is a house of this process, several times.
+    In memory it is a service of this process, several times.
     """
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -65,9 +65,9 @@ def cancel(options: argparse.Namespace) -> None:
 
 
 def wait(options: argparse.Namespace) -> None:
-    """From an end in one process to the answers in another, heard and with nothing to hear."""
+    """From an end in one process to the answers in another, with notifications and without."""
     for store in options.store:
-        if store == "memory":  # nobody else can write there
+        if store == "memory":  # no other process can write there
             continue
         with parties_on(store) as (three, _):
             for deaf in (False, True):

@@ -23,9 +23,9 @@ def delays(parties: Sequence[Party], rounds: int, deaf: bool, look_again: float)
         if deaf:
             waiter.do("unhearing")
         ended_at = ender.do("end_at", name=name)
-        told = waiter.do("answers")
-        assert [one["state"] for one in told] == ["SUCCEEDED"] * 2
-        found += [one["at"] - ended_at for one in told]
+        answers = waiter.do("answers")
+        assert [one["state"] for one in answers] == ["SUCCEEDED"] * 2
+        found += [one["at"] - ended_at for one in answers]
     for party in parties:
         party.do("deafen", deaf=False)
     return found

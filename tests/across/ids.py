@@ -1,4 +1,4 @@
-"""Many identical starts at once, from several processes: one operation, whoever asks."""
+"""Many identical starts at once, from several processes: one operation, whichever is first."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def one_round(
 ) -> str:
     """All start with one id at once; the name that they get. ``others`` ask for something else.
 
-    One request is the first: whoever asks for the same gets its operation, the rest a conflict.
+    One request is the first: callers who ask for the same get its operation, others a conflict.
     """
     request_id = str(uuid.UUID(int=draw.getrandbits(128), version=4))
     shares = [len(range(one, CALLERS, len(parties))) for one in range(len(parties))]
@@ -47,15 +47,17 @@ def one_round(
         )
         for party, texts in zip(parties, asked, strict=True)
     ]
-    told = [
+    answers = [
         (text, answer)
         for texts, future in zip(asked, futures, strict=True)
         for text, answer in zip(texts, future.result(120), strict=True)
     ]
-    winners: set[tuple[str, str]] = {(text, answer) for text, answer in told if answer != CONFLICT}
+    winners: set[tuple[str, str]] = {
+        (text, answer) for text, answer in answers if answer != CONFLICT
+    }
     assert len(winners) == 1, f"round {number}: {winners}"
     ((first, name),) = winners
-    wrong = [text for text, answer in told if (text == first) != (answer == name)]
+    wrong = [text for text, answer in answers if (text == first) != (answer == name)]
     assert not wrong, f"round {number}: {wrong} although {first!r} was the first"
     return name
 

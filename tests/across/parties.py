@@ -1,4 +1,4 @@
-"""Who takes part: houses in this process, and houses in processes of their own."""
+"""Who takes part: services in this process, and services in processes of their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Party(Protocol):
-    """Somebody who can be asked the verbs of a house."""
+    """A party that can be asked the verbs of a service."""
 
     def ask(self, verb: str, **arguments: Any) -> Future[Any]:
         """What it will answer."""
@@ -45,31 +45,31 @@ class Refused(Exception):
 
 
 class Inside:
-    """A house in this process, asked by threads."""
+    """A service in this process, asked by threads."""
 
     def __init__(self, place: Place, executor: str = "threads") -> None:
         self._interval = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_SECONDS)
-        self._house = Harness(place, executor)
+        self._harness = Harness(place, executor)
         self._threads = ThreadPoolExecutor(64)
 
     def ask(self, verb: str, **arguments: Any) -> Future[Any]:
         """Ask in a thread."""
-        return self._threads.submit(asked, self._house, verb, arguments)
+        return self._threads.submit(asked, self._harness, verb, arguments)
 
     def do(self, verb: str, **arguments: Any) -> Any:
         """Ask here."""
-        return asked(self._house, verb, arguments)
+        return asked(self._harness, verb, arguments)
 
     def close(self) -> None:
-        """Close the house."""
+        """Close the service."""
         self._threads.shutdown()
-        self._house.leave()
+        self._harness.leave()
         sys.setswitchinterval(self._interval)
 
 
 class Apart:
-    """A house in a process of its own, asked over its standard streams."""
+    """A service in a process of its own, asked over its standard streams."""
 
     def __init__(self, place: Place, executor: str = "threads") -> None:
         self._asked: dict[int, Future[Any]] = {}
@@ -108,7 +108,7 @@ class Apart:
         return self.ask(verb, **arguments).result(4 * PATIENCE)
 
     def close(self) -> None:
-        """Let it end by itself, which it does when nobody can ask any more."""
+        """Let it end by itself, which it does when its input ends."""
         self._stdin.close()
         try:
             assert self._process.wait(PATIENCE) == 0

@@ -1,4 +1,4 @@
-"""The program of a process with a house: ``python -m tests.across.peer EXECUTOR PLACE...``.
+"""The program of a process with a service: ``python -m tests.across.peer EXECUTOR PLACE...``.
 
 Questions come as lines of JSON, each is answered by a thread, in a line of JSON.
 """
@@ -16,7 +16,7 @@ from tests.across.service_host import SWITCH_SECONDS, Harness, asked
 
 
 def main(executor: str, *place: str) -> None:
-    """Answer until nobody can ask any more."""
+    """Answer until the input ends."""
     sys.setswitchinterval(SWITCH_SECONDS)
     harness = Harness(Place(*place), executor)
     lock = threading.Lock()

@@ -37,14 +37,14 @@ class Place:
 
 
 class Muffled:
-    """A store whose announcements can be switched off, said and heard; it notes every glance."""
+    """A store whose notifications can be switched off, in both directions; it notes every poll."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.deaf = False
         self.plugged = threading.Event()
         """Set once a deaf subscription listens."""
-        self.glances: list[tuple[float, int, int]] = []
+        self.polls: list[tuple[float, int, int]] = []
         """When each was answered, how many names it asked for, and how many were over."""
         self.pauses: list[float] = []
         """How many seconds a deaf subscription was asked to listen for, each time."""
@@ -53,7 +53,7 @@ class Muffled:
         return getattr(self._store, name)
 
     def notify_others(self, name: str) -> None:
-        """Tell the others, unless nothing is told."""
+        """Notify the others, unless that is switched off."""
         if not self.deaf:
             self._store.notify_others(name)
 
@@ -64,7 +64,7 @@ class Muffled:
     def poll_states(self, names: Collection[str]) -> StateSummary:
         """The same, noted."""
         found = self._store.poll_states(names)
-        self.glances.append((time.monotonic(), len(names), len(found.finished)))
+        self.polls.append((time.monotonic(), len(names), len(found.finished)))
         return found
 
 

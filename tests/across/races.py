@@ -1,4 +1,4 @@
-"""Cancellation against completion: whoever is first wins, and CANCELLED means stopped.
+"""Cancellation against completion: the first one wins, and CANCELLED means stopped.
 
 Two kinds of race. *Work* runs as a function in one process, is cancelled at a moment that chance
 chooses from another, and is watched from a third. *Reports* of an operation whose work is done
@@ -14,12 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from tests.across.parties import Party
 from tests.across.service_host import REPORTS, View
-from tests.across.works import RETURNED, RUNNING, STOPPED, UNBEGUN, Traces
+from tests.across.works import NOT_STARTED, RETURNED, RUNNING, STOPPED, Traces
 
 AT_ONCE = 8
 """How many races are run at once: more than there are threads to work."""
 
-STATES = {RETURNED: "SUCCEEDED", STOPPED: "CANCELLED", UNBEGUN: "CANCELLED"}
+STATES = {RETURNED: "SUCCEEDED", STOPPED: "CANCELLED", NOT_STARTED: "CANCELLED"}
 """What an operation ends as, by what its function did last."""
 
 
@@ -43,7 +43,7 @@ def one_race(
 ) -> str:
     """Run one; what came of it.
 
-    The work takes up to 3 ms, or longer than anybody waits; the request comes within 4 ms, or
+    The work takes up to 3 ms, or longer than any caller waits; the request comes within 4 ms, or
     within 40, and stopping takes up to 3 ms.
     """
     steps = draw.randrange(5)
@@ -70,19 +70,19 @@ def one_race(
 
 
 def check_race(name: str, number: int, seen: Sequence[View], traces: Traces) -> None:
-    """All saw the same end, and nobody saw it while the function still ran."""
-    told = {(one["state"], one["text"]) for one in seen}
-    assert len(told) == 1, f"{name}: {told}"
+    """All saw the same end, and no caller saw it while the function still ran."""
+    answers = {(one["state"], one["text"]) for one in seen}
+    assert len(answers) == 1, f"{name}: {answers}"
     running = [one for one in seen if one["trace"] == RUNNING]
     assert not running, f"{name}: seen {running} while its function ran"
-    ((state, text),) = told
+    ((state, text),) = answers
     assert state == STATES[traces[number]], f"{name} is {state}, its work {traces[number]}"
     assert state == "CANCELLED" or text == str(number), f"{name}: {text!r}"
     assert traces.begun(number) <= 1, f"{name}: its work was done {traces.begun(number)} times"
 
 
 def check_final(parties: Sequence[Party], name: str, seen: View) -> None:
-    """The record stays as it was seen, and nobody holds it."""
+    """The record stays as it was seen, and has no owner."""
     for party in parties:
         now = party.do("get", name=name)
         assert (now["state"], now["text"]) == (seen["state"], seen["text"]), f"{name}: {now}"
@@ -106,7 +106,7 @@ def one_report(parties: Sequence[Party], asked_before: bool) -> str:
     """Run one such race; which report was first.
 
     It is the only one that was applied, and what is stored is what it said. Unless the operation
-    was ``asked_before`` to stop, whoever acknowledges that asks first.
+    was ``asked_before`` to stop, the first to acknowledge that asks first.
     """
     name = parties[0].do("start")
     if asked_before:
@@ -114,9 +114,9 @@ def one_report(parties: Sequence[Party], asked_before: bool) -> str:
     futures = [
         party.ask("end_together", name=name, who=str(who)) for who, party in enumerate(parties)
     ]
-    told = [future.result(120) for future in futures]
-    winners = [(who, how) for who, one in enumerate(told) for how in REPORTS if one[how]]
-    assert len(winners) == 1, f"{name}: {winners} were told that they were first"
+    answers = [future.result(120) for future in futures]
+    winners = [(who, how) for who, one in enumerate(answers) for how in REPORTS if one[how]]
+    assert len(winners) == 1, f"{name}: {winners} were reported as first"
     ((who, how),) = winners
     seen = parties[-1].do("get", name=name)
     found = seen["state"], seen["note"] if how == "acknowledge" else seen["text"]

@@ -38,7 +38,7 @@ View = dict[str, Any]
 
 
 class Attendance(Notifier):
-    """A bell that tells how many listen."""
+    """A notifier that counts its listeners."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class Harness:
         with mock.patch("lro._engine.runtime.Notifier", Attendance):
             self._service = Service(cast(Store, self._store), make_executor(executor))
         assert isinstance(self._service._runtime.updater.notifier, Attendance)
-        self._bell = self._service._runtime.updater.notifier
+        self._notifier = self._service._runtime.updater.notifier
         self._methods = {
             "outside": self._service.declare(
                 "acme.v1.Outside.Work",
@@ -225,10 +225,10 @@ class Harness:
 
     def park(self, name: str, threads: int, coroutines: int) -> None:
         """Have so many wait for an operation; return when all of them do."""
-        here = len(self._bell)
+        here = len(self._notifier)
         for _ in range(threads):
-            self._parked.append(self._callers.submit(lambda: [self._told(self.wait, name)]))
-        everybody = threading.Event()
+            self._parked.append(self._callers.submit(lambda: [self._ended(self.wait, name)]))
+        all_wait = threading.Event()
 
         async def wait() -> View:
             try:
@@ -240,25 +240,25 @@ class Harness:
             tasks = [asyncio.create_task(wait()) for _ in range(coroutines)]
             while self._service.waiting < coroutines:
                 await asyncio.sleep(0)
-            everybody.set()
+            all_wait.set()
             return await asyncio.gather(*tasks)
 
         self._parked.append(self._callers.submit(asyncio.run, main()))
-        assert everybody.wait(PATIENCE), "the coroutines do not wait"
-        self._bell.until(here + threads + 1)
+        assert all_wait.wait(PATIENCE), "the coroutines do not wait"
+        self._notifier.until(here + threads + 1)
 
     def listeners(self, count: int) -> None:
         """Return when so many wait in this process."""
-        self._bell.until(count)
+        self._notifier.until(count)
 
     def answers(self) -> list[View]:
-        """What those who were parked have been told, when all have been."""
-        told = [view for future in self._parked for view in future.result(PATIENCE)]
+        """The answers of all parked waits, when all have come."""
+        answers = [view for future in self._parked for view in future.result(PATIENCE)]
         self._parked.clear()
-        return told
+        return answers
 
     def deafen(self, deaf: bool, look_again: float = LOOK_AGAIN_SECONDS) -> None:
-        """Drop every announcement, said or heard; look again so often."""
+        """Drop every notification, sent or received; poll again after this time."""
         self._store.pauses.clear()
         self._store.plugged.clear()
         self._store.deaf = deaf
@@ -267,15 +267,15 @@ class Harness:
 
     def unhearing(self) -> None:
         """Return when the subscription that is listening is deaf."""
-        assert self._store.plugged.wait(PATIENCE), "nobody listens"
+        assert self._store.plugged.wait(PATIENCE), "no subscription listens"
 
     def noted(self) -> View:
-        """The glances so far, and the pauses of a deaf subscription."""
-        return {"glances": list(self._store.glances), "pauses": list(self._store.pauses)}
+        """The polls so far, and the pauses of a deaf subscription."""
+        return {"polls": list(self._store.polls), "pauses": list(self._store.pauses)}
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _told(self, ask: Callable[[str], View], name: str) -> View:
+    def _ended(self, ask: Callable[[str], View], name: str) -> View:
         try:
             return ask(name)
         except LroError as exc:
@@ -305,7 +305,7 @@ def _refusal(error: LroError) -> View:
 
 
 def asked(harness: Harness, verb: str, arguments: View) -> Any:
-    """What a house answers to a verb."""
+    """The answers of a service to a verb."""
     if verb.startswith("_") or not hasattr(Harness, verb):
         raise LookupError(f"no verb {verb!r}")
     return getattr(harness, verb)(**arguments)

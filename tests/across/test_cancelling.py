@@ -27,13 +27,13 @@ def other_worker(request, place):
 
 @pytest.fixture
 def alone():
-    """A house of this process, in memory."""
+    """A service of this process, in memory."""
     with contextlib.closing(Inside(Place("memory"))) as party:
         yield party
 
 
 def stopping_in_view(parties, method, traces, latch):
-    """The work has seen that it is to stop and has not stopped: nobody sees it as done."""
+    """The work has seen that it is to stop and has not stopped: no caller sees it as done."""
     latches = {name: latch(name) for name in ("begun", "seen", "go")}
     plan = {name: str(one.path) for name, one in latches.items()}
     plan |= {"steps": 1, "step": PATIENCE, "stopping": 0, "traces": str(traces.path)}
@@ -57,7 +57,7 @@ def test_cancelled_is_not_seen_before_the_work_has_stopped(three, traces, latch)
     stopping_in_view(three, "work", traces, latch)
 
 
-def test_nor_with_another_executor(three, other_worker, traces, latch):
+def test_work_of_another_executor_is_not_done_before_it_stops(three, other_worker, traces, latch):
     """Work of an event loop, and of a process of its own."""
     worker, method = other_worker
     stopping_in_view([worker, *three[:2]], method, traces, latch)
@@ -88,7 +88,7 @@ def test_work_is_cancelled_as_it_ends_in_one_process(alone, traces, method):
 
 
 def test_one_report_is_applied(three):
-    """Nine come at once from three processes; eight are told that they came too late."""
+    """Nine come at once from three processes; eight get the answer that they came too late."""
     found = report_races(three, REPORTED)
     assert found.total() == REPORTED
     assert set(found) <= set(REPORTS)

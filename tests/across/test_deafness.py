@@ -61,8 +61,8 @@ class Refusing(MemoryStore):
 
 
 @pytest.fixture
-def hearing():
-    """A hearing of a store that refuses; it holds what the test says, and notes its pauses."""
+def listener():
+    """A listener on a store that refuses; it holds what the test says, and notes its pauses."""
 
     class Noted(ChangeListener):
         pauses = 0
@@ -80,27 +80,27 @@ def hearing():
     made.stop()
 
 
-def test_it_is_not_tried_for_ever(hearing):
-    """Nobody waits any more: the thread sleeps, until somebody does."""
+def test_it_is_not_tried_for_ever(listener):
+    """No caller waits any more: the thread sleeps, until one does."""
     asleep = threading.Event()
-    clear = hearing._wake.clear
-    hearing._wake.clear = lambda: (clear(), asleep.set())
+    clear = listener._wake.clear
+    listener._wake.clear = lambda: (clear(), asleep.set())
     for number in (1, 2):
-        hearing.ensure_running()
+        listener.ensure_running()
         assert asleep.wait(PATIENCE)
         asleep.clear()
-        assert hearing.pauses == number
+        assert listener.pauses == number
 
 
-def test_work_in_hand_learns_that_it_is_to_stop(hearing):
+def test_work_in_hand_learns_that_it_is_to_stop(listener):
     """By the same look."""
-    store = hearing._store
+    store = listener._store
     service, method = declared(store)
     name = method.start(WorkRequest()).name
     store.update(name, request_cancel(store.now()))
-    hearing.work.names = {name}
-    told = threading.Event()
-    hearing.work.cancel_held = lambda name: (hearing.work.names.clear(), told.set())
-    hearing.ensure_running()
-    assert told.wait(PATIENCE)
+    listener.work.names = {name}
+    cancelled = threading.Event()
+    listener.work.cancel_held = lambda name: (listener.work.names.clear(), cancelled.set())
+    listener.ensure_running()
+    assert cancelled.wait(PATIENCE)
     service.close(0)

@@ -10,7 +10,7 @@ ROUNDS = 6
 
 
 def test_one_operation_from_many_processes(three, traces):
-    """All are told its name, its work is done once; with another body it is a conflict."""
+    """All get its name, its work is done once; with another body it is a conflict."""
     found = identical_starts(three, ROUNDS, traces)
     assert found == {"starts": 100 * ROUNDS, "operations": ROUNDS, "runs": ROUNDS}
 

@@ -40,8 +40,8 @@ def test_every_waiter_learns_how_it_ended(three, how, state, text):
         party.do("park", name=name, **WAITERS)
     act(there, name, how)
     for party in (elsewhere, here, there):
-        told = party.do("answers")
-        assert [(one["state"], one.get("text")) for one in told] == [(state, text)] * 8
+        answers = party.do("answers")
+        assert [(one["state"], one.get("text")) for one in answers] == [(state, text)] * 8
 
 
 def test_a_cancellation_reaches_the_work_from_a_third_process(three, traces, latch):
@@ -75,7 +75,7 @@ def test_a_held_request_is_answered_by_another_process(three):
 def test_waiters_answer_where_every_announcement_is_lost(three, how):
     """With the first look after the end, and between looks lies no more than the period.
 
-    Nothing is said by anybody, and nobody would hear it.
+    No process sends a notification, and none would receive it.
     """
     here, there, elsewhere = three
     for party in three:
@@ -85,16 +85,16 @@ def test_waiters_answer_where_every_announcement_is_lost(three, how):
         for party in (here, elsewhere):
             party.do("park", name=name, **WAITERS)
             party.do("unhearing")
-        before = {party: len(party.do("noted")["glances"]) for party in (here, elsewhere)}
+        before = {party: len(party.do("noted")["polls"]) for party in (here, elsewhere)}
         act(there, name, how)
         for party in (here, elsewhere):
-            told = party.do("answers")
-            assert {one["state"] for one in told} == {
+            answers = party.do("answers")
+            assert {one["state"] for one in answers} == {
                 "SUCCEEDED" if how == "complete" else "NOT_FOUND"
             }
             noted = party.do("noted")
             assert max(noted["pauses"]) <= LOOK_AGAIN
-            looks = [over for _, _, over in noted["glances"][before[party] :]]
+            looks = [over for _, _, over in noted["polls"][before[party] :]]
             assert set(looks[looks.index(1) :]) == {1}
     finally:
         for party in three:

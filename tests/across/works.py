@@ -21,7 +21,7 @@ from lro._engine.job import Job
 from tests.service_steps import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
-UNBEGUN: Final = 0
+NOT_STARTED: Final = 0
 RUNNING: Final = 1
 RETURNED: Final = 2
 STOPPED: Final = 3
@@ -38,7 +38,7 @@ class Traces:
         self.path = path
 
     def __getitem__(self, number: int) -> int:
-        """UNBEGUN, RUNNING, RETURNED or STOPPED."""
+        """NOT_STARTED, RUNNING, RETURNED or STOPPED."""
         return self._bytes[2 * number]
 
     def __setitem__(self, number: int, what: int) -> None:
@@ -71,7 +71,7 @@ class Latch:
         self.path = path
 
     def open(self) -> None:
-        """Let everybody pass, from now on."""
+        """Let every wait pass, from now on."""
         os.write(self._line, b"!")
 
     def wait(self, seconds: float = PATIENCE) -> None:

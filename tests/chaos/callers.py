@@ -27,7 +27,7 @@ _NO_ANSWER: Final = frozenset({lro.Code.UNAVAILABLE, lro.Code.DEADLINE_EXCEEDED}
 
 
 class Callers:
-    """Everybody who calls, and the journal that they keep. ``servers`` are those to be called."""
+    """All callers, and the journal that they keep. ``servers`` are those to be called."""
 
     def __init__(
         self, journal: Journal, servers: Callable[[], Sequence[Server]], stalls: Stalls
@@ -38,7 +38,7 @@ class Callers:
         self._tasks: list[asyncio.Task[None]] = []
         self._watched: set[str] = set()
         self.unanswered = 0
-        """How many calls got no answer, or were told that nothing can be said now."""
+        """How many calls got no answer, or the answer that nothing is known now."""
         self.longest_overrun = 0.0
         """How many seconds after its limit a Wait was answered, at most."""
 
@@ -71,9 +71,9 @@ class Callers:
             if exc.code is not lro.Code.ABORTED or story.kind != "alone":  # else its target is busy
                 self._unanswered(story, exc)
             return False
-        if story.told_at is None:
-            story.told_by_start = sent
-        story.told(handle.operation, sent, time.monotonic())
+        if story.named_at is None:
+            story.started_at = sent
+        story.answered(handle.operation, sent, time.monotonic())
         self._watch()
         return True
 
@@ -96,12 +96,12 @@ class Callers:
     async def cancel(self, server: Server, story: Story) -> None:
         """Cancel the operation of a story whose start was answered."""
         story.cancel_asked = True
-        await self._tell(server.client.cancel, story)
+        await self._send(server.client.cancel, story)
 
     async def delete(self, server: Server, story: Story) -> None:
         """Delete the operation of a story whose start was answered."""
         story.delete_asked = True
-        if await self._tell(server.client.delete, story) and story.deleted_at is None:
+        if await self._send(server.client.delete, story) and story.deleted_at is None:
             story.deleted_at = time.monotonic()
 
     async def look(self, server: Server, story: Story) -> None:
@@ -166,7 +166,7 @@ class Callers:
         story.sights.append(Sight(sent, time.monotonic(), operation))
         return True
 
-    async def _tell(self, call: Callable[[str], Awaitable[None]], story: Story) -> bool:
+    async def _send(self, call: Callable[[str], Awaitable[None]], story: Story) -> bool:
         assert story.name is not None
         sent = time.monotonic()
         try:

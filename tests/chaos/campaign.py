@@ -64,7 +64,7 @@ class Campaign:
     _stalls: Stalls = attrs.field(factory=Stalls, init=False)
 
     async def run(
-        self, trials: Sequence[tuple[int, Cell]], tell: Callable[[str], None] = print
+        self, trials: Sequence[tuple[int, Cell]], report: Callable[[str], None] = print
     ) -> dict[Cell, Tally]:
         """Run cells with seeds, in this order, for as long as there is time."""
         tallies = {cell: Tally() for _, cell in trials}
@@ -79,7 +79,7 @@ class Campaign:
                     verdict = await self._one(made, folder, cell, seed)
                     tallies[cell].add(seed, verdict)
                     for violation in verdict.violations:
-                        tell(f"{cell.row}, {cell.store}, {cell.executor}, {seed}: {violation}")
+                        report(f"{cell.row}, {cell.store}, {cell.executor}, {seed}: {violation}")
 
             watching = asyncio.create_task(self._stalls.watch())
             await asyncio.gather(*(work() for _ in range(self.at_once)))

@@ -34,13 +34,13 @@ def make_remote(broker: str, redelivery: float) -> CeleryExecutor:
 
 
 def work(setting: Setting) -> None:
-    """Be a worker with the usual pool of processes, until told to stop."""
+    """Be a worker with the usual pool of processes, until SIGTERM."""
     ready = Path(setting.folder) / f"ready-{os.getpid()}"
 
-    def tell(**_: Any) -> None:
+    def report_ready(**_: Any) -> None:
         ready.touch()
 
-    worker_ready.connect(tell, weak=False)
+    worker_ready.connect(report_ready, weak=False)
     options = ["--pool", "prefork", "--concurrency", str(setting.workers), "--loglevel", "WARNING"]
     options += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     _app_on(setting.broker).worker_main(["worker", *options])

@@ -1,6 +1,6 @@
 """A process that has imported everything and started nothing, and makes servers by forking.
 
-What it is told comes as lines of JSON: the setting of the next server. What it tells is lines of
+Its input is lines of JSON: the setting of the next server. Its output is lines of
 JSON too: a server was born, was stopped by a signal, goes on, or has died. When its input ends, it
 kills what is left and ends.
 """
@@ -43,8 +43,8 @@ class ForkServer:
         signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
 
     def live(self) -> None:
-        """Make servers and tell of their ends, until there is no more input."""
-        heard = b""
+        """Make servers and report their ends, until there is no more input."""
+        received = b""
         while True:
             ready, _, _ = select.select([_ORDERS, self._wake], [], [])
             if self._wake in ready:
@@ -55,7 +55,7 @@ class ForkServer:
                 chunk = os.read(_ORDERS, _CHUNK)
                 if not chunk:
                     break
-                *orders, heard = (heard + chunk).split(b"\n")
+                *orders, received = (received + chunk).split(b"\n")
                 for order in orders:
                     self._bear(Setting.loads(order))
         for pid in self._alive:
@@ -64,7 +64,7 @@ class ForkServer:
             self._alive.discard(os.waitpid(-1, 0)[0])
 
     def _bear(self, setting: Setting) -> None:
-        # Bound before the fork, so that whoever is told the port can connect at once.
+        # Bound before the fork, so that a caller who gets the port can connect at once.
         with socket.create_server(("127.0.0.1", 0), backlog=500) as listener:
             port = listener.getsockname()[1]
             pid = os.fork()
@@ -73,7 +73,7 @@ class ForkServer:
             with contextlib.suppress(OSError):  # it has done so itself
                 os.setpgid(pid, pid)
             self._alive.add(pid)
-        _tell(event="born", pid=pid, port=port)
+        _report(event="born", pid=pid, port=port)
 
     def _grow_up(self, setting: Setting, listener: socket.socket) -> None:
         status = 1
@@ -101,16 +101,16 @@ class ForkServer:
             if pid == 0:
                 return
             if os.WIFSTOPPED(status):
-                _tell(event="stopped", pid=pid)
+                _report(event="stopped", pid=pid)
             elif os.WIFCONTINUED(status):
-                _tell(event="continued", pid=pid)
+                _report(event="continued", pid=pid)
             else:
                 self._alive.discard(pid)
                 code = os.waitstatus_to_exitcode(status)
-                _tell(event="died", pid=pid, code=code, at=time.monotonic())
+                _report(event="died", pid=pid, code=code, at=time.monotonic())
 
 
-def _tell(**what: Any) -> None:
+def _report(**what: Any) -> None:
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
 

@@ -59,7 +59,7 @@ async def freeze_trial(ground: Ground, seed: int, *, within: bool = False) -> Fr
         trap = Trap(point=point, moment=moment, count=count, deed=Deed.STOP)
         winner = (await world.host(workers=3 * workers)).web
         loser = (await world.host(trap, workers=workers)).web
-        world.shun(loser)  # nobody calls who does not answer
+        world.shun(loser)  # no caller calls a server that does not answer
         await asyncio.gather(winner.ready(), loser.ready())
         world.callers.begin()
         stories = _load(world.journal, workers + 2)
@@ -148,5 +148,7 @@ async def _counted(world: World, server: Server) -> tuple[int, list[str]]:
             return late, [f"{expected} writes were late, {late} are counted: {attempts}"]
         await asyncio.sleep(0.05)
     log = (world.folder / f"server-{server.pid}.log").read_text("utf-8")
-    told = len(_REFUSED.findall(log))
-    return late, [] if told == late else [f"{late} late writes are counted, {told} are in the log"]
+    logged = len(_REFUSED.findall(log))
+    return late, [] if logged == late else [
+        f"{late} late writes are counted, {logged} are in the log"
+    ]

@@ -1,4 +1,4 @@
-"""The kill matrix: servers that die at named points, and whether anybody is told a lie by it."""
+"""The kill matrix: servers that die at named points; does a caller then get a wrong answer?"""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ROOM: Final = {"threads": 12, "processes": 4, "celery": 4}
 class Row:
     """A row of the matrix: what goes on in the server that dies, and where exactly it may die.
 
-    The ``scene`` is "load", "drain", "hunt", "expiry", "child" (only that dies) or "any time". A
+    The ``scene`` is "load", "drain", "orphans", "expiry", "child" (only that dies) or "any time". A
     place has the highest count that its trap may get.
     """
 
@@ -60,8 +60,8 @@ ROWS: Final[Mapping[str, Row]] = {
         "load", (*_any_moment(Point.CANCEL, 2), *_any_moment(Point.ACKNOWLEDGE, 2))
     ),
     "during drain": Row("drain", _any_moment(Point.RELEASE, 3)),
-    "during orphan hunt": Row(
-        "hunt", (*_any_moment(Point.TAKE_OVER, 3), *_any_moment(Point.ABANDON, 1))
+    "during orphan scan": Row(
+        "orphans", (*_any_moment(Point.TAKE_OVER, 3), *_any_moment(Point.ABANDON, 1))
     ),
     "during delete": Row("load", _any_moment(Point.DELETE, 2)),
     "during expiry": Row("expiry", _any_moment(Point.EXPIRE, 1)),
@@ -76,7 +76,7 @@ async def kill_trial(ground: Ground, row: Row, seed: int) -> Verdict:
     world = World(ground, seed)
     try:
         trap = _trap(world, row)
-        company = row.scene == "expiry" or (row.scene != "hunt" and world.random.random() < 0.5)
+        company = row.scene == "expiry" or (row.scene != "orphans" and world.random.random() < 0.5)
         rescuer = await _rescuer(world) if company else None
         victim = await _SCENES[row.scene](world, trap)
         if rescuer is None:
@@ -178,11 +178,11 @@ async def _while_draining(world: World, trap: Trap | None) -> Server:
     return victim
 
 
-async def _hunting(world: World, trap: Trap | None) -> Server:
+async def _scanning(world: World, trap: Trap | None) -> Server:
     first = await _victim(world)
     await first.ready()
     # It is there before there is work: on a busy machine that may be over before a server is up.
-    victim = (await world.host(trap, hunts=True)).victim
+    victim = (await world.host(trap, only_scans=True)).victim
     await victim.ready()
     world.callers.begin()
     await _occupy(world, first, first_steps=600)
@@ -213,7 +213,7 @@ async def _expiring(world: World, trap: Trap | None) -> Server:
         lambda: all(any(s.operation is None for s in story.sights) for story in brief),
         "the expiry of brief work",
     )
-    victim = (await world.host(trap, hunts=True)).victim
+    victim = (await world.host(trap, only_scans=True)).victim
     await victim.gone()
     return victim
 
@@ -234,7 +234,7 @@ async def _at_any_time(world: World, _: Trap | None) -> Server:
 _SCENES: Final = {
     "load": _under_load,
     "drain": _while_draining,
-    "hunt": _hunting,
+    "orphans": _scanning,
     "expiry": _expiring,
     "any time": _at_any_time,
     "child": _bereft,
@@ -253,7 +253,7 @@ async def _ask_again(world: World, server: Server) -> None:
 
 
 async def _take_targets(world: World, server: Server) -> None:
-    """Start new work on every target: whoever had it is over."""
+    """Start new work on every target: the operation that had it is over."""
     for story in [s for s in world.journal.stories.values() if s.kind == "alone" and s.names]:
         another = world.journal.new("alone", target=story.request.target)
         end = time.monotonic() + PATIENCE

@@ -1,6 +1,6 @@
-"""Strangers' locks: somebody else keeps a record, a table or the file from being written.
+"""Strangers' locks: another program keeps a record, a table or the file from being written.
 
-Nobody dies, so no work may be given up, and none begun twice, however long the lock is held.
+No server dies, so no work may be given up, and none begun twice, however long the lock is held.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Crash loops: a server that lives shorter than its lease must tell the truth all the same."""
+"""Crash loops: a server that lives shorter than its lease must report the truth all the same."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _LIVES: Final = 12
 
 
 async def loop_trial(ground: Ground, seed: int) -> Verdict:
-    """Kill a server at work, and then each that follows it, until the truth is told.
+    """Kill a server at work, and then each that follows it, until the truth is known.
 
     The truth is due one lease and the margin after the first death, not counting the times at which
-    there was no server to tell it.
+    there was no server to report it.
     """
     world = World(ground, seed)
     life = LIFE * ground.lease
@@ -49,8 +49,8 @@ async def loop_trial(ground: Ground, seed: int) -> Verdict:
         await world.end()
     verdict = judge(world.journal, facts)
     limit = ground.lease + ground.margin
-    told = [story.first_done.received for story in stories if story.first_done is not None]
-    taken = [at - died_at - sum(end - gap for gap, end in gaps if gap < at) for at in told]
+    known_at = [story.first_done.received for story in stories if story.first_done is not None]
+    taken = [at - died_at - sum(end - gap for gap, end in gaps if gap < at) for at in known_at]
     late = [f"no truth for {seconds:.2f} s" for seconds in taken if seconds > limit]
     return Verdict((*verdict.violations, *late), tuple(taken))
 

@@ -1,4 +1,4 @@
-"""Store chaos: the store goes away, again and again, while everybody is at work."""
+"""Store chaos: the store goes away, again and again, while all servers are at work."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Weathered:
 async def outage_trial(ground: Ground, seed: int, seconds: float, outages: Outages) -> Weathered:
     """Have servers work for so long on a store that goes away again and again.
 
-    Nobody dies, so nothing may be lost: every operation that a caller was told of must end with
+    No server dies, so nothing may be lost: every operation whose name a caller got must end with
     what its work gave. What a caller was not answered, it asks again until it is.
     """
     world = World(ground, seed)

@@ -34,7 +34,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 @attrs.frozen(kw_only=True)
 class Setting:
-    """All that a server process is told. Times are in seconds.
+    """The settings of a server process. Times are in seconds.
 
     ``store`` is a URL, whose fragment is the schema on PostgreSQL; ``folder`` takes the logs.
     ``role`` is "web", or "worker" for one of Celery's, whose ``broker`` is a URL with the queue's
@@ -162,7 +162,7 @@ def _first_metadata(request: WorkRequest) -> WorkMetadata:
 
 
 def serve(setting: Setting, listener: socket.socket) -> None:
-    """Be this server, until told to stop by SIGTERM."""
+    """Be this server, until SIGTERM."""
     prepare(setting)
     if setting.role == "worker":
         from tests.chaos.celery_app import work

@@ -48,15 +48,15 @@ class Server:
 
     @property
     def alive(self) -> bool:
-        """Whether nobody has heard of its end."""
+        """Whether its end has not been reported yet."""
         return not self.dead.is_set()
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal, unless it is dead; what kills or stops it, its children get too."""
-        everybody = number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT)
+        whole_group = number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT)
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
-                (os.killpg if everybody else os.kill)(self.pid, number)
+                (os.killpg if whole_group else os.kill)(self.pid, number)
 
     async def ready(self) -> float:
         """Wait until it answers; when that was, by the monotonic clock."""
@@ -135,10 +135,10 @@ class ForkServer:
                 if not born.done():
                     born.set_result(server)
             else:
-                self._tell(self._servers[news["pid"]], news)
+                self._take(self._servers[news["pid"]], news)
 
     @staticmethod
-    def _tell(server: Server, news: dict[str, Any]) -> None:
+    def _take(server: Server, news: dict[str, Any]) -> None:
         if news["event"] == "died":
             server.code, server.died_at = news["code"], news["at"]
             server.dead.set()

@@ -1,4 +1,4 @@
-"""When the machine gave the harness no processor: nobody is to be blamed for that time."""
+"""When the machine gave the harness no processor: no server is to blame for that time."""
 
 from __future__ import annotations
 

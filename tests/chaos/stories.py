@@ -1,4 +1,4 @@
-"""What callers ask for, what they are told, and what they see: one story for each operation."""
+"""What callers ask for, which answers they get, and what they see: one story per operation."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Story:
     request_id: str = ""
     asked_at: float = 0.0
     """When the start was sent first."""
-    told_at: float | None = None
-    """When its name was told first."""
-    told_by_start: float = 0.0
-    """When the start was sent whose answer told its name, unless a list has told it before."""
+    named_at: float | None = None
+    """When a caller first got its name."""
+    started_at: float = 0.0
+    """When the start was sent whose answer had its name, unless a list had it before."""
     names: set[str] = attrs.field(factory=set)
     cancel_asked: bool = False
     delete_asked: bool = False
@@ -60,7 +60,7 @@ class Story:
 
     @property
     def text(self) -> str:
-        """What tells it from the others."""
+        """What distinguishes it from the others."""
         return self.request.text
 
     @property
@@ -75,17 +75,17 @@ class Story:
 
     @property
     def settled(self) -> bool:
-        """Whether nobody need look at it any more: its end was seen, or it has gone."""
+        """Whether no caller need look at it any more: its end was seen, or it has gone."""
         if self.first_done is not None or self.deleted_at is not None:
             return True
         may_go = self.delete_asked or self.kind == "brief"
         return may_go and any(sight.operation is None for sight in self.sights)
 
-    def told(self, operation: lro.Operation, sent: float, received: float) -> None:
+    def answered(self, operation: lro.Operation, sent: float, received: float) -> None:
         """A start or a list was answered with this operation."""
         self.names.add(operation.name)
-        if self.told_at is None:
-            self.told_at = received
+        if self.named_at is None:
+            self.named_at = received
         elif self.delete_asked or self.kind == "brief":
             return  # it may be the first reply again, long out of date (spec §9.2(4))
         self.sights.append(Sight(sent, received, operation))
@@ -124,9 +124,13 @@ class Journal:
         for operation in operations:
             found[operation.name] = operation
             story = self.stories[Sight(sent, received, operation).metadata.text]
-            story.told(operation, sent, received)
+            story.answered(operation, sent, received)
         for story in self.stories.values():
-            if story.told_at is not None and story.told_at < sent and not story.names & set(found):
+            if (
+                story.named_at is not None
+                and story.named_at < sent
+                and not story.names & set(found)
+            ):
                 story.sights.append(Sight(sent, received, None))
 
     @property

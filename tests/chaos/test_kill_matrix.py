@@ -11,14 +11,14 @@ from tests.chaos.verdict import Verdict
 from tests.chaos.world import Ground
 
 FEW = {
-    "processes": ("before encode", "during cancel", "during orphan hunt", "a child alone mid work"),
-    "celery": ("before the first renewal", "before the terminal commit", "during orphan hunt"),
+    "processes": ("before encode", "during cancel", "during orphan scan", "a child alone mid work"),
+    "celery": ("before the first renewal", "before the terminal commit", "during orphan scan"),
 }
 """The rows for the executors whose processes take long to begin."""
 
 
 async def trial(ground: Ground, cell: Cell, seed: int) -> Verdict:
-    """Kill a server; how soon the truth is told, the long form says, on a quiet machine."""
+    """Kill a server; how soon the truth is known, the long form says, on a quiet machine."""
     return await kill_trial(ground, ROWS[cell.row], seed)
 
 

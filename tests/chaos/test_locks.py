@@ -27,6 +27,6 @@ def test_a_strangers_lock_costs_no_living_work(run: Run) -> None:
     run(trial, [Cell(what, store, "threads") for what, store in LOCKS.items()], lease=LEASE)
 
 
-def test_a_server_that_lives_shorter_than_its_lease_tells_the_truth(run: Run) -> None:
+def test_a_server_that_lives_shorter_than_its_lease_reports_the_truth(run: Run) -> None:
     """Though each of them is killed before its first lease is over (defects 7)."""
     run(loop, [Cell("crash loop", store, "threads") for store in ("sqlite", "postgres")], LEASE)

@@ -43,7 +43,7 @@ class Moment(enum.StrEnum):
     WITHIN = "within"
     """In the transaction, which is then never committed."""
     AFTER = "after"
-    """When the store has answered, and before anybody else knows."""
+    """When the store has answered, and before any other code knows."""
 
 
 class Deed(enum.StrEnum):
@@ -103,7 +103,7 @@ def step_on(point: Point | None, moment: Moment, last: Callable[[], object] = la
     trap = _set.trap
     if trap is None or trap.point is not point or trap.moment is not moment:
         return
-    with _set.lock:  # held for good by whoever dies, so that nobody overtakes the signal
+    with _set.lock:  # a process that dies holds it for good, so that no thread passes the signal
         _set.left -= 1
         if _set.left != 0:
             return
@@ -130,7 +130,7 @@ def _do(trap: Trap) -> None:
 def writing() -> Iterator[None]:
     """Write to a store: a process that is to freeze does so before or after the block.
 
-    Frozen within, it would hold the lock of a SQLite file, and with it everybody else: that is
+    Frozen within, it would hold the lock of a SQLite file, and stop every other process: that is
     tested apart.
     """
     if _set.trap is None or _set.trap.deed is not Deed.STOP:

@@ -1,4 +1,4 @@
-"""What may never be seen, whoever dies: the promises, checked against what callers have seen."""
+"""What may never be seen, whichever server dies: the promises, checked against callers' views."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Facts:
     """What the harness knows of a run beside the journal. Times are monotonic, in seconds.
 
     ``silent``: since when each server was dead, or frozen for longer than its lease. ``drained``:
-    those that were told to stop, and may have handed work back before they stopped. ``death``: the
+    those that got SIGTERM, and may have handed work back before they stopped. ``death``: the
     one that matters, or the freezing, and ``awake`` the end of that; ``since``: when a live server
     was there after it; ``limit``: how long after that the truth may take, not counting for how
     long the harness itself was ``stalled`` between two moments.
@@ -40,7 +40,7 @@ class Facts:
 
 @attrs.frozen
 class Verdict:
-    """The violations found, and the longest time until the truth was told, if anybody died."""
+    """The violations found, and the longest time until the truth was known, if a server died."""
 
     violations: tuple[str, ...]
     seconds_to_truth: tuple[float, ...] = ()
@@ -127,7 +127,7 @@ class _Judged:
 
     def _missing(self, sight: Sight) -> Iterator[str]:
         story = self._story
-        if story.delete_asked or (story.told_at or math.inf) > sight.sent:
+        if story.delete_asked or (story.named_at or math.inf) > sight.sent:
             return
         if story.kind != "brief":
             yield "vanished"
@@ -174,7 +174,7 @@ class _Judged:
             yield from self._success(operation)
         elif error.code == lro.Code.CANCELLED:
             if not story.cancel_asked:
-                yield "cancelled, though nobody asked"
+                yield "cancelled, though no caller asked"
             if self._begun and not self._over(self._begun[-1], sight.received):
                 yield "cancelled while its work went on"
         elif error.code == lro.Code.FAILED_PRECONDITION:
@@ -210,14 +210,14 @@ class _Judged:
     # -- when -----------------------------------------------------------------------------------
 
     def seconds_to_truth(self) -> float | None:
-        """How long after a death somebody told or did something; None if it was not concerned."""
+        """How long after a death a server reported or did something; None if not concerned."""
         story, death = self._story, self._facts.death
         fatal = [effect.at for effect in self._log if effect.what == "died"]
         if fatal and death == math.inf:  # of a child alone
             death = fatal[-1]
         if death == math.inf or story.asked_at > death:
             return None
-        if story.told_at is None or story.told_at > self._facts.awake:
+        if story.named_at is None or story.named_at > self._facts.awake:
             return None  # its start may have come to nothing until then
         done = story.first_done
         if done is not None and done.received <= death:
@@ -227,11 +227,11 @@ class _Judged:
         working = [effect for effect in self._begun if effect.at <= death]
         if not fatal and working and working[-1].server not in self._facts.silent:
             return None
-        since = max(death, self._facts.since, story.told_by_start)
+        since = max(death, self._facts.since, story.started_at)
         # An attempt has begun when a process is started for it, however long that takes to wake.
         again = [e.born if e.born > since else e.at for e in self._begun if e.at > death]
-        told = min([*again, math.inf if done is None else done.received])
-        return max(0.0, told - since - self._facts.stalled(since, told))
+        known_at = min([*again, math.inf if done is None else done.received])
+        return max(0.0, known_at - since - self._facts.stalled(since, known_at))
 
 
 def is_lost(operation: lro.Operation) -> bool:

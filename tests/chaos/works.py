@@ -1,6 +1,6 @@
 """The methods of the servers under test: work that writes down what it does.
 
-What happens outside is told by a log a process cannot take back: one line, appended to a file of
+A log which a process cannot take back holds what happens outside: one line, appended to a file of
 the operation, before and after each thing that is done.
 """
 

@@ -30,7 +30,7 @@ class Ground:
     fork_server: ForkServer
     folder: Path
     store: str
-    """The URL of a store that nobody has used."""
+    """The URL of a new store."""
     executor: str
     lease: float
     margin: float
@@ -94,9 +94,11 @@ class World:
             if server.alive and server.pid not in self._unfit and server.setting.role == "web"
         ]
 
-    async def host(self, trap: Trap | None = None, *, hunts: bool = False, **options: Any) -> Host:
-        """One more server; it may not answer yet. If it ``hunts``, that is all it does."""
-        if not self.remote or hunts:
+    async def host(
+        self, trap: Trap | None = None, *, only_scans: bool = False, **options: Any
+    ) -> Host:
+        """One more server; it may not answer yet. With ``only_scans``, it only recovers orphans."""
+        if not self.remote or only_scans:
             web = await self._make(trap, "web", options)
             return Host(web, web, web)
         works = trap is not None and trap.point in _BY_WORKERS
@@ -121,7 +123,7 @@ class World:
         return made
 
     def shun(self, server: Server) -> None:
-        """Have nobody call this server any more."""
+        """Have no caller call this server any more."""
         self._unfit.add(server.pid)
 
     def unshun(self, server: Server) -> None:

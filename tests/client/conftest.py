@@ -26,6 +26,6 @@ def clock() -> Clock:
 
 @pytest.fixture
 def server() -> Iterator[respx.Router]:
-    """A server that answers as each test says, and refuses what no test told it."""
+    """A server that answers as each test says, and refuses what no test declared."""
     with respx.mock(base_url=URL, assert_all_called=False) as router:
         yield router

@@ -82,7 +82,7 @@ def never(_: str, connection: socket.socket, over: threading.Event) -> None:
 
 
 def redirecting(line: str, connection: socket.socket, over: threading.Event) -> None:
-    """Sends whoever asks to the same place again."""
+    """Redirects each call to the same address."""
     head = f"HTTP/1.1 307 Again\r\nLocation: {line.split()[1]}\r\nContent-Length: 0\r\n\r\n"
     connection.sendall(head.encode())
 
@@ -133,7 +133,7 @@ def exploding(timeout: float) -> AbstractContextManager[str]:
 
 @contextlib.contextmanager
 def refusing(timeout: float, scheme: str = "http://") -> Iterator[str]:
-    """An address where nobody listens."""
+    """An address without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
     yield f"{scheme}127.0.0.1:{port}"
@@ -338,8 +338,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(row("scenario", "over", "face", "for", "median, ms", "worst, ms"))
     for case, late in found.items():
         many = "many" if case.many else "one"
-        told = f"{statistics.median(late):.1f}", f"{max(late):.1f}"
-        print(row(case.scenario, case.transport, case.face, many, *told))
+        figures = f"{statistics.median(late):.1f}", f"{max(late):.1f}"
+        print(row(case.scenario, case.transport, case.face, many, *figures))
     worst = max(found, key=lambda case: max(found[case]))
     print(f"the worst of {len(found)} cases: {max(found[worst]):.1f} ms, {worst}")
 

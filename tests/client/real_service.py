@@ -75,7 +75,7 @@ def refuse_nothing(request: ResizeRequest) -> None:
 
 @attrs.define
 class Way:
-    """A way to a house: what its clients need, and what they call its method."""
+    """A way to a service: what its clients need, and what they call its method."""
 
     harness: Harness
     face: Face
@@ -83,7 +83,7 @@ class Way:
     options: dict[str, Any]
 
     def client(self, **more: Any) -> Any:
-        """A client of the house."""
+        """A client of the service."""
         return self.face.client(**{**self.options, **more})
 
     def start(self, client: Any, request: ResizeRequest | None = None, **more: Any) -> Any:
@@ -148,13 +148,13 @@ def sockets(harness: Harness, face: Face, listen: Listen) -> Way:
 
 
 def application(edge: Any, harness: Harness) -> Any:
-    """The operations of a house, and its method at its own path."""
+    """The operations of a service, and its method at its own path."""
     starts = {PATH: harness.resize}
     return edge.OperationsApp(harness.service, parents=["projects/*"], starts=starts)
 
 
 class RawWSGITransport(httpx.WSGITransport):
-    """Hands over the path as real servers do: raw, and decoded as bytes in Latin-1's guise."""
+    """Passes the path as real servers do: raw, and decoded as bytes in Latin-1's guise."""
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url

@@ -71,24 +71,24 @@ class Schedule:
 
         def go(number: int) -> None:
             self.world.leave(number)
-            self.left[number] = len(self.world.told[number])
+            self.left[number] = len(self.world.received[number])
 
         self.world.later(self.chance.choice([0.0, 0.0, 0.005, 1.0, 20.0]), come)
 
     def check(self) -> None:
-        """Everybody was told once, nobody afterwards, and nothing is left."""
+        """Every listener got one end, none got more afterwards, and nothing is left."""
         world = self.world
         for number in self.numbers:
             ends = world.ends(number)
             if number in self.left:
-                assert len(world.told[number]) == self.left[number]
+                assert len(world.received[number]) == self.left[number]
                 assert len(ends) <= 1
                 self.tally["left before"] += not ends
             else:
-                assert [*ends] == world.told[number][-1:]
+                assert [*ends] == world.received[number][-1:]
             for _, news in ends:
                 gone = hasattr(news, "error")
-                self.tally["told that it is gone" if gone else "told of an end"] += 1
+                self.tally["gone" if gone else "ended"] += 1
         assert world.most_flying <= world.polling.connections
         assert (world.flying, world.registry.entries) == (0, {})
 

@@ -77,7 +77,7 @@ def serving() -> Iterator[int]:
 
 
 class Proxy:
-    """Hands connections on to a port, and cuts each of them after a random time."""
+    """Forwards connections to a port, and cuts each of them after a random time."""
 
     def __init__(self, port: int, seed: int) -> None:
         self._target, self._random = ("127.0.0.1", port), random.Random(seed)
@@ -210,9 +210,9 @@ class Worker:
     def future(self) -> None:
         """Which is waited for, cancelled, or left."""
         handle, number = self.start()
-        future, told = handle.future(), list[int]()
-        future.add_done_callback(lambda _: told.append(1))
-        self.futures.append((future, told, number))
+        future, calls = handle.future(), list[int]()
+        future.add_done_callback(lambda _: calls.append(1))
+        self.futures.append((future, calls, number))
         kind = self.random.random()
         if kind < 0.3:
             future.cancel()
@@ -228,17 +228,17 @@ class Worker:
 
 
 def check(client: Client, workers: list[Worker], wrong: list[str]) -> None:
-    """Note what is left over, and futures that were not told once."""
+    """Note what is left over, and futures whose callback was not called once."""
     for worker in workers:
-        for future, told, number in worker.futures:
+        for future, calls, number in worker.futures:
             with contextlib.suppress(ClientError, concurrent.futures.CancelledError):
                 worker.right(future.result(HANG_SECONDS / 2), number)
             for _ in range(1000):  # a callback comes a moment after the result
-                if told:
+                if calls:
                     break
                 time.sleep(0.001)
-            if told != [1]:
-                wrong.append(f"a callback was called {len(told)} times")
+            if calls != [1]:
+                wrong.append(f"a callback was called {len(calls)} times")
     table, server = client._state.registry, client._state.config.server
     if table.entries or server.own_calls:
         wrong.append(f"left over: {len(table.entries)} entries, {server.own_calls} waits")

@@ -1,4 +1,4 @@
-"""Mistakes of the caller: told before anything is sent, and never as a call that failed."""
+"""Mistakes of the caller: raised before anything is sent, and never as a call that failed."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_request_ids(given: Any, face: Face, server: respx.Router) -> None:
 
 
 def test_a_class_that_declares_its_name_and_has_a_codec(face: Face, server: respx.Router) -> None:
-    """A registry whose factories take it need not be told of it before."""
+    """A registry whose factories take it need not know it before."""
 
     class Codec:
         python, shape = Model, None
@@ -250,7 +250,7 @@ def test_a_class_that_declares_its_name_and_has_a_codec(face: Face, server: resp
 
 
 def test_a_timeout_that_is_not_valid(face: Face, server: respx.Router) -> None:
-    """It is told before the call."""
+    """It is raised before the call."""
     client = face.client()
     with pytest.raises(TypeError, match="a timeout is a timedelta, or seconds as a number"):
         client.wait(NAME, timeout="5")
@@ -285,7 +285,7 @@ def test_a_base_url_that_is_not_valid(make: Any, base: Any) -> None:
 
 
 def test_base_url_beside_that_of_http_client_is_refused(face: Face) -> None:
-    """One of the two would be ignored. Passwords in them are not told."""
+    """One of the two would be ignored. The error shows no passwords in them."""
     with pytest.raises(lro.DeclarationError) as refused:
         face.client("http://u:secret@test", http=face.http(base_url="http://u:secret@other"))
     assert str(refused.value) == (

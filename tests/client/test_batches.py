@@ -100,7 +100,7 @@ def test_no_poll_is_made_before_all_names_are_there(
     ],
 )
 def test_asked_again(body: Any, face: Face) -> None:
-    """What is not done is asked for again; what nobody asked for is let be."""
+    """What is not done is asked for again; what was not asked for is ignored."""
     server = Server(body)
     assert group_of(face, server).results() == EVERY
     assert server.asked[:1] == ["batchGet"]
@@ -132,7 +132,7 @@ def test_asked_again(body: Any, face: Face) -> None:
     ],
 )
 def test_replies_that_are_none(body: Any, face: Face) -> None:
-    """Each operation is asked for by itself: nobody is told what was not said."""
+    """Each operation is asked for by itself: no listener gets what the server did not say."""
     server = Server(*[body] * 10)
     assert group_of(face, server).results() == EVERY
     assert server.asked.count("batchGet") == 1
@@ -140,7 +140,7 @@ def test_replies_that_are_none(body: Any, face: Face) -> None:
 
 
 def test_one_that_is_gone(face: Face) -> None:
-    """It is told so; the others have their results."""
+    """Its waiter gets the error; the others have their results."""
     server = Server(gone="operations/2")
     outcomes = group_of(face, server).outcomes()
     gone = outcomes.pop(2)

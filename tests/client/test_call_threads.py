@@ -88,7 +88,7 @@ def test_a_forked_process_has_no_idle_threads(
 
 
 def test_another_may_answer(call_threads: CallThreads) -> None:
-    """Whoever is waiting is reports, instead of what the call gives later."""
+    """The waiter gets the reported answer, instead of what the call gives later."""
     waiting: set[drivers.AnswerQueue] = set()
     over, begun = threading.Event(), threading.Event()
 

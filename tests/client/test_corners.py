@@ -46,7 +46,7 @@ DONE = lro.Operation(name=NAME, done=True)
 
 
 def test_news_in_another_order(face: Face) -> None:
-    """An end that was heard is not undone by what a slower poller tells."""
+    """An end that was received is not undone by the older state of a slower poller."""
     state = face.inside(client_of(face, ScriptedServer()))._state
     handle = face.inside(client_of(face, ScriptedServer()).operation(NAME, **TYPES))
 
@@ -66,7 +66,7 @@ def test_news_in_another_order(face: Face) -> None:
 
 
 def test_a_slow_reader_finds_the_last_state(face: Face) -> None:
-    """Of a thousand that came meanwhile one is kept, and told once."""
+    """Of a thousand that came meanwhile one is kept, and reported once."""
     state = face.inside(client_of(face, ScriptedServer()))._state
     handle = face.inside(client_of(face, ScriptedServer()).operation(NAME, **TYPES))
     types = lro.TypeRegistry(ResizeMetadata)
@@ -91,7 +91,7 @@ def test_a_slow_reader_finds_the_last_state(face: Face) -> None:
 
 
 def test_a_cancelled_future_ignores_the_end() -> None:
-    """Whatever is told to it."""
+    """Whatever is sent to it."""
     server = ScriptedServer()
     server.operation(NAME, ends_after=None)
     client = server.client()
@@ -114,7 +114,7 @@ def test_a_cancelled_future_ignores_the_end() -> None:
 
 
 def test_an_operation_given_up_twice_is_reported_once(face: Face) -> None:
-    """By whoever comes first."""
+    """By the first who comes."""
     state = face.inside(client_of(face, ScriptedServer()))._state
     with state.registry.lock:
         entry = WatchedOperation(name=NAME, since=0.0)
@@ -162,7 +162,7 @@ def test_cancel_and_wait_keeps_to_its_time(face: Face) -> None:
 
 
 def test_cancel_and_wait_says_what_was_refused(face: Face) -> None:
-    """A refusal for good is told at once; one that is done needs no call."""
+    """A refusal for good is raised at once; one that is done needs no call."""
     server = ScriptedServer()
     server.operation(NAME, ends_after=None)
     server.operation("operations/done", response=ResizeResponse(1))
@@ -290,12 +290,12 @@ def test_a_group_of_one_size(face: Face) -> None:
 
 
 def test_a_stream_within_a_process_ends() -> None:
-    """When there is nothing more to tell."""
-    told: list[Any] = []
+    """When there is nothing more to report."""
+    reported: list[Any] = []
     with lro.Service(MemoryStore(), ThreadExecutor()) as service:
         watch = Call(request=WatchOperationsRequest("operations", (NAME,)), budget=1.0)
-        asyncio.run(AsyncLocalTransport(service).stream(watch, told.append))
-    assert told == [NAME, None]
+        asyncio.run(AsyncLocalTransport(service).stream(watch, reported.append))
+    assert reported == [NAME, None]
 
 
 def test_a_packed_start_over_grpc() -> None:
@@ -313,7 +313,7 @@ def test_a_packed_start_over_grpc() -> None:
 
 
 def test_a_stream_that_the_server_ends_too_early() -> None:
-    """What it has not told of is asked for again."""
+    """What it has not reported is asked for again."""
     streams: list[int] = []
 
     class Ending(AsyncLocalTransport):
@@ -338,7 +338,7 @@ def test_a_stream_that_the_server_ends_too_early() -> None:
 
 
 def test_a_refused_start_keeps_its_reason() -> None:
-    """Whatever a group has heard of a name that there is not."""
+    """Whatever a group has received about an unknown name."""
     client = ScriptedServer().client()
     refused = CallError("Start", lro.Status(lro.Code.NOT_FOUND, "no such method"))
     known = KnownOperation(operation=lro.Operation(), error=refused)

@@ -76,7 +76,7 @@ def test_it_returns_in_time(behave: Behaviour, timeout: float, face: Face) -> No
     assert error.polls >= 1
 
 
-def told(case: Case) -> str:
+def case_name(case: Case) -> str:
     """The name of a case."""
     many = "many" if case.many else "one"
     return f"{case.scenario}-{case.transport}-{case.face}-{many}"
@@ -87,7 +87,9 @@ ENDS_BEFORE = {"a gzip bomb", "redirects for ever"}
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in cases() if case.many or case.scenario not in BEHAVIOURS], ids=told
+    "case",
+    [case for case in cases() if case.many or case.scenario not in BEHAVIOURS],
+    ids=case_name,
 )
 def test_no_fault_outlasts_the_deadline(case: Case) -> None:
     """Over both transports, for one operation and for many, and for those who wait again."""
@@ -196,14 +198,14 @@ def test_a_pause_ends_at_the_deadline() -> None:
 
 
 def test_a_final_failure_at_the_deadline() -> None:
-    """A failure that does not pass is told, rather than the deadline."""
+    """A failure that does not pass is raised, rather than the deadline."""
     simulation = Simulation(ends_at=9, fault=lambda _: call_error(lro.Code.PERMISSION_DENIED))
     with pytest.raises(CallError, match="PERMISSION_DENIED"):
         simulation.wait(Polling(), 0)
 
 
 def test_a_poll_cut_by_the_deadline() -> None:
-    """With the strictest policy, too, the deadline is told instead of the cut call."""
+    """With the strictest policy, too, the deadline is raised instead of the cut call."""
     cut = call_error(lro.Code.DEADLINE_EXCEEDED, passing=True)
     strict = Polling(wait_first=False, retry=NO_RETRY)
     simulation = Simulation(ends_at=9, latency=1.03, fault=lambda _: cut)

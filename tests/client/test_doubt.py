@@ -1,4 +1,4 @@
-"""Waits that fail, tell nonsense or are never answered: a Get decides (spec §11.2(4))."""
+"""Waits that fail, say nonsense or are never answered: a Get decides (spec §11.2(4))."""
 
 from __future__ import annotations
 

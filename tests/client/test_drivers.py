@@ -170,16 +170,16 @@ def test_a_handle_can_be_awaited() -> None:
 
 
 class Held(AsyncFake):
-    """Holds every call until it is told, and counts those that were cancelled."""
+    """Holds every call until it is released, and counts those that were cancelled."""
 
     def __init__(self) -> None:
         super().__init__(lambda _: Reply(DONE))
-        self.told = asyncio.Event()
+        self.released = asyncio.Event()
         self.cancelled = 0
 
     async def send(self, call: Call) -> Reply:  # type: ignore[override]
         try:
-            await self.told.wait()
+            await self.released.wait()
         except asyncio.CancelledError:
             self.cancelled += 1
             raise
@@ -215,7 +215,7 @@ def test_a_deadline_of_the_callers_own() -> None:
 
 
 def test_many_wait_on_one_loop() -> None:
-    """Waiting holds up nobody else."""
+    """A wait blocks no other wait."""
 
     async def wait(client: AsyncClient) -> Any:
         return await client.operation(NAME, **TYPES).result()
@@ -225,7 +225,7 @@ def test_many_wait_on_one_loop() -> None:
         client = AsyncClient(transport=transport)
         gathered = asyncio.gather(*[wait(client) for _ in range(100)])
         await asyncio.sleep(0)
-        transport.told.set()
+        transport.released.set()
         return await gathered
 
     assert asyncio.run(main()) == [ResizeResponse(size_bytes=3)] * 100
@@ -271,15 +271,15 @@ def closing(
 
 @pytest.mark.parametrize("timeout", [None, 60.0])
 def test_closing_ends_a_lone_wait(timeout: float | None, face: Face) -> None:
-    """In a held call: it is told that the client was closed, as those in groups are."""
+    """In a held call: it raises that the client was closed, as those in groups do."""
     asked = threading.Event()
 
-    def heard(connection: socket.socket, over: threading.Event) -> None:
+    def receive(connection: socket.socket, over: threading.Event) -> None:
         connection.recv(1, socket.MSG_PEEK)
         asked.set()
         silent(connection, over)
 
-    with serving(heard) as url:
+    with serving(receive) as url:
         made = Client if face.name == "sync" else AsyncClient
         client = made(url) if face.name == "sync" else Awaited(face, made(url))  # type: ignore[arg-type]
         error = closing(face, client, timeout, asked)
@@ -306,7 +306,7 @@ def test_closing_ends_a_pause(timeout: float | None, face: Face) -> None:
 
 
 def test_a_closed_client_says_so(face: Face) -> None:
-    """Whoever asks by it afterwards hears the same, not what the HTTP library makes of it."""
+    """A later call by it raises the same, not what the HTTP library makes of it."""
     client = (
         Client("http://test") if face.name == "sync" else Awaited(face, AsyncClient("http://test"))  # type: ignore[arg-type]
     )
@@ -333,7 +333,7 @@ def broken() -> Any:
 
 
 def test_what_fails_aside_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody waits for it who could be told."""
+    """No caller waits who could get the error."""
     Driver(Fake(lambda _: Reply(DONE)), time.monotonic, time.sleep).start(broken())
 
     async def main() -> None:

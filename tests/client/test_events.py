@@ -21,10 +21,10 @@ from tests.client.faces import Clock, Face
 from tests.client.messages import TYPES, ResizeResponse, refusal, reply, running, succeeded
 
 NAMES = [f"operations/{number}" for number in range(6)]
-Told = list[tuple[str, bytes]]
+EventList = list[tuple[str, bytes]]
 
 
-def heard(*chunks: bytes) -> Told:
+def events_of(*chunks: bytes) -> EventList:
     """The type and the data of each event in these chunks."""
     events = Events(lambda kind, data: (kind, data))
     return [event for chunk in chunks for event in events.feed(chunk)]
@@ -36,23 +36,23 @@ ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
 
 
 @given(
-    told=st.lists(st.tuples(st.sampled_from(["", "operation", "missing", "new"]), LINES)),
+    events=st.lists(st.tuples(st.sampled_from(["", "operation", "missing", "new"]), LINES)),
     comments=st.lists(TEXTS, max_size=3),
     end=ENDS,
     spaced=st.booleans(),
     data=st.data(),
 )
 def test_where_it_is_cut_does_not_matter(
-    told: list[tuple[str, list[str]]],
+    events: list[tuple[str, list[str]]],
     comments: list[str],
     end: bytes,
     spaced: bool,
     data: st.DataObject,
 ) -> None:
-    """Nor how lines end, nor what is between events: comments, positions, unknown fields."""
+    """Line ends do not matter, and what is between events: comments, positions, unknown fields."""
     lines: list[str] = []
     colon = ": " if spaced else ":"
-    for kind, texts in told:
+    for kind, texts in events:
         lines += [f":{one}" for one in comments]
         lines += [f"event{colon}{kind}"] if kind else []
         # What begins with a space needs one that is taken away.
@@ -61,27 +61,29 @@ def test_where_it_is_cut_does_not_matter(
     whole = end.join(line.encode() for line in lines) + (end if lines else b"")
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=20)))
     chunks = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
-    # A last carriage return may be half a line's end: what follows it tells.
-    assert heard(*chunks, b":\n") == [(kind, "\n".join(texts).encode()) for kind, texts in told]
+    # A last carriage return may be half a line's end: what follows it decides.
+    assert events_of(*chunks, b":\n") == [
+        (kind, "\n".join(texts).encode()) for kind, texts in events
+    ]
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
 def test_byte_by_byte(end: bytes) -> None:
     """The smallest chunks make the same events."""
     whole = end.join([b"event: operation", b"data: {", b"data: }", b"", b"data: 2", b"", b":", b""])
-    assert heard(*[bytes([one]) for one in whole]) == [("operation", b"{\n}"), ("", b"2")]
+    assert events_of(*[bytes([one]) for one in whole]) == [("operation", b"{\n}"), ("", b"2")]
 
 
 def test_a_byte_order_mark() -> None:
     """It may stand before everything, in pieces too, and nowhere else."""
     mark = "\ufeff".encode()
-    assert heard(mark[:1], mark[1:], b"event: a\ndata: 1\n\n") == [("a", b"1")]
-    assert heard(b":\n", mark + b"event: a\ndata: 1\n\n") == [("", b"1")]
+    assert events_of(mark[:1], mark[1:], b"event: a\ndata: 1\n\n") == [("a", b"1")]
+    assert events_of(b":\n", mark + b"event: a\ndata: 1\n\n") == [("", b"1")]
 
 
 def test_events_without_data_are_none() -> None:
     """Their type does not go on to the next one."""
-    assert heard(b"event: operation\n\ndata: 1\n\n") == [("", b"1")]
+    assert events_of(b"event: operation\n\ndata: 1\n\n") == [("", b"1")]
 
 
 @pytest.mark.parametrize(
@@ -92,9 +94,9 @@ def test_events_without_data_are_none() -> None:
 def test_an_event_is_bounded(chunks: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     """What has no end is given up; many small events are not."""
     monkeypatch.setattr(_http_coding, "MAX_EVENT", 100)
-    assert len(heard(*[b"data: 1\n\n"] * 100)) == 100
+    assert len(events_of(*[b"data: 1\n\n"] * 100)) == 100
     with pytest.raises(EventTooLarge, match="larger than 100 bytes"):
-        heard(*chunks)
+        events_of(*chunks)
 
 
 def test_event_without_an_end_is_unreadable() -> None:
@@ -160,12 +162,12 @@ def stream(*events: str, **headers: str) -> httpx.Response:
     return httpx.Response(200, headers=kind, stream=httpx.ByteStream(packed))
 
 
-def told(state: dict[str, Any]) -> str:
-    """An event that tells of an operation."""
+def event_of(state: dict[str, Any]) -> str:
+    """An event with the state of an operation."""
     return f"event: operation\ndata: {json.dumps(state)}"
 
 
-ENDS_OF_ALL = [told(succeeded(name=name)) for name in NAMES]
+ENDS_OF_ALL = [event_of(succeeded(name=name)) for name in NAMES]
 EVERY = [ResizeResponse(7)] * len(NAMES)
 
 
@@ -178,11 +180,15 @@ def test_a_stream_reports_all_operations(coding: str, face: Face) -> None:
     assert server.asked == ["watch"]
 
 
-def test_what_a_stream_may_tell_besides(face: Face) -> None:
-    """Types that are not known, operations that nobody asked for, states in between, comments."""
-    besides = ["event: weather\ndata: rain", told(succeeded(name="operations/other")), ": hello"]
+def test_what_a_stream_may_send_besides(face: Face) -> None:
+    """Unknown types, operations that were not asked for, states in between, comments."""
+    besides = [
+        "event: weather\ndata: rain",
+        event_of(succeeded(name="operations/other")),
+        ": hello",
+    ]
     besides += ['event: missing\ndata: {"name": "operations/other"}', "data: 1"]
-    besides += [told(running(5, name=name)) for name in NAMES]
+    besides += [event_of(running(5, name=name)) for name in NAMES]
     server = Server(lambda _: stream(*besides, *ENDS_OF_ALL))
     assert results(face, server) == EVERY
     assert server.asked == ["watch"]
@@ -200,7 +206,7 @@ def test_what_a_stream_may_tell_besides(face: Face) -> None:
 )
 @pytest.mark.parametrize("earlier", [0, 2])
 def test_events_that_are_none(earlier: int, event: str, face: Face) -> None:
-    """What was told before holds; the others are asked for in another way."""
+    """What was reported before holds; the others are asked for in another way."""
     server = Server(lambda _: stream(*ENDS_OF_ALL[:earlier], event, *ENDS_OF_ALL))
     assert results(face, server) == EVERY
     assert server.asked.count("watch") == 1
@@ -223,7 +229,7 @@ def test_a_stream_that_is_spoilt(encoded: bytes, face: Face) -> None:
 
 
 def test_a_stream_that_ends_too_early(face: Face) -> None:
-    """It is made again for those of whom it did not tell, but not for ever."""
+    """It is made again for those that it did not report, but not for ever."""
     streams = iter([stream(ENDS_OF_ALL[0]), stream(*ENDS_OF_ALL[1:])])
     server = Server(lambda _: next(streams))
     assert results(face, server) == EVERY
@@ -251,7 +257,7 @@ def test_a_stream_that_ends_too_early(face: Face) -> None:
     ],
 )
 def test_a_server_without_extensions(answer: httpx.Response, face: Face) -> None:
-    """However it says so, each operation is asked for in another way, and nobody notices."""
+    """However it says so, each operation is asked for in another way, and no caller notices."""
     server = Server(lambda _: again(answer), lambda _: again(answer))
     assert results(face, server) == EVERY
     assert server.asked.count("watch") == server.asked.count("batchGet") == 1

@@ -93,7 +93,7 @@ def test_a_child_while_others_wait() -> None:
 
 
 def test_a_closed_client_stays_closed() -> None:
-    """Who waits in the child is told so."""
+    """A waiter in the child gets that error."""
     server = ScriptedServer(watch=True)
     client = server.client()
     handles = [client.operation(f"operations/{number}", **TYPES) for number in range(6)]
@@ -145,7 +145,7 @@ def test_another_event_loop_is_a_new_beginning() -> None:
 
 
 def test_where_flows_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who finds that another thread has just begun anew does not do it again."""
+    """A thread that finds the state already reset does not reset it again."""
     with ScriptedServer().client() as client:
         state, parents = client._state, client._state.registry
         monkeypatch.setattr(os, "getpid", lambda: -1)

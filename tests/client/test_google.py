@@ -39,7 +39,7 @@ GET = f"/v1/{NAME}"
 
 @pytest.fixture(scope="module")
 def account() -> dict[str, str]:
-    """The key file of a service account that nobody has."""
+    """The key file of an invented service account."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     text = key.private_bytes(
         serialization.Encoding.PEM,
@@ -155,7 +155,7 @@ def test_a_caller_who_may_not(face: Face, auth: GoogleAuth, server: respx.Router
 def test_many_calls_fetch_one_token(
     face: Face, auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
 ) -> None:
-    """Threads and tasks wait for whoever fetches it."""
+    """Threads and tasks wait for the one that fetches it."""
     route = server.get(GET).mock(return_value=reply(succeeded()))
     calls = client(face, auth)
     getting = [lambda: calls.get(NAME)] * 20

@@ -66,7 +66,7 @@ def group_of(face: Face, client: Any, names: Sequence[str | lro.Operation]) -> A
 
 
 def test_results_are_in_order(face: Face, scripted: ScriptedServer) -> None:
-    """Whoever ends first."""
+    """In the order of their ends."""
     names = plan(scripted, 12)
     group = group_of(face, client_of(face, scripted), names)
     assert len(group.handles) == 12
@@ -159,7 +159,7 @@ def test_the_handle_of_a_gone_operation_raises(face: Face, scripted: ScriptedSer
 
 
 def test_one_operation_twice(face: Face) -> None:
-    """Each handle is told."""
+    """Each handle gets the error."""
     server = ScriptedServer(watch=True)
     names = plan(server, 5)
     group = group_of(face, client_of(face, server), [*names, names[0]])
@@ -176,7 +176,7 @@ def test_an_empty_group(face: Face) -> None:
 
 @pytest.mark.parametrize("way", ["watch", "batch"])
 def test_updates_of_all(way: str, face: Face) -> None:
-    """Each change of each operation, the end included, told by its update."""
+    """Each change of each operation, the end included, by its update."""
     server = ScriptedServer(**OFFERS[way])
     names = plan(server, 6, metadata=lambda seconds: ResizeMetadata(percent=int(seconds)))
     group = group_of(face, client_of(face, server), names)
@@ -291,7 +291,7 @@ async def caught(future: asyncio.Future[Any]) -> BaseException | None:
 
 
 def test_closing_ends_what_is_waited_for(face: Face) -> None:
-    """A future says that the client was closed; nobody is left to wait for ever."""
+    """A future raises that the client was closed; no caller is left to wait for ever."""
     server = ScriptedServer(watch=True)
     server.operation("operations/never", ends_after=None)
     client = client_of(face, server)
@@ -320,12 +320,12 @@ def test_callbacks_are_called_once_each_and_do_not_hold_up_each_other() -> None:
     """One that raises, and one that never comes back, are no reason for others to wait."""
     server = ScriptedServer(watch=True)
     names = plan(server, 20, ends_after=1.0)
-    heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+    done_names: queue.SimpleQueue[str] = queue.SimpleQueue()
     hold = threading.Event()
     face = Face()
 
-    def told(name: str, _: concurrent.futures.Future[Any]) -> None:
-        heard.put(name)
+    def note(name: str, _: concurrent.futures.Future[Any]) -> None:
+        done_names.put(name)
         if name == names[0]:
             hold.wait(30)
         if name == names[1]:
@@ -333,17 +333,17 @@ def test_callbacks_are_called_once_each_and_do_not_hold_up_each_other() -> None:
 
     client = client_of(face, server)
     for name in names:
-        client.operation(name, **TYPES).future().add_done_callback(functools.partial(told, name))
+        client.operation(name, **TYPES).future().add_done_callback(functools.partial(note, name))
     try:
-        assert sorted(heard.get(timeout=30) for _ in names) == sorted(names)
+        assert sorted(done_names.get(timeout=30) for _ in names) == sorted(names)
     finally:
         hold.set()
         face.close()
-    assert heard.empty()
+    assert done_names.empty()
 
 
 def test_a_future_that_is_cancelled_stops_waiting(face: Face) -> None:
-    """The operation goes on; nobody asks for it any more."""
+    """The operation goes on; the client does not ask for it any more."""
     server = ScriptedServer(watch=True)
     server.operation("operations/long", ends_after=None)
     client = client_of(face, server)
@@ -508,7 +508,7 @@ async def arefusing(_: Any) -> None:
 
 
 def test_exceptions_that_cannot_be_copied_are_raised_as_they_are(face: Face) -> None:
-    """To groups and futures, and nobody waits for ever."""
+    """To groups and futures, and no caller waits for ever."""
     server = ScriptedServer(watch=True)
     names = plan(server, 6)
     hook = refusing if face.name == "sync" else arefusing
@@ -582,7 +582,7 @@ def test_leaving_a_group_on_a_deaf_server_takes_one_last_word(face: Face) -> Non
 
 
 def test_good_news_after_bad_ones(face: Face) -> None:
-    """What was wrong before is not told of a state that was seen since."""
+    """What was wrong before is not reported for a state that was seen since."""
     server = ScriptedServer()
     server.operation("operations/a", ends_after=50.0, response=ResizeResponse(1))
     handle = client_of(face, server).operation("operations/a", **TYPES)

@@ -109,7 +109,7 @@ TROUBLES: dict[str, tuple[sockets.Behaviour, lro.Code, bool]] = {
 
 @pytest.mark.parametrize(("behave", "code", "passing"), TROUBLES.values(), ids=TROUBLES)
 def test_troubles(making: Making, behave: sockets.Behaviour, code: lro.Code, passing: bool) -> None:
-    """Each is told as with httpx, and which of them pass."""
+    """Each is reported as with httpx, and which of them pass."""
     with sockets.serving(behave) as url:
         client = making.client(url, retry=NO_RETRY, call_seconds=0.3)
         with pytest.raises(CallError) as caught:
@@ -118,7 +118,7 @@ def test_troubles(making: Making, behave: sockets.Behaviour, code: lro.Code, pas
 
 
 def test_a_connection_that_is_refused(making: Making) -> None:
-    """Nobody listens there."""
+    """A port without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
     client = making.client(f"http://127.0.0.1:{port}", retry=NO_RETRY)

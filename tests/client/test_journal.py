@@ -205,7 +205,7 @@ def test_pending_removals_are_written_at_exit_without_close(path: Path) -> None:
 
 
 def test_what_is_owed_is_written_at_the_end_of_the_process(path: Path) -> None:
-    """Also where nobody closes the journal."""
+    """Also where the journal is not closed."""
     with Journal(path) as journal:
         journal.begin(entry(name="operations/1"))
     source = (
@@ -255,7 +255,7 @@ def test_a_name_that_no_file_can_hold(journal: Journal) -> None:
 
 
 def test_a_start_that_is_forgotten_meanwhile(journal: Journal) -> None:
-    """By another process, just when it is begun once more: then it is begun anew."""
+    """By another process, just when it is begun once more: then it is begun again."""
     journal.begin(entry())
 
     class Forgotten:
@@ -297,7 +297,7 @@ def test_forgetting_what_was_never_answered(journal: Journal) -> None:
 
 
 def test_no_secret_is_kept(journal: Journal, path: Path) -> None:
-    """User info of the server is left out, and nobody else may read the file."""
+    """User info of the server is left out, and no other user may read the file."""
     journal.begin(entry(server="https://user:secret@example.com/?key=secret"))
     files = [one for one in path.parent.iterdir() if one.name.startswith(path.name)]
     assert len(files) == 3
@@ -538,7 +538,7 @@ def test_opening_at_once_with_others(journal: Journal, times: int, code: int, fa
     [("max_page_count = 1", "the disk is full"), ("query_only = 1", "it cannot be written to")],
 )
 def test_a_disk_that_takes_nothing(journal: Journal, pragma: str, problem: str) -> None:
-    """The start is refused, so that nothing runs of which nobody knows; then it works again."""
+    """The start is refused, so that nothing runs without a record; then it works again."""
     assert journal._connection is not None
     journal._connection.execute(f"PRAGMA {pragma}")
     with pytest.raises(JournalError, match=problem):
@@ -571,7 +571,7 @@ def test_a_damaged_file_is_reported_as_damaged(path: Path) -> None:
     with Journal(path) as journal:
         for number in range(40):
             journal.begin(entry(number, name=f"operations/{number}" if number % 2 else ""))
-    content, chance, told = path.read_bytes(), random.Random(9), 0
+    content, chance, errors = path.read_bytes(), random.Random(9), 0
     for _ in range(400):
         for one in path.parent.iterdir():
             one.unlink()
@@ -590,8 +590,8 @@ def test_a_damaged_file_is_reported_as_damaged(path: Path) -> None:
                 try:
                     use()
                 except JournalError:
-                    told += 1
-    assert told > 50
+                    errors += 1
+    assert errors > 50
 
 
 BAD_ROWS = [

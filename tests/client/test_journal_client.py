@@ -395,7 +395,7 @@ def test_a_future_is_set_while_the_journal_is_held(
 def test_a_future_is_noted_by_itself(
     face: Face, server: respx.Router, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody need use the journal again; it is another thread that writes."""
+    """The journal need not be used again; another thread writes."""
     server.post(TARGET).mock(return_value=reply(succeeded()))
     handle = client_of(face, journal).start(TARGET, REQUEST, **TYPES)
     settled, writers = threading.Event(), []
@@ -516,7 +516,7 @@ def test_pending_is_of_the_declared_classes(
 def test_a_start_of_long_ago_is_not_repeated(
     face: Face, server: respx.Router, journal: Journal, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It might start twice (spec §9.2(2)); the log tells of it."""
+    """It might start twice (spec §9.2(2)); the log says so."""
     route = server.post(TARGET).mock(side_effect=[refusal(lro.Code.ABORTED)])
     client = client_of(face, journal)
     with pytest.raises(CallError):
@@ -550,7 +550,7 @@ def test_a_damaged_message_holds_up_no_other(
 def test_an_operation_that_is_gone_stays(
     face: Face, clock: Clock, server: respx.Router, journal: Journal
 ) -> None:
-    """Whoever reads the journal decides what to do about it."""
+    """The reader of the journal decides what to do about it."""
     server.post(TARGET).mock(return_value=reply(running()))
     server.route().mock(return_value=refusal(lro.Code.NOT_FOUND))
     handle = client_of(face, journal, clock).start(TARGET, REQUEST, **TYPES)

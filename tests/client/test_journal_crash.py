@@ -74,7 +74,7 @@ AsyncHandle: TypeAlias = AsyncOperationHandle[SquareResponse, lro.Empty]
 
 @attrs.frozen
 class Plan:
-    """What a client's process has to do; each step that it has done is told by a line."""
+    """What a client's process has to do; it prints a line for each step that it has done."""
 
     url: str
     folder: Path
@@ -87,13 +87,13 @@ class Plan:
         return [number for number in range(self.starts) if number not in known]
 
     def keep(self, operation: lro.Operation) -> None:
-        """Keep a result. Whoever dies before it is collected gets it once more, and not never."""
+        """Keep a result. After a crash before it is collected it comes once more, and not never."""
         assert operation.response is not None
         found = lro.TypeRegistry(SquareResponse).unpack(operation.response, SquareResponse)
         with (self.folder / "results").open("ab", buffering=0) as results:
             results.write(b"%d %d\n" % (found.number, found.square))
 
-    def tell(self, event: str) -> None:
+    def print_step(self, event: str) -> None:
         os.write(1, event.encode() + b"\n")
 
 
@@ -105,13 +105,13 @@ def work(url: str, folder: str, starts: str) -> None:
         handle = client.start(
             PATH, SquareRequest(number), response=SquareResponse, metadata=lro.Empty
         )
-        plan.tell("started")
+        plan.print_step("started")
         collect(handle)
 
     def collect(handle: Handle) -> None:
         plan.keep(handle.wait())
         handle.result()
-        plan.tell("collected")
+        plan.print_step("collected")
 
     with Journal(plan.folder / "pending.db") as journal, Client(url, journal=journal) as client:
         missing = plan.missing(journal)
@@ -132,13 +132,13 @@ async def work_async(plan: Plan) -> None:
             handle = await client.start(
                 PATH, SquareRequest(number), response=SquareResponse, metadata=lro.Empty
             )
-            plan.tell("started")
+            plan.print_step("started")
             await collect(handle)
 
     async def collect(handle: AsyncHandle) -> None:
         plan.keep(await handle.wait())
         await handle.result()
-        plan.tell("collected")
+        plan.print_step("collected")
 
     with Journal(plan.folder / "pending.db") as journal:
         async with AsyncClient(plan.url, journal=journal) as client, asyncio.TaskGroup() as tasks:

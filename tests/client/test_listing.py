@@ -38,7 +38,7 @@ def test_all_operations(face: Face, route: respx.Route) -> None:
 
 
 def test_pages_are_fetched_lazily(face: Face, route: respx.Route) -> None:
-    """Nothing is fetched before it is asked for, nor a page before the last one is used up."""
+    """Nothing is fetched before it is asked for; no page before the last one is used up."""
     listed = face.client().list()
     assert route.call_count == 0
     steps = iter(listed)
@@ -58,7 +58,7 @@ def test_raw_pages(face: Face, route: respx.Route) -> None:
 
 
 def test_a_list_can_be_iterated_twice(face: Face, route: respx.Route) -> None:
-    """Each walk asks the server anew."""
+    """Each walk asks the server again."""
     listed = face.client().list()
     assert list(listed) == list(listed)
     assert route.call_count == 8

@@ -165,7 +165,7 @@ def test_an_empty_any(ending: Any) -> None:
 
 
 def test_metadata_of_another_type(ending: Any) -> None:
-    """It disturbs nobody who does not look at it."""
+    """It does not disturb a caller who does not look at it."""
     handle = ending({**succeeded(), "metadata": packed("acme.images.v9.Progress", at="x")})
     assert handle.result() == ResizeResponse(size_bytes=7)
     with pytest.raises(DecodingError, match="metadata does not fit: @type"):
@@ -182,7 +182,7 @@ def test_a_handle_without_classes(face: Face) -> None:
 
 
 def test_a_payload_in_binary_form(face: Face) -> None:
-    """Bytes that say no such message are told, as is a missing protobuf extra."""
+    """Bytes that are no such message are reported, as is a missing protobuf extra."""
     packed_bytes = lro.Any("type.googleapis.com/acme.ResizeReport", b"\xff")
     operation = lro.Operation(name=NAME, done=True, result=packed_bytes)
     handle = face.client().operation(operation, response=ResizeReport, metadata=Unnamed)
@@ -308,7 +308,7 @@ def test_a_call_that_was_cancelled(face: Face, server: respx.Router) -> None:
 
 
 def test_an_operation_without_a_name(face: Face) -> None:
-    """A failed validation is told of without one."""
+    """A failed validation is raised without one."""
     operation = lro.Operation(done=True, result=lro.Status(3, "no"))
     with pytest.raises(OperationFailed, match=r"^the operation ended with INVALID_ARGUMENT: no$"):
         face.client().operation(operation, **TYPES).result()
@@ -358,7 +358,7 @@ def test_the_verbs_of_a_handle(face: Face, server: respx.Router) -> None:
 
 
 def test_a_class_whose_name_is_taken(face: Face) -> None:
-    """Two classes of one full name cannot be told apart, so the second is refused."""
+    """Two classes have the same full name, so the second is refused."""
 
     @lro.message("acme.images.v1.ResizeResponse")
     @attrs.frozen

@@ -63,7 +63,7 @@ def test_what_passes(
     server.route().mock(side_effect=[fault, fault, reply(succeeded())])
     client = face.client(clock=clock, polling=Polling(wait_first=wait_first))
     assert client.operation(NAME, **TYPES).result() == ResizeResponse(size_bytes=7)
-    # An empty reply to a Wait says only that a Get has to tell.
+    # An empty reply to a Wait says only that a Get has to decide.
     nonsense = wait_first and fault is PASSING["empty reply"]
     assert clock.sleeps == ([0.5] if nonsense else [0.5, 1.0])
 
@@ -172,7 +172,7 @@ def test_with_a_deadline_that_is_the_patience() -> None:
 
 
 def test_a_failure_that_is_over_is_forgotten() -> None:
-    """At the deadline only a failure since the last good reply is told."""
+    """At the deadline only a failure since the last good reply is reported."""
     with pytest.raises(PollTimeout) as caught:
         failing((5, 50)).wait(PLAIN, 100)
     assert caught.value.last_error is None

@@ -36,7 +36,7 @@ def spread(world: World, count: int, first: float = 20.0, last: float = 40.0) ->
 
 
 def excess(world: World, numbers: list[int]) -> float:
-    """How long after its end somebody heard of it at the latest."""
+    """How long after its end a listener got it at the latest."""
     found = []
     for number in numbers:
         [(at, news)] = world.ends(number)
@@ -56,7 +56,7 @@ def excess(world: World, numbers: list[int]) -> float:
     ],
 )
 def test_each_way_is_quick_and_thrifty(way: str, count: int, late: float, calls: int) -> None:
-    """By what a server offers, the end is heard of within this time, with so many calls."""
+    """By what a server offers, the end is seen within this time, with this number of calls."""
     world = World(offers=OFFERS[way])
     numbers = spread(world, count)
     world.run()
@@ -136,7 +136,7 @@ def test_a_server_that_ignores_filters() -> None:
 
 
 def test_what_a_list_leaves_out_is_asked_for() -> None:
-    """It may be gone, or not be listed for another reason: Get tells."""
+    """It may be gone, or not be listed for another reason: Get decides."""
     world = World(offers=frozenset({LIST}))
     numbers = spread(world, 20)
     world.operations["operations/3"].gone_at = world.now
@@ -150,7 +150,7 @@ def test_what_a_list_leaves_out_is_asked_for() -> None:
 
 @pytest.mark.parametrize("way", OFFERS)
 def test_what_is_gone(way: str) -> None:
-    """Who waits for it is told so, once; the others hear of their ends."""
+    """Its listener gets that once; the others get their ends."""
     world = World(offers=OFFERS[way])
     numbers = spread(world, 30)
     for number in (0, 7, 29):
@@ -191,7 +191,7 @@ def test_one_that_is_refused_does_not_spoil_the_others(way: str) -> None:
 
 
 def test_a_stream_that_something_on_the_way_keeps() -> None:
-    """What is not heard of within five seconds is read in batches."""
+    """What is not reported within five seconds is read in batches."""
     world = World(deaf=True)
     numbers = spread(world, 100)
     world.run()
@@ -218,7 +218,7 @@ def test_a_stream_ends_without_listeners() -> None:
         world.leave(number)
     world.run(16)
     assert world.flying == 0
-    assert all(world.told[number] == [] for number in numbers)
+    assert all(world.received[number] == [] for number in numbers)
 
 
 def test_listeners_that_want_progress_get_changes() -> None:
@@ -230,9 +230,11 @@ def test_listeners_that_want_progress_get_changes() -> None:
     others = [world.watch(name) for name in names(10)]
     world.run()
     for number in interested:
-        percents = [news.operation.metadata.payload["percent"] for _, news in world.told[number]]
+        percents = [
+            news.operation.metadata.payload["percent"] for _, news in world.received[number]
+        ]
         assert percents == [0, 1, 2, 2]
-    assert all(len(world.told[number]) == 1 for number in others)
+    assert all(len(world.received[number]) == 1 for number in others)
 
 
 @pytest.mark.parametrize("way", OFFERS)
@@ -276,18 +278,18 @@ def test_pressure_without_a_time_doubles_the_pauses() -> None:
 
 
 def test_nothing_but_failures_for_ten_minutes() -> None:
-    """Then the last one is raised, unless everybody has a deadline (spec §11.5(2))."""
+    """Then the last one is raised, unless every waiter has a deadline (spec §11.5(2))."""
     world = World(fault=lambda *_: error(lro.Code.UNAVAILABLE, passing=True))
     world.plan("operations/0", 5.0)
     endless = world.watch("operations/0")
     world.run(599)
-    assert world.told[endless] == []
+    assert world.received[endless] == []
     world.run(100)
     [(_, news)] = world.ends(endless)
     assert isinstance(news, Unreachable)
     patient = world.watch("operations/0", seconds=7000.0)
     world.run(6000)
-    assert world.told[patient] == []
+    assert world.received[patient] == []
 
 
 def test_a_defect_is_reported_to_the_listeners() -> None:
@@ -377,8 +379,8 @@ def test_each_listener_is_notified_once() -> None:
     tally = Tally()
     for seed in range(300):
         run_schedule(seed, tally)
-    assert tally["told of an end"] > 1000
-    assert min(tally["told that it is gone"], tally["left before"], tally["calls failed"]) > 100
+    assert tally["ended"] > 1000
+    assert min(tally["gone"], tally["left before"], tally["calls failed"]) > 100
 
 
 def test_the_long_form_says_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
@@ -457,7 +459,7 @@ def test_waits_that_come_back_at_once() -> None:
 
 
 def test_a_transport_that_gives_something_else() -> None:
-    """Those who wait for it are told, rather than left to wait for ever."""
+    """Those who wait for it get the error, rather than being left to wait for ever."""
     world = World()
     world._answer = lambda _: Reply(None)  # type: ignore[method-assign]
     world.plan("operations/0", 1.0)
@@ -491,11 +493,11 @@ def test_what_one_answer_asks_for_does_not_silence_the_others() -> None:
     world = World(offers=frozenset(), fault=fault)
     numbers = spread(world, 10, 5.0, 6.0)
     world.run(200)
-    assert [len(world.told[number]) for number in numbers] == [1, 1, 1, 0, 1, 1, 1, 1, 1, 1]
+    assert [len(world.received[number]) for number in numbers] == [1, 1, 1, 0, 1, 1, 1, 1, 1, 1]
 
 
 def test_a_listener_that_raises_does_not_stop_the_others() -> None:
-    """The others are told, and the pollers go on."""
+    """The others get their news, and the pollers go on."""
     world = World()
     numbers = spread(world, 10, 5.0, 6.0)
 
@@ -511,7 +513,7 @@ def test_a_listener_that_raises_does_not_stop_the_others() -> None:
 
 
 def test_a_poller_that_fails_ends_all_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everybody is told why, and the next ones get a new poller."""
+    """Every waiter gets the reason, and the next ones get a new poller."""
     world = World()
     numbers = spread(world, 3, 5.0, 6.0)
     with monkeypatch.context() as defect:
@@ -530,24 +532,24 @@ def test_a_poller_that_fails_ends_all_waits(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("way", OFFERS)
 @pytest.mark.parametrize("count", [1, 30])
 def test_a_listener_that_joins_gets_the_present_state(count: int, way: str) -> None:
-    """Soon, though somebody else's Wait is held for twenty seconds."""
+    """Soon, though another listener's Wait is held for twenty seconds."""
     world = World(offers=OFFERS[way])
     spread(world, count, 100.0, 100.0)
     world.run(50)
     interested = [world.watch(name, wants_progress=True) for name in names(count)]
     world.run(2)
     for number in interested:
-        assert len(world.told[number]) == 1
+        assert len(world.received[number]) == 1
         assert not world.ends(number)
 
 
 def test_a_stream_that_falls_silent_is_not_trusted_for_ever() -> None:
-    """What it told of once is read each minute, and when somebody's patience ends."""
+    """What it reported once is read each minute, and at a listener's deadline."""
     world = World(mute_after=1)
     numbers = spread(world, 20, 100.0, 100.0)
     late = world.watch("operations/0", seconds=105.0)
     world.run(104.9)
-    assert world.told[late] == []
+    assert world.received[late] == []
     world.run(0.2)
     assert len(world.ends(late)) == 1
     world.run(60)
@@ -556,7 +558,7 @@ def test_a_stream_that_falls_silent_is_not_trusted_for_ever() -> None:
 
 
 def test_one_forbidden_name_is_found_by_halves() -> None:
-    """It is told so by itself; all others stay together, as the verb is there."""
+    """It gets that alone; all others stay together, as the verb is there."""
 
     def refuse(_: float, call: Call) -> CallError | None:
         mine = "operations/77" in getattr(call.request, "names", ())

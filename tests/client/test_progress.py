@@ -104,7 +104,7 @@ def test_typed_messages() -> None:
 
 
 def test_a_percentage_comes_first() -> None:
-    """The units are told beside it."""
+    """The units stand beside it."""
     assert progress_of({"percent": 10, "done": 1, "total": 2}) == Progress(0.1, 1, 2)
 
 
@@ -130,16 +130,16 @@ def test_nesting_has_an_end() -> None:
 
 
 def test_messages() -> None:
-    """The most telling text wins, on one line and without control characters."""
+    """The most informative text wins, on one line and without control characters."""
     assert progress_of({"state": "RUNNING", "stage": "", "currentStep": 3}) == Progress(
         message="RUNNING"
     )
-    told = progress_of({"statusDetail": " a\x1b[31m\n b\x9b\ud800\u202e ", "state": "RUNNING"})
-    assert told == Progress(message="a [31m b")
+    found = progress_of({"statusDetail": " a\x1b[31m\n b\x9b\ud800\u202e ", "state": "RUNNING"})
+    assert found == Progress(message="a [31m b")
 
 
 def test_google_operation_metadata() -> None:
-    """Its status detail, or what is done to what; a wish to cancel is told."""
+    """Its status detail, or what is done to what; a wish to cancel is shown."""
     plain = {
         "createTime": "2030-01-02T03:04:05Z",
         "target": "projects/p/clusters/c",
@@ -194,12 +194,12 @@ def test_too_much() -> None:
 
 @pytest.mark.parametrize("odd", [None, "percent", b"", 3, [], (), object(), lro.Any()])
 def test_what_is_no_message(odd: object) -> None:
-    """Metadata without fields tells of no progress."""
+    """Metadata without fields says nothing of progress."""
     assert progress_of(odd) is None
 
 
 def test_a_class_that_raises() -> None:
-    """A property of somebody's class may fail."""
+    """A property of the application's class may fail."""
 
     class Broken:
         @property
@@ -248,7 +248,7 @@ def test_never_raises(found: Any) -> None:
 
 
 def test_protobuf() -> None:
-    """Fields that were not set are not there; enums are told by name."""
+    """Fields that were not set are not there; enums are named."""
     pytest.importorskip("google.longrunning.operations_pb2")
     from google.protobuf import descriptor_pb2, struct_pb2
     from google.protobuf.timestamp_pb2 import Timestamp

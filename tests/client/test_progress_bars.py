@@ -170,11 +170,11 @@ def test_without_the_extra(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "text"),
     [(0, "0s"), (59.4, "59s"), (61, "1m 01s"), (7265, "2h 01m"), (200_000, "2d 7h")],
 )
-def test_spans(seconds: float, told: str) -> None:
+def test_spans(seconds: float, text: str) -> None:
     """Two units at most."""
     from lro_client.progress._bars import span_text
 
-    assert span_text(seconds) == told
+    assert span_text(seconds) == text

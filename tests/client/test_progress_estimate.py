@@ -1,4 +1,4 @@
-"""The estimated end: exact at a constant rate, sane whatever is told."""
+"""The estimated end: exact at a constant rate, sane whatever is reported."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_nothing_is_known_at_first(estimate: Estimate, clock: Clock) -> None:
 
 
 def test_all_is_done(estimate: Estimate) -> None:
-    """Then nothing is left, also if it is the first thing told; more than all is all."""
+    """Then nothing is left, also if it is the first report; more than all is all."""
     estimate.add(1.5)
     assert estimate.seconds_left == 0
 
@@ -45,7 +45,7 @@ def test_all_is_done(estimate: Estimate) -> None:
 def test_a_constant_rate_gives_the_exact_end(
     seconds: float, marks: list[int], window: float
 ) -> None:
-    """However irregularly the fractions are told, and however much is forgotten."""
+    """However irregularly the fractions come, and however much is forgotten."""
     clock = Clock()
     began = clock.now = 0.0
     estimate = Estimate(window_seconds=window, clock=clock)
@@ -127,11 +127,11 @@ def test_an_end_beyond_all_bounds(clock: Clock) -> None:
         st.tuples(st.floats(0, 1e9), st.none() | st.floats(allow_nan=True, allow_infinity=True))
     )
 )
-def test_never_negative_never_nan(told: list[tuple[float, float | None]]) -> None:
-    """Whatever is told, and whenever it is asked."""
+def test_never_negative_never_nan(reports: list[tuple[float, float | None]]) -> None:
+    """Whatever is reported, and whenever it is asked."""
     clock = Clock()
     estimate = Estimate(clock=clock)
-    for pause, fraction in told:
+    for pause, fraction in reports:
         estimate.add(fraction)
         clock.now += pause
         left = estimate.seconds_left

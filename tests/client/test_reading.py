@@ -59,7 +59,7 @@ def answering(face: Face, *answers: Callable[[], httpx.Response], **options: Any
 
 
 def raw(content: bytes, status: int = 200, **headers: str) -> Callable[[], httpx.Response]:
-    """An answer whose body nobody has read."""
+    """An answer whose body was not read."""
     named = {key.replace("_", "-"): value for key, value in headers.items()}
     return lambda: httpx.Response(status, headers=named, stream=httpx.ByteStream(content))
 
@@ -88,7 +88,7 @@ def test_where_it_is_cut_does_not_matter(
 ) -> None:
     """The same comes out of pieces of any size."""
     unpacking, whole = Unpacking(), pack(content)
-    # The head of zlib is two bytes, by which it is told from none.
+    # The head of zlib is two bytes, which distinguish it from none.
     chunks = [whole[:2], *[whole[at : at + size] for at in range(2, len(whole), size)]]
     assert b"".join(piece for chunk in chunks for piece in unpacking.feed(chunk)) == content
 
@@ -194,7 +194,7 @@ def test_a_reply_that_was_cut_short(kept: int, face: Face) -> None:
 
 
 def test_what_is_new_is_no_error(face: Face) -> None:
-    """Fields, types of metadata and of details that this client has never heard of."""
+    """Fields, types of metadata and of details that this client does not know."""
     state = {
         **running(),
         "metadata": packed("acme.v9.Weather", rain=True, nested={"@type": "what"}),

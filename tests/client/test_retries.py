@@ -126,7 +126,7 @@ def test_the_cause_of_a_fault_is_kept(face: Face, server: respx.Router) -> None:
 
 
 def test_a_fault_without_a_text(face: Face, server: respx.Router) -> None:
-    """It is told by the name of its class."""
+    """It is reported by the name of its class."""
     server.get().mock(side_effect=httpx.ReadTimeout(""))
     with pytest.raises(
         CallError, match=r"DEADLINE_EXCEEDED: ReadTimeout \(GET http://test/v1/operations/abc\)$"
@@ -268,7 +268,7 @@ def test_a_first_delete_that_finds_nothing(face: Face, server: respx.Router) -> 
 def test_a_repeated_cancel_that_finds_nothing(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """That holds for Delete alone: nobody is told that a cancellation was asked for."""
+    """That holds for Delete alone: no caller gets the answer that a cancellation was asked for."""
     server.post().mock(side_effect=[UNAVAILABLE, refusal(lro.Code.NOT_FOUND)])
     with pytest.raises(CallError, match="NOT_FOUND"):
         face.client(clock=clock).cancel(NAME)

@@ -90,7 +90,7 @@ def test_no_text_is_an_error(text: str) -> None:
     ).map("".join)
 )
 def test_no_date_is_an_error(text: str) -> None:
-    """Nor do dates that cannot be."""
+    """A date that cannot be is ignored, too."""
     found = read(retry_after=text)
     assert found is None or found <= 1e9
 

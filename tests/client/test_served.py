@@ -54,7 +54,7 @@ def client(way: Way) -> Any:
 
 
 def percents(steps: Iterator[Any]) -> Iterator[int | None]:
-    """The progress that updates tell of."""
+    """The progress that updates report."""
     for update in steps:
         yield None if update.metadata is None else update.metadata.percent
 
@@ -103,7 +103,7 @@ def test_a_failure(way: Way, client: Any) -> None:
 
 
 def test_a_defect_in_the_work(way: Way, client: Any) -> None:
-    """An unforeseen exception is INTERNAL, and tells nothing of the inside."""
+    """An unforeseen exception is INTERNAL, and says nothing of the inside."""
     operation = way.start(client)
     way.harness.say(ZeroDivisionError("secret"))
     with pytest.raises(OperationFailed) as caught:
@@ -113,7 +113,7 @@ def test_a_defect_in_the_work(way: Way, client: Any) -> None:
 
 
 def test_cancelling(way: Way, client: Any) -> None:
-    """Cancel asks; the operation tells when the work has stopped."""
+    """Cancel asks; the operation shows when the work has stopped."""
     operation = way.start(client)
     way.harness.say(None)
     operation.cancel()
@@ -123,7 +123,7 @@ def test_cancelling(way: Way, client: Any) -> None:
 
 
 def test_deleting_during_a_wait(way: Way, client: Any) -> None:
-    """The waiter is told that the operation is gone."""
+    """The waiter gets the error that the operation is gone."""
     operation = way.start(client)
     steps = operation.updates(timeout=20, every=0.05)
     next(steps)
@@ -135,7 +135,7 @@ def test_deleting_during_a_wait(way: Way, client: Any) -> None:
 
 
 def test_deleting(way: Way, client: Any) -> None:
-    """A deleted operation is gone for everybody; its work is not stopped by that."""
+    """A deleted operation is gone for every caller; its work is not stopped by that."""
     operation = way.start(client)
     operation.delete()
     with pytest.raises(CallError, match="NOT_FOUND"):
@@ -229,7 +229,7 @@ def test_a_start_that_is_refused(way: Way, client: Any) -> None:
 
 
 def test_a_method_that_is_not_valid(way: Way, client: Any) -> None:
-    """A target that nobody serves is an error of the call."""
+    """A target without a server is an error of the call."""
     with pytest.raises(CallError):
         client.start("/v1/operations", ResizeRequest(source="a"), **TYPES)
 
@@ -253,7 +253,7 @@ def test_listing(way: Way, client: Any) -> None:
 
 
 def test_names(way: Way, client: Any) -> None:
-    """Names that do not exist, or cannot, are told apart; a colon in an id arrives."""
+    """Names that do not exist and names that cannot exist are different errors; a colon arrives."""
     for name, code in [
         ("operations/none", lro.Code.NOT_FOUND),
         ("operations/a:cancel", lro.Code.NOT_FOUND),

@@ -51,7 +51,7 @@ def test_request_id_and_validate_only(face: Face, server: respx.Router) -> None:
 
 
 def test_validation_alone(face: Face, server: respx.Router) -> None:
-    """The reply to a validation is done and has no name; its result asks nobody (spec §9.7)."""
+    """The reply to a validation is done and has no name; its result needs no call (spec §9.7)."""
     answer = {"done": True, "response": packed("google.protobuf.Empty")}
     server.post(TARGET).mock(return_value=reply(answer))
     types = {**TYPES, "response": lro.Empty}
@@ -119,7 +119,7 @@ def test_without_a_request_id_nothing_is_sent_twice(
 
 
 def test_with_a_request_id_it_is(face: Face, clock: Clock, server: respx.Router) -> None:
-    """With an id the server tells a repeated start, so the same bytes are sent again."""
+    """With an id the server knows a repeated start, so the same bytes are sent again."""
     faults: list[Any] = [httpx.ReadError("lost"), refusal(lro.Code.UNAVAILABLE), reply(running())]
     route = server.post(TARGET).mock(side_effect=faults)
     assert face.client(clock=clock).start(TARGET, REQUEST, **TYPES, request_id=ID).name == NAME

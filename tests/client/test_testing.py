@@ -507,7 +507,7 @@ def test_a_client_takes_all_its_options(making: Making) -> None:
     [("POST", "/v1/cats:feed"), ("PUT", "/v1/operations/a"), ("GET", "/v1/"), ("GET", "/health")],
 )
 def test_an_unscripted_call_raises_in_the_test(method: str, path: str) -> None:
-    """They end the test that makes them, and tell which methods there are."""
+    """They end the test that makes them, and name the methods that there are."""
     server = ScriptedServer()
     server.method(PATH)
     with (

@@ -180,7 +180,7 @@ def test_any_json_is_read_or_refused(value: Any) -> None:
     ],
 )
 def test_servers(one: str, other: str, same: bool) -> None:
-    """Scheme, host and port tell them apart; a path does not."""
+    """Scheme, host and port distinguish them; a path does not."""
     assert (server_of(one) == server_of(other)) is same
 
 
@@ -194,9 +194,9 @@ def test_a_token_of_another_server(make: Any) -> None:
     with pytest.raises(lro.InvalidArgument) as caught:
         client.operation(elsewhere, **known)
     assert caught.value.field == "token"
-    told = str(caught.value)
-    assert "'https://a.com', and this client asks 'https://b.com/base'" in told
-    assert told.endswith("give its name instead: 'operations/a'")
+    text = str(caught.value)
+    assert "'https://a.com', and this client asks 'https://b.com/base'" in text
+    assert text.endswith("give its name instead: 'operations/a'")
     assert client.operation("operations/a", **known).name == "operations/a"
     assert client.operation(nowhere, **known).name == "operations/a"
     assert make("https://a.com/base").operation(elsewhere, **known).name == "operations/a"

@@ -68,7 +68,7 @@ def begun(target: str = PATH) -> Trace:
 
 
 def test_a_span_is_an_operation(spans: Spans) -> None:
-    """It is emitted at the end, from the start on, and tells name, polls and state."""
+    """It is emitted at the end, from the start on, and has name, polls and state."""
     with spans.tracer.start_as_current_span("request") as current:
         trace = begun()
     assert spans.ours() == []
@@ -111,7 +111,7 @@ def test_the_start_sends_the_trace_to_the_server(spans: Spans) -> None:
 
 
 def test_without_a_current_span(spans: Spans) -> None:
-    """There is nothing to tell or to link to, and still one span."""
+    """There is nothing to report or to link to, and still one span."""
     trace = begun("")
     assert (trace.text, trace.headers()) == ("", {})
     trace.ended(DONE, 1)
@@ -206,7 +206,7 @@ def test_the_log(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_client_traces_its_operations(face: Face, server: respx.Router, spans: Spans) -> None:
-    """The start tells the server; the end, however often it is asked for, is one span."""
+    """The start names the server; the end, however often it is asked for, is one span."""
     starts = server.post(PATH).mock(return_value=reply(running()))
     server.post(f"/v1/{NAME}:wait").mock(return_value=reply(succeeded()))
     client = face.client()

@@ -137,7 +137,7 @@ def test_an_empty_reply_is_asked_for_again_three_times(
 def test_empty_replies_between_good_ones_are_no_failure(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """A good reply begins the count anew; other failures are not counted."""
+    """A good reply resets the count; other failures are not counted."""
     empty, down = EMPTY["no body"], refusal(lro.Code.UNAVAILABLE)
     answers = [empty] * 3 + [reply(running())] + [empty, down] * 3 + [reply(succeeded())]
     server.get().mock(side_effect=answers)
@@ -307,7 +307,7 @@ def test_a_repeated_delete_has_done_nothing_where_nothing_is_served(
 def test_a_cut_reply_is_asked_for_again_until_the_deadline(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """However often; the deadline tells why."""
+    """However often; the deadline has the reason."""
     lengths = itertools.cycle([1, 10, len(WHOLE) - 1])
 
     def cut(_: httpx.Request) -> httpx.Response:

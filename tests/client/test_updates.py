@@ -90,7 +90,7 @@ def test_every_end_is_shown(last: Any, face: Face, clock: Clock, server: respx.R
 
 
 def test_a_handle_that_is_done(face: Face, server: respx.Router) -> None:
-    """Its final state is shown, and nobody is asked."""
+    """Its final state is shown, without a call."""
     state = lro.wire.operation_from_json(succeeded(), lro.TypeRegistry())
     handle = face.client().operation(state, **TYPES)
     assert [update.operation for update in handle.updates()] == [state]

@@ -59,7 +59,7 @@ def answer(said: Any) -> httpx.Response:
 
 
 def state(said: Any) -> Any:
-    """The operation that a reply tells of."""
+    """The operation in a reply."""
     if not said["done"]:
         return running()
     return failed() if said.get("outcome") == "FAILED" else succeeded()
@@ -108,14 +108,14 @@ def read_error(face: Face, server: respx.Router, http: int, body: str) -> CallEr
 
 @pytest.mark.parametrize("case", cases("status_http", "http_to_code"))
 def test_code_of_a_bare_status(case: Any, face: Face, server: respx.Router) -> None:
-    """Without a usable body the HTTP status tells the code (spec §11.8(2))."""
+    """Without a usable body the HTTP status gives the code (spec §11.8(2))."""
     error = read_error(face, server, case["http"], case["body"])
     assert (error.code.name, error.http_status) == (case["name"], case["http"])
 
 
 @pytest.mark.parametrize("case", cases("status_http", "parse_error_body"))
 def test_error_body(case: Any, face: Face, server: respx.Router) -> None:
-    """A body in the form of AIP-193 tells code, message and details (spec §11.8(1))."""
+    """A body in the form of AIP-193 has code, message and details (spec §11.8(1))."""
     error = read_error(face, server, case["http"], case["body_text"])
     found = {
         "code": error.status.code,

@@ -325,7 +325,7 @@ def test_replies_that_are_none(
 def test_redirects_within_a_server_are_followed(
     status: int, face: Face, server: respx.Router
 ) -> None:
-    """Where nothing is told to anybody else."""
+    """The call does not leave the server."""
     server.get(path=f"/v1/{NAME}").mock(return_value=page_of_a_proxy(status, location="/v2?a=b"))
     server.get(path="/v2", params={"a": "b"}).mock(return_value=reply(running()))
     assert face.client().get(NAME).name == NAME

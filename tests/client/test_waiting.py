@@ -113,7 +113,7 @@ def test_an_operation_that_is_missing(face: Face, server: respx.Router) -> None:
 
 
 def test_an_operation_that_goes_away(face: Face, clock: Clock, server: respx.Router) -> None:
-    """Deleted or expired while it is waited for: final, and told apart (spec §11.5(5))."""
+    """Deleted or expired while it is waited for: final, and two errors (spec §11.5(5))."""
     answers = [refusal(lro.Code.NOT_FOUND), reply(running())]
     server.get(GET).mock(side_effect=lambda _: answers.pop())
     handle = face.client(clock=clock, polling=Polling(wait_first=False)).operation(NAME, **TYPES)
@@ -171,7 +171,7 @@ class AtOnce:
 def test_replies_that_come_at_once(
     held: tuple[int, ...], pauses: list[float], face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """From the third in a row on there is a pause by the policy; a held one begins anew."""
+    """From the third in a row on there is a pause by the policy; a held one resets the count."""
     answering = AtOnce(clock, *held)
     server.post(WAIT).mock(side_effect=answering)
     polling = Polling(wait=wait_exponential(1.0, 1.0), jitter=0.0)

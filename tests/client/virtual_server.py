@@ -62,8 +62,8 @@ Fault = Callable[[float, Call], CallError | None]
 class World:
     """The server ``offers`` verbs; ``fault`` may fail a call instead of answering it.
 
-    ``cuts`` is the chance of a stream to break at an event; ``deaf`` that no stream tells anything,
-    ``mute_after`` after how many tellings of each operation it tells no more. ``page_most`` bounds
+    ``cuts`` is the chance of a stream to break at an event; ``deaf`` means that no stream reports,
+    ``mute_after`` after how many reports of each operation none follows. ``page_most`` bounds
     pages of lists; ``retry_after`` is asked for in answers that are not done.
     """
 
@@ -83,7 +83,7 @@ class World:
     now: float = 1000.0
     operations: dict[str, Planned] = attrs.field(factory=dict)
     asked: list[tuple[float, Call]] = attrs.field(factory=list)
-    told: dict[int, list[tuple[float, Seen | Unreachable]]] = attrs.field(factory=dict)
+    received: dict[int, list[tuple[float, Seen | Unreachable]]] = attrs.field(factory=dict)
     flying: int = 0
     most_flying: int = 0
 
@@ -121,12 +121,12 @@ class World:
     def watch(
         self, name: str, *, wants_progress: bool = False, seconds: float = float("inf")
     ) -> int:
-        """Have it waited for; a number under which ``told`` has the news."""
-        number = len(self.told)
-        heard = self.told[number] = []
+        """Have it waited for; a number under which ``received`` has the news."""
+        number = len(self.received)
+        mine = self.received[number] = []
 
         def hear(news: Seen | Unreachable) -> None:
-            heard.append((self.now, news))
+            mine.append((self.now, news))
 
         self._listeners[number] = name, hear
         self.registry.subscribe(name, hear, Want(wants_progress, self.now + seconds))
@@ -156,7 +156,7 @@ class World:
         """The news that were an end."""
         return [
             (at, news)
-            for at, news in self.told[number]
+            for at, news in self.received[number]
             if isinstance(news, Unreachable) or news.operation.done
         ]
 
@@ -276,15 +276,15 @@ class World:
             self.later(step.call.budget, lambda: end(error(lro.Code.UNAVAILABLE, passing=True)))
             return
         left = set(request.names)
-        tellings: collections.Counter[str] = collections.Counter()
+        sent: collections.Counter[str] = collections.Counter()
         self._streams.append(lambda: end(error(lro.Code.UNAVAILABLE, passing=True)))
 
-        def tell(name: str | None) -> None:
+        def send_state(name: str | None) -> None:
             if over[0]:
                 return
             if name is not None:
-                tellings[name] += 1
-                if tellings[name] > self.mute_after:
+                sent[name] += 1
+                if sent[name] > self.mute_after:
                     return
             if name is not None and self.random.random() < self.cuts:
                 end(error(lro.Code.UNAVAILABLE, passing=True))
@@ -301,10 +301,10 @@ class World:
             planned = self.operations[name]
             moments = (self.now, *planned.changes, planned.ends_at, planned.gone_at)
             for moment in {one for one in moments if self.now <= one < NEVER}:
-                self.later(moment - self.now + self.latency, lambda name=name: tell(name))
+                self.later(moment - self.now + self.latency, lambda name=name: send_state(name))
 
         def beat() -> None:
-            tell(None)
+            send_state(None)
             if not over[0]:
                 self.later(15.0, beat)
 

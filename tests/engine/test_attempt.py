@@ -486,11 +486,8 @@ def test_queued_work_is_cancelled_at_once(make_service, store, colour):
     assert calls == ["first"]
 
 
-"""A thread that is notified of a cancellation may be quicker than the caller, who sees the end."""
-
-
 def test_who_cancels_second_waits_for_the_end(make_service, store, monkeypatch):
-    """A thread that is notified of a cancellation may be quicker than the caller, who gets the end."""
+    """A thread that is notified of a cancellation may be quicker than the caller, who sees it."""
     service = make_service(store, ThreadExecutor(1))
     step, seen = Step(), []
 

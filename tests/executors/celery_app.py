@@ -75,13 +75,13 @@ def add_methods(service: Service) -> None:
 
 
 def held(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
-    """Work that tells who does it, then goes on until the file of the request is there."""
+    """Work that reports who does it, then goes on until the file of the request is there."""
     job.report(WorkMetadata(percent=job.attempt, note=str(os.getpid())))
     for _ in range(round(PATIENCE / 0.02)):
         if Path(request.text).exists():
             return WorkResponse(text=f"{os.getpid()}")
         job.sleep(0.02)  # wakes up at once for a cancellation
-    raise AssertionError("nobody let the work end")
+    raise AssertionError("no test let the work end")
 
 
 SETTINGS = "LRO_TEST_CELERY"

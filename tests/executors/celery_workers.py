@@ -32,14 +32,14 @@ class Worker:
             text=True,
         )
         self._said: list[str] = []
-        self._heard = threading.Condition()
+        self._arrived = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def says(self, text: str, times: int = 1) -> None:
         """Return when it has logged so many lines with this text."""
-        with self._heard:
-            said = self._heard.wait_for(lambda: self.count(text) >= times, PATIENCE)
+        with self._arrived:
+            said = self._arrived.wait_for(lambda: self.count(text) >= times, PATIENCE)
             assert said, f"{text!r} came {self.count(text)} times in: {''.join(self._said)}"
 
     def count(self, text: str) -> int:
@@ -62,9 +62,9 @@ class Worker:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            with self._heard:
+            with self._arrived:
                 self._said.append(line)
-                self._heard.notify_all()
+                self._arrived.notify_all()
 
 
 class Harness:

@@ -39,5 +39,5 @@ class Mail:
             os.close(end)
 
     def _read(self):
-        assert select.select([self._inbox], [], [], PATIENCE)[0], "nobody has written"
+        assert select.select([self._inbox], [], [], PATIENCE)[0], "nothing was written"
         return os.read(self._inbox, 1000)

@@ -81,7 +81,7 @@ def echo(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     return WorkResponse(text=f"{request.text} {request.size}")
 
 
-def tell(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+def report_once(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     """All that a function learns from its job."""
     before = job.metadata
     job.report(WorkMetadata(percent=50, note="half"))
@@ -399,7 +399,7 @@ def lose(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 TASKS: Final = {
     function.__name__: function
     for function in (
-        echo, tell, who, big, lines, from_another_thread, left_behind, now_report, fail,
+        echo, report_once, who, big, lines, from_another_thread, left_behind, now_report, fail,
         wrong_class, unencodable, half_a_pair, half_a_detail, report_half_a_pair, wrong_report,
         flaky, look, report_on, never_look, write_on, stubborn, finish_anyway,
         fail_instead, exit_at_once, kill_itself, crash, die_once, die_when_stopped,
@@ -482,9 +482,9 @@ async def await_flaky(request: WorkRequest, job: Job[WorkMetadata]) -> WorkRespo
     return flaky(request, job)
 
 
-async def await_tell(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+async def await_report(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     await asyncio.sleep(0)
-    return tell(request, job)
+    return report_once(request, job)
 
 
 async def await_half_a_pair(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -499,7 +499,7 @@ ASYNC_TASKS: Final = {
     function.__name__: function
     for function in (
         await_on, await_and_finish, await_and_fail, await_never, await_stubbornly, cancel_itself,
-        await_flaky, await_tell, await_fail, await_half_a_pair,
+        await_flaky, await_report, await_fail, await_half_a_pair,
     )
 }  # fmt: skip
 
@@ -519,7 +519,7 @@ def service_of(executor: Executor, store: Store) -> Service:
 
 
 class Direct:
-    """A task that has an task done without a service."""
+    """A task that has a task done without a service."""
 
     group_limit = None
     is_async = False

@@ -43,7 +43,7 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
 def busy(
     broker: Redis, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Harness, Worker]]:
-    """A house with a worker, Celery's usual pool of processes."""
+    """A service with a worker, Celery's usual pool of processes."""
     harness = Harness(broker.url, tmp_path_factory.mktemp("busy"))
     with harness.worker("prefork") as worker:
         yield harness, worker
@@ -52,7 +52,7 @@ def busy(
 
 @pytest.fixture
 def harness(broker: Redis, tmp_path: Path) -> Iterator[Harness]:
-    """A house without workers yet."""
+    """A service without workers yet."""
     made = Harness(broker.url, tmp_path)
     yield made
     made.close()
@@ -60,7 +60,7 @@ def harness(broker: Redis, tmp_path: Path) -> Iterator[Harness]:
 
 @pytest.fixture
 def shaky(mortal: Redis, tmp_path: Path) -> Iterator[Harness]:
-    """A house whose broker may be killed."""
+    """A service whose broker may be killed."""
     made = Harness(mortal.url, tmp_path)
     yield made
     made.close()
@@ -208,7 +208,7 @@ def test_a_worker_that_stops_coldly_hands_its_work_back(harness):
 
 @pytest.fixture
 def far(broker: Redis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Harness]]:
-    """Makes houses with their store in PostgreSQL, whose names are not sent again for a while."""
+    """Makes services with their store in PostgreSQL, whose names are not sent again for a while."""
     pytest.importorskip("psycopg")
     url = shared_server().url
     with contextlib.ExitStack() as harnesses:
@@ -257,7 +257,7 @@ def test_the_store_is_away_when_a_name_comes(far):
 
 @pytest.mark.parametrize("request_id", ["", REQUEST_ID])
 def test_the_broker_is_away(mortal, shaky, request_id):
-    """A start is told so, and nothing is stored."""
+    """A start gets that error, and nothing is stored."""
     mortal.kill()
     for _ in range(2):  # found out, and known
         with pytest.raises(Unavailable, match="broker cannot be reached"):
@@ -266,7 +266,7 @@ def test_the_broker_is_away(mortal, shaky, request_id):
 
 
 def test_the_broker_answers_nothing(mortal, shaky):
-    """The same, in bounded time: a connection is there, but whoever has it is not."""
+    """The same, in bounded time: a connection is there, but the broker does not answer on it."""
     shaky.start("Echo", "abc")
     with mortal.frozen(), pytest.raises(Unavailable, match="broker cannot be reached"):
         shaky.start("Echo", "abc")

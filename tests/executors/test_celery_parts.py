@@ -54,8 +54,8 @@ def app_on(broker):
 
 
 @pytest.fixture
-def nobody():
-    """The address of a port at which nobody listens."""
+def unused_address():
+    """The address of a port without a listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{taken.getsockname()[1]}"
@@ -185,9 +185,9 @@ def test_an_eager_app_does_the_work_at_once():
 
 
 @pytest.mark.parametrize("scheme", ["redis", "amqp"])
-def test_a_broker_that_is_not_there(nobody, scheme):
+def test_a_broker_that_is_not_there(unused_address, scheme):
     """A start is refused; those right after it too, without another attempt."""
-    executor = CeleryExecutor(app_on(f"{scheme}://{nobody}"))
+    executor = CeleryExecutor(app_on(f"{scheme}://{unused_address}"))
     with pytest.raises(Unavailable, match=r"cannot be reached now \(Connection"):
         executor.reserve()
     executor._publisher.publish = None
@@ -195,9 +195,11 @@ def test_a_broker_that_is_not_there(nobody, scheme):
         executor.reserve()
 
 
-def test_every_broker_of_a_list_is_tried(nobody):
+def test_every_broker_of_a_list_is_tried(unused_address):
     """The app names several; each gets its turn before a start is refused."""
-    broker = NamePublisher(app_on([f"redis://{nobody}", "memory://"]), timedelta(seconds=1), 1)
+    broker = NamePublisher(
+        app_on([f"redis://{unused_address}", "memory://"]), timedelta(seconds=1), 1
+    )
     broker.check_reachable()
 
 
@@ -217,7 +219,7 @@ def test_limits_are_those_of_our_connections_only(url, option):
 
 
 def test_a_dead_connection_is_replaced_once():
-    """The broker was started anew: what failed over the old connection is done over a new one."""
+    """The broker was started again: what failed over the old connection is done over a new one."""
     broker = NamePublisher(app_on("memory://"), timedelta(seconds=1), 1)
     broker.check_reachable()
     failures = [OperationalError("gone"), OperationalError("gone"), OperationalError("gone")]
@@ -234,7 +236,7 @@ def test_a_dead_connection_is_replaced_once():
 
 
 def test_all_connections_are_in_use():
-    """Who gets none in time is told so; the broker does not count as away."""
+    """A start that gets none in time raises; the broker does not count as away."""
     broker = NamePublisher(app_on("memory://"), timedelta(seconds=0.01), 1)
 
     def act(connection):
@@ -398,7 +400,7 @@ class Consumer:
 
 
 def test_a_worker_that_is_ready_begins_to_see_to_lost_work():
-    """In its main process, and of this app alone; not where nobody has asked for it."""
+    """In its main process, and of this app alone; not where no application has asked for it."""
     app, begun = app_on("memory://"), []
     executor = CeleryExecutor(app)
     executor.attach(print, None, lambda: begun.append(1))
@@ -529,7 +531,7 @@ def test_what_cannot_be_handed_back_is_left_to_its_lease(signalled, caplog):
     assert "could not be handed back" in caplog.text
 
 
-def test_nobody_has_said_how_work_is_handed_back(signalled):
+def test_work_without_a_way_to_hand_it_back(signalled):
     """Then its lease runs out."""
     work = signalled(SystemExit(1))
     work.worker_task._close = None

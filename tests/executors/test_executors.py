@@ -80,7 +80,7 @@ def test_a_task_that_ends_the_loop_ends_nothing_else(caplog):
 
 
 def test_what_a_function_left_behind_is_cancelled():
-    """Tasks that nobody awaits end with the loop, in order."""
+    """Tasks that are not awaited end with the loop, in order."""
     executor = AsyncioExecutor()
     cancelled = threading.Event()
 
@@ -166,9 +166,9 @@ def test_joining_on_the_loop_after_the_stop():
 
 
 def test_work_that_outlasts_the_loop_is_cancelled():
-    """The loop is ended by force: the task is told, and so is who waits for it."""
+    """The loop is ended by force: the task is cancelled, and its waiter gets the error."""
     executor = AsyncioExecutor()
-    told = []
+    cancelled = []
     begun = threading.Event()
 
     async def body():
@@ -176,7 +176,7 @@ def test_work_that_outlasts_the_loop_is_cancelled():
         try:
             await asyncio.sleep(3600)
         except asyncio.CancelledError:
-            told.append(1)
+            cancelled.append(1)
             raise
 
     submit(executor, Coroutine("a", body))
@@ -186,7 +186,7 @@ def test_work_that_outlasts_the_loop_is_cancelled():
     executor._call_in_loop(executor._loop.stop)
     assert executor.join(PATIENCE)
     executor._thread.join(PATIENCE)
-    assert told == [1]
+    assert cancelled == [1]
 
 
 @pytest.mark.parametrize(
@@ -217,10 +217,10 @@ def test_threads_are_started_once(make):
     """However many ask at the same time."""
     executor = make()
     before = set(threading.enumerate())
-    everybody = threading.Barrier(4)
+    barrier = threading.Barrier(4)
 
     def ask():
-        everybody.wait(PATIENCE)
+        barrier.wait(PATIENCE)
         executor.reserve().release()
 
     askers = [threading.Thread(target=ask) for _ in range(4)]
@@ -249,7 +249,7 @@ def refuse_threads(monkeypatch, *, after=0):
 
 @pytest.mark.parametrize("make", [lambda: ThreadExecutor(1, 0), lambda: AsyncioExecutor(1, 0)])
 def test_without_a_thread_there_is_no_room(make, monkeypatch):
-    """The process has too many, or is ending: who starts work is told, and may ask again."""
+    """The process has too many, or is ending: the start raises, and the caller may ask again."""
     executor = make()
     with monkeypatch.context() as patch:
         refuse_threads(patch)
@@ -331,12 +331,12 @@ def test_an_executor_survives_a_fork(module, name, warm):
     assert (run.returncode, run.stderr) == (0, "")
 
 
-def test_threads_are_started_anew_after_a_fork():
+def test_threads_are_started_again_after_a_fork():
     """Those of the parent are not there."""
     executor = ThreadExecutor(1)
     finished(executor, Work("a", held=False))
-    crew = executor._threads
-    crew._reset_after_fork()  # as in a forked child, but that the first thread does run here
+    threads = executor._threads
+    threads._reset_after_fork()  # as in a forked child, but that the first thread does run here
     before = set(threading.enumerate())
     executor.reserve().release()
     assert len(set(threading.enumerate()) - before) == 1

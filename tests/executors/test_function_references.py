@@ -246,7 +246,7 @@ def test_an_error_to_try_again_after_must_be_found():
 
 @pytest.mark.parametrize("function", [None, process_methods.task, Callable.static, Hidden])
 def test_others_are_admitted(function):
-    """What may be found later, and work that is done by nobody here."""
+    """A function that may be found later, and work that no worker does here."""
     spec = spec_of(None if function is Hidden else function)
     ProcessExecutor(1).admit(spec)
 
@@ -437,7 +437,7 @@ def test_a_child_is_started_when_there_is_room_for_it(service, monkeypatch, capl
 
 
 def test_work_that_waits_for_a_child_can_be_cancelled(service, monkeypatch):
-    """Whoever waits for room is asked to stop as any other work."""
+    """Work that waits for room is asked to stop as any other work."""
     asked = threading.Event()
 
     def process():
@@ -552,7 +552,7 @@ def test_the_operation_says_that_the_main_module_needs_its_guard(tmp_path, endin
 
 
 def test_a_script_that_cannot_be_imported_again(tmp_path):
-    """Without its guard it would start itself for ever; here it fails, each time anew."""
+    """Without its guard it would start itself for ever; here it fails, each time again."""
     script = tmp_path / "program.py"
     script.write_text(SCRIPT.replace("tried = []", "tried = []\nif is_worker_process(): 1 / 0"))
     ran = run(str(script))

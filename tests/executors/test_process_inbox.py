@@ -44,7 +44,7 @@ def test_a_message_of_more_than_two_gigabytes_says_so_first():
 
 
 def test_the_rest_of_a_message_is_not_waited_for():
-    """What has come is kept, and the end of the other side is told."""
+    """What has come is kept, and the end of the other side is reported."""
     reading, writing = os.pipe()
     os.write(writing, (5).to_bytes(4, "big") + b"ab")
     inbox = MessageReader()

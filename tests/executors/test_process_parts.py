@@ -74,7 +74,7 @@ values = st.recursive(
     max_leaves=5,
 )
 anys = st.builds(Any, texts, values | st.binary(max_size=5))
-recipes = st.builds(
+references = st.builds(
     FunctionReference,
     method=texts,
     function=texts,
@@ -90,7 +90,7 @@ recipes = st.builds(
 to_child = st.one_of(
     st.builds(
         FunctionCall,
-        reference=recipes,
+        reference=references,
         name=texts,
         attempt=numbers,
         domain=texts,
@@ -148,17 +148,17 @@ def test_a_refusal_arrives(error, expected):
 
 
 class Parent:
-    """Talks to hands that work in the main thread of this process, from a thread of its own."""
+    """Talks to child that work in the main thread of this process, from a thread of its own."""
 
     def __init__(self, monkeypatch):
         self.connection, theirs = Pipe()
         self.died = threading.Event()
         self.stopped = threading.Event()
-        self.hands = ChildMain(theirs, self.died.set)
+        self.child = ChildMain(theirs, self.died.set)
         self._theirs = theirs
         self._error = None
         monkeypatch.setattr(logging.getLogger("lro"), "propagate", False)
-        monkeypatch.setattr(logging.getLogger("lro"), "handlers", [self.hands.forwarding])
+        monkeypatch.setattr(logging.getLogger("lro"), "handlers", [self.child.forwarding])
         stop = CallInChild.stop
 
         def stop_and_say(attempt, why):
@@ -166,11 +166,11 @@ class Parent:
             self.stopped.set()
 
         monkeypatch.setattr(CallInChild, "stop", stop_and_say)
-        before = signal.signal(signal.SIGTERM, self.hands.interrupt)
+        before = signal.signal(signal.SIGTERM, self.child.interrupt)
         self._restore = lambda: signal.signal(signal.SIGTERM, before)
 
     def hold(self, script):
-        """Run a script while the hands work; it ends with their leaving."""
+        """Run a script while the child work; it ends with their leaving."""
 
         def talk():
             try:
@@ -181,10 +181,10 @@ class Parent:
             finally:
                 self.send(Shutdown())
 
-        threads = [threading.Thread(target=run) for run in (self.hands.listen, talk)]
+        threads = [threading.Thread(target=run) for run in (self.child.listen, talk)]
         for thread in threads:
             thread.start()
-        self.hands.work()
+        self.child.work()
         threads[1].join(PATIENCE)
         self.connection.close()
         assert self.died.wait(PATIENCE)
@@ -203,13 +203,13 @@ class Parent:
     def receive(self):
         """The next message but for lines of the log."""
         while True:
-            assert self.connection.poll(PATIENCE), "the hands say nothing"
+            assert self.connection.poll(PATIENCE), "the child say nothing"
             message = _messages.from_child(self.connection.recv_bytes())
             if not isinstance(message, LogLine):
                 return message
 
     def call(self, do, *, function=process_methods.task, **options):
-        """Ask for an task."""
+        """Ask for a task."""
         self.ask(process_methods.Direct(do, function=function), **options)
 
     def ask(self, direct, **options):
@@ -217,7 +217,7 @@ class Parent:
 
 
 def call_of(direct, *, stop_at=None, mail=None, reference=None, **fields):
-    """What a parent says to have an task done."""
+    """What a parent says to have a task done."""
     rest = {**direct.request.rest, **({} if mail is None else {"pipe": mail})}
     return FunctionCall(
         reference=attrs.evolve(reference_to(direct.spec), **(reference or {})),
@@ -261,7 +261,8 @@ def test_calls_are_done_in_order(parent):
 
 
 @pytest.mark.parametrize(
-    ("function", "do"), [(process_methods.task, "tell"), (process_methods.async_task, "await_tell")]
+    ("function", "do"),
+    [(process_methods.task, "report_once"), (process_methods.async_task, "await_report")],
 )
 def test_a_report_waits_for_its_answer(parent, function, do):
     """For its own: that of an earlier one, whose sender was interrupted, is passed over."""
@@ -288,7 +289,7 @@ def test_a_refused_report_raises(parent, error, last):
     """What the parent met, where the function waits."""
 
     def script(parent):
-        parent.call("tell")
+        parent.call("report_once")
         parent.send(ReportAnswer(parent.receive().number, _messages.refusal(error)))
         assert parent.receive() == last
 
@@ -299,7 +300,7 @@ def test_a_refused_report_may_end_the_operation(parent):
     """As any error of ours."""
 
     def script(parent):
-        parent.call("tell")
+        parent.call("report_once")
         parent.send(ReportAnswer(parent.receive().number, ReportRefusal("Unavailable", "no store")))
         failed = parent.receive()
         assert (failed.status.code, failed.status.message) == (Code.UNAVAILABLE, "no store")
@@ -317,7 +318,7 @@ def test_a_refused_report_may_end_the_operation(parent):
         (process_methods.async_task, "await_and_finish"),
     ],
 )
-def test_work_is_told_to_stop(parent, mail, function, do):
+def test_work_is_asked_to_stop(parent, mail, function, do):
     """When it looks, where it awaits, or, by a signal, where it is."""
 
     def script(parent):
@@ -448,7 +449,7 @@ def test_threads_of_a_function_may_report(parent):
 
 
 def attempt_of(do, *, function=process_methods.task, **reference):
-    """An attempt to which nobody listens."""
+    """An attempt without a listener."""
     call = call_of(process_methods.Direct(do, function=function), reference=reference)
     return CallInChild(call, lambda message: None)
 
@@ -473,7 +474,7 @@ def test_an_attempt_may_be_stopped_while_it_is_prepared():
 
 def test_an_attempt_may_be_stopped_when_it_is_over():
     """Then there is nothing left to interrupt, its loop is closed."""
-    attempt = attempt_of("await_tell", function=process_methods.async_task)
+    attempt = attempt_of("await_report", function=process_methods.async_task)
     kept = []
     attempt._answers.put(ReportAnswer(1, None))
 
@@ -491,7 +492,7 @@ def test_an_attempt_may_be_stopped_when_it_is_over():
 
 
 def test_a_job_remembers_no_metadata_before_it_is_prepared():
-    """Nobody has it then."""
+    """No parent has it then."""
     assert attempt_of("echo")._control.metadata is None
 
 
@@ -501,33 +502,33 @@ def test_a_job_remembers_no_metadata_before_it_is_prepared():
 class Interrupting:
     """A connection on which SIGTERM comes while it is written to."""
 
-    def __init__(self, hands):
-        self.hands = hands
+    def __init__(self, child):
+        self.child = child
         self.sent = []
 
     def send_bytes(self, text):
-        self.hands.interrupt()
+        self.child.interrupt()
         self.sent.append(text)
 
 
 def test_a_message_is_sent_whole(parent):
     """A signal in its midst takes effect behind it, and once."""
-    hands = parent.hands
-    hands._current = attempt_of("echo")
-    hands._connection = Interrupting(hands)
-    hands.send(Ready())  # a signal of somebody else's
-    hands._current.why = StopReason.OVERDUE
+    child = parent.child
+    child._current = attempt_of("echo")
+    child._connection = Interrupting(child)
+    child.send(Ready())  # a signal from another process
+    child._current.why = StopReason.OVERDUE
     with pytest.raises(DeadlineExceeded):
-        hands.send(Ready())
-    hands.send(Ready())
-    assert hands._connection.sent == 3 * [_messages.encode(Ready())]
+        child.send(Ready())
+    child.send(Ready())
+    assert child._connection.sent == 3 * [_messages.encode(Ready())]
 
 
 def test_a_signal_between_calls_is_ignored(parent):
-    """Whoever it was for is gone."""
-    parent.hands.interrupt()
-    parent.hands._current = attempt_of("echo")
-    parent.hands.interrupt()
+    """The call that it was for is gone."""
+    parent.child.interrupt()
+    parent.child._current = attempt_of("echo")
+    parent.child.interrupt()
 
 
 def test_a_forked_process_is_ended_by_signals(parent, monkeypatch):
@@ -535,7 +536,7 @@ def test_a_forked_process_is_ended_by_signals(parent, monkeypatch):
     killed = []
     monkeypatch.setattr(os, "getpid", lambda: 0)
     monkeypatch.setattr(os, "kill", lambda *arguments: killed.append(arguments))
-    parent.hands.interrupt()
+    parent.child.interrupt()
     assert killed == [(0, signal.SIGTERM)]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
@@ -544,13 +545,13 @@ def test_a_forked_process_is_a_stranger(parent):
     """It has the signals of a program, a log of its own, and no connection."""
     before = signal.getsignal(signal.SIGINT)
     try:
-        parent.hands.detach()
+        parent.child.detach()
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     finally:
         signal.signal(signal.SIGINT, before)
     assert logging.getLogger("lro").propagate
-    assert parent.hands.forwarding not in logging.getLogger("lro").handlers
+    assert parent.child.forwarding not in logging.getLogger("lro").handlers
     with pytest.raises(EOFError):
         parent.connection.recv_bytes()
 
@@ -558,40 +559,40 @@ def test_a_forked_process_is_a_stranger(parent):
 # -- the end -----------------------------------------------------------------------------------
 
 
-def test_hands_die_with_their_parent(parent):
+def test_child_dies_with_its_parent(parent):
     """Whether they listen or speak."""
     parent.connection.close()
-    parent.hands.listen()
+    parent.child.listen()
     assert parent.died.is_set()
     parent.died.clear()
-    parent.hands.send(Ready())
+    parent.child.send(Ready())
     assert parent.died.is_set()
 
 
-def test_hands_that_do_not_understand_die(parent):
-    """Nobody would hear the parent any more; it learns why."""
+def test_child_that_does_not_understand_dies(parent):
+    """It cannot understand the parent any more; the parent gets the reason."""
     parent.connection.send_bytes(b'{"message": "Sing"}')
-    parent.hands.listen()
+    parent.child.listen()
     assert parent.died.is_set()
     line = _messages.from_child(parent.connection.recv_bytes())
     assert line.level == logging.ERROR
     assert "what the parent says cannot be read" in line.text
 
 
-def test_an_answer_to_nobody_is_passed_over(parent):
+def test_an_answer_without_a_call_is_passed_over(parent):
     """No call has come yet."""
     parent.send(ReportAnswer(1, None))
     parent.hold(lambda parent: None)
 
 
 def test_a_line_that_cannot_be_sent_is_no_failure(parent, capsys):
-    """It is told where logging tells of its own mistakes."""
-    parent.hands.forwarding.handle(logging.makeLogRecord({"msg": "half a pair: \udcff"}))
+    """It is printed where logging reports its own mistakes."""
+    parent.child.forwarding.handle(logging.makeLogRecord({"msg": "half a pair: \udcff"}))
     assert "Logging error" in capsys.readouterr().err
 
 
-def test_a_process_becomes_hands(parent, monkeypatch):
-    """It says so, heeds its parent's signals only, and leaves when told to."""
+def test_a_process_becomes_a_child(parent, monkeypatch):
+    """It says so, heeds its parent's signals only, and leaves when asked to."""
     became = []
     monkeypatch.setattr(_child, "mark_worker_process", lambda: became.append(1))
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
@@ -754,7 +755,7 @@ def spec_in_main():
         ("package.module", None, MainModule("package.module", "")),
     ],
 )
-def test_a_recipe_says_where_the_main_module_is(main_module, name, file, found):
+def test_a_reference_says_where_the_main_module_is(main_module, name, file, found):
     """A file, or a module that was run by its name."""
     main_module.__spec__ = None if name is None else ModuleSpec(name, None)
     main_module.__file__ = file
@@ -795,7 +796,7 @@ def test_a_pool_can_be_ended_at_once(monkeypatch):
     assert pool._all == set()
 
 
-def test_a_pool_forsakes_the_children_of_its_parent():
+def test_a_pool_detaches_the_children_of_its_parent():
     """In a forked process; here they see their parent go, and end."""
     pool = ChildPool(None)
     process = pool.take()
@@ -804,7 +805,7 @@ def test_a_pool_forsakes_the_children_of_its_parent():
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
     assert pool._all == set()
     assert not process._popen.returncode
-    process.wake()  # somebody cancels what the parent does: nobody is there to be woken
+    process.wake()  # the parent cancels a call: there is no child to be woken
 
 
 class LastWords:

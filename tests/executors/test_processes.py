@@ -52,7 +52,7 @@ def store(request, tmp_path):
 
 
 class Lasting(ProcessExecutor):
-    """Outlives the services that it works for, lest each have to wait for a child of its own."""
+    """Outlives the services that it works for, so that each need not wait for a new child."""
 
     def stop(self):
         return ()
@@ -83,7 +83,7 @@ def harness(store, lasting):
 
 
 def request(do, mail=None, **fields):
-    """What an task is told."""
+    """The request of a task."""
     rest = {"do": do, **fields.pop("rest", {})}
     return WorkRequest(rest=rest if mail is None else {**rest, "pipe": mail.path}, **fields)
 
@@ -130,25 +130,25 @@ def test_options_are_checked(options, error):
 
 
 def test_it_needs_posix(monkeypatch):
-    """A system without its signals is told so."""
+    """A system without POSIX signals is refused."""
     monkeypatch.setattr(os, "name", "nt")
     with pytest.raises(DeclarationError, match="POSIX signals; this is nt"):
         ProcessExecutor()
 
 
 def test_a_child_that_does_not_read_is_ended(harness, monkeypatch):
-    """However much it was to be told: who tells it is not held up."""
+    """However long the message: the thread that sends it does not wait."""
     service, method = harness(own={})
     send, sent = ChildProcess.send, threading.Event()
 
-    def tell(process, message):
+    def send_and_note(process, message):
         send(process, message)
         sent.set()
 
     assert ended(service, method.start(request("echo"))).state == "SUCCEEDED"
     (child,) = pids(service._runtime.executor)
     os.kill(child, signal.SIGSTOP)
-    monkeypatch.setattr(ChildProcess, "send", tell)
+    monkeypatch.setattr(ChildProcess, "send", send_and_note)
     operation = method.start(request("echo", text="x" * 2_000_000))
     assert sent.wait(PATIENCE)
     service.cancel(operation.name)
@@ -206,7 +206,7 @@ def test_without_a_thread_there_is_no_room(monkeypatch):
 
 @pytest.fixture(scope="module", params=["memory", "sqlite"])
 def both(request, tmp_path_factory):
-    """Gives what an task ends with in a thread, and what in a child."""
+    """Gives what a task ends with in a thread, and what in a child."""
     services = []
     for executor in (ThreadExecutor(1), ProcessExecutor(1)):
         path = tmp_path_factory.mktemp("store") / "operations.db"
@@ -229,7 +229,7 @@ def both(request, tmp_path_factory):
 
 @pytest.mark.parametrize("how", process_methods.FAILURES)
 @pytest.mark.parametrize(("method", "do"), [("Task", "fail"), ("AsyncTask", "await_fail")])
-def test_a_failure_is_told_as_in_a_thread(both, method, do, how):
+def test_a_failure_is_reported_as_in_a_thread(both, method, do, how):
     """The same code, words and details, whatever was raised."""
     in_thread, in_child = both(method, request(do, rest={"how": how}))
     assert in_child == in_thread
@@ -239,13 +239,13 @@ def test_a_failure_is_told_as_in_a_thread(both, method, do, how):
     ("method", "do"),
     [
         ("Task", "echo"),
-        ("Task", "tell"),
+        ("Task", "report_once"),
         ("Task", "from_another_thread"),
         ("Task", "wrong_class"),
         ("Task", "unencodable"),
         ("Task", "wrong_report"),
         ("Task", "nowhere"),
-        ("AsyncTask", "await_tell"),
+        ("AsyncTask", "await_report"),
         ("AsyncTask", "cancel_itself"),
         ("Short", ""),
         ("Nothing", ""),
@@ -314,8 +314,8 @@ def test_what_no_text_can_hold_ends_the_operation(harness, function, do):
     assert len(pids(service._runtime.executor)) == 1
 
 
-def test_the_log_of_a_child_is_heard_here(harness, caplog):
-    """Lines of the library, with their level, and tracebacks; not those that nobody wants."""
+def test_the_log_of_a_child_is_forwarded(harness, caplog):
+    """Lines of the library, with their level, and tracebacks; not those below the level."""
     service, method = harness()
     with caplog.at_level(logging.DEBUG, "lro"):
         operation = ended(service, method.start(request("lines")))
@@ -366,7 +366,9 @@ def test_cancelled_work_stops(harness, mail, function, do, said):
         assert mail.line() == said
     assert reason(ended(service, operation)) == (Code.CANCELLED, "CANCELLED")
     mail.end()
-    other = method.start(request("tell" if function is process_methods.task else "await_tell"))
+    other = method.start(
+        request("report_once" if function is process_methods.task else "await_report")
+    )
     assert answer(service, ended(service, other)) == ",1,False,half"
 
 
@@ -409,7 +411,7 @@ def test_work_may_fail_when_it_is_to_stop(harness, mail, function, do):
 
 @pytest.mark.parametrize("do", ["look", "stubborn"])
 def test_work_is_handed_back(harness, mail, store, do):
-    """A service that closes lets somebody else do the work, and leaves no process behind."""
+    """A service that closes leaves the work to another process, and leaves no child behind."""
     service, method = harness(own={})
     operation = method.start(request(do, mail))
     assert mail.line() == "begun"
@@ -430,12 +432,12 @@ def test_a_lost_lease_reaches_the_function(harness, mail, store):
     assert mail.line() == "begun"
     later = store.now() + timedelta(minutes=1)
     for change in (take_over, claim):
-        store.update(operation.name, change("somebody", later + timedelta(60), later))
+        store.update(operation.name, change("another", later + timedelta(60), later))
     attempt = store.get(operation.name).attempt
     assert mail.line() == f"{operation.name} {attempt - 1} {attempt}"
     assert service._runtime.executor.join(PATIENCE)
     record = store.get(operation.name)
-    assert (record.state, record.owner) == (State.IN_PROGRESS, "somebody")
+    assert (record.state, record.owner) == (State.IN_PROGRESS, "another")
 
 
 # -- children that die -------------------------------------------------------------------------
@@ -487,7 +489,7 @@ def test_a_function_may_fork(harness, caplog):
 
 
 def test_a_child_that_died_idle_is_replaced(harness):
-    """Nobody's operation is lost by it."""
+    """No operation is lost by it."""
     service, method = harness()
     ended(service, method.start(request("echo")))
     assert service._runtime.executor.join(PATIENCE)

@@ -89,7 +89,7 @@ def with_method(service, **options):
 
 
 def test_a_name_is_sent_and_worked_on(service, sending, store, clock):
-    """The start holds no lease; whoever is given the name claims the work, and does it."""
+    """The start holds no lease; the worker that is given the name claims the work, and does it."""
     operation = service.start(NAME, WorkRequest("it"))
     assert not operation.done
     assert sending.sent == [operation.name]
@@ -101,7 +101,7 @@ def test_a_name_is_sent_and_worked_on(service, sending, store, clock):
 
 
 def test_a_name_may_come_twice(service):
-    """Late, or to somebody who does not know it: nothing happens."""
+    """Late, or to a worker that does not know it: nothing happens."""
     name = service.start(NAME, WorkRequest()).name
     for _ in range(3):
         service.run_operation(name)
@@ -172,7 +172,7 @@ def test_a_worker_that_dies(make_service, store, sending, clock, policy):
     assert answer(service, service.get(name)) == " by attempt 2"
 
 
-def test_a_cancellation_before_anybody_has_claimed(service, store):
+def test_a_cancellation_before_any_worker_has_claimed(service, store):
     """Ends the operation at once; the name that comes later is of no use (spec §2.6)."""
     name = service.start(NAME, WorkRequest()).name
     service.cancel(name)
@@ -424,7 +424,7 @@ def test_notification_during_a_read_of_the_store_is_not_lost(make_service, clock
 
 @pytest.mark.parametrize("colour", ["thread", "coroutine"])
 def test_a_store_that_is_away_for_a_while(make_service, clock, colour):
-    """Waiters are not sent away: it may be back in time. At the end of their time they are told."""
+    """Waiters are not sent away: it may be back in time. At the end of their time they fail."""
     store = MemoryStore(clock)
     service = make_service(store)
     method = service.declare(
@@ -456,7 +456,7 @@ def test_a_store_that_is_away_for_a_while(make_service, clock, colour):
 
 
 def test_a_clock_that_is_set(make_service, store, clock, caplog):
-    """All leases seem over: those who live renew theirs, and nobody hunts before they have."""
+    """All leases seem over: live processes renew theirs before any of them recovers orphans."""
     seconds = [0.0]
     begun, go = threading.Event(), threading.Event()
 

@@ -486,7 +486,7 @@ def over(thread: threading.Thread) -> None:
 def test_an_index_is_made_while_others_write(
     make: typing.Any, plain: typing.Any, schema: str, clock: ManualClock
 ) -> None:
-    """It waits for a transaction under way; no transaction waits for it, and nothing is left out."""
+    """It waits for a transaction under way; none waits for it, and nothing is left out."""
     store = make()
     fill(store, clock)
     with under_way(schema):

@@ -178,7 +178,7 @@ class PostgresServer:
 
 @functools.cache
 def shared_server() -> PostgresServer:
-    """The server of this test run, started by the first test that asks; skips where there is none."""
+    """The server of this test run, started for the first test that asks; skips without one."""
     return new_server()
 
 

@@ -1,8 +1,8 @@
 """Many waits over real servers that are stopped and started again: how each was answered.
 
-``python -m tests.stopping.campaign 10000`` makes 10,000 waits, a thousand at once. Each caller waits
-until it gets the end of an operation, and asks again when it is refused, as a client does. The
-server is stopped and started again within every thousand. It prints the answers by kind.
+``python -m tests.stopping.campaign 10000`` makes 10,000 waits, a thousand at once. Each caller
+waits until it gets the end of an operation, and asks again when it is refused, as a client does.
+The server is stopped and started again within every thousand. It prints the answers by kind.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def binary_messages() -> tuple[type | None, Sequence[Any]]:
     )
     wired = Any(exported.type_url, types.binary_payload(exported))
     junk = Any(exported.type_url, b"\xff\xff")
-    unknown = Any("type.googleapis.com/acme.v1.Nobody", b"data")
+    unknown = Any("type.googleapis.com/acme.v1.Unknown", b"data")
     return kept, [*map(types.pack, some), wired, wired, junk, unknown]
 
 
@@ -164,7 +164,7 @@ class Past:
 
     def __init__(self, harness: Harness, stores: Mapping[str, Store], clock: ManualClock) -> None:
         self.records: dict[str, Record] = {}
-        self._house = harness
+        self._harness = harness
         self._stores = stores
         self._clock = clock
         releases = [*range(-1, RELEASES), *[RELEASES - 1] * 3]
@@ -190,7 +190,7 @@ class Past:
                 self._change(name, what)
             case Indexed(release):
                 for store in self._stores.values():
-                    self._house.service(store, release)
+                    self._harness.service(store, release)
             case _:
                 pass
 

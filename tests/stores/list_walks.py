@@ -306,7 +306,7 @@ class Walks(RuleBasedStateMachine):
         return {name: one for name, one in self.known.items() if match(one)}
 
     def changed(self) -> None:
-        """Forget what has expired, and tell the walks."""
+        """Forget what has expired, in the store and in the walks."""
         now = self.clock()
         kept = {n: one for n, one in self.known.items() if not one.expires or now < one.expires}
         self.known = kept

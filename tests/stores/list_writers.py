@@ -24,7 +24,7 @@ SECONDS: Final = 20
 """Over so many moments the creation times are strewn, so that many are equal."""
 
 STEADY: Final = 40
-"""So many operations nobody touches."""
+"""This number of operations, which no writer touches."""
 
 FILTERS: Final = ("", "done = false", "metadata.percent = 1", "state() = IN_PROGRESS stage-1")
 """All match what is in progress with 1 percent, as the steady operations are."""
@@ -32,14 +32,14 @@ FILTERS: Final = ("", "done = false", "metadata.percent = 1", "state() = IN_PROG
 
 @attrs.frozen
 class Strewn:
-    """An operation of a list that is walked; its name tells its creation time and its writer."""
+    """An operation of a list that is walked; its name holds its creation time and its writer."""
 
     second: int
     writer: str
 
     @classmethod
     def named(cls, name: str) -> Strewn:
-        """What a name tells."""
+        """The values in a name."""
         second, writer, _ = name.rpartition("/")[2].split(".")
         return cls(int(second), writer)
 
@@ -112,7 +112,7 @@ def walk(service: Service, parent: str, text: str, sizes: random.Random, gone: s
 
 @contextlib.contextmanager
 def writing_process(place: Place, parent: str, writer: int, count: int) -> Iterator[Any]:
-    """Another process which writes; it is told how it goes by ``poll()``."""
+    """Another process which writes; ``poll()`` takes its reports."""
     arguments = [*attrs.astuple(place), parent, str(writer), str(count)]
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.stores.list_writers", *arguments], cwd=ROOT

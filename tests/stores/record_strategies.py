@@ -181,7 +181,7 @@ def _one(draw: Draw, field: Field, depth: int) -> Json:
 
 
 _CLASSES: Final = (ExportMetadata, ExportMetadata, ImportMetadata, Everything, WorkMetadata)
-_UNREGISTERED: Final = type_url("acme.v1.Nobody")
+_UNREGISTERED: Final = type_url("acme.v1.Unknown")
 
 
 @st.composite

@@ -90,7 +90,7 @@ class Generous(MemoryStore):
 
 
 class Hasty(MemoryStore):
-    """Leaves out what the narrowing does not tell of."""
+    """Leaves out what the narrowing does not cover."""
 
     def page(self, parent, after, limit, narrowing=EVERYTHING, scan=SCAN, most=READ_BYTES):
         found = super().page(parent, after, limit, narrowing, scan, most)
@@ -199,7 +199,7 @@ def test_the_default_number_of_threads():
     assert executor.join(1)
 
 
-def test_a_clock_starts_where_it_is_told():
+def test_a_clock_starts_at_the_given_time():
     """And goes on by anything that a timedelta takes."""
     later = testing.START.replace(year=2040)
     clock = testing.ManualClock(later)

@@ -112,7 +112,7 @@ def test_nothing_that_was_lost_is_answered(place: Place, clock: ManualClock) -> 
 
 
 def test_no_change_is_made_of_what_was_lost(place: Place, clock: ManualClock) -> None:
-    """Whoever knows a lost version finds the stored one instead, and changes that (defects 10)."""
+    """A process that knows a lost version finds the stored one, and changes that (defects 10)."""
     one = place.open()
     record = held(clock)
     insert(one, record)

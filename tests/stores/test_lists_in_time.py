@@ -22,7 +22,7 @@ __all__ = ["plain", "schema"]
 
 
 def test_what_goes_translate_timeout_is_done_for_fewer():
-    """A tenth each time; and if one alone is too much, the caller is told why."""
+    """A tenth each time; and if one alone is too much, the caller gets the reason."""
     asked = []
 
     def action(size):
@@ -141,7 +141,7 @@ def postgres(schema, clock):
 
 
 def test_a_look_in_postgres_is_given_up(postgres, clock, monkeypatch):
-    """One that the server has cancelled is tried for fewer records; other failures are told."""
+    """One that the server has cancelled is tried for fewer records; other failures are raised."""
     with postgres.open() as store:
         fill(store, clock)
         asked = postgres.cancelling(store, monkeypatch, lambda values: values[3] > 5)
@@ -199,18 +199,18 @@ def test_who_may_not_make_an_index_does_without(postgres, plain, clock, caplog):
     assert "CREATE INDEX CONCURRENTLY operations_by_k1" in caplog.text
 
 
-def test_a_sweep_that_fails_keeps_nobody_from_renewing(clock, caplog):
+def test_leases_are_renewed_though_a_sweep_fails(clock, caplog):
     """It is tried again in a minute; leases and orphans are seen to meanwhile."""
 
     class Sticking(MemoryStore):
         def expire(self, limit):
             raise Unavailable("too large")
 
-    store, adopted = Sticking(clock), []
+    store, recovered = Sticking(clock), []
     insert(store, held(clock, seconds=0))
     at = [0.0]
     maintenance = maintenance_over(
-        store, seconds=lambda: at[0], methods=["M"], recover=adopted.append
+        store, seconds=lambda: at[0], methods=["M"], recover=recovered.append
     )
     clock.advance(1)
     maintenance.run_due()
@@ -218,5 +218,5 @@ def test_a_sweep_that_fails_keeps_nobody_from_renewing(clock, caplog):
         at[0] += 1.0
         clock.advance(1)
         maintenance.run_due()
-    assert len(adopted) == 2
+    assert len(recovered) == 2
     assert caplog.text.count("what has expired cannot be removed now") == 1

@@ -135,7 +135,7 @@ def server() -> PostgresServer:
 
 @pytest.fixture
 def schema(server):
-    """A schema that nobody has used."""
+    """The name of a new schema."""
     return server.fresh_schema()
 
 
@@ -298,7 +298,7 @@ def test_a_name_that_no_schema_can_have_is_refused(server, schema):
 
 
 def test_a_url_that_is_none_is_refused():
-    """And not told, as it may hold a password."""
+    """The error does not show it, as it may hold a password."""
     with pytest.raises(DeclarationError, match="no connection string") as refused:
         PostgresStore("secret word")
     assert "secret" not in str(refused.value)
@@ -485,7 +485,7 @@ def test_two_stores_see_each_other(server, schema, clock):
 
 
 def test_a_renewal_and_a_change_do_not_undo_each_other(server, schema, clock):
-    """A change made on the record as it was before somebody's renewal is made anew."""
+    """A change made on the record before another process renewed its lease is made again."""
     with opened(server, schema, clock=clock) as one, opened(server, schema, clock=clock) as two:
         record = held(clock)
         insert(one, record)
@@ -527,7 +527,7 @@ def test_many_leases_are_renewed_in_parts(store, clock, monkeypatch):
 
 
 def test_a_sweep_passes_by_what_others_write(store, clock, plain):
-    """Records that somebody has locked are left for the next sweep, and nobody waits."""
+    """Records that another transaction has locked are left for the next sweep, without waiting."""
     schema = store._address.schema
     for unique_id in "ab":
         insert(store, record_of(clock, unique_id), key_of(unique_id))
@@ -717,7 +717,7 @@ def test_the_clock_does_not_tremble():
 
 
 def test_one_caller_measures():
-    """Whoever is told that it is time; the others need not."""
+    """The store answers one process that it is time; the others need not sweep."""
     ticks = Ticks()
     clock = ServerClock(ticks)
     assert [clock.due(), clock.due()] == [True, False]
@@ -729,7 +729,7 @@ def test_one_caller_measures():
 
 
 def test_a_subscription_hears_the_other_stores(server, schema, clock):
-    """What they announce, gathered; not what its own process says, nor other schemas."""
+    """What they announce, gathered; without what its own process says and other schemas."""
     with ExitStack() as stack:
         here = stack.enter_context(opened(server, schema, clock=clock))
         there = stack.enter_context(opened(server, schema, clock=clock))
@@ -740,17 +740,17 @@ def test_a_subscription_hears_the_other_stores(server, schema, clock):
         names = {f"operations/{number}" for number in range(500)}
         for name in names:
             there.notify_others(name)
-        heard = set()
-        while heard < names:
+        received = set()
+        while received < names:
             found = subscription.next_changes(PATIENCE)
             assert found
-            heard |= found
-        assert heard == names
+            received |= found
+        assert received == names
         assert subscription.next_changes(0) == ()
 
 
 def test_a_subscription_that_hears_nonsense_is_unsure(server, schema, plain):
-    """Whoever else speaks on its channel may mean anything."""
+    """Other programs may send any text on its channel."""
     with opened(server, schema) as store, closing(store.listen()) as subscription:
         for said in ("no JSON", '{"a": 1}', "[1]"):
             plain.execute("SELECT pg_notify(%s, %s)", (f"{schema}.c", said))
@@ -792,7 +792,7 @@ def refused(subscription):
 
 
 def test_a_subscription_made_while_its_store_closes_is_closed(server, schema):
-    """It would listen for nobody."""
+    """It would have no listener."""
     with opened(server, schema) as store:
         store._resources._closed = True
         with pytest.raises(Unavailable, match="the store is closed"):
@@ -824,7 +824,7 @@ def test_idle_it_asks_the_server_nothing(server, schema, plain):
         assert len(sent) == 1
 
 
-def test_lost_announcements_are_told_in_the_log(caplog):
+def test_lost_announcements_are_logged(caplog):
     """And those that come later are sent."""
     sent = threading.Event()
 
@@ -862,7 +862,7 @@ def test_announcements_are_gathered(monkeypatch):
 
 
 def test_an_announcer_that_can_have_no_thread_is_quiet(monkeypatch):
-    """The interpreter is ending: nobody is told any more."""
+    """The interpreter is ending: no process is notified any more."""
 
     def no_thread(self):
         raise RuntimeError("can't start new thread")
@@ -911,8 +911,8 @@ def test_it_survives_a_fork(server, schema):
         assert sorted(ids(store.page("", None, 9).records)) == ["after", "before", "child"]
 
 
-def test_a_database_that_is_not_there_is_told(server):
-    """To whoever makes the store: later callers learn no more than that it is away."""
+def test_a_missing_database_is_reported(server):
+    """It raises for the caller who makes the store; later callers learn only that it is away."""
     url = f"{server.url.rpartition('/')[0]}/nope"
     with pytest.raises(Unavailable, match='database "nope" does not exist'):
         PostgresStore(url)

@@ -223,7 +223,7 @@ def refusal(store):
     return str(answer.value)
 
 
-def test_connections_that_were_ended_are_made_anew(store, plain, clock):
+def test_connections_that_were_ended_are_made_again(store, plain, clock):
     """An operator ends them all: no call fails by that, each asks again on another one."""
     insert(store, held(clock), key_of())
     for call in (
@@ -243,7 +243,7 @@ def test_connections_that_were_ended_are_made_anew(store, plain, clock):
 
 
 def test_all_are_in_use(make, clock):
-    """A call waits for a connection as long as it takes to make one, then it is told."""
+    """A call waits for a connection as long as it takes to make one, then it raises."""
     store = make(connections=1, connect_seconds=0.05)
     with (
         store._resources.connections.borrow(),
@@ -268,7 +268,7 @@ def test_a_server_with_no_room_is_not_away(server, plain, clock):
 
 
 def test_connections_of_which_there_were_too_many_are_closed(make, clock, monkeypatch):
-    """Those that nobody has used for long."""
+    """Those that no call has used for long."""
     store = make()
     connections = store._resources.connections
     with connections.borrow(), connections.borrow(), connections.borrow():
@@ -280,7 +280,7 @@ def test_connections_of_which_there_were_too_many_are_closed(make, clock, monkey
 
 
 def test_a_store_closed_meanwhile_keeps_no_connection(store, clock):
-    """Whoever uses one when the store is closed may end his call."""
+    """A call that uses one when the store is closed may end."""
     connections = store._resources.connections
     with connections.borrow() as link:
         store.close()
@@ -351,7 +351,7 @@ def test_a_server_that_does_not_answer_is_unavailable(server, make, clock):
     assert store.get("operations/a").cancel_requested
 
 
-def test_what_is_not_allowed_is_told_in_the_log(store, plain, clock, caplog):
+def test_what_is_not_allowed_is_logged(store, plain, clock, caplog):
     """The tables are gone, say: callers learn that it cannot be used, the operator learns why."""
     insert(store, record_of(clock))
     plain.execute(f"DROP SCHEMA {store._address.schema} CASCADE")
@@ -367,13 +367,13 @@ def test_what_is_not_allowed_is_told_in_the_log(store, plain, clock, caplog):
     ("sql", "value"), [(b"SELECT %s::text", {"a": 1}), (b"SELECT %s::text::int", "x")]
 )
 def test_a_value_that_cannot_be_bound_is_no_outage(store, sql, value):
-    """Nobody tries again what can never work, refused by psycopg or the server (defects 15)."""
+    """What can never work, refused by psycopg or the server, is not tried again (defects 15)."""
     with pytest.raises(InvalidArgument, match="a value cannot be kept by the database"):
         store._resources.connections.rows(sql, (value,))
 
 
 def test_a_statement_that_takes_too_long_is_ended(make, caplog):
-    """By the server itself; that is no defect of ours to be told."""
+    """By the server itself; that is no defect of the store to report."""
     store = make(statement_seconds=0.05)
     with pytest.raises(Unavailable, match="QueryCanceled"):
         store._resources.connections.rows(b"SELECT pg_sleep(60)")
@@ -386,7 +386,7 @@ LOSSES = pytest.mark.parametrize("what", ["question", "answer"])
 
 
 @LOSSES
-def test_an_insert_whose_answer_is_lost_is_told_truly(proxied, proxy, clock, what):
+def test_an_insert_whose_answer_is_lost_has_the_true_outcome(proxied, proxy, clock, what):
     """It is there exactly once, and fresh, whether the server had carried it out or not."""
     for key, target in ((None, ""), (key_of(), ""), (None, "t"), (key_of("s"), "u")):
         record = record_of(clock, f"{target}-{key is None}", target=target)
@@ -399,7 +399,7 @@ def test_an_insert_whose_answer_is_lost_is_told_truly(proxied, proxy, clock, wha
 
 
 @LOSSES
-def test_an_update_whose_answer_is_lost_is_told_truly(proxied, proxy, clock, what):
+def test_an_update_whose_answer_is_lost_has_the_true_outcome(proxied, proxy, clock, what):
     """It is applied once: the version has gone up by one, and the end is reached."""
     record = held(clock)
     insert(proxied, record)
@@ -417,7 +417,7 @@ def test_an_update_whose_answer_is_lost_is_told_truly(proxied, proxy, clock, wha
 
 
 @LOSSES
-def test_a_removal_whose_answer_is_lost_is_told_truly(proxied, proxy, clock, what):
+def test_a_removal_whose_answer_is_lost_has_the_true_outcome(proxied, proxy, clock, what):
     """It is gone."""
     insert(proxied, record_of(clock))
     proxy.lose_next(what)
@@ -429,7 +429,7 @@ def test_a_removal_whose_answer_is_lost_is_told_truly(proxied, proxy, clock, wha
 
 @LOSSES
 def test_a_read_whose_answer_is_lost_is_asked_again(proxied, proxy, clock, what):
-    """Nobody notices."""
+    """No caller notices."""
     insert(proxied, record_of(clock))
     for _ in range(2):  # the first time it is prepared
         proxy.lose_next(what)
@@ -438,7 +438,7 @@ def test_a_read_whose_answer_is_lost_is_asked_again(proxied, proxy, clock, what)
 
 
 def meanwhile(store, monkeypatch, action):
-    """Have something done by somebody else before a write is sent a second time."""
+    """Have another process act before a write is sent a second time."""
     for one in (store._resources.records._writer, store._resources.records._remover):
         connections = Interrupted(one._connections, action)
         monkeypatch.setattr(one, "_connections", connections)
@@ -462,7 +462,7 @@ class Interrupted:
 
 
 def test_an_update_that_was_overtaken_may_be_unknown(proxied, proxy, make, clock, monkeypatch):
-    """Where a later version is there, nobody can tell whether ours was before it."""
+    """Where a later version is there, it cannot be known whether ours was before it."""
     insert(proxied, held(clock))
     other = make(schema=proxied._address.schema)
     meanwhile(proxied, monkeypatch, lambda: other.update("operations/a", request_cancel(clock())))
@@ -473,7 +473,7 @@ def test_an_update_that_was_overtaken_may_be_unknown(proxied, proxy, make, clock
 
 
 def test_an_update_of_what_is_then_gone_is_not_found(proxied, proxy, make, clock, monkeypatch):
-    """There is no record of this name, whoever was first."""
+    """There is no record of this name, whichever removal was first."""
     insert(proxied, held(clock))
     other = make(schema=proxied._address.schema)
     meanwhile(proxied, monkeypatch, lambda: other.update("operations/a", lambda found: None))
@@ -486,7 +486,7 @@ def test_an_update_of_what_is_then_gone_is_not_found(proxied, proxy, make, clock
 def test_an_update_that_was_not_made_is_made_on_what_is_there(
     proxied, proxy, make, clock, monkeypatch, gone
 ):
-    """The question was lost, and somebody else was quicker: the change is made anew, or refused."""
+    """The question was lost, and another was quicker: the change is made again, or refused."""
     insert(proxied, held(clock))
     other = make(schema=proxied._address.schema)
     until = clock() + timedelta(hours=1)
@@ -515,7 +515,7 @@ def test_an_insert_that_others_precede(proxied, proxy, make, clock, monkeypatch)
 
 
 def test_an_insert_deleted_before_it_was_answered(proxied, proxy, make, clock, monkeypatch):
-    """With a key it is told as it was started; the record does not return (spec §9.2(4))."""
+    """With a key the answer is how it was started; the record does not return (spec §9.2(4))."""
     other = make(schema=proxied._address.schema)
     meanwhile(proxied, monkeypatch, lambda: other.update("operations/a", lambda found: None))
     proxy.lose_next("answer")
@@ -551,15 +551,15 @@ def test_a_connection_lost_again_and_again_is_unavailable(store, clock, monkeypa
         lambda: store.get("operations/a"),
         lambda: store.update("operations/a", request_cancel(clock())),
     ):
-        with pytest.raises(Unavailable, match="OperationalError") as told:
+        with pytest.raises(Unavailable, match="OperationalError") as caught:
             call()
-        assert str(told.value.__cause__) == "gone"
+        assert str(caught.value.__cause__) == "gone"
 
 
 def test_the_server_crashes_under_load(server, make, clock):
     """Whatever was answered is true afterwards, of starts, claims and ends by many threads."""
     store = make()
-    told = {}
+    answered = {}
     crashes = [40, 160]
     counted = itertools.count()
     crashing = threading.Lock()
@@ -567,7 +567,7 @@ def test_the_server_crashes_under_load(server, make, clock):
     def work(number):
         for turn in range(30):
             name = f"operations/{number}-{turn}"
-            told[name] = 0
+            answered[name] = 0
             steps = (
                 lambda name=name: insert(store, held(clock, name[11:]), key_of(name)),
                 lambda name=name: store.update(name, claim("us", clock(), clock())),
@@ -579,7 +579,7 @@ def test_the_server_crashes_under_load(server, make, clock):
                 except Unavailable:
                     soon(lambda: store.page("", None, 1))
                     break
-                told[name] += 1
+                answered[name] += 1
             with crashing:
                 if crashes and next(counted) == crashes[0]:
                     crashes.pop(0)
@@ -589,8 +589,8 @@ def test_the_server_crashes_under_load(server, make, clock):
     assert together(8, work) == [None] * 8
     assert not crashes
     there = {record.name: record for record in soon(lambda: store.page("", None, 10_000)).records}
-    assert sum(steps == 3 for steps in told.values()) > 100
-    for name, steps in told.items():
+    assert sum(steps == 3 for steps in answered.values()) > 100
+    for name, steps in answered.items():
         record = there.get(name)
         assert steps == 0 or record is not None
         if steps:
@@ -687,7 +687,7 @@ def first_group(pool):
 
 
 def test_who_comes_meanwhile_goes_with_the_next_group():
-    """In one statement, in the order in which locks are taken; nobody waits for company."""
+    """In one statement, in the order in which locks are taken; no write waits for company."""
     pool = HeldPool()
     writers, groups = first_group(pool)
     writers.begin(write_of("d"), write_of("c"), write_of("b"))
@@ -721,7 +721,7 @@ def test_groups_are_not_larger_than_they_may_be(monkeypatch):
 
 
 def test_a_deadlock_is_tried_again():
-    """It has had no effect; nor has one that comes too often, which is told."""
+    """It has had no effect. A group that fails too often raises without an effect, too."""
     pool = HeldPool([errors.DeadlockDetected()])
     pool.go.release(9)
     assert GroupWriter(pool).write(write_of("a"))
@@ -731,7 +731,7 @@ def test_a_deadlock_is_tried_again():
         GroupWriter(pool).write(write_of("a"))
 
 
-def test_a_refusal_that_is_nobodys_fault_is_told_to_all():
+def test_a_refusal_without_a_culprit_reaches_all_writers():
     """The disk is full, say: it would be of no use to try each of them by itself."""
     pool = HeldPool([None, errors.DiskFull()])
     writers, _ = first_group(pool)
@@ -744,7 +744,7 @@ def test_a_refusal_that_is_nobodys_fault_is_told_to_all():
 
 
 def test_time_that_was_used_up_by_culprits_is_up(monkeypatch):
-    """Those behind them are told so, instead of waiting as long again."""
+    """Those behind them get the error at once, instead of waiting as long again."""
     monkeypatch.setattr(Address, "statement_seconds", -1.0)
     pool = HeldPool([None, errors.LockNotAvailable()])
     writers, _ = first_group(pool)
@@ -877,7 +877,7 @@ class Records(Writers):
             self.found[record.name] = exc
 
 
-def test_a_row_that_somebody_holds_fails_alone(make, plain, clock):
+def test_a_row_that_another_transaction_holds_fails_alone(make, plain, clock):
     """After a while, and the others of its group are written meanwhile."""
     store = make(statement_seconds=1.0)
     schema = store._address.schema

@@ -205,7 +205,7 @@ def test_two_stores_on_one_file_see_each_other(path):
 
 
 def test_an_existing_file_is_opened_without_writing(path):
-    """A lock of somebody else does not keep a process from starting."""
+    """A lock of another program does not keep a process from starting."""
     SQLiteStore(path).close()
     with foreign_lock(path), opened(path, busy_seconds=0) as store:
         assert len(store.secret()) == 64
@@ -338,7 +338,7 @@ def test_a_read_that_outlasts_the_store_closes_its_connection(path):
 
 
 def test_a_change_that_writes_is_refused(path):
-    """Changes have no effects of their own; one that tries is told so, and its update undone."""
+    """Changes have no effects of their own; one that tries raises, and its update is undone."""
     clock = ManualClock()
     with opened(path, clock=clock) as store:
         insert(store, record_of(clock))
@@ -462,7 +462,7 @@ def test_any_record_comes_back(forgetful, first, second):
     assert repr(forgetful.get("operations/a")) == repr(second)
 
 
-def test_a_sweep_takes_no_more_than_it_is_told(path, monkeypatch):
+def test_a_sweep_takes_no_more_than_its_limit(path, monkeypatch):
     """Records and keys alike, a few in each transaction; and it says whether something is left."""
     monkeypatch.setattr("lro.stores.sqlite._store._SLICE", 2)
     clock = ManualClock()
@@ -601,8 +601,8 @@ def test_errors_of_a_change_stay_what_they_are(path):
             assert caught.value is error
 
 
-def test_a_glance_asks_only_for_what_may_have_changed(path):
-    """Nothing written since, names of which there was nothing to tell are not looked up again."""
+def test_poll_states_reads_only_what_may_have_changed(path):
+    """Nothing written since, names without a change are not looked up again."""
     clock = ManualClock()
     with opened(path, clock=clock) as store, opened(path, clock=clock) as other:
         for unique_id in "abcd":
@@ -630,7 +630,7 @@ def test_a_glance_asks_only_for_what_may_have_changed(path):
         assert poll_states(*names) == (names[:1], [d], names)
         store.update("operations/b", end_of(clock))
         assert poll_states(*names) == (names[:2], [d], names)
-        with store._file._writer._lock:  # somebody writes: anything may change
+        with store._file._writer._lock:  # another thread writes: anything may change
             assert poll_states(*names) == (names[:2], [d], names)
         assert poll_states("operations/\ud800", "operations/\0é", "operations/é")[0] == [
             "operations/\0é",
@@ -696,7 +696,7 @@ def test_the_cache_knows_the_length_of_texts(path):
         assert lengths() == [0, 4]
 
 
-def test_a_long_log_is_begun_anew(path, monkeypatch):
+def test_a_long_log_starts_again_from_its_beginning(path, monkeypatch):
     """Readers that are never all gone at once keep SQLite from it; then writers wait for them."""
     clock = ManualClock()
     with opened(path, clock=clock) as store:
@@ -723,7 +723,7 @@ def test_a_long_log_is_begun_anew(path, monkeypatch):
             assert short_log < long_log / 2
 
 
-def test_a_log_that_cannot_be_begun_anew_stays(path, monkeypatch):
+def test_a_log_that_cannot_start_again_stays(path, monkeypatch):
     """What was committed is in it; it is asked for again after a while."""
     clock = ManualClock()
     with opened(path, clock=clock) as store:
@@ -750,7 +750,7 @@ def test_a_log_that_cannot_be_begun_anew_stays(path, monkeypatch):
         writer._connection = whole
 
         def unknown(path):
-            raise OSError("a test does not tell")
+            raise OSError("a test raises this")
 
         monkeypatch.setattr("os.path.getsize", unknown)
         assert writer._log_bytes() == 0

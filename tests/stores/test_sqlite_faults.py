@@ -182,7 +182,7 @@ def test_a_directory_is_refused(tmp_path):
 
 
 def test_a_folder_that_is_missing_is_unavailable(tmp_path):
-    """It may be mounted later. The path is told, and what is missing."""
+    """It may be mounted later. The error has the path, and what is missing."""
     path = tmp_path / "missing" / "operations.db"
     wanted = f"{path} cannot be opened: there is no directory {path.parent}"
     with pytest.raises(Unavailable, match=re.escape(wanted)):
@@ -246,7 +246,7 @@ def test_tables_of_others_may_stand_beside_ours(path):
 
 
 def test_tables_that_cannot_be_looked_at_are_not_foreign(monkeypatch):
-    """What is in the way then is told as it is."""
+    """What is in the way then is reported as it is."""
     monkeypatch.setattr(_statements, "_version", lambda writer: SCHEMA_VERSION)
     with pytest.raises(sqlite3.OperationalError, match="refused by a test"):
         prepare(Moody("wal", sqlite3.SQLITE_IOERR), "operations.db", 0.0)
@@ -293,7 +293,7 @@ def test_a_place_without_a_write_ahead_log_is_refused():
 
 
 def test_a_deleted_file_is_not_made_again(path):
-    """Nobody is told that something was stored in a file that nobody can open any more."""
+    """No call reports that something was stored in a file that cannot be opened any more."""
     clock = ManualClock()
     with opened(path, clock=clock) as store:
         insert(store, held(clock))
@@ -324,7 +324,7 @@ def test_another_file_in_its_place_is_not_taken_for_it(path):
 
 
 def test_a_file_that_comes_back_is_used_again(path):
-    """Moved away and back by somebody."""
+    """Moved away and back by another program."""
     clock = ManualClock()
     with opened(path, clock=clock) as store:
         insert(store, record_of(clock))
@@ -353,7 +353,7 @@ def test_the_place_is_looked_at_now_and_then(path, monkeypatch):
 
 @pytest.mark.parametrize("spoil", ["truncate", "overwrite", "empty"])
 def test_a_spoiled_file_is_unavailable(path, spoil):
-    """Cut, overwritten or emptied by somebody: an answer is true or an error of ours."""
+    """Cut, overwritten or emptied by another program: an answer is true or an error of ours."""
     clock = ManualClock()
     with opened(path, clock=clock) as store:
         for number in range(50):
@@ -487,7 +487,7 @@ def test_what_may_only_be_read_is_unavailable(what):
 
 
 def test_a_connection_that_may_only_read_is_unavailable(path):
-    """As a file system that was mounted anew, for reading only."""
+    """As a file system that was mounted again, for reading only."""
     clock = ManualClock()
     with opened(path, clock=clock) as store:
         insert(store, record_of(clock))
@@ -544,7 +544,7 @@ def test_names_that_are_no_text_are_refused(path):
         assert store.get("operations/a") == held(clock)
 
 
-def test_what_is_told_of_errors():
+def test_how_errors_are_described():
     """A closed connection, and errors that have no code of SQLite's."""
     assert str(
         translate_error(sqlite3.ProgrammingError("Cannot operate on a closed database."))
@@ -562,7 +562,7 @@ def test_what_is_told_of_errors():
     [(({"a": 1},), "'dict' is not supported"), ((), "number of bindings")],
 )
 def test_a_value_that_cannot_be_bound_is_no_outage(path, values, says):
-    """Nobody tries again what can never work (defects 15)."""
+    """What can never work is not tried again (defects 15)."""
     with closing(SQLiteStore(path)) as store:
         with pytest.raises(InvalidArgument, match=says):
             store._file.rows("SELECT ?", values)

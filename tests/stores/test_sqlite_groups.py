@@ -24,7 +24,7 @@ from tests.service_steps import PATIENCE
 
 
 class Queue(list):
-    """What waits for a leader; tells when there is enough of it."""
+    """What waits for a leader; reports when there is enough of it."""
 
     def __init__(self):
         super().__init__()
@@ -81,7 +81,7 @@ class Harness:
 
     @contextmanager
     def held(self):
-        """Somebody writes, so that those who come wait for a leader, who waits too."""
+        """Another thread writes, so that those who come wait for a leader, who waits too."""
         queue = self.groups._waiting = Queue()
         assert self.writer._lock.acquire(timeout=PATIENCE)
         try:
@@ -146,8 +146,8 @@ def test_writes_at_once_share_a_transaction(harness):
     assert not [one for one in harness.said if "SAVEPOINT" in one]
 
 
-def test_nobody_is_answered_before_the_commit(harness):
-    """While it is not on disk, nobody else sees it, and no caller goes on."""
+def test_no_caller_is_answered_before_the_commit(harness):
+    """While it is not on disk, no reader sees it, and no caller goes on."""
     committing, go = threading.Event(), threading.Event()
     whole = harness.writer._connection
 
@@ -176,7 +176,7 @@ def test_nobody_is_answered_before_the_commit(harness):
     harness.writer._connection = whole
 
 
-def test_who_raises_before_it_writes_hurts_nobody(harness):
+def test_a_writer_that_raises_before_it_writes_fails_alone(harness):
     """Also what is no Exception; and no savepoint is needed."""
     errors = ValueError("a"), SystemExit(1), GeneratorExit()
     found = harness.together(write(1), *map(failing, errors), write(2))
@@ -186,7 +186,7 @@ def test_who_raises_before_it_writes_hurts_nobody(harness):
 
 
 def test_who_raises_after_it_has_written_is_undone(harness):
-    """And nobody else: all are done once more, each apart."""
+    """No other fails: all are done once more, each apart."""
     error = ValueError("half done")
     found = harness.together(write(1), failing(error, 7, 8), failing(SystemExit(1), 9), write(2))
     assert names(found) == [1, "ValueError", "SystemExit", 2]
@@ -213,7 +213,7 @@ def test_a_group_in_which_all_fail_commits_nothing(harness):
     assert "COMMIT" not in harness.said
 
 
-def test_errors_of_the_database_are_told(harness):
+def test_errors_of_the_database_are_raised(harness):
     """A statement that is wrong, a value that is no text; and what only looks like one is not."""
     mine = sqlite3.OperationalError("of the application")
     found = harness.together(
@@ -247,7 +247,7 @@ ERRORS = {
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=6), max_size=4))
 def test_every_group_is_as_if_each_were_alone(groups):
-    """Whoever fails, in whatever way: what the others wrote, read and were told is as in a row."""
+    """Whichever fails, in whatever way: what the others wrote, read and got is as in a row."""
     with tempfile.TemporaryDirectory() as folder:
         harness = Harness(f"{folder}/operations.db")
         harness.connections.write(write(-1))
@@ -256,10 +256,10 @@ def test_every_group_is_as_if_each_were_alone(groups):
             numbers = [10 * place + offset for offset in range(len(kinds))]
             actions = [KINDS[kind](x) for kind, x in zip(kinds, numbers, strict=True)]
             found = names(harness.together(*actions))
-            if "ends it" in kinds:  # from then on, nobody can be told that anything was done
+            if "ends it" in kinds:  # from then on, no answer can say that anything was done
                 before = kinds[: kinds.index("ends it")]
-                told = [ERRORS.get(kind, "Unavailable") for kind in before]
-                assert found == told + ["Unavailable"] * (len(kinds) - len(before))
+                wanted = [ERRORS.get(kind, "Unavailable") for kind in before]
+                assert found == wanted + ["Unavailable"] * (len(kinds) - len(before))
                 continue
             wanted = []
             for kind, x in zip(kinds, numbers, strict=True):
@@ -305,7 +305,7 @@ class Refusing:
 
 
 def test_a_rollback_that_fails_costs_the_connection(harness):
-    """Nobody waits for ever, and the next transaction begins on a new one."""
+    """No caller waits for ever, and the next transaction begins on a new one."""
     whole = harness.writer._connection
     harness.writer._connection = Refusing(whole, "ROLLBACK")
     with pytest.raises(ValueError):
@@ -317,7 +317,7 @@ def test_a_rollback_that_fails_costs_the_connection(harness):
 
 
 def test_the_lock_may_be_lost_when_all_are_done_once_more(harness, monkeypatch):
-    """Another process is quicker, and takes longer than anybody waits: all are told so."""
+    """Another process is quicker, and takes longer than any caller waits: all get that error."""
     undo = harness.writer._undo
     options = {"isolation_level": None, "check_same_thread": False}
     with closing(sqlite3.connect(harness.path, **options)) as other:
@@ -353,7 +353,7 @@ def interrupting_once(action):
 
 
 def test_a_leader_that_is_interrupted_leaves_the_others_to_another_one(harness):
-    """Its own write is undone, as it is told; those of the others are done."""
+    """Its own write is undone, as its error says; those of the others are done."""
     found = harness.together(write(1), interrupting_once(write(2)), write(3), write(4))
     assert names(found) == ["KeyboardInterrupt", 2, 3, 4]
     assert harness.kept == [2, 3, 4]
@@ -366,7 +366,7 @@ def test_a_leader_that_is_interrupted_among_its_careful_repeats(harness):
     assert harness.kept == [3]
 
 
-def test_those_put_back_begin_anew(harness):
+def test_writes_that_are_put_back_start_again(harness):
     """What an action had raised before it was put back counts no more."""
     first = [True]
 
@@ -382,7 +382,7 @@ def test_those_put_back_begin_anew(harness):
 
 
 def test_a_leader_that_is_interrupted_alone(harness):
-    """Nobody is left to lead, and the next one does."""
+    """No leader is left, and the next one leads."""
     with pytest.raises(KeyboardInterrupt):
         harness.connections.write(failing(KeyboardInterrupt(), 1))
     assert harness.kept == []
@@ -492,7 +492,7 @@ def waiting(count):
 
 
 def test_one_that_goes_while_its_write_is_done(harness):
-    """There is nothing left to take back; nobody is to call it, and the others are called."""
+    """There is nothing left to take back; it is not called, and the others are called."""
     calls = waiting(6)
     harness.groups._leave(calls[1])
     assert (calls[1].gone, harness.groups._led) == (True, False)
@@ -529,7 +529,7 @@ def test_each_waits_as_long_as_its_own_limit(harness):
 
 
 def test_a_whole_queue_runs_out_of_time(harness):
-    """Nobody waits for longer than the limit, nobody is forgotten, and all goes on afterwards."""
+    """No caller waits longer than the limit, none is forgotten, and all goes on afterwards."""
     harness.groups._busy_seconds = 0.05
     with closing(sqlite3.connect(harness.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -607,7 +607,7 @@ def test_a_turn_is_of_one_at_a_time(tmp_path):
 @pytest.mark.platform
 @WITHOUT_FCNTL
 def test_a_turn_that_is_kept_too_long_is_done_without(tmp_path):
-    """Its holder may have been stopped: for a while nobody waits for it, then it is tried again."""
+    """Its holder may have been stopped: for a while no thread waits, then one tries again."""
     stopped, other = FairLock(str(tmp_path / "a.db")), FairLock(str(tmp_path / "a.db"))
     assert stopped.take(0.0)
     assert [other.take(at) for at in (10.0, 10.05, 10.11, 10.5)] == [False, False, True, True]
@@ -623,7 +623,7 @@ def test_a_turn_that_is_kept_too_long_is_done_without(tmp_path):
     other.close()
 
 
-def test_without_such_locks_everybody_has_the_turn(tmp_path, monkeypatch):
+def test_without_such_locks_every_writer_has_the_turn(tmp_path, monkeypatch):
     """Where the system has none, or no file for them can be made."""
     nowhere = FairLock(str(tmp_path / "missing" / "a.db"))
     assert (nowhere.take(0.0), nowhere.take(0.0)) == (True, True)
@@ -641,7 +641,7 @@ def test_without_such_locks_everybody_has_the_turn(tmp_path, monkeypatch):
 @pytest.mark.platform
 @WITHOUT_FCNTL
 def test_a_process_that_has_written_lets_another_one_go_first(tmp_path):
-    """While that one asks for the lock, nobody else can; and a writer waits for its turn."""
+    """While that one asks for the lock, no other can; and a writer waits for its turn."""
     path = tmp_path / "operations.db"
     harness, waiting = Harness(path), FairLock(str(path))
     assert waiting.take(0.0)
@@ -696,8 +696,8 @@ def test_many_threads_write_what_they_write(harness):
     assert harness.said.count("COMMIT") < len(every)
 
 
-def test_an_error_of_ours_in_the_way_of_all_is_told_to_all(harness, monkeypatch):
-    """The file vanishes between two tries: nobody is told that anything was done."""
+def test_an_error_that_stops_all_writes_reaches_all_writers(harness, monkeypatch):
+    """The file vanishes between two tries: no answer says that anything was done."""
 
     def gone(until):
         harness.writer._undo()

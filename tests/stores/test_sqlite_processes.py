@@ -1,4 +1,4 @@
-"""Several processes on one file: locks, kills amid a transaction, forks, and what each hears."""
+"""Several processes on one file: locks, kills within a transaction, forks, notifications."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def process(program, *arguments):
             running.kill()
 
 
-def tell(running):
+def signal(running):
     """Let a process go on."""
     running.stdin.write("go\n")
     running.stdin.flush()
@@ -166,7 +166,7 @@ def sound(path):
 
 
 def test_another_process_holds_the_lock(path):
-    """Writers wait and then write, one that waits too long is told so, readers go on."""
+    """Writers wait and then write, one that waits too long gets an error, readers go on."""
     clock = ManualClock()
     with (
         closing(SQLiteStore(path, clock=clock, busy_seconds=PATIENCE)) as patient,
@@ -189,7 +189,7 @@ def test_another_process_holds_the_lock(path):
             assert ids(patient.page("", None, 9).records) == ["a"]
             assert hasty.get("operations/a") == record_of(clock)
             assert found == []
-            tell(locker)
+            signal(locker)
             assert hears(locker, "released")
             for writer in writers:
                 writer.join(PATIENCE)
@@ -198,8 +198,8 @@ def test_another_process_holds_the_lock(path):
 
 
 @pytest.mark.parametrize("open_before", [True, False])
-def test_a_process_dies_amid_a_transaction(path, open_before):
-    """What it had not committed is not there, and its lock is nobody's."""
+def test_a_process_dies_within_a_transaction(path, open_before):
+    """What it had not committed is not there, and its lock is free."""
     clock = ManualClock()
     with closing(SQLiteStore(path, clock=clock)) as store:
         insert(store, record_of(clock))
@@ -217,7 +217,7 @@ def test_a_process_dies_amid_a_transaction(path, open_before):
 
 
 def test_the_last_process_dies(path):
-    """Its log is recovered by whoever comes next, and by those who come at once with it."""
+    """Its log is recovered by the next process, and by those that come at once with it."""
     clock = ManualClock()
     with process(DYING_AFTER, path) as dying:
         assert hears(dying, "inside")
@@ -236,7 +236,7 @@ def test_a_crowd_of_processes_loses_nothing(path):
     with ExitStack() as stack:
         crowd = [stack.enter_context(process(CROWD, path, number)) for number in range(3)]
         for one in crowd:
-            tell(one)
+            signal(one)
         assert [hears(one, "done") for one in crowd] == [True] * 3
     with closing(SQLiteStore(path)) as store:
         wanted = {f"{p}-{t}-{n}" for p in range(3) for t in range(3) for n in range(8)}
@@ -246,7 +246,7 @@ def test_a_crowd_of_processes_loses_nothing(path):
     assert sound(path)
 
 
-def test_what_another_process_commits_is_heard(path):
+def test_what_another_process_commits_is_notified(path):
     """By the change counter alone: nothing is sent."""
     with (
         closing(SQLiteStore(path)) as store,
@@ -254,7 +254,7 @@ def test_what_another_process_commits_is_heard(path):
         closing(store.listen()) as subscription,
     ):
         assert subscription.next_changes(0) == ()
-        tell(speaker)
+        signal(speaker)
         assert subscription.next_changes(PATIENCE) is None
         assert store.get("operations/spoken").method == "M"
 
@@ -273,7 +273,7 @@ def test_both_processes_write_after_a_fork(path):
         assert said == {"child\n", "parent\n", "closed\n"}
         with closing(SQLiteStore(path)) as store:
             assert len(store.page("", None, 9).records) == 3
-        tell(running)
+        signal(running)
         assert hears(running, "over")
     with closing(SQLiteStore(path)) as store:
         assert sorted(ids(store.page("", None, 9).records)) == [
@@ -287,7 +287,7 @@ def test_both_processes_write_after_a_fork(path):
 
 @pytest.mark.platform
 @FORKS
-def test_forks_amid_reads_and_writes(path):
+def test_forks_during_reads_and_writes(path):
     """Every one comes at a moment at which no connection is open, and nothing is lost."""
     with process(FORKING_OFTEN, path) as running:
         total = int(running.stdout.readline())
@@ -348,7 +348,7 @@ def test_a_fork_waits_for_those_that_read(connections):
         reader.execute("SELECT 1")
 
 
-def test_the_child_begins_anew(connections):
+def test_the_child_starts_without_connections(connections):
     """With new locks, an empty queue, and connections of its own; closed stays closed."""
     with connections._transactions._lock:
         connections._transactions._led = True  # a thread of the parent leads
@@ -364,7 +364,7 @@ def test_the_child_begins_anew(connections):
 
 
 @pytest.mark.parametrize("busy", ["writer", "lock", "reader"])
-def test_a_fork_amid_what_does_not_end(connections, busy):
+def test_a_fork_during_a_call_that_does_not_end(connections, busy):
     """It does not wait for ever. The parent goes on; the child's store says that it cannot."""
     connections._file.busy_seconds = -0.99
     reader = None
@@ -428,7 +428,7 @@ def test_only_who_paused_resumes(connections):
 
 
 def test_what_was_remembered_is_not_inherited(path):
-    """A thread of the parent may have been amid a change of it."""
+    """A thread of the parent may have been in the middle of a change of it."""
     clock = ManualClock()
     with closing(SQLiteStore(path, clock=clock)) as store:
         insert(store, record_of(clock))

@@ -1,4 +1,4 @@
-"""What a subscription on a SQLite file hears: by looking, and where the system tells of writes."""
+"""What a subscription on a SQLite file reports: by polling, and where the system reports writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.service_steps import PATIENCE
 
 
 def writes_are_reported():
-    """Whether this system tells of writes."""
+    """Whether this system reports writes."""
     try:
         FileWatch("nowhere").close()
     except OSError:
@@ -27,7 +27,7 @@ def writes_are_reported():
 
 
 REPORTED = pytest.mark.skipif(
-    not writes_are_reported(), reason="this system tells nothing of files"
+    not writes_are_reported(), reason="this system reports no writes to files"
 )
 
 
@@ -77,7 +77,7 @@ class Listener(threading.Thread):
         self.found.append(self.subscription.next_changes(self.seconds))
 
     def over(self):
-        """What it has heard."""
+        """The changes that it has received."""
         self.join(PATIENCE)
         return self.found
 
@@ -107,7 +107,7 @@ def test_a_subscription_hears_through_the_writes_of_its_own_store(subscription, 
 
 
 def test_a_subscription_waits_until_something_comes(subscription, store, other):
-    """One after the other, each is heard by who waits for it."""
+    """One after the other, each reaches the thread that waits for it."""
     for number in range(5):
         listener = Listener(subscription)
         insert(other, record_of(store.now, str(number)))
@@ -153,7 +153,7 @@ class Refusing:
 
 
 def test_a_busy_moment_is_nothing_to_a_subscription(subscription, store):
-    """It looks again; what cannot be read at all is told."""
+    """It looks again; what cannot be read at all is reported."""
     writer = store._file._writer
     whole = writer._connection
     writer._connection = Refusing(sqlite3.SQLITE_BUSY_RECOVERY)
@@ -165,7 +165,7 @@ def test_a_busy_moment_is_nothing_to_a_subscription(subscription, store):
     writer._connection = whole
 
 
-# -- told by the system ---------------------------------------------------------------------------
+# -- reported by the system -----------------------------------------------------------------------
 
 
 class Observed(FileWatch):
@@ -203,7 +203,7 @@ def looks_of(store, monkeypatch):
 @pytest.mark.platform
 @REPORTED
 def test_a_quiet_file_is_not_looked_at(observed, store, other, monkeypatch):
-    """One wait for the whole time, until somebody writes."""
+    """One wait for the whole time, until a process writes."""
     monkeypatch.setattr(_connections, "_COMMIT_SECONDS", 0.0)
     looks = looks_of(store, monkeypatch)
     listener = Listener(observed)
@@ -217,7 +217,7 @@ def test_a_quiet_file_is_not_looked_at(observed, store, other, monkeypatch):
 @pytest.mark.platform
 @REPORTED
 def test_after_a_write_it_is_looked_at_for_a_while(observed, store, monkeypatch):
-    """Soon at first: what is written is committed when the disk has it, which tells nothing."""
+    """Soon at first: what is written is committed when the disk has it, which is not reported."""
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     watch, pauses = observed._watch, []
@@ -244,7 +244,7 @@ def test_after_a_write_it_is_looked_at_for_a_while(observed, store, monkeypatch)
 @pytest.mark.platform
 @REPORTED
 def test_a_log_that_is_not_there_is_looked_for(observed, store, other, monkeypatch):
-    """Without it the counter is looked at as where nothing is told."""
+    """Without it the counter is polled as where nothing is reported."""
     watch = observed._watch
     path, watch._path = watch._path, b"/nowhere/at/all"
     assert observed.next_changes(0.03) == ()
@@ -257,7 +257,7 @@ def test_a_log_that_is_not_there_is_looked_for(observed, store, other, monkeypat
 
 @pytest.mark.platform
 @REPORTED
-def test_a_watch_tells_of_writes_alone(tmp_path):
+def test_a_watch_reports_writes_alone(tmp_path):
     """Since it was renewed; not of reads, and not of another file in the same place."""
     path = tmp_path / "log"
     path.write_bytes(b"a")
@@ -294,7 +294,7 @@ class System:
 
 
 @pytest.mark.parametrize("system", [System(), object()])
-def test_a_system_that_tells_nothing(system, monkeypatch):
+def test_a_system_that_reports_nothing(system, monkeypatch):
     """It has no such calls, or there is a limit to them."""
     monkeypatch.setattr("ctypes.CDLL", lambda *arguments, **options: system)
     with pytest.raises(OSError, match="reports no"):

@@ -1,4 +1,4 @@
-"""Locks that strangers hold on the database: what lives keeps its leases, whoever looks meanwhile.
+"""Locks that strangers hold on the database: live processes keep their leases meanwhile.
 
 The locks are real, the clock is the test's, and every turn of the maintenance is made by hand.
 """
@@ -117,7 +117,7 @@ def test_a_look_of_a_locked_file_fails(tmp_path, clock):
 
 
 def test_one_locked_row_keeps_no_other_from_being_renewed(places, postgres, make_service, clock):  # noqa: F811
-    """Its own lease runs out, is believed by nobody, and is renewed when the lock is gone."""
+    """Its own lease runs out, no process believes that, and it is renewed when the lock is gone."""
     worker, names = service_on(make_service, places(), count=6)
     scanner, _ = service_on(make_service, places())
     for service in (worker, scanner):
@@ -144,7 +144,7 @@ def test_one_locked_row_keeps_no_other_from_being_renewed(places, postgres, make
 
 @pytest.mark.parametrize("mode", ["SHARE", "ACCESS EXCLUSIVE"])
 def test_a_locked_table_is_an_outage(places, postgres, make_service, clock, mode):  # noqa: F811
-    """Also one that can be read: no lease is renewed, nobody is taken for dead."""
+    """Also one that can be read: no lease is renewed, no process is taken for dead."""
     options = {"statement_seconds": 0.5}
     worker, names = service_on(make_service, places(**options), count=2)
     scanner, _ = service_on(make_service, places(**options))
@@ -183,7 +183,7 @@ def test_many_locked_rows_hold_up_a_renewal_for_a_moment(places, postgres, clock
     assert store.renew("us", until, names) == Renewed([names[0]], [])
 
 
-def test_a_failure_while_a_locked_row_is_waited_for_is_told(places, postgres, clock, monkeypatch):  # noqa: F811
+def test_a_failure_while_a_locked_row_is_waited_for_is_raised(places, postgres, clock, monkeypatch):  # noqa: F811
     """Only a lock that others keep is no failure."""
     store = places()
     store.insert(held(clock), REQUEST, None)
@@ -194,7 +194,7 @@ def test_a_failure_while_a_locked_row_is_waited_for_is_told(places, postgres, cl
         store.renew("us", clock(), ["operations/a"])
 
 
-def test_a_report_prolongs_a_lease_that_nobody_renews(places, clock):
+def test_a_report_prolongs_a_lease_that_is_not_renewed(places, clock):
     """In the statement that writes it, if less than half of it is left (defects 5)."""
     store = places()
     record = held(clock, seconds=15)
