@@ -48,11 +48,11 @@ class GrpcLoad(Load):
 
 def _refusal(error: grpc.RpcError) -> Answer:
     trailers: Any = error.trailing_metadata() or ()
-    details = next((value for key, value in trailers if key == "grpc-status-details-bin"), b"")
-    if not isinstance(details, bytes) or not details:  # from grpcio, on either side
+    packed = next((value for key, value in trailers if key == "grpc-status-details-bin"), b"")
+    if not isinstance(packed, bytes) or not packed:  # from grpcio, on either side
         return Answer(0, {}, f"{error.code()}: {error.details()}")
     headers, details = {}, []
-    for detail in Status.FromString(details).details:
+    for detail in Status.FromString(packed).details:
         details.append({"@type": detail.type_url})
         retry = RetryInfo()
         if detail.Unpack(retry):

@@ -533,7 +533,7 @@ def test_what_stands_in_the_way_may_go(store, clock, monkeypatch):
     assert insert(store, record_of(clock)).fresh
     assert next(refusals) == 4
     monkeypatch.setattr(GroupWriter, "write", lambda *given: False)
-    with pytest.raises(Unavailable, match="too fast"):
+    with pytest.raises(Unavailable, match="faster than it can be read"):
         insert(store, record_of(clock, "b"))
 
 
