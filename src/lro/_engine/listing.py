@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import attrs
@@ -20,6 +20,7 @@ from lro._model.operation import ListOperationsRequest, Operation, Record, Show,
 from lro._model.page_tokens import Cursor, decode_page_token, effective_page_size, encode_page_token
 
 if TYPE_CHECKING:
+    from lro._engine.runtime import Runtime
     from lro._filters.filter import Filter
     from lro._filters.types import MessageType
 
@@ -135,10 +136,9 @@ class CheckedList:
 
     def page(
         self,
-        store: Store,
+        runtime: Runtime,
         *,
         only_caller: str | None,
-        clock: Callable[[], float],
         max_bytes: int,
         show: Show[T],
     ) -> tuple[list[T], str]:
@@ -146,15 +146,16 @@ class CheckedList:
 
         The token is empty if no further one exists.
 
-        Where little matches, the page ends after ``PAGE_SECONDS`` by ``clock``, and may then be
-        short or empty with a token (spec §3.4(8)). It also ends before the operation with which it
-        would have more than ``max_bytes`` (spec §3.4(9)).
+        Where little matches, the page ends after ``PAGE_SECONDS`` by the runtime's clock, and may
+        then be short or empty with a token (spec §3.4(8)). It also ends before the operation with
+        which it would have more than ``max_bytes`` (spec §3.4(9)).
         """
-        walk = _Walk(self, store, only_caller, clock, max_bytes, show)
+        walk = _Walk(self, runtime, only_caller, max_bytes, show)
         more = walk.go(self.page_size)
         token = ""
         if more:
             assert walk.place is not None
+            store = runtime.store
             token = encode_page_token(
                 walk.place,
                 key=store.secret(),
@@ -186,17 +187,15 @@ class _Walk(Generic[T]):
     def __init__(
         self,
         query: CheckedList,
-        store: Store,
+        runtime: Runtime,
         only_caller: str | None,
-        clock: Callable[[], float],
         max_bytes: int,
         show: Show[T],
     ) -> None:
         self._query = query
-        self._store = store
+        self._runtime = runtime
         self._caller = only_caller
-        self._clock = clock
-        self._end = clock() + PAGE_SECONDS
+        self._end = runtime.clock() + PAGE_SECONDS
         self._room = max_bytes
         self._least = max(1, max_bytes // _LOOKS)
         self._show = show
@@ -215,11 +214,11 @@ class _Walk(Generic[T]):
             return False
         reached, scan, looked, limit = query.after, SCAN, 0, min(size + 1, _BATCH)
         while True:
-            began = self._clock()
+            began = self._runtime.clock()
             # What does not match is let go, so that a page nearly full goes on in small steps.
             room = min(max(self._room, self._least), READ_BYTES)
-            page = self._store.page(query.parent, reached, limit, narrowing, scan, room)
-            now, read, reached = self._clock(), len(page.records), page.reached
+            page = self._runtime.store.page(query.parent, reached, limit, narrowing, scan, room)
+            now, read, reached = self._runtime.clock(), len(page.records), page.reached
             took, looked = now - began, looked + read
             # What was read is made use of, however long that took.
             if self._fill(page.records, size, until=now + PAGE_SECONDS):
@@ -229,7 +228,7 @@ class _Walk(Generic[T]):
                 return False
             if self._found < size:
                 self.place = reached
-            if self._clock() >= self._end:
+            if self._runtime.clock() >= self._end:
                 return True
             if took < _SHORT_SECONDS and read < limit:
                 scan = min(4 * scan, _MOST)
@@ -258,7 +257,7 @@ class _Walk(Generic[T]):
                 self.place = place_of(record)
             elif self._found < size:
                 self.place = place_of(record)
-            if self._clock() >= until:
+            if self._runtime.clock() >= until:
                 return True
         return False
 

@@ -344,11 +344,7 @@ class Service:
         The page has at most ``max_bytes``, or one operation. Calls no hook.
         """
         return listing.query.page(
-            self.store,
-            only_caller=listing.only_caller,
-            clock=self._runtime.clock,
-            max_bytes=max_bytes,
-            show=show,
+            self._runtime, only_caller=listing.only_caller, max_bytes=max_bytes, show=show
         )
 
     @verb
