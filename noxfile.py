@@ -15,11 +15,14 @@ nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "types", "tests"]
 
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
-AT_ONCE = ["--numprocesses=3", "--dist=worksteal"]
+AT_ONCE = ["--numprocesses=6", "--dist=worksteal"]
 """More than the two processors that most machines have at least: many tests wait for servers."""
+BYTECODE = {"PYTHONDONTWRITEBYTECODE": None}
+"""Tests start hundreds of processes, which would compile every module again without it."""
 EVERYTHING = ".[celery,cli,docs,examples,fast,google,grpc,postgres,progress,protobuf,test]"
 PROTOBUF = ["google-api-core", "googleapis-common-protos", "grpcio", "grpcio-tools", "protobuf"]
 """What tests of the wires need, and the library only for its extras."""
+WITHOUT_SERVICES = BYTECODE | {"LRO_REQUIRE_SERVICES": ""}
 CORE = ["tests", "--ignore=tests/examples", "--ignore=tests/test_docs.py"]
 """The tests that need no extra but ``test``; the few that want more skip themselves."""
 
@@ -28,7 +31,7 @@ CORE = ["tests", "--ignore=tests/examples", "--ignore=tests/test_docs.py"]
 def tests(session: nox.Session) -> None:
     """Every test: of the library, the examples and the docs."""
     session.install("-e", EVERYTHING)
-    session.run("pytest", *AT_ONCE, *session.posargs)
+    session.run("pytest", *AT_ONCE, *session.posargs, env=BYTECODE)
 
 
 @nox.session(python=PYTHONS)
@@ -38,7 +41,7 @@ def core(session: nox.Session) -> None:
     session.run("python", "-c", "import lro, lro_client")
     session.install(".[test]")
     session.run("pip", "uninstall", "--quiet", "--yes", *PROTOBUF)
-    session.run("pytest", *AT_ONCE, *CORE, *session.posargs, env={"LRO_REQUIRE_SERVICES": ""})
+    session.run("pytest", *AT_ONCE, *CORE, *session.posargs, env=WITHOUT_SERVICES)
 
 
 @nox.session(python="3.11")
@@ -47,7 +50,7 @@ def lowest(session: nox.Session) -> None:
     constraints = Path(session.create_tmp()) / "lowest.txt"
     constraints.write_text("\n".join(map(as_lowest, requirements("test"))) + "\n")
     session.install("-e", ".[test]", "--constraint", str(constraints))
-    session.run("pytest", *AT_ONCE, *CORE, *session.posargs, env={"LRO_REQUIRE_SERVICES": ""})
+    session.run("pytest", *AT_ONCE, *CORE, *session.posargs, env=WITHOUT_SERVICES)
 
 
 @nox.session

@@ -27,12 +27,16 @@ from lro_client import Client
 TITLES: Final = {
     "GET": "GET of an operation over ASGI",
     "start": "Start of a method over ASGI",
+    "cancel": "Cancel over ASGI of an operation whose work runs in this process",
     "finish": "Work of the operation, from claim to end, in a thread",
     "poll": "Poll of an operation by a client over HTTP",
 }
 
-MODULES_AT_MOST: Final = {"GET": 9, "start": 20, "finish": 10, "poll": 11}
+MODULES_AT_MOST: Final = {"GET": 9, "start": 20, "cancel": 18, "finish": 10, "poll": 11}
 """A call that enters more is harder to follow: these numbers may fall, and must not rise."""
+
+BACKGROUND: Final = {"lro-maintenance", "lro-listener"}
+"""Threads of a service that belong to no call; when they run is chance."""
 
 SRC: Final = str(Path(lro.__file__).resolve().parent.parent)
 
@@ -75,7 +79,9 @@ class Entered:
         if not self._noting or event != "call" or not code.co_filename.startswith(SRC):
             return
         module = Path(code.co_filename).relative_to(SRC).with_suffix("").as_posix()
-        if not module.startswith("lro/stores/") and code.co_name != "<module>":
+        if module.startswith("lro/stores/") or code.co_name == "<module>":
+            return
+        if threading.current_thread().name not in BACKGROUND:
             self.calls.setdefault((threading.get_ident(), module), code.co_qualname)
 
     def modules(self, calls: int | None = None, **thread: int) -> dict[str, str]:
@@ -151,9 +157,18 @@ def entered_in_server() -> dict[str, dict[str, str]]:
 
         app = OperationsApp(service, starts=True)
 
+        async def ended(name: str) -> None:
+            await service.wait_async(name, 20)
+            idle = False
+            while not idle:  # the worker tidies up after the operation has ended
+                slot = executor.reserve()
+                idle = slot.worker_idle
+                slot.release()
+                await asyncio.sleep(0)
+
         async def first() -> str:
             operation = await ask(app, "POST", "/v1/sizes:size", b'{"text": "abc"}')
-            await service.wait_async(operation["name"], 20)
+            await ended(operation["name"])
             await ask(app, "GET", f"/v1/{operation['name']}")
             return str(operation["name"])
 
@@ -164,6 +179,15 @@ def entered_in_server() -> dict[str, dict[str, str]]:
                 await ask(app, "GET", f"/v1/{name}")
             found = {"GET": entered.modules()}
             begun.clear()
+            may_end.clear()
+            name = (await ask(app, "POST", "/v1/sizes:size", b'{"text": "abc"}'))["name"]
+            assert begun.wait(20)
+            with entered.noting():
+                await ask(app, "POST", f"/v1/{name}:cancel", b"{}")
+            cancel = entered.modules(by=threading.get_ident())
+            may_end.set()
+            await ended(name)
+            begun.clear()
             may_end.clear()  # before the start is answered: its list would depend on chance
             with entered.noting():
                 await ask(app, "POST", "/v1/sizes:size", b'{"text": "abc"}')
@@ -173,8 +197,8 @@ def entered_in_server() -> dict[str, dict[str, str]]:
                 executor.stop()
                 assert executor.join(20)  # a waiter would have a listener of its own called
             found["start"] = entered.modules(answered, but=workers[-1])
-            found["finish"] = entered.modules(by=workers[-1])
-            return found
+            finish = entered.modules(by=workers[-1])
+            return found | {"cancel": cancel, "finish": finish}
 
         return asyncio.run(calls())
 

@@ -147,6 +147,23 @@ def test_the_way_down_is_short() -> None:
     assert max(map(depth, graph)) <= DEPTH_AT_MOST
 
 
+def test_each_class_has_a_name_of_its_own() -> None:
+    """One that two packages use is looked for in the wrong place.
+
+    Both edges serve operations, and the client's requests have the names of the verbs.
+    """
+    places: dict[str, list[str]] = {}
+    for package, name, path in MODULES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(f"{package}.{name}")
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert twice == {
+        "BatchGetOperationsRequest": ["lro._model.operation", "lro_client._flow.steps"],
+        "OperationsApp": ["lro.asgi", "lro.wsgi"],
+    }
+
+
 def test_no_modules_import_each_other() -> None:
     """Within a package too the imports have an order."""
     graph = {

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import enum
 import importlib
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
+
+import lro
 
 MODULES: Final = ["lro", "lro.errors", "lro.types", "lro.adapters", "lro.wire", "lro_client"]
 
@@ -48,6 +53,35 @@ def raised(function: Any) -> set[str]:
     nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Raise) and node.exc]
     called = [node.exc.func if isinstance(node.exc, ast.Call) else node.exc for node in nodes]
     return {node.id for node in called if isinstance(node, ast.Name) and node.id[0].isupper()}
+
+
+SRC: Final = Path(lro.__file__).resolve().parent.parent
+
+
+def named_errors(docstring: str) -> Iterator[str]:
+    """The classes that the section ``Raises`` of a docstring names, without those of modules."""
+    section = re.search(r"^Raises\b.*:\n((?:    .*\n?|\n)+)", docstring, re.MULTILINE)
+    entries = re.split(r"\n    (?=\S)", "\n" + section[1]) if section else []
+    for entry in entries[1:]:
+        names = re.split(r",\s+", entry.partition(":")[0])
+        yield from (name for name in names if "." not in name)
+
+
+def test_errors_that_docstrings_name_exist() -> None:
+    """A class that was renamed is renamed there, too."""
+    trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(SRC.rglob("*.py"))}
+    nodes = [(path, node) for path, tree in trees.items() for node in ast.walk(tree)]
+    known = {node.name for _, node in nodes if isinstance(node, ast.ClassDef)} | set(dir(builtins))
+    known |= {"Reject"}  # Celery's
+    documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    named = [
+        (f"{path.name}: {node.name}", error)
+        for path, node in nodes
+        if isinstance(node, documented)
+        for error in named_errors(ast.get_docstring(node) or "")
+    ]
+    assert len(named) > 500
+    assert [one for one in named if one[1] not in known] == []
 
 
 @pytest.mark.parametrize("name", NAMES)

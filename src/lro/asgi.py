@@ -107,6 +107,8 @@ class OperationsApp:
             await self._lifespan(scope, receive, send)
         elif self._fallback is not None:
             await self._fallback(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close"})  # before it is accepted: 403 for the caller
         else:
             raise ValueError(f"lro serves http, not {scope['type']}")
 
@@ -147,7 +149,10 @@ class OperationsApp:
             if gone.__cause__ is not None:
                 raise gone.__cause__ from None  # the server has to know of a connection that broke
             return
-        await _send_whole(answer, send)
+        if answer.turn is None:
+            await _send(answer, send)
+        else:
+            await _send_reserved(answer, answer.turn, send)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._fallback is None:
@@ -322,12 +327,8 @@ async def _send(reply: HttpReply, send: Send) -> None:
     await send({"type": "http.response.body", "body": body[-(len(body) % _PIECE or _PIECE) :]})
 
 
-async def _send_whole(reply: HttpReply, send: Send) -> None:
-    """Send a reply, a large one in pieces, so that the server holds no more than one of them."""
-    turn = reply.turn
-    if turn is None:
-        await _send(reply, send)
-        return
+async def _send_reserved(reply: HttpReply, turn: ReplyReservation, send: Send) -> None:
+    """Send a reply for which bytes are set aside, and free them."""
     try:
         with contextlib.suppress(_GoneAway), _broken_off_if_slow(turn):
             await _send(reply, send)

@@ -131,15 +131,18 @@ def _text(value: str) -> str:
 
 def _body(environ: Environ, max_body: int) -> bytes:
     """The body, read until it is over the limit at most."""
-    length = max_body + 1
+    length, least = max_body + 1, 0
     if not environ.get("wsgi.input_terminated"):
         text = environ.get("CONTENT_LENGTH") or "0"
         if not text.isascii() or not text.isdigit():
             raise MalformedRequest("Content-Length", f"must be a number, got {text[:40]!r}")
         # More digits than a bound has are over it; int() refuses very many.
         digits = text.lstrip("0")
-        length = min(int(digits or "0"), length) if len(digits) <= 18 else length
+        length = least = min(int(digits or "0"), length) if len(digits) <= 18 else length
     try:
-        return bytes(environ["wsgi.input"].read(length))
+        body = bytes(environ["wsgi.input"].read(length))
     except OSError as exc:
         raise MalformedRequest("body", "could not be read to its end") from exc
+    if len(body) < least:  # the connection ended: what is there may be another request than meant
+        raise MalformedRequest("body", f"ended after {len(body)} bytes of {least}")
+    return body

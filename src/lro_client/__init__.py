@@ -39,6 +39,21 @@ if TYPE_CHECKING:
     from lro_client._journal.journal import Journal, JournalError
     from lro_client.transports.http import AsyncHttpTransport, HttpTransport, Routes
     from lro_client.transports.local import AsyncLocalTransport, LocalTransport
+else:  # checkers know the names from above, and report all others
+
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
+
+        for module, names in _HOMES.items():
+            if name in names.split():
+                found = getattr(import_module(module), name)
+                globals()[name] = found
+                return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return [*globals(), *__all__]
+
 
 __all__ = [
     "NO_RETRY",
@@ -94,18 +109,3 @@ _HOMES = {
     "lro_client.transports.local": "AsyncLocalTransport LocalTransport",
 }
 """The names of each module, which is imported when the first of them is asked for."""
-
-
-def __getattr__(name: str) -> object:
-    from importlib import import_module
-
-    for module, names in _HOMES.items():
-        if name in names.split():
-            found = getattr(import_module(module), name)
-            globals()[name] = found
-            return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__all__]

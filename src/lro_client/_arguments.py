@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
-import math
 import re
 import typing
 import uuid
@@ -29,6 +28,8 @@ from lro import (
     WaitOperationRequest,
 )
 from lro.types import declared_name
+from lro_client._errors import check
+from lro_client._flow.policy import is_number
 from lro_client._flow.steps import StartRequest
 
 if TYPE_CHECKING:
@@ -47,18 +48,8 @@ _FILTER: Final = re.compile(r"""["]|[=:]'|\s(?:[<>!]?=|[<>:]|AND|OR)\s""")
 _MESSAGES: Final = "an attrs or data class, a message of protobuf, a dict or an lro.Any"
 
 
-def check(name: str, value: object, wanted: str, *, fine: bool) -> None:
-    """Do nothing if the argument of this name is ``fine``.
-
-    Raises:
-        DeclarationError: It is not; the sentence says what is ``wanted`` and what was given.
-    """
-    if not fine:
-        raise DeclarationError(name, f"must be {wanted}, got {value!r:.200}")
-
-
 def check_name(name: object) -> None:
-    """Do nothing for what may be an operation's name.
+    """Check that a value can be an operation's name.
 
     Raises:
         DeclarationError: It is not a text, is empty or a URL, or has an odd segment.
@@ -69,7 +60,7 @@ def check_name(name: object) -> None:
 
 
 def check_parent(parent: str) -> None:
-    """Do nothing for what may be the parent of a list, or empty.
+    """Check that a value can be the parent of a list, or is empty.
 
     Raises:
         DeclarationError: It is a URL or a filter, has a segment that is empty, ``.`` or ``..``, or
@@ -86,7 +77,7 @@ def check_parent(parent: str) -> None:
 
 
 def check_no_url(subject: str, name: str) -> None:
-    """Do nothing for a name, or a parent, that is not a URL.
+    """Check that a name or a parent is not a URL.
 
     Raises:
         DeclarationError: It is one.
@@ -96,7 +87,7 @@ def check_no_url(subject: str, name: str) -> None:
 
 
 def check_segments(subject: str, name: str) -> None:
-    """Do nothing for a name, or a parent, whose segments stay where they are in a path.
+    """Check that the segments of a name or a parent keep their places in a path.
 
     Raises:
         DeclarationError: One is empty, ``.`` or ``..``, which leads elsewhere (spec §3.1(2)).
@@ -107,7 +98,7 @@ def check_segments(subject: str, name: str) -> None:
 
 
 def check_request_id(request_id: object) -> None:
-    """Do nothing for a request id, which is a UUID or the text of one, or empty.
+    """Check a request id: a UUID, the text of a UUID, or the empty text.
 
     Raises:
         DeclarationError: It is something else, or all zero (spec §9.2(1)).
@@ -121,7 +112,7 @@ def check_request_id(request_id: object) -> None:
 
 
 def check_message(message: object, types: TypeRegistry) -> None:
-    """Do nothing for what can be the message of a start.
+    """Check that a value can be the message of a start.
 
     Raises:
         DeclarationError: Its class is not one of messages.
@@ -137,7 +128,7 @@ def check_message(message: object, types: TypeRegistry) -> None:
 
 
 def check_class(name: str, cls: object, types: TypeRegistry) -> None:
-    """Do nothing for a class of messages, ``lro.Any`` or None.
+    """Check that a value is a message class, ``lro.Any`` or None.
 
     Raises:
         DeclarationError: It is not a class of which ``types`` can make a message.
@@ -166,18 +157,16 @@ def _may_be_message(cls: type) -> bool:
 
 
 def check_seconds(name: str, value: object) -> None:
-    """Do nothing for a finite number of seconds above zero.
+    """Check that a value is a finite number of seconds above zero.
 
     Raises:
-        DeclarationError: It is none.
+        DeclarationError: It is not.
     """
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    fine = number and 0 < value < math.inf  # type: ignore[operator]  # a number, as was asked
-    check(name, value, "seconds above 0", fine=fine)
+    check(name, value, "seconds above 0", fine=is_number(value, 0.0) and value != 0)
 
 
 def check_optional(name: str, value: object, cls: type) -> None:
-    """Do nothing for an instance of a class, or for None.
+    """Check that a value is an instance of a class, or None.
 
     Raises:
         DeclarationError: It is something else.
@@ -187,7 +176,7 @@ def check_optional(name: str, value: object, cls: type) -> None:
 
 
 def check_function(name: str, value: object) -> None:
-    """Do nothing for what can be called.
+    """Check that a value can be called.
 
     Raises:
         DeclarationError: It cannot.
@@ -196,7 +185,7 @@ def check_function(name: str, value: object) -> None:
 
 
 def check_base_url(base_url: object, http: typing.Any) -> None:
-    """Do nothing for a server's address, which ``http``, an HTTP client, may know instead.
+    """Check a server's address; it may be empty if the HTTP client ``http`` has one.
 
     Raises:
         DeclarationError: It is missing, not an HTTP URL, or not the one of ``http``.
@@ -219,7 +208,7 @@ def check_base_url(base_url: object, http: typing.Any) -> None:
 
 
 def check_blocks(name: str, value: object, twin: str) -> None:
-    """Do nothing for a transport, or an HTTP client, of the client that blocks.
+    """Check that a transport or an HTTP client is one for blocking calls.
 
     Raises:
         DeclarationError: It makes no calls, or they are awaited.
@@ -229,7 +218,7 @@ def check_blocks(name: str, value: object, twin: str) -> None:
 
 
 def check_awaits(name: str, value: object, twin: str) -> None:
-    """Do nothing for a transport, or an HTTP client, of the client for event loops.
+    """Check that a transport or an HTTP client is one for event loops.
 
     Raises:
         DeclarationError: It makes no calls, or they block.
@@ -249,7 +238,7 @@ def _is_awaited(value: object) -> bool:
     return any(inspect.iscoroutinefunction(getattr(value, name, None)) for name in names)
 
 
-_MAX_TIMEOUT_SECONDS: Final = 1e8
+MAX_TIMEOUT_SECONDS: Final = 1e8
 """A longer timeout, of three years, is treated as none: clocks do not take much longer ones."""
 
 
@@ -348,6 +337,7 @@ def seconds(timeout: timedelta | float | None) -> float | None:
         timeout = timeout.total_seconds()
     if timeout is None:
         return None
-    if not isinstance(timeout, int | float) or math.isnan(timeout):
+    if not isinstance(timeout, int | float) or timeout != timeout:  # which NaN alone is
         raise TypeError(f"a timeout is a timedelta, or seconds as a number, not {timeout!r}")
-    return timeout if timeout < _MAX_TIMEOUT_SECONDS else None
+    # An int may be larger than a float can be.
+    return max(timeout, -MAX_TIMEOUT_SECONDS) if timeout < MAX_TIMEOUT_SECONDS else None

@@ -5,7 +5,17 @@ from __future__ import annotations
 import copy
 import functools
 
-from lro import Any, Code, LroError, Operation, Status, TypeRegistry
+from lro import Any, Code, DeclarationError, LroError, Operation, Status, TypeRegistry
+
+
+def check(name: str, value: object, wanted: str, *, fine: bool) -> None:
+    """Check an argument by its name: it must be ``fine``.
+
+    Raises:
+        DeclarationError: It is not; the sentence says what is ``wanted`` and what was given.
+    """
+    if not fine:
+        raise DeclarationError(name, f"must be {wanted}, got {value!r:.200}")
 
 
 class ClientError(Exception):

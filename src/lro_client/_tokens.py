@@ -119,7 +119,7 @@ def read_token(text: str) -> Token:
     """What a token says; members that this version does not know are left out.
 
     Raises:
-        InvalidArgument: It is no token, of another version, too long, or without a name, or the
+        InvalidArgument: It is not a token, of another version, too long, or without a name, or the
             name has a segment ``.`` or ``..``.
     """
     said = _object(text)

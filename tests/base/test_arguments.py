@@ -50,7 +50,7 @@ WRONG_OPTIONS = [
     ("exclusive_target", Awaited(), "a plain function, which no event loop awaits"),
     ("indexed_paths", ("dataset", 5), "a tuple of paths"),
     ("path", None, "a text"),
-    ("path", "v1/x", "a path such as /v1/images:resize"),
+    ("path", "v1/x", "a path without variables, such as /v1/images:resize"),
 ]
 
 WRONG_SERVICE = [
@@ -78,7 +78,7 @@ def sentence(name, value, wanted):
 
 @pytest.mark.parametrize(("name", "value", "wanted"), WRONG_OPTIONS)
 def test_an_option_of_a_method_of_the_wrong_type_is_refused(name, value, wanted):
-    """defects 2: ``worker_lost="retry"`` was taken, and meant FAIL."""
+    """``worker_lost="retry"`` was taken once, and meant FAIL."""
     with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
         with pytest.raises(lro.DeclarationError) as refused:
             service.method("acme.v1.Works.Work", **{name: value})
@@ -163,7 +163,7 @@ WRONG_EXECUTORS = [
 def test_an_argument_of_a_store_or_executor_of_the_wrong_type_is_refused(
     make, name, value, wanted, tmp_path, monkeypatch
 ):
-    """Before a file is made or a thread is started (defects 2)."""
+    """Before a file is made or a thread is started."""
     monkeypatch.chdir(tmp_path)
     options = {"path": "operations.db"} if make is SQLiteStore else {}
     refused(lambda: make(**{**options, name: value}), name, wanted)
@@ -189,7 +189,7 @@ DAY = "seconds above 0, at most 86400"
     ],
 )
 def test_an_argument_of_the_postgres_store_of_the_wrong_type_is_refused(name, value, wanted):
-    """Before any server is asked (defects 2)."""
+    """Before any server is asked."""
     pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore
 
@@ -211,7 +211,7 @@ def test_an_argument_of_the_postgres_store_of_the_wrong_type_is_refused(name, va
     ],
 )
 def test_an_argument_of_the_celery_executor_of_the_wrong_type_is_refused(name, value, wanted):
-    """Before any broker is asked (defects 2)."""
+    """Before any broker is asked."""
     celery = pytest.importorskip("celery")
     from lro.executors.celery import CeleryExecutor
 
@@ -244,7 +244,7 @@ WRONG_TYPES = [
 
 @pytest.mark.parametrize(("call", "name", "wanted"), WRONG_TYPES)
 def test_an_argument_of_the_type_registry_of_the_wrong_type_is_refused(call, name, wanted):
-    """In its constructor and in every method (defects 2)."""
+    """In its constructor and in every method."""
     refused(lambda: call(lro.TypeRegistry(WorkRequest)), name, wanted)
 
 
@@ -261,7 +261,7 @@ def service():
 @pytest.mark.parametrize("value", [None, 5, b"a", ["a"], {"a": 1}])
 @pytest.mark.parametrize("name", ["request_id", "parent", "target", "caller"])
 def test_an_argument_of_a_start_that_is_no_text_is_an_invalid_argument(service, name, value):
-    """A caller's value goes there; the sentence must say which field is wrong (defects 2)."""
+    """A caller's value goes there; the sentence must say which field is wrong."""
     with pytest.raises(lro.InvalidArgument, match=f"{name}: must be a text, got ") as caught:
         service.start("acme.v1.Works.Do", WorkRequest(), **{name: value})
     assert caught.value.field == name
@@ -352,7 +352,7 @@ def test_an_argument_of_a_reporter_of_the_wrong_type_is_refused(service, role, v
     ],
 )
 def test_an_argument_of_a_method_of_the_service_is_refused(service, call, name, wanted):
-    """The sentence names what the application named (defects 2)."""
+    """The sentence names what the application named."""
     refused(lambda: call(service), name, wanted)
 
 
@@ -406,7 +406,7 @@ def test_an_argument_of_the_contract_checks_and_the_command_is_refused(call, nam
     ],
 )
 def test_an_argument_of_the_grpc_edge_of_the_wrong_type_is_refused(service, name, value, wanted):
-    """``max_waiting=-1`` was a ValueError of a semaphore (defects 2)."""
+    """``max_waiting=-1`` was a ValueError of a semaphore."""
     grpc = pytest.importorskip("grpc")
     pytest.importorskip("google.longrunning.operations_proto_pb2")
     from concurrent.futures import ThreadPoolExecutor
@@ -430,7 +430,7 @@ def test_an_argument_of_the_grpc_edge_of_the_wrong_type_is_refused(service, name
     ],
 )
 def test_an_argument_of_a_grpc_start_method_of_the_wrong_type_is_refused(name, value, wanted):
-    """Where the method is named, not at the first call (defects 2)."""
+    """Where the method is named, not at the first call."""
     pytest.importorskip("grpc")
     pytest.importorskip("google.longrunning.operations_proto_pb2")
     import lro.grpc
@@ -459,7 +459,7 @@ def none_request(request: None, job: lro.Job[WorkMetadata]) -> WorkResponse:
     [(none_response, "response"), (none_metadata, "metadata"), (none_request, "request")],
 )
 def test_annotation_none_is_refused_with_what_to_write(service, function, role):
-    """It is an annotation, so that "annotate it" was no help (defects 41)."""
+    """It is an annotation, so that "annotate it" was no help."""
     with pytest.raises(lro.DeclarationError) as caught:
         service.method("acme.v1.Works.Nothing")(function)
     assert str(caught.value).startswith(

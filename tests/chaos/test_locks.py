@@ -28,5 +28,5 @@ def test_a_strangers_lock_costs_no_living_work(run: Run) -> None:
 
 
 def test_a_server_that_lives_shorter_than_its_lease_reports_the_truth(run: Run) -> None:
-    """Though each of them is killed before its first lease is over (defects 7)."""
+    """Though each of them is killed before its first lease is over."""
     run(loop, [Cell("crash loop", store, "threads") for store in ("sqlite", "postgres")], LEASE)

@@ -107,7 +107,7 @@ def test_a_terminal_has_its_own_width(
 def test_a_place_is_never_broken_in_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Terminals and editors find the file by it; sentences break between words (defects 30)."""
+    """Terminals and editors find the file by it; sentences break between words."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
     name = f"acme/{'long' * 20}/v1/books.proto"
@@ -127,7 +127,7 @@ def test_a_place_is_never_broken_in_a_terminal(
 
 
 def test_lines_of_a_pipe_are_not_padded(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing stands behind the sentence (defects 30)."""
+    """Nothing stands behind the sentence."""
     far = Declared("Import", ("ExportResponse", "Metadata"), output="acme.v1.Metadata")
     Path("bad").write_bytes(packed(proto(BARE, far)))
     assert main(["lint", "bad"]) == 1
@@ -138,7 +138,7 @@ def test_lines_of_a_pipe_are_not_padded(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_error_of_source_file_says_how_to_make_a_set(capsys: pytest.CaptureFixture[str]) -> None:
-    """By protoc or by buf (defects 32)."""
+    """By protoc or by buf."""
     Path("books.proto").write_text('syntax = "proto3";\n', encoding="utf-8")
     for command in (["lint", "books.proto"], ["breaking", "good", "books.proto"]):
         assert main(command) == 2

@@ -152,7 +152,7 @@ def test_waiting_for_too_long(call: Lro, harness: Harness) -> None:
 
 
 def test_polling_only(call: Lro, harness: Harness, asked: Asked) -> None:
-    """With ``--poll`` no command asks for a Wait or a stream (defects 18)."""
+    """With ``--poll`` no command asks for a Wait or a stream."""
     names = [started(harness) for _ in range(6)]
     harness.say(*[ResizeResponse(1)] * 8)
     assert call("wait", *names, "--poll").status == Exit.DONE
@@ -298,7 +298,7 @@ def test_validate_only(call: Lro) -> None:
 
 def test_start_by_url(call: Lro, asked: Asked) -> None:
     """The server is in it."""
-    assert call("start", f"{asked.url}{PATH}?a=1", START).status == 0
+    assert call("start", f"{asked.url}{PATH}?prettyPrint=false", START).status == 0
     assert asked.requests[-1][0] == f"POST {PATH}"
 
 
@@ -357,3 +357,11 @@ def test_bare_operations(call: Lro) -> None:
     ):
         with sockets.serving(sockets.answering("200 OK", json.dumps(body))) as url:
             assert call("wait", "operations/a", "--server", url).out == expected
+
+
+@pytest.mark.parametrize("command", [("list",), ("watch", "--filter", "done = false")])
+def test_a_limit_beyond_all_numbers(call: Lro, command: tuple[str, ...]) -> None:
+    """It is a mistake of the command line, like others."""
+    found = call(*command, "--limit", str(2**63))
+    assert found.status == Exit.MISUSED
+    assert "--limit" in found.err

@@ -178,7 +178,7 @@ UNUSABLE = {
 def test_descriptors_that_cannot_be_used_are_an_error_of_every_command(
     call: Lro, here: Path, address: str, command: list[str], content: bytes, expected: str
 ) -> None:
-    """The status is 2, and a sentence names the file (defects 14)."""
+    """The status is 2, and a sentence names the file."""
     (here / "odd.binpb").write_bytes(content)
     found = call(*command, "--descriptors", "odd.binpb")
     assert (found.status, found.out) == (Exit.MISUSED, "")

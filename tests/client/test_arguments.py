@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
 from typing import Any
 
@@ -23,6 +24,8 @@ from lro_client import (
     HttpTransport,
     Journal,
     LocalTransport,
+    Polling,
+    Retry,
     Routes,
 )
 from lro_client.testing import ScriptedServer
@@ -35,6 +38,7 @@ from tests.client.messages import (
     body_of,
     reply,
     running,
+    succeeded,
 )
 from tests.client.test_groups import client_of, group_of, plan
 
@@ -80,7 +84,7 @@ START = {
 def test_a_message_of_no_class_of_messages(
     mistake: Mistake, journaled: bool, face: Face, server: respx.Router, tmp_path: Any
 ) -> None:
-    """The sentence names the way out; nothing is sent or noted (defects 26)."""
+    """The sentence names the way out; nothing is sent or noted."""
     with Journal(tmp_path / "pending.db") as journal:
         client = face.client(journal=journal if journaled else None)
         with pytest.raises(ValueError, match=mistake.says) as caught:
@@ -148,7 +152,7 @@ NAMES = {
 def test_a_name_that_is_not_valid(
     mistake: Mistake, verb: str, face: Face, server: respx.Router
 ) -> None:
-    """Every verb refuses it, with a sentence that says what a name is (defects 26, 33, 42)."""
+    """Every verb refuses it, with a sentence that says what a name is."""
     options = TYPES if verb == "operation" else {}
     with pytest.raises(lro.DeclarationError, match=mistake.says):
         getattr(face.client(), verb)(mistake.make(), **options)
@@ -279,7 +283,7 @@ BASES = [
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("make", [Client, AsyncClient, HttpTransport, AsyncHttpTransport])
 def test_a_base_url_that_is_not_valid(make: Any, base: Any) -> None:
-    """It is seen when the client is made (defects 26)."""
+    """It is seen when the client is made."""
     with pytest.raises(lro.DeclarationError, match="base_url: must be "):
         make(base_url=base)
 
@@ -300,6 +304,39 @@ def test_a_base_url_that_the_http_client_knows(
     """A path alone goes below it; the same one again is no other."""
     server.get(f"{path}/v1/{NAME}").mock(return_value=reply(running()))
     assert face.client(given, http=face.http(base_url=URL)).get(NAME).name == NAME
+
+
+@pytest.mark.parametrize(
+    ("policy", "option", "value"),
+    [
+        *((Polling, "wait", value) for value in (5, None)),
+        *((Polling, "jitter", value) for value in (2, -0.1, True, "0.1")),
+        *((Polling, "wait_first", value) for value in (1, None)),
+        *((Polling, "hold_seconds", value) for value in (math.nan, math.inf, -1, "20")),
+        *((Polling, "retry", value) for value in (5, Retry)),
+        *((Polling, "max_retry_after", value) for value in (math.nan, -1)),
+        *((Polling, "connections", value) for value in (0, 1.5, True)),
+        *((Retry, "codes", value) for value in (5, {lro.Code.ABORTED}, frozenset({14}))),
+        *((Retry, "transport", value) for value in (1, "yes")),
+        *((Retry, "wait", value) for value in (5, None)),
+        *((Retry, "attempts", value) for value in (0, 1.5, True)),
+        *((Retry, "patience_seconds", value) for value in (math.nan, -1)),
+        *((Retry, "max_retry_after", value) for value in (math.inf, "60")),
+        *((Routes, option, 5) for option in ("get", "watch", "wait_method")),
+    ],
+)
+def test_an_option_of_a_policy_of_the_wrong_type(policy: Any, option: str, value: object) -> None:
+    """Where it is made, not in the middle of a wait."""
+    with pytest.raises(lro.DeclarationError) as refused:
+        policy(**{option: value})
+    assert str(refused.value).startswith(f"{option}: must be ")
+
+
+@pytest.mark.parametrize("timeout", [10**400, 1e300], ids=["int", "float"])
+def test_a_timeout_beyond_all_numbers(timeout: float, face: Face, server: respx.Router) -> None:
+    """A long one is none."""
+    server.route().mock(return_value=reply(succeeded()))
+    assert face.client().operation(NAME, **TYPES).result(timeout).size_bytes == 7
 
 
 @pytest.mark.parametrize(
@@ -330,7 +367,7 @@ def test_options_of_a_client(make: Any, option: str, value: Any) -> None:
 
 
 def test_transports_of_the_other_client() -> None:
-    """They are refused when the client is made, with the name of the right one (defects 25)."""
+    """They are refused when the client is made, with the name of the right one."""
     with lro.Service(MemoryStore(), ThreadExecutor()) as service:
         local, aside = LocalTransport(service), AsyncLocalTransport(service)
         with pytest.raises(lro.DeclarationError, match="such as AsyncLocalTransport"):
@@ -366,7 +403,7 @@ def test_http_clients_of_the_other_client() -> None:
 
 
 def test_a_filter_in_the_place_of_a_request() -> None:
-    """The service says what it takes (defects 25)."""
+    """The service says what it takes."""
     with (
         lro.Service(MemoryStore(), ThreadExecutor()) as service,
         pytest.raises(
@@ -379,7 +416,7 @@ def test_a_filter_in_the_place_of_a_request() -> None:
 @pytest.mark.parametrize("offers", [{"batch_get": True}, {"lists": False, "wait": False}])
 @pytest.mark.parametrize("bad", ["operations//a", "a//operations/b"])
 def test_one_bad_name_of_forty_ends_no_other(bad: str, offers: Any, face: Face) -> None:
-    """A server may give it. Its outcome is the refusal; the others have theirs (defects 33)."""
+    """A server may give it. Its outcome is the refusal; the others have theirs."""
     server = ScriptedServer(**offers)
     names: list[Any] = plan(server, 40, ends_after=3.0)
     server.operation(bad, ends_after=None)
@@ -395,7 +432,7 @@ VERBS = ("get", "list", "delete", "cancel", "wait", "batch", "watch")
 
 @pytest.mark.parametrize("given", ["get", "list", "wait"])
 def test_routes_that_are_not_given_have_the_prefix_of_the_one_that_is(given: str) -> None:
-    """One path for a version is enough (defects 19)."""
+    """One path for a version is enough."""
     below = Routes.below("/v1beta")
     routes = Routes(**{given: getattr(below, given)})
     assert routes == below

@@ -13,7 +13,6 @@ import respx
 import lro
 from lro_client import NO_RETRY, CallError, ClientError, Polling, PollTimeout
 from lro_client._flow import drivers
-from lro_client._flow import polling as _polling
 from tests.client.faces import Clock, Face
 from tests.client.messages import NAME, TYPES, reply, running, succeeded
 from tests.client.overshoot import Case, cases, main
@@ -160,13 +159,10 @@ def test_the_error_has_what_is_needed_to_go_on(face: Face, server: respx.Router)
 
 @pytest.mark.parametrize("wait_first", [False, True])
 def test_a_timeout_of_zero_is_one_poll(
-    wait_first: bool, face: Face, server: respx.Router, monkeypatch: pytest.MonkeyPatch
+    wait_first: bool, face: Face, server: respx.Router, clock: Clock
 ) -> None:
     """It looks once, pausing nowhere; an operation that is done is a result."""
-    # A reply has this long by the real clock, which a machine under load may need.
-    monkeypatch.setattr(_polling, "GRACE_SECONDS", 30.0)
     route = server.get().mock(side_effect=[reply(running()), reply(succeeded())])
-    clock = Clock()
     client = face.client(clock=clock, polling=Polling(wait_first=wait_first))
     handle = client.operation(NAME, **TYPES)
     with pytest.raises(PollTimeout) as caught:
@@ -224,3 +220,13 @@ def no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         if one.name == "lro-client-call" and one.ident is not None:  # else it begins only now
             one.join(10)
             assert not one.is_alive()
+
+
+@pytest.mark.parametrize("seconds", [1e10, 1e300])
+def test_a_call_may_take_longer_than_clocks_reach(seconds: float, face: Face) -> None:
+    """It is as a call of three years."""
+    with serving(answering("404 Not Found", "{}")) as url:
+        client = face.client(url, call_seconds=seconds, retry=NO_RETRY)
+        with pytest.raises(CallError) as caught:
+            client.get(NAME)
+    assert caught.value.http_status == 404

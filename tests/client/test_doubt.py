@@ -64,7 +64,7 @@ USELESS = {
 def test_a_wait_that_is_of_no_use_is_found_out_by_a_get(
     answer: httpx.Response, many: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """The answer of the Get counts, and no Wait is asked for again (defects 18)."""
+    """The answer of the Get counts, and no Wait is asked for again."""
     waits = server.post(WAIT).mock(return_value=answer)
     answers = [succeeded(), running(), succeeded(), running()]
     server.get(GET).mock(side_effect=lambda _: reply(answers.pop()))
@@ -147,7 +147,7 @@ def swallowing() -> ScriptedServer:
 def test_a_wait_that_is_never_answered_is_given_up(
     timeout: float | None, within: float, many: bool, face: Face, swallowing: ScriptedServer
 ) -> None:
-    """Soon after its hold, with time for a Get; it is not asked for again (defects 47)."""
+    """Soon after its hold, with time for a Get; it is not asked for again."""
     client, clock = client_of(face, swallowing, polling=PLAIN), swallowing.clock
     began = clock()
     assert results(face, client, [NAME], many, timeout) == [ResizeResponse(1)]
@@ -190,7 +190,7 @@ def test_a_wait_that_never_waits_costs_no_more_than_polling(many: bool, face: Fa
 
 @pytest.mark.parametrize("many", [False, True])
 def test_a_poll_cut_by_the_deadline_is_not_the_last_error(many: bool, face: Face) -> None:
-    """A poll that had 30 ms at the deadline and no answer is no failure (defects 46)."""
+    """A poll that had 30 ms at the deadline and no answer is no failure."""
     server = ScriptedServer(wait=False)
     server.operation(NAME, ends_after=None)
     server.fault(Fault(seconds=1e9), since=9.99)
@@ -203,7 +203,7 @@ def test_a_poll_cut_by_the_deadline_is_not_the_last_error(many: bool, face: Face
 
 @pytest.mark.parametrize("many", [False, True])
 def test_a_poll_cut_by_the_deadline_keeps_the_earlier_error(many: bool, face: Face) -> None:
-    """What the server said before is why the wait has ended without a state (defects 46)."""
+    """What the server said before is why the wait has ended without a state."""
     server = ScriptedServer(wait=False)
     server.operation(NAME, ends_after=None)
     server.fault(Fault(seconds=1e9), since=9.99)

@@ -1,4 +1,4 @@
-"""The drivers: what is theirs and not the flows' (design §7)."""
+"""The drivers: what is theirs and not the flows'."""
 
 from __future__ import annotations
 
@@ -347,3 +347,17 @@ def test_what_fails_aside_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     failed = [one for one in caplog.records if "has failed" in one.message]
     assert failed
     assert all(isinstance(one.exc_info[1], ZeroDivisionError) for one in failed if one.exc_info)
+
+
+def test_an_item_that_comes_as_the_clock_leaps_to_the_end_is_taken() -> None:
+    """The thread had looked just before, and the clock is at the end when it looks again."""
+    looks = iter([0.0, 5.0, 40.0])
+
+    def clock() -> float:
+        now = next(looks)
+        if now == 40.0:
+            channel.put("ended at 39")
+        return now
+
+    channel = drivers.ThreadChannel(clock)
+    assert channel.take(30.0) == "ended at 39"

@@ -67,7 +67,7 @@ NEVER = {
 def test_a_reply_that_can_never_be_read_is_raised_at_once(
     body: bytes, wait_first: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """It is not taken for one that was cut on its way (defects 43)."""
+    """It is not taken for one that was cut on its way."""
     server.route().mock(return_value=httpx.Response(200, content=body, headers=JSON))
     client = face.client(clock=clock, polling=Polling(wait_first=wait_first))
     with pytest.raises(UnreadableReply, match="the reply is not JSON") as caught:
@@ -124,7 +124,7 @@ def test_an_empty_reply_is_asked_for_again_three_times(
     server: respx.Router,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Then it is raised, rather than polled for ever without a word (defects 43, 48)."""
+    """Then it is raised, rather than polled for ever without a word."""
     route = server.get().mock(return_value=answer)
     handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
     with pytest.raises(UnreadableReply, match="the reply says nothing: it is an ") as caught:
@@ -185,7 +185,7 @@ def test_a_start_must_name_its_operation(face: Face, server: respx.Router) -> No
 def test_a_reply_that_is_too_large_is_not_fetched_again(
     many: bool, face: Face, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The local refusal is neither retried nor taken for a server under pressure (defects 44)."""
+    """The local refusal is neither retried nor taken for a server under pressure."""
     monkeypatch.setattr("lro_client.transports.http.MAX_REPLY", 500)
     server = ScriptedServer(lists=False, wait=False)
     names = plan(server, 6)
@@ -212,7 +212,7 @@ def is_good(outcome: object) -> bool:
 def test_unreadable_replies_differ_from_unknown_of_a_server(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """By their class; a policy that retries UNKNOWN means the server's (defects 49)."""
+    """By their class; a policy that retries UNKNOWN means the server's."""
     answers = [refusal(lro.Code.UNKNOWN), refusal(lro.Code.UNKNOWN), page(200)]
     server.get().mock(side_effect=answers)
     with pytest.raises(CallError) as caught:
@@ -247,7 +247,7 @@ NOWHERE = {
 def test_a_wrong_mount_is_not_an_operation_that_is_gone(
     answer: httpx.Response, wait_first: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """The error says where nothing is served, and what to look at (defects 16)."""
+    """The error says where nothing is served, and what to look at."""
     server.route().mock(return_value=answer)
     client = face.client(f"{URL}/wrong", clock=clock, polling=Polling(wait_first=wait_first))
     for ask in (client.operation(NAME, **TYPES).result, lambda: client.get(NAME)):

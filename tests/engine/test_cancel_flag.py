@@ -54,7 +54,7 @@ FIRST = pytest.mark.parametrize("first", [None, WorkMetadata(percent=7)])
 def test_get_and_list_show_the_flag_after_a_cancel(
     service: Service, first: WorkMetadata | None
 ) -> None:
-    """Whether the work has reported metadata or not (defects 27)."""
+    """Whether the work has reported metadata or not."""
     method = declared(service)
     name = method.start(WorkRequest(), metadata=first).name
     method.start(WorkRequest())
@@ -72,7 +72,7 @@ def test_get_and_list_show_the_flag_after_a_cancel(
 def test_watch_sends_an_event_when_the_flag_is_set(
     service: Service, first: WorkMetadata | None
 ) -> None:
-    """One, and none for a second request to cancel (defects 27)."""
+    """One, and none for a second request to cancel."""
     name = declared(service).start(WorkRequest(), metadata=first).name
 
     def end() -> None:

@@ -1,4 +1,4 @@
-"""The end of the interpreter while a service is open: no work is lost (defects 8)."""
+"""The end of the interpreter while a service is open: no work is lost."""
 
 from __future__ import annotations
 

@@ -772,7 +772,7 @@ def test_leases_are_renewed_before_orphan_scan_after_store_outage(away, make_ser
 def test_leases_that_ended_while_nothing_could_be_written_are_not_believed(
     away, make_service, clock
 ):
-    """A process that wanted to write nothing meanwhile knows of no outage (defects 6)."""
+    """A process that wanted to write nothing meanwhile knows of no outage."""
     worker, scanner = (make_service(away, Held()) for _ in range(2))
     for service in (worker, scanner):
         method_of(service, never)
@@ -794,7 +794,7 @@ def test_leases_that_ended_while_nothing_could_be_written_are_not_believed(
 
 
 def test_an_outage_ends_with_a_write(away, make_service, clock, caplog):
-    """That the store can be read says nothing, and the calm counts from the write (defects 6)."""
+    """That the store can be read says nothing, and the calm counts from the write."""
     service = make_service(away, Held())
     method_of(service, never)
     service.run_maintenance()
@@ -909,7 +909,7 @@ def test_work_that_waited_for_the_store_is_renewed_at_once(away, make_service, c
 
 
 def test_one_lease_that_cannot_be_renewed_is_tried_again_soon(away, make_service, clock, caplog):
-    """The others are renewed, and it is said which one is not, once (defects 5)."""
+    """The others are renewed, and it is said which one is not, once."""
     service = make_service(away, Held())
     method = method_of(service, never)
     names = [method.start(WorkRequest()).name for _ in range(2)]
@@ -962,7 +962,7 @@ def test_a_renewal_that_took_long_is_followed_by_another(away, make_service, clo
 
 
 def test_handed_back_work_begins_soon_after_its_method_is_declared(store, make_service, clock):
-    """Not one lease later, though this process has looked before it knew of it (defects 7)."""
+    """Not one lease later, though this process has looked before it knew of it."""
     first = make_service(store, Held())
     name = method_of(first, never).start(WorkRequest()).name
     store.update(name, release(0, clock()))

@@ -85,7 +85,7 @@ USES = {
 
 @pytest.mark.parametrize("use", USES)
 def test_maintenance_begins_with_the_first_use(use: str) -> None:
-    """Constructing it and declaring methods is none: a master only preloads (defects 22)."""
+    """Constructing it and declaring methods is none: a master only preloads."""
     service, method = made()
     with contextlib.closing(service):
         maintenance = service._background.maintenance

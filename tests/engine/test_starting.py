@@ -666,7 +666,7 @@ REFUSALS = pytest.mark.parametrize(
 def test_an_answered_operation_survives_when_the_executor_refuses(
     store, make_service, monkeypatch, error, at_once
 ):
-    """A second caller with the request id got it: it is done later, or ends (defects 23)."""
+    """A second caller with the request id got it: it is done later, or ends."""
     monkeypatch.setattr(Meanwhile, "worker_idle", at_once)
     executor = Meanwhile(error)
     service = make_service(store, executor)

@@ -75,7 +75,7 @@ class Draining(InlineExecutor):
     ("drain", "seconds"), [(None, 3), (timedelta(seconds=2), 2), (0.5, 0.5), (0, 0)]
 )
 def test_close_drains_as_long_as_the_service_says(drain: Any, seconds: float) -> None:
-    """The option of the service holds unless the call says otherwise (defects 51)."""
+    """The option of the service holds unless the call says otherwise."""
     executor = Draining()
     executor.go.set()
     service = Service(MemoryStore(), executor, maintenance=False, drain=timedelta(seconds=3))

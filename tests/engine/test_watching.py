@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lro._base.errors import Unavailable
 from lro._base.status import Any
-from lro._engine.access import Seen
+from lro._engine.access import VisibleRecords
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS
 from lro._engine.limits import ByteBudget
 from lro._engine.runtime import RecordUpdater
@@ -188,7 +188,9 @@ class Harness:
     def see(self, names, most):
         now = self.store.now()
         found = self.find(names, most)
-        return Seen({one.name: one for one in found.records if one.visible(now)}, found.rest)
+        return VisibleRecords(
+            {one.name: one for one in found.records if one.visible(now)}, found.rest
+        )
 
     def close(self):
         self.hub.closed = True

@@ -77,7 +77,7 @@ def test_the_palette_of_the_logo() -> None:
 
 
 def test_the_palette_is_that_of_clusters_that_change_no_more() -> None:
-    """Ended early, the shares of the rocket were 0.538, 0.403 and 0.059 (defects 34)."""
+    """Ended early, the shares of the rocket were 0.538, 0.403 and 0.059."""
     found = palette(encoded("rocket.jpg"), 3)
     assert list(found.values()) == pytest.approx([0.5055, 0.4357, 0.0588], abs=0.0001)
 

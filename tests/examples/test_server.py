@@ -243,7 +243,7 @@ def test_health(server: Server) -> None:
 
 
 def test_newline_in_a_path_is_refused_in_our_words(server: Server) -> None:
-    """The router gets such a path too, not the framework's plain 404 (defects 50)."""
+    """The router gets such a path too, not the framework's plain 404."""
     reply = server.call("GET", "/v1/operations/a%0Ab")
     assert reply.status_code == 400
     assert reply.json()["error"]["details"][0]["reason"] == "INVALID_OPERATION_NAME"

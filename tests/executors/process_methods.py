@@ -504,9 +504,9 @@ ASYNC_TASKS: Final = {
 }  # fmt: skip
 
 
-def service_of(executor: Executor, store: Store) -> Service:
+def service_of(executor: Executor, store: Store, **options: typing.Any) -> Service:
     """A service with every task, none of which is put in the place of its function."""
-    service = Service(store, executor, domain="acme.test", maintenance=False)
+    service = Service(store, executor, domain="acme.test", maintenance=False, **options)
     service.types.register(Hint)
     again: dict[str, typing.Any] = {"attempts": 3, "retry_on": (Flaky,)}
     service.method("acme.v1.Works.Task")(task)

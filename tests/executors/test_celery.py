@@ -126,7 +126,7 @@ WRONG = [
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_a_message_that_names_no_operation_is_dropped(broker, tmp_path, pool):
-    """With one line of the log, whatever it holds; it never goes back (defects 15)."""
+    """With one line of the log, whatever it holds; it never goes back."""
     harness = Harness(broker.url, tmp_path)
     with contextlib.closing(harness), harness.worker(pool) as worker:
         for arguments in WRONG:

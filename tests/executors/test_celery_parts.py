@@ -296,7 +296,7 @@ def test_what_cannot_be_begun_goes_back(caplog):
     ],
 )
 def test_a_message_without_one_text_is_dropped(caplog, arguments, named, held):
-    """With one line in the log, of the types that it holds; no work is asked for (defects 15)."""
+    """With one line in the log, of the types that it holds; no work is asked for."""
     CeleryWorkerTask(lambda name: pytest.fail(f"asked for {name}"), None).run(*arguments, **named)
     assert f"a message is dropped, it holds no name of an operation but {held}" in caplog.text
     assert len(caplog.records) == 1

@@ -45,13 +45,13 @@ from lro.executors.processes._messages import (
     AttemptReplaced,
     Done,
     Failed,
-    FunctionCall,
     FunctionNotFound,
     LogLine,
     Ready,
     Report,
     ReportAnswer,
     ReportRefusal,
+    RunFunction,
     Shutdown,
     Stop,
     Stopped,
@@ -89,7 +89,7 @@ references = st.builds(
 )
 to_child = st.one_of(
     st.builds(
-        FunctionCall,
+        RunFunction,
         reference=references,
         name=texts,
         attempt=numbers,
@@ -219,7 +219,7 @@ class Parent:
 def call_of(direct, *, stop_at=None, mail=None, reference=None, **fields):
     """What a parent says to have a task done."""
     rest = {**direct.request.rest, **({} if mail is None else {"pipe": mail})}
-    return FunctionCall(
+    return RunFunction(
         reference=attrs.evolve(reference_to(direct.spec), **(reference or {})),
         name=direct.name,
         attempt=1,
@@ -776,7 +776,7 @@ def test_some_main_modules_cannot_be_imported_again(main_module, name, file):
 
 @pytest.mark.parametrize("main", [True, False])
 def test_end_of_a_function_that_no_process_can_import_names_the_guard(main):
-    """Only where it is the main module that cannot be imported (defects 40)."""
+    """Only where it is the main module that cannot be imported."""
     ended = not_callable(process_methods.Direct("echo").spec, "acme.example", in_main=main)
     assert ("it needs its guard" in ended.ending.result.message) is main
 

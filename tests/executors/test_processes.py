@@ -570,13 +570,15 @@ def test_a_closed_service_leaves_no_child(harness, mail, do):
 
 PARENT = """
 import sys
+from datetime import timedelta
 from lro.executors.processes import ProcessExecutor, _executor
 from lro.stores.memory import MemoryStore
 from tests.executors import process_methods
 from tests.service_steps import ended
 from tests.work_messages import WorkRequest
 
-service = process_methods.service_of(ProcessExecutor(2), MemoryStore())
+drain = timedelta(seconds=0.5)  # at its exit; the work does not end by itself
+service = process_methods.service_of(ProcessExecutor(2), MemoryStore(), drain=drain)
 for do in sys.argv[2:]:
     operation = service.start(
         "acme.v1.Works.Task", WorkRequest(rest={"do": do, "pipe": sys.argv[1]})

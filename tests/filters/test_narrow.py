@@ -24,7 +24,7 @@ from lro._filters.prefilter import (
     InState,
     KeyIn,
     Measures,
-    Named,
+    NameIn,
     Span,
     Test,
     TextContains,
@@ -104,8 +104,8 @@ def says(column: Column, *pieces: str) -> TextContains:
         ("NOT cancel_requested() = false", Asked(True)),
         ("cancel_requested():*", Asked(True)),
         ("NOT cancel_requested():*", Asked(False)),
-        ("name = operations/a", Named(frozenset({"operations/a"}))),
-        ("NOT name != operations/a", Named(frozenset({"operations/a"}))),
+        ("name = operations/a", NameIn(frozenset({"operations/a"}))),
+        ("NOT name != operations/a", NameIn(frozenset({"operations/a"}))),
         ("name != operations/a", EVERYTHING),
         ("name > operations/a", EVERYTHING),
         ("name:*", EVERYTHING),
@@ -297,7 +297,7 @@ def test_tests_of_a_group_are_joined() -> None:
     assert narrowed("NOT (done = true AND cancel_requested())") == any_of(
         [in_(RUNNING), Asked(False)]
     )
-    assert narrowed("name = (a OR b)") == any_of([Named(frozenset("a")), Named(frozenset("b"))])
+    assert narrowed("name = (a OR b)") == any_of([NameIn(frozenset("a")), NameIn(frozenset("b"))])
     assert narrowed("done = true OR metadata:*") == EVERYTHING
 
 
@@ -385,7 +385,7 @@ def test_joining_is_simple() -> None:
 
 K = "k"
 A, B = KeyIn(K, frozenset("a")), KeyIn(K, frozenset("b"))
-NAMED = Named(frozenset({"n"}))
+NAMED = NameIn(frozenset({"n"}))
 
 
 @pytest.mark.parametrize(
@@ -411,8 +411,8 @@ NAMED = Named(frozenset({"n"}))
         (AllOf((A, KeyIn(K, frozenset("ab")))), Bounds(keys={K: frozenset("a")})),
         (any_of([A, NAMED]), Bounds()),
         (all_of([A, NAMED]), Bounds(names=NAMED.names, keys={K: frozenset("a")})),
-        (any_of([NAMED, Named(frozenset("o"))]), Bounds(names=frozenset("no"))),
-        (all_of([NAMED, Named(frozenset("no"))]), Bounds(names=frozenset("n"))),
+        (any_of([NAMED, NameIn(frozenset("o"))]), Bounds(names=frozenset("no"))),
+        (all_of([NAMED, NameIn(frozenset("no"))]), Bounds(names=frozenset("n"))),
     ],
 )
 def test_bounds(test: Test, wanted: Bounds) -> None:
@@ -429,7 +429,7 @@ def test_bounds(test: Test, wanted: Bounds) -> None:
         all_of([in_(DONE), in_(RUNNING)]),
         all_of([Created(Span(low=5)), Created(Span(high=4))]),
         all_of([Ended(Span(high=4)), Created(Span(low=5))]),
-        all_of([NAMED, Named(frozenset("o"))]),
+        all_of([NAMED, NameIn(frozenset("o"))]),
         any_of([in_(frozenset()), all_of([in_(DONE), in_(RUNNING)])]),
     ],
 )

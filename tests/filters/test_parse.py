@@ -16,9 +16,9 @@ from lro._filters.parse import (
     MAX_LENGTH,
     MAX_UNITS,
     And,
-    Call,
     Comparison,
-    Group,
+    Composite,
+    Function,
     Member,
     Not,
     Op,
@@ -74,7 +74,7 @@ def begins(member: Member) -> bool:
 NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?", fullmatch=True)
 MEMBERS = st.lists(parts(), min_size=1, max_size=3).map(lambda found: Member(tuple(found)))
 ARGUMENTS = MEMBERS.filter(lambda member: member.parts[0].text not in KEYWORDS)
-CALLS = st.builds(Call, NAMES, st.lists(ARGUMENTS, max_size=3).map(tuple))
+CALLS = st.builds(Function, NAMES, st.lists(ARGUMENTS, max_size=3).map(tuple))
 LEFTS = MEMBERS.filter(begins) | CALLS
 
 
@@ -85,7 +85,7 @@ def joined(trees: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
         others = trees.filter(lambda tree: not isinstance(tree, kind))
         return st.lists(others, min_size=2, max_size=4)
 
-    groups = st.builds(Comparison, LEFTS, st.sampled_from(Op), st.builds(Group, trees))
+    groups = st.builds(Comparison, LEFTS, st.sampled_from(Op), st.builds(Composite, trees))
     return (
         several(And).map(lambda items: And(tuple(items)))
         | several(Or).map(lambda items: Or(tuple(items)))
@@ -179,10 +179,14 @@ def test_a_refusal_says_what_and_where(text: str, position: int, description: st
 
 def test_a_keyword_may_begin_the_name_of_a_function() -> None:
     """Before ``(`` and in a dotted function name a keyword is a name (spec §7.2(2))."""
-    assert parse("a AND(b)") == And((Search(Member((Part("a"),))), Search(Call("AND", (_b(),)))))
-    assert parse("a OR.f(b)") == And((Search(Member((Part("a"),))), Search(Call("OR.f", (_b(),)))))
-    assert parse("-NOT(b)") == Not(Search(Call("NOT", (_b(),))))
-    assert parse("f( )") == Search(Call("f", ()))
+    assert parse("a AND(b)") == And(
+        (Search(Member((Part("a"),))), Search(Function("AND", (_b(),))))
+    )
+    assert parse("a OR.f(b)") == And(
+        (Search(Member((Part("a"),))), Search(Function("OR.f", (_b(),))))
+    )
+    assert parse("-NOT(b)") == Not(Search(Function("NOT", (_b(),))))
+    assert parse("f( )") == Search(Function("f", ()))
 
 
 def test_the_place_of_an_operator_is_known_and_does_not_count() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from lro._filters.parse import (
     And,
-    Call,
     Comparison,
-    Group,
+    Composite,
+    Function,
     Member,
     Not,
     Or,
@@ -35,11 +35,11 @@ def to_json(tree: Tree | None) -> object:
             return {"cmp": {"op": op.value, "lhs": lhs, "rhs": _argument(right)}}
 
 
-def _argument(arg: Member | Call | Group) -> dict[str, object]:
+def _argument(arg: Member | Function | Composite) -> dict[str, object]:
     match arg:
-        case Call(name, args):
+        case Function(name, args):
             return {"call": name, "args": [_argument(each) for each in args]}
-        case Group(tree):
+        case Composite(tree):
             return {"expr": to_json(tree)}
         case Member(parts):
             if arg.mixed:
@@ -82,11 +82,11 @@ def _unit(tree: Tree) -> str:
             return f"({to_text(tree)})"
 
 
-def _written(arg: Member | Call | Group) -> str:
+def _written(arg: Member | Function | Composite) -> str:
     match arg:
-        case Call(name, args):
+        case Function(name, args):
             return f"{name}({', '.join(_written(each) for each in args)})"
-        case Group(tree):
+        case Composite(tree):
             return f"({to_text(tree)})"
         case Member(parts):
             return ".".join(_part(part) for part in parts)

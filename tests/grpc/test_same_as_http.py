@@ -422,7 +422,7 @@ def test_the_same_for_callers(
 
 @pytest.mark.parametrize("verb", ["WaitOperation", "Start"])
 def test_stopping_service_refuses_alike_in_all_ways(verb: str) -> None:
-    """UNAVAILABLE with RetryInfo for those who wait or start, by each way (defects 21)."""
+    """UNAVAILABLE with RetryInfo for those who wait or start, by each way."""
     counting = build()
     fields = {"name": counting.start()} if verb == "WaitOperation" else {}
     with served(counting) as place:

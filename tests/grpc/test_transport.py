@@ -349,7 +349,7 @@ def test_a_reply_that_is_too_large(asking: Asking) -> None:
 
 @pytest.mark.parametrize("who", ["", "SERVER: "])
 def test_a_start_that_the_server_finds_too_large(who: str, asking: Asking) -> None:
-    """It is the server's refusal, though grpcio says it in the same words (defects 44)."""
+    """It is the server's refusal, though grpcio says it in the same words."""
     text = f"{who}Received message larger than max (9 vs. 8)"
     _, client = asking(refusing(Code.RESOURCE_EXHAUSTED, text))
     with pytest.raises(CallError, match="RESOURCE_EXHAUSTED") as caught:
@@ -358,7 +358,7 @@ def test_a_start_that_the_server_finds_too_large(who: str, asking: Asking) -> No
 
 
 def test_a_reply_without_any_field(asking: Asking) -> None:
-    """It is asked for again three times, then it is unreadable (defects 48)."""
+    """It is asked for again three times, then it is unreadable."""
     odd, client = asking(sending(b""), clock=Clock(), polling=Polling(wait_first=False))
     with pytest.raises(UnreadableReply, match="says nothing: it is an operation without any"):
         client.operation(NAME, **TYPES).result()

@@ -314,7 +314,7 @@ def test_a_line_that_breaks_is_the_servers_error() -> None:
 
 
 def test_wait_cancelled_by_the_server_is_answered_unavailable() -> None:
-    """The server that stops does not end it with a 500: 503 with Retry-After (defects 21)."""
+    """The server that stops does not end it with a 500: 503 with Retry-After."""
     counting = build()
     name = counting.start()
 
@@ -527,9 +527,15 @@ def test_one_app_falls_back_to_another() -> None:
 
 
 def test_websockets_are_refused() -> None:
+    """The handshake is: the caller gets 403, and the server's log no traceback."""
+    scope = {"type": "websocket", "path": "/v1/operations"}
+    assert serve(OperationsApp(build().service), scope).sent == [{"type": "websocket.close"}]
+
+
+def test_unknown_protocols_are_refused() -> None:
     """ASGI wants an exception for a protocol that an application does not speak."""
-    with pytest.raises(ValueError, match="not websocket"):
-        serve(OperationsApp(build().service), {"type": "websocket", "path": "/v1/operations"})
+    with pytest.raises(ValueError, match="not telnet"):
+        serve(OperationsApp(build().service), {"type": "telnet"})
 
 
 def test_the_domain_of_errors() -> None:

@@ -88,7 +88,7 @@ LONG = f'{JSON}; a="{";" * 200}"'
 @pytest.mark.parametrize("body", [b"{}", b"", b"{"])
 @pytest.mark.parametrize("header", [LONG, LONG[:201], LONG * 10_000])
 def test_long_content_type_is_refused(header: str, body: bytes) -> None:
-    """Over 200 characters it is not read, whatever the body (defects 3)."""
+    """Over 200 characters it is not read, whatever the body."""
     with pytest.raises(UnsupportedMediaType, match="at most 200 characters"):
         read_object(header, body)
     reply = OperationsEdge(build().service).handle(
@@ -199,7 +199,7 @@ def test_a_field_of_another_kind_is_refused(kind: Any, value: Any) -> None:
 
 @pytest.mark.parametrize("text", ["[]," * 100_001, '["a"],' * 100_001])
 def test_more_lists_than_are_read_quickly_are_refused(text: str) -> None:
-    """To read very many lists would hold the interpreter, in whatever thread (defects 3)."""
+    """To read very many lists would hold the interpreter, in whatever thread."""
     body = f'{{"a": [{text[:-1]}]}}'.encode()
     with pytest.raises(MalformedRequest, match="more than 100000 lists"):
         read_object(JSON, body)

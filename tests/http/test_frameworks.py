@@ -265,7 +265,7 @@ def test_errors_of_the_application_itself_are_unchanged(place: Place, setting: S
 
 
 def test_newline_in_a_path_is_refused_by_the_edge(place: Place, setting: Setting) -> None:
-    """At the root it reaches the edge, which names the segment (defects 50)."""
+    """At the root it reaches the edge, which names the segment."""
     if place.prefix and setting.make is not flask_app:
         return  # a mount of Starlette matches no path with a newline
     reply = place.call("GET", f"{place.prefix}/v1/operations/a%0Ab")

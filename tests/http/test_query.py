@@ -138,7 +138,7 @@ def test_no_query_raises_anything_else(rpc: str, query: str) -> None:
     ],
 )
 def test_query_that_is_too_long_is_malformed(query: str, why: str) -> None:
-    """It is refused before anything reads it (defects 3)."""
+    """It is refused before anything reads it."""
     with pytest.raises(MalformedRequest, match=why):
         parse_query("ListOperations", query)
 

@@ -287,7 +287,7 @@ def test_the_default_table_answers_every_path(method: str, path: str) -> None:
 
 
 def test_path_that_is_too_long_is_malformed() -> None:
-    """It is refused before anything reads it (defects 3)."""
+    """It is refused before anything reads it."""
     table = RouteTable(default_routes())
     longest = "/v1/operations/".ljust(MAX_PATH, "a")
     assert isinstance(table.find("GET", longest), Match)

@@ -120,7 +120,7 @@ def test_waiting_does_not_block_others(uvicorn: Server) -> None:
 # uvicorn does not see to the connections whose calls it has cancelled.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_waits_that_a_stopping_server_cancels_are_answered_unavailable() -> None:
-    """Without a signal before, the server would answer a plain 500 (defects 21)."""
+    """Without a signal before, the server would answer a plain 500."""
     counting = build()
     name = counting.start()
     app = asgi.OperationsApp(counting.service)

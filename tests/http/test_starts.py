@@ -269,7 +269,7 @@ def test_a_busy_target() -> None:
 
 
 def test_a_full_queue_stores_nothing() -> None:
-    """429 with RetryInfo and Retry-After, and no record of the attempt (design §6)."""
+    """429 with RetryInfo and Retry-After, and no record of the attempt."""
     go = threading.Event()
     executor = ThreadExecutor(workers=1, queue=1)
     service = lro.Service(MemoryStore(), executor, maintenance=False, domain=DOMAIN)
@@ -406,28 +406,29 @@ def test_all_methods_that_have_a_path_are_served_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("paths", "sentence"),
+    ("paths", "other"),
     [
         (
             ["/v1/operations:batchGet"],
-            "starts: '/v1/operations:batchGet' is served already, as BatchGetOperations",
+            "BatchGetOperations",
         ),
         (
             ["/v1/operations/x:cancel"],
-            "starts: '/v1/operations/x:cancel' is served already, as CancelOperation",
+            "CancelOperation",
         ),
         (
             ["/v1/a:b", "/v1/%61:b"],
-            "starts: '/v1/%61:b' is served already, as acme.v1.Things.Count",
+            "acme.v1.Things.Count",
         ),
     ],
 )
-def test_path_that_is_served_twice_is_refused(paths: list[str], sentence: str) -> None:
+def test_path_that_is_served_twice_is_refused(paths: list[str], other: str) -> None:
     """The sentence says what is served there."""
     counting = build()
     with pytest.raises(lro.DeclarationError) as refused:
         OperationsEdge(counting.service, starts=dict.fromkeys(paths, counting.count))
-    assert str(refused.value) == sentence
+    wanted = f"starts: '{paths[-1]}' cannot start acme.v1.Things.Count: it is served as {other}"
+    assert str(refused.value) == wanted
 
 
 def test_two_methods_declared_with_one_path_are_refused() -> None:
@@ -437,9 +438,41 @@ def test_two_methods_declared_with_one_path_are_refused() -> None:
     declare(service, "Two", path=OWN_PATH)
     with pytest.raises(lro.DeclarationError) as refused:
         OperationsEdge(service, starts=True)
-    wanted = f"starts: '{OWN_PATH}' is served already, as acme.other.Things.One"
-    assert str(refused.value) == wanted
+    wanted = f"starts: '{OWN_PATH}' cannot start acme.other.Things.Two: it is served as "
+    assert str(refused.value) == f"{wanted}acme.other.Things.One"
     started(OperationsEdge(service, starts={OWN_PATH: method}).handle(ask("POST", OWN_PATH, {})))
+
+
+@pytest.mark.parametrize(
+    "query", ["validateOnly=true", "requestId=a", "nonsense=1", "alt=proto", "%zz", "name=x"]
+)
+def test_query_of_a_start_is_refused(query: str) -> None:
+    """Its fields are all in the body (spec §5.8): work that was only to be checked must not run."""
+    counting = build()
+    edge = OperationsEdge(counting.service, starts={OWN_PATH: counting.count})
+    check_error(
+        edge.handle(ask("POST", f"{OWN_PATH}?{query}", {})),
+        400,
+        Code.INVALID_ARGUMENT,
+        "MALFORMED_REQUEST",
+    )
+    assert counting.service.list(lro.ListOperationsRequest()).operations == ()
+
+
+@pytest.mark.parametrize("query", ["", "alt=json", "prettyPrint=false&key=k"])
+def test_parameters_that_every_call_may_have(query: str) -> None:
+    """Generated clients send them."""
+    counting = build()
+    edge = OperationsEdge(counting.service, starts={OWN_PATH: counting.count})
+    started(edge.handle(ask("POST", f"{OWN_PATH}?{query}", {})))
+
+
+def test_starting_every_method_is_refused_where_none_has_a_path() -> None:
+    """An application that is made before its methods would serve none of them."""
+    with pytest.raises(lro.DeclarationError) as refused:
+        OperationsEdge(build().service, starts=True)
+    wanted = "starts: is True, but no method of the service has been declared with path= by now"
+    assert str(refused.value) == wanted
 
 
 def test_start_beside_a_route_of_another_method() -> None:
@@ -539,10 +572,13 @@ def test_function_that_raises_system_exit_fails_its_own_call_only(
     [
         (
             {"path": "v1/things"},
-            "starts: must be a path such as /v1/images:resize, got 'v1/things'"
+            "starts: must be a path without variables, such as /v1/images:resize, got 'v1/things'"
             " (it must begin with a slash)",
         ),
-        ({"path": "/v1/a b"}, "starts: must be a path such as /v1/images:resize, got '/v1/a b' ("),
+        (
+            {"path": "/v1/a b"},
+            "starts: must be a path without variables, such as /v1/images:resize, got '/v1/a b' (",
+        ),
         ({"path": "/v1/{name=things/*}"}, "starts: must be paths without variables, got "),
         ({"path": "/v1/*"}, "starts: must be paths without variables, got "),
         ({"path": 5}, "starts: must be a text, got 5"),
@@ -551,7 +587,7 @@ def test_function_that_raises_system_exit_fails_its_own_call_only(
         ({"raw": True}, "raw: must be a function, got True"),
         ({"parent": awaited}, "parent: must be a plain function, which no event loop awaits"),
         ({"authenticate": "ann"}, "authenticate: must be a function, got 'ann'"),
-        ({"max_body": "1"}, "max_body: must be a whole number from 1, got '1'"),
+        ({"max_body": "1"}, "max_body: must be a whole number from 1 to 1099511627776, got '1'"),
         ({"poll_seconds": 1.5}, "poll_seconds: must be a whole number from 1, got 1.5"),
         ({"trusted_origins": "https://a.example"}, "trusted_origins: must be several texts"),
     ],
@@ -565,7 +601,7 @@ def test_wrong_options_are_refused_at_construction(options: Any, sentence: str) 
 
 @pytest.mark.parametrize("method", [read_nothing, "acme.v1.Things.Count", None])
 def test_what_is_not_a_method_is_refused_at_construction(method: Any) -> None:
-    """A plain function is refused with the way out, not at the first call (defects 17)."""
+    """A plain function is refused with the way out, not at the first call."""
     with pytest.raises(lro.DeclarationError, match=r"decorate the function with service\.method"):
         OperationsEdge(build().service, starts={PATH: method})
     with pytest.raises(lro.DeclarationError, match=r"decorate the function with service\.method"):

@@ -110,7 +110,9 @@ def test_query_headers_and_body_are_passed_on() -> None:
         ("12", b'{"name": ""}', "404"),
         ("0012", b'{"name": ""}', "404"),
         ("5", b'{"name": ""}', "400"),
-        ("100", b'{"name": ""}', "404"),
+        ("100", b'{"name": ""}', "400"),
+        ("13", b'{"name": ""}', "400"),
+        ("50", b"", "400"),
         ("0", b"{", "404"),
         ("", b"{", "404"),
         (None, b"{", "404"),
@@ -128,7 +130,11 @@ def test_query_headers_and_body_are_passed_on() -> None:
     ],
 )
 def test_content_length(length: str | None, body: bytes, status: str) -> None:
-    """The length is believed as far as the limit and the stream go; junk is refused."""
+    """The body must have that length, up to the limit; junk is refused.
+
+    A body that ends too early would be another request than was meant: an empty one is a start with
+    its defaults.
+    """
     app = OperationsApp(build().service, max_body=100)
     environ = environ_of("POST", "/v1/operations/x:cancel", body, CONTENT_LENGTH=length)
     found, _, shown = serve(app, environ)

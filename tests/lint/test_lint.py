@@ -168,7 +168,7 @@ def test_an_unknown_target_is_refused() -> None:
 
 
 def test_an_unknown_target_is_answered_with_the_nearest_files() -> None:
-    """However many the set has: a few names, in order of likeness (defects 28)."""
+    """However many the set has: a few names, in order of likeness."""
     names = [f"acme/part{number}/v1/part{number}.proto" for number in range(300)]
     files = [proto(BARE, name=name, package=f"p{at}") for at, name in enumerate(names)]
     with pytest.raises(InvalidArgument) as refused:
@@ -179,7 +179,7 @@ def test_an_unknown_target_is_answered_with_the_nearest_files() -> None:
 
 
 def test_an_unqualified_name_is_taken_for_the_one_of_the_nearest_package() -> None:
-    """Not for the first of the alphabet (defects 29)."""
+    """Not for the first of the alphabet."""
     far = [
         proto(name=f"{package}.proto", package=package, messages=["Report"])
         for package in ("aaa.v1", "acme.common", "acme.other.v1", "acme.common.deep.v1")
@@ -192,7 +192,7 @@ def test_an_unqualified_name_is_taken_for_the_one_of_the_nearest_package() -> No
 
 @pytest.mark.parametrize("name", ["BatchDeleteBooks", "DeleteBook"])
 def test_a_delete_of_many_or_one_may_respond_with_empty(name: str) -> None:
-    """By AIP-235 and AIP-135; other batches may not (defects 31)."""
+    """By AIP-235 and AIP-135; other batches may not."""
     declared = [Declared(one, (EMPTY, "M")) for one in (name, "BatchCreateBooks")]
     for method, codes in zip(declared, ([], ["response-type-empty"]), strict=True):
         here = proto(method, imports=["google/protobuf/empty.proto"], messages=["Request", "M"])

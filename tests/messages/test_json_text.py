@@ -238,7 +238,7 @@ def assert_read_alike(data):
 
 @pytest.mark.parametrize("token", [*NUMBERS, *TEXTS], ids=lambda token: ascii(token)[:30])
 def test_a_token_is_read_and_written_alike_by_either_library(token):
-    """The extra ``fast`` changes no result (defects 45)."""
+    """The extra ``fast`` changes no result."""
     for text in (token, f"[{token}]", f'{{"unknown": {token}}}', f" {token} "):
         assert_read_alike(text)
         assert_read_alike(text.encode("utf-8", "surrogatepass"))
@@ -267,7 +267,7 @@ class Data:
     ids=lambda value: got(value)[:30],
 )  # fmt: skip
 def test_a_value_is_written_alike_by_either_library(value):
-    """As the same text, or not at all (defects 45)."""
+    """As the same text, or not at all."""
     for whole in (value, [value], {"a": [1, value]}):
         assert len(set(by_each_library(dumps, whole))) == 1
 

@@ -135,7 +135,7 @@ def test_a_refused_name_gets_the_reason(name: str, says: str) -> None:
 
 @pytest.mark.parametrize("name", [None, 5, {"a": 1}, ["operations/a"], b"operations/a"])
 def test_what_is_no_text_is_refused_as_a_name_and_as_a_parent(name: Any) -> None:
-    """With the words of every other wrong argument, never by a TypeError (defects 2)."""
+    """With the words of every other wrong argument, never by a TypeError."""
     with pytest.raises(InvalidOperationName, match="name: must be a text, got "):
         parse_name(name)
     with pytest.raises(InvalidParent, match="name: must be a text, got "):

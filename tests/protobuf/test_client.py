@@ -42,7 +42,7 @@ def test_a_client_needs_no_registry_for_them() -> None:
 
 
 def test_an_any_without_its_value_in_a_start_is_a_bad_request() -> None:
-    """The reply names the field, whatever the Any is said to hold (defects 12)."""
+    """The reply names the field, whatever the Any is said to hold."""
     with Service(MemoryStore(), InlineExecutor()) as service:
         method = service.method(
             "lrofix.v1.Books.Export", request=METADATA, response=BOOK, metadata=STEP

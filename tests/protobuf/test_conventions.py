@@ -107,7 +107,7 @@ def test_fields_set_by_the_work_are_kept(service):
 
 
 def test_a_cancel_of_what_has_no_metadata_shows_the_flag(service):
-    """In metadata that is made for it, in binary form too (spec §2.6, defects 27)."""
+    """In metadata that is made for it, in binary form too (spec §2.6)."""
     name = service.start("acme.v1.Kept.Keep", KEPT()).name
     service.cancel(name)
     assert seen(service, name).cancel_requested

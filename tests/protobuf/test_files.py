@@ -598,7 +598,7 @@ def works(types, file_set):
 
 @pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS)
 def test_a_set_of_protoc_that_imports_annotations_works(tmp_path, flags):
-    """Files with extensions alone are editions of those that are loaded (defects 14)."""
+    """Files with extensions alone are editions of those that are loaded."""
     file_set = compiled(tmp_path, *flags)
     assert works(TypeRegistry(), file_set.SerializeToString())
     assert works(TypeRegistry(), file_set)

@@ -165,7 +165,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("key", "value"), REFUSED, ids=lambda one: ascii(one)[:60])
 def test_json_that_attrs_classes_refuse_is_refused_at_the_same_path(key, value):
-    """By protobuf classes too, at the root and within other messages (defects 12, 13)."""
+    """By protobuf classes too, at the root and within other messages."""
     for whole in ({key: value}, {"inner": {"byName": {"x": {key: value}}}}):
         refused = read("attrs", whole)
         assert refused[0] == "refused"

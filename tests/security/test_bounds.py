@@ -414,7 +414,7 @@ def test_memory_forgets_the_oldest_request_id() -> None:
 def test_a_page_ends_before_the_operation_that_would_pass_the_bound(
     kind: str, text: str, tmp_path: Path
 ) -> None:
-    """It has one at least, and the walk meets each exactly once (spec §3.4(7), (9); defects 4)."""
+    """It has one at least, and the walk meets each exactly once (spec §3.4(7), (9))."""
     store = MemoryStore() if kind == "memory" else SQLiteStore(tmp_path / "operations.db")
     with service_of(store, page_bytes=20_000) as service:
         names = []
@@ -476,7 +476,7 @@ def test_a_page_over_grpc_can_be_read_by_default_clients(
 def test_large_operations_are_let_go_before_the_next_is_read(
     how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Read messages may take twelve times their text: of a reply, one is held (defects 4)."""
+    """Read messages may take twelve times their text: of a reply, one is held."""
     monkeypatch.setattr("lro.stores._rows.MAX_BYTES", 0)
     read: list[weakref.ref[Record]] = []
 
@@ -607,7 +607,7 @@ def too_large(operation: lro.Operation, setting: str) -> None:
 
 
 def test_a_response_that_is_too_large_ends_its_operation() -> None:
-    """With its sizes and the setting; the next one is not concerned (defects 4)."""
+    """With its sizes and the setting; the next one is not concerned."""
 
     def work(request: WorkRequest) -> WorkResponse:
         return text_of(WorkResponse, 301)
@@ -857,7 +857,7 @@ def test_places_of_one_caller_are_counted_apart() -> None:
 
 
 def test_a_server_stays_small_under_large_replies(tmp_path: Path) -> None:
-    """Forty operations of 1.8 MB in eight lists and batches at once (defects 4)."""
+    """Forty operations of 1.8 MB in eight lists and batches at once."""
     served = Served("sqlite", "text", str(tmp_path / "operations.db"), 40, SIZE)
     try:
         found = together(*[served.walk] * 4, *[served.batch] * 4)

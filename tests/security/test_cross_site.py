@@ -1,4 +1,4 @@
-"""Calls that pages of other sites make (spec §5.9(5), defects 9)."""
+"""Calls that pages of other sites make (spec §5.9(5))."""
 
 from __future__ import annotations
 

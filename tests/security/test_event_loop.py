@@ -1,4 +1,4 @@
-"""No request of at most 1 MB holds the event loop for long (spec §5.9(6), defects 3)."""
+"""No request of at most 1 MB holds the event loop for long (spec §5.9(6))."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks fail closed: what they may give, in each verb, behind each edge (spec §3.1(5), defects 1).
+"""Hooks fail closed: what they may give, in each verb, behind each edge (spec §3.1(5)).
 
 The table below has a cell for each result of a hook, verb, edge, kind of hook and store.
 """

@@ -1,4 +1,4 @@
-"""Each host is stopped under load and begun again: no acknowledged work is lost (defects 8, 21).
+"""Each host is stopped under load and begun again: no acknowledged work is lost.
 
 The hosts are those of the table in docs/how-to/stopping.md, and the files that they need are taken
 from that page.
@@ -55,6 +55,12 @@ class Kind:
     grpc: bool = False
     held_to_their_end: bool = False
     """Whether this host lets waits come to their end, so that they are answered well."""
+    held: int = 2
+    """How many works go on until the test lets them go.
+
+    For Celery one for each process of its worker: if the signal comes while the worker writes a
+    message to a process that is free, Celery 5.7 never ends (the page says what to do about it).
+    """
 
 
 def gunicorn(*options: str, app: str = "wsgi_app") -> tuple[str, ...]:
@@ -95,6 +101,7 @@ KINDS: Final = {
         ("celery", "redis", "uvicorn"),
         ("-m", "uvicorn", "work:asgi_app", "--port", "0"),
         worker=("-m", "celery", "-A", "work", "worker", "-c", "3", "--without-mingle"),
+        held=3,
     ),
 }
 
@@ -170,6 +177,14 @@ def count(folder: Path, log: str, text: str) -> int:
     return file.read_text().count(text) if file.exists() else 0
 
 
+def no_message_is_left() -> bool:
+    """Whether Celery's worker has handled every message of its queue."""
+    import redis
+
+    with redis.Redis.from_url(os.environ[BROKER]) as broker:
+        return broker.llen("celery") == 0 and broker.hlen("unacked") == 0
+
+
 def stop(hosts: Sequence[Host], folder: Path, load: Load | None = None) -> None:
     """Stop them together with SIGTERM, under this load; nothing of them is left."""
     for host in hosts:
@@ -195,9 +210,9 @@ def check_left(hosts: Sequence[Host], folder: Path) -> None:
 def test_sigterm_under_load_loses_nothing(kind: Kind, folder: Path, port: int) -> None:
     """Waiters get 503, the host ends, and the next one ends every operation well."""
     with begun(kind, folder, port, "first.log") as (first, load):
-        held = [load.start(HELD) for _ in range(2)]
+        held = [load.start(HELD) for _ in range(kind.held)]
         for number in range(kind.waits):
-            load.wait(held[number % 2])
+            load.wait(held[number % kind.held])
         until(lambda: count(folder, "calls", "WaitOperation") == kind.waits)
         until(lambda: count(folder, "begun", "\n") == len(held))
         for _ in range(kind.starters):
@@ -217,6 +232,8 @@ def test_sigterm_under_load_loses_nothing(kind: Kind, folder: Path, port: int) -
             if not (answer := again.result(name)).done or "response" not in answer.body
         }
         assert lost == {}, "".join(host.output for host in (*first, *second))
+        if kind.worker:
+            until(no_message_is_left)
         stop(second, folder)
 
 

@@ -81,7 +81,7 @@ def noted(text):
 
 
 def test_nothing_that_was_lost_is_answered(place: Place, clock: ManualClock) -> None:
-    """Another change has the number of a lost one, and the same lease (defects 10)."""
+    """Another change has the number of a lost one, and the same lease."""
     one, two = place.open(), place.open()
     record = held(clock)
     insert(one, record)
@@ -112,7 +112,7 @@ def test_nothing_that_was_lost_is_answered(place: Place, clock: ManualClock) -> 
 
 
 def test_no_change_is_made_of_what_was_lost(place: Place, clock: ManualClock) -> None:
-    """A process that knows a lost version finds the stored one, and changes that (defects 10)."""
+    """A process that knows a lost version finds the stored one, and changes that."""
     one = place.open()
     record = held(clock)
     insert(one, record)

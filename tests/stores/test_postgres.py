@@ -33,7 +33,7 @@ from lro._base.errors import (
 )
 from lro._base.status import Any
 from lro._engine.store_port import Inserted, Renewed
-from lro._filters.prefilter import EVERYTHING, Column, InState, KeyIn, Named, TextContains, all_of
+from lro._filters.prefilter import EVERYTHING, Column, InState, KeyIn, NameIn, TextContains, all_of
 from lro._model.operation import State, claim, report, request_cancel
 from lro._model.page_tokens import Cursor
 from lro.stores._list_queries import ListQuery
@@ -596,7 +596,7 @@ WALKS = {
     "operations_order": EVERYTHING,
     "operations_by_state": all_of([FAILED, TextContains((Column.METADATA,), ("text",))]),
     "operations_by_k1": all_of([FAILED, KeyIn("k1", frozenset({"a"}))]),
-    "operations_pkey": Named(frozenset({"operations/a"})),
+    "operations_pkey": NameIn(frozenset({"operations/a"})),
 }
 
 

@@ -43,6 +43,7 @@ from lro.testing._samples import (
 from tests.service_steps import PATIENCE
 from tests.services.postgres import shared_server, store_maker
 from tests.services.proxy import proxy_to
+from tests.stores.store_verbs import check_complete
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +102,7 @@ def verbs(store, clock):
     """Every verb that asks the server, by name."""
     return {
         "get": lambda: store.get("operations/a"),
+        "find": lambda: store.find(["operations/a"], 1_000_000),
         "request": lambda: store.request("operations/a"),
         "page": lambda: store.page("", None, 9),
         "insert": lambda: insert(store, record_of(clock, "b")),
@@ -115,6 +117,11 @@ def verbs(store, clock):
         "poll_states": lambda: store.poll_states(["operations/a"]),
         "listen": lambda: store.listen(),
     }
+
+
+def test_the_table_has_every_verb():
+    """Also one that is new."""
+    check_complete(verbs(None, None))
 
 
 def kill_backends(plain):
@@ -367,7 +374,7 @@ def test_what_is_not_allowed_is_logged(store, plain, clock, caplog):
     ("sql", "value"), [(b"SELECT %s::text", {"a": 1}), (b"SELECT %s::text::int", "x")]
 )
 def test_a_value_that_cannot_be_bound_is_no_outage(store, sql, value):
-    """What can never work, refused by psycopg or the server, is not tried again (defects 15)."""
+    """What can never work, refused by psycopg or the server, is not tried again."""
     with pytest.raises(InvalidArgument, match="a value cannot be kept by the database"):
         store._resources.connections.rows(sql, (value,))
 

@@ -29,6 +29,7 @@ from lro.testing._samples import (
     together,
 )
 from tests.service_steps import PATIENCE
+from tests.stores.store_verbs import check_complete
 
 
 @pytest.fixture
@@ -67,6 +68,7 @@ def verbs(store, clock):
         "forget": lambda: store.forget("operations/a"),
         "request": lambda: store.request("operations/a"),
         "get": lambda: store.get("operations/a"),
+        "find": lambda: store.find(["operations/a"], 1_000_000),
         "update": lambda: store.update(
             "operations/a", lambda record: record.next_version(caller="x")
         ),
@@ -90,6 +92,11 @@ def errors_of(store, clock):
         else:
             found[verb] = None
     return found
+
+
+def test_the_table_has_every_verb():
+    """Also one that is new."""
+    check_complete(verbs(None, None))
 
 
 # -- versions -------------------------------------------------------------------------------------
@@ -562,7 +569,7 @@ def test_how_errors_are_described():
     [(({"a": 1},), "'dict' is not supported"), ((), "number of bindings")],
 )
 def test_a_value_that_cannot_be_bound_is_no_outage(path, values, says):
-    """What can never work is not tried again (defects 15)."""
+    """What can never work is not tried again."""
     with closing(SQLiteStore(path)) as store:
         with pytest.raises(InvalidArgument, match=says):
             store._file.rows("SELECT ?", values)

@@ -73,7 +73,7 @@ def locked(postgres, statement, *values):  # noqa: F811
 
 
 def test_the_write_lock_of_a_file_costs_no_living_work(tmp_path, make_service, clock):
-    """Of SQLite, for two leases; the first who looks after it had nothing to write (defects 6)."""
+    """Of SQLite, for two leases; the first who looks after it had nothing to write."""
     path = tmp_path / "operations.db"
     worker, names = service_on(
         make_service, SQLiteStore(path, clock=clock, busy_seconds=0.01), count=3
@@ -195,7 +195,7 @@ def test_a_failure_while_a_locked_row_is_waited_for_is_raised(places, postgres, 
 
 
 def test_a_report_prolongs_a_lease_that_is_not_renewed(places, clock):
-    """In the statement that writes it, if less than half of it is left (defects 5)."""
+    """In the statement that writes it, if less than half of it is left."""
     store = places()
     record = held(clock, seconds=15)
     store.insert(record, REQUEST, None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import assert_type
 
 import lro
+import lro_client
 from lro_client import (
     AsyncClient,
     AsyncHttpTransport,
@@ -140,3 +141,9 @@ def policies() -> None:
     Polling(wait=lambda state: float(state.attempt_number))
     Retry(codes=frozenset({lro.Code.ABORTED}), wait=wait_exponential())
     Polling(wait=5)  # type: ignore[arg-type]
+
+
+def misspelt() -> None:
+    """Names are loaded late, and a name that does not exist is reported all the same."""
+    lro_client.PollTimeuot  # type: ignore[attr-defined]  # noqa: B018 - the name is the test
+    lro.Servce  # type: ignore[attr-defined]  # noqa: B018 - the name is the test

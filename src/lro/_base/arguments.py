@@ -1,6 +1,6 @@
 """What an application passes in: checks of its arguments, and calls of its functions.
 
-A wrong option does its harm much later, far from the line with the mistake. So each public
+A wrong option fails much later, far from the line with the mistake. So each public
 constructor checks the type and the bounds of its arguments, and raises one sentence. What a
 function of the application raises ends its own call, and no server.
 """
@@ -21,7 +21,7 @@ LONGEST: Final = timedelta(days=36_500)
 
 
 def check(name: str, value: object, wanted: str, *, fine: bool) -> None:
-    """Do nothing if the argument of this name is ``fine``.
+    """Check an argument by its name: it must be ``fine``.
 
     Raises:
         DeclarationError: It is not; the sentence says what is ``wanted`` and what was given.
@@ -31,7 +31,7 @@ def check(name: str, value: object, wanted: str, *, fine: bool) -> None:
 
 
 def check_instance(name: str, value: object, cls: type | tuple[type, ...], wanted: str) -> None:
-    """Do nothing for an instance of ``cls``, a class or several, called ``wanted`` in the sentence.
+    """Check that a value is an instance of ``cls``, a class or several; errors call it ``wanted``.
 
     Raises:
         DeclarationError: It is of another type.
@@ -40,7 +40,7 @@ def check_instance(name: str, value: object, cls: type | tuple[type, ...], wante
 
 
 def check_class(name: str, value: object, wanted: str = "a class") -> None:
-    """Do nothing for a class.
+    """Check that a value is a class.
 
     Raises:
         DeclarationError: It is not a class but, for instance, an instance of one.
@@ -49,7 +49,7 @@ def check_class(name: str, value: object, wanted: str = "a class") -> None:
 
 
 def check_flag(name: str, value: object) -> None:
-    """Do nothing for a bool.
+    """Check that a value is a bool.
 
     Raises:
         DeclarationError: It is of another type.
@@ -58,7 +58,7 @@ def check_flag(name: str, value: object) -> None:
 
 
 def check_text(name: str, value: object, *, empty: bool = True) -> None:
-    """Do nothing for a str, which may be ``empty``.
+    """Check that a value is a str; ``empty`` says whether it may be empty.
 
     Raises:
         DeclarationError: It is of another type, or empty although it must not be.
@@ -68,12 +68,12 @@ def check_text(name: str, value: object, *, empty: bool = True) -> None:
 
 
 def check_texts(name: str, value: object) -> None:
-    """Do nothing for a tuple, list, set or other collection of str. A single str is refused.
+    """Check that a value is a tuple, list, set or other collection of str, not a single str.
 
     An iterator is refused too: the check would empty it.
 
     Raises:
-        DeclarationError: It is none.
+        DeclarationError: It is not.
     """
     fine = (
         isinstance(value, Collection)
@@ -84,7 +84,7 @@ def check_texts(name: str, value: object) -> None:
 
 
 def check_count(name: str, value: object, *, least: int = 1, most: int | None = None) -> None:
-    """Do nothing for a whole number from ``least`` to ``most``.
+    """Check that a value is a whole number from ``least`` to ``most``.
 
     Raises:
         DeclarationError: It is not an int (or a bool), or out of its bounds.
@@ -95,7 +95,7 @@ def check_count(name: str, value: object, *, least: int = 1, most: int | None = 
 
 
 def check_seconds(name: str, value: object, *, zero: bool = False, most: float = math.inf) -> None:
-    """Do nothing for a finite number of seconds above zero (or zero, if so), up to ``most``.
+    """Check a number of seconds: finite, above zero (or zero if ``zero``), at most ``most``.
 
     Raises:
         DeclarationError: It is not a number, or out of its bounds.
@@ -113,7 +113,7 @@ def check_seconds(name: str, value: object, *, zero: bool = False, most: float =
 def check_span(
     name: str, value: object, *, zero: bool = False, least: timedelta = timedelta()
 ) -> None:
-    """Do nothing for a timedelta above zero (or zero, if so), from ``least`` to a hundred years.
+    """Check a timedelta: above zero (or zero if ``zero``), from ``least`` to a hundred years.
 
     Raises:
         DeclarationError: It is not a timedelta, or too long to be added to a time.
@@ -126,7 +126,7 @@ def check_span(
 
 
 def check_function(name: str, value: object) -> None:
-    """Do nothing for what can be called.
+    """Check that a value can be called.
 
     Raises:
         DeclarationError: It cannot.
@@ -135,7 +135,7 @@ def check_function(name: str, value: object) -> None:
 
 
 def check_takes(name: str, value: object, count: int, wanted: str) -> None:
-    """Do nothing for what can be called with this number of arguments, as far as Python knows.
+    """Check that a value can be called with this number of arguments, as far as Python knows.
 
     Raises:
         DeclarationError: It cannot; the error says what is ``wanted``.
@@ -152,7 +152,7 @@ def check_takes(name: str, value: object, count: int, wanted: str) -> None:
 
 
 def check_plain_function(name: str, value: object) -> None:
-    """Do nothing for a function that is called for its result, not awaited.
+    """Check that a value is a function that is called for its result, not awaited.
 
     Raises:
         DeclarationError: It cannot be called, or it is a coroutine function.

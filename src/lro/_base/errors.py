@@ -206,7 +206,7 @@ class NotApplied(LroError):
 
 
 class LeaseLost(LroError):
-    """A worker wrote with an attempt that is no longer the running one (design: fencing)."""
+    """A worker wrote with an attempt that is no longer the running one."""
 
     code = Code.ABORTED
     reason = "LEASE_LOST"
@@ -324,7 +324,7 @@ class DeadlineExceeded(Described):
 
 
 class Cancelled(Described):
-    """The work was asked to stop. Raised inside a method by ``job.report()`` and its like."""
+    """The work was asked to stop. Raised inside a method by the calls of ``job``."""
 
     code = Code.CANCELLED
     reason = "CANCELLED"

@@ -35,7 +35,7 @@ from lro._base.errors import (
     got,
 )
 from lro._engine.store_port import Store
-from lro._model.operation import Record
+from lro._model.operation import Operation, Record, parse_name
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -116,7 +116,7 @@ class Hook:
             return None, exc if passes(exc) else failed(self.name, exc)
 
     def check_plain(self, where: str) -> None:
-        """Do nothing for a plain function.
+        """Check that a hook is a plain function.
 
         Raises:
             DeclarationError: It is a coroutine function, which ``where`` has no event loop for.
@@ -150,7 +150,7 @@ def ask_caller(hook: Hook, headers: Mapping[str, str]) -> Flow[str]:
 
 
 def ask_permission(hook: Hook, caller: str, verb: str, name: str) -> Flow[None]:
-    """Do nothing if ``authorize`` allows it: it returns None or True.
+    """Ask ``authorize``, which allows the call by returning None or True.
 
     Raises:
         PermissionDenied: It returns False.
@@ -164,7 +164,7 @@ def ask_permission(hook: Hook, caller: str, verb: str, name: str) -> Flow[None]:
 
 
 def ask_validity(validate: Callable[[Any], object], request: object) -> None:
-    """Do nothing if ``validate`` accepts this request: it returns None or True.
+    """Ask ``validate``, which accepts the request by returning None or True.
 
     Raises:
         InvalidArgument: It returns False, or raises a ValueError, whose text the caller gets.
@@ -218,9 +218,10 @@ def run(flow: Flow[R]) -> R:
     Raises:
         HookFailed: It asks a coroutine function, which nothing here can await.
     """
-    question, found = _resume(flow, None, None)
-    if question is None:
-        result: R = found
+    try:
+        question = flow.send(None)
+    except StopIteration as end:
+        result: R = end.value
         return result
     flow.close()
     text = "is a coroutine function, which only an event loop can await: use Service.on_loop"
@@ -297,7 +298,7 @@ class Authorize(Protocol):
 
 
 @attrs.frozen
-class Seen:
+class VisibleRecords:
     """The records, by name, that a caller can see; and the names that were not looked at."""
 
     records: Mapping[str, Record]
@@ -329,7 +330,7 @@ class Access:
         """Whether an operation is read without asking or awaiting anything."""
 
     def check_plain(self, where: str) -> None:
-        """Do nothing if ``where``, which has no event loop, can ask ``authorize``.
+        """Check that ``where``, which has no event loop, can ask ``authorize``.
 
         Raises:
             DeclarationError: It is a coroutine function.
@@ -338,7 +339,7 @@ class Access:
             self._hook.check_plain(where)
 
     def check_named(self, where: str, authenticate: object) -> None:
-        """Do nothing for an edge that gives callers names, or of a service that asks for none.
+        """Check that an edge gives callers names if the service goes by them.
 
         An ``authorize`` that is asked about callers without a name is only warned of in the log:
         it may go by the verb alone, or by a context variable that a middleware has set.
@@ -356,7 +357,7 @@ class Access:
             log.warning("%s has no authenticate: authorize gets no names of callers", where)
 
     def require(self, verb: str) -> None:
-        """Do nothing for a verb that is offered.
+        """Check that the service offers a verb.
 
         Raises:
             MethodNotSupported: It is switched off (spec §3.9).
@@ -364,17 +365,16 @@ class Access:
         if verb not in self._verbs:
             raise MethodNotSupported(verb)
 
-    def permit(self, caller: str, verb: str, name: str) -> Flow[None]:
-        """Do nothing if ``authorize`` allows this, which may raise what it likes.
+    def permit(self, caller: str, verb: str, name: str) -> Iterable[Question]:
+        """Ask ``authorize`` whether it allows this; without a hook there is nothing to ask.
 
         Raises:
             PermissionDenied, HookFailed: As for :func:`ask_permission`.
         """
-        if self._hook is not None:
-            yield from ask_permission(self._hook, caller, verb, name)
+        return () if self._hook is None else ask_permission(self._hook, caller, verb, name)
 
     def permit_each(self, caller: str, verb: str, names: Sequence[str]) -> Flow[None]:
-        """Do nothing if ``authorize`` allows this for each of these names.
+        """Ask ``authorize`` about each of these names.
 
         Raises:
             NameRefused: One of them is refused; the error says which.
@@ -389,6 +389,16 @@ class Access:
         else:
             yield from asking
 
+    def read(self, name: str, caller: str) -> Operation:
+        """Return an operation that this caller can see, without asking ``authorize``.
+
+        Raises:
+            InvalidOperationName: The name is malformed.
+            OperationNotFound: As for :meth:`visible`.
+        """
+        parse_name(name)
+        return self.visible(name, caller).operation
+
     def visible(self, name: str, caller: str) -> Record:
         """Return the record of an operation that this caller can see.
 
@@ -401,7 +411,7 @@ class Access:
             raise OperationNotFound(name)
         return record
 
-    def seen(self, names: Sequence[str], caller: str, max_bytes: int) -> Seen:
+    def seen(self, names: Sequence[str], caller: str, max_bytes: int) -> VisibleRecords:
         """Read those of these records that this caller can see, in one call of the store.
 
         They have at most ``max_bytes`` together, or it is only one: the rest is left.
@@ -413,7 +423,7 @@ class Access:
             for record in found.records
             if record.visible(now) and (not self._owner_only or record.caller == caller)
         }
-        return Seen(records, found.rest)
+        return VisibleRecords(records, found.rest)
 
 
 def _ask_each(hook: Hook, caller: str, verb: str, names: Sequence[str]) -> Flow[None]:

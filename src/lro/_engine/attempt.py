@@ -138,7 +138,7 @@ class Attempt:
         return self._held if self._control is None else None
 
     def await_start(self, seconds: float) -> None:
-        """Wait, at most so many seconds, until its start call is over, or the work has begun."""
+        """Wait at most ``seconds`` until its start call is over, or the work has begun."""
         with self._deciding:
             if self._started or self._start_over:
                 return
@@ -160,7 +160,11 @@ class Attempt:
             return self.revoked
 
     def cancel(self) -> None:
-        """Let a request to cancel reach the function once, if it runs: it may be tidying up."""
+        """Pass a stored request to cancel on to the function, if it runs.
+
+        The function is asked once: the same request is found again by each renewal of the lease
+        and each look at the store, and a function that is tidying up must not be interrupted.
+        """
         self._cancel_asked = True
         control = self._control
         if control is None or control.cancel_requested:
@@ -463,7 +467,7 @@ class Attempt:
         """End the operation, with its final metadata, in one step (spec §2.2).
 
         What cannot be encoded, or kept by the store, ends that operation with INTERNAL, and
-        nothing else (design §5).
+        nothing else.
 
         Raises:
             NotApplied, OperationNotFound: It is over, or was deleted.

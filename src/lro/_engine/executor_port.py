@@ -14,7 +14,7 @@ RemoteCall: TypeAlias = Callable[[MethodSpec, object, JobControl], object]
 """Calls a method's function elsewhere, with its request and the control of its job.
 
 It returns what the function returns; the response may come packed. It raises what the function
-raises, :class:`lro._engine.job.Ended` if the operation has ended with a status, or
+raises, :class:`lro._engine.job.AttemptEnded` if the operation has ended with a status, or
 :class:`lro._engine.job.WorkerDied` if the other process is gone.
 """
 

@@ -335,7 +335,7 @@ class Limits:
         return packed
 
     def check_result(self, result: Any | Status | None) -> None:
-        """Do nothing for a result that is small enough.
+        """Check that a result is small enough.
 
         Raises:
             MessageTooLarge: It is not.

@@ -78,9 +78,9 @@ _BATCH: Final = 200
 """The most records that are read at once: they may be large."""
 _SLACK: Final = 10
 _LOOKS: Final = 4
-"""A look may read this part of a page's bytes, however full the page is."""
+"""One read may take a page's bytes divided by this, however full the page is."""
 _MOST: Final = 10_000
-"""The most that a store is to look at, which are soon 10 MB, and may be more."""
+"""Maximum number of records that a store examines in one read: often 10 MB, and maybe more."""
 _SHORT_SECONDS: Final = 0.05
 """A look that took less, and found little, may be followed by a longer one."""
 

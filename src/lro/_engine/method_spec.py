@@ -290,7 +290,7 @@ class MethodSpec:
         return self.indexes.mark(record)
 
     def pack_response(self, returned: object) -> Any:
-        """What the function returned, packed, unless it is; None is fine if the response is Empty.
+        """The function's response, packed if it is not yet; None is allowed if its class is Empty.
 
         Raises:
             EncodingError: It is of another class, or cannot be encoded.

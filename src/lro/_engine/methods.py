@@ -360,7 +360,7 @@ class Methods:
         return self.specs[full_name]
 
     def check_own(self, spec: MethodSpec) -> None:
-        """Do nothing for a method of this service.
+        """Check that a method is one of this service.
 
         Raises:
             DeclarationError: Another service declares it, maybe under the same name.

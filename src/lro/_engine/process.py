@@ -84,7 +84,7 @@ _open: Final[weakref.WeakSet[Closing]] = weakref.WeakSet()
 
 
 def close_at_exit(one: Closing) -> None:
-    """Have this closed when the interpreter ends, unless it is collected before."""
+    """Close this object when the interpreter ends, unless it is collected before."""
     _open.add(one)
     # Registered again with each: what is registered last is called first, and so comes before the
     # exit functions of all that an open service uses, such as those of its executor's module.
@@ -93,7 +93,7 @@ def close_at_exit(one: Closing) -> None:
 
 
 def no_longer_open(one: Closing) -> None:
-    """Do nothing about this when the interpreter ends."""
+    """Forget this object: it is closed, or need not be closed."""
     _open.discard(one)
 
 
@@ -133,10 +133,10 @@ class StopSignals:
         self._thread: threading.Thread | None = None
 
     def end_waits_of(self, one: Waited) -> None:
-        """From now on end its waits at a signal, if a server in this process handles SIGTERM.
+        """End its waits at a signal from now on, if a server in this process handles SIGTERM.
 
-        Only the main thread can put a handler in place: in another one this does nothing. Servers
-        install theirs when they begin, so it is to be called thereafter, as often as one likes.
+        Only the main thread can install a handler: in other threads this does nothing. Servers
+        install their handlers when they start, so call this after that, as often as you like.
         """
         if threading.current_thread() is not threading.main_thread():
             return

@@ -255,7 +255,7 @@ class Service:
         return Method(spec, self._starter)
 
     def check_own(self, method: Method[Any, Any, Any]) -> None:
-        """Do nothing for a method of this service; edges check the methods that they start.
+        """Check that a method is one of this service; edges check the methods that they start.
 
         Raises:
             DeclarationError: Another service declares it, maybe under the same name: calls would
@@ -506,7 +506,7 @@ class Service:
         return await on_loop(flow_of(verb)(*args, **kwargs), blocks=True)
 
     def require(self, verb: str) -> None:
-        """Do nothing for a verb that is offered.
+        """Check that the service offers a verb.
 
         Raises:
             MethodNotSupported: It is switched off (spec §3.9).

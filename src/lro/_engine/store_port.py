@@ -168,7 +168,7 @@ class Store(Protocol):
         ...
 
     def poll_states(self, names: Collection[str]) -> StateSummary:
-        """What has become of these operations, in one look however many they are."""
+        """Read which of these operations have ended or are asked to cancel, in one read."""
         ...
 
     def now(self) -> datetime:

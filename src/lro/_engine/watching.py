@@ -17,7 +17,7 @@ import attrs
 
 from lro._base.errors import LroError, ResourceExhausted, Unavailable
 from lro._base.status import Any
-from lro._engine.access import Seen
+from lro._engine.access import VisibleRecords
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS, ChangeListener
 from lro._engine.limits import ByteBudget, HeldCall, ReplyReservation
 from lro._engine.runtime import RecordUpdater, stopping
@@ -42,8 +42,8 @@ _RETRY_SECONDS: Final = 0.5
 
 T = TypeVar("T")
 
-See: TypeAlias = Callable[[Sequence[str], int], Seen]
-"""Reads the records of these names that a caller can see, up to so many bytes."""
+See: TypeAlias = Callable[[Sequence[str], int], VisibleRecords]
+"""Reads the records of these names that a caller can see, at most this number of bytes."""
 
 
 @attrs.frozen

@@ -36,7 +36,7 @@ class Overseer(Protocol):
     """What looks after the work of a process: see ``Background``."""
 
     def new_work(self) -> None:
-        """See to it that leases are renewed, and requests to cancel arrive."""
+        """Begin to renew leases and to receive requests to cancel."""
         ...
 
     def request_orphan_scan(self) -> None:
@@ -207,7 +207,7 @@ class Workers:
         attempt = self._attempts.get(name)
         if attempt is None:
             return
-        # The caller and the thread that listens may both come: the second waits for the end.
+        # The caller, the listener and the renewal may come at once: each waits until this is done.
         with attempt.cancelling:
             if self.runtime.executor.withdraw(name):
                 attempt.end_not_started()
@@ -236,7 +236,7 @@ class Workers:
             self._not_started.remove(record)
 
     def stop(self, drain: timedelta) -> None:
-        """Start nothing more; give running work time to end; hand the rest back (design §5)."""
+        """Start nothing more; give running work time to end; hand the rest back."""
         # A store that is away is not asked once for each: what it does not hear of is taken over
         # when the leases run out.
         there, over = True, False
@@ -270,7 +270,7 @@ class Workers:
                 log.info("stopped: operations handed back: %d of %d", back, len(attempts))
 
     def stored(self, record: Record) -> None:
-        """Have leases renewed if this record, which may have waited for a lock, was late."""
+        """Renew the leases soon if this record was stored late, for instance after a lock."""
         until = record.lease_until
         if until is None or record.owner != self.owner:
             return

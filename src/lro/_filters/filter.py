@@ -15,9 +15,9 @@ from lro._filters.operands import route
 from lro._filters.parse import (
     KEYWORDS,
     And,
-    Call,
     Comparison,
-    Group,
+    Composite,
+    Function,
     Member,
     Not,
     Op,
@@ -285,7 +285,7 @@ def _below(places: Iterable[Place], through_repeated: bool) -> Iterator[str]:
             yield from (field.name for field in place.shape.fields)
 
 
-def _alone(what: Member | Call) -> Plan:
+def _alone(what: Member | Function) -> Plan:
     if isinstance(what, Member):
         return Contains(Pattern.of(_literal(what)).for_search())
     source = _function(what)
@@ -294,11 +294,11 @@ def _alone(what: Member | Call) -> Plan:
     return _test(source, Op.EQUAL, Member((Part("true"),)))
 
 
-def _compared(accept: Accept, right: Member | Call | Group, op_position: int) -> Plan:
+def _compared(accept: Accept, right: Member | Function | Composite, op_position: int) -> Plan:
     match right:
         case Member():
             return accept(attrs.evolve(_literal(right), op_position=op_position))
-        case Group(tree):
+        case Composite(tree):
             return _distributed(accept, tree, op_position)
         case _:
             raise refusal(
@@ -329,8 +329,8 @@ def _literal(member: Member) -> Member:
     return member
 
 
-def _accept(left: Member | Call, op: Op, op_position: int, registered: Registered) -> Accept:
-    if isinstance(left, Call):
+def _accept(left: Member | Function, op: Op, op_position: int, registered: Registered) -> Accept:
+    if isinstance(left, Function):
         source = _function(left)
         return lambda literal: _test(source, op, literal)
     first, *rest = left.parts
@@ -351,7 +351,7 @@ def _test(source: Source, op: Op, literal: Member) -> Plan:
     return RecordTest(source, route(_PLACES[source], op, literal))
 
 
-def _function(call: Call) -> Source:
+def _function(call: Function) -> Source:
     if call.name in KEYWORDS:
         raise refusal(f"expected white space between {call.name} and '('", call.position)
     if call.name not in _TAKEN:

@@ -34,7 +34,7 @@ from lro._filters.prefilter import (
     InState,
     KeyIn,
     Measures,
-    Named,
+    NameIn,
     Span,
     Test,
     TextContains,
@@ -144,7 +144,7 @@ def _asked(op: Op, operand: object) -> Test:
 
 
 def _named(op: Op, operand: object) -> Test:
-    return Named(frozenset({str(operand)})) if op in _EQUAL else EVERYTHING
+    return NameIn(frozenset({str(operand)})) if op in _EQUAL else EVERYTHING
 
 
 def _created(op: Op, operand: object) -> Test:

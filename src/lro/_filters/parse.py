@@ -83,16 +83,16 @@ class Member:
 
 
 @attrs.frozen
-class Call:
+class Function:
     """A function call; ``name`` may be dotted."""
 
     name: str
-    args: tuple[Member | Call | Group, ...]
+    args: tuple[Member | Function | Composite, ...]
     position: int = attrs.field(default=0, eq=False)
 
 
 @attrs.frozen
-class Group:
+class Composite:
     """A group that stands as an argument (spec §7.13). Other groups leave no trace."""
 
     tree: Tree
@@ -103,16 +103,16 @@ class Group:
 class Search:
     """A test without operator: a bare literal (spec §7.6) or a function standing alone."""
 
-    what: Member | Call
+    what: Member | Function
 
 
 @attrs.frozen
 class Comparison:
     """``left op right``; ``op_position`` is where the operator stands."""
 
-    left: Member | Call
+    left: Member | Function
     op: Op
-    right: Member | Call | Group
+    right: Member | Function | Composite
     op_position: int = attrs.field(default=0, eq=False)
 
     @property
@@ -215,7 +215,7 @@ class TokenKind(enum.Enum):
 
 
 @attrs.frozen(kw_only=True)
-class Token:
+class FilterToken:
     """One token.
 
     ``text`` is the text as written; of a string, what it says once unescaped. ``stars`` are the
@@ -256,19 +256,19 @@ _NEVER: Final = frozenset(
 """What stands nowhere in a filter: control characters, and halves of surrogate pairs."""
 
 
-def word(text: str, position: int) -> Token:
+def word(text: str, position: int) -> FilterToken:
     """A word: all its stars are wildcards."""
     stars = tuple(index for index, char in enumerate(text) if char == "*")
-    return Token(kind=TokenKind.WORD, text=text, position=position, stars=stars)
+    return FilterToken(kind=TokenKind.WORD, text=text, position=position, stars=stars)
 
 
-def tokens(text: str) -> list[Token]:
+def tokens(text: str) -> list[FilterToken]:
     """All tokens of a filter, the last one END.
 
     Raises:
         InvalidFilter: A character that cannot stand where it stands, or a broken string.
     """
-    found: list[Token] = []
+    found: list[FilterToken] = []
     at = 0
     while at < len(text):
         if text[at] in "\"'":
@@ -276,12 +276,12 @@ def tokens(text: str) -> list[Token]:
         elif match := _TOKEN.match(text, at):
             name, piece = match.lastgroup or "", match.group()
             kind = TokenKind[name]
-            plain = Token(kind=kind, text=piece, position=at)
+            plain = FilterToken(kind=kind, text=piece, position=at)
             token, at = (word(piece, at) if kind is TokenKind.WORD else plain), match.end()
         else:
             raise refusal(_stray(text[at]), at)
         found.append(token)
-    return [*found, Token(kind=TokenKind.END, text="", position=len(text))]
+    return [*found, FilterToken(kind=TokenKind.END, text="", position=len(text))]
 
 
 def _stray(char: str) -> str:
@@ -292,7 +292,7 @@ def _stray(char: str) -> str:
     return f"expected a token, found the character {shown(char)}"
 
 
-def _string(text: str, start: int) -> tuple[Token, int]:
+def _string(text: str, start: int) -> tuple[FilterToken, int]:
     quote = text[start]
     chars: list[str] = []  # one code point each, so that its length is the position of the next
     stars: list[int] = []
@@ -312,7 +312,7 @@ def _string(text: str, start: int) -> tuple[Token, int]:
         description = f"expected {quote} to end the string that begins here"
         raise refusal(f"{description}, found the end of the filter", start)
     content = "".join(chars)
-    token = Token(kind=TokenKind.STRING, text=content, position=start, stars=tuple(stars))
+    token = FilterToken(kind=TokenKind.STRING, text=content, position=start, stars=tuple(stars))
     return token, at + 1
 
 
@@ -368,17 +368,17 @@ def parse(text: str) -> Tree | None:
 class _Parser:
     """Recursive descent; its depth is bounded, because only parentheses make it recur."""
 
-    tokens: list[Token]
+    tokens: list[FilterToken]
     at: int = 0
     depth: int = 0
     units: int = 0
 
     @property
-    def here(self) -> Token:
+    def here(self) -> FilterToken:
         return self.tokens[self.at]
 
     @property
-    def next(self) -> Token:
+    def next(self) -> FilterToken:
         return self.tokens[self.at + 1]  # asked only where the end has not been reached
 
     def skip_space(self) -> None:
@@ -511,13 +511,13 @@ class _Parser:
             description = f"comparisons cannot be chained, {why}; found {shown(token.text)}"
             raise refusal(description, token.position)
 
-    def argument(self, expected: str) -> Member | Call | Group:
+    def argument(self, expected: str) -> Member | Function | Composite:
         if self.here.kind is TokenKind.OPEN:
             position = self.here.position
-            return Group(self.group(), position)
+            return Composite(self.group(), position)
         return self.operand(expected)
 
-    def operand(self, expected: str) -> Member | Call:
+    def operand(self, expected: str) -> Member | Function:
         start = self.here
         parts = [self.part(expected)]
         while self.here.kind is TokenKind.DOT:
@@ -537,7 +537,7 @@ class _Parser:
         self.at += 1
         return Part(token.text, token.kind is TokenKind.STRING, token.stars, token.position)
 
-    def call(self, parts: list[Part]) -> Call:
+    def call(self, parts: list[Part]) -> Function:
         for part in parts:
             if part.quoted or not _IDENTIFIER.fullmatch(part.text):
                 description = (
@@ -545,7 +545,7 @@ class _Parser:
                 )
                 raise refusal(description, part.position)
         opened = self.enter()
-        args: list[Member | Call | Group] = []
+        args: list[Member | Function | Composite] = []
         if self.here.kind is not TokenKind.CLOSE:
             args.append(self.argument("expected an argument or ')'"))
             self.skip_space()
@@ -555,4 +555,4 @@ class _Parser:
             args.append(self.argument("expected an argument after ','"))
             self.skip_space()
         self.leave(opened)
-        return Call(".".join(part.text for part in parts), tuple(args), parts[0].position)
+        return Function(".".join(part.text for part in parts), tuple(args), parts[0].position)

@@ -89,7 +89,7 @@ class AnyOf:
 
 
 @attrs.frozen
-class Named:
+class NameIn:
     """The name is one of these."""
 
     names: frozenset[str]
@@ -158,7 +158,7 @@ class Measures:
 
 
 Test: TypeAlias = (
-    AllOf | AnyOf | Named | InState | Created | Ended | Asked | KeyIn | TextContains | Measures
+    AllOf | AnyOf | NameIn | InState | Created | Ended | Asked | KeyIn | TextContains | Measures
 )
 
 EVERYTHING: Final = AllOf(())
@@ -231,7 +231,7 @@ def bounds_of(test: Test) -> Bounds:
             return functools.reduce(Bounds.both, map(bounds_of, items), Bounds())
         case AnyOf(items):
             return functools.reduce(Bounds.either, map(bounds_of, items), _NOWHERE)
-        case Named(names):
+        case NameIn(names):
             return Bounds(names=names)
         case InState(states):
             return Bounds(states=states)

@@ -78,7 +78,7 @@ def single_literal(text: str) -> float:
 
 
 def duration(text: str) -> int | None:
-    """The nanoseconds of a duration's JSON form, or None if it is none (spec §1.11)."""
+    """The nanoseconds of a duration's JSON form; None for any other text (spec §1.11)."""
     try:
         return _nanoseconds(parse_duration(text))
     except InvalidArgument:
@@ -191,7 +191,7 @@ class ValueType(enum.Enum):
 
     @property
     def ordered(self) -> bool:
-        """True if ``<`` and its like can be asked."""
+        """True if ``<``, ``<=``, ``>`` and ``>=`` can be asked."""
         return self in _ORDERED
 
     @property

@@ -144,83 +144,86 @@ def get_operation(
     service: Service, name: str, caller: str
 ) -> Generator[CallFunction, Any, Operation]:
     """Steps that give an operation as it is now; none where nothing blocks and nothing is asked."""
-    if service.access.immediate:
-        return service.get(name, caller=caller)
+    if service.access.immediate:  # servers are asked this most: it takes the short way
+        service.start_maintenance()
+        return service.access.read(name, caller)
     flow = flow_of(service.get)(name, caller=caller)
     operation: Operation = yield CallFunction(flow, service.access.reads_block)
     return operation
 
 
+Hold: TypeAlias = Callable[[Awaitable[Operation]], Awaitable[object]]
+"""Awaits a wait, or gives it up."""
+
+
 def drive(exchange: Steps[R], service: Service) -> R:
     """Obey an exchange in this thread."""
+    try:
+        step = next(exchange)
+        while True:
+            try:
+                result = _act_here(step, service)
+            except Exception as exc:
+                step = exchange.throw(exc)
+            else:
+                step = exchange.send(result)
+    except StopIteration as end:
+        reply: R = end.value
+        return reply
 
-    def act(step: Step) -> object:
-        if isinstance(step, CallFunction):
-            if step.many:
-                context = contextvars.copy_context()
-                return service.replies.threads.submit(context.run, run, step.flow).result()
-            return run(step.flow)
-        if isinstance(step, Reserve):
-            return service.replies.take(step.least, step.most)
-        if isinstance(step, Watch):
-            raise StreamsNotSupported("WatchOperations")
-        service.end_waits_at_signals()
-        return service.wait(
+
+def _act_here(step: Step, service: Service) -> object:
+    if isinstance(step, CallFunction):
+        if step.many:
+            context = contextvars.copy_context()
+            return service.replies.threads.submit(context.run, run, step.flow).result()
+        return run(step.flow)
+    if isinstance(step, Reserve):
+        return service.replies.take(step.least, step.most)
+    if isinstance(step, Watch):
+        raise StreamsNotSupported("WatchOperations")
+    service.end_waits_at_signals()
+    return service.wait(
+        step.request.name,
+        step.request.timeout,
+        deadline_seconds=step.deadline_seconds,
+        caller=step.caller,
+    )
+
+
+async def adrive(exchange: Steps[R], service: Service, hold: Hold) -> R:
+    """Obey an exchange on the running event loop."""
+    try:
+        step = next(exchange)
+        while True:
+            try:
+                result = await _act(step, service, hold)
+            except Exception as exc:
+                step = exchange.throw(exc)
+            else:
+                step = exchange.send(result)
+    except StopIteration as end:
+        reply: R = end.value
+        return reply
+
+
+async def _act(step: Step, service: Service, hold: Hold) -> object:
+    if isinstance(step, CallFunction):
+        threads = service.replies.threads if step.many else None
+        return await on_loop(step.flow, blocks=step.blocks, threads=threads)
+    if isinstance(step, Reserve):
+        return await service.replies.atake(step.least, step.most)
+    service.end_waits_at_signals()
+    if isinstance(step, Watch):
+        return await service.watch(step.names, caller=step.caller)
+    return await hold(
+        service.wait_async(
             step.request.name,
             step.request.timeout,
             deadline_seconds=step.deadline_seconds,
             caller=step.caller,
         )
-
-    try:
-        step = next(exchange)
-        while True:
-            try:
-                result = act(step)
-            except Exception as exc:
-                step = exchange.throw(exc)
-            else:
-                step = exchange.send(result)
-    except StopIteration as end:
-        reply: R = end.value
-        return reply
-
-
-async def adrive(
-    exchange: Steps[R], service: Service, hold: Callable[[Awaitable[Operation]], Awaitable[object]]
-) -> R:
-    """Obey an exchange on the running event loop; ``hold`` awaits a wait, or gives it up."""
-
-    async def act(step: Step) -> object:
-        if isinstance(step, CallFunction):
-            threads = service.replies.threads if step.many else None
-            return await on_loop(step.flow, blocks=step.blocks, threads=threads)
-        if isinstance(step, Reserve):
-            return await service.replies.atake(step.least, step.most)
-        service.end_waits_at_signals()
-        if isinstance(step, Watch):
-            return await service.watch(step.names, caller=step.caller)
-        return await hold(
-            service.wait_async(
-                step.request.name,
-                step.request.timeout,
-                deadline_seconds=step.deadline_seconds,
-                caller=step.caller,
-            )
-        )
-
-    try:
-        step = next(exchange)
-        while True:
-            try:
-                result = await act(step)
-            except Exception as exc:
-                step = exchange.throw(exc)
-            else:
-                step = exchange.send(result)
-    except StopIteration as end:
-        reply: R = end.value
-        return reply
+    )
 
 
 Req = TypeVar("Req")
@@ -270,6 +273,8 @@ class StartHandler(Generic[Req]):
         self._parent = start.parent if start else None
         self._metadata = start.metadata if start else None
         self._raw = start.raw if start else None
+        self.reads_query = self._parent is not None
+        """Whether a function of the application may read the query, which then has its own."""
 
     def start(self, request: HttpRequest, caller: str) -> Flow[Operation]:
         """Start the operation that a request asks for."""
@@ -306,8 +311,8 @@ def start_handlers(service: Service, starts: Starts) -> dict[str, StartHandler[A
     """The starts that an edge serves, by path: True stands for the methods declared by now.
 
     Raises:
-        DeclarationError: ``starts`` is not of its type, a method is not one of this service, or two
-            methods are declared with one path.
+        DeclarationError: ``starts`` is not of its type, or is True and there is no such method; a
+            method is not one of this service; or two methods are declared with one path.
     """
     if isinstance(starts, Mapping):
         return {path: _handler(service, path, given) for path, given in starts.items()}
@@ -316,9 +321,12 @@ def start_handlers(service: Service, starts: Starts) -> dict[str, StartHandler[A
     for name, spec in service.specs.items() if starts else ():
         path = spec.options.path
         if path in found:
-            raise _served_twice(path, found[path].full_name)
+            raise _served_twice(path, name, found[path].full_name)
         if path:
             found[path] = StartHandler(service, name)
+    if starts and not found:
+        text = "is True, but no method of the service has been declared with path= by now"
+        raise DeclarationError("starts", text)
     return found
 
 
@@ -348,7 +356,7 @@ def with_starts(routes: Iterable[Route], starts: Mapping[str, StartHandler[Any]]
         key = (*texts, template.verb and template.verb.text)
         other = taken.get(key) or _rpc_at(verbs, path)
         if other is not None:
-            raise _served_twice(path, other)
+            raise _served_twice(path, start.full_name, other)
         taken[key] = start.full_name
         served.append(Route(method="POST", template=template, rpc=path))
     return RouteTable(served)
@@ -364,8 +372,8 @@ def _rpc_at(table: RouteTable, path: str) -> str | None:
     return found.rpc
 
 
-def _served_twice(path: str, other: str) -> DeclarationError:
-    return DeclarationError("starts", f"{path!r} is served already, as {other}")
+def _served_twice(path: str, name: str, other: str) -> DeclarationError:
+    return DeclarationError("starts", f"{path!r} cannot start {name}: it is served as {other}")
 
 
 def answer(service: Service, start: Callable[[], Operation], poll_seconds: int = 1) -> HttpReply:
@@ -382,6 +390,8 @@ def answer(service: Service, start: Callable[[], Operation], poll_seconds: int =
 
 
 DEFAULT_MAX_BODY: Final = 1024 * 1024
+_LARGEST_BODY: Final = 1 << 40
+"""The largest bound of bodies, in bytes: servers take no larger number where they read one."""
 
 Authenticate = Callable[[Mapping[str, str]], str | Awaitable[str | None] | None]
 """The hook that gives the caller: request headers, names in lower case -> the caller's name.
@@ -435,7 +445,7 @@ class OperationsEdge:
     ) -> None:
         check_instance("service", service, Service, "a Service")
         check_texts("parents", parents)
-        check_count("max_body", max_body)
+        check_count("max_body", max_body, most=_LARGEST_BODY)
         check_count("poll_seconds", poll_seconds)
         check_seconds("heartbeat_seconds", heartbeat_seconds, most=15)
         service.access.check_named(type(self).__name__, authenticate)
@@ -459,7 +469,7 @@ class OperationsEdge:
         }
 
     def check_plain(self, where: str) -> None:
-        """Do nothing if ``where``, which has no event loop, can ask the hooks of this edge.
+        """Check that ``where``, which has no event loop, can ask the hooks of this edge.
 
         Raises:
             DeclarationError: ``authenticate``, or ``authorize`` of the service, is a coroutine
@@ -523,10 +533,11 @@ class OperationsEdge:
         return (yield from self._verbs[found.rpc](request, found.bindings["name"], caller))
 
     def _start(self, request: HttpRequest, start: StartHandler[Any], caller: str) -> Exchange:
+        query = NO_QUERY if start.reads_query else _query_of(request, start.full_name)
         self._check_size(request)
         # Reading a big body and writing it down both take too long for an event loop.
         operation = yield CallFunction(start.start(request, caller), blocks=True)
-        return self._shown(operation, enum_numbers=False)
+        return self._shown(operation, query.enum_numbers)
 
     def _get(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         query = _query_of(request, "GetOperation")

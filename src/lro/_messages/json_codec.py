@@ -211,7 +211,7 @@ class JsonCodec:
         self.strict = strict
         self._check_any = check_any
         self._show_any = show_any
-        self._converter = cattrs.Converter(detailed_validation=False)
+        self._converter = cattrs.BaseConverter(detailed_validation=False)
         self._register()
 
     def load(self, value: Json, cls: type) -> typing.Any:

@@ -371,7 +371,7 @@ class TypeRegistry:
         """Read the JSON form of an Any; ``strict`` also validates the payload.
 
         Raises:
-            InvalidArgument: It is none.
+            InvalidArgument: It is not an Any.
         """
         found = load_any(value, strict=strict)
         return self.checked(found) if strict and not found.empty else found

@@ -38,10 +38,10 @@ _FULL_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*
 
 
 def check_full_name(full_name: object) -> None:
-    """Do nothing for the full name of a message type.
+    """Check the full name of a message type.
 
     Raises:
-        DeclarationError: It is none.
+        DeclarationError: It is not a full name.
     """
     if isinstance(full_name, str) and _FULL_NAME.fullmatch(full_name):
         return

@@ -49,7 +49,7 @@ def percent_decode(text: str, field: str) -> str:
 
 
 def check_path(path: str) -> None:
-    """Do nothing for a raw path that is not too long to be read.
+    """Check that a raw path is not too long to be read.
 
     Raises:
         MalformedRequest: It is longer than any that a route matches.
@@ -285,7 +285,7 @@ def path_template(name: str, path: str) -> Template:
     try:
         return Template.parse(path)
     except DeclarationError as exc:
-        wanted = f"must be a path such as /v1/images:resize, got {path!r}"
+        wanted = f"must be a path without variables, such as /v1/images:resize, got {path!r}"
         raise DeclarationError(name, f"{wanted} ({exc.description})") from None
 
 

@@ -50,7 +50,7 @@ class CeleryWorkerTask:
     def run(self, *arguments: object, **named: object) -> None:
         """Do the work of the one name that a message holds, unless another has it.
 
-        A message of anything else never becomes one that can be worked on: it is dropped.
+        A message that holds anything else is dropped, since it will never hold a name.
 
         Raises:
             Reject: Not now, or not here: the message is to go back to the broker.
@@ -168,9 +168,9 @@ class NamePublisher:
     """The broker of a Celery app, over at most ``connections`` connections of our own.
 
     The app's settings decide where it is and how it is spoken to. Ours are only the limits: each
-    connect and each answer may take ``timeout``, and nothing is tried again but once, over a new
-    connection where the old one has turned out to be dead. So a call comes to its end within
-    three times that, also where packets vanish.
+    connect and each answer may take ``timeout``. A call is tried a second time only if its
+    connection was dead, and then over a new one. So a call ends within three times ``timeout``,
+    even if packets are lost.
     """
 
     def __init__(self, app: Any, timeout: timedelta, connections: int) -> None:
@@ -190,7 +190,7 @@ class NamePublisher:
         self._found: tuple[float, str] = (-math.inf, "")
 
     def check_reachable(self) -> None:
-        """Do nothing if the broker is there, or was a moment ago.
+        """Check that the broker can be reached, or could a moment ago.
 
         Of many callers while it is away, only the first one waits to find out:
         among them is the thread that renews the leases of this process.
@@ -254,7 +254,7 @@ class NamePublisher:
             raise Unavailable(text) from exc
 
     def _away(self, cause: Exception) -> Unavailable:
-        first = cause.__cause__ or cause  # kombu's own error says less than what it stands for
+        first = cause.__cause__ or cause  # kombu's own error says less than its cause
         trouble = f"the message broker cannot be reached now ({type(first).__name__})"
         self._found = (time.monotonic(), trouble)
         return Unavailable(trouble)

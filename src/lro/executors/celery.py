@@ -9,10 +9,10 @@ One module makes the service, and is imported by web servers, which start operat
     @service.method("acme.images.v1.Images.Resize")
     def resize(request: ResizeRequest, job: lro.Job[ResizeMetadata]) -> ResizeResponse: ...
 
-The store, which both must share, is where the truth is. A message carries nothing but a name, and
-says only that this operation may be worth a look: the worker that gets it claims the operation in
-the store, and is refused if another has it or it is over. So messages may come twice, late, or
-out of order. A message that never comes is sent once more after ``redelivery``, by the maintenance
+Both must share the store, which alone knows the state of operations. A message carries only the
+name of an operation. The worker that receives it claims the operation in the store, which refuses
+if another worker has it or it has ended. So messages may come twice, late, or out of order. A
+message that never comes is sent once more after ``redelivery``, by the maintenance
 of any process on the store. A lost worker is found by its lease, as with every executor
 (spec §2.8).
 """
@@ -44,8 +44,8 @@ _OPTIONS: Final = {
     "store_errors_even_if_ignored": False,
     "track_started": False,
     # A message whose worker dies before it claims the operation goes to another at once; after the
-    # claim it is refused until the lease is over, so that work which kills its worker does not go
-    # round all of them.
+    # claim it is refused until the lease is over, so that work which kills its worker does not
+    # kill one worker after the other.
     "acks_late": True,
     "reject_on_worker_lost": True,
     "retry_on_worker_lost": False,
@@ -56,7 +56,7 @@ _taken: Final[weakref.WeakKeyDictionary[Any, set[str]]] = weakref.WeakKeyDiction
 
 
 class CeleryExecutor:
-    """Has operations done by the workers of a Celery app.
+    """Runs operations in the workers of a Celery app.
 
     ``queue`` is where the names are sent; None: where the app's ``task_routes`` say. ``redelivery``
     is how long a name may take to be claimed before it is sent once more; then as long again as the

@@ -21,7 +21,7 @@ from lro._filters.prefilter import (
     InState,
     KeyIn,
     Measures,
-    Named,
+    NameIn,
     Span,
     Test,
     TextContains,
@@ -92,7 +92,7 @@ def _condition(test: Test, dialect: Dialect) -> Condition:
             return _joined(" AND ", "TRUE", [_condition(item, dialect) for item in items])
         case AnyOf(items):
             return _joined(" OR ", "FALSE", [_condition(item, dialect) for item in items])
-        case Named(names):
+        case NameIn(names):
             return dialect.named(names)
         case InState(states):
             return among("state", sorted(state.value for state in states), dialect.mark)

@@ -291,7 +291,7 @@ class MemoryStore:
         return NoChanges()
 
     def poll_states(self, names: Collection[str]) -> StateSummary:
-        """What has become of these operations."""
+        """Read which of these operations have ended or are asked to cancel."""
         now = self._clock()
         found = {name: self._records.get(name) for name in names}
         return StateSummary(

@@ -23,7 +23,7 @@ from lro._filters.prefilter import (
     InState,
     KeyIn,
     Measures,
-    Named,
+    NameIn,
     Span,
     Test,
     TextContains,
@@ -245,7 +245,7 @@ def _tests(clock: ManualClock) -> list[Test]:
         *map(Ended, spans),
         Asked(True),
         Asked(False),
-        Named(frozenset({"operations/03", "operations/11", "operations/none"})),
+        NameIn(frozenset({"operations/03", "operations/11", "operations/none"})),
         *(KeyIn(key, frozenset(values)) for key in ("k1", "k2") for values in ("a", "bc", "-")),
         TextContains((Column.METADATA,), ('"abc"',)),
         TextContains((Column.METADATA, Column.RESULT), ('"a":5',)),
@@ -268,7 +268,7 @@ def _meets(test: Test, record: Record) -> bool:
             return all(_meets(item, record) for item in items)
         case AnyOf(items):
             return any(_meets(item, record) for item in items)
-        case Named(names):
+        case NameIn(names):
             return record.name in names
         case InState(states):
             return record.state in states

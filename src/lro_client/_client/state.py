@@ -82,7 +82,7 @@ class ClientState:
             clock=clock,
             retry=retry or Retry(),
             polling=polling or Polling(),
-            call_seconds=call_seconds,
+            call_seconds=min(call_seconds, _arguments.MAX_TIMEOUT_SECONDS),
         )
         self._runner = runner
         self._offered = _offered(transport)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import abc
 import functools
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 
 from lro import Code
-from lro_client._errors import CallError, UnreadableReply
+from lro_client._errors import CallError, UnreadableReply, check
 
 if TYPE_CHECKING:
     import tenacity
@@ -76,6 +77,16 @@ _PASSING: Final = frozenset(
 )
 
 
+def is_number(value: object, least: float) -> bool:
+    """Whether a value is a finite number, and not a bool, from ``least`` on."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and least <= value < math.inf  # type: ignore[operator]  # a number, as was asked
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
 @attrs.frozen(kw_only=True)
 class Retry:
     """Which failures of a call are worth asking again, how soon, and how often.
@@ -87,6 +98,9 @@ class Retry:
     ``patience_seconds``: maximum time with nothing but failures (None: for ever); a wait with a
     deadline has that instead. In a single call, a server that wants a longer pause than
     ``max_retry_after`` seconds (None: any) is not asked again: the error says when it may be.
+
+    Raises:
+        DeclarationError: An argument is of a wrong type or out of its bounds.
     """
 
     codes: frozenset[Code] = frozenset({Code.UNAVAILABLE})
@@ -95,6 +109,18 @@ class Retry:
     attempts: int | None = 5
     patience_seconds: float | None = None
     max_retry_after: float | None = 60.0
+
+    def __attrs_post_init__(self) -> None:
+        codes = isinstance(self.codes, frozenset) and all(type(one) is Code for one in self.codes)
+        check("codes", self.codes, "a frozenset of lro.Code", fine=codes)
+        check("transport", self.transport, "True or False", fine=isinstance(self.transport, bool))
+        check("wait", self.wait, "a function, such as wait_exponential()", fine=callable(self.wait))
+        attempts = self.attempts is None or _is_count(self.attempts)
+        check("attempts", self.attempts, "a number from 1, or None", fine=attempts)
+        for name in ("patience_seconds", "max_retry_after"):
+            seconds = getattr(self, name)
+            fine = seconds is None or is_number(seconds, 0.0)
+            check(name, seconds, "seconds from 0, or None", fine=fine)
 
     def pause(self, error: CallError, attempt: int, failing_seconds: float) -> float | None:
         """Seconds to wait at least before asking again after a failed attempt; None: give up."""
@@ -121,6 +147,9 @@ class Polling:
     ``retry``: what to do about failed polls. ``max_retry_after``: the longest pause, in seconds,
     that a server's Retry-After is followed for (None: any). ``connections``: how many calls
     are in flight at once for all that is waited for together.
+
+    Raises:
+        DeclarationError: An argument is of a wrong type or out of its bounds.
     """
 
     wait: Wait = wait_proportional()
@@ -130,6 +159,21 @@ class Polling:
     retry: Retry = Retry(codes=_PASSING, transport=True, attempts=None, patience_seconds=600.0)
     max_retry_after: float | None = None
     connections: int = 8
+
+    def __attrs_post_init__(self) -> None:
+        wait, retry = callable(self.wait), isinstance(self.retry, Retry)
+        check("wait", self.wait, "a function, such as wait_proportional()", fine=wait)
+        jitter = is_number(self.jitter, 0.0) and self.jitter <= 1
+        check("jitter", self.jitter, "a share from 0 to 1", fine=jitter)
+        first = isinstance(self.wait_first, bool)
+        check("wait_first", self.wait_first, "True or False", fine=first)
+        hold = is_number(self.hold_seconds, 0.0)
+        check("hold_seconds", self.hold_seconds, "seconds from 0", fine=hold)
+        check("retry", self.retry, "a Retry", fine=retry)
+        longest = self.max_retry_after is None or is_number(self.max_retry_after, 0.0)
+        check("max_retry_after", self.max_retry_after, "seconds from 0, or None", fine=longest)
+        connections = _is_count(self.connections)
+        check("connections", self.connections, "a number from 1", fine=connections)
 
     def pause(self, polls: int, seconds: float, retry_after: float | None, random: float) -> float:
         """Seconds until the next poll, after ``polls`` of them in ``seconds``.

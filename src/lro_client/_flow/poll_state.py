@@ -174,7 +174,7 @@ class PollState:
 
 
 def hold_within(hold: float, left: float) -> float | None:
-    """Seconds to hold a Wait for with so many left to the deadline; None: there is no time."""
+    """Seconds to hold a Wait for, given those left to the deadline; None: there is no time."""
     return min(hold, left - _reserve(left)) if left > 2 * MARGIN_SECONDS else None
 
 
@@ -185,7 +185,7 @@ def wait_budget(config: FlowConfig, hold: float, left: float) -> float:
 
 
 def wait_request(name: str, hold: float) -> WaitOperationRequest:
-    """The request that holds a Wait for so many seconds."""
+    """The request that holds a Wait for ``hold`` seconds."""
     return WaitOperationRequest(name, Duration(*divmod(round(hold * 1e9), 1_000_000_000)))
 
 

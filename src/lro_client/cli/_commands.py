@@ -43,6 +43,7 @@ from lro_client.cli._terminal import (
     worst,
 )
 
+_MAX_LIMIT: Final = 1_000_000_000
 _MAX_PAGE: Final = 1000
 """The most operations that one call lists."""
 
@@ -67,7 +68,7 @@ _poll_option = click.option(
 @click.option(
     "--page-size", type=click.IntRange(min=1), metavar="N", help="Ask for at most N with each call."
 )
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Print at most N.")
+@click.option("--limit", type=click.IntRange(1, _MAX_LIMIT), metavar="N", help="Print at most N.")
 @json_option
 @server_options
 def list_operations(
@@ -156,7 +157,7 @@ def wait(
 @click.option("--parent", metavar="PARENT", default="", help="Where the filter looks for them.")
 @click.option(
     "--limit",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, _MAX_LIMIT),
     metavar="N",
     default=1000,
     show_default=True,

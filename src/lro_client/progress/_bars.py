@@ -88,7 +88,7 @@ class Estimate:
         return max(left, 0.0) if math.isfinite(left) else None
 
 
-class State(Protocol):
+class ShownUpdate(Protocol):
     """What a bar shows: an ``Update`` of either face, or what looks like one."""
 
     @property
@@ -114,7 +114,7 @@ class Running(Protocol[R_co]):
         """The operation's name."""
         ...
 
-    def updates(self, timeout: timedelta | float | None, *, every: float) -> Iterator[State]:
+    def updates(self, timeout: timedelta | float | None, *, every: float) -> Iterator[ShownUpdate]:
         """Each changed state until the operation is done."""
         ...
 
@@ -164,7 +164,7 @@ class RichBar:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def update(self, update: State) -> None:
+    def update(self, update: ShownUpdate) -> None:
         """Show this state of the operation."""
         found = read_update(update, self._read)
         self._estimate.add(found.fraction)
@@ -201,7 +201,7 @@ class TqdmBar:
     def __exit__(self, *_: object) -> None:
         self._bar.close()
 
-    def update(self, update: State) -> None:
+    def update(self, update: ShownUpdate) -> None:
         """Show this state of the operation; does nothing before the context is entered."""
         if self._bar is None:
             return
@@ -271,7 +271,7 @@ def _shown(
     return operation.result()
 
 
-def read_update(update: State, read: ProgressOf) -> Progress:
+def read_update(update: ShownUpdate, read: ProgressOf) -> Progress:
     """The progress of an update; its packed metadata is read if it is not of the declared type."""
     try:
         metadata: object = update.metadata

@@ -11,7 +11,7 @@ from typing import Final
 
 import attrs
 
-from lro_client import _arguments
+from lro_client._errors import check
 
 _TURNS: Final = 10
 """Turns of the event loop in which other tasks may go on before time passes."""
@@ -130,5 +130,5 @@ class VirtualClock:
 def _checked(seconds: float) -> float:
     # NaN is never reached, and no time comes after infinity: other tasks would sleep for ever.
     fine = seconds <= sys.float_info.max
-    _arguments.check("seconds", seconds, "a finite number of seconds", fine=fine)
+    check("seconds", seconds, "a finite number of seconds", fine=fine)
     return seconds

@@ -27,6 +27,7 @@ from lro.http import (
     HttpRequest,
     OperationsEdge,
     Reserve,
+    Start,
     Wait,
     Watch,
     drive,
@@ -244,7 +245,9 @@ class ScriptedServer:
     def _edge_of(
         self, parents: Collection[str], starts: Mapping[str, Method[Struct, Empty, Empty]]
     ) -> OperationsEdge:
-        return OperationsEdge(self._service, parents=[*parents], starts=starts)
+        # Google's services take fields of some starts in the query, which are no matter here.
+        served = {path: Start(method, parent=_no_parent) for path, method in starts.items()}
+        return OperationsEdge(self._service, parents=[*parents], starts=served)
 
     # -- calls --------------------------------------------------------------------------------
 
@@ -461,6 +464,11 @@ class ScriptedTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
 def _alone(step: CallFunction | Reserve) -> Generator[CallFunction | Reserve, Any, Any]:
     """One step for ``drive``, in this thread and no other."""
     return (yield attrs.evolve(step, many=False) if isinstance(step, CallFunction) else step)
+
+
+def _no_parent(_: HttpRequest) -> str:
+    """A parent function: with one, a start may have any query."""
+    return ""
 
 
 def _response(reply: HttpReply) -> httpx.Response:

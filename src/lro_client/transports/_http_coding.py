@@ -46,6 +46,7 @@ from lro_client._arguments import check_segments
 from lro_client._errors import (
     CallError,
     NothingServed,
+    check,
     decoded,
     empty_reply,
     unreadable,
@@ -87,6 +88,9 @@ class Routes:
     ``get="/v1beta/{name=**}"`` all are below ``/v1beta``. Services that bind WaitOperation do it in
     several ways (spec §4.10): ``wait_method`` is theirs, ``wait_body`` whether the timeout is sent
     as JSON or, as with GET, in the query.
+
+    Raises:
+        DeclarationError: A path is not a text.
     """
 
     get: str = ""
@@ -100,6 +104,9 @@ class Routes:
     wait_body: bool = True
 
     def __attrs_post_init__(self) -> None:
+        for name in (*_ENDINGS, "wait_method"):
+            path = getattr(self, name)
+            check(name, path, "a text", fine=isinstance(path, str))
         given = [path for path in (getattr(self, verb) for verb in _ENDINGS) if path]
         prefix = given[0].partition("{")[0].rstrip("/") if given else "/v1"
         for verb, ending in _ENDINGS.items():

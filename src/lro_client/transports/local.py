@@ -19,8 +19,7 @@ from lro import (
     WaitOperationRequest,
 )
 from lro.errors import MethodNotSupported
-from lro_client._arguments import check
-from lro_client._errors import CallError
+from lro_client._errors import CallError, check
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,
     Call,

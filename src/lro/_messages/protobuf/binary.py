@@ -121,7 +121,7 @@ class Binary:
 
         Raises:
             UnknownType: There is no such message.
-            InvalidArgument: The value says none.
+            InvalidArgument: The value is not such a message.
         """
         # What was carried may have more.
         return serialized(self.read(self.message_class(full_name), value, strict=False))

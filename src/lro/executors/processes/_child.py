@@ -28,12 +28,12 @@ from lro.executors.processes._messages import (
     Failed,
     FinalMessage,
     FromChild,
-    FunctionCall,
     FunctionNotFound,
     LogLine,
     Ready,
     Report,
     ReportAnswer,
+    RunFunction,
     Shutdown,
     Stop,
     Stopped,
@@ -57,7 +57,7 @@ class CallInChild:
     the rest.
     """
 
-    def __init__(self, call: FunctionCall, send: Callable[[FromChild], None]) -> None:
+    def __init__(self, call: RunFunction, send: Callable[[FromChild], None]) -> None:
         self.call = call
         self.why: StopReason | None = None
         """Why it is to stop, if it is."""
@@ -81,7 +81,7 @@ class CallInChild:
     # -- by the thread that listens -----------------------------------------------------------
 
     def stop(self, why: StopReason) -> None:
-        """Have the function learn of it when it looks, or at its next ``await``."""
+        """Stop the function when it looks, or at its next ``await``."""
         self.why = why
         if why is StopReason.ASKED:  # what is overdue, the job sees by its clock
             self._control.stop()
@@ -90,7 +90,7 @@ class CallInChild:
             interrupt()
 
     def answered(self, answer: ReportAnswer) -> None:
-        """Let a report know what became of it."""
+        """Pass an answer to the report that waits for it."""
         self._answers.put(answer)
 
     # -- by the main thread -------------------------------------------------------------------
@@ -99,7 +99,7 @@ class CallInChild:
         """Call the function, as often as the method says.
 
         Raises:
-            Unprepared: It could not be called.
+            NotResolved: It could not be called.
             BaseException: What the function raised.
         """
         try:
@@ -146,7 +146,7 @@ class CallInChild:
     def finish(self, last: FinalMessage) -> None:
         """Send the last message; nothing is reported after it.
 
-        One that cannot be encoded becomes one that says so.
+        If it cannot be encoded, a message that says so is sent instead.
         """
         with self._reporting:
             self._finished = True
@@ -242,7 +242,7 @@ class ChildMain:
         try:
             while True:
                 message = to_child(self._connection.recv_bytes())
-                if isinstance(message, FunctionCall):
+                if isinstance(message, RunFunction):
                     # Made here, so that a Stop which comes right behind finds it.
                     attempt = CallInChild(message, self.send)
                     self._attempts.put(attempt)
@@ -338,7 +338,7 @@ class ChildMain:
 
 
 class _Forwarding(logging.Handler):
-    """Has the library's own lines, tracebacks and all, appear in the log of the parent."""
+    """Sends the library's own log lines, with tracebacks, to the log of the parent."""
 
     def __init__(self, send: Callable[[FromChild], None]) -> None:
         super().__init__()

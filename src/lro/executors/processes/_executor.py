@@ -29,12 +29,12 @@ from lro.executors.processes._messages import (
     Failed,
     FinalMessage,
     FromChild,
-    FunctionCall,
     LogLine,
     Ready,
     Report,
     ReportAnswer,
     ReportRefusal,
+    RunFunction,
     Stop,
     Stopped,
     StopReason,
@@ -51,16 +51,16 @@ _LOOK_SECONDS: Final = 1.0
 
 
 class CallSupervisor:
-    """Has a child do a call, publishes what it reports, and stops it when that is to be.
+    """Runs a call in a child, publishes its reports, and stops it if need be.
 
-    Work that is to stop is asked to; after ``grace`` seconds the function is interrupted, and after
-    as many more its process is killed. What it ends with before that is what it ended with.
+    Work that must stop is first asked to. After ``grace`` seconds the function is interrupted, and
+    after the same time again its process is killed. If it ends before that, its own outcome counts.
     """
 
     def __init__(
         self,
         process: ChildProcess,
-        call: FunctionCall,
+        call: RunFunction,
         *,
         spec: MethodSpec,
         control: JobControl,
@@ -82,7 +82,7 @@ class CallSupervisor:
         """The response of the function.
 
         Raises:
-            Ended: It failed, or could not be called.
+            AttemptEnded: It failed, or could not be called.
             Cancelled, DeadlineExceeded: It was stopped.
             LeaseLost: Another worker has the operation.
             WorkerDied: Its process is gone.
@@ -263,7 +263,7 @@ class ProcessExecutor(PooledExecutor):
         return CancelSupport.FORCED
 
     def admit(self, spec: MethodSpec) -> None:
-        """Do nothing for a method whose function a child will find, as far as is known yet.
+        """Check that a child process will find the method's function, as far as is known yet.
 
         Raises:
             DeclarationError: It will not: a lambda, a function within a function, a bound method.
@@ -353,9 +353,9 @@ class ChildLease:
         if self._process is not None:
             self._pool.give_back(self._process, spoilt=self._spoilt)
 
-    def _call(self, spec: MethodSpec, request: object, control: JobControl) -> FunctionCall:
+    def _call(self, spec: MethodSpec, request: object, control: JobControl) -> RunFunction:
         present, left = control.metadata, control.seconds_left
-        return FunctionCall(
+        return RunFunction(
             reference=self._reference(spec),
             name=control.name,
             attempt=control.attempt,

@@ -53,7 +53,7 @@ class FunctionReference:
 
 
 def check_importable(spec: MethodSpec) -> None:
-    """Do nothing for a method whose function another process can import, as far as is known.
+    """Check that another process can import the method's function, as far as is known.
 
     Raises:
         DeclarationError: None ever will: it is a lambda, a function within a function, a bound

@@ -35,7 +35,7 @@ class StopReason(enum.Enum):
 
 
 @attrs.frozen(kw_only=True)
-class FunctionCall:
+class RunFunction:
     """Do this work. ``stop_at``: when it is overdue, in seconds of the monotonic clock, if ever."""
 
     reference: FunctionReference
@@ -65,7 +65,7 @@ class ReportRefusal:
 
 @attrs.frozen
 class ReportAnswer:
-    """What became of the report of this number."""
+    """Whether the report of this number was stored."""
 
     number: int
     refusal: ReportRefusal | None
@@ -76,7 +76,7 @@ class Shutdown:
     """There is no more work."""
 
 
-ToChild: TypeAlias = FunctionCall | Stop | ReportAnswer | Shutdown
+ToChild: TypeAlias = RunFunction | Stop | ReportAnswer | Shutdown
 
 
 @attrs.frozen

@@ -187,8 +187,8 @@ class ChildProcess:
         self._popen.wait()
 
     def shut_down(self) -> None:
-        """Have it end itself, once it is idle."""
-        with contextlib.suppress(OSError):  # it has ended by another hand
+        """Ask it to end itself once it is idle."""
+        with contextlib.suppress(OSError):  # something else has ended it
             self.send(Shutdown())
 
     def reap(self, seconds: float = LEAVE_SECONDS) -> str:
@@ -223,7 +223,7 @@ class ChildProcess:
             self._sender.join()
 
     def detach(self) -> None:
-        """Have nothing more to do with it: for a process that was forked from its parent."""
+        """Give it up, in a process that was forked from its parent."""
         self._waking = threading.Lock()  # a thread of the parent may have held it
         self._popen.returncode = 0  # it is not a child of this process
         self._close()

@@ -37,7 +37,7 @@ SCHEMA_VERSION: Final = 1
 """The version that this library makes and uses; it stands in the table ``versions``."""
 
 # Names, targets and callers may be longer than what an index can hold (2.7 kB), so that hashes
-# stand for them: see _writes.digest. JSON is text, because jsonb cannot hold the character U+0000.
+# stand for them: see _statements.digest. JSON is text, because jsonb cannot hold U+0000.
 _TABLES: Final = f"""
 CREATE TABLE operations (id UUID PRIMARY KEY, parent_id UUID NOT NULL, target_id UUID, {_DECLARED})
     WITH (fillfactor = 80);

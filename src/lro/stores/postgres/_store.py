@@ -188,7 +188,7 @@ class PostgresStore:
         return self._resources.listen()
 
     def poll_states(self, names: Collection[str]) -> StateSummary:
-        """What has become of these operations."""
+        """Read which of these operations have ended or are asked to cancel."""
         asked = list(names)
         if not asked:
             return StateSummary(frozenset(), frozenset())

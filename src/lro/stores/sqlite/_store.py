@@ -111,7 +111,7 @@ class SQLiteStore:
         return self._file.listen(self.look_seconds)
 
     def poll_states(self, names: Collection[str]) -> StateSummary:
-        """What has become of these operations."""
+        """Read which of these operations have ended or are asked to cancel."""
         state, wanted = self._file.state(), frozenset(names)
         seen_at, plain = self._unchanged
         if state is None or state != seen_at:

@@ -1,0 +1,18 @@
+"""The verbs of a store that fail where its database does."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+
+from lro._engine.store_port import Store
+
+_WITHOUT_DATABASE = {"now", "secret", "notify_others", "index", "close"}
+"""What asks no database after the store has been made, or has tests of its own."""
+
+
+def check_complete(verbs: Iterable[str]) -> None:
+    """Check that a table of verbs has each one: what a fault does to a new one is tested, too."""
+    functions = {name for name in vars(Store) if inspect.isfunction(getattr(Store, name))}
+    public = {name for name in functions if not name.startswith("_")}
+    assert public - set(verbs) == _WITHOUT_DATABASE
