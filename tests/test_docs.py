@@ -6,7 +6,6 @@ import ast
 import importlib
 import inspect
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +17,8 @@ import attrs
 import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+
+from tests.services.ports import free_port
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = ROOT / "docs"
@@ -86,13 +87,6 @@ def program(page: Path) -> str:
             if served:
                 source += f"import serving; serving.serve(app, {served['port']})\n"
     return source
-
-
-def free_port() -> int:
-    """A port of this machine on which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @each_page

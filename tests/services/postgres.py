@@ -10,7 +10,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 import pytest
+
+from tests.services.ports import free_port
 
 PATIENCE: Final = 60.0
 """Seconds after which what should have happened counts as not happening."""
@@ -55,7 +56,7 @@ class PostgresServer:
         self._guardian: subprocess.Popen[bytes] | None = None
         self._log: list[str] = []
         self._names = itertools.count()
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"postgresql://lro@127.0.0.1:{self.port}/postgres"
         subprocess.run(
             [
@@ -227,10 +228,3 @@ def _other_user() -> Mapping[str, Any]:
             continue
         return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
     pytest.skip("PostgreSQL does not run as root, and there is neither 'postgres' nor 'nobody'")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

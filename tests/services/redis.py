@@ -14,6 +14,8 @@ from typing import Final
 
 import pytest
 
+from tests.services.ports import free_port
+
 PATIENCE: Final = 60.0
 """Seconds after which what should have happened counts as not happening."""
 
@@ -25,7 +27,7 @@ class Redis:
         self._binary = binary
         self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = _free_port()
+        self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
@@ -103,10 +105,3 @@ def redis_server(directory: Path) -> Iterator[Redis]:
         yield server
     finally:
         server.stop()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
