@@ -13,7 +13,7 @@ import pytest
 import lro
 from lro import Code, asgi, wsgi
 from lro.http import OperationsEdge
-from tests.http.counting_service import CountService, build
+from tests.http.counting_service import CountRequest, CountService, build
 from tests.security.guarded import START, STORES, VERBS, Place, guarded
 
 SEEN = {"BatchGetOperations", "ListOperations", "WatchOperations", "WatchMany", START}
@@ -64,6 +64,16 @@ def test_callers_with_and_without_name_see_their_own(place: Place, unnamed: Any)
             assert answer.code is Code.OK, verb
             if verb not in ("DeleteOperation", "CancelOperation", START):
                 assert name in answer.text, verb
+
+
+def test_list_hides_what_was_started_before_owners_were_indexed() -> None:
+    """The store cannot tell whose such operations are, so that each is looked at."""
+    before = build()
+    names = {who: before.count.start(CountRequest(), caller=who).name for who in ("ann", "bob")}
+    guarded = build(before.service.store, owner_only=True).service
+    for caller, name in names.items():
+        listed = guarded.list(lro.ListOperationsRequest(), caller=caller)
+        assert [one.name for one in listed.operations] == [name]
 
 
 @pytest.mark.parametrize("make", [OperationsEdge, asgi.OperationsApp, wsgi.OperationsApp])
