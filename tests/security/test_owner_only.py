@@ -67,7 +67,7 @@ def test_callers_with_and_without_name_see_their_own(place: Place, unnamed: Any)
 
 
 def test_list_hides_what_was_started_before_owners_were_indexed() -> None:
-    """The store cannot tell whose such operations are, so that each is looked at."""
+    """The store does not know whose such operations are, so that each is looked at."""
     before = build()
     names = {who: before.count.start(CountRequest(), caller=who).name for who in ("ann", "bob")}
     guarded = build(before.service.store, owner_only=True).service
