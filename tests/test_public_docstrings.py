@@ -16,6 +16,7 @@ from typing import Any, Final
 import pytest
 
 import lro
+import lro_client
 
 MODULES: Final = ["lro", "lro.errors", "lro.types", "lro.adapters", "lro.wire", "lro_client"]
 
@@ -55,7 +56,7 @@ def raised(function: Any) -> set[str]:
     return {node.id for node in called if isinstance(node, ast.Name) and node.id[0].isupper()}
 
 
-SRC: Final = Path(lro.__file__).resolve().parent.parent
+PACKAGES: Final = [Path(package.__file__ or "").parent for package in (lro, lro_client)]
 
 
 def named_errors(docstring: str) -> Iterator[str]:
@@ -69,7 +70,9 @@ def named_errors(docstring: str) -> Iterator[str]:
 
 def test_errors_that_docstrings_name_exist() -> None:
     """A class that was renamed is renamed there, too."""
-    trees = {path: ast.parse(path.read_text("utf-8")) for path in sorted(SRC.rglob("*.py"))}
+    trees = {
+        path: ast.parse(path.read_text("utf-8")) for one in PACKAGES for path in one.rglob("*.py")
+    }
     nodes = [(path, node) for path, tree in trees.items() for node in ast.walk(tree)]
     known = {node.name for _, node in nodes if isinstance(node, ast.ClassDef)} | set(dir(builtins))
     known |= {"Reject"}  # Celery's
