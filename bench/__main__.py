@@ -21,6 +21,7 @@ NAMES: Final = (
     "across",
     "peers",
     "http_get",
+    "http_start",
     "grpc_get",
     "wake",
     "excess",

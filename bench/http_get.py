@@ -16,27 +16,45 @@ REQUESTS = 4000
 CONNECTIONS = 16
 
 
+def free_port() -> int:
+    """A port on which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def listening(port: int) -> None:
+    """Wait until a server listens."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        time.sleep(0.05)
+    raise SystemExit("a bench server did not start")
+
+
+async def reply_to(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes
+) -> bytes:
+    """The body of the answer to a request, which must be 200."""
+    writer.write(request)
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200"), head
+    length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    return await reader.readexactly(length)
+
+
 class Server:
     """One server in a process of its own, and the path of its operation."""
 
     def __init__(self, kind: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         command = [sys.executable, "-m", "bench.serving", kind, str(self.port)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.path = f"/v1/{self.process.stdout.readline().strip()}"
-        self._await()
-
-    def _await(self) -> None:
-        end = time.monotonic() + 30
-        while time.monotonic() < end:
-            with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-                return
-            time.sleep(0.05)
-        raise SystemExit("a bench server did not start")
+        listening(self.port)
 
     def sample(self) -> float:
         """Seconds of the server's CPU for each request."""
@@ -62,11 +80,7 @@ class Server:
     async def _once(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: bytes
     ) -> bytes:
-        writer.write(b"GET " + path + b" HTTP/1.1\r\nhost: bench\r\n\r\n")
-        head = await reader.readuntil(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200"), head
-        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-        return await reader.readexactly(length)
+        return await reply_to(reader, writer, b"GET " + path + b" HTTP/1.1\r\nhost: bench\r\n\r\n")
 
     def close(self) -> None:
         self.process.terminate()

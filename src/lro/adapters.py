@@ -8,6 +8,7 @@ from lro._engine.executor_port import (
 )
 from lro._engine.store_port import (
     ChangeSubscription,
+    Done,
     Expired,
     Found,
     Inserted,
@@ -26,6 +27,7 @@ __all__ = [
     "Change",
     "ChangeSubscription",
     "Cursor",
+    "Done",
     "Executor",
     "Expired",
     "Found",

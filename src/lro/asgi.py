@@ -17,8 +17,6 @@ from collections.abc import (
 )
 from typing import Any, Final, TypeAlias, TypeVar
 
-import attrs
-
 from lro._base.arguments import check_takes
 from lro._base.errors import MalformedRequest, RouteNotFound
 from lro._engine.limits import ReplyReservation
@@ -138,7 +136,7 @@ class OperationsApp:
             body = await _body(receive, self.edge.max_body)
             if body is None:
                 return  # the caller went away before the request was complete
-            request = attrs.evolve(request, body=body)
+            request = request.with_body(body)
         hold = functools.partial(_while_there, receive)
         try:
             answer = await adrive(self.edge.exchange(request, found), self.edge.service, hold)
@@ -218,9 +216,15 @@ class _Headers(Mapping[str, str]):
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
         self._raw = raw
+        self._values: dict[str, str] | None = None
 
-    @functools.cached_property
+    @property
     def _decoded(self) -> dict[str, str]:
+        if self._values is None:  # by hand: functools.cached_property takes a lock
+            self._values = self._decode()
+        return self._values
+
+    def _decode(self) -> dict[str, str]:
         values: dict[bytes, list[bytes]] = {}
         for number, (name, value) in enumerate(self._raw):
             if number >= MAX_HEADERS:
@@ -233,6 +237,9 @@ class _Headers(Mapping[str, str]):
 
     def __getitem__(self, name: str) -> str:
         return self._decoded[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._decoded.get(name, default)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._decoded)

@@ -34,7 +34,7 @@ _WITHIN: Final = (
     (Point.CLAIM, Moment.WITHIN, 2),  # of those that had to wait: the others are stored as begun
 )
 _REFUSED: Final = re.compile(r"WARNING .* was refused: ")
-_WORKERS: Final = {"threads": 4, "processes": 2}
+_WORKERS: Final = {"threads": 4, "loop": 4, "processes": 2}
 
 
 @attrs.frozen

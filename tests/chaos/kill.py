@@ -22,9 +22,9 @@ from tests.chaos.world import Ground, Host, World
 _B, _W, _A = Moment.BEFORE, Moment.WITHIN, Moment.AFTER
 _TRIES: Final = 20
 """How many loads a server gets that does not die of them."""
-_WORKERS: Final = {"threads": 4, "processes": 2, "celery": 2}
+_WORKERS: Final = {"threads": 4, "loop": 4, "processes": 2, "celery": 2}
 """The workers of a server that dies."""
-_ROOM: Final = {"threads": 12, "processes": 4, "celery": 4}
+_ROOM: Final = {"threads": 12, "loop": 12, "processes": 4, "celery": 4}
 """The workers of a server that takes over all the work of another one."""
 
 
@@ -41,7 +41,7 @@ class Row:
 
     def fits(self, executor: str) -> bool:
         """Whether there is such a thing with this executor."""
-        return self.scene != "child" or executor != "threads"
+        return self.scene != "child" or executor not in ("threads", "loop")
 
 
 def _any_moment(point: Point, most: int) -> tuple[tuple[Point, Moment, int], ...]:

@@ -85,6 +85,10 @@ def make_executor(setting: Setting) -> Executor:
         from tests.chaos.celery_app import make_remote
 
         return make_remote(setting.broker, setting.lease)
+    if setting.executor == "loop":
+        from lro.executors.asyncio import AsyncioExecutor
+
+        return AsyncioExecutor(setting.workers, loop="running")
     from lro.executors.threads import ThreadExecutor
 
     return ThreadExecutor(setting.workers)
@@ -126,7 +130,7 @@ class Site:
         self.service = make_service(setting)
         starts = {
             f"/v1/works:{name}": Start(method, metadata=_first_metadata)
-            for name, method in declare(self.service).items()
+            for name, method in declare(self.service, awaits=setting.executor == "loop").items()
         }
         self._app = OperationsApp(self.service, starts=starts, fallback=self._fallback)
 

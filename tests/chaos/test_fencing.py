@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 from tests.chaos.campaign import Cell
 from tests.chaos.conftest import Run
 from tests.chaos.freeze import freeze_trial
@@ -27,5 +29,6 @@ def test_late_writes_are_refused(run: Run) -> None:
         Cell("frozen", "postgres", "threads"),
         Cell("frozen within a transaction", "postgres", "threads"),
     ]
-    run(trial, [*cells, *cells])
+    loops = [attrs.evolve(cell, executor="loop") for cell in cells]
+    run(trial, [*cells, *loops])
     assert sum(late_writes) > 0

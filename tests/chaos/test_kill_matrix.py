@@ -29,6 +29,13 @@ def test_a_server_that_dies_leaves_the_truth(run: Run) -> None:
     run(trial, [Cell(row, store, "threads") for row, store in zip(rows, stores, strict=False)])
 
 
+def test_so_it_is_where_an_event_loop_does_the_work(run: Run) -> None:
+    """The same where no thread waits for a start, a report or an end, on the other store each."""
+    rows = [row for row in ROWS if ROWS[row].fits("loop")]
+    stores = itertools.cycle(("postgres", "sqlite"))
+    run(trial, [Cell(row, store, "loop") for row, store in zip(rows, stores, strict=False)])
+
+
 def test_so_it_is_where_others_do_the_work(run: Run) -> None:
     """The same where a server's functions run in its children, or in Celery's workers."""
     stores = {"processes": "sqlite", "celery": "postgres"}

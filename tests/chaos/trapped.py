@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import datetime
 from typing import Any, cast
 
-from lro._engine.store_port import Store
+from lro._engine.store_port import Done, Inserted, RequestKey, Store
 from lro._model.operation import Change, Record
 from tests.chaos.traps import Moment, Point, point_of, step_on, waits_for, writing
 
@@ -46,6 +47,54 @@ class TrappedStore:
             after = self._store.update(name, watched)
         step_on(done[0], Moment.AFTER)
         return after
+
+    def insert_later(
+        self, record: Record, request: Any, key: RequestKey | None, done: Done[Inserted]
+    ) -> None:
+        """As the store's own."""
+        self._owners.add(record.owner)
+        step_on(Point.INSERT, Moment.BEFORE)
+        block = contextlib.ExitStack()
+
+        def over(inserted: Inserted | None, error: BaseException | None) -> None:
+            block.close()
+            if error is None:
+                step_on(Point.INSERT, Moment.AFTER)
+                if record.attempt:  # stored as begun
+                    step_on(Point.CLAIM, Moment.AFTER)
+            done(inserted, error)
+
+        block.enter_context(writing())
+        try:
+            self._store.insert_later(record, request, key, over)
+        except BaseException:
+            block.close()
+            raise
+
+    def update_later(self, name: str, change: Change, done: Done[Record | None]) -> None:
+        """As the store's own."""
+        self._foresee(name, change)
+        point: list[Point | None] = [None]
+        block = contextlib.ExitStack()
+
+        def watched(record: Record) -> Record | None:
+            after = change(record)
+            point[0] = self._point(record, after)
+            step_on(point[0], Moment.WITHIN)
+            return after
+
+        def over(after: Record | None, error: BaseException | None) -> None:
+            block.close()
+            if error is None:
+                step_on(point[0], Moment.AFTER)
+            done(after, error)
+
+        block.enter_context(writing())
+        try:
+            self._store.update_later(name, watched, over)
+        except BaseException:
+            block.close()
+            raise
 
     def renew(self, owner: str, until: datetime, *arguments: Any) -> Any:
         """As the store's own."""

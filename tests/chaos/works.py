@@ -6,14 +6,15 @@ the operation, before and after each thing that is done.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import attrs
 import cattrs
@@ -138,8 +139,10 @@ def all_effects(folder: Path) -> list[Effect]:
     return [effect for name in names for effect in effects(folder, name)]
 
 
-def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
-    """Do the steps, and write down how it went."""
+def _steps(
+    request: WorkRequest, job: lro.Job[WorkMetadata]
+) -> Generator[WorkMetadata | float, None, WorkResponse]:
+    """Do the steps, and write down how it went; what is yielded is to be reported, or a pause."""
 
     def last() -> None:
         note(job, request.text, "died")
@@ -147,10 +150,10 @@ def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
     note(job, request.text, "begin")
     try:
         for step in range(request.steps):
-            job.report(WorkMetadata(request.text, job.attempt, step))
+            yield WorkMetadata(request.text, job.attempt, step)
             step_on(Point.WORK, Moment.AFTER, last)
-            job.sleep(request.pause_ms / 1000)
-    except lro.Cancelled:
+            yield request.pause_ms / 1000
+    except (lro.Cancelled, asyncio.CancelledError):
         note(job, request.text, "stopped")
         raise
     except lro.errors.LeaseLost:
@@ -162,6 +165,46 @@ def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
         raise lro.StatusError(lro.Code.FAILED_PRECONDITION, "as was asked for")
     note(job, request.text, "end")
     return WorkResponse(Parts(answer_to(request.text), last), job.attempt)
+
+
+def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+    """Do the work in a thread."""
+    steps = _steps(request, job)
+    try:
+        wanted = next(steps)
+        while True:
+            try:
+                if isinstance(wanted, WorkMetadata):
+                    job.report(wanted)
+                else:
+                    job.sleep(wanted)
+            except Exception as exc:
+                wanted = steps.throw(exc)
+            else:
+                wanted = next(steps)
+    except StopIteration as end:
+        response: WorkResponse = end.value
+        return response
+
+
+async def awork(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+    """Do the work on an event loop."""
+    steps = _steps(request, job)
+    try:
+        wanted = next(steps)
+        while True:
+            try:
+                if isinstance(wanted, WorkMetadata):
+                    await job.report_async(wanted)
+                else:
+                    await job.sleep_async(wanted)
+            except (Exception, asyncio.CancelledError) as exc:
+                wanted = steps.throw(exc)
+            else:
+                wanted = next(steps)
+    except StopIteration as end:
+        response: WorkResponse = end.value
+        return response
 
 
 def once(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
@@ -184,22 +227,27 @@ def alone(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
     return work(request, job)
 
 
-def declare(service: lro.Service) -> dict[str, lro.Method[WorkRequest, WorkResponse, WorkMetadata]]:
-    """The methods, by the last part of their paths."""
+def declare(
+    service: lro.Service, *, awaits: bool = False
+) -> dict[str, lro.Method[WorkRequest, WorkResponse, WorkMetadata]]:
+    """The methods, by the last part of their paths; ``awaits``: as async functions."""
     method = service.method
+    functions: dict[str, Any] = {"once": once, "again": again, "brief": brief, "alone": alone}
+    if awaits:
+        functions = dict.fromkeys(functions, awork)
     return {
-        "once": method("chaos.v1.Works.Once")(once),
+        "once": method("chaos.v1.Works.Once")(functions["once"]),
         "again": method(
             "chaos.v1.Works.Again", worker_lost=lro.WorkerLost.RETRY, max_lost=MAX_LOST
-        )(again),
+        )(functions["again"]),
         "brief": method(
             "chaos.v1.Works.Brief",
             worker_lost=lro.WorkerLost.RETRY,
             max_lost=MAX_LOST,
             keep_for=timedelta(seconds=BRIEF_SECONDS),
-        )(brief),
+        )(functions["brief"]),
         "alone": method("chaos.v1.Works.Alone", exclusive_target=lambda request: request.target)(
-            alone
+            functions["alone"]
         ),
     }
 

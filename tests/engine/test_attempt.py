@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import threading
 from datetime import timedelta
@@ -51,13 +52,30 @@ def quick(make_service):
 
 
 def method_of(service, colour, body, **options):
-    """A method whose function calls ``body(request, job)``, in either colour."""
+    """A method whose function calls ``body(request, job)``, in either colour.
+
+    It reports what a body yields that is a generator.
+    """
 
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        return body(request, job)
+        found = body(request, job)
+        if not inspect.isgenerator(found):
+            return found
+        try:
+            while True:
+                job.report(next(found))
+        except StopIteration as end:
+            return end.value
 
     async def awork(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        return body(request, job)
+        found = body(request, job)
+        if not inspect.isgenerator(found):
+            return found
+        try:
+            while True:
+                await job.report_async(next(found))
+        except StopIteration as end:
+            return end.value
 
     return service.method(NAME, **options)(work if colour == "sync" else awork)
 
@@ -80,7 +98,7 @@ def test_a_function_returns(service, colour):
     def body(request, job):
         jobs.append(job)
         assert job.metadata is None
-        job.report(WorkMetadata(percent=50))
+        yield WorkMetadata(percent=50)
         assert job.metadata == WorkMetadata(percent=50)
         assert not job.cancel_requested
         return WorkResponse(request.text + "!")
@@ -194,9 +212,9 @@ def test_indescribable_error_ends_operation_with_internal(service, colour, error
         lambda request, job: "hunter2",
         lambda request, job: WorkResponse(5),
         lambda request, job: WorkResponse("\ud800 hunter2"),
-        lambda request, job: job.report(WorkMetadata(percent="hunter2")),
-        lambda request, job: job.report("hunter2"),
-        lambda request, job: job.report(WorkMetadata(percent=2**40)),
+        lambda request, job: (yield WorkMetadata(percent="hunter2")),
+        lambda request, job: (yield "hunter2"),
+        lambda request, job: (yield WorkMetadata(percent=2**40)),
     ],
     ids=["None", "str", "field", "surrogate", "metadata", "no metadata", "range"],
 )
@@ -393,7 +411,7 @@ def test_a_coroutine_hears_of_it_by_its_job_too(service):
     @service.method(NAME)
     async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         step()  # on purpose without an await
-        job.report(WorkMetadata())
+        await job.report_async(WorkMetadata())
         return WorkResponse("not reached")
 
     operation = work.start(WorkRequest())
@@ -920,7 +938,7 @@ def test_a_report_waits_for_its_store(make_service, colour, no_patience, monkeyp
 
     def body(request, job):
         monkeypatch.setattr(Failing, "failures", 50)
-        job.report(WorkMetadata(50))
+        yield WorkMetadata(50)
         return WorkResponse("kept")
 
     found = ended(service, method_of(service, colour, body).start(WorkRequest()))

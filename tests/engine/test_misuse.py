@@ -263,8 +263,8 @@ def test_job_sleep_in_async_function_is_refused(make_service, store, caplog):
         return WorkResponse(str(refused.value))
 
     assert answer(service, ended(service, work.start(WorkRequest()))) == (
-        "job.sleep would block the event loop that runs in this thread: "
-        "use `await asyncio.sleep(...)` in an async function"
+        "job.sleep would hold up the event loop that runs in this thread: "
+        "use `await job.sleep_async(...)` in an async function"
     )
 
 

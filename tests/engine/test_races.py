@@ -104,7 +104,7 @@ def test_cancelling_work_that_is_about_to_end(store, make_service, make_executor
         return WorkResponse(request.text)
 
     async def awork(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        job.report(WorkMetadata(50))
+        await job.report_async(WorkMetadata(50))
         return WorkResponse(request.text)
 
     method = service.method("acme.v1.Works.Work")(work if colour == "sync" else awork)

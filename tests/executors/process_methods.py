@@ -81,10 +81,17 @@ def echo(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     return WorkResponse(text=f"{request.text} {request.size}")
 
 
+HALF: Final = WorkMetadata(percent=50, note="half")
+
+
 def report_once(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     """All that a function learns from its job."""
     before = job.metadata
-    job.report(WorkMetadata(percent=50, note="half"))
+    job.report(HALF)
+    return _learnt(job, before)
+
+
+def _learnt(job: Job[WorkMetadata], before: WorkMetadata | None) -> WorkResponse:
     job.raise_if_cancelled()
     note = "" if before is None else before.note
     return WorkResponse(text=f"{note},{job.attempt},{job.cancel_requested},{job.metadata.note}")
@@ -483,8 +490,9 @@ async def await_flaky(request: WorkRequest, job: Job[WorkMetadata]) -> WorkRespo
 
 
 async def await_report(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    await asyncio.sleep(0)
-    return report_once(request, job)
+    before = job.metadata
+    await job.report_async(HALF)
+    return _learnt(job, before)
 
 
 async def await_half_a_pair(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:

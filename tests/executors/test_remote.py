@@ -32,6 +32,7 @@ class Sending:
     cancel_support = CancelSupport.COOPERATIVE
     redelivery = MINUTE
     worker_idle = False
+    submits_block = False
 
     def __init__(self):
         self.sent = []
@@ -44,6 +45,9 @@ class Sending:
 
     def admit(self, spec):
         """Anything."""
+
+    def begin_here(self):
+        """Any thread will do."""
 
     def reserve(self):
         if self.full:

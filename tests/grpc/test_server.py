@@ -18,6 +18,7 @@ from google.rpc import error_details_pb2, status_pb2
 import grpc
 import lro
 import lro.grpc
+from lro._http.requests import MANY_BYTES
 from lro.grpc._messages import MAX_DETAILS, MAX_MESSAGE, OperationWriter
 from tests.grpc.serving import serving
 from tests.http.counting_service import CountMetadata, CountRequest, CountResponse, build
@@ -145,6 +146,15 @@ def test_parent_and_metadata_of_a_start(kind: str) -> None:
     assert counting.service.get(started.name).metadata == counting.service.types.pack(
         CountMetadata(5)
     )
+
+
+@pytest.mark.parametrize("size", [10, MANY_BYTES])
+def test_a_start_of_any_size(kind: str, size: int) -> None:
+    """A large one is read in a thread, for which the executor knows the loop."""
+    counting = build()
+    with serving(kind, counting.service) as address:
+        started = pb.Operation.FromString(ask(address, COUNT, request(label="x" * size)))
+    assert counting.service.get(started.name).name == started.name
 
 
 @pytest.mark.parametrize("name", ["Other", "Count"])

@@ -215,11 +215,11 @@ def test_brackets_in_strings_do_not_count_as_lists() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/operations/x:cancel", "/v1/operations:batchGet"])
-@pytest.mark.parametrize(("size", "blocks"), [(MANY_BYTES - 1, False), (MANY_BYTES, True)])
-def test_long_body_is_read_in_a_thread(path: str, size: int, blocks: bool) -> None:
+@pytest.mark.parametrize(("size", "long"), [(MANY_BYTES - 1, False), (MANY_BYTES, True)])
+def test_long_body_is_read_in_a_thread(path: str, size: int, long: bool) -> None:
     """The event loop reads short ones itself, which is quicker."""
     body = b'{"names": ["operations/x"]}' if "batch" in path else b"{}"
     exchange = OperationsEdge(build().service).exchange(ask("POST", path, body.ljust(size)))
     step = next(exchange)
     assert isinstance(step, CallFunction)
-    assert step.blocks == blocks
+    assert step.long == long

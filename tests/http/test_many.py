@@ -531,18 +531,18 @@ def test_event_loop_reads_lists_and_batches_in_a_thread() -> None:
     edge = edge_of(counting)
     exchange = edge.exchange(ask("POST", BATCH, {"names": [counting.start()]}))
     body = next(exchange)
-    assert not body.blocks  # so short a body is read at once
+    assert not body.long  # so short a body is read at once
     with pytest.raises(StopIteration) as names:
         next(body.flow)
     begin = exchange.send(names.value.value)
-    assert begin.blocks  # the hook is asked apart from the reading
+    assert begin.long  # the hook is asked apart from the reading
     assert not begin.many
     with pytest.raises(StopIteration) as begun:
         next(begin.flow)
     step = exchange.send(begun.value.value)
     assert isinstance(step, Reserve)
     step = exchange.send(counting.service.replies.take(step.least, step.most))
-    assert step.blocks
+    assert step.many
     with pytest.raises(StopIteration) as read:
         next(step.flow)
     with pytest.raises(StopIteration) as end:

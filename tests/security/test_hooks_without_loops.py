@@ -25,7 +25,8 @@ import lro.grpc
 import lro.wsgi
 from lro import Code
 from lro._base.arguments import is_coroutine_function
-from lro._engine.access import Hook, ask_caller, on_loop, run
+from lro._engine.access import Hook, ask_caller
+from lro._engine.flow import on_loop, run
 from lro._model.operation import Record
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
@@ -126,7 +127,7 @@ def test_plain_calls_of_service_with_async_authorize_fail(kind: str) -> None:
         assert caught.value.status_code is Code.INTERNAL
         assert str(caught.value) == (
             "authorize is a coroutine function, which only an event loop can await:"
-            " use Service.on_loop"
+            " call the async verbs"
         )
     assert store.get(name) == record
     assert before.service.list(lro.ListOperationsRequest()).operations == (record.operation,)
@@ -164,12 +165,9 @@ def test_interrupt_in_main_thread_passes_hook(kind: str) -> None:
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    async def awaited() -> object:
-        flow = Hook("authorize", KINDS[kind](interrupted)).ask("ann")
-        return await on_loop(flow, blocks=False)
-
     def ask_hook() -> object:
-        return asyncio.run(awaited())
+        hook = Hook("authorize", KINDS[kind](interrupted))
+        return asyncio.run(on_loop(hook.ask("ann"))) if hook.awaited else run(hook.ask("ann"))
 
     assert threading.current_thread() is threading.main_thread()
     with pytest.raises(KeyboardInterrupt):
@@ -265,7 +263,7 @@ def test_async_hook_of_closed_loop_ends_quietly() -> None:
             left.append(True)
 
     async def asked() -> None:
-        call = on_loop(Hook("authorize", wait).ask(), blocks=False)
+        call = on_loop(Hook("authorize", wait).ask())
         assert call.send(None) is not None  # it waits for the hook now
         call.close()
 

@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import attrs
 import hypothesis.strategies as st
@@ -34,7 +35,7 @@ from lro._base.errors import (
 from lro._base.status import Any
 from lro._engine.store_port import Inserted, Renewed
 from lro._filters.prefilter import EVERYTHING, Column, InState, KeyIn, NameIn, TextContains, all_of
-from lro._model.operation import State, claim, report, request_cancel
+from lro._model.operation import Record, State, claim, report, request_cancel
 from lro._model.page_tokens import Cursor
 from lro.stores._list_queries import ListQuery
 from lro.stores.postgres import SCHEMA_VERSION, PostgresStore, _notifications, _pages, _schema
@@ -49,6 +50,7 @@ from lro.testing._samples import (
     ids,
     insert,
     key_of,
+    made_later,
     record_of,
     together,
 )
@@ -916,3 +918,101 @@ def test_a_missing_database_is_reported(server):
     url = f"{server.url.rpartition('/')[0]}/nope"
     with pytest.raises(Unavailable, match='database "nope" does not exist'):
         PostgresStore(url)
+
+
+# -- what is handed in ----------------------------------------------------------------------------
+
+
+def others_change(server, store, clock, name="operations/a"):
+    """Have another process change a record, of which this store does not know."""
+    with opened(server, store._address.schema, clock=clock) as other:
+        other.update(name, request_cancel(clock()))
+
+
+def test_a_repeated_start_that_is_handed_in_finds_the_first(store, clock):
+    """By another thread, since the group's has the next group to write."""
+    first = made_later(partial(store.insert_later, record_of(clock), REQUEST, key_of("a")))
+    again = made_later(partial(store.insert_later, record_of(clock, "b"), REQUEST, key_of("a")))
+    assert (first.fresh, again.fresh) == (True, False)
+    assert again.record == first.record
+    with pytest.raises(InvalidArgument, match="is taken"):
+        made_later(partial(store.insert_later, record_of(clock), REQUEST, None))
+
+
+def test_an_obstacle_that_is_gone_is_none(store, clock, monkeypatch):
+    """What was in the way has been removed when it is looked for."""
+    insert(store, record_of(clock))
+    records = store._resources.records
+    find = records.find_obstacle
+
+    def removed_first(*arguments):
+        monkeypatch.undo()
+        store.update("operations/a", lambda found: None)
+        return find(*arguments)
+
+    monkeypatch.setattr(records, "find_obstacle", removed_first)
+    made = made_later(partial(store.insert_later, record_of(clock), REQUEST, None))
+    assert made.fresh
+
+
+def test_a_change_that_is_handed_in_is_of_what_is_stored(server, store, clock):
+    """Not of what this process knows of the record, if that is outdated or nothing."""
+    insert(store, record_of(clock))
+    others_change(server, store, clock)
+    change = partial(Record.next_version, caller="ann")
+    changed = made_later(partial(store.update_later, "operations/a", change))
+    assert (changed.cancel_requested, changed.caller, changed.version) == (True, "ann", 3)
+    store._resources.records.cache.forget("operations/a")
+    changed = made_later(partial(store.update_later, "operations/a", change))
+    assert changed.version == 4
+    assert made_later(partial(store.update_later, "operations/a", lambda found: found)) == changed
+
+
+def test_a_large_record_is_written_aside(store, clock):
+    """To make it text takes long for the event loop that hands it in."""
+    insert(store, record_of(clock))
+    large = Any("x/acme.Meta", {"text": "x" * 100_000})
+    change = partial(Record.next_version, metadata=large)
+    changed = made_later(partial(store.update_later, "operations/a", change))
+    assert changed.metadata == large == store.get("operations/a").metadata
+
+
+def test_a_removal_that_is_handed_in(store, clock):
+    """It has a statement of its own."""
+    insert(store, record_of(clock))
+    assert made_later(partial(store.update_later, "operations/a", lambda found: None)) is None
+    with pytest.raises(OperationNotFound):
+        made_later(partial(store.update_later, "operations/a", lambda found: None))
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_an_answer_that_was_lost_is_looked_for(store, clock, monkeypatch, written):
+    """The attempt may have been carried out, or not."""
+    insert(store, record_of(clock))
+    writer = store._resources.records._writer
+    send = writer._send
+
+    def lost(group):
+        monkeypatch.undo()
+        if written:
+            send(group)
+        for write in group:
+            write.applied, write.doubtful, write.error = False, True, None
+
+    monkeypatch.setattr(writer, "_send", lost)
+    changed = made_later(partial(store.update_later, "operations/a", request_cancel(clock())))
+    assert changed.cancel_requested
+    assert store.get("operations/a") == changed
+    assert changed.version == 2
+
+
+def test_a_closed_store_refuses_what_is_handed_in(store, clock):
+    """Whatever thread would have to see to it."""
+    insert(store, record_of(clock))
+    store.close()
+    with pytest.raises(Unavailable):
+        made_later(partial(store.insert_later, record_of(clock, "b"), REQUEST, None))
+    with pytest.raises(Unavailable):
+        made_later(partial(store.update_later, "operations/a", request_cancel(clock())))
+    with pytest.raises(Unavailable):
+        made_later(partial(store.update_later, "operations/none", request_cancel(clock())))

@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -23,7 +24,7 @@ from lro._base.errors import (
     TargetBusy,
     Unavailable,
 )
-from lro._model.operation import claim, request_cancel
+from lro._model.operation import Record, claim, request_cancel
 from lro.stores._rows import to_row
 from lro.stores.postgres import PostgresStore, _connections, _records
 from lro.stores.postgres._connections import ConnectionLost
@@ -37,6 +38,7 @@ from lro.testing._samples import (
     ids,
     insert,
     key_of,
+    made_later,
     record_of,
     together,
 )
@@ -104,6 +106,12 @@ def verbs(store, clock):
         "get": lambda: store.get("operations/a"),
         "find": lambda: store.find(["operations/a"], 1_000_000),
         "request": lambda: store.request("operations/a"),
+        "insert_later": lambda: made_later(
+            partial(store.insert_later, record_of(clock, "later"), REQUEST, None)
+        ),
+        "update_later": lambda: made_later(
+            partial(store.update_later, "operations/a", partial(Record.next_version, caller="x"))
+        ),
         "page": lambda: store.page("", None, 9),
         "insert": lambda: insert(store, record_of(clock, "b")),
         "insert with a key": lambda: insert(store, record_of(clock, "c"), key_of("c")),
@@ -165,7 +173,7 @@ def test_a_server_away_is_unavailable(server, store, clock):
             answer = call()
             if hasattr(answer, "next_changes"):
                 stack.enter_context(closing(answer))
-    assert ids(store.page("", None, 9).records) == ["b", "c"]
+    assert ids(store.page("", None, 9).records) == ["b", "c", "later"]
 
 
 def soon(call):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sqlite3
 import subprocess
@@ -393,7 +394,8 @@ def test_an_equal_record_is_not_written(path):
 def test_a_store_that_remembers_nothing_keeps_its_promises(check, tmp_path, monkeypatch):
     """Every record is read from the file: what is remembered must not be what makes it right."""
     monkeypatch.setattr("lro.stores._rows.MAX_BYTES", 0)
-    run_store_check(check, lambda clock: SQLiteStore(tmp_path / "operations.db", clock=clock))
+    numbers = itertools.count()
+    run_store_check(check, lambda clock: SQLiteStore(tmp_path / f"{next(numbers)}.db", clock=clock))
 
 
 TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=9)

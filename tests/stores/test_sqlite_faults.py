@@ -6,12 +6,14 @@ import os
 import re
 import sqlite3
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from lro._base.errors import DeclarationError, InvalidArgument, OperationNotFound, Unavailable
 from lro._base.status import Any
+from lro._model.operation import Record
 from lro.stores.sqlite import SCHEMA_VERSION, SQLiteStore, _statements
 from lro.stores.sqlite._file import translate_error
 from lro.stores.sqlite._statements import prepare
@@ -25,6 +27,7 @@ from lro.testing._samples import (
     ids,
     insert,
     key_of,
+    made_later,
     record_of,
     together,
 )
@@ -71,6 +74,12 @@ def verbs(store, clock):
         "find": lambda: store.find(["operations/a"], 1_000_000),
         "update": lambda: store.update(
             "operations/a", lambda record: record.next_version(caller="x")
+        ),
+        "insert_later": lambda: made_later(
+            partial(store.insert_later, record_of(clock, "later"), REQUEST, None)
+        ),
+        "update_later": lambda: made_later(
+            partial(store.update_later, "operations/a", partial(Record.next_version, caller="x"))
         ),
         "page": lambda: store.page("", None, 9),
         "renew": lambda: store.renew("us", clock()),

@@ -95,8 +95,9 @@ async def waiting(service: lro.Service) -> None:
 
 async def verbs_on_loop(service: lro.Service) -> None:
     """A verb for coroutines has the arguments and the result of the verb."""
-    assert_type(await service.on_loop(service.get, "operations/a", caller="ann"), lro.Operation)
-    await service.on_loop(service.get, 7)  # type: ignore[arg-type]
+    assert_type(await service.get_async("operations/a", caller="ann"), lro.Operation)
+    await service.get_async(7)  # type: ignore[arg-type]
+    assert_type(await service.delete_async("operations/a"), None)
 
 
 def hooks(store: lro.adapters.Store, executor: lro.adapters.Executor) -> None:

@@ -1,7 +1,7 @@
 """Access of callers: the verbs offered, the hooks ``authenticate`` and ``authorize``, and owners.
 
-A hook is a plain function or a coroutine function of the application. Verbs ask it by a flow,
-which a thread runs at once and an event loop awaits.
+A hook is a plain function or a coroutine function of the application. It is asked by a flow: a
+thread calls a plain function itself, and an event loop has a thread call it, since it may block.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextvars
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol
 
 import attrs
 
@@ -34,27 +34,9 @@ from lro._base.errors import (
     PermissionDenied,
     got,
 )
+from lro._engine.flow import Flow, MayBlock, Question, Step, on_loop, read, run
 from lro._engine.store_port import Store
 from lro._model.operation import Operation, Record, parse_name
-
-if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-@attrs.frozen
-class Question:
-    """What an event loop must await: ``ask`` awaits the hook of this name."""
-
-    hook: str
-    ask: Callable[[], Awaitable[object]]
-
-
-Flow: TypeAlias = Generator[Question, Any, R]
-"""Yields questions, is sent their answers, and returns what was wanted."""
 
 _REFUSED: Final = "is refused by the method"
 
@@ -84,7 +66,7 @@ class Hook:
         """
         if self.awaited:
             return (yield Question(self.name, functools.partial(self._await, arguments)))
-        return contained(self.name, self._function, *arguments)
+        return (yield application_call(self.name, self._function, *arguments))
 
     async def _await(self, arguments: tuple[object, ...]) -> object:
         import asyncio
@@ -125,6 +107,11 @@ class Hook:
         check(self.name, self._function, wanted, fine=not self.awaited)
 
 
+def application_call(name: str, function: Callable[..., object], *arguments: object) -> MayBlock:
+    """The step that calls a plain function of the application: see :func:`contained`."""
+    return MayBlock(functools.partial(contained, name, function, *arguments))
+
+
 def _mistake(name: str, found: object, wanted: str) -> HookFailed:
     """The error of a hook that returned what it must not return."""
     text = f"must return {wanted}, got {got(found)}"
@@ -163,7 +150,7 @@ def ask_permission(hook: Hook, caller: str, verb: str, name: str) -> Flow[None]:
         raise _mistake(hook.name, found, "None or True to allow, False to forbid")
 
 
-def ask_validity(validate: Callable[[Any], object], request: object) -> None:
+def ask_validity(validate: Callable[[Any], object], request: object) -> Flow[None]:
     """Ask ``validate``, which accepts the request by returning None or True.
 
     Raises:
@@ -171,7 +158,7 @@ def ask_validity(validate: Callable[[Any], object], request: object) -> None:
         HookFailed: It returns anything else.
         BaseException: What else it raises passes, as for :func:`contained`.
     """
-    found = contained("validate", _validated, validate, request)
+    found = yield application_call("validate", _validated, validate, request)
     if found is False:
         raise InvalidArgument("request", _REFUSED)
     if found is not None and found is not True:
@@ -186,82 +173,6 @@ def _validated(validate: Callable[[Any], object], request: object) -> object:
         raise
     except ValueError as exc:  # the application may have written its text too
         raise InvalidArgument("request", str(exc) or _REFUSED) from exc
-
-
-def verb(flow: Callable[P, Flow[R]]) -> Callable[P, R]:
-    """Make a flow a method that is called in a thread; :func:`flow_of` gives the flow."""
-
-    @functools.wraps(flow)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        return run(flow(*args, **kwargs))
-
-    return call
-
-
-def flow_of(method: Callable[P, R]) -> Callable[P, Flow[R]]:
-    """The flow of a bound method that :func:`verb` has made.
-
-    Raises:
-        TypeError: It is not such a method.
-    """
-    try:
-        made: Any = method
-        return functools.partial(made.__wrapped__, made.__self__)
-    except AttributeError:
-        wanted = "must be a verb of a service, such as service.get"
-        raise TypeError(f"{wanted}, got {got(method)}") from None
-
-
-def run(flow: Flow[R]) -> R:
-    """What a flow returns, in this thread.
-
-    Raises:
-        HookFailed: It asks a coroutine function, which nothing here can await.
-    """
-    try:
-        question = flow.send(None)
-    except StopIteration as end:
-        result: R = end.value
-        return result
-    flow.close()
-    text = "is a coroutine function, which only an event loop can await: use Service.on_loop"
-    raise HookFailed(question.hook, text)
-
-
-async def on_loop(flow: Flow[R], *, blocks: bool, threads: ThreadPoolExecutor | None = None) -> R:
-    """What a flow returns, with its questions awaited by the running event loop.
-
-    ``blocks``: what it does between them is done in ``threads``, by default those of the loop.
-    """
-    import asyncio
-
-    loop = asyncio.get_running_loop()
-    answer: object = None
-    error: Exception | None = None
-    while True:
-        if blocks:
-            step = functools.partial(_resume, flow, answer, error)
-            in_context = functools.partial(contextvars.copy_context().run, step)
-            question, found = await loop.run_in_executor(threads, in_context)
-        else:
-            question, found = _resume(flow, answer, error)
-        if question is None:
-            result: R = found
-            return result
-        try:
-            answer, error = await question.ask(), None
-        except Exception as exc:
-            error = exc
-
-
-def _resume(
-    flow: Flow[Any], answer: object, error: Exception | None
-) -> tuple[Question | None, Any]:
-    """The next question of a flow, or None and what it returns."""
-    try:
-        return (flow.send(answer) if error is None else flow.throw(error)), None
-    except StopIteration as end:
-        return None, end.value
 
 
 log = logging.getLogger("lro")
@@ -320,12 +231,6 @@ class Access:
         self._verbs = frozenset(verbs) | {"GetOperation"}
         self._hook = None if authorize is None else Hook("authorize", authorize)
         self._owner_only = owner_only
-        self.hook_blocks = self._hook is not None and not self._hook.awaited
-        """Whether ``authorize`` may block the thread that asks it."""
-        self.reads_block = store.reads_block or self.hook_blocks
-        """Whether an event loop must leave verbs that read to a thread."""
-        self.writes_block = store.writes_block or self.hook_blocks
-        """The same of verbs that write."""
         self.immediate = self._hook is None and not store.reads_block
         """Whether an operation is read without asking or awaiting anything."""
 
@@ -365,7 +270,7 @@ class Access:
         if verb not in self._verbs:
             raise MethodNotSupported(verb)
 
-    def permit(self, caller: str, verb: str, name: str) -> Iterable[Question]:
+    def permit(self, caller: str, verb: str, name: str) -> Iterable[Step]:
         """Ask ``authorize`` whether it allows this; without a hook there is nothing to ask.
 
         Raises:
@@ -381,34 +286,36 @@ class Access:
         """
         if self._hook is None:
             return
+        # All in one step, or each would cost a change of threads.
         asking = _ask_each(self._hook, caller, verb, names)
         if self._hook.awaited:
-            # All in one visit to the event loop, or each would cost a change of threads.
-            ask = functools.partial(on_loop, asking, blocks=False)
-            yield Question(self._hook.name, ask)
+            yield Question(self._hook.name, functools.partial(on_loop, asking))
         else:
-            yield from asking
+            yield MayBlock(functools.partial(run, asking))
 
     def read(self, name: str, caller: str) -> Operation:
-        """Return an operation that this caller can see, without asking ``authorize``.
+        """Return an operation that this caller can see, where that is ``immediate``.
 
         Raises:
             InvalidOperationName: The name is malformed.
             OperationNotFound: As for :meth:`visible`.
         """
         parse_name(name)
-        return self.visible(name, caller).operation
+        return self._seen(self._store.get(name), caller).operation
 
-    def visible(self, name: str, caller: str) -> Record:
+    def visible(self, name: str, caller: str) -> Flow[Record]:
         """Return the record of an operation that this caller can see.
 
         Raises:
             OperationNotFound: There is no such operation, or it belongs to another caller.
         """
-        record = self._store.get(name)
+        record = yield from read(self._store, name)
+        return self._seen(record, caller)
+
+    def _seen(self, record: Record, caller: str) -> Record:
         mine = not self._owner_only or record.caller == caller
         if not mine or not record.visible(self._store.now()):
-            raise OperationNotFound(name)
+            raise OperationNotFound(record.name)
         return record
 
     def seen(self, names: Sequence[str], caller: str, max_bytes: int) -> VisibleRecords:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import contextvars
+import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -24,6 +24,7 @@ from lro._base.errors import (
 from lro._base.status import Any as PackedMessage
 from lro._base.status import Code, Status
 from lro._engine.executor_port import RemoteCall
+from lro._engine.flow import Flow, MayBlock, Pause, on_loop, read, run
 from lro._engine.job import (
     AttemptEnded,
     FinalResult,
@@ -93,6 +94,19 @@ class Attempt:
     ``held`` is the record as it is stored, held by this process; ``begun`` says that it is claimed.
     """
 
+    lost = False
+    """Whether the process in which the function ran has died."""
+    handed_back = False
+    """Whether the store has the operation as one for other processes to do."""
+    revoked = False
+    """Whether the work must not begin any more."""
+    ended: Record | None = None
+    """What this attempt has stored as the end of the operation."""
+    _control: JobControl | None = None
+    _interrupt: Callable[[], None] | None = None
+    _start_watch: threading.Event | None = None
+    _cancel_asked = _handing_back = _started = _start_over = False
+
     def __init__(
         self,
         name: str,
@@ -116,19 +130,8 @@ class Attempt:
         self._request = request
         self._held = held
         self._claimed = held if begun else None
-        self._control: JobControl | None = None
-        self._interrupt: Callable[[], None] | None = None
-        self._cancel_asked = self._handing_back = self._over = False
         self._deciding = threading.Lock()
         self.cancelling = threading.RLock()
-        self._started = self.revoked = self._start_over = False
-        self._start_watch: threading.Event | None = None
-        self.lost = False
-        """Whether the process in which the function ran has died."""
-        self.handed_back = False
-        """Whether the store has the operation as one for other processes to do."""
-        self.ended: Record | None = None
-        """What this attempt has stored as the end of the operation."""
 
     # -- by the workers -----------------------------------------------------------------------
 
@@ -177,15 +180,18 @@ class Attempt:
     def end_not_started(self) -> None:
         """End the operation as cancelled: its task was withdrawn before it began."""
         try:
-            seen = self._seen_not_started()
-            status = self.spec.types.status_of(Cancelled(), self._runtime.domain)
-            self._finish(seen.attempt, FinalResult(status, acknowledge=True))
+            run(self._end_withdrawn())
         except (LeaseLost, OperationNotFound):
             pass  # it was deleted, or is for the process that holds it to end
         finally:
             self._holder.retire(self)
 
-    def end_refused(self, record: Record) -> Record:
+    def _end_withdrawn(self) -> Flow[None]:
+        seen = yield from self._seen_not_started()
+        status = self.spec.types.status_of(Cancelled(), self._runtime.domain)
+        yield from self._finish(seen.attempt, FinalResult(status, acknowledge=True))
+
+    def end_refused(self, record: Record) -> Flow[Record]:
         """End with INTERNAL what the executor has refused, and return the record then.
 
         Raises:
@@ -194,7 +200,7 @@ class Attempt:
         text = "the executor could not take the work of the method"
         ending = FinalResult(internal(self.spec, self._runtime.domain, text, "METHOD_FAILED"))
         with contextlib.suppress(NotApplied, OperationNotFound):  # it was deleted meanwhile
-            self._write_end(record.attempt, ending)
+            yield from self._write_end(record.attempt, ending)
         return self.ended or record
 
     def give_up(self) -> None:
@@ -203,6 +209,10 @@ class Attempt:
         self.cancel()
 
     def release(self) -> bool:
+        """Do what :meth:`released` does, in this thread."""
+        return run(self.released())
+
+    def released(self) -> Flow[bool]:
         """Hand the operation back for other processes to do; whether the store was there.
 
         Its lease ends now. While the store is away, the work stops, and hands itself back.
@@ -213,9 +223,9 @@ class Attempt:
             if control:
                 back = release(control.attempt, self._store.now())
             else:
-                seen = self._seen_not_started()
+                seen = yield from self._seen_not_started()
                 back = if_unchanged_since(seen, release(seen.attempt, self._store.now()))
-            self._updater.apply(self.name, back)
+            yield from self._updater.applied(self.name, back)
             self.handed_back = True
         except (NotApplied, LeaseLost, OperationNotFound):
             pass  # it is over, or another process has it
@@ -226,14 +236,14 @@ class Attempt:
         self.cancel()
         return True
 
-    def _seen_not_started(self) -> Record:
+    def _seen_not_started(self) -> Flow[Record]:
         """Read the record of work that has not begun here.
 
         Raises:
             LeaseLost: Another process has taken it over, since this one was silent for a lease.
             OperationNotFound: It was deleted.
         """
-        seen = self._store.get(self.name)
+        seen = yield from read(self._store, self.name)
         if seen.owner not in ("", self._owner):
             raise LeaseLost(seen.name, seen.attempt, seen.attempt)
         return seen
@@ -249,33 +259,34 @@ class Attempt:
             if self.is_async and through is None:
                 import asyncio  # with the first coroutine: it is half of the cost of importing lro
 
-                asyncio.run(self._run_async(own_loop=True))
-            elif control := self._begin():
-                self._finish(control.attempt, self._call(control, through))
+                asyncio.run(self._run_async(at_once=True))
+            elif control := run(self._begin()):
+                run(self._finish(control.attempt, self._call(control, through)))
         finally:
             self._holder.retire(self)
 
     async def arun(self) -> None:
         """Do the work of an async function on this event loop."""
         try:
-            await self._run_async(own_loop=False)
+            # What holds up no loop is done at once, which takes less than a change of coroutines.
+            await self._run_async(at_once=not self._store.writes_block)
         finally:
             self._holder.retire(self)
 
-    async def _run_async(self, *, own_loop: bool) -> None:
-        blocks = self._store.writes_block and not own_loop
-        control = await _in_thread(self._begin) if blocks else self._begin()
+    async def _run_async(self, *, at_once: bool) -> None:
+        """Claim, await the function, and end; ``at_once``: no other work waits meanwhile."""
+        control = run(self._begin()) if at_once else await on_loop(self._begin())
         if control is None:
             return
-        outcome = await self._await(control)
-        if blocks:
-            await _in_thread(self._finish, control.attempt, outcome)
+        finish = self._finish(control.attempt, await self._await(control))
+        if at_once:
+            run(finish)
         else:
-            self._finish(control.attempt, outcome)
+            await on_loop(finish)
 
     # -- claim --------------------------------------------------------------------------------
 
-    def _begin(self) -> JobControl | None:
+    def _begin(self) -> Flow[JobControl | None]:
         """Claim the operation and read its request; None if there is nothing to be done."""
         with self._deciding:
             if self.revoked:
@@ -284,26 +295,25 @@ class Attempt:
             if self._start_watch is not None:
                 self._start_watch.set()
         try:
-            control = self._control_of(self._once_available(self._claim))
+            control = self._control_of((yield from self._once_available(self._claim)))
         except (NotApplied, LeaseLost, OperationNotFound, Unavailable) as exc:
             log.info("%s: not begun: %s", self.name, exc)
             return None
         if self._handing_back:  # the claim took again what was just given back
-            self.release()
+            yield from self.released()
         elif control.cancel_requested:
-            self._finish(control.attempt, self._failure(control, Cancelled()))
-        elif self._request is not None or self._read_request(control):
+            yield from self._finish(control.attempt, self._failure(control, Cancelled()))
+        elif self._request is not None or (yield from self._read_request(control)):
             return control
         return None
 
-    def _claim(self) -> Record:
+    def _claim(self) -> Flow[Record]:
         now, lease = self._store.now(), self._runtime.lease
         # It may have waited for so long that others have seen its lease run out, or soon will.
         if self._claimed is not None and now - self._claimed.create_time < lease / 3:
             return self._claimed
-        record = self._updater.apply(
-            self.name, claim(self._owner, now + lease, now), self.spec.stamp
-        )
+        change = claim(self._owner, now + lease, now)
+        record = yield from self._updater.applied(self.name, change, self.spec.stamp)
         assert record is not None  # a claim removes nothing
         self._holder.stored(record)
         return record
@@ -313,21 +323,22 @@ class Attempt:
         control = JobControl(
             name=self.name,
             attempt=record.attempt,
-            publish=lambda metadata: self._report(record.attempt, metadata),
-            recall=lambda: self.spec.unpack_metadata(record.metadata),
+            publish=functools.partial(self._report, record.attempt),
+            recall=functools.partial(self.spec.unpack_metadata, record.metadata),
             clock=clock,
             stop_at=None if limit is None else clock() + limit.total_seconds(),
             domain=self._runtime.domain,
+            awaits=self.is_async,
         )
         self._control = control
         if record.cancel_requested or self._cancel_asked:  # the latter may have come since
             control.stop()
         return control
 
-    def _read_request(self, control: JobControl) -> bool:
+    def _read_request(self, control: JobControl) -> Flow[bool]:
         spec = self.spec
         try:
-            packed = self._once_available(lambda: self._store.request(self.name))
+            packed = yield from self._once_available(self._stored_request)
             self._request = spec.types.unpack(packed, spec.request)
         except Unavailable:  # and the service is closing
             return False
@@ -335,9 +346,14 @@ class Attempt:
             log.error("%s: its stored request cannot be read: %s", self.name, exc)
             text = "the stored request of the operation cannot be read"
             status = internal(spec, self._runtime.domain, text, "REQUEST_UNREADABLE")
-            self._finish(control.attempt, FinalResult(status))
+            yield from self._finish(control.attempt, FinalResult(status))
             return False
         return True
+
+    def _stored_request(self) -> Flow[PackedMessage]:
+        request = functools.partial(self._store.request, self.name)
+        packed: PackedMessage = (yield MayBlock(request)) if self._store.reads_block else request()
+        return packed
 
     # -- call ---------------------------------------------------------------------------------
 
@@ -361,7 +377,13 @@ class Attempt:
         import asyncio
 
         loop = asyncio.get_running_loop()
-        inner = asyncio.ensure_future(self._awaited(control))
+        # In a task of its own, the only one that the function can cancel.
+        inner = loop.create_task(self._awaited(control))
+        late = False
+
+        def overdue_now() -> None:
+            nonlocal late
+            late = inner.cancel()  # false if it has ended
 
         def interrupt() -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the function is over
@@ -369,17 +391,19 @@ class Attempt:
 
         self._interrupt = interrupt
         limit = self.spec.options.time_limit
+        timer = None if limit is None else loop.call_later(limit.total_seconds(), overdue_now)
+        outcome: Outcome | None = None
         try:
-            await asyncio.wait({inner}, timeout=None if limit is None else limit.total_seconds())
-            late = inner.cancel()  # false if it has ended
-            if late:
-                await asyncio.wait({inner})
-        except asyncio.CancelledError:  # the event loop is being shut down
-            inner.cancel()
-            return Released()
+            outcome = await inner
+        except asyncio.CancelledError:
+            this = asyncio.current_task()
+            assert this is not None  # a coroutine runs in a task
+            if this.cancelling():  # the event loop is being shut down
+                return Released()
         finally:
             self._interrupt = None
-        outcome = None if inner.cancelled() else inner.result()
+            if timer is not None:
+                timer.cancel()
         if isinstance(outcome, (Superseded, Released, WorkerLostOutcome)) or (
             outcome and outcome.state is State.SUCCEEDED
         ):
@@ -424,38 +448,38 @@ class Attempt:
 
     # -- report -------------------------------------------------------------------------------
 
-    def _report(self, attempt: int, metadata: object) -> None:
+    def _report(self, attempt: int, metadata: object) -> Flow[None]:
         packed = self.spec.pack_metadata(metadata)
 
-        def store() -> None:
+        def store() -> Flow[Record | None]:
             now = self._store.now()
             change = report(packed, attempt, now, self._owner, self._runtime.lease)
-            self._updater.apply(self.name, change, self.spec.stamp)
+            return self._updater.applied(self.name, change, self.spec.stamp)
 
         try:
-            self._once_available(store)
+            yield from self._once_available(store)
         except Unavailable as exc:  # the store is not asked again: this process stops
             raise Cancelled() from exc
         except LeaseLost as exc:
             self._updater.refused(self.name, f"metadata of attempt {attempt}", exc)
             raise
         except (NotApplied, OperationNotFound) as exc:
-            if not self._over:  # else it comes from a thread that the function has left behind
-                self._updater.refused(self.name, f"metadata of attempt {attempt}", exc)
-                raise LeaseLost(self.name, attempt, attempt) from exc
+            self._updater.refused(self.name, f"metadata of attempt {attempt}", exc)
+            raise LeaseLost(self.name, attempt, attempt) from exc
 
     # -- end ----------------------------------------------------------------------------------
 
-    def _finish(self, attempt: int, outcome: Outcome) -> None:
-        self._over = True
+    def _finish(self, attempt: int, outcome: Outcome) -> Flow[None]:
+        if self._control is not None:
+            self._control.over()
         try:
             if isinstance(outcome, FinalResult):
-                self._write_end(attempt, outcome)
+                yield from self._write_end(attempt, outcome)
             elif isinstance(outcome, Released):
-                self.release()
+                yield from self.released()
             elif isinstance(outcome, WorkerLostOutcome):
-                self._once_available(
-                    lambda: self._updater.apply(self.name, lose(attempt, self._store.now()))
+                yield from self._once_available(
+                    lambda: self._updater.applied(self.name, lose(attempt, self._store.now()))
                 )
                 self.lost = True
         except (NotApplied, OperationNotFound, LeaseLost) as exc:
@@ -463,7 +487,7 @@ class Attempt:
         except Unavailable as exc:
             log.warning("%s: its result could not be stored: %s", self.name, exc)
 
-    def _write_end(self, attempt: int, ending: FinalResult) -> None:
+    def _write_end(self, attempt: int, ending: FinalResult) -> Flow[None]:
         """End the operation, with its final metadata, in one step (spec §2.2).
 
         What cannot be encoded, or kept by the store, ends that operation with INTERNAL, and
@@ -476,7 +500,7 @@ class Attempt:
         """
         spec, domain = self.spec, self._runtime.domain
         try:
-            self.ended = self._once_available(
+            self.ended = yield from self._once_available(
                 lambda: apply_end(
                     self._updater, spec, self.name, self._end(attempt, ending), ending.state
                 )
@@ -491,8 +515,8 @@ class Attempt:
             instead = FinalResult(internal(spec, domain, text, why))
             if isinstance(exc.__cause__, MessageTooLarge):
                 instead = FinalResult(spec.types.status_of(exc.__cause__, domain))
-            self.ended = self._once_available(
-                lambda: self._updater.apply(self.name, self._end(attempt, instead), spec.stamp)
+            self.ended = yield from self._once_available(
+                lambda: self._updater.applied(self.name, self._end(attempt, instead), spec.stamp)
             )
 
     def _end(self, attempt: int, ending: FinalResult) -> Change:
@@ -504,8 +528,8 @@ class Attempt:
             acknowledge=ending.acknowledge,
         )
 
-    def _once_available(self, action: Callable[[], T]) -> T:
-        """Return what an action on the store gives, repeated while the store is unavailable.
+    def _once_available(self, action: Callable[[], Flow[T]]) -> Flow[T]:
+        """Do something with the store, as often as it takes while the store is unavailable.
 
         For as long as it takes: after giving up, this process would go on to renew the lease of an
         operation on which no thread works.
@@ -513,38 +537,22 @@ class Attempt:
         Raises:
             Unavailable: The store has not come back before the work was to be handed back.
         """
-        try:
-            return action()
-        except Unavailable as exc:
-            if self._must_stop():
-                raise
-            log.warning("%s: repeated until the store is there: %s", self.name, exc)
-        import tenacity  # with the first outage: it brings asyncio along
-
-        again = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(Unavailable),
-            wait=tenacity.wait_exponential(multiplier=_FIRST_PAUSE_SECONDS, max=_MAX_PAUSE_SECONDS),
-            stop=lambda _: self._must_stop(),
-            reraise=True,
-        )
-        return again(action)
+        pause, said = _FIRST_PAUSE_SECONDS, False
+        while True:
+            try:
+                return (yield from action())
+            except Unavailable as exc:
+                if self._must_stop():
+                    raise
+                if not said:
+                    log.warning("%s: repeated until the store is there: %s", self.name, exc)
+                said = True
+            yield Pause(pause)
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
 
     def _must_stop(self) -> bool:
         """Whether other processes are to do the work."""
         return self._handing_back or self.revoked
-
-
-async def _in_thread(action: Callable[..., T], *arguments: Any) -> T:
-    """Call what writes to a store that blocks, without holding up the event loop."""
-    import asyncio
-
-    # Not by asyncio.to_thread: what it raises does not say whether the action has begun.
-    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
-    try:
-        done = loop.run_in_executor(None, lambda: context.run(action, *arguments))
-    except RuntimeError:  # no thread is to be had, as at the end of the interpreter
-        return action(*arguments)
-    return await done
 
 
 # -- the final metadata ---------------------------------------------------------------------------
@@ -556,7 +564,7 @@ class _Outdated(Exception):
 
 def apply_end(
     updater: RecordUpdater, spec: MethodSpec, name: str, change: Change, state: State
-) -> Record | None:
+) -> Flow[Record | None]:
     """Apply a change that ends an operation in this state, with the method's final metadata.
 
     That is made before the store is asked to write, which the application's code must not hold up.
@@ -566,10 +574,10 @@ def apply_end(
         LroError: What the store or the change refuses.
     """
     if spec.options.final_metadata is None:
-        return updater.apply(name, change, spec.stamp)
+        return (yield from updater.applied(name, change, spec.stamp))
     while True:
-        seen = updater.store.get(name).metadata
-        final = spec.final_metadata(seen, state)
+        seen = (yield from read(updater.store, name)).metadata
+        final = yield MayBlock(functools.partial(spec.final_metadata, seen, state))
 
         def stamp(
             record: Record, seen: PackedMessage | None = seen, final: PackedMessage | None = final
@@ -579,7 +587,7 @@ def apply_end(
             return spec.stamp(record.with_metadata(final))
 
         try:
-            return updater.apply(name, change, stamp)
+            return (yield from updater.applied(name, change, stamp))
         except _Outdated:
             continue  # a request to cancel may leave its mark in the metadata
 

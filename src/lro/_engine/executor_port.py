@@ -109,6 +109,11 @@ class Executor(Protocol):
         """
         ...
 
+    @property
+    def submits_block(self) -> bool:
+        """Whether ``reserve`` or ``submit`` may block, so that event loops call them in threads."""
+        ...
+
     def attach(
         self,
         work: Callable[[str], None],
@@ -125,6 +130,13 @@ class Executor(Protocol):
 
         ``close`` is for executors that learn of the end of a worker before the service does: work
         that has not ended within the time given is handed back.
+        """
+        ...
+
+    def begin_here(self) -> None:
+        """Called where the service is used, maybe in the thread of an event loop, and often.
+
+        An executor that does its work on the application's event loop learns so of that loop.
         """
         ...
 

@@ -12,13 +12,14 @@ import attrs
 
 from lro._base.errors import Cancelled, DeadlineExceeded
 from lro._base.status import Any, Code, Status
+from lro._engine.flow import Flow, on_loop, run
 from lro._model.operation import State
 
 M = TypeVar("M")
 
 _HOLDS_UP_LOOP: Final = (
-    "job.sleep would block the event loop that runs in this thread: "
-    "use `await asyncio.sleep(...)` in an async function"
+    "job.{0} would hold up the event loop that runs in this thread: "
+    "use `await job.{0}_async(...)` in an async function"
 )
 
 
@@ -60,8 +61,19 @@ class Job(Generic[M]):
             DeadlineExceeded: The method's time limit is over.
             LeaseLost: Another worker has this operation now; this attempt's work is void.
             EncodingError: The metadata cannot be encoded.
+            RuntimeError: An async function calls it on its event loop, which it would hold up.
         """
+        if self._control.awaits and event_loop_runs():
+            raise RuntimeError(_HOLDS_UP_LOOP.format("report"))
         self._control.report(metadata)
+
+    async def report_async(self, metadata: M) -> None:
+        """:meth:`report` for async functions: other work goes on until the report is stored.
+
+        Raises:
+            Cancelled, DeadlineExceeded, LeaseLost, EncodingError: As for :meth:`report`.
+        """
+        await self._control.report_async(metadata)
 
     def raise_if_cancelled(self) -> None:
         """Do nothing, or stop the work; call it at every unit of it.
@@ -73,10 +85,7 @@ class Job(Generic[M]):
         self._control.raise_if_cancelled()
 
     def sleep(self, seconds: float) -> None:
-        """Pause the thread, but wake up for a cancellation.
-
-        For plain functions. An ``async def`` function awaits ``asyncio.sleep(seconds)`` instead,
-        which a cancellation and the time limit interrupt too.
+        """Pause the thread, but wake up for a cancellation. For plain functions.
 
         Raises:
             Cancelled: The work was asked to stop.
@@ -84,16 +93,29 @@ class Job(Generic[M]):
             RuntimeError: An event loop runs in this thread: the pause would hold up all its work.
         """
         if event_loop_runs():
-            raise RuntimeError(_HOLDS_UP_LOOP)
+            raise RuntimeError(_HOLDS_UP_LOOP.format("sleep"))
         self._control.pause(seconds)
+
+    async def sleep_async(self, seconds: float) -> None:
+        """Pause an async function. A cancellation and the time limit interrupt it.
+
+        Raises:
+            Cancelled: The work was asked to stop.
+            DeadlineExceeded: The method's time limit is over.
+        """
+        import asyncio
+
+        self._control.raise_if_cancelled()
+        await asyncio.sleep(seconds)
+        self._control.raise_if_cancelled()
 
 
 class JobControl:
     """A job as the process holds it that runs the function: how it reports, and is stopped.
 
-    ``publish`` stores metadata; ``recall`` gives the metadata that callers saw when the attempt
-    began. ``stop_at`` is when the time limit is over, in seconds of ``clock``.
-    ``domain`` names the service in error details.
+    ``publish`` is the flow that stores metadata; ``recall`` gives the metadata that callers saw
+    when the attempt began. ``stop_at`` is when the time limit is over, in seconds of ``clock``.
+    ``domain`` names the service in error details. ``awaits``: the function is an async one.
     """
 
     def __init__(
@@ -101,23 +123,30 @@ class JobControl:
         *,
         name: str,
         attempt: int,
-        publish: Callable[[typing.Any], None],
+        publish: Callable[[typing.Any], Flow[None]],
         recall: Callable[[], object],
         clock: Callable[[], float],
         stop_at: float | None = None,
         domain: str = "",
+        awaits: bool = False,
     ) -> None:
         self.name = name
         self.attempt = attempt
         self.domain = domain
-        self.job: Job[typing.Any] = Job(self)
+        self.awaits = awaits
         self.stop_at = stop_at
         self._publish = publish
         self._recall: Callable[[], object] | None = recall
         self._clock = clock
-        self._cancel = threading.Event()
+        self._cancelled = False
+        self._pauses: dict[None, threading.Event] = {}
         self._wakes: list[Callable[[], None]] = []
         self._metadata: object = None
+
+    @property
+    def job(self) -> Job[typing.Any]:
+        """What the function is given."""
+        return Job(self)
 
     @property
     def metadata(self) -> typing.Any:
@@ -129,7 +158,7 @@ class JobControl:
     @property
     def cancel_requested(self) -> bool:
         """Whether the work was asked to stop."""
-        return self._cancel.is_set()
+        return self._cancelled
 
     @property
     def seconds_left(self) -> float | None:
@@ -138,13 +167,20 @@ class JobControl:
 
     def report(self, metadata: object) -> None:
         """See :meth:`Job.report`."""
+        run(self._reported(metadata))
+
+    async def report_async(self, metadata: object) -> None:
+        """See :meth:`Job.report_async`."""
+        await on_loop(self._reported(metadata))
+
+    def _reported(self, metadata: object) -> Flow[None]:
         self.raise_if_cancelled()
         self._metadata, self._recall = metadata, None
-        self._publish(metadata)
+        yield from self._publish(metadata)
 
     def raise_if_cancelled(self) -> None:
         """See :meth:`Job.raise_if_cancelled`."""
-        if self._cancel.is_set():
+        if self._cancelled:
             raise Cancelled()
         left = self.seconds_left
         if left is not None and left <= 0:
@@ -158,16 +194,26 @@ class JobControl:
         """
         left = self.seconds_left
         if left is None or seconds < left:
-            self._cancel.wait(seconds)
+            self._wait(seconds)
             self.raise_if_cancelled()
         else:
-            self._cancel.wait(max(0.0, left))
+            self._wait(max(0.0, left))
             self.raise_if_cancelled()
             raise overdue()
 
+    def _wait(self, seconds: float) -> None:
+        # Made with the first pause, since most functions make none and an event takes long to make;
+        # in one step, since several threads may pause.
+        event = self._pauses.setdefault(None, threading.Event())
+        if not self._cancelled:  # asked only now: who stops the work sets this before the event
+            event.wait(seconds)
+
     def stop(self) -> None:
         """Ask the work to stop: CancelOperation was called, or the process hands its work back."""
-        self._cancel.set()
+        self._cancelled = True
+        event = self._pauses.get(None)
+        if event is not None:
+            event.set()
         for wake in tuple(self._wakes):
             wake()
 
@@ -178,8 +224,16 @@ class JobControl:
         that stops the work just now may not have seen it in the list.
         """
         self._wakes.append(wake)
-        if self._cancel.is_set():
+        if self._cancelled:
             wake()
+
+    def over(self) -> None:
+        """Take no more reports: those that still come are of threads that were left behind."""
+        self._publish = _nowhere
+
+
+def _nowhere(_: object) -> Flow[None]:
+    yield from ()
 
 
 def event_loop_runs() -> bool:

@@ -15,6 +15,7 @@ from lro._base.errors import LroError, StatusError, Unavailable
 from lro._base.status import Code
 from lro._engine.attempt import apply_end
 from lro._engine.change_listener import ChangeListener
+from lro._engine.flow import run
 from lro._engine.method_spec import FinalMetadataFailed, MethodSpec, WorkerLost
 from lro._engine.runtime import Runtime
 from lro._engine.workers import Workers
@@ -292,7 +293,7 @@ class Maintenance:
         status = spec.types.status_of(error, self._runtime.domain)
         fail = if_unchanged_since(record, abandon(status, self._store.now(), spec.keep_for))
         try:
-            apply_end(updater, spec, record.name, fail, State.FAILED)
+            run(apply_end(updater, spec, record.name, fail, State.FAILED))
         except FinalMetadataFailed:
             log.exception("%s: the last metadata could not be made", record.name)
             updater.apply(record.name, fail, spec.stamp)
@@ -344,6 +345,7 @@ class Background:
         self.pending = maintained
         self._stopped = False
         self._starting = threading.Lock()
+        self._executor = runtime.executor
         self.workers = Workers(runtime, specs, self)
         self.maintenance = Maintenance(runtime, self.workers, specs)
         self.change_listener = ChangeListener(runtime.updater, self.workers)
@@ -352,6 +354,7 @@ class Background:
         """Begin the maintenance in a thread, unless it has begun, or is not wanted here."""
         if not self.pending:
             return
+        self._executor.begin_here()
         with self._starting:
             if self._stopped or not self.pending:
                 return

@@ -8,12 +8,13 @@ import json
 import logging
 import re
 import secrets
+import threading
 import typing
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, Generic, Protocol, TypeVar, overload
 
-from lro._base.arguments import check_instance, check_text, contained
+from lro._base.arguments import check_instance, check_text
 from lro._base.errors import (
     DeclarationError,
     EncodingError,
@@ -30,14 +31,17 @@ from lro._base.errors import (
     got,
 )
 from lro._base.status import Any, Code, Status
-from lro._engine.access import Access, Flow, ask_validity, verb
+from lro._engine.access import Access, application_call, ask_validity
 from lro._engine.attempt import Attempt
+from lro._engine.executor_port import Slot
+from lro._engine.flow import Flow, InsertWrite, MayBlock, flow_of, on_loop, run_all, verb
 from lro._engine.job import Job
 from lro._engine.limits import Limits
 from lro._engine.maintenance import Background
 from lro._engine.method_spec import MethodSpec, Options
+from lro._engine.process import after_fork
 from lro._engine.runtime import RecordUpdater, Runtime, stopping
-from lro._engine.store_port import RequestKey
+from lro._engine.store_port import Inserted, RequestKey
 from lro._filters.indexes import Indexes
 from lro._messages.registry import TypeRegistry
 from lro._messages.wellknown import Empty
@@ -62,6 +66,43 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII
 _NIL: Final = "00000000-0000-0000-0000-000000000000"
 
 
+class RandomBytes:
+    """Random bytes, of which the system is asked for many at once.
+
+    Each time that takes as long as storing an operation in memory.
+    """
+
+    _AT_ONCE: Final = 4096
+    _bytes = b""
+    _used = 0
+
+    def __init__(self) -> None:
+        self._reset_after_fork()
+        after_fork(self, RandomBytes._reset_after_fork)
+
+    def __call__(self, count: int) -> bytes:
+        """So many bytes, which no other call is given."""
+        with self._lock:
+            if self._used + count > len(self._bytes):
+                self._bytes = secrets.token_bytes(max(count, self._AT_ONCE))
+                self._used = 0
+            first = self._used
+            self._used += count
+            return self._bytes[first : self._used]
+
+    def _reset_after_fork(self) -> None:
+        self._lock = threading.Lock()
+        self._bytes, self._used = b"", 0  # the parent gives out the rest
+
+
+class NewRecord(Protocol):
+    """Makes the record of a new operation."""
+
+    def __call__(self, *, begun: bool = False) -> Record:
+        """The record; one that has ``begun`` is held and claimed by this process."""
+        ...
+
+
 class Starter:
     """Starts operations: a sequence that begins the maintenance of the process with the first."""
 
@@ -70,6 +111,7 @@ class Starter:
         self._background = background
         self._workers = background.workers
         self._access = access
+        self._random = RandomBytes()
 
     def start(
         self,
@@ -97,9 +139,10 @@ class Starter:
             wanted = f"must be a {spec.request.__name__}, got {got(request)}"
             raise InvalidArgument("request", wanted)
         if spec.options.validate is not None:
-            ask_validity(spec.options.validate, request)
+            yield from ask_validity(spec.options.validate, request)
         if not target and spec.options.exclusive_target is not None:
-            target = contained("exclusive_target", spec.options.exclusive_target, request)
+            function = spec.options.exclusive_target
+            target = yield application_call("exclusive_target", function, request)
             _check_text("target", target)
         try:
             parent = normalise_parent(parent)
@@ -107,43 +150,55 @@ class Starter:
             raise InvalidParent("parent", exc.description) from None
         packed = _packed(spec, request)
         key = _request_key(spec, caller, request_id, parent, packed)
-        record = self._record(spec, parent, metadata, target, caller, key)
+        first = None if metadata is None else _first_metadata(spec, metadata)
         yield from self._access.permit(caller, spec.full_name, parent)
+
+        def record(*, begun: bool = False) -> Record:
+            return self._record(spec, parent, first, target, caller, key, begun=begun)
+
         if validate_only:
-            self._runtime.store.insert(record, packed, key, check_only=True)
+            yield from self._checked(record(), packed, key)
             return Operation(done=True, result=spec.types.pack(Empty()))
         if spec.function is None:
-            return self._runtime.store.insert(record, packed, key).record.operation
-        return self._insert_and_run(spec, record, request, packed, key)
+            inserted: Inserted = yield InsertWrite(self._runtime.store, record(), packed, key)
+            return inserted.record.operation
+        return (yield from self._insert_and_run(spec, record, request, packed, key))
 
     def _record(
         self,
         spec: MethodSpec,
         parent: str,
-        metadata: object | None,
+        metadata: Any | None,
         target: str,
         caller: str,
         key: RequestKey | None,
+        *,
+        begun: bool,
     ) -> Record:
-        if metadata is not None and not isinstance(metadata, (spec.metadata, Any)):
-            wanted = f"must be a {spec.metadata.__name__}, got {got(metadata)}"
-            raise InvalidArgument("metadata", wanted)
+        """A new record; one that has ``begun`` is as a claim that follows at once would leave it.
+
+        That is one write less.
+        """
         now = self._runtime.store.now()
         owner, span = self._first_lease(spec)
-        record = Record(
-            name=_prefix(parent) + new_id(secrets.token_bytes, now),
-            parent=parent,
-            method=spec.full_name,
-            metadata=None if metadata is None else _first_metadata(spec, metadata),
-            create_time=now,
-            update_time=now,
-            owner=owner,
-            lease_until=None if span is None else now + span,
-            caller=caller,
-            request_id=key.request_id if key else "",
-            target=target,
+        return spec.stamp(
+            Record(
+                name=_prefix(parent) + new_id(self._random, now),
+                parent=parent,
+                method=spec.full_name,
+                metadata=metadata,
+                create_time=now,
+                start_time=now if begun else None,
+                update_time=now,
+                owner=owner,
+                lease_until=None if span is None else now + span,
+                caller=caller,
+                request_id=key.request_id if key else "",
+                target=target,
+                attempt=1 if begun else 0,
+                version=2 if begun else 1,  # a claim makes the second
+            )
         )
-        return spec.stamp(record)
 
     def _first_lease(self, spec: MethodSpec) -> tuple[str, timedelta | None]:
         if spec.function is None:
@@ -153,29 +208,41 @@ class Starter:
             (self._workers.owner, self._runtime.lease) if redelivery is None else ("", redelivery)
         )
 
+    def _checked(self, record: Record, packed: Any, key: RequestKey | None) -> Flow[Inserted]:
+        store = self._runtime.store
+        check = functools.partial(store.insert, record, packed, key, check_only=True)
+        found: Inserted = (yield MayBlock(check)) if store.reads_block else check()
+        return found
+
     def _insert_and_run(
         self,
         spec: MethodSpec,
-        record: Record,
+        new: NewRecord,
         request: object,
         packed: Any,
         key: RequestKey | None,
-    ) -> Operation:
-        store = self._runtime.store
+    ) -> Flow[Operation]:
+        store, executor = self._runtime.store, self._runtime.executor
+        blocks = executor.submits_block
         try:
-            slot = self._runtime.executor.reserve()
+            slot: Slot = (yield MayBlock(executor.reserve)) if blocks else executor.reserve()
         except (ResourceExhausted, Unavailable):
+            if key is None:
+                raise
             # A repeated start needs no room: it gets the operation that it has started before.
-            known = store.insert(record, packed, key, check_only=True)
+            known = yield from self._checked(new(), packed, key)
             if known.fresh or self._waits(known.record):
                 raise
             return known.record.operation
         at_once = slot.worker_idle and spec.options.concurrency is None
-        if at_once:
-            record = _begun(record, spec)
+        try:
+            record = new(begun=at_once)
+        except BaseException:
+            slot.release()
+            raise
         with self._workers.starting(spec, record, request, begun=at_once) as run:
             try:
-                inserted = store.insert(record, packed, key)
+                inserted: Inserted = yield InsertWrite(store, record, packed, key)
             except BaseException:
                 slot.release()
                 raise
@@ -185,9 +252,10 @@ class Starter:
                 return inserted.record.operation
             run.name = inserted.record.name  # of the first start, where that is sent once more
             try:
-                ended = self._workers.begin(run, slot)
+                begin = functools.partial(self._workers.begin, run, slot)
+                ended: Record | None = (yield MayBlock(begin)) if blocks else begin()
             except BaseException as exc:
-                return self._refused(inserted.record, run, key, exc)
+                return (yield from self._refused(inserted.record, run, key, exc))
         # Over already: the inline executor, or very quick work (spec §9.8).
         return (ended or inserted.record).operation
 
@@ -197,7 +265,7 @@ class Starter:
         run: Attempt,
         key: RequestKey | None,
         error: BaseException,
-    ) -> Operation:
+    ) -> Flow[Operation]:
         """Return the operation whose work the executor has refused, where the start succeeds.
 
         Without a request id, no other call has returned the operation: it is forgotten, and the
@@ -212,28 +280,23 @@ class Starter:
             raise error
         passing = isinstance(error, (Unavailable, ResourceExhausted))
         if passing and self._workers.stopping:  # the next process does it
-            self._runtime.updater.apply(record.name, release(record.attempt, store.now()))
+            back = release(record.attempt, store.now())
+            yield from self._runtime.updater.applied(record.name, back)
             return record.operation
         if key is None:
-            store.forget(run.name)
+            yield MayBlock(functools.partial(store.forget, run.name))
             raise error
         if self._runtime.executor.redelivery is not None or not isinstance(error, Exception):
             raise error
         if passing:  # maintenance hands it back: see Workers.release_not_started
             return record.operation
         log.error("%s: the executor has failed to take it", run.name, exc_info=error)
-        return run.end_refused(record).operation
+        return (yield from run.end_refused(record)).operation
 
     def _waits(self, record: Record) -> bool:
         # Whether a repeated start is to send the name once more: the first one may have failed.
         remote = self._runtime.executor.redelivery is not None
         return remote and not record.done and record.unclaimed
-
-
-def _begun(record: Record, spec: MethodSpec) -> Record:
-    # As a claim that follows at once would leave it, for one write less.
-    begun = record.next_version(attempt=1, start_time=record.create_time)
-    return spec.stamp(begun)
 
 
 @functools.lru_cache(maxsize=256)
@@ -257,6 +320,9 @@ def _packed(spec: MethodSpec, request: object) -> Any:
 
 
 def _first_metadata(spec: MethodSpec, metadata: object) -> Any:
+    if not isinstance(metadata, (spec.metadata, Any)):
+        wanted = f"must be a {spec.metadata.__name__}, got {got(metadata)}"
+        raise InvalidArgument("metadata", wanted)
     packed = spec.types.pack(metadata)
     try:
         return spec.limits.check_metadata(packed)
@@ -428,6 +494,94 @@ class Method(Generic[Req, Resp, Meta]):
                 validate_only=validate_only,
             )
         )
+
+    async def start_async(
+        self,
+        request: Req,
+        *,
+        request_id: str = "",
+        parent: str = "",
+        metadata: Meta | None = None,
+        target: str = "",
+        caller: str = "",
+        validate_only: bool = False,
+    ) -> Operation:
+        """:meth:`start` for coroutines: no thread waits for the store.
+
+        If the task that awaits this is cancelled, the operation has been started, or it has not:
+        what was handed to the store by then is stored, and its work is done.
+        """
+        return await on_loop(
+            flow_of(self.start)(
+                request,
+                request_id=request_id,
+                parent=parent,
+                metadata=metadata,
+                target=target,
+                caller=caller,
+                validate_only=validate_only,
+            )
+        )
+
+    def start_many(
+        self,
+        requests: Sequence[Req],
+        *,
+        request_ids: Sequence[str] = (),
+        parent: str = "",
+        caller: str = "",
+    ) -> Sequence[Operation | LroError]:
+        """Start an operation for each of these requests; they are stored together.
+
+        Returns:
+            For each request what :meth:`start` would return for it, or the error that it would
+            raise: one that is refused does not keep the others from being started.
+
+        Raises:
+            InvalidArgument: There are request ids, but not one for each request.
+        """
+        return _answers(run_all(self._flows(requests, request_ids, parent, caller)))
+
+    async def start_many_async(
+        self,
+        requests: Sequence[Req],
+        *,
+        request_ids: Sequence[str] = (),
+        parent: str = "",
+        caller: str = "",
+    ) -> Sequence[Operation | LroError]:
+        """:meth:`start_many` for coroutines."""
+        import asyncio
+
+        flows = self._flows(requests, request_ids, parent, caller)
+        return _answers(await asyncio.gather(*map(on_loop, flows), return_exceptions=True))
+
+    def _flows(
+        self, requests: Sequence[Req], request_ids: Sequence[str], parent: str, caller: str
+    ) -> Sequence[Flow[Operation]]:
+        if request_ids and len(request_ids) != len(requests):
+            wanted = f"one for each of the {len(requests)} requests, got {len(request_ids)}"
+            raise InvalidArgument("request_ids", f"must be {wanted}")
+        start = flow_of(self.start)
+        ids = request_ids or [""] * len(requests)
+        return [
+            start(request, request_id=one, parent=parent, caller=caller)
+            for request, one in zip(requests, ids, strict=True)
+        ]
+
+
+def _answers(found: Sequence[Operation | BaseException]) -> Sequence[Operation | LroError]:
+    """These answers; an error that is none of the service's is raised.
+
+    Raises:
+        BaseException: What a hook of the application has raised, for instance.
+    """
+    answers: list[Operation | LroError] = []
+    for one in found:
+        if isinstance(one, BaseException) and not isinstance(one, LroError):
+            raise one
+        answers.append(one)
+    return answers
 
 
 class MethodDecorator(Protocol):

@@ -12,6 +12,7 @@ import attrs
 
 from lro._base.errors import LroError, Unavailable
 from lro._engine.executor_port import Executor
+from lro._engine.flow import Flow, UpdateWrite, run
 from lro._engine.store_port import Store
 from lro._model.operation import Change, Record, Stamp, State, with_derived
 
@@ -97,6 +98,10 @@ class RecordUpdater:
         self._lock = threading.Lock()
 
     def apply(self, name: str, change: Change, stamp: Stamp | None = None) -> Record | None:
+        """Do what :meth:`applied` does, in this thread."""
+        return run(self.applied(name, change, stamp))
+
+    def applied(self, name: str, change: Change, stamp: Stamp | None = None) -> Flow[Record | None]:
         """Store a change, and return the record after it; None if the change has removed it.
 
         Listeners in this process are notified, and other processes too. ``stamp`` brings what is
@@ -106,7 +111,8 @@ class RecordUpdater:
             OperationNotFound: There is no such record, or callers cannot see it.
             NotApplied, LeaseLost, CancellationNotRequested: What the change itself refuses.
         """
-        after = self.store.update(name, change if stamp is None else with_derived(change, stamp))
+        both = change if stamp is None else with_derived(change, stamp)
+        after: Record | None = yield UpdateWrite(self.store, name, both)
         ended = after is None or after.state is not State.IN_PROGRESS
         self.notifier.notify(name, ended=ended)
         self.store.notify_others(name)

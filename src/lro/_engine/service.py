@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from lro._base.arguments import (
     check,
@@ -19,8 +20,9 @@ from lro._base.arguments import (
     check_texts,
 )
 from lro._base.errors import InvalidArgument
-from lro._engine.access import VERBS, Access, Authorize, Flow, flow_of, on_loop, run, verb
+from lro._engine.access import VERBS, Access, Authorize
 from lro._engine.executor_port import Executor
+from lro._engine.flow import Flow, MayBlock, flow_of, in_threads, on_loop, run, verb
 from lro._engine.limits import DEFAULT_LIMITS, ByteBudget, Limits
 from lro._engine.listing import BatchRead, CheckedList, Listing
 from lro._engine.maintenance import LEAST_LEASE, Background
@@ -55,8 +57,6 @@ from lro._model.operation import (
 if TYPE_CHECKING:
     from lro._engine.watching import WatchStream
 
-P = ParamSpec("P")
-R = TypeVar("R")
 T = TypeVar("T")
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
@@ -272,8 +272,20 @@ class Service:
         """
         if not isinstance(full_name, str):
             check_text("full_name", full_name)
+        return (yield from self.start_flow(full_name)(request, **options))
+
+    def start_flow(self, full_name: str) -> Callable[..., Flow[Operation]]:
+        """Return what gives the flow of ``Method.start`` for the method of this name.
+
+        Raises:
+            DeclarationError: No such method is declared.
+        """
         method: Method[object, object, object] = Method(self.methods.spec(full_name), self._starter)
-        return (yield from flow_of(method.start)(request, **options))
+        return flow_of(method.start)
+
+    async def start_async(self, full_name: str, request: object, **options: Any) -> Operation:
+        """:meth:`start` for coroutines; the rest as for ``Method.start_async``."""
+        return await on_loop(flow_of(self.start)(full_name, request, **options))
 
     def reporter(self, name: str) -> Reporter:
         """Return the worker's side of an operation of a declared method.
@@ -300,7 +312,11 @@ class Service:
         self._begin()
         parse_name(name)
         yield from self.access.permit(caller, "GetOperation", name)
-        return self.access.visible(name, caller).operation
+        return (yield from self.access.visible(name, caller)).operation
+
+    async def get_async(self, name: str, *, caller: str = "") -> Operation:
+        """:meth:`get` for coroutines."""
+        return await on_loop(flow_of(self.get)(name, caller=caller))
 
     @verb
     def list(
@@ -319,6 +335,12 @@ class Service:
         listing = yield from flow_of(self.begin_list)(request, caller=caller)
         page = self.read_page(listing, self.limits.page_bytes, as_they_are)
         return ListOperationsResponse(tuple(page[0]), page[1])
+
+    async def list_async(
+        self, request: ListOperationsRequest, *, caller: str = ""
+    ) -> ListOperationsResponse:
+        """:meth:`list` for coroutines: a thread looks for what matches."""
+        return await in_threads(flow_of(self.list)(request, caller=caller))
 
     @verb
     def begin_list(self, request: ListOperationsRequest, *, caller: str = "") -> Flow[Listing]:
@@ -360,8 +382,12 @@ class Service:
         self.access.require("DeleteOperation")
         parse_name(name)
         yield from self.access.permit(caller, "DeleteOperation", name)
-        self.access.visible(name, caller)
-        self._runtime.updater.apply(name, delete(self.store.now()))
+        yield from self.access.visible(name, caller)
+        yield from self._runtime.updater.applied(name, delete(self.store.now()))
+
+    async def delete_async(self, name: str, *, caller: str = "") -> None:
+        """:meth:`delete` for coroutines: no thread waits for the store."""
+        await on_loop(flow_of(self.delete)(name, caller=caller))
 
     @verb
     def cancel(self, name: str, *, caller: str = "") -> Flow[None]:
@@ -376,7 +402,12 @@ class Service:
         self.access.require("CancelOperation")
         parse_name(name)
         yield from self.access.permit(caller, "CancelOperation", name)
-        self.workers.cancel(self.access.visible(name, caller))
+        record = yield from self.access.visible(name, caller)
+        yield from self.workers.cancel(record)
+
+    async def cancel_async(self, name: str, *, caller: str = "") -> None:
+        """:meth:`cancel` for coroutines: no thread waits for the store."""
+        await on_loop(flow_of(self.cancel)(name, caller=caller))
 
     @verb
     def batch_get(
@@ -398,6 +429,12 @@ class Service:
         wanted = yield from flow_of(self.begin_batch)(names, caller=caller)
         found, missing = self.read_batch(wanted, caller, as_they_are)
         return BatchGetOperationsResponse(tuple(found), tuple(missing))
+
+    async def batch_get_async(
+        self, names: Sequence[str], *, caller: str = ""
+    ) -> BatchGetOperationsResponse:
+        """:meth:`batch_get` for coroutines: a thread reads the operations."""
+        return await in_threads(flow_of(self.batch_get)(names, caller=caller))
 
     @verb
     def begin_batch(self, names: Sequence[str], *, caller: str = "") -> Flow[Sequence[str]]:
@@ -445,9 +482,10 @@ class Service:
         def begin() -> Flow[None]:
             yield from self.access.permit_each(caller, "GetOperation", wanted)
             # A store that is away is reported at once.
-            self.access.seen(wanted[:1], caller, self.limits.least_bytes)
+            look = functools.partial(self.access.seen, wanted[:1], caller, self.limits.least_bytes)
+            yield MayBlock(look)
 
-        await on_loop(begin(), blocks=self.access.writes_block)
+        await on_loop(begin())
         return self.waiters.watch(
             wanted, lambda some, most: self.access.seen(some, caller, most), caller
         )
@@ -485,25 +523,8 @@ class Service:
         caller: str = "",
     ) -> Operation:
         """:meth:`wait` for coroutines: no thread is held, however many wait."""
-        reads = self._owner_only and self.store.reads_block
-        limit = await on_loop(
-            self._limit(name, timeout, deadline_seconds, caller),
-            blocks=reads or self.access.hook_blocks,
-        )
+        limit = await on_loop(self._limit(name, timeout, deadline_seconds, caller))
         return await self.waiters.wait_async(name, limit, caller)
-
-    async def on_loop(self, verb: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call a verb in a coroutine: ``await service.on_loop(service.get, name, caller=caller)``.
-
-        ``verb`` is ``get``, ``list``, ``delete``, ``cancel``, ``batch_get`` or ``start`` of this
-        service, or ``start`` of one of its methods; for the others there are :meth:`wait_async` and
-        :meth:`watch`. Its work is done in threads, and an ``authorize`` that is a coroutine
-        function is awaited by the running event loop. It raises what the verb raises.
-
-        Raises:
-            TypeError: It is not such a verb.
-        """
-        return await on_loop(flow_of(verb)(*args, **kwargs), blocks=True)
 
     def require(self, verb: str) -> None:
         """Check that the service offers a verb.
@@ -552,6 +573,10 @@ class Service:
         :meth:`close`, or with ``maintenance=False``.
         """
         self._begin()
+
+    def begin_here(self) -> None:
+        """See :meth:`lro.adapters.Executor.begin_here`."""
+        self._runtime.executor.begin_here()
 
     def _begin(self) -> None:
         if self._background.pending:
@@ -639,7 +664,7 @@ class Service:
         limit = wait_limit(timeout, deadline_seconds, self._max_wait)
         yield from self.access.permit(caller, "WaitOperation", name)
         if self._owner_only:
-            self.access.visible(name, caller)
+            yield from self.access.visible(name, caller)
         if deadline_seconds is not None and limit == deadline_seconds:
             limit -= min(0.05, limit / 10)  # so that the reply arrives in time (spec §4.4)
         return limit

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 import attrs
 
@@ -73,6 +73,12 @@ class Expired:
 
     names: Sequence[str]
     more: bool
+
+
+R = TypeVar("R")
+
+Done: TypeAlias = Callable[[R | None, BaseException | None], None]
+"""Takes the answer of a write that was handed in, or its error; quick, and raises nothing."""
 
 
 def place_of(record: Record) -> Cursor:
@@ -193,6 +199,17 @@ class Store(Protocol):
         """
         ...
 
+    def insert_later(
+        self, record: Record, request: Any, key: RequestKey | None, done: Done[Inserted]
+    ) -> None:
+        """Take what :meth:`insert` takes, and return without waiting for the commit.
+
+        ``done`` is called once: with what ``insert`` would return, when that is committed, or with
+        the error that it would raise. In any thread, maybe before this returns. What can be refused
+        at once may be raised here instead, and then ``done`` is not called.
+        """
+        ...
+
     def forget(self, name: str) -> None:
         """Undo an insert whose work could not be submitted, its request key included."""
         ...
@@ -231,6 +248,13 @@ class Store(Protocol):
 
         Raises:
             OperationNotFound: There is no record of this name.
+        """
+        ...
+
+    def update_later(self, name: str, change: Change, done: Done[Record | None]) -> None:
+        """Take what :meth:`update` takes, and return without waiting: as for ``insert_later``.
+
+        ``change`` is called in any thread.
         """
         ...
 

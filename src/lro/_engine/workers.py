@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final, Protocol
 
 from lro._base.errors import Cancelled, LeaseLost, NotApplied, OperationNotFound
 from lro._engine.attempt import Attempt
 from lro._engine.executor_port import Slot
+from lro._engine.flow import Flow, MayBlock
 from lro._engine.method_spec import MethodSpec
 from lro._engine.runtime import Runtime, stopping
 from lro._model.operation import (
@@ -48,6 +50,26 @@ class Overseer(Protocol):
         ...
 
 
+class _Starting:  # contextlib's way takes as long as storing the operation in memory
+    def __init__(self, workers: Workers, attempt: Attempt, record: Record) -> None:
+        self._workers = workers
+        self._attempt = attempt
+        self._record = record
+
+    def __enter__(self) -> Attempt:
+        self._workers.start_begins(self._attempt)
+        return self._attempt
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        try:
+            if error is None:
+                self._workers.stored(self._record)
+        finally:
+            if error is not None:
+                self._attempt.revoke()
+            self._workers.start_over(self._attempt)
+
+
 class Workers:
     """The work that this process has, begun or waiting.
 
@@ -74,32 +96,30 @@ class Workers:
         self._attempts: dict[str, Attempt] = {}
         self._rooms: dict[str, threading.Semaphore] = {}
 
-    @contextlib.contextmanager
     def starting(
         self, spec: MethodSpec, record: Record, request: object, *, begun: bool
-    ) -> Iterator[Attempt]:
+    ) -> _Starting:
         """The work of an operation that is stored meanwhile: this process has it from now on.
 
         ``begun``: the record says that this process has begun it. Unless it begins, it is handed
         back. The store is not closed before all these blocks are left.
         """
         held = record if record.owner == self.owner else None
-        attempt = Attempt(record.name, spec, self, request, held, begun=begun)
+        return _Starting(self, Attempt(record.name, spec, self, request, held, begun=begun), record)
+
+    def start_begins(self, attempt: Attempt) -> None:
+        """Take note of an attempt whose operation is being stored."""
         with self._lock:
             self._starting.add(attempt)
             if self.runtime.executor.redelivery is None:
                 self._attempts[attempt.name] = attempt
-        try:
-            yield attempt
-            self.stored(record)
-        except BaseException:
-            attempt.revoke()
-            raise
-        finally:
-            if attempt.revoked:
-                self.retire(attempt)
-            self._starting.discard(attempt)
-            attempt.start_over()
+
+    def start_over(self, attempt: Attempt) -> None:
+        """Take note that the start of this attempt's operation is over."""
+        if attempt.revoked:
+            self.retire(attempt)
+        self._starting.discard(attempt)
+        attempt.start_over()
 
     def begin(self, attempt: Attempt, slot: Slot) -> Record | None:
         """Have the work of a stored operation done: in this process, or by the one that claims it.
@@ -181,7 +201,7 @@ class Workers:
 
         return change
 
-    def cancel(self, record: Record) -> None:
+    def cancel(self, record: Record) -> Flow[None]:
         """Store the request to cancel an operation, and let it reach the work, wherever that is.
 
         Raises:
@@ -189,18 +209,20 @@ class Workers:
         """
         spec = self._specs.get(record.method)
         change = request_cancel(self._store.now())
-        after = self._updater.apply(record.name, change, spec.stamp if spec else None)
+        stamp = spec.stamp if spec else None
+        after = yield from self._updater.applied(record.name, change, stamp)
         assert after is not None  # the request removes nothing
-        self.cancel_held(record.name)
+        if record.name in self._attempts:  # it may wait for its turn, and write the end of the work
+            yield MayBlock(functools.partial(self.cancel_held, record.name))
         if spec is not None and after.cancel_pending and after.unclaimed:
-            self._end_unclaimed(record.name, spec)
+            yield from self._end_unclaimed(record.name, spec)
 
-    def _end_unclaimed(self, name: str, spec: MethodSpec) -> None:
+    def _end_unclaimed(self, name: str, spec: MethodSpec) -> Flow[None]:
         status = spec.types.status_of(Cancelled(), self.runtime.domain)
         change = withdraw(status, self._store.now(), spec.keep_for)
         # If it has just been claimed, its worker learns of the request.
         with contextlib.suppress(LeaseLost, NotApplied, OperationNotFound):
-            self._updater.apply(name, change, spec.stamp)
+            yield from self._updater.applied(name, change, spec.stamp)
 
     def cancel_held(self, name: str) -> None:
         """Let a request to cancel, which is stored, reach the work if this process holds it."""

@@ -22,7 +22,6 @@ from lro._base.arguments import (
     check_seconds,
     check_text,
     check_texts,
-    contained,
 )
 from lro._base.errors import (
     DeclarationError,
@@ -34,7 +33,8 @@ from lro._base.errors import (
     StreamsNotSupported,
     got,
 )
-from lro._engine.access import Flow, Hook, ask_caller, flow_of, on_loop, run
+from lro._engine.access import Hook, application_call, ask_caller
+from lro._engine.flow import Flow, flow_of, in_threads, on_loop, run
 from lro._engine.limits import ReplyReservation
 from lro._engine.listing import Listing
 from lro._engine.methods import Method
@@ -88,13 +88,13 @@ from lro._model.operation import (
 
 @attrs.frozen
 class CallFunction:
-    """A step: follow this flow; ``blocks`` says that an event loop must not do it itself.
+    """A step: follow this flow; ``long`` says that it takes long, so that threads are to do it.
 
     ``many``: it makes a reply of many operations, for which there are few threads.
     """
 
     flow: Flow[object]
-    blocks: bool
+    long: bool = False
     many: bool = False
 
 
@@ -136,7 +136,7 @@ def identify(hook: Hook | None, headers: Mapping[str, str]) -> Generator[CallFun
     """Steps that give the caller, as the hook ``authenticate`` says; the empty text without one."""
     if hook is None:
         return ""
-    caller: str = yield CallFunction(ask_caller(hook, headers), blocks=not hook.awaited)
+    caller: str = yield CallFunction(ask_caller(hook, headers))
     return caller
 
 
@@ -148,7 +148,7 @@ def get_operation(
         service.start_maintenance()
         return service.access.read(name, caller)
     flow = flow_of(service.get)(name, caller=caller)
-    operation: Operation = yield CallFunction(flow, service.access.reads_block)
+    operation: Operation = yield CallFunction(flow)
     return operation
 
 
@@ -209,8 +209,9 @@ async def adrive(exchange: Steps[R], service: Service, hold: Hold) -> R:
 
 async def _act(step: Step, service: Service, hold: Hold) -> object:
     if isinstance(step, CallFunction):
-        threads = service.replies.threads if step.many else None
-        return await on_loop(step.flow, blocks=step.blocks, threads=threads)
+        if step.many:
+            return await in_threads(step.flow, service.replies.threads)
+        return await (in_threads(step.flow) if step.long else on_loop(step.flow))
     if isinstance(step, Reserve):
         return await service.replies.atake(step.least, step.most)
     service.end_waits_at_signals()
@@ -268,8 +269,10 @@ class StartHandler(Generic[Req]):
 
     def __init__(self, service: Service, full_name: str, start: Start[Req] | None = None) -> None:
         self.full_name = full_name
-        self._service = service
+        self._start = service.start_flow(full_name)
+        self._types = service.types
         self._request: type[Req] = service.specs[full_name].request
+        self._shape = service.types.codec(service.types.name_of(self._request)).shape
         self._parent = start.parent if start else None
         self._metadata = start.metadata if start else None
         self._raw = start.raw if start else None
@@ -278,33 +281,36 @@ class StartHandler(Generic[Req]):
 
     def start(self, request: HttpRequest, caller: str) -> Flow[Operation]:
         """Start the operation that a request asks for."""
-        message, request_id, validate_only = self._read(request)
+        message, request_id, validate_only = yield from self._read(request)
+        parent: object = ""
+        if self._parent is not None:
+            parent = yield application_call("parent", self._parent, request)
+        metadata: object = None
+        if self._metadata is not None:
+            metadata = yield application_call("metadata", self._metadata, message)
         return (
-            yield from flow_of(self._service.start)(
-                self.full_name,
+            yield from self._start(
                 message,
                 request_id=request_id,
                 validate_only=validate_only,
-                parent=contained("parent", self._parent, request) if self._parent else "",
-                metadata=contained("metadata", self._metadata, message) if self._metadata else None,
+                parent=parent,
+                metadata=metadata,
                 caller=caller,
             )
         )
 
-    def _read(self, request: HttpRequest) -> tuple[Req, str, bool]:
+    def _read(self, request: HttpRequest) -> Flow[tuple[Req, str, bool]]:
         """The message of a request, its request id, and whether it is only to be validated."""
         content_type = request.headers.get("content-type")
         if self._raw is not None and content_type:
             kind = media_type(content_type)[0]
-            message = contained("raw", self._raw, kind, request.body)
+            message: Req | None = yield application_call("raw", self._raw, kind, request.body)
             if message is not None:
                 return message, "", False
-        types = self._service.types
         fields = read_object(content_type, request.body)
-        shape = types.codec(types.name_of(self._request)).shape
-        request_id = take_field(fields, "request_id", str, "", shape)
-        validate_only = take_field(fields, "validate_only", bool, False, shape)
-        return types.load(fields, self._request), request_id, validate_only
+        request_id = take_field(fields, "request_id", str, "", self._shape)
+        validate_only = take_field(fields, "validate_only", bool, False, self._shape)
+        return self._types.load(fields, self._request), request_id, validate_only
 
 
 def start_handlers(service: Service, starts: Starts) -> dict[str, StartHandler[Any]]:
@@ -536,7 +542,10 @@ class OperationsEdge:
         query = NO_QUERY if start.reads_query else _query_of(request, start.full_name)
         self._check_size(request)
         # Reading a big body and writing it down both take too long for an event loop.
-        operation = yield CallFunction(start.start(request, caller), blocks=True)
+        long = len(request.body) >= MANY_BYTES
+        if long:
+            self.service.begin_here()
+        operation = yield CallFunction(start.start(request, caller), long)
         return self._shown(operation, query.enum_numbers)
 
     def _get(self, request: HttpRequest, name: str, caller: str) -> Exchange:
@@ -551,7 +560,7 @@ class OperationsEdge:
 
         # Apart from the reading: a hook that blocks must not hold a thread that makes replies.
         begin = flow_of(self.service.begin_list)(wanted, caller=caller)
-        listing: Listing = yield CallFunction(begin, blocks=True)
+        listing: Listing = yield CallFunction(begin, long=True)
 
         def listed(turn: ReplyReservation) -> HttpReply:
             return page_reply(*self.service.read_page(listing, turn.bytes, self._show(query)))
@@ -560,13 +569,13 @@ class OperationsEdge:
 
     def _delete(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         _query_of(request, "DeleteOperation")
-        yield self._slow(flow_of(self.service.delete)(name, caller=caller))
+        yield CallFunction(flow_of(self.service.delete)(name, caller=caller))
         return json_reply(200, {})
 
     def _cancel(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         _query_of(request, "CancelOperation")
         yield self._body(request, "CancelOperation", name)
-        yield self._slow(flow_of(self.service.cancel)(name, caller=caller))
+        yield CallFunction(flow_of(self.service.cancel)(name, caller=caller))
         return json_reply(200, {})
 
     def _wait(self, request: HttpRequest, name: str, caller: str) -> Exchange:
@@ -581,7 +590,7 @@ class OperationsEdge:
         names: tuple[str, ...] = yield self._names(request, collection)
 
         begin = flow_of(self.service.begin_batch)(names, caller=caller)
-        wanted: Sequence[str] = yield CallFunction(begin, blocks=True)
+        wanted: Sequence[str] = yield CallFunction(begin, long=True)
 
         def found(_: ReplyReservation) -> HttpReply:
             return batch_reply(*self.service.read_batch(wanted, caller, self._show(query)))
@@ -603,7 +612,7 @@ class OperationsEdge:
             return attrs.evolve(reply, turn=turn)
 
         # To look for matches, and to print many operations, takes long even in memory.
-        reply: HttpReply = yield CallFunction(made(), blocks=True, many=True)
+        reply: HttpReply = yield CallFunction(made(), many=True)
         return reply
 
     def _watch(self, request: HttpRequest, name: str, caller: str) -> Exchange:
@@ -647,14 +656,11 @@ class OperationsEdge:
             yield from ()  # to read a body asks no hook
             return read(kind, body)
 
-        return CallFunction(reading(), blocks=len(body) >= MANY_BYTES)
+        return CallFunction(reading(), long=len(body) >= MANY_BYTES)
 
     def _check_size(self, request: HttpRequest) -> None:
         if len(request.body) > self.max_body:
             raise RequestTooLarge("body", f"must have at most {self.max_body} bytes")
-
-    def _slow(self, flow: Flow[object]) -> CallFunction:
-        return CallFunction(flow, self.service.access.writes_block)
 
     def _shown(self, operation: Operation, enum_numbers: bool) -> HttpReply:
         types = self.service.types

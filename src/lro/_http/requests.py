@@ -6,6 +6,7 @@ site that a request comes from; see ``docs/explanation/security.md``.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
@@ -225,6 +226,7 @@ _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _WANTED: Final[dict[type, str]] = {str: "text", bool: "true or false"}
 
 
+@functools.lru_cache(maxsize=64)
 def media_type(content_type: str) -> tuple[str, str]:
     """The media type of a Content-Type header and its charset, in lower case; "" for none.
 
@@ -332,7 +334,9 @@ def take_field(
     Raises:
         InvalidArgument: The field is of another kind.
     """
-    spelling = json_name(name)
+    spelling = _json_name(name)
+    if spelling not in fields and name not in fields:
+        return default
     key = spelling if fields.get(spelling) is not None else name
     value = fields.get(key)
     if shape is None or name not in shape.spellings:
@@ -344,6 +348,8 @@ def take_field(
         raise InvalidArgument(name, f"must be {_WANTED[kind]}, got {got(value)}")
     return value
 
+
+_json_name: Final = functools.cache(json_name)  # of the two fields that are the library's own
 
 CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 """The methods that the rule is about; the others change nothing."""

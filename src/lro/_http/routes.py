@@ -58,6 +58,17 @@ class HttpRequest:
     body: bytes = b""
     scheme: str = attrs.field(default="http", converter=_lower)
 
+    def with_body(self, body: bytes) -> HttpRequest:
+        """The same request with this body."""
+        return HttpRequest(
+            method=self.method,
+            path=self.path,
+            query=self.query,
+            headers=self.headers,
+            body=body,
+            scheme=self.scheme,
+        )
+
 
 def _as_template(template: Template | str) -> Template:
     return template if isinstance(template, Template) else Template.parse(template)

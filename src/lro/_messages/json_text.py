@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 from lro._base.status import Json
@@ -103,7 +102,7 @@ def loads_strict(data: bytes | str) -> Json:
             very many lists.
     """
     _check_lists(data.encode(errors="replace") if isinstance(data, str) else data)
-    value = _standard_parsed(data, _unique, _fraction)
+    value = _standard_parsed(data, _STRICT)
     _check_depth(data, value)
     return value
 
@@ -147,7 +146,7 @@ _Pairs = list[tuple[str, Json]]
 
 def _standard_dumps(value: Json) -> bytes:
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = _ENCODER.encode(value)
     except RecursionError:
         raise _too_deep() from None
     return text.encode()
@@ -175,16 +174,12 @@ def _parsed(data: bytes | str) -> Json:
     return _standard_parsed(data)
 
 
-def _standard_parsed(
-    data: bytes | str,
-    pairs: Callable[[_Pairs], Json] | None = None,
-    fraction: Callable[[str], float] | None = None,
-) -> Json:
+def _standard_parsed(data: bytes | str, decoder: json.JSONDecoder | None = None) -> Json:
     try:
         text = data.decode() if isinstance(data, bytes) else data
-        value: Json = json.loads(
-            text, object_pairs_hook=pairs, parse_float=fraction, parse_constant=_no_constant
-        )
+        if text.startswith("\ufeff"):
+            raise ValueError("it begins with a byte order mark")
+        value: Json = (decoder or _PLAIN).decode(text)
     except RecursionError:
         raise _too_deep() from None
     except ValueError as exc:
@@ -211,6 +206,14 @@ def _fraction(text: str) -> float:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+# Made once: to make one takes longer than to read or write a small message.
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_PLAIN: Final = json.JSONDecoder(parse_constant=_no_constant)
+_STRICT: Final = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_float=_fraction, parse_constant=_no_constant
+)
 
 
 def _check_depth(text: bytes | str, value: Json) -> None:

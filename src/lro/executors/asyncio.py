@@ -1,4 +1,4 @@
-"""An executor for async functions: one event loop in a thread of its own."""
+"""An executor for async functions: on the application's event loop, or on one of its own."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Literal
 
-from lro._base.arguments import check_count
+from lro._base.arguments import check, check_count
 from lro._base.errors import Unavailable
 from lro._engine.executor_port import CancelSupport, Task
 from lro._engine.process import after_fork
@@ -28,21 +28,41 @@ which closing would take away its events; so they must not be collected either.
 """
 
 
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    return asyncio._get_running_loop()
+
+
 class AsyncioExecutor(LocalExecutor):
     """Runs up to ``concurrency`` tasks on an event loop; up to ``queue`` more wait.
 
     Cancellation reaches an async function as ``asyncio.CancelledError`` at its next ``await``.
     A function that is not async runs in a thread, where it is reached as in ``ThreadExecutor``.
-    The loop has its own daemon thread, so that work never delays the loop of a server; both are
-    made with the first task, so that a server may fork after it has made its executor.
+
+    ``loop="own"``: the loop has its own daemon thread, so that work never delays the loop of a
+    server; both are made with the first task, so that a server may fork after it has made its
+    executor. ``loop="running"``: work is done on the loop on which the service is first used, the
+    application's, so that functions can use what belongs to that loop, such as connections made
+    when the application started. No thread is needed then to start, report or end an operation.
+    While no loop has used the service, or after its loop is closed, starts are UNAVAILABLE. Close
+    the service in another thread, ``await asyncio.to_thread(service.close)``, before the loop
+    ends, or its work is handed back at once; the ASGI edge does so by itself.
 
     Raises:
-        DeclarationError: ``concurrency`` is not a number from 1, or ``queue`` not one from 0.
+        DeclarationError: ``concurrency`` is not a number from 1, ``queue`` not one from 0, or
+            ``loop`` neither "own" nor "running".
     """
 
-    def __init__(self, concurrency: int = 1000, queue: int = 1000) -> None:
+    def __init__(
+        self,
+        concurrency: int = 1000,
+        queue: int = 1000,
+        *,
+        loop: Literal["own", "running"] = "own",
+    ) -> None:
         check_count("concurrency", concurrency)
         check_count("queue", queue, least=0)
+        check("loop", loop, '"own" or "running"', fine=loop in ("own", "running"))
+        self._lent = loop == "running"
         self._backlog = Backlog(concurrency, queue)
         self._room = concurrency
         self._ended = False
@@ -78,10 +98,12 @@ class AsyncioExecutor(LocalExecutor):
 
         The loop of a stopped executor ends with its last task.
         """
+        if self._lent and self.loop_runs_here:
+            seconds = 0.0  # what runs on this very loop cannot go on meanwhile
         over = self._backlog.join(seconds)
         if over and self._backlog.stopped:
             self._ended = True
-            if self._loop is not None:
+            if self._loop is not None and not self._lent:
                 self._call_in_loop(self._loop.stop)
             if self._thread is not None and self._thread is not threading.current_thread():
                 self._thread.join()
@@ -95,7 +117,17 @@ class AsyncioExecutor(LocalExecutor):
         self._thread: threading.Thread | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def begin_here(self) -> None:
+        """Take the event loop that runs in this thread, if this executor is to work there."""
+        if self._lent and (self._loop is None or self._loop.is_closed()):
+            self._loop = _running_loop()
+
     def _ensure_loop(self) -> None:
+        if self._lent:
+            self.begin_here()
+            if self._loop is None:
+                raise Unavailable("no event loop of the application has used the service yet")
+            return
         with self._starting:
             if self._thread is not None:
                 return
@@ -123,6 +155,11 @@ class AsyncioExecutor(LocalExecutor):
         # would wait for those of its pool; they have been joined by then. The loop is closed.
         with contextlib.suppress(RuntimeError):
             runner.close()
+
+    @property
+    def loop_runs_here(self) -> bool:
+        """Whether this thread is that of the loop."""
+        return self._loop is not None and self._loop is _running_loop()
 
     def _call_in_loop(self, action: Callable[[], None]) -> bool:
         if self._loop is None:  # the slot comes from before a fork
@@ -189,7 +226,9 @@ class _LoopSlot:
 
     def submit(self, task: Task) -> None:
         self._slot.submit(task)
-        if not self._executor._call_in_loop(self._executor._start_tasks):
+        if self._executor.loop_runs_here:
+            self._executor._start_tasks()
+        elif not self._executor._call_in_loop(self._executor._start_tasks):
             raise Unavailable("the executor is stopping")
 
     def release(self) -> None:

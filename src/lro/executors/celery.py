@@ -118,6 +118,11 @@ class CeleryExecutor:
         self._task: Any = None
         self._stopped = False
 
+    @property
+    def submits_block(self) -> bool:
+        """True: a name is sent over the network."""
+        return True
+
     def attach(
         self,
         work: Callable[[str], None],
@@ -144,6 +149,9 @@ class CeleryExecutor:
         names.add(self._task_name)
         self._begin = begin
         worker_ready.connect(self._ready)  # for as long as the executor lives
+
+    def begin_here(self) -> None:
+        """Not needed here: workers do the work."""
 
     def admit(self, spec: MethodSpec) -> None:
         """Any function can be called by a worker, which has declared it too."""

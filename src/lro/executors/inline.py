@@ -30,6 +30,11 @@ class InlineExecutor(LocalExecutor):
         self._inside: list[int] = []
 
     @property
+    def submits_block(self) -> bool:
+        """True: the work is done meanwhile."""
+        return True
+
+    @property
     def worker_idle(self) -> bool:
         """The caller's thread is there."""
         return True

@@ -32,6 +32,11 @@ class LocalExecutor:
         """None: the work is done in this process."""
         return None
 
+    @property
+    def submits_block(self) -> bool:
+        """False: a task is only queued."""
+        return False
+
     def attach(
         self,
         work: Callable[[str], None],
@@ -39,6 +44,9 @@ class LocalExecutor:
         begin: Callable[[], None],
     ) -> None:
         """Not needed here: tasks come whole."""
+
+    def begin_here(self) -> None:
+        """Not needed here."""
 
     def admit(self, spec: MethodSpec) -> None:
         """Any function can be called in its own process."""

@@ -9,14 +9,16 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 import attrs
 from google.longrunning import operations_proto_pb2 as pb
 
-from lro._base.arguments import check_instance, check_plain_function, contained
+from lro._base.arguments import check_instance, check_plain_function
 from lro._base.errors import RequestTooLarge
-from lro._engine.access import INTERFACE, Flow, Hook, flow_of
+from lro._engine.access import INTERFACE, Hook, application_call
+from lro._engine.flow import Flow, flow_of
 from lro._engine.limits import ReplyReservation
 from lro._engine.listing import Listing
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._http.edge import CallFunction, Reserve, Wait, get_operation, identify
+from lro._http.requests import MANY_BYTES
 from lro._model.operation import Operation
 from lro.grpc._messages import (
     Answer,
@@ -159,7 +161,7 @@ class OperationsRpc(Rpc):
         limits = self.service.limits
         # Apart from the reading: a hook that blocks must not hold a thread that makes replies.
         begin = flow_of(self.service.begin_list)(wanted, caller=caller)
-        listing: Listing = yield CallFunction(begin, blocks=True)
+        listing: Listing = yield CallFunction(begin, long=True)
         turn: ReplyReservation = yield Reserve(limits.least_bytes, limits.page_bytes)
 
         def listed() -> Flow[Answer]:
@@ -174,27 +176,24 @@ class OperationsRpc(Rpc):
                 most //= 2
 
         try:
-            answer: Answer = yield CallFunction(listed(), blocks=True, many=True)
+            answer: Answer = yield CallFunction(listed(), many=True)
             return answer
         finally:
             turn.release()
 
     def _delete(self, payload: bytes, _: Context, caller: str) -> Exchange:
         name = read_name(pb.DeleteOperationRequest, payload)
-        yield self._slow(flow_of(self.service.delete)(name, caller=caller))
+        yield CallFunction(flow_of(self.service.delete)(name, caller=caller))
         return b""
 
     def _cancel(self, payload: bytes, _: Context, caller: str) -> Exchange:
         name = read_name(pb.CancelOperationRequest, payload)
-        yield self._slow(flow_of(self.service.cancel)(name, caller=caller))
+        yield CallFunction(flow_of(self.service.cancel)(name, caller=caller))
         return b""
 
     def _wait(self, payload: bytes, context: Context, caller: str) -> Exchange:
         operation = yield Wait(read_wait(payload), context.time_remaining(), caller)
         return self._writer.operation(operation)
-
-    def _slow(self, flow: Flow[object]) -> CallFunction:
-        return CallFunction(flow, self.service.access.writes_block)
 
 
 class StartRpc(Rpc):
@@ -213,29 +212,34 @@ class StartRpc(Rpc):
         self._parent = start.parent if start else None
         self._metadata = start.metadata if start else None
         self._request = service.specs[name].request
+        self._begin = service.start_flow(name)
         self._writer = writer
 
     def _answer(self, payload: bytes, context: Context) -> Exchange:
         caller = yield from self._caller(context)
         self._check_size(payload)
         # Reading a big message and writing it down both take too long for an event loop.
-        operation = yield CallFunction(self._start(payload, context, caller), blocks=True)
+        long = len(payload) >= MANY_BYTES
+        if long:
+            self.service.begin_here()
+        operation = yield CallFunction(self._start(payload, context, caller), long)
         return self._writer.operation(operation)
 
     def _start(self, payload: bytes, context: Context, caller: str) -> Flow[Operation]:
         message, beside = read_start(payload, self._request, self.service.types)
+        parent: object = ""
+        if self._parent is not None:
+            parent = yield application_call("parent", self._parent, message, texts_of(context))
+        metadata: object = None
+        if self._metadata is not None:
+            metadata = yield application_call("metadata", self._metadata, message)
         return (
-            yield from flow_of(self.service.start)(
-                self.name,
+            yield from self._begin(
                 message,
                 request_id=beside.request_id,
                 validate_only=beside.validate_only,
-                parent=(
-                    contained("parent", self._parent, message, texts_of(context))
-                    if self._parent
-                    else ""
-                ),
-                metadata=contained("metadata", self._metadata, message) if self._metadata else None,
+                parent=parent,
+                metadata=metadata,
                 caller=caller,
             )
         )

@@ -1,29 +1,39 @@
-"""Group commit: writes of many threads are made together, led by the first thread that waits."""
+"""Group commit: writes that come while others are being made are made together, next."""
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import attrs
 
 _RELEASED_AT_ONCE: Final = 2
 
+_IDLE_SECONDS: Final = 10.0
+"""How long the thread for writes that no thread waits for lives without any."""
+
 
 @attrs.define(eq=False, kw_only=True)
 class QueuedWrite:
-    """The write of one thread, from the moment at which it is queued until it is made."""
+    """A write, from the moment at which it is queued until it is made.
 
+    A thread waits for it; or none does, and ``on_over`` is called when it is over.
+    """
+
+    on_over: Callable[[], None] | None = None
+    """Called when it is over, by whichever thread led its group; quick, and raises nothing."""
     leads: bool = attrs.field(default=False, init=False)
-    """Whether its thread leads the group that it is in, or the next group."""
+    """Whether its thread, or that for writes without one, leads its group, or the next one."""
     over: bool = attrs.field(default=False, init=False)
     """Whether it has its result or its error; set by the leader."""
     gate: threading.Lock | None = attrs.field(default=None, init=False)
     """Locked while its thread waits; None for a thread that leads at once."""
     gone: bool = attrs.field(default=False, init=False)
     """Whether its thread waits no longer: it has its result, or was interrupted."""
+    error: BaseException | None = attrs.field(default=None, init=False)
+    """What it has come to, if not to a result."""
     rest: list[Any] | None = attrs.field(default=None, init=False)
     """Once its group is over: the writes of that group whose threads still wait, shared by all."""
 
@@ -32,14 +42,16 @@ W = TypeVar("W", bound=QueuedWrite)
 
 
 class GroupCommit(ABC, Generic[W]):
-    """Makes the writes of threads in groups.
+    """Makes writes in groups.
 
     A thread that comes while no group is under way leads one at once. Threads that come meanwhile
     wait; when the group is over, the first of them leads the next group, with all the others. So a
-    lone write waits for nothing, and there is no thread beside those of the callers.
+    lone write waits for nothing. If the first that waits has no thread of its own, a thread that
+    is started for such writes leads.
     """
 
     def __init__(self) -> None:
+        self._closed = False
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
@@ -48,6 +60,16 @@ class GroupCommit(ABC, Generic[W]):
         self._waiting: list[W] = []
         self._group: list[W] = []
         self._led = False
+        self._turn = threading.Lock()
+        self._turn.acquire()
+        self._thread: threading.Thread | None = None
+
+    def close(self) -> None:
+        """Let the thread for writes without one of their own end, when what waits is over."""
+        with self._lock:
+            self._closed = True
+            if not self._led:
+                self._promote()
 
     def _submit(self, write: W) -> None:
         """Queue a write, and return when it is over; this thread may lead its group.
@@ -67,6 +89,57 @@ class GroupCommit(ABC, Generic[W]):
             if write.leads:
                 self._lead(write)
         finally:
+            self._leave(write)
+
+    def _hand_in(self, write: W, on_over: Callable[[], None]) -> None:
+        """Queue a write, and return at once; ``on_over`` is called when it is over.
+
+        Where no thread can be started, as at the end of the interpreter, it is made here and now.
+        """
+        with self._lock:
+            there = self._thread is not None or self._start_thread()
+            if there:
+                write.on_over = on_over
+                self._waiting.append(write)
+                if not self._led:
+                    self._promote()
+        if not there:
+            try:
+                self._submit(write)
+            except Exception as exc:
+                write.error = write.error or exc
+            on_over()
+
+    def _start_thread(self) -> bool:
+        thread = threading.Thread(
+            target=self._live, args=(self._turn,), name="lro-writes", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:
+            return False
+        self._thread = thread
+        return True
+
+    def _live(self, turn: threading.Lock) -> None:
+        """Lead groups whose first write has no thread of its own, until there is none for long."""
+        while True:
+            timely = turn.acquire(timeout=_IDLE_SECONDS)
+            with self._lock:
+                if not timely and self._led:
+                    continue  # another thread leads, or it is the turn of this one since then
+                if not self._waiting:
+                    self._thread, self._led = None, False
+                    return
+                write = self._waiting[0]
+                if write.gate is not None:  # of a thread that came as this one was to end
+                    self._promote()
+                    continue
+                write.leads = True
+            try:
+                self._lead(write)
+            except BaseException as exc:
+                write.error = exc
             self._leave(write)
 
     @abstractmethod
@@ -89,6 +162,7 @@ class GroupCommit(ABC, Generic[W]):
 
     def _leave(self, write: W) -> None:
         """Let the next thread lead, if this one did, and release threads of its group."""
+        handed_in: list[W] = []
         with self._lock:
             write.gone = True
             if not write.over and write in self._waiting:  # its thread was interrupted
@@ -98,21 +172,27 @@ class GroupCommit(ABC, Generic[W]):
                 if len(group) > 1:
                     others = [one for one in group if one is not write]
                     self._waiting[:0] = [one for one in others if not (one.over or one.gone)]
-                    write.rest = [one for one in reversed(others) if one.over]
+                    handed_in = [one for one in others if one.over and one.on_over]
+                    write.rest = [one for one in reversed(others) if one.over and one.gate]
                     for one in write.rest:
                         one.rest = write.rest
                 self._promote()
             if write.rest:
                 self._release(write.rest)
+        for one in (write, *handed_in):
+            on_over, one.on_over = one.on_over, None  # which refers to the write in turn
+            if on_over is not None:
+                on_over()
 
     def _promote(self) -> None:
-        """Let the first thread that waits lead. Called with the lock held."""
+        """Let the first write that waits have its group led. Called with the lock held."""
         self._led = bool(self._waiting)
-        if self._waiting:
-            following = self._waiting[0]
-            assert following.gate is not None  # it came while another thread led
-            following.leads = True
-            following.gate.release()
+        if self._waiting and self._waiting[0].gate is not None:
+            self._waiting[0].leads = True
+            self._waiting[0].gate.release()
+        elif self._waiting or (self._closed and self._thread is not None):
+            self._led = True
+            self._turn.release()
 
     def _release(self, rest: list[W]) -> None:
         """Let a few of these threads go on; each of them releases others. The lock is held.

@@ -21,6 +21,7 @@ from lro._engine.process import after_fork
 from lro._engine.store_port import (
     READ_BYTES,
     SCAN,
+    Done,
     Expired,
     Found,
     Inserted,
@@ -334,6 +335,12 @@ class MemoryStore:
                     self._starts.keep(key, record)
             return Inserted(record, fresh=True)
 
+    def insert_later(
+        self, record: Record, request: Any, key: RequestKey | None, done: Done[Inserted]
+    ) -> None:
+        """Add a record at once."""
+        done(self.insert(record, request, key), None)
+
     def forget(self, name: str) -> None:
         """Undo an insert."""
         with self._lock:
@@ -380,6 +387,10 @@ class MemoryStore:
             elif changed is not record:
                 self._replace(changed)
             return changed
+
+    def update_later(self, name: str, change: Change, done: Done[Record | None]) -> None:
+        """Replace or remove a record at once."""
+        done(self.update(name, change), None)
 
     def page(
         self,

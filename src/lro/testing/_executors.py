@@ -12,15 +12,12 @@ from typing import Final, TypeAlias
 from lro._base.arguments import check_flag, check_function
 from lro._base.errors import ResourceExhausted, Unavailable
 from lro._engine.executor_port import CancelSupport, Executor, RemoteCall
-from lro.testing._samples import expect, refuses, same
+from lro.testing._samples import PATIENCE, expect, refuses, same
 
 MakeExecutor = Callable[[int, int], Executor]
 """Makes an executor, given how many tasks run at once and how many more may wait."""
 
 ExecutorCheck: TypeAlias = Callable[[MakeExecutor], None]
-
-PATIENCE: Final = 10.0
-"""Seconds after which what should have happened counts as not happening."""
 
 
 class Work:

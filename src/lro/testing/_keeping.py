@@ -6,6 +6,7 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from queue import SimpleQueue
 
 import attrs
 
@@ -23,6 +24,7 @@ from lro._model.operation import Change, Record, delete, report, request_cancel
 from lro.testing._samples import (
     DONE,
     METHODS,
+    PATIENCE,
     REQUEST,
     ManualClock,
     end_of,
@@ -172,6 +174,47 @@ def an_update_to_none_removes_the_record(store: Store, clock: ManualClock) -> No
     same(list(store.page("", None, 9).records), [], "the page after it")
     clock.advance(60)
     same(store.orphans(METHODS, 9).records, (), "the orphans after it")
+
+
+def what_is_handed_in_together_is_made(store: Store, clock: ManualClock) -> None:
+    """Each write is over once, by its own answer or error, whatever becomes of the others."""
+    over: SimpleQueue[tuple[int, object, BaseException | None]] = SimpleQueue()
+    records = [record_of(clock, f"r{n}") for n in range(20)]
+    insert(store, records[0])
+    for number, record in enumerate(records):
+        try:
+            store.insert_later(record, REQUEST, None, partial(_put, over, number))
+        except InvalidArgument as exc:  # it was refused at once
+            _put(over, number, None, exc)
+    answers = [over.get(timeout=PATIENCE) for _ in records]
+    same(sorted(number for number, _, _ in answers), list(range(20)), "which were answered")
+    for number, answer, error in answers:
+        if number == 0:
+            expect(isinstance(error, InvalidArgument), "a name that is taken is refused")
+        else:
+            same((answer, error), (Inserted(records[number], fresh=True), None), "the answer")
+    for number in range(20):
+        name = records[number].name if number else "operations/none"
+        change, done = partial(Record.next_version, caller="ann"), partial(_put, over, number)
+        try:
+            store.update_later(name, change, done)
+        except OperationNotFound as exc:
+            done(None, exc)
+    errors = {number: error for number, _, error in (over.get(timeout=PATIENCE) for _ in records)}
+    expect(isinstance(errors.pop(0), OperationNotFound), "what is not there is not found")
+    same(set(errors.values()), {None}, "the errors of the others")
+    callers = [store.get(record.name).caller for record in records]
+    same(callers, ["", *["ann"] * 19], "who the callers are")
+    expect(over.empty(), "each write is over once")
+
+
+def _put(
+    over: SimpleQueue[tuple[int, object, BaseException | None]],
+    number: int,
+    answer: object,
+    error: BaseException | None,
+) -> None:
+    over.put((number, answer, error))
 
 
 def updates_are_serialised(store: Store, clock: ManualClock) -> None:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 import typing
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from queue import SimpleQueue
 from typing import Final, TypeAlias, TypeVar
 
 from lro._base.arguments import check
 from lro._base.errors import OperationNotFound
 from lro._base.status import Any, Status
+from lro._engine.flow import Flow, MayBlock
 from lro._engine.job import Job, JobControl
-from lro._engine.store_port import Inserted, RequestKey, Store
+from lro._engine.store_port import Done, Inserted, RequestKey, Store
 from lro._model.operation import Change, Record, end
 
 E = TypeVar("E", bound=Exception)
+
+PATIENCE: Final = 10.0
+"""Seconds after which what should have happened counts as not happening."""
 
 START: Final = datetime(2030, 1, 1, tzinfo=UTC)
 """What a new :class:`ManualClock` shows."""
@@ -86,6 +92,17 @@ def together(count: int, call: Callable[[int], object]) -> list[object]:
     return found
 
 
+def made_later(hand_in: Callable[[Done[typing.Any]], None]) -> typing.Any:
+    """Hand a write in, and wait for it: return its answer, or raise its error."""
+    over: SimpleQueue[tuple[object, BaseException | None]] = SimpleQueue()
+    hand_in(lambda answer, error: over.put((answer, error)))
+    answer, error = over.get(timeout=PATIENCE)
+    expect(over.empty(), "a write is over once")
+    if error is not None:
+        raise error
+    return answer
+
+
 def job_for(
     publish: Callable[[typing.Any], None], *, metadata: object | None = None
 ) -> Job[typing.Any]:
@@ -97,11 +114,15 @@ def job_for(
     control = JobControl(
         name="operations/test",
         attempt=1,
-        publish=publish,
+        publish=lambda reported: _published(publish, reported),
         recall=lambda: metadata,
         clock=time.monotonic,
     )
     return control.job
+
+
+def _published(publish: Callable[[typing.Any], None], reported: object) -> Flow[None]:
+    yield MayBlock(functools.partial(publish, reported))
 
 
 StoreCheck: TypeAlias = Callable[[Store, ManualClock], None]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import typing
 from collections.abc import Callable
 from typing import Final
 
 from lro._base.arguments import check_function
-from lro._engine.store_port import Store
+from lro._base.status import Any
+from lro._engine.store_port import Inserted, RequestKey, Store
+from lro._model.operation import Change, Record
 from lro.testing import _finding, _keeping
-from lro.testing._samples import ManualClock, StoreCheck
+from lro.testing._samples import ManualClock, StoreCheck, made_later
 
 MakeStore = Callable[[ManualClock], Store]
 """Gives an empty store whose clock is the one given."""
@@ -39,16 +43,47 @@ def check_store(make_store: MakeStore) -> None:
 def run_store_check(check: StoreCheck, make_store: MakeStore) -> None:
     """Run one check on a new store, which is closed afterwards.
 
+    Then run it on another, to which all inserts and updates are handed in by ``insert_later`` and
+    ``update_later``: what a store promises of writes holds for these too.
+
     Raises:
         AssertionError: The store breaks its contract; the text says where.
     """
     check_function("check", check)
     check_function("make_store", make_store)
-    clock = ManualClock()
-    store = make_store(clock)
-    try:
-        check(store, clock)
-    except Exception as exc:
-        raise AssertionError(f"{check.__name__}: {type(exc).__name__}: {exc}") from exc
-    finally:
-        store.close()
+    for later in (False, True):
+        clock = ManualClock()
+        store = make_store(clock)
+        checked: typing.Any = _WritesLater(store) if later else store
+        try:
+            check(checked, clock)
+        except Exception as exc:
+            how = " of writes that were handed in" if later else ""
+            text = f"{check.__name__}{how}: {type(exc).__name__}: {exc}"
+            raise AssertionError(text) from exc
+        finally:
+            store.close()
+
+
+class _WritesLater:
+    """A store whose inserts and updates are handed in, and waited for."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> typing.Any:
+        return getattr(self._store, name)
+
+    def insert(
+        self, record: Record, request: Any, key: RequestKey | None, *, check_only: bool = False
+    ) -> Inserted:
+        if check_only:
+            return self._store.insert(record, request, key, check_only=True)
+        hand_in = functools.partial(self._store.insert_later, record, request, key)
+        inserted: Inserted = made_later(hand_in)
+        return inserted
+
+    def update(self, name: str, change: Change) -> Record | None:
+        hand_in = functools.partial(self._store.update_later, name, change)
+        changed: Record | None = made_later(hand_in)
+        return changed

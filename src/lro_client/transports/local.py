@@ -67,7 +67,7 @@ class LocalTransport:
             if isinstance(request, WaitOperationRequest):
                 return Reply(service.wait(request.name, request.timeout, caller=self._caller))
             verb, arguments = _wanted(service, call)
-            return Reply(verb(**arguments, caller=self._caller))
+            return Reply(getattr(service, verb)(**arguments, caller=self._caller))
         except LroError as exc:
             status = service.types.status_of(exc, service.domain)
             raise CallError(call.verb, status) from exc
@@ -76,29 +76,27 @@ class LocalTransport:
         """Nothing to free: the service is not the transport's."""
 
 
-def _wanted(
-    service: Service, call: Call
-) -> tuple[Callable[..., typing.Any], dict[str, typing.Any]]:
-    """The verb of a service that does a call, and its arguments but the caller."""
+def _wanted(service: Service, call: Call) -> tuple[str, dict[str, typing.Any]]:
+    """The name of the verb of a service that does a call, and its arguments but the caller."""
     request = call.request
     if isinstance(request, StartRequest):
         message = request.message
-        return service.start, {
+        return "start", {
             "full_name": request.target,
             "request": service.types.unpack_any(message) if isinstance(message, Any) else message,
             "request_id": request.request_id,
             "validate_only": request.validate_only,
         }
     if isinstance(request, ListOperationsRequest):
-        return service.list, {"request": request}
+        return "list", {"request": request}
     if isinstance(request, CancelOperationRequest):
-        return service.cancel, {"name": request.name}
+        return "cancel", {"name": request.name}
     if isinstance(request, DeleteOperationRequest):
-        return service.delete, {"name": request.name}
+        return "delete", {"name": request.name}
     if isinstance(request, GetOperationRequest):
-        return service.get, {"name": request.name}
+        return "get", {"name": request.name}
     if isinstance(request, BatchGetOperationsRequest):
-        return service.batch_get, {"names": request.names}
+        return "batch_get", {"names": request.names}
     raise MethodNotSupported(call.verb)  # only an event loop can watch
 
 
@@ -128,7 +126,7 @@ class AsyncLocalTransport:
             if isinstance(request, WaitOperationRequest):
                 return Reply(await service.wait_async(request.name, request.timeout, caller=caller))
             verb, arguments = _wanted(service, call)
-            return Reply(await service.on_loop(verb, **arguments, caller=caller))
+            return Reply(await getattr(service, f"{verb}_async")(**arguments, caller=caller))
         except LroError as exc:
             status = service.types.status_of(exc, service.domain)
             raise CallError(call.verb, status) from exc

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import logging
 import os
@@ -18,6 +19,7 @@ from typing import Any
 from lro._base.errors import Cancelled, EncodingError, LeaseLost
 from lro._base.status import Status
 from lro._engine.attempt import failure, repeated, repeated_async
+from lro._engine.flow import Flow, MayBlock
 from lro._engine.job import FinalResult, JobControl
 from lro._engine.method_spec import MethodSpec
 from lro._engine.process import after_fork, mark_worker_process
@@ -104,6 +106,7 @@ class CallInChild:
         """
         try:
             spec = self._spec = resolve(self.call.reference)
+            self._control.awaits = spec.is_async
             request: object = spec.types.unpack(self.call.request, spec.request)
         except BaseException as exc:  # importing the application may raise anything
             raise NotResolved(self.call.name) from exc
@@ -187,7 +190,10 @@ class CallInChild:
             return None
         return self._spec.unpack_metadata(self.call.metadata)
 
-    def _publish(self, metadata: object) -> None:
+    def _publish(self, metadata: object) -> Flow[None]:
+        yield MayBlock(functools.partial(self._send_report, metadata))
+
+    def _send_report(self, metadata: object) -> None:
         assert self._spec is not None  # the function has the job, so it was prepared
         packed = self._spec.pack_metadata(metadata)
         with self._reporting:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import typing
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import psycopg
@@ -12,7 +14,7 @@ from psycopg import errors
 
 from lro._base.errors import InvalidArgument, OperationNotFound, TargetBusy, Unavailable
 from lro._base.status import Any
-from lro._engine.store_port import Found, Inserted, RequestKey
+from lro._engine.store_port import Done, Found, Inserted, RequestKey
 from lro._messages.json_text import reread
 from lro._model.operation import Change, Record
 from lro.stores._group_commit import GroupCommit
@@ -52,6 +54,8 @@ from lro.stores.postgres._statements import (
     target_id,
 )
 
+T = typing.TypeVar("T")
+
 MAX_GROUP_WRITES: Final = 200
 
 MAX_GROUP_BYTES: Final = 2_000_000
@@ -87,6 +91,10 @@ class GroupWriter(GroupCommit[RecordWrite]):
         if write.error is not None:
             raise write.error
         return write.applied
+
+    def write_later(self, write: RecordWrite, over: Callable[[], None]) -> None:
+        """Have a record written, and ``over`` called when that is over."""
+        self._hand_in(write, over)
 
     def _lead(self, leader: RecordWrite) -> None:  # noqa: ARG002
         group = self._take()
@@ -172,6 +180,12 @@ def _fail(group: Sequence[RecordWrite], error: Unavailable) -> None:
 _VERSION: Final = COLUMNS.index("version")
 _NO_STAMP: Final = None, None, None
 
+_THREADS_ASIDE: Final = 4
+"""How many threads do what of the writes that were handed in takes more than one statement."""
+
+_ENCODED_BYTES: Final = 64 * 1024
+"""Records that are larger are made text by such a thread: it takes long for an event loop."""
+
 _INSERT_ATTEMPTS: Final = 10
 """How often an insert is tried again whose obstacle is gone when it is looked for."""
 
@@ -184,6 +198,12 @@ class RecordTable:
         self._connections = connections
         self._writer = GroupWriter(connections)
         self._remover = GroupWriter(connections)
+        self._aside = ThreadPoolExecutor(_THREADS_ASIDE, "lro-writes-aside")
+
+    def close(self) -> None:
+        """Let the threads end when what was handed in is over."""
+        self._writer.close()
+        self._aside.shutdown(wait=False)
 
     def get(self, name: str) -> Record:
         """Read a record; one that has not changed is not sent again.
@@ -244,13 +264,57 @@ class RecordTable:
         write = insertion(record, row, request, key)
         for _ in range(_INSERT_ATTEMPTS):
             if self._writer.write(write):
-                self.cache.keep(record, text_length(row))
-                return Inserted(record, fresh=True)
+                return self._inserted(record, row)
             found = self.find_obstacle(record, key, write)
             if found is not None:
                 return found
             write = write.again()
         raise Unavailable("others start and end the same work faster than it can be read")
+
+    def _inserted(self, record: Record, row: tuple[object, ...]) -> Inserted:
+        self.cache.keep(record, text_length(row))
+        return Inserted(record, fresh=True)
+
+    def insert_later(
+        self, record: Record, request: Any, key: RequestKey | None, done: Done[Inserted]
+    ) -> None:
+        """Have a record inserted; one that meets an obstacle is seen to by another thread.
+
+        Raises:
+            InvalidArgument, Unavailable: As for :meth:`insert`.
+        """
+        row = to_row(record)
+        write = insertion(record, row, request, key)
+
+        def over() -> None:
+            if write.error is not None:
+                done(None, write.error)
+            elif write.applied:
+                done(self._inserted(record, row), None)
+            else:
+                self._do_aside(lambda: self._after_obstacle(record, request, key, write), done)
+
+        self._writer.write_later(write, over)
+
+    def _after_obstacle(
+        self, record: Record, request: Any, key: RequestKey | None, write: RecordWrite
+    ) -> Inserted:
+        found = self.find_obstacle(record, key, write)
+        return self.insert(record, request, key) if found is None else found
+
+    def _do_aside(self, action: Callable[[], T], done: Done[T]) -> None:
+        def act() -> None:
+            try:
+                answer = action()
+            except BaseException as exc:
+                done(None, exc)
+            else:
+                done(answer, None)
+
+        try:
+            self._aside.submit(act)
+        except RuntimeError:  # the store is closed, or the interpreter ends
+            act()
 
     def find_obstacle(
         self, record: Record, key: RequestKey | None, write: RecordWrite | None = None
@@ -286,19 +350,62 @@ class RecordTable:
             OperationNotFound: There is no record of this name.
             Unavailable: The database cannot be used now; whether it was changed may be unknown.
         """
-        known = self.cache.get(name)
-        if known is not None:
-            try:
-                changed = change(known)
-            except Exception:  # perhaps only because the known record is outdated
-                changed = known
-            if _differs(changed, known) and self._write(known, changed):
-                return changed
+        tried = self._on_known(name, change)
+        if tried is not None and self._write(*tried):
+            return tried[1]
         while True:
             record = self.get(name)
             changed = change(record)
             if not _differs(changed, record) or self._write(record, changed):
                 return changed
+
+    def update_later(self, name: str, change: Change, done: Done[Record | None]) -> None:
+        """Have a record changed; what takes more than one statement is left to another thread.
+
+        Raises:
+            InvalidArgument, Unavailable: As for :meth:`update`.
+        """
+        tried = self._on_known(name, change)
+        again = functools.partial(self.update, name, change)
+        if tried is None or tried[1] is None or tried[1].weight > _ENCODED_BYTES:
+            self._do_aside(again, done)
+            return
+        old, new = tried[0], tried[1]
+        row = to_row(new)
+        write = replacement(old, new, row)
+
+        def over() -> None:
+            if write.error is not None:
+                done(None, write.error)
+            elif write.applied:
+                self.cache.keep(new, text_length(row))
+                done(new, None)
+            elif write.doubtful:
+                self._do_aside(lambda: self._after_doubt(old, new, row, again), done)
+            else:
+                self._do_aside(again, done)
+
+        self._writer.write_later(write, over)
+
+    def _after_doubt(
+        self,
+        old: Record,
+        new: Record,
+        row: tuple[object, ...],
+        again: Callable[[], Record | None],
+    ) -> Record | None:
+        return new if self._was_written(old, new, row) else again()
+
+    def _on_known(self, name: str, change: Change) -> tuple[Record, Record | None] | None:
+        """The known record and what the change makes of it; None if that is no change."""
+        known = self.cache.get(name)
+        if known is None:
+            return None
+        try:
+            changed = change(known)
+        except Exception:  # perhaps only because the known record is outdated
+            return None
+        return (known, changed) if _differs(changed, known) else None
 
     def _write(self, old: Record, new: Record | None) -> bool:
         """Write a change; return False if the record was no longer as it was."""

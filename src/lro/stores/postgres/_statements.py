@@ -82,11 +82,10 @@ class RecordWrite(QueuedWrite):
     order: str
     applied: bool = False
     doubtful: bool = False
-    error: Exception | None = None
 
     def again(self) -> RecordWrite:
         """A write of the same record, to be queued once more."""
-        return attrs.evolve(self, error=None)
+        return attrs.evolve(self)
 
 
 def insertion(record: Record, row: Row, request: Any, key: RequestKey | None) -> RecordWrite:

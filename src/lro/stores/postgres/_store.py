@@ -21,6 +21,7 @@ from lro._engine.process import after_fork
 from lro._engine.store_port import (
     READ_BYTES,
     SCAN,
+    Done,
     Expired,
     Found,
     Inserted,
@@ -76,6 +77,7 @@ class ProcessResources:
         """Send what is to be announced, and close every connection."""
         self._closed = True
         self.announcer.stop()
+        self.records.close()
         self.connections.close()
         with self._lock:
             subscriptions = list(self._subscriptions)
@@ -219,6 +221,12 @@ class PostgresStore:
         refuse_untextual(record, key)
         return self._resources.records.find_obstacle(record, key) or Inserted(record, fresh=True)
 
+    def insert_later(
+        self, record: Record, request: Any, key: RequestKey | None, done: Done[Inserted]
+    ) -> None:
+        """Have a record and its request added with the next group of writes."""
+        self._resources.records.insert_later(record, request, key, done)
+
     def forget(self, name: str) -> None:
         """Undo an insert."""
         self._resources.records.cache.forget(name)
@@ -242,6 +250,10 @@ class PostgresStore:
     def update(self, name: str, change: Change) -> Record | None:
         """Replace or remove a record, all or nothing."""
         return self._resources.records.update(name, change)
+
+    def update_later(self, name: str, change: Change, done: Done[Record | None]) -> None:
+        """Have a record replaced or removed with the next group of writes."""
+        self._resources.records.update_later(name, change, done)
 
     def page(
         self,

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from lro._engine.process import after_fork
+from lro._engine.store_port import Done
 from lro.stores.sqlite._file import DATABASE_ERRORS, DatabaseFile, Readers, translate_error
-from lro.stores.sqlite._group_commit import SharedTransactions
+from lro.stores.sqlite._group_commit import SharedTransactions, Together
 from lro.stores.sqlite._writer import Writer
 
 _COMMIT_SECONDS: Final = 1.0
@@ -177,11 +178,11 @@ class FileConnections:
         DeclarationError: It has another schema version, or is not a file of this library.
     """
 
-    def __init__(self, path: str, busy_seconds: float) -> None:
+    def __init__(self, path: str, busy_seconds: float, together: Together | None = None) -> None:
         self._file = DatabaseFile(path, busy_seconds)
         self._readers = Readers(self._file)
         self._writer = Writer(self._file)
-        self._transactions = SharedTransactions(self._writer, busy_seconds)
+        self._transactions = SharedTransactions(self._writer, busy_seconds, together)
         self._paused_by = 0
         self.rows = self._readers.rows
         self.records = self._readers.records
@@ -192,6 +193,10 @@ class FileConnections:
     def write(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """See :meth:`SharedTransactions.run`."""
         return self._transactions.run(action)
+
+    def write_later(self, action: Callable[[sqlite3.Connection], T], done: Done[T]) -> None:
+        """See :meth:`SharedTransactions.run_later`."""
+        self._transactions.run_later(action, done)
 
     def write_undurably(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """Run an action without waiting for the disk: it is repeated if its effect is lost.
@@ -216,6 +221,7 @@ class FileConnections:
     def close(self) -> None:
         """Close every connection; those in use, once they are not."""
         self._file.closing.set()
+        self._transactions.close()
         self._writer.close()
         self._readers.close()
 

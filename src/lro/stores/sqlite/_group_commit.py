@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import attrs
 
 from lro._base.errors import LroError
+from lro._engine.store_port import Done
 from lro.stores._group_commit import GroupCommit, QueuedWrite
 from lro.stores.sqlite._file import DATABASE_ERRORS, translate_error
 from lro.stores.sqlite._writer import Writer
@@ -20,13 +21,20 @@ T = TypeVar("T")
 
 @attrs.define(eq=False, kw_only=True)
 class ActionWrite(QueuedWrite, Generic[T]):
-    """What one caller wants written, and the result."""
+    """What one caller wants written, and the answer."""
 
     action: Callable[[sqlite3.Connection], T]
     until: float
     """Up to when the caller waits for locks, by :func:`time.monotonic`."""
     answer: T = attrs.field(init=False)
-    error: BaseException | None = attrs.field(default=None, init=False)
+
+
+Together: TypeAlias = Callable[[sqlite3.Connection, Sequence[Any]], Mapping[int, Any]]
+"""Runs those of several actions that it can in few statements: their answers, by their places.
+
+What is not among these is run by itself afterwards, as if nothing had been tried. Raises
+:class:`HalfDone` where more must be undone than that.
+"""
 
 
 class Unrelated(Exception):
@@ -37,7 +45,7 @@ class Unrelated(Exception):
         self.error = error
 
 
-class _HalfDone(Exception):
+class HalfDone(Exception):
     """An action failed after it had written: what it wrote must be undone, and nothing else."""
 
 
@@ -48,10 +56,13 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
     connection is free, and commits.
     """
 
-    def __init__(self, writer: Writer, busy_seconds: float) -> None:
+    def __init__(
+        self, writer: Writer, busy_seconds: float, together: Together | None = None
+    ) -> None:
         super().__init__()
         self._writer = writer
         self._busy_seconds = busy_seconds
+        self._together = together
 
     def reset_after_fork(self) -> None:
         """Forget the parent's queue and its leader."""
@@ -72,14 +83,26 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
         """
         if self._leader == threading.get_ident():
             raise RuntimeError("a change must have no effects: it called the store that applies it")
-        write = ActionWrite(action=action, until=time.monotonic() + self._busy_seconds)
+        write = self._queued(action)
         self._submit(write)
-        error = write.error
-        if error is None:
-            return write.answer
-        if isinstance(error, DATABASE_ERRORS):
-            raise translate_error(error) from error
-        raise error.error if isinstance(error, Unrelated) else error
+        return _result(write)
+
+    def run_later(self, action: Callable[[sqlite3.Connection], T], done: Done[T]) -> None:
+        """Run an action as :meth:`run` does, and call ``done`` with what comes of it."""
+        write = self._queued(action)
+
+        def over() -> None:
+            try:
+                answer = _result(write)
+            except BaseException as exc:
+                done(None, exc)
+            else:
+                done(answer, None)
+
+        self._hand_in(write, over)
+
+    def _queued(self, action: Callable[[sqlite3.Connection], T]) -> ActionWrite[T]:
+        return ActionWrite(action=action, until=time.monotonic() + self._busy_seconds)
 
     def _lead(self, leader: ActionWrite[Any]) -> None:
         connection = self._writer.begin(leader.until)
@@ -105,9 +128,9 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
         """Run the actions of a group and commit; every write has its answer or error then."""
         try:
             try:
-                for write in group:
+                for write in self._left(group, connection):
                     _run(write, connection, alone=len(group) == 1)
-            except _HalfDone:
+            except HalfDone:
                 connection = self._writer.begin_again(until)
                 for write in group:
                     _run_apart(write, connection)
@@ -118,6 +141,26 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
             for write in group:
                 write.error = write.error or exc
 
+    def _left(
+        self, group: Sequence[ActionWrite[Any]], connection: sqlite3.Connection
+    ) -> Sequence[ActionWrite[Any]]:
+        """Run together what can be, and return the others."""
+        if self._together is None or len(group) == 1:
+            return group
+        answers = self._together(connection, [write.action for write in group])
+        for place, answer in answers.items():
+            group[place].answer, group[place].error = answer, None
+        return [write for place, write in enumerate(group) if place not in answers]
+
+
+def _result(write: ActionWrite[T]) -> T:
+    error = write.error
+    if error is None:
+        return write.answer
+    if isinstance(error, DATABASE_ERRORS):
+        raise translate_error(error) from error
+    raise error.error if isinstance(error, Unrelated) else error
+
 
 def _run(write: ActionWrite[Any], connection: sqlite3.Connection, *, alone: bool) -> None:
     """Run an action without a savepoint, which would take as long as the action itself.
@@ -125,7 +168,7 @@ def _run(write: ActionWrite[Any], connection: sqlite3.Connection, *, alone: bool
     Most actions that fail do so before they have written anything.
 
     Raises:
-        _HalfDone: This action failed after it had written, and is not alone in its group.
+        HalfDone: This action failed after it had written, and is not alone in its group.
     """
     before = connection.total_changes
     write.error = None
@@ -136,7 +179,7 @@ def _run(write: ActionWrite[Any], connection: sqlite3.Connection, *, alone: bool
     except BaseException as exc:
         write.error = exc
         if not alone and (connection.total_changes != before or not connection.in_transaction):
-            raise _HalfDone from exc
+            raise HalfDone from exc
 
 
 def _run_apart(write: ActionWrite[Any], connection: sqlite3.Connection) -> None:

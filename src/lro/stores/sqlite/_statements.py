@@ -137,7 +137,8 @@ def _foreign(path: str, what: str) -> DeclarationError:
 
 _ROW: Final = ", ".join(COLUMNS)
 
-INSERT: Final = f"INSERT INTO operations ({_ROW}) VALUES ({', '.join('?' * len(COLUMNS))})"
+INSERT_INTO: Final = f"INSERT INTO operations ({_ROW})"
+INSERT: Final = f"{INSERT_INTO} VALUES ({', '.join('?' * len(COLUMNS))})"
 INSERT_INPUT: Final = "INSERT INTO inputs VALUES (?, ?)"
 DELETE: Final = "DELETE FROM operations WHERE name = ?"
 DELETE_INPUT: Final = "DELETE FROM inputs WHERE name = ?"

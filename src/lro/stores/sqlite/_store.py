@@ -12,12 +12,13 @@ from os import PathLike, fsdecode
 from typing import Final
 
 from lro._base.arguments import check, check_function, check_seconds
-from lro._base.errors import OperationNotFound, TargetBusy, Unavailable
+from lro._base.errors import OperationNotFound, Unavailable
 from lro._base.status import Any
 from lro._engine.process import after_fork
 from lro._engine.store_port import (
     READ_BYTES,
     SCAN,
+    Done,
     Expired,
     Found,
     Inserted,
@@ -34,28 +35,33 @@ from lro.stores._list_queries import ListQuery, retry_smaller
 from lro.stores._rows import (
     REQUEST_LIFE,
     RecordCache,
-    changes,
     from_row,
     micros,
     moment,
-    pack,
     refuse_untextual,
-    stamp_of,
-    taken,
     text_length,
-    to_row,
     unpack,
 )
 from lro.stores.sqlite import _pages as pages
 from lro.stores.sqlite import _statements as sql
 from lro.stores.sqlite._connections import CounterSubscription, FileConnections
-from lro.stores.sqlite._file import DATABASE_ERRORS, FetchRows, is_lost_index
-from lro.stores.sqlite._group_commit import Unrelated
+from lro.stores.sqlite._file import is_lost_index
+from lro.stores.sqlite._record_writes import (
+    InsertRecord,
+    TogetherWriter,
+    UpdateRecord,
+    checked,
+    known,
+)
 
 _DAY: Final = 86_400.0
 _LOOK_SECONDS: Final = 1.0
 _SLICE: Final = 10
 """How many records one transaction of a sweep removes: no writer waits longer than for that."""
+
+
+T = typing.TypeVar("T")
+R = typing.TypeVar("R")
 
 
 class SQLiteStore:
@@ -95,7 +101,7 @@ class SQLiteStore:
         self._keys: frozenset[str] = frozenset()
         self._unchanged: tuple[object, frozenset[str]] = (None, frozenset())
         """The state of the file, and the names of which nothing had to be reported then."""
-        self._file = FileConnections(fsdecode(path), busy_seconds)
+        self._file = FileConnections(fsdecode(path), busy_seconds, TogetherWriter(self._cache))
         after_fork(self._cache, RecordCache.reset_after_fork)
         try:
             self._secret = self._make_secret()
@@ -136,30 +142,18 @@ class SQLiteStore:
         self, record: Record, request: Any, key: RequestKey | None, *, check_only: bool = False
     ) -> Inserted:
         """Add a record and its request, or find the one that the same request started before."""
-        refuse_untextual(record, key)
         if check_only:
-            return _checked(self._file.rows, record, key)
-        row, packed = to_row(record), pack(request)
-        start = None if key is None else sql.start_row(key, record, row)
+            refuse_untextual(record, key)
+            return checked(self._file.rows, record, key)
+        insert = InsertRecord(self._cache, record, request, key)
+        return insert.committed(self._file.write(insert))
 
-        def action(writer: sqlite3.Connection) -> Inserted:
-            if key is not None or record.target:
-                found = _checked(sql.rows_of(writer), record, key)
-                if not found.fresh:
-                    return found
-            try:
-                writer.execute(sql.INSERT, row)
-            except sqlite3.IntegrityError as exc:
-                raise taken(record.name) from exc
-            writer.execute(sql.INSERT_INPUT, (record.name, packed))
-            if start is not None:
-                sql.remember_start(writer, start)
-            return Inserted(record, fresh=True)
-
-        inserted = self._file.write(action)
-        if inserted.fresh:
-            self._cache.keep(record, text_length(row))
-        return inserted
+    def insert_later(
+        self, record: Record, request: Any, key: RequestKey | None, done: Done[Inserted]
+    ) -> None:
+        """Have a record and its request added with the next group of writes."""
+        insert = InsertRecord(self._cache, record, request, key)
+        self._file.write_later(insert, _then(insert.committed, done))
 
     def forget(self, name: str) -> None:
         """Undo an insert."""
@@ -181,7 +175,7 @@ class SQLiteStore:
 
     def get(self, name: str) -> Record:
         """The record of this name."""
-        record, row = self._known(self._file.rows, name)
+        record, row = known(self._cache, self._file.rows, name)
         if row is None:
             return record
         return self._cache.keep(record, text_length(row))
@@ -191,12 +185,12 @@ class SQLiteStore:
         found: list[Record] = []
         left: list[str] = []
         for name, *stamp in self._file.rows(sql.STAMPS, (sql.listed(names)[0],)):
-            known = self._cache.current(name, tuple(stamp))
-            if known is None or (found and known.weight > max_bytes):
+            current = self._cache.current(name, tuple(stamp))
+            if current is None or (found and current.weight > max_bytes):
                 left.append(name)
             else:
-                max_bytes -= known.weight
-                found.append(known)
+                max_bytes -= current.weight
+                found.append(current)
         if not left or (found and max_bytes <= 0):
             return Found(found, left)
         read, more = self._file.records(sql.FIND, (sql.listed(left)[0],), max_bytes=max_bytes)
@@ -211,12 +205,13 @@ class SQLiteStore:
 
     def update(self, name: str, change: Change) -> Record | None:
         """Replace or remove a record, all or nothing."""
-        changed, length = self._file.write(lambda writer: self._change(writer, name, change))
-        if changed is None:
-            self._cache.forget(name)
-        elif length is not None:
-            self._cache.keep(changed, length)
-        return changed
+        update = UpdateRecord(self._cache, name, change)
+        return update.committed(self._file.write(update))
+
+    def update_later(self, name: str, change: Change, done: Done[Record | None]) -> None:
+        """Have a record replaced or removed with the next group of writes."""
+        update = UpdateRecord(self._cache, name, change)
+        self._file.write_later(update, _then(update.committed, done))
 
     def page(
         self,
@@ -303,89 +298,18 @@ class SQLiteStore:
             known = self._file.rows(query)
         return bytes(known[0][0])
 
-    def _known(self, rows: FetchRows, name: str) -> tuple[Record, typing.Any]:
-        """The record of this name, and its row, or None if that need not be read."""
-        # Three columns show whether anything has changed; reading all takes ten times longer.
-        stamps = rows(sql.STAMP, (name,))
-        known = self._cache.current(name, stamps[0]) if stamps else None
-        if known is not None:
-            return known, None
-        found = rows(sql.GET, (name,)) if stamps else ()
-        if not found:
-            raise OperationNotFound(name)
-        return from_row(found[0]), found[0]
-
-    def _change(
-        self, writer: sqlite3.Connection, name: str, change: Change
-    ) -> tuple[Record | None, int | None]:
-        """The record after a change; if it was changed, also the length of its messages as text."""
-        done = self._change_last(writer, name, change)
-        if done is not None:
-            return done
-        record, row = self._known(sql.rows_of(writer), name)
-        try:
-            changed = change(record)
-        except DATABASE_ERRORS as exc:  # of the application's functions, not of the database
-            raise Unrelated(exc) from exc
-        if changed is record:
-            return record, None
-        if changed is None:
-            writer.execute(sql.DELETE, (name,))
-            writer.execute(sql.DELETE_INPUT, (name,))
-            return None, None
-        before = self._cache.text_length(name) if row is None else text_length(row)
-        return changed, _write(writer, record, changed, before)
-
-    def _change_last(
-        self, writer: sqlite3.Connection, name: str, change: Change
-    ) -> tuple[Record, int] | None:
-        """The same without reading first, if the record is as it was last known; else None."""
-        record = self._cache.get(name)
-        if record is None:
-            return None
-        try:
-            changed = change(record)
-        except Exception:  # perhaps only of a record that is outdated
-            return None
-        if changed is None or changed is record:
-            return None
-        length = _write(writer, record, changed, self._cache.text_length(name))
-        return None if length is None else (changed, length)
-
     def _overdue(self, due: int, old: int) -> bool:
         rows = self._file.rows
         return bool(rows(sql.EXPIRED, (due, 1)) or rows(sql.SPENT, (old, 1)))
 
 
-def _checked(rows: FetchRows, record: Record, key: RequestKey | None) -> Inserted:
-    """What an insert would give, were it made."""
-    if key is not None:
-        first = sql.first_start(rows, key, micros(record.create_time))
-        if first is not None:
-            return Inserted(first, fresh=False)
-    if record.target and rows(sql.BUSY, (record.target,)):
-        raise TargetBusy(record.target)
-    return Inserted(record, fresh=True)
+def _then(kept: Callable[[T], R], done: Done[R]) -> Done[T]:
+    """Take the answer of a write for ``done``, as ``kept`` makes it."""
 
+    def both(answer: typing.Any, error: BaseException | None) -> None:
+        done(kept(answer) if error is None else None, error)
 
-def _write(writer: sqlite3.Connection, record: Record, changed: Record, length: int) -> int | None:
-    """Write what has changed.
-
-    Returns:
-        The characters of the changed messages as text, or None if the stored record is another.
-    """
-    try:
-        columns, values = changes(record, changed)
-    except DATABASE_ERRORS as exc:  # of the application's messages, not of the database
-        raise Unrelated(exc) from exc
-    if columns:
-        guard = record.name, *stamp_of(record)
-        if not writer.execute(sql.update_of(columns), (*values, *guard)).rowcount:
-            return None
-    if changed.done:
-        writer.execute(sql.DELETE_INPUT, (record.name,))
-    texts = sum([len(value) for value in values if isinstance(value, str)])
-    return texts if "metadata" in columns else texts + length
+    return both
 
 
 def _utc_now() -> datetime:

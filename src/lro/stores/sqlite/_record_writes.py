@@ -1,0 +1,378 @@
+"""Inserts and updates of records: each as an action of its own, and many in few statements.
+
+Each statement lets go of the interpreter's lock, and must wait for it afterwards: beside a busy
+event loop that takes longer than the statement. So what a group has many of is written together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sqlite3
+import typing
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias, TypeVar
+
+from lro._base.errors import OperationNotFound, TargetBusy
+from lro._base.status import Any
+from lro._engine.store_port import Inserted, RequestKey
+from lro._model.operation import Change, Record
+from lro.stores._rows import (
+    COLUMNS,
+    STAMP_COLUMNS,
+    RecordCache,
+    changes,
+    from_row,
+    micros,
+    pack,
+    refuse_untextual,
+    stamp_of,
+    taken,
+    text_length,
+    to_row,
+)
+from lro.stores.sqlite import _statements as sql
+from lro.stores.sqlite._file import DATABASE_ERRORS, FetchRows
+from lro.stores.sqlite._group_commit import HalfDone, Unrelated
+
+T = TypeVar("T")
+
+Changed: TypeAlias = tuple[Record | None, int | None]
+"""A record after a change; if it was changed, also the length of its messages as text."""
+
+
+def checked(rows: FetchRows, record: Record, key: RequestKey | None) -> Inserted:
+    """What an insert would give, were it made.
+
+    Raises:
+        RequestIdConflict, TargetBusy: It would be refused.
+    """
+    if key is not None:
+        first = sql.first_start(rows, key, micros(record.create_time))
+        if first is not None:
+            return Inserted(first, fresh=False)
+    if record.target and rows(sql.BUSY, (record.target,)):
+        raise TargetBusy(record.target)
+    return Inserted(record, fresh=True)
+
+
+def known(cache: RecordCache, rows: FetchRows, name: str) -> tuple[Record, typing.Any]:
+    """The record of this name, and its row, or None if that need not be read.
+
+    Raises:
+        OperationNotFound: There is none.
+    """
+    # Three columns show whether anything has changed; reading all takes ten times longer.
+    stamps = rows(sql.STAMP, (name,))
+    current = cache.current(name, stamps[0]) if stamps else None
+    if current is not None:
+        return current, None
+    found = rows(sql.GET, (name,)) if stamps else ()
+    if not found:
+        raise OperationNotFound(name)
+    return from_row(found[0]), found[0]
+
+
+class InsertRecord:
+    """Adds a record and its request, or finds the one that the same request started before.
+
+    Raises:
+        InvalidArgument: A text cannot be stored.
+    """
+
+    def __init__(
+        self, cache: RecordCache, record: Record, request: Any, key: RequestKey | None
+    ) -> None:
+        refuse_untextual(record, key)
+        self.record = record
+        self.row = to_row(record)
+        self.request = pack(request)
+        self.plain = key is None and not record.target
+        """Whether there is nothing to be looked for first."""
+        self._cache = cache
+        self._key = key
+        self._start = None if key is None else sql.start_row(key, record, self.row)
+
+    def __call__(self, writer: sqlite3.Connection) -> Inserted:
+        """Insert it.
+
+        Raises:
+            RequestIdConflict, TargetBusy, InvalidArgument: It is refused.
+        """
+        if not self.plain:
+            found = checked(sql.rows_of(writer), self.record, self._key)
+            if not found.fresh:
+                return found
+        try:
+            writer.execute(sql.INSERT, self.row)
+        except sqlite3.IntegrityError as exc:
+            raise taken(self.record.name) from exc
+        writer.execute(sql.INSERT_INPUT, (self.record.name, self.request))
+        if self._start is not None:
+            sql.remember_start(writer, self._start)
+        return Inserted(self.record, fresh=True)
+
+    def committed(self, inserted: Inserted) -> Inserted:
+        """Take note that it is committed."""
+        if inserted.fresh:
+            self._cache.keep(self.record, text_length(self.row))
+        return inserted
+
+
+class UpdateRecord:
+    """Replaces or removes a record, all or nothing."""
+
+    def __init__(self, cache: RecordCache, name: str, change: Change) -> None:
+        self.name = name
+        self.change = change
+        self._cache = cache
+
+    def __call__(self, writer: sqlite3.Connection) -> Changed:
+        """Apply the change; first to the record as it was last known."""
+        last = change_last_known(self._cache, self.name, self.change)
+        if last is not None:
+            length = _write(writer, *last, self._cache.text_length(self.name))
+            if length is not None:
+                return last[1], length
+        record, row = known(self._cache, sql.rows_of(writer), self.name)
+        try:
+            changed = self.change(record)
+        except DATABASE_ERRORS as exc:  # of the application's functions, not of the database
+            raise Unrelated(exc) from exc
+        if changed is record:
+            return record, None
+        if changed is None:
+            writer.execute(sql.DELETE, (self.name,))
+            writer.execute(sql.DELETE_INPUT, (self.name,))
+            return None, None
+        before = self._cache.text_length(self.name) if row is None else text_length(row)
+        return changed, _write(writer, record, changed, before)
+
+    def committed(self, found: Changed) -> Record | None:
+        """Take note that it is committed."""
+        changed, length = found
+        if changed is None:
+            self._cache.forget(self.name)
+        elif length is not None:
+            self._cache.keep(changed, length)
+        return changed
+
+
+def change_last_known(
+    cache: RecordCache, name: str, change: Change
+) -> tuple[Record, Record] | None:
+    """The record that was last known, and what the change makes of it; None if that is nothing."""
+    record = cache.get(name)
+    if record is None:
+        return None
+    try:
+        changed = change(record)
+    except Exception:  # perhaps only of a record that is outdated
+        return None
+    return None if changed is None or changed is record else (record, changed)
+
+
+def _write(writer: sqlite3.Connection, record: Record, changed: Record, length: int) -> int | None:
+    """Write what has changed.
+
+    Returns:
+        The characters of the changed messages as text, or None if the stored record is another.
+    """
+    columns, values = _changes(record, changed)
+    if columns:
+        guard = record.name, *stamp_of(record)
+        if not writer.execute(sql.update_of(columns), (*values, *guard)).rowcount:
+            return None
+    if changed.done:
+        writer.execute(sql.DELETE_INPUT, (record.name,))
+    return _length(columns, values, length)
+
+
+def _changes(record: Record, changed: Record) -> tuple[tuple[str, ...], list[object]]:
+    try:
+        return changes(record, changed)
+    except DATABASE_ERRORS as exc:  # of the application's messages, not of the database
+        raise Unrelated(exc) from exc
+
+
+def _length(columns: Sequence[str], values: Sequence[object], before: int) -> int:
+    texts = sum([len(value) for value in values if isinstance(value, str)])
+    return texts if "metadata" in columns else texts + before
+
+
+# -- many together --------------------------------------------------------------------------------
+
+_MOST: Final = 64
+"""How many records one statement writes at most."""
+
+UPDATE_FROM: Final = sqlite3.sqlite_version_info >= (3, 35)
+"""Whether SQLite can update several records by one statement, and say which."""
+
+
+class TogetherWriter:
+    """Makes what it can of the writes of a group in few statements."""
+
+    def __init__(self, cache: RecordCache) -> None:
+        self._cache = cache
+
+    def __call__(
+        self, writer: sqlite3.Connection, actions: Sequence[object]
+    ) -> Mapping[int, typing.Any]:
+        """The answers of the writes that were made, by their places; nothing of others is kept.
+
+        Raises:
+            HalfDone: Something of others is kept, and must be undone.
+        """
+        answers: dict[int, typing.Any] = {}
+        inserts = [
+            (place, action)
+            for place, action in enumerate(actions)
+            if isinstance(action, InsertRecord) and action.plain
+        ]
+        for chunk in _chunks(inserts):
+            if _insert(writer, [action for _, action in chunk]):
+                answers.update((place, Inserted(one.record, fresh=True)) for place, one in chunk)
+        for columns, updates in self._updates(actions).items():
+            for some in _chunks(updates):
+                written = _update(writer, columns, some)
+                answers.update((one.place, one.answer) for one in some if one.name in written)
+        return answers
+
+    def _updates(self, actions: Sequence[object]) -> Mapping[tuple[str, ...], list[_Update]]:
+        """What becomes of the records that are changed, by the columns that change."""
+        found: dict[tuple[str, ...], list[_Update]] = defaultdict(list)
+        seen: set[str] = set()
+        for place, action in enumerate(actions if UPDATE_FROM else ()):
+            if not isinstance(action, UpdateRecord) or action.name in seen:
+                continue
+            last = change_last_known(self._cache, action.name, action.change)
+            if last is None:
+                continue
+            seen.add(action.name)
+            record, changed = last
+            try:
+                columns, values = changes(record, changed)
+            except Exception:  # of the application's messages: it shows again, alone
+                continue
+            if columns:
+                length = _length(columns, values, self._cache.text_length(action.name))
+                row = record.name, *values, *stamp_of(record)
+                found[columns].append(_Update(place, changed, length, row))
+        return found
+
+
+class _Update(typing.NamedTuple):
+    place: int
+    changed: Record
+    length: int
+    row: tuple[object, ...]
+    """Its name, the values of the columns that change, and the stamp that it must have."""
+
+    @property
+    def name(self) -> str:
+        return self.changed.name
+
+    @property
+    def answer(self) -> Changed:
+        return self.changed, self.length
+
+
+def _insert(writer: sqlite3.Connection, actions: Sequence[InsertRecord]) -> bool:
+    """Insert these records, or none of them; return whether that was done."""
+    try:
+        _execute(writer, _insertion, [action.row for action in actions])
+    except DATABASE_ERRORS as exc:  # whichever is to blame shows that alone
+        _check_in_transaction(writer, exc)
+        return False
+    with _undoing():
+        inputs = [(action.record.name, action.request) for action in actions]
+        _execute(writer, _input_insertion, inputs)
+    return True
+
+
+def _update(
+    writer: sqlite3.Connection, columns: tuple[str, ...], updates: Sequence[_Update]
+) -> Collection[str]:
+    """Update those of these records that are as they were last known; their names."""
+    try:
+        statement = functools.partial(_replacement, columns)
+        rows = _execute(writer, statement, [one.row for one in updates]).fetchall()
+    except DATABASE_ERRORS as exc:
+        _check_in_transaction(writer, exc)
+        return ()
+    written = {name for (name,) in rows}
+    over = [(one.name,) for one in updates if one.name in written and one.changed.done]
+    if over:
+        with _undoing():
+            _execute(writer, _input_removal, over)
+    return written
+
+
+def _check_in_transaction(writer: sqlite3.Connection, error: BaseException) -> None:
+    if not writer.in_transaction:  # all that was written before has been undone, too
+        raise HalfDone from error
+
+
+@contextlib.contextmanager
+def _undoing() -> Iterator[None]:
+    try:
+        yield
+    except DATABASE_ERRORS as exc:
+        raise HalfDone from exc
+
+
+def _chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for first in range(0, len(items), _MOST):
+        yield items[first : first + _MOST]
+
+
+def _execute(
+    writer: sqlite3.Connection,
+    statement: typing.Callable[[int], str],
+    rows: Sequence[tuple[object, ...]],
+) -> sqlite3.Cursor:
+    """Execute a statement for these rows, of which it is given a power of two.
+
+    The others have no name, and nothing comes of them: so there are few statements, and SQLite
+    keeps what it has prepared for each.
+    """
+    count = 1 << (len(rows) - 1).bit_length()
+    values = [value for row in rows for value in row]
+    values += [None] * ((count - len(rows)) * len(rows[0]))
+    return writer.execute(statement(count), values)
+
+
+def _values(count: int, width: int) -> str:
+    """A table of so many rows, whose columns are ``column1`` and so on, without a name."""
+    marks = ", ".join([f"({', '.join('?' * width)})"] * count)
+    return f"(VALUES {marks})"
+
+
+@functools.cache
+def _insertion(count: int) -> str:
+    return f"{sql.INSERT_INTO} SELECT * FROM {_values(count, len(COLUMNS))} WHERE column1 NOT NULL"
+
+
+@functools.cache
+def _input_insertion(count: int) -> str:
+    return f"INSERT INTO inputs SELECT * FROM {_values(count, 2)} WHERE column1 NOT NULL"
+
+
+@functools.cache
+def _input_removal(count: int) -> str:
+    return f"DELETE FROM inputs WHERE name IN {_values(count, 1)}"
+
+
+@functools.lru_cache(maxsize=128)
+def _replacement(columns: tuple[str, ...], count: int) -> str:
+    width = 1 + len(columns) + len(STAMP_COLUMNS)
+    assignments = ", ".join(f"{name} = v.column{n}" for n, name in enumerate(columns, 2))
+    expected = " AND ".join(
+        f"operations.{name} IS v.column{n}"
+        for n, name in enumerate(STAMP_COLUMNS, 2 + len(columns))
+    )
+    return (
+        f"UPDATE operations SET {assignments} FROM {_values(count, width)} AS v"
+        f" WHERE name = v.column1 AND {expected} RETURNING name"
+    )

@@ -1,0 +1,733 @@
+"""Starts, work, reports and ends on the application's event loop, for which no thread waits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import lro
+from lro._base.errors import (
+    InvalidArgument,
+    PermissionDenied,
+    ResourceExhausted,
+    Unavailable,
+)
+from lro._base.status import Code
+from lro._engine import attempt, flow
+from lro._engine.job import Job
+from lro._engine.methods import RandomBytes
+from lro._engine.service import Service
+from lro._model.operation import Operation
+from lro.executors.asyncio import AsyncioExecutor
+from lro.executors.inline import InlineExecutor
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+from lro.testing import job_for
+from tests.service_steps import PATIENCE, answer, ended, reason, recovered
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+NAME = "acme.v1.Works.Work"
+ID = "3f2504e0-4f89-41d3-9a0c-0305e82c3301"
+
+EACH_STORE = pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"], indirect=True)
+
+
+def running(**options: Any) -> AsyncioExecutor:
+    """An executor on the loop of the test."""
+    return AsyncioExecutor(loop="running", **options)
+
+
+def declared(service: Service, **options: Any) -> Any:
+    """A method that reports, and says in which thread it ran."""
+
+    @service.method(NAME, **options)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        await job.report_async(WorkMetadata(50))
+        return WorkResponse(f"{request.text} {threading.current_thread().name}")
+
+    return work
+
+
+async def over(service: Service, operation: Operation) -> Operation:
+    """An operation once it is done."""
+    found = await service.wait_async(operation.name, PATIENCE)
+    assert found.done
+    return found
+
+
+async def closed(service: Service) -> None:
+    """Close a service beside its loop."""
+    await asyncio.to_thread(service.close, 0)
+
+
+# -- the verbs ------------------------------------------------------------------------------------
+
+
+@EACH_STORE
+def test_work_is_done_on_the_loop_that_starts_it(make_service: Any, store: Any) -> None:
+    """Each step of it: no thread is made for a start, a report or an end."""
+    service = make_service(store, running())
+    work = declared(service)
+
+    async def main() -> None:
+        started = await asyncio.gather(*(work.start_async(WorkRequest(str(n))) for n in range(20)))
+        while service.workers.held():
+            await asyncio.sleep(0)
+        threads = {thread.name for thread in threading.enumerate()}
+        assert not {name for name in threads if name.startswith(("asyncio_", "lro-asyncio"))}
+        for number, operation in enumerate(started):
+            assert answer(service, await over(service, operation)) == f"{number} MainThread"
+        named = await service.start_async(NAME, WorkRequest("named"))
+        assert answer(service, await over(service, named)) == "named MainThread"
+        assert (await service.get_async(named.name)).done
+        listed = await service.list_async(lro.ListOperationsRequest())
+        assert len(listed.operations) == 21
+        batch = await service.batch_get_async([named.name])
+        assert len(batch.operations) == 1
+        await service.delete_async(named.name)
+        with pytest.raises(lro.errors.OperationNotFound):
+            await service.get_async(named.name)
+        await closed(service)
+
+    asyncio.run(main())
+
+
+@EACH_STORE
+def test_async_work_is_cancelled_at_its_await(make_service: Any, store: Any) -> None:
+    """By the caller's cancel, by its time limit, and by itself."""
+    service = make_service(store, running())
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        await job.sleep_async(3600)
+        raise AssertionError
+
+    @service.method(NAME + "Briefly", time_limit=timedelta(milliseconds=10))
+    async def briefly(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    @service.method(NAME + "Itself")
+    async def itself(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        raise asyncio.CancelledError
+
+    async def main() -> None:
+        operation = await work.start_async(WorkRequest())
+        await asyncio.sleep(0)
+        await service.cancel_async(operation.name)
+        assert reason(await over(service, operation)) == (Code.CANCELLED, "CANCELLED")
+        late = await briefly.start_async(WorkRequest())
+        code, _ = reason(await over(service, late))
+        assert code == Code.DEADLINE_EXCEEDED
+        mistaken = await itself.start_async(WorkRequest())
+        assert reason(await over(service, mistaken)) == (Code.INTERNAL, "METHOD_FAILED")
+        await closed(service)
+
+    asyncio.run(main())
+
+
+def test_work_on_a_loop_does_not_hold_it_up(make_service: Any, store: Any) -> None:
+    """Each of three waits for the other two."""
+    service = make_service(store, running())
+    begun: list[str] = []
+    all_begun = asyncio.Event()
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        begun.append(request.text)
+        await job.report_async(WorkMetadata(10))
+        if len(begun) == 3:
+            all_begun.set()
+        await all_begun.wait()
+        with pytest.raises(RuntimeError, match=r"use `await job.report_async\(...\)`"):
+            job.report(WorkMetadata(20))
+        with pytest.raises(RuntimeError, match=r"use `await job.sleep_async\(...\)`"):
+            job.sleep(0)
+        await asyncio.to_thread(job.report, WorkMetadata(30))
+        return WorkResponse(request.text)
+
+    async def main() -> None:
+        started = [await work.start_async(WorkRequest(text)) for text in "abc"]
+        for operation, text in zip(started, "abc", strict=True):
+            assert answer(service, await over(service, operation)) == text
+        await closed(service)
+
+    asyncio.run(main())
+
+
+def test_plain_functions_are_called_in_a_thread(make_service: Any, store: Any) -> None:
+    """Also those that say whether a request is valid, and what it needs alone."""
+    service = make_service(store, running())
+    where: list[bool] = []
+
+    def here() -> bool:
+        where.append(threading.current_thread() is threading.main_thread())
+        return True
+
+    def target(_: WorkRequest) -> str:
+        here()
+        return "things/1"
+
+    @service.method(NAME, validate=lambda request: here(), exclusive_target=target)
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        here()
+        return WorkResponse(request.text)
+
+    async def main() -> None:
+        operation = await work.start_async(WorkRequest("a"))
+        assert answer(service, await over(service, operation)) == "a"
+        checked = await work.start_async(WorkRequest("a"), validate_only=True)
+        assert checked.done
+        await closed(service)
+
+    asyncio.run(main())
+    assert where == [False] * 5
+
+
+def test_inline_work_is_done_beside_the_loop(make_service: Any, store: Any) -> None:
+    """The executor that blocks its caller does not block the caller's loop."""
+    service = make_service(store, InlineExecutor())
+    names: list[str] = []
+
+    @service.method(NAME)
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        names.append(threading.current_thread().name)
+        return WorkResponse(request.text)
+
+    operation = asyncio.run(work.start_async(WorkRequest("a")))
+    assert answer(service, operation) == "a"
+    assert names != ["MainThread"]
+
+
+@EACH_STORE
+def test_a_repeated_start_finds_the_first(make_service: Any, store: Any) -> None:
+    """As that of a thread does; also where there is no room for another."""
+    service = make_service(store, running(concurrency=1, queue=0))
+    go = asyncio.Event()
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        await go.wait()
+        return WorkResponse(request.text)
+
+    async def main() -> None:
+        first = await work.start_async(WorkRequest("a"), request_id=ID)
+        with pytest.raises(ResourceExhausted):
+            await work.start_async(WorkRequest("b"))
+        assert (await work.start_async(WorkRequest("a"), request_id=ID)).name == first.name
+        with pytest.raises(lro.errors.RequestIdConflict):
+            await work.start_async(WorkRequest("c"), request_id=ID)
+        go.set()
+        await over(service, first)
+        again = await work.start_async(WorkRequest("a"), request_id=ID)
+        assert (again.name, again.done) == (first.name, True)
+        await closed(service)
+
+    asyncio.run(main())
+
+
+# -- many at once ---------------------------------------------------------------------------------
+
+
+@EACH_STORE
+@pytest.mark.parametrize("how", ["thread", "loop"])
+def test_many_are_started_together(make_service: Any, store: Any, how: str) -> None:
+    """One answer each; one that is refused keeps no other from being started."""
+    service = make_service(store, ThreadExecutor(2))
+
+    @service.method(NAME)
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        return WorkResponse(request.text)
+
+    requests: list[Any] = [WorkRequest("a"), "not a request", WorkRequest("c")]
+    if how == "thread":
+        found = work.start_many(requests)
+    else:
+        found = asyncio.run(work.start_many_async(requests))
+    first, second, third = found
+    assert isinstance(second, InvalidArgument)
+    assert answer(service, ended(service, first)) == "a"
+    assert answer(service, ended(service, third)) == "c"
+
+
+def test_many_have_an_id_each_or_none(make_service: Any, store: Any) -> None:
+    """A mistake of the caller's own is raised, and nothing is started."""
+    service = make_service(store)
+    work = declared(service)
+    with pytest.raises(InvalidArgument, match="must be one for each of the 2 requests, got 1"):
+        work.start_many([WorkRequest("a"), WorkRequest("b")], request_ids=[ID])
+    one, other = work.start_many([WorkRequest("a")] * 2, request_ids=[ID, ID])
+    assert one.name == other.name
+
+
+def test_many_are_refused_by_an_async_hook_in_a_thread(make_service: Any, store: Any) -> None:
+    """Only an event loop can await it."""
+
+    async def authorize(caller: str, verb: str, name: str) -> bool:
+        return caller == "ann"
+
+    service = make_service(store, authorize=authorize)
+    work = declared(service)
+    (refused,) = work.start_many([WorkRequest("a")])
+    assert isinstance(refused, lro.errors.HookFailed)
+    (refused,) = asyncio.run(work.start_many_async([WorkRequest("a")], caller="bob"))
+    assert isinstance(refused, PermissionDenied)
+    (started,) = asyncio.run(work.start_many_async([WorkRequest("a")], caller="ann"))
+    assert isinstance(started, Operation)
+
+
+@pytest.mark.parametrize("how", ["thread", "loop"])
+def test_an_error_of_the_application_is_raised(make_service: Any, store: Any, how: str) -> None:
+    """It is none of the service's, and says where it comes from."""
+
+    def validate(request: WorkRequest) -> None:
+        raise ZeroDivisionError
+
+    service = make_service(store)
+    work = declared(service, validate=validate)
+    calls: dict[str, Callable[[], object]] = {
+        "thread": lambda: work.start_many([WorkRequest("a")]),
+        "loop": lambda: asyncio.run(work.start_many_async([WorkRequest("a")])),
+    }
+    with pytest.raises(ZeroDivisionError):
+        calls[how]()
+
+
+# -- callers that go away -------------------------------------------------------------------------
+
+
+class Slow(MemoryStore):
+    """A store whose writes are over when the test says so, or fail."""
+
+    writes_block = True
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.waiting: list[Callable[[BaseException | None], None]] = []
+        self.at_once = False
+
+    def insert_later(self, record: Any, request: Any, key: Any, done: Any) -> None:
+        self._later(lambda: self.insert(record, request, key), done)
+
+    def update_later(self, name: str, change: Any, done: Any) -> None:
+        self._later(lambda: self.update(name, change), done)
+
+    def _later(self, write: Callable[[], Any], done: Any) -> None:
+        def go(error: BaseException | None) -> None:
+            if error is not None:
+                done(None, error)
+                return
+            try:
+                answer = write()
+            except Exception as exc:
+                done(None, exc)
+            else:
+                done(answer, None)
+
+        if self.at_once:
+            go(None)
+        else:
+            self.waiting.append(go)
+
+    async def let(self, error: BaseException | None = None) -> None:
+        """Let the next write be over, from another thread."""
+        while not self.waiting:
+            await asyncio.sleep(0)
+        await asyncio.to_thread(self.waiting.pop(0), error)
+
+
+def test_a_start_whose_caller_goes_away_is_carried_through(make_service: Any, clock: Any) -> None:
+    """While it is being committed: the operation exists, and its work is done."""
+    store = Slow(clock)
+    service = make_service(store, running())
+    work = declared(service)
+
+    async def main() -> None:
+        start = asyncio.create_task(work.start_async(WorkRequest("a")))
+        while not store.waiting:
+            await asyncio.sleep(0)
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        assert not store._records
+        store.at_once = True
+        await store.let()
+        while not store._records:
+            await asyncio.sleep(0)
+        (name,) = store._records
+        found = await service.wait_async(name, PATIENCE)
+        assert answer(service, found) == "a MainThread"
+        await closed(service)
+
+    asyncio.run(main())
+
+
+def test_a_start_that_fails_after_its_caller_went_away_is_logged(
+    make_service: Any, clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has no other way to be known; and its room in the queue is free again."""
+    store = Slow(clock)
+    service = make_service(store, running(concurrency=1, queue=0))
+    work = declared(service)
+
+    async def main() -> None:
+        start = asyncio.create_task(work.start_async(WorkRequest("a")))
+        while not store.waiting:
+            await asyncio.sleep(0)
+        start.cancel()
+        with caplog.at_level(logging.INFO, "lro"):
+            await store.let(Unavailable("gone"))
+            while "gone" not in caplog.text:
+                await asyncio.sleep(0)
+        store.at_once = True
+        operation = await work.start_async(WorkRequest("b"))
+        assert answer(service, await over(service, operation)) == "b MainThread"
+        await closed(service)
+
+    asyncio.run(main())
+    assert "a call whose caller had gone away has failed: gone" in caplog.text
+
+
+@pytest.mark.parametrize("error", [None, Unavailable("gone")])
+def test_an_answer_that_comes_with_the_cancellation(
+    make_service: Any, clock: Any, error: Exception | None
+) -> None:
+    """The write was over just before the caller went away."""
+    store = Slow(clock)
+    service = make_service(store, running())
+    work = declared(service)
+
+    async def main() -> None:
+        start = asyncio.create_task(work.start_async(WorkRequest("a")))
+        while not store.waiting:
+            await asyncio.sleep(0)
+        store.waiting.pop(0)(error)  # the loop learns of it in its next turn
+        asyncio.get_running_loop().call_soon(start.cancel)
+        store.at_once = True
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        await asyncio.sleep(0)
+        while service.workers.held():
+            await asyncio.sleep(0)
+        assert [record.done for record in store._records.values()] == [True] * (error is None)
+        await closed(service)
+
+    asyncio.run(main())
+
+
+def test_a_caller_who_goes_away_before_the_write_starts_nothing(
+    make_service: Any, clock: Any
+) -> None:
+    """While a hook is asked, for instance."""
+    asked = asyncio.Event()
+
+    async def authorize(caller: str, verb: str, name: str) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    store = MemoryStore(clock)
+    service = make_service(store, running(), authorize=authorize)
+    work = declared(service)
+
+    async def main() -> None:
+        start = asyncio.create_task(work.start_async(WorkRequest("a")))
+        await asked.wait()
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        assert not store._records
+        await closed(service)
+
+    asyncio.run(main())
+
+
+def test_a_call_is_carried_on_until_its_loop_ends(make_service: Any, clock: Any) -> None:
+    """A start that was carried on, and is cancelled again, is handed back by maintenance."""
+    store = Slow(clock)
+    service = make_service(store, running())
+    work = declared(service)
+
+    async def main() -> None:
+        start = asyncio.create_task(work.start_async(WorkRequest("a")))
+        while not store.waiting:
+            await asyncio.sleep(0)
+        start.cancel()
+        await asyncio.gather(start, return_exceptions=True)
+        await asyncio.sleep(0)
+        (carried,) = asyncio.all_tasks() - {asyncio.current_task()}
+        carried.cancel()
+        await asyncio.gather(carried, return_exceptions=True)
+        await store.let()
+
+    asyncio.run(main())
+    (record,) = store._records.values()
+    assert (record.attempt, record.owner) == (1, service.workers.owner)
+    service.run_maintenance()
+    (record,) = store._records.values()
+    assert record.given_up
+
+
+# -- loops ----------------------------------------------------------------------------------------
+
+
+def test_without_a_loop_work_waits_for_one(make_service: Any, store: Any, clock: Any) -> None:
+    """A start is refused; lost work is taken over when a loop has used the service."""
+    service = make_service(store, running(), lease=timedelta(seconds=5))
+    work = declared(service, worker_lost=lro.WorkerLost.RETRY)
+    other = make_service(store, ThreadExecutor(1))
+    with pytest.raises(Unavailable, match="no event loop of the application has used the service"):
+        work.start(WorkRequest("a"))
+    dead = make_service(store, InlineExecutor())
+    held = declared(dead, worker_lost=lro.WorkerLost.RETRY)
+    dead.workers.begin = lambda attempt, slot: None  # it dies before the work begins
+    name = held.start(WorkRequest("lost")).name
+    clock.advance(60)
+    recovered(service, clock)
+    assert not service.get(name).done
+    assert other is not None
+
+    async def main() -> None:
+        assert answer(service, await over(service, await work.start_async(WorkRequest("b"))))
+        clock.advance(60)
+        await asyncio.to_thread(recovered, service, clock)
+        found = await service.wait_async(name, PATIENCE)
+        assert answer(service, found) == "lost MainThread"
+        await closed(service)
+
+    asyncio.run(main())
+
+
+def test_a_thread_starts_work_for_the_loop(make_service: Any, store: Any) -> None:
+    """The service has been used on the loop before."""
+    service = make_service(store, running(), maintenance=True)
+    work = declared(service)
+
+    async def main() -> None:
+        service.start_maintenance()
+        started = await asyncio.to_thread(work.start, WorkRequest("a"))
+        assert answer(service, await over(service, started)) == "a MainThread"
+        await closed(service)
+
+    asyncio.run(main())
+
+
+def test_an_executor_goes_on_with_the_next_loop(make_service: Any, store: Any) -> None:
+    """Tests run one after the other, each on a loop of its own."""
+    service = make_service(store, running())
+    work = declared(service)
+
+    async def main(text: str) -> str:
+        return answer(service, await over(service, await work.start_async(WorkRequest(text))))
+
+    assert [asyncio.run(main(text)) for text in "ab"] == ["a MainThread", "b MainThread"]
+
+
+def test_a_service_closed_on_its_own_loop_hands_work_back(make_service: Any, store: Any) -> None:
+    """It cannot wait there: the work could not go on meanwhile."""
+    service = make_service(store, running())
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def main() -> str:
+        operation = await work.start_async(WorkRequest())
+        await asyncio.sleep(0)
+        closing = service.store.close
+        service.store.close = lambda: None
+        service.close(3600)
+        record = service.store.get(operation.name)
+        service.store.close = closing
+        assert record.given_up
+        return operation.name
+
+    asyncio.run(main())
+
+
+def test_work_whose_loop_is_closed_down_is_handed_back(make_service: Any, store: Any) -> None:
+    """As at the end of ``asyncio.run``: another process, or the next run, does it."""
+    service = make_service(store, running())
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def main() -> str:
+        operation = await work.start_async(WorkRequest())
+        await asyncio.sleep(0.01)
+        return operation.name
+
+    name = asyncio.run(main())
+    assert service.store.get(name).given_up
+
+
+@pytest.mark.parametrize("loop", ["other", None, True])
+def test_a_loop_is_one_of_two(loop: Any) -> None:
+    """Its own, or the one that runs."""
+    with pytest.raises(lro.DeclarationError, match='loop: must be "own" or "running"'):
+        AsyncioExecutor(loop=loop)
+
+
+# -- steps ----------------------------------------------------------------------------------------
+
+
+class Failing(MemoryStore):
+    """A store that cannot be reached for so many updates."""
+
+    writes_block = True
+    failures = 0
+
+    def update_later(self, name: str, change: Any, done: Any) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise Unavailable("gone for a moment")
+        super().update_later(name, change, done)
+
+
+def test_what_cannot_be_stored_is_repeated_on_the_loop(
+    make_service: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reports and ends wait for the store, and the loop goes on meanwhile."""
+    monkeypatch.setattr(attempt, "_FIRST_PAUSE_SECONDS", 0.0)
+    store = Failing(clock)
+    service = make_service(store, running())
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        store.failures = 3
+        await job.report_async(WorkMetadata(50))
+        store.failures = 3
+        return WorkResponse(request.text)
+
+    async def main() -> None:
+        operation = await work.start_async(WorkRequest("kept"))
+        assert answer(service, await over(service, operation)) == "kept"
+        await closed(service)
+
+    asyncio.run(main())
+
+
+def test_a_function_without_threads_is_called_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of the interpreter no thread can be started."""
+
+    async def main() -> int:
+        loop = asyncio.get_running_loop()
+
+        def refuse(*_: Any) -> None:
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+        monkeypatch.setattr(loop, "run_in_executor", refuse)
+        return await flow.in_thread(lambda: 7)
+
+    assert asyncio.run(main()) == 7
+
+
+def test_stop_iteration_of_a_function_does_not_hang(make_service: Any, store: Any) -> None:
+    """A future cannot carry it."""
+
+    def validate(request: WorkRequest) -> None:
+        raise StopIteration
+
+    service = make_service(store, running())
+    work = declared(service, validate=validate)
+
+    async def main() -> None:
+        with pytest.raises(RuntimeError):
+            await asyncio.wait_for(work.start_async(WorkRequest()), PATIENCE)
+
+    asyncio.run(main())
+
+
+def test_a_job_of_its_own_awaits_its_reports() -> None:
+    """``job_for`` makes one for tests of a function by itself."""
+    reports: list[object] = []
+    job = job_for(reports.append)
+
+    async def main() -> None:
+        await job.report_async(WorkMetadata(1))
+        await job.sleep_async(0)
+
+    asyncio.run(main())
+    assert reports == [WorkMetadata(1)]
+
+
+def test_random_bytes_differ_after_a_fork() -> None:
+    """Two processes never make the same names."""
+    made = RandomBytes()
+    assert len({made(12) for _ in range(1000)}) == 1000
+    assert len(made(5000)) == 5000
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, made(12))
+        os._exit(0)
+    ours = made(12)
+    os.waitpid(child, 0)
+    theirs = os.read(reading, 12)
+    os.close(reading)
+    os.close(writing)
+    assert ours != theirs
+
+
+def test_late_reports_of_a_thread_left_behind_are_dropped(make_service: Any, store: Any) -> None:
+    """The function is over, and its thread does not know."""
+    service = make_service(store, running())
+    jobs: list[Job[WorkMetadata]] = []
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        jobs.append(job)
+        return WorkResponse(request.text)
+
+    async def main() -> None:
+        operation = await work.start_async(WorkRequest("a"))
+        await over(service, operation)
+        while service.workers.held():
+            await asyncio.sleep(0)
+        await asyncio.to_thread(jobs[0].report, WorkMetadata(99))
+        assert (await service.get_async(operation.name)).metadata is None
+        await closed(service)
+
+    asyncio.run(main())
+
+
+def test_a_start_that_cannot_be_made_gives_its_room_back(
+    make_service: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the store cannot say what time it is."""
+    store = MemoryStore(clock)
+    service = make_service(store, InlineExecutor())
+    released: list[bool] = []
+    executor = service._runtime.executor
+    monkeypatch.setattr(executor, "release", lambda: released.append(True), raising=False)
+    work = declared(service)
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "now", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            work.start(WorkRequest("a"))
+    assert released == [True]
+
+
+def test_errors_of_the_engine_pass_on_a_loop(make_service: Any, tmp_path: Any, clock: Any) -> None:
+    """What the store refuses, the caller gets as from a thread."""
+    service = make_service(SQLiteStore(tmp_path / "o.db", clock=clock), running())
+    work = declared(service)
+
+    async def main() -> None:
+        with pytest.raises(InvalidArgument, match="caller"):
+            await work.start_async(WorkRequest("a"), caller="a\0b")
+        await closed(service)
+        with pytest.raises(Unavailable):
+            await work.start_async(WorkRequest("a"))
+
+    asyncio.run(main())
