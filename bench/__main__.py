@@ -22,6 +22,8 @@ NAMES: Final = (
     "peers",
     "http_get",
     "http_start",
+    "flood",
+    "servers",
     "grpc_get",
     "wake",
     "excess",

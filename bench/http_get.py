@@ -34,15 +34,23 @@ def listening(port: int) -> None:
     raise SystemExit("a bench server did not start")
 
 
+async def read_reply(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes
+) -> tuple[int, bytes]:
+    """The status and the body of the answer to a request."""
+    writer.write(request)
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+    return int(head.split(b" ", 2)[1]), await reader.readexactly(length)
+
+
 async def reply_to(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes
 ) -> bytes:
     """The body of the answer to a request, which must be 200."""
-    writer.write(request)
-    head = await reader.readuntil(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 200"), head
-    length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-    return await reader.readexactly(length)
+    status, body = await read_reply(reader, writer, request)
+    assert status == 200, body
+    return body
 
 
 class Server:

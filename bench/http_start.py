@@ -49,17 +49,28 @@ class Found:
 class Server:
     """One server in a process of its own."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, *where: str) -> None:
         self.port = free_port()
-        command = [sys.executable, "-m", "bench.starting", kind, str(self.port)]
+        command = [sys.executable, "-m", "bench.starting", kind, str(self.port), *where]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.process.stdout.readline()
         listening(self.port)
 
+    @classmethod
+    def at(cls, port: int) -> Server:
+        """The server at a port, which another process has started."""
+        server = cls.__new__(cls)
+        server.port = port
+        return server
+
     def round(self, connections: int, requests: int) -> Found:
         """Start as many as that, from so many connections at once."""
         return asyncio.run(self._round(connections, requests))
+
+    def cpu(self) -> float:
+        """Seconds of CPU that the server has used."""
+        return asyncio.run(self._cpu())
 
     async def _round(self, connections: int, requests: int) -> Found:
         latencies: list[float] = []

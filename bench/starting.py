@@ -1,4 +1,7 @@
-"""The servers that ``bench.http_start`` compares: ``python -m bench.starting KIND PORT``."""
+"""The servers of the benches of starts: ``python -m bench.starting KIND PORT [WHERE [SCHEMA]]``.
+
+``WHERE`` is the file or the URL of a store that several servers share.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +30,10 @@ from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 
 QUEUE = 1000
+"""How many operations run or wait at most."""
+SLOW_SECONDS = 60
 PATH = "/v1/things:run"
+SLOW_PATH = "/v1/things:wait"
 
 
 class FloorWriter:
@@ -111,32 +117,40 @@ def floor(path: str) -> Any:
 
 def ours(store: Any) -> Any:
     """Our ASGI application with a method that returns at once."""
-    service = lro.Service(store, AsyncioExecutor(loop="running", queue=QUEUE))
+    service = lro.Service(store, AsyncioExecutor(QUEUE // 2, QUEUE // 2, loop="running"))
 
     @service.method("bench.v1.Bench.Run", path=PATH)
     async def run(request: Request, _: lro.Job[Progress]) -> RunResponse:
         return RunResponse(request.steps)
 
+    @service.method("bench.v1.Bench.Wait", path=SLOW_PATH)
+    async def wait(request: Request, job: lro.Job[Progress]) -> RunResponse:
+        await job.sleep_async(SLOW_SECONDS)
+        return RunResponse(request.steps)
+
     return OperationsApp(service, starts=True)
 
 
-def postgres_store() -> Any:
-    """A store on a server of this process's own."""
+def postgres_store(where: Sequence[str]) -> Any:
+    """A store on the server at a URL, or on one of this process's own."""
     from lro.stores.postgres import PostgresStore
 
+    if where:
+        url, schema = where
+        return PostgresStore(url, schema=schema)
     server = postgres_server()
     assert server is not None
     return PostgresStore(server.url, schema=server.fresh_schema())
 
 
-def main(kind: str, port: int) -> None:
+def main(kind: str, port: int, *where: str) -> None:
     folder = Path(tempfile.mkdtemp())
     apps: dict[str, Callable[[], Any]] = {
         "bare": lambda: bare(b"{}"),
         "floor": lambda: floor(str(folder / "floor.db")),
         "memory": lambda: ours(MemoryStore()),
-        "sqlite": lambda: ours(SQLiteStore(folder / "operations.db")),
-        "postgres": lambda: ours(postgres_store()),
+        "sqlite": lambda: ours(SQLiteStore(where[0] if where else folder / "operations.db")),
+        "postgres": lambda: ours(postgres_store(where)),
     }
     app = apps[kind]()
     print(time.time(), flush=True)
@@ -147,4 +161,4 @@ def main(kind: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from lro._base.errors import StatusError
+from lro._base.errors import ResourceExhausted, StatusError, Unavailable
 from lro._base.status import Any, Code, RetryInfo
 from lro._http.responses import error_reply
 from lro._messages.json_text import loads
@@ -94,3 +94,25 @@ def test_fault_without_error_info_has_the_reason_of_its_code(
     assert error["details"][0]["reason"] == "DATA_LOSS"  # type: ignore[call-overload,index]
     assert "s3cret" not in str(body)
     assert "s3cret" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [ResourceExhausted, Unavailable])
+def test_a_refusal_said_again_is_the_same(kind: type[ResourceExhausted | Unavailable]) -> None:
+    """It is put together once: a flood of calls is refused with the same words."""
+    types = TypeRegistry()
+    replies = [
+        error_reply(kind("full", timedelta(seconds=after)), types, domain)
+        for after, domain in ((1, "a.test"), (1, "a.test"), (2, "a.test"), (1, "b.test"))
+    ]
+    assert replies[0] is replies[1]
+    assert replies[0].headers[-1] == ("retry-after", "1")
+    assert replies[2].headers[-1] == ("retry-after", "2")
+    assert b"b.test" in replies[3].body
+
+
+@pytest.mark.parametrize("wrong", ["description", "retry_after"])
+def test_a_refusal_of_odd_parts_is_described(wrong: str) -> None:
+    """The application has put something else there: the caller gets an error all the same."""
+    error = ResourceExhausted("full")
+    setattr(error, wrong, {"a": 1})
+    assert error_reply(error, TypeRegistry(), "acme.test").status in (429, 500)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from datetime import timedelta
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -15,6 +17,8 @@ from lro._base.errors import (
     HttpMethodNotAllowed,
     LroError,
     RequestTooLarge,
+    ResourceExhausted,
+    Retryable,
     StatusError,
     Unauthenticated,
     Unavailable,
@@ -245,6 +249,26 @@ def error_reply(
     error: Exception, types: TypeRegistry, domain: str, *, asked: str = "a call"
 ) -> HttpReply:
     """The reply that reports an error, as :func:`public_error` gives it (spec §5.12, §6.3)."""
+    if isinstance(error, Retryable) and type(error) in _REPEATED:
+        text, after = error.description, error.retry_after
+        if type(text) is str and type(after) is timedelta:  # an application may have made it
+            return _refusal(type(error), text, after, types, domain)
+    return _described(error, types, domain, asked)
+
+
+_REPEATED: Final = frozenset({ResourceExhausted, Unavailable})
+
+
+@functools.lru_cache(maxsize=32)
+def _refusal(
+    kind: type[Retryable], text: str, after: timedelta, types: TypeRegistry, domain: str
+) -> HttpReply:
+    # Under a flood of calls the same is said again and again, and to put it together takes longer
+    # than all the rest of such a call.
+    return _described(kind(text, after), types, domain, "a call")
+
+
+def _described(error: Exception, types: TypeRegistry, domain: str, asked: str) -> HttpReply:
     public = public_error(error, types, domain, asked=asked)
     try:
         return _error_reply(public, types, asked)

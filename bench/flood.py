@@ -1,0 +1,111 @@
+"""10,000 starts at once on a queue of 1,000: what refusals cost, and polls beside them."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from bench.http_get import read_reply
+from bench.http_start import Server
+from bench.measure import percentile
+from bench.starting import SLOW_PATH
+
+KINDS: Final = ("memory", "sqlite", "postgres")
+
+PARSER = argparse.ArgumentParser(prog="python -m bench flood")
+PARSER.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+PARSER.add_argument("--connections", type=int, default=200)
+PARSER.add_argument("--starts", type=int, default=10_000)
+
+_POLL_SECONDS: Final = 0.02
+_POLLERS: Final = 4
+
+_POST: Final = (
+    f"POST {SLOW_PATH} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+    'content-length: 12\r\n\r\n{"steps": 1}'
+).encode()
+
+
+class Flood:
+    """One flood: its answers and their latencies, in seconds."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.statuses: Counter[int] = Counter()
+        self.refused: list[float] = []
+        self.polls: list[float] = []
+        self._over = False
+
+    async def go(self, connections: int, starts: int) -> float:
+        """Start all, and poll meanwhile; the seconds that took."""
+        name = await self._first()
+        pollers = [asyncio.create_task(self._poll(name)) for _ in range(_POLLERS)]
+        began = time.perf_counter()
+        await asyncio.gather(*(self._start(starts // connections) for _ in range(connections)))
+        took = time.perf_counter() - began
+        self._over = True
+        await asyncio.gather(*pollers)
+        return took
+
+    async def _first(self) -> str:
+        reader, writer = await self._open()
+        _, body = await read_reply(reader, writer, _POST)
+        writer.close()
+        return str(json.loads(body)["name"])
+
+    async def _start(self, times: int) -> None:
+        reader, writer = await self._open()
+        for _ in range(times):
+            began = time.perf_counter()
+            status, _ = await read_reply(reader, writer, _POST)
+            self.statuses[status] += 1
+            if status == 429:
+                self.refused.append(time.perf_counter() - began)
+        writer.close()
+
+    async def _poll(self, name: str) -> None:
+        reader, writer = await self._open()
+        request = f"GET /v1/{name} HTTP/1.1\r\nhost: bench\r\n\r\n".encode()
+        while not self._over:
+            began = time.perf_counter()
+            await read_reply(reader, writer, request)
+            self.polls.append(time.perf_counter() - began)
+            await asyncio.sleep(_POLL_SECONDS)
+        writer.close()
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self._server.port)
+
+
+def run(options: argparse.Namespace) -> Iterator[str]:
+    for kind in options.kinds:
+        server = Server(kind)
+        try:
+            before, memory = server.cpu(), _memory(server)
+            flood = Flood(server)
+            took = asyncio.run(flood.go(options.connections, options.starts))
+            cpu = server.cpu() - before
+            each = cpu / sum(flood.statuses.values()) * 1e6
+            yield (
+                f"{kind}: {dict(flood.statuses)} in {took:.1f} s, {each:.0f} us of CPU each;"
+                f" refused after {_spread(flood.refused)}; polls {_spread(flood.polls)};"
+                f" memory {memory} to {_memory(server)} MB"
+            )
+        finally:
+            server.close()
+
+
+def _spread(seconds: list[float]) -> str:
+    p50, p99 = percentile(seconds, 0.5), percentile(seconds, 0.99)
+    return f"p50 {p50 * 1e3:.0f}, p99 {p99 * 1e3:.0f}, at most {max(seconds) * 1e3:.0f} ms"
+
+
+def _memory(server: Server) -> int:
+    text = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(text.partition("VmHWM:")[2].split()[0]) // 1024
