@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -449,30 +451,166 @@ def test_a_caller_who_goes_away_before_the_write_starts_nothing(
     asyncio.run(main())
 
 
-def test_a_call_is_carried_on_until_its_loop_ends(make_service: Any, clock: Any) -> None:
-    """A start that was carried on, and is cancelled again, is handed back by maintenance."""
+@pytest.mark.parametrize("request_id", ["", ID])
+def test_a_start_whose_loop_ends_is_undone_or_handed_back(
+    make_service: Any, clock: Any, request_id: str
+) -> None:
+    """While it is being committed: no loop is there that could do the work."""
     store = Slow(clock)
-    service = make_service(store, running())
+    service = make_service(store, running(concurrency=1, queue=0))
     work = declared(service)
 
     async def main() -> None:
-        start = asyncio.create_task(work.start_async(WorkRequest("a")))
+        task = asyncio.create_task(work.start_async(WorkRequest("a"), request_id=request_id))
         while not store.waiting:
             await asyncio.sleep(0)
-        start.cancel()
-        await asyncio.gather(start, return_exceptions=True)
-        await asyncio.sleep(0)
-        (carried,) = asyncio.all_tasks() - {asyncio.current_task()}
-        carried.cancel()
-        await asyncio.gather(carried, return_exceptions=True)
-        await store.let()
+        assert not task.done()
 
     asyncio.run(main())
-    (record,) = store._records.values()
-    assert (record.attempt, record.owner) == (1, service.workers.owner)
+    store.at_once = True
+    store.waiting.pop(0)(None)
+    until(lambda: not service.workers._starting)
     service.run_maintenance()
-    (record,) = store._records.values()
-    assert record.given_up
+    assert not service.workers.held()
+    assert [record.given_up for record in store._records.values()] == [True] * bool(request_id)
+
+    async def again() -> None:
+        operation = await work.start_async(WorkRequest("b"))
+        assert answer(service, await over(service, operation)) == "b MainThread"
+        await closed(service)
+
+    asyncio.run(again())
+
+
+def test_a_start_whose_loop_ends_is_done_by_threads(make_service: Any, clock: Any) -> None:
+    """They outlive the loop."""
+    store = Slow(clock)
+    service = make_service(store, ThreadExecutor(1))
+
+    @service.method(NAME)
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        return WorkResponse(request.text)
+
+    async def main() -> None:
+        task = asyncio.create_task(work.start_async(WorkRequest("a")))
+        while not store.waiting:
+            await asyncio.sleep(0)
+        assert not task.done()
+
+    asyncio.run(main())
+    store.waiting.pop(0)(None)
+    until(lambda: [record.done for record in store._records.values()] == [True])
+
+
+def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service: Any, clock: Any) -> None:
+    """Without a cancellation: its task is collected as garbage, and the rest is made good."""
+    store = Slow(clock)
+    service = make_service(store, ThreadExecutor(1))
+
+    @service.method(NAME)
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        return WorkResponse(request.text)
+
+    for early in (True, False):
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(work.start_async(WorkRequest("a")))
+        loop.run_until_complete(asyncio.sleep(0.001))
+        if early:
+            store.waiting.pop(0)(None)
+        loop.close()
+        if not early:
+            store.waiting.pop(0)(None)
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        del task, loop
+
+        def all_done() -> bool:
+            gc.collect()
+            clock.advance(1)
+            service.run_maintenance()
+            return all(record.done for record in store._records.values())
+
+        until(all_done)
+    assert len(store._records) == 2
+
+
+def test_a_report_whose_function_is_given_up_while_it_pauses(
+    make_service: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of the report is done beside the loop, and comes to nothing."""
+    monkeypatch.setattr(attempt, "_FIRST_PAUSE_SECONDS", 3600.0)
+    store = Failing(clock)
+    service = make_service(store, running())
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        store.failures = 1
+        await job.report_async(WorkMetadata(50))
+        raise AssertionError
+
+    async def main() -> None:
+        operation = await work.start_async(WorkRequest("a"))
+        while store.failures or not service.workers.held():
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        await service.cancel_async(operation.name)
+        assert reason(await over(service, operation)) == (Code.CANCELLED, "CANCELLED")
+        await closed(service)
+
+    asyncio.run(main())
+
+
+def test_a_start_that_is_given_up_while_it_is_submitted(make_service: Any, store: Any) -> None:
+    """The cancellation passes as it is; the work is done once."""
+    ran: list[str] = []
+    begun, go = threading.Event(), threading.Event()
+
+    class Late(InlineExecutor):
+        def submit(self, task: Any) -> None:
+            begun.set()
+            assert go.wait(PATIENCE)
+            super().submit(task)
+
+    service = make_service(store, Late())
+
+    @service.method(NAME)
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        ran.append(request.text)
+        return WorkResponse(request.text)
+
+    async def main() -> None:
+        task = asyncio.create_task(work.start_async(WorkRequest("a")))
+        await asyncio.to_thread(begun.wait, PATIENCE)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go.set()
+
+    asyncio.run(main())
+    until(lambda: not service.workers.held())
+    assert ran == ["a"]
+
+
+def test_a_flow_that_is_dropped_while_it_is_submitted(make_service: Any, store: Any) -> None:
+    """It yields nothing more, and what is stored is handed back."""
+    service = make_service(store, InlineExecutor())
+    work = declared(service)
+    start = flow.flow_of(work.start)(WorkRequest("a"))
+    step = next(start)
+    while not isinstance(step, flow.Write):
+        step = start.send(step.here())
+    step = start.send(step.here())
+    start.close()
+    service.run_maintenance()
+    (operation,) = service.list(lro.ListOperationsRequest()).operations
+    assert service.store.get(operation.name).given_up
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Return once it holds: threads of the library's own are at work."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
 
 
 # -- loops ----------------------------------------------------------------------------------------
@@ -528,6 +666,124 @@ def test_an_executor_goes_on_with_the_next_loop(make_service: Any, store: Any) -
         return answer(service, await over(service, await work.start_async(WorkRequest(text))))
 
     assert [asyncio.run(main(text)) for text in "ab"] == ["a MainThread", "b MainThread"]
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_work_of_a_loop_that_ends_is_handed_back(
+    make_service: Any, store: Any, clock: Any, cancelled: bool
+) -> None:
+    """What ran and what waited; the next loop has all the room."""
+    service = make_service(store, running(concurrency=2, queue=10))
+    go: list[str] = []
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        if not go:
+            await asyncio.Event().wait()
+        return WorkResponse(request.text)
+
+    async def main() -> None:
+        for number in range(5):
+            await work.start_async(WorkRequest(str(number)))
+        await asyncio.sleep(0.01)
+
+    if cancelled:
+        asyncio.run(main())
+    else:
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(main())
+        for task in asyncio.all_tasks(loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        loop.close()
+    service.run_maintenance()
+    assert not service.workers.held()
+    assert service._runtime.executor._backlog._running.total() == 0
+    records = [service.store.get(one.name) for one in operations_of(service)]
+    assert [record.given_up for record in records] == [True] * 5
+    go.append("on")
+
+    async def again() -> None:
+        service._runtime.executor.begin_here()
+        await asyncio.to_thread(recovered, service, clock)
+        for one in operations_of(service):
+            assert (await service.wait_async(one.name, PATIENCE)).response is not None
+        await closed(service)
+
+    asyncio.run(again())
+
+
+def operations_of(service: Service) -> Sequence[Operation]:
+    """All operations."""
+    return service.list(lro.ListOperationsRequest()).operations
+
+
+def test_the_next_loop_does_what_has_waited(make_service: Any, store: Any) -> None:
+    """If it comes before maintenance has handed that back; what ran is handed back then."""
+    service = make_service(store, running(concurrency=1, queue=10))
+    go: list[str] = []
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        if not go:
+            await asyncio.Event().wait()
+        return WorkResponse(request.text)
+
+    async def main() -> list[str]:
+        return [(await work.start_async(WorkRequest(text))).name for text in "ab"]
+
+    loop = asyncio.new_event_loop()
+    names = loop.run_until_complete(main())
+    loop.run_until_complete(asyncio.sleep(0.001))
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+    loop.close()
+    go.append("on")
+
+    async def again() -> None:
+        service._runtime.executor.begin_here()
+        found = await service.wait_async(names[1], PATIENCE)
+        assert answer(service, found) == "b"
+        await asyncio.to_thread(service.run_maintenance)
+        found = await service.wait_async(names[0], PATIENCE)
+        assert answer(service, found) == "a"
+        await closed(service)
+
+    asyncio.run(again())
+
+
+def test_a_function_that_raises_generator_exit_has_failed(make_service: Any, store: Any) -> None:
+    """It ends like any other."""
+    service = make_service(store, running())
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        raise GeneratorExit
+
+    async def main() -> None:
+        operation = await work.start_async(WorkRequest())
+        assert reason(await over(service, operation)) == (Code.INTERNAL, "METHOD_FAILED")
+        await closed(service)
+
+    asyncio.run(main())
+
+
+def test_a_pause_is_a_number() -> None:
+    """One that no clock reaches is refused."""
+    job = job_for(print)
+    with pytest.raises(ValueError, match="seconds: must be a number, got nan"):
+        job.sleep(float("nan"))
+    with pytest.raises(ValueError, match="seconds: must be a number, got nan"):
+        asyncio.run(job.sleep_async(float("nan")))
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "ab", iter([])])
+def test_requests_are_a_list(make_service: Any, store: Any, wrong: Any) -> None:
+    """A text is none, though it has a length."""
+    work = declared(make_service(store))
+    with pytest.raises(InvalidArgument, match="requests: must be a list or a tuple"):
+        work.start_many(wrong)
+    with pytest.raises(InvalidArgument, match="request_ids: must be a list or a tuple"):
+        asyncio.run(work.start_many_async([], request_ids=wrong))
 
 
 def test_a_service_closed_on_its_own_loop_hands_work_back(make_service: Any, store: Any) -> None:

@@ -49,6 +49,9 @@ class Sending:
     def begin_here(self):
         """Any thread will do."""
 
+    def abandoned(self):
+        return ()
+
     def reserve(self):
         if self.full:
             raise ResourceExhausted("full", timedelta(seconds=1))

@@ -34,6 +34,7 @@ from lro._engine.job import (
     Superseded,
     WorkerDied,
     WorkerLostOutcome,
+    event_loop_runs,
     overdue,
 )
 from lro._engine.method_spec import FinalMetadataFailed, MethodSpec, Options
@@ -428,9 +429,11 @@ class Attempt:
                 again = repeated_async(options, control)
                 returned = await again(function, *self._arguments(control))
             return FinalResult(self.spec.pack_response(returned))
-        except (asyncio.CancelledError, GeneratorExit):
+        except asyncio.CancelledError:
             raise
         except BaseException as exc:  # also SystemExit: it ends the job, no event loop
+            if isinstance(exc, GeneratorExit) and not event_loop_runs():
+                raise  # not of the function: its loop was closed
             return self._failure(control, exc)
 
     def _arguments(self, control: JobControl) -> tuple[object, ...]:

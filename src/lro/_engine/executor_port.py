@@ -140,6 +140,13 @@ class Executor(Protocol):
         """
         ...
 
+    def abandoned(self) -> Sequence[Task]:
+        """Return, once, tasks that were taken and cannot be done here any more; asked regularly.
+
+        They are handed back for other processes to do, or for this one.
+        """
+        ...
+
     def admit(self, spec: MethodSpec) -> None:
         """Called for every method whose work is to be done here, when it is declared.
 

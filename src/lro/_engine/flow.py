@@ -257,28 +257,29 @@ def _called(action: Callable[[], R]) -> R:
 async def on_loop(flow: Flow[R]) -> R:
     """What a flow returns, its steps awaited by the running event loop.
 
-    If the task that awaits this is cancelled during a write, the flow goes on without it, so that
-    what was written is made use of; at any other step the flow is closed.
+    If the task that awaits this is cancelled during a write or after one, a thread goes on with the
+    flow, so that what was written is made use of; before that, the flow is closed.
     """
+    written = False
     try:
         step = flow.send(None)
         while True:
             receipt: Receipt | None = None
             try:
-                if not isinstance(step, Write):
-                    answer = await _taken(step)
-                elif not step.store.writes_block:
+                written = written or isinstance(step, Write)
+                if isinstance(step, Write) and not step.store.writes_block:
                     answer = step.here()
-                else:
-                    receipt = _handed_in(step)
+                elif isinstance(step, Write | MayBlock):
+                    receipt = _handed_over(step)
                     answer = await receipt.future
+                else:
+                    answer = await _taken(step)
             except BaseException as exc:
-                if _cancelled(exc):
-                    if receipt is None:
-                        flow.close()
+                if _gone(exc):
+                    if written:
+                        _go_on_aside(flow, receipt)
                     else:
-                        rest = _rest(flow, Question("", receipt.result))
-                        receipt.carry_on(on_loop(rest))
+                        flow.close()
                     raise
                 step = flow.throw(exc)
             else:
@@ -288,41 +289,66 @@ async def on_loop(flow: Flow[R]) -> R:
         return result
 
 
-def _handed_in(write: Write) -> Receipt:
+def _handed_over(step: Write | MayBlock) -> Receipt:
+    """Hand a write in to its store, or have a thread of the running loop call what may block."""
     from lro._engine.loop_writes import Receipt  # needs asyncio, which not every process imports
 
     receipt = Receipt()
-    write.hand_in(receipt.done)
+    if isinstance(step, Write):
+        step.hand_in(receipt.done)
+    else:
+        _call_aside(step.here, receipt)
     return receipt
 
 
-def _cancelled(error: BaseException) -> bool:
+def _call_aside(action: Callable[[], object], receipt: Receipt) -> None:
+    """Call what may block in a thread of the running loop, in the context of this task."""
     import asyncio
 
-    return isinstance(error, asyncio.CancelledError)
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+
+    def act() -> None:
+        try:
+            answer = context.run(_called, action)
+        except BaseException as exc:
+            receipt.done(None, exc)
+        else:
+            receipt.done(answer, None)
+
+    try:
+        loop.run_in_executor(None, act)
+    except RuntimeError:  # no thread is to be had, as at the end of the interpreter
+        act()
 
 
-async def _taken(step: Question | MayBlock | Pause) -> object:
+def _gone(error: BaseException) -> bool:
+    """Whether the task was cancelled, or is closed with its loop."""
+    import asyncio
+
+    return isinstance(error, asyncio.CancelledError | GeneratorExit)
+
+
+def _go_on_aside(flow: Flow[Any], receipt: Receipt | None) -> None:
+    """Have a thread do the rest of a flow, when what it waits for is over."""
+
+    def rest(answer: object, error: BaseException | None) -> None:
+        question, _ = _until_asked(flow, answer, error)
+        if question is not None:
+            flow.close()
+            raise _unanswerable(question)
+
+    if receipt is not None:
+        receipt.carry_on(rest)
+        return
+    from lro._engine.loop_writes import RESTS
+
+    RESTS.do(rest, None, None)  # it was pausing
+
+
+async def _taken(step: Question | Pause) -> object:
     if isinstance(step, Question):
         return await step.ask()
-    if isinstance(step, MayBlock):
-        return await in_thread(step.here)
     import asyncio
 
     await asyncio.sleep(step.seconds)
     return None
-
-
-def _rest(flow: Flow[R], step: Step) -> Flow[R]:
-    """The rest of a flow that has begun, with this step in place of the one at which it stands."""
-    try:
-        while True:
-            try:
-                answer = yield step
-            except BaseException as exc:
-                step = flow.throw(exc)
-            else:
-                step = flow.send(answer)
-    except StopIteration as end:
-        result: R = end.value
-        return result

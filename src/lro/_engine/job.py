@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import typing
@@ -91,9 +92,11 @@ class Job(Generic[M]):
             Cancelled: The work was asked to stop.
             DeadlineExceeded: The method's time limit is over.
             RuntimeError: An event loop runs in this thread: the pause would hold up all its work.
+            ValueError: ``seconds`` is not a number.
         """
         if event_loop_runs():
             raise RuntimeError(_HOLDS_UP_LOOP.format("sleep"))
+        _check_pause(seconds)
         self._control.pause(seconds)
 
     async def sleep_async(self, seconds: float) -> None:
@@ -105,6 +108,7 @@ class Job(Generic[M]):
         """
         import asyncio
 
+        _check_pause(seconds)
         self._control.raise_if_cancelled()
         await asyncio.sleep(seconds)
         self._control.raise_if_cancelled()
@@ -230,6 +234,11 @@ class JobControl:
     def over(self) -> None:
         """Take no more reports: those that still come are of threads that were left behind."""
         self._publish = _nowhere
+
+
+def _check_pause(seconds: float) -> None:
+    if math.isnan(seconds):  # which no clock ever reaches
+        raise ValueError("seconds: must be a number, got nan")
 
 
 def _nowhere(_: object) -> Flow[None]:

@@ -254,6 +254,8 @@ class Starter:
             try:
                 begin = functools.partial(self._workers.begin, run, slot)
                 ended: Record | None = (yield MayBlock(begin)) if blocks else begin()
+            except GeneratorExit:  # no thread or loop goes on with this start: it is handed back
+                raise
             except BaseException as exc:
                 return (yield from self._refused(inserted.record, run, key, exc))
         # Over already: the inline executor, or very quick work (spec §9.8).
@@ -559,6 +561,9 @@ class Method(Generic[Req, Resp, Meta]):
     def _flows(
         self, requests: Sequence[Req], request_ids: Sequence[str], parent: str, caller: str
     ) -> Sequence[Flow[Operation]]:
+        for name, given in (("requests", requests), ("request_ids", request_ids)):
+            if not isinstance(given, list | tuple):
+                raise InvalidArgument(name, f"must be a list or a tuple, got {got(given)}")
         if request_ids and len(request_ids) != len(requests):
             wanted = f"one for each of the {len(requests)} requests, got {len(request_ids)}"
             raise InvalidArgument("request_ids", f"must be {wanted}")

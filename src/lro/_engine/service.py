@@ -483,7 +483,10 @@ class Service:
             yield from self.access.permit_each(caller, "GetOperation", wanted)
             # A store that is away is reported at once.
             look = functools.partial(self.access.seen, wanted[:1], caller, self.limits.least_bytes)
-            yield MayBlock(look)
+            if self.store.writes_block:
+                yield MayBlock(look)
+            else:
+                look()
 
         await on_loop(begin())
         return self.waiters.watch(

@@ -90,7 +90,8 @@ class Workers:
     def reset_after_fork(self) -> None:
         """Take another owner's name, and hold nothing: the parent process has all work."""
         self.owner = secrets.token_urlsafe(12)
-        self._lock = threading.Lock()
+        # Where garbage is collected while it is held, a coroutine may be closed that retires work.
+        self._lock = threading.RLock()
         self._starting: set[Attempt] = set()
         self._not_started: list[Record] = []
         self._attempts: dict[str, Attempt] = {}
@@ -244,11 +245,17 @@ class Workers:
             return frozenset(self._attempts)
 
     def release_not_started(self) -> None:
-        """Hand back what is stored as begun by this process, which could not begin it after all.
+        """Hand back what is stored as begun by this process, which could not begin or end it.
 
         Raises:
             Unavailable: The store is away.
         """
+        for task in self.runtime.executor.abandoned():
+            attempt = self._attempts.get(task.name)
+            if attempt is not None:
+                attempt.release()
+                self.retire(attempt)
+                self._overseer.request_orphan_scan()
         while self._not_started:
             record = self._not_started[0]
             back = release(record.attempt, self._store.now())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import threading
 from collections.abc import Callable, Sequence
@@ -115,12 +116,36 @@ class AsyncioExecutor(LocalExecutor):
         self._starting = threading.Lock()
         self._loop = None
         self._thread: threading.Thread | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[Task, asyncio.Task[None]] = {}
+        self._lost: list[Task] = []
 
     def begin_here(self) -> None:
         """Take the event loop that runs in this thread, if this executor is to work there."""
-        if self._lent and (self._loop is None or self._loop.is_closed()):
-            self._loop = _running_loop()
+        if not self._lent or (self._loop is not None and not self._loop.is_closed()):
+            return
+        running = _running_loop()
+        if running is None:
+            return
+        with self._starting:
+            self._lost += self._leave_tasks()
+            self._loop = running
+        running.call_soon(self._start_tasks)  # what has waited since the last loop ended
+
+    def abandoned(self) -> Sequence[Task]:
+        """The tasks whose loop was closed before they were over, or before they began."""
+        with self._starting:
+            lost, self._lost = self._lost, []
+            if self._lent and self._loop is not None and self._loop.is_closed():
+                lost += [*self._leave_tasks(), *self._backlog.withdraw_all()]
+                self._loop = None
+            return lost
+
+    def _leave_tasks(self) -> list[Task]:
+        left = list(self._tasks)
+        self._tasks.clear()
+        for task in left:
+            self._backlog.finished(task)
+        return left
 
     def _ensure_loop(self) -> None:
         if self._lent:
@@ -176,12 +201,14 @@ class AsyncioExecutor(LocalExecutor):
             if task is None:
                 return
             running = asyncio.get_running_loop().create_task(self._run(task))
-            self._tasks.add(running)
-            running.add_done_callback(self._task_done)
+            self._tasks[task] = running
+            running.add_done_callback(functools.partial(self._task_done, task))
 
-    def _task_done(self, running: asyncio.Task[None]) -> None:  # on the loop
-        self._tasks.discard(running)
-        self._start_tasks()
+    def _task_done(self, task: Task, running: asyncio.Task[None]) -> None:  # on the loop
+        if self._tasks.pop(task, None) is not None:
+            self._backlog.finished(task)
+        if not running.cancelling():  # else the loop ends, and would not run another
+            self._start_tasks()
 
     async def _run_in_thread(self, task: Task) -> None:
         # A thread of its own: in a pool, functions that block would keep each other waiting, and
@@ -210,12 +237,10 @@ class AsyncioExecutor(LocalExecutor):
     async def _run(self, task: Task) -> None:
         try:
             await (task.arun() if task.is_async else self._run_in_thread(task))
-        except asyncio.CancelledError:
-            raise  # the loop is ending
+        except (asyncio.CancelledError, GeneratorExit):
+            raise  # the loop is ending, or closed
         except BaseException:  # SystemExit too: it would end the loop, and all tasks with it
             log.exception("%s: its task failed outside the method", task.name)
-        finally:
-            self._backlog.finished(task)
 
 
 class _LoopSlot:

@@ -153,6 +153,10 @@ class CeleryExecutor:
     def begin_here(self) -> None:
         """Not needed here: workers do the work."""
 
+    def abandoned(self) -> Sequence[Task]:
+        """None: what is lost on its way is sent again."""
+        return ()
+
     def admit(self, spec: MethodSpec) -> None:
         """Any function can be called by a worker, which has declared it too."""
 

@@ -48,6 +48,10 @@ class LocalExecutor:
     def begin_here(self) -> None:
         """Not needed here."""
 
+    def abandoned(self) -> Sequence[Task]:
+        """None: threads do what they have taken."""
+        return ()
+
     def admit(self, spec: MethodSpec) -> None:
         """Any function can be called in its own process."""
 
@@ -90,6 +94,13 @@ class Backlog:
         """Take a waiting task back."""
         with self._lock:
             return self._waiting.pop(name, None) is not None
+
+    def withdraw_all(self) -> list[Task]:
+        """Take all waiting tasks back."""
+        with self._lock:
+            left = list(self._waiting.values())
+            self._waiting.clear()
+            return left
 
     def stop(self) -> Sequence[Task]:
         """Give out no more tasks; those that were waiting."""

@@ -60,6 +60,8 @@ class GroupCommit(ABC, Generic[W]):
         self._waiting: list[W] = []
         self._group: list[W] = []
         self._led = False
+        self._done: list[W] = []
+        """Writes without threads that are over, and whose callers have not been called."""
         self._turn = threading.Lock()
         self._turn.acquire()
         self._thread: threading.Thread | None = None
@@ -128,14 +130,19 @@ class GroupCommit(ABC, Generic[W]):
             with self._lock:
                 if not timely and self._led:
                     continue  # another thread leads, or it is the turn of this one since then
-                if not self._waiting:
+                done, self._done = self._done, []
+                if not done and not self._waiting:
                     self._thread, self._led = None, False
                     return
-                write = self._waiting[0]
-                if write.gate is not None:  # of a thread that came as this one was to end
+                write = self._waiting[0] if self._waiting else None
+                if write is None or write.gate is not None:  # the turn is that of a thread
+                    write = None
                     self._promote()
-                    continue
-                write.leads = True
+                else:
+                    write.leads = True
+            self._call_back(done)
+            if write is None:
+                continue
             try:
                 self._lead(write)
             except BaseException as exc:
@@ -162,7 +169,6 @@ class GroupCommit(ABC, Generic[W]):
 
     def _leave(self, write: W) -> None:
         """Let the next thread lead, if this one did, and release threads of its group."""
-        handed_in: list[W] = []
         with self._lock:
             write.gone = True
             if not write.over and write in self._waiting:  # its thread was interrupted
@@ -172,27 +178,37 @@ class GroupCommit(ABC, Generic[W]):
                 if len(group) > 1:
                     others = [one for one in group if one is not write]
                     self._waiting[:0] = [one for one in others if not (one.over or one.gone)]
-                    handed_in = [one for one in others if one.over and one.on_over]
+                    self._done += [one for one in others if one.over and one.on_over]
                     write.rest = [one for one in reversed(others) if one.over and one.gate]
                     for one in write.rest:
                         one.rest = write.rest
+                if write.on_over is not None:
+                    self._done.append(write)
                 self._promote()
             if write.rest:
                 self._release(write.rest)
-        for one in (write, *handed_in):
+
+    def _call_back(self, done: list[W]) -> None:
+        """Call those who have handed these writes in.
+
+        Only the thread for such writes does so: others may be interrupted by a signal, and then
+        some would never be called.
+        """
+        for one in done:
             on_over, one.on_over = one.on_over, None  # which refers to the write in turn
-            if on_over is not None:
-                on_over()
+            assert on_over is not None
+            on_over()
 
     def _promote(self) -> None:
         """Let the first write that waits have its group led. Called with the lock held."""
-        self._led = bool(self._waiting)
-        if self._waiting and self._waiting[0].gate is not None:
+        self._led = True
+        if self._waiting and self._waiting[0].gate is not None and not self._done:
             self._waiting[0].leads = True
             self._waiting[0].gate.release()
-        elif self._waiting or (self._closed and self._thread is not None):
-            self._led = True
+        elif self._waiting or self._done or (self._closed and self._thread is not None):
             self._turn.release()
+        else:
+            self._led = False
 
     def _release(self, rest: list[W]) -> None:
         """Let a few of these threads go on; each of them releases others. The lock is held.

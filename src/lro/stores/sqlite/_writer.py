@@ -150,11 +150,11 @@ class Writer:
             if self._listened:
                 self._count(connection)
             return connection
-        except DATABASE_ERRORS as exc:
+        except BaseException as exc:
+            self._undo()  # where a signal has interrupted this thread, a transaction may have begun
             self._lock.release()
-            raise translate_error(exc) from exc
-        except BaseException:
-            self._lock.release()
+            if isinstance(exc, DATABASE_ERRORS):
+                raise translate_error(exc) from exc
             raise
 
     def begin_again(self, until: float) -> sqlite3.Connection:
