@@ -22,8 +22,8 @@ from lro._base.errors import (
     Unavailable,
 )
 from lro._base.status import Code
-from lro._engine import attempt, flow
-from lro._engine.job import Job
+from lro._engine import attempt, flow, loop_writes
+from lro._engine.job import Job, JobControl
 from lro._engine.methods import RandomBytes
 from lro._engine.service import Service
 from lro._model.operation import Operation
@@ -876,16 +876,89 @@ def test_what_cannot_be_stored_is_repeated_on_the_loop(
 def test_a_function_without_threads_is_called_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the end of the interpreter no thread can be started."""
 
-    async def main() -> int:
+    def asking() -> flow.Flow[list[int]]:
+        one: int = yield flow.MayBlock(lambda: 7)
+        try:
+            yield flow.MayBlock(lambda: 1 // 0)
+        except ZeroDivisionError:
+            return [one]
+        raise AssertionError
+
+    async def main() -> list[int]:
         loop = asyncio.get_running_loop()
 
         def refuse(*_: Any) -> None:
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
         monkeypatch.setattr(loop, "run_in_executor", refuse)
-        return await flow.in_thread(lambda: 7)
+        return [*await flow.on_loop(asking()), await flow.in_thread(lambda: 8)]
 
-    assert asyncio.run(main()) == 7
+    assert asyncio.run(main()) == [7, 8]
+
+
+def test_a_hook_that_is_asked_after_a_write_cannot_be_awaited_beside_the_loop(
+    clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No verb does so. The flow is closed, and the log says why."""
+    store = Slow(clock)
+    left: list[str] = []
+
+    def asking() -> flow.Flow[None]:
+        try:
+            yield flow.UpdateWrite(store, "operations/a", lambda record: record)
+        except lro.errors.OperationNotFound:
+            pass
+        try:
+            yield flow.Question("authorize", asyncio.Event().wait)
+        finally:
+            left.append("closed")
+
+    async def main() -> None:
+        task = asyncio.create_task(flow.on_loop(asking()))
+        while not store.waiting:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+    with caplog.at_level(logging.INFO, "lro"):
+        store.waiting.pop(0)(None)
+        until(lambda: "which only an event loop can await" in caplog.text)
+    assert left == ["closed"]
+
+
+def test_the_rest_of_calls_is_done_at_once_without_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At the end of the interpreter, too; and after a fork there is none of the parent's."""
+    rests = loop_writes._RestThread()
+    done: list[Any] = []
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        rests.do(lambda answer, error: done.append((answer, error)), 1, None)
+    assert done == [(1, None)]
+
+
+def test_parts_that_come_too_late_do_nothing(make_service: Any, store: Any) -> None:
+    """A cancel of work that is over, a pause of work that is asked to stop, a task left behind."""
+    service = make_service(store, running())
+    service.workers.cancel_held("operations/none")
+    control = JobControl(
+        name="n", attempt=1, publish=print, recall=lambda: None, clock=time.monotonic
+    )
+    control.stop()
+    with pytest.raises(lro.Cancelled):
+        control.pause(3600)
+
+    async def main() -> None:
+        this: Any = asyncio.current_task()
+        service._runtime.executor._task_done(this, this)
+
+    asyncio.run(main())
 
 
 def test_stop_iteration_of_a_function_does_not_hang(make_service: Any, store: Any) -> None:

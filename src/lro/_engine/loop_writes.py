@@ -113,6 +113,8 @@ def _results_for(loop: asyncio.AbstractEventLoop) -> _Results:
 class _RestThread:
     """A thread that does the rest of calls whose callers have gone away, one after the other."""
 
+    _thread: threading.Thread | None = None
+
     def __init__(self) -> None:
         self._reset_after_fork()
         after_fork(self, _RestThread._reset_after_fork)
@@ -133,7 +135,7 @@ class _RestThread:
 
     def _reset_after_fork(self) -> None:
         self._due: SimpleQueue[tuple[Rest, Any, BaseException | None]] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._thread = None
 
     def _live(self, due: SimpleQueue[tuple[Rest, Any, BaseException | None]]) -> None:
         while True:

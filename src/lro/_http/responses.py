@@ -252,7 +252,8 @@ def error_reply(
     if isinstance(error, Retryable) and type(error) in _REPEATED:
         text, after = error.description, error.retry_after
         if type(text) is str and type(after) is timedelta:  # an application may have made it
-            return _refusal(type(error), text, after, types, domain)
+            kind: Any = type(error)
+            return _refusal(kind, text, after, types, domain)
     return _described(error, types, domain, asked)
 
 
