@@ -22,7 +22,7 @@ from lro._base.errors import (
     Unavailable,
 )
 from lro._base.status import Code
-from lro._engine import attempt, flow, loop_writes
+from lro._engine import attempt, flow
 from lro._engine.job import Job, JobControl
 from lro._engine.methods import RandomBytes
 from lro._engine.service import Service
@@ -931,7 +931,7 @@ def test_the_rest_of_calls_is_done_at_once_without_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """At the end of the interpreter, too; and after a fork there is none of the parent's."""
-    rests = loop_writes._RestThread()
+    rests = flow._RestThread()
     done: list[Any] = []
 
     def refuse(_: threading.Thread) -> None:

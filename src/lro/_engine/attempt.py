@@ -353,7 +353,7 @@ class Attempt:
 
     def _stored_request(self) -> Flow[PackedMessage]:
         request = functools.partial(self._store.request, self.name)
-        packed: PackedMessage = (yield MayBlock(request)) if self._store.reads_block else request()
+        packed: PackedMessage = yield MayBlock(request, blocks=self._store.reads_block)
         return packed
 
     # -- call ---------------------------------------------------------------------------------

@@ -3,26 +3,36 @@
 A flow is a generator. It yields each step that may have to wait: a question to a hook, a call that
 may block, a write to the store, a pause. A thread takes the steps itself. An event loop awaits
 them, and no thread is held meanwhile. So each sequence is written once.
+
+A loop hands writes in to a store, and calls that may block to threads; one wake-up brings it many
+answers. If the task that awaits an answer goes away, or its loop ends, a thread does the rest.
 """
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
+import logging
+import threading
 import time
+import weakref
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeGuard, TypeVar
 
 from lro._base.errors import HookFailed
-from lro._engine.store_port import Done, Inserted, RequestKey, Store
+from lro._engine.process import after_fork
+from lro._engine.store_port import Done, Inserted, RequestKey, Store, settle
 from lro._model.operation import Change, Record
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # asyncio is needed on loops alone, which not every process has
+    import asyncio
     from concurrent.futures import ThreadPoolExecutor
 
-    from lro._engine.loop_writes import Receipt
+log = logging.getLogger("lro")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,10 +47,14 @@ class Question:
 
 
 class MayBlock:
-    """A step: call a function that may block, such as a plain function of the application."""
+    """A step: call a function that may block, such as a plain function of the application.
 
-    def __init__(self, function: Callable[[], object]) -> None:
+    ``blocks``: whether it may do so here; if not, a loop calls it as well.
+    """
+
+    def __init__(self, function: Callable[[], object], *, blocks: bool = True) -> None:
         self.here = function
+        self.blocks = blocks
 
 
 class Pause:
@@ -53,11 +67,19 @@ class Pause:
         """Hold up this thread."""
         time.sleep(self.seconds)
 
+    async def wait(self) -> None:
+        """Let other tasks of the running loop go on meanwhile."""
+        import asyncio
+
+        await asyncio.sleep(self.seconds)
+
 
 class Write(ABC):
     """A step: write to a store. What is handed in is made use of, even if the caller goes away."""
 
-    store: Store
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.blocks = store.writes_block
 
     @abstractmethod
     def here(self) -> object:
@@ -72,7 +94,7 @@ class InsertWrite(Write):
     """A step: ``Store.insert``."""
 
     def __init__(self, store: Store, record: Record, request: Any, key: RequestKey | None) -> None:
-        self.store = store
+        super().__init__(store)
         self._what = record, request, key
 
     def here(self) -> Inserted:
@@ -88,7 +110,7 @@ class UpdateWrite(Write):
     """A step: ``Store.update``."""
 
     def __init__(self, store: Store, name: str, change: Change) -> None:
-        self.store = store
+        super().__init__(store)
         self._name = name
         self._change = change
 
@@ -113,9 +135,8 @@ def read(store: Store, name: str) -> Flow[Record]:
     Raises:
         OperationNotFound: There is no such record.
     """
-    if not store.reads_block:
-        return store.get(name)
-    record: Record = yield MayBlock(functools.partial(store.get, name))
+    read_it = functools.partial(store.get, name)
+    record: Record = yield MayBlock(read_it, blocks=store.reads_block)
     return record
 
 
@@ -141,26 +162,40 @@ def run(flow: Flow[R]) -> R:
     Raises:
         HookFailed: It asks a coroutine function, which nothing here can await.
     """
-    question, found = _until_asked(flow, None, None)
+    question, found = _advance(flow, None, None)
     if question is None:
         result: R = found
         return result
+    raise _unanswered(question, flow)
+
+
+def _unanswered(question: Step, flow: Flow[Any]) -> HookFailed:
+    """Close a flow that asks what cannot be answered in a thread."""
     flow.close()
-    raise _unanswerable(question)
-
-
-def _unanswerable(question: Question) -> HookFailed:
+    assert isinstance(question, Question)
     text = "is a coroutine function, which only an event loop can await: call the async verbs"
     return HookFailed(question.hook, text)
 
 
-def _until_asked(
-    flow: Flow[Any], answer: object, error: BaseException | None
-) -> tuple[Question | None, Any]:
-    """The next question of a flow, its other steps being taken here; or None and its result."""
+def _asks(step: Step) -> TypeGuard[Question]:
+    return isinstance(step, Question)
+
+
+def _asks_or_hands_in(step: Step) -> bool:
+    return _asks(step) or (isinstance(step, Write) and step.blocks)
+
+
+def _advance(
+    flow: Flow[Any],
+    answer: object,
+    error: BaseException | None,
+    until: Callable[[Step], bool] = _asks,
+) -> tuple[Step | None, Any]:
+    """The next step of a flow ``until`` which it goes on here; or None and its result."""
     try:
         step = flow.send(answer) if error is None else flow.throw(error)
-        while not isinstance(step, Question):
+        while not until(step):
+            assert not isinstance(step, Question)  # which is not for a thread to answer
             try:
                 answer = step.here()
             except BaseException as exc:
@@ -179,41 +214,31 @@ def run_all(flows: Sequence[Flow[R]]) -> list[R | BaseException]:
     """
     over: SimpleQueue[tuple[int, object, BaseException | None]] = SimpleQueue()
     found: dict[int, R | BaseException] = {}
-    for place, flow in enumerate(flows):
-        _go_on(flow, None, None, place, over, found)
+
+    def go_on(place: int, answer: object, error: BaseException | None) -> None:
+        try:
+            step, result = _advance(flows[place], answer, error, _asks_or_hands_in)
+            if isinstance(step, Write):
+                _hand_in(step, lambda answer, error: over.put((place, answer, error)))
+            elif step is not None:
+                raise _unanswered(step, flows[place])
+            else:
+                found[place] = result
+        except Exception as exc:
+            found[place] = exc
+
+    for place in range(len(flows)):
+        go_on(place, None, None)
     while len(found) < len(flows):
-        place, answer, error = over.get()
-        _go_on(flows[place], answer, error, place, over, found)
+        go_on(*over.get())
     return [found[place] for place in range(len(flows))]
 
 
-def _go_on(
-    flow: Flow[R],
-    answer: object,
-    error: BaseException | None,
-    place: int,
-    over: SimpleQueue[tuple[int, object, BaseException | None]],
-    found: dict[int, R | BaseException],
-) -> None:
-    """Go on with a flow until it waits for a write, or is over."""
+def _hand_in(write: Write, done: Done[Any]) -> None:
     try:
-        step = flow.send(answer) if error is None else flow.throw(error)
-        while True:
-            try:
-                if isinstance(step, Write) and step.store.writes_block:
-                    step.hand_in(lambda answer, error: over.put((place, answer, error)))
-                    return
-                if isinstance(step, Question):
-                    raise _unanswerable(step)
-                answer = step.here()
-            except Exception as exc:
-                step = flow.throw(exc)
-            else:
-                step = flow.send(answer)
-    except StopIteration as end:
-        found[place] = end.value
-    except Exception as exc:
-        found[place] = exc
+        write.hand_in(done)
+    except Exception as exc:  # refused at once
+        done(None, exc)
 
 
 async def in_threads(flow: Flow[R], threads: ThreadPoolExecutor | None = None) -> R:
@@ -224,11 +249,12 @@ async def in_threads(flow: Flow[R], threads: ThreadPoolExecutor | None = None) -
     answer: object = None
     error: BaseException | None = None
     while True:
-        step = functools.partial(_until_asked, flow, answer, error)
+        step = functools.partial(_advance, flow, answer, error)
         question, found = await in_thread(step, threads)
         if question is None:
             result: R = found
             return result
+        assert isinstance(question, Question)
         try:
             answer, error = await question.ask(), None
         except Exception as exc:
@@ -239,19 +265,25 @@ async def in_thread(action: Callable[[], R], threads: ThreadPoolExecutor | None 
     """Call what may block in one of these threads, by default those of the running loop."""
     import asyncio
 
-    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+    action = _in_context(action)
     try:
-        done = loop.run_in_executor(threads, lambda: context.run(lambda: _called(action)))
+        done = asyncio.get_running_loop().run_in_executor(threads, action)
     except RuntimeError:  # no thread is to be had, as at the end of the interpreter
-        return _called(action)
+        return action()
     return await done
 
 
-def _called(action: Callable[[], R]) -> R:
-    try:
-        return action()
-    except StopIteration as exc:  # which a future cannot carry: no task would be woken
-        raise RuntimeError("a function has raised StopIteration") from exc
+def _in_context(action: Callable[[], R]) -> Callable[[], R]:
+    """Make what a thread calls act in the context of this task."""
+    context = contextvars.copy_context()
+
+    def act() -> R:
+        try:
+            return context.run(action)
+        except StopIteration as exc:  # which a future cannot carry: no task would be woken
+            raise RuntimeError("a function has raised StopIteration") from exc
+
+    return act
 
 
 async def on_loop(flow: Flow[R]) -> R:
@@ -267,13 +299,16 @@ async def on_loop(flow: Flow[R]) -> R:
             receipt: Receipt | None = None
             try:
                 written = written or isinstance(step, Write)
-                if isinstance(step, Write) and not step.store.writes_block:
-                    answer = step.here()
-                elif isinstance(step, Write | MayBlock):
+                if isinstance(step, Question):
+                    answer = await step.ask()
+                elif isinstance(step, Pause):
+                    await step.wait()
+                    answer = None
+                elif step.blocks:
                     receipt = _handed_over(step)
                     answer = await receipt.future
                 else:
-                    answer = await _taken(step)
+                    answer = step.here()
             except BaseException as exc:
                 if _gone(exc):
                     if written:
@@ -291,34 +326,16 @@ async def on_loop(flow: Flow[R]) -> R:
 
 def _handed_over(step: Write | MayBlock) -> Receipt:
     """Hand a write in to its store, or have a thread of the running loop call what may block."""
-    from lro._engine.loop_writes import Receipt  # needs asyncio, which not every process imports
-
     receipt = Receipt()
     if isinstance(step, Write):
         step.hand_in(receipt.done)
-    else:
-        _call_aside(step.here, receipt)
-    return receipt
-
-
-def _call_aside(action: Callable[[], object], receipt: Receipt) -> None:
-    """Call what may block in a thread of the running loop, in the context of this task."""
-    import asyncio
-
-    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
-
-    def act() -> None:
-        try:
-            answer = context.run(_called, action)
-        except BaseException as exc:
-            receipt.done(None, exc)
-        else:
-            receipt.done(answer, None)
-
+        return receipt
+    call = functools.partial(settle, _in_context(step.here), receipt.done)
     try:
-        loop.run_in_executor(None, act)
+        receipt.loop.run_in_executor(None, call)
     except RuntimeError:  # no thread is to be had, as at the end of the interpreter
-        act()
+        call()
+    return receipt
 
 
 def _gone(error: BaseException) -> bool:
@@ -332,23 +349,148 @@ def _go_on_aside(flow: Flow[Any], receipt: Receipt | None) -> None:
     """Have a thread do the rest of a flow, when what it waits for is over."""
 
     def rest(answer: object, error: BaseException | None) -> None:
-        question, _ = _until_asked(flow, answer, error)
+        question, _ = _advance(flow, answer, error)
         if question is not None:
-            flow.close()
-            raise _unanswerable(question)
+            raise _unanswered(question, flow)
 
-    if receipt is not None:
+    if receipt is None:  # it was pausing
+        RESTS.do(rest, None, None)
+    else:
         receipt.carry_on(rest)
-        return
-    from lro._engine.loop_writes import RESTS
-
-    RESTS.do(rest, None, None)  # it was pausing
 
 
-async def _taken(step: Question | Pause) -> object:
-    if isinstance(step, Question):
-        return await step.ask()
-    import asyncio
+Rest: TypeAlias = Callable[[Any, BaseException | None], object]
+"""Does what is left to be done with an answer, or an error; in a thread, where it may block."""
 
-    await asyncio.sleep(step.seconds)
-    return None
+
+class Receipt:
+    """What comes of one write or call, for the event loop that runs where this is made."""
+
+    __slots__ = ("_lock", "_over", "_rest", "_results", "future", "loop")
+
+    def __init__(self) -> None:
+        import asyncio
+
+        self.loop = loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self._over: tuple[Any, BaseException | None] | None = None
+        self._rest: Rest | None = None
+        self._lock = threading.Lock()
+        self._results = _results_for(loop)
+
+    def done(self, answer: Any, error: BaseException | None) -> None:
+        """Take the answer or the error. In any thread."""
+        over = answer, error  # made before: to collect garbage may close the task that awaits this
+        with self._lock:
+            self._over, rest = over, self._rest
+        if rest is None:
+            self._results.add(self)
+        else:
+            RESTS.do(rest, answer, error)
+
+    def settle(self) -> None:
+        """Give the answer to the task that awaits it. On the loop."""
+        assert self._over is not None  # it is done
+        answer, error = self._over
+        if self.future.done():
+            return  # that task was cancelled
+        if error is None:
+            self.future.set_result(answer)
+        else:
+            self.future.set_exception(error)
+
+    def carry_on(self, rest: Rest) -> None:
+        """Have a thread do the rest when there is an answer: no task awaits it any more."""
+        with self._lock:
+            self._rest, over = rest, self._over
+        if over is not None:
+            if self.future.done() and not self.future.cancelled():
+                self.future.exception()  # or asyncio reports that it was never asked for
+            RESTS.do(rest, *over)
+
+
+class _Results:
+    """Receipts that are done, until the thread of their loop takes note of it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
+        self._waiting: deque[Receipt] = deque()
+        self._called = False
+
+    def add(self, receipt: Receipt) -> None:
+        """Add one, and wake the loop unless it is being woken already. In any thread."""
+        loop = self._loop()
+        if loop is None or loop.is_closed():
+            self._waiting.clear()  # what is left of its tasks goes on without it: see carry_on()
+            return
+        self._waiting.append(receipt)
+        if self._called:
+            return
+        self._called = True
+        with contextlib.suppress(RuntimeError):  # it has been closed just now
+            loop.call_soon_threadsafe(self._settle)
+
+    def _settle(self) -> None:
+        self._called = False  # first: what comes from now on wakes the loop again
+        while self._waiting:
+            self._waiting.popleft().settle()
+
+
+_results: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Results]]] = (
+    weakref.WeakKeyDictionary()
+)
+"""Only receipts hold them: they refer to futures, and so to the loop itself."""
+
+
+def _results_for(loop: asyncio.AbstractEventLoop) -> _Results:
+    known = _results.get(loop)
+    found = None if known is None else known()
+    if found is None:  # only the thread of the loop asks for those of a loop
+        found = _Results(loop)
+        _results[loop] = weakref.ref(found)
+    return found
+
+
+class _RestThread:
+    """A thread that does the rest of calls whose callers have gone away, one after the other."""
+
+    _thread: threading.Thread | None = None
+
+    def __init__(self) -> None:
+        self._reset_after_fork()
+        after_fork(self, _RestThread._reset_after_fork)
+
+    def do(self, rest: Rest, answer: Any, error: BaseException | None) -> None:
+        """Do it soon; at the end of the interpreter, which starts no thread, do it here."""
+        self._due.put((rest, answer, error))
+        if self._thread is None or not self._thread.is_alive():
+            thread = threading.Thread(
+                target=self._live, args=(self._due,), name="lro-rest", daemon=True
+            )
+            try:
+                thread.start()
+            except RuntimeError:
+                self._do_all(self._due)
+            else:
+                self._thread = thread
+
+    def _reset_after_fork(self) -> None:
+        self._due: SimpleQueue[tuple[Rest, Any, BaseException | None]] = SimpleQueue()
+        self._thread = None
+
+    def _live(self, due: SimpleQueue[tuple[Rest, Any, BaseException | None]]) -> None:
+        while True:
+            self._do(*due.get())
+
+    def _do_all(self, due: SimpleQueue[tuple[Rest, Any, BaseException | None]]) -> None:
+        while not due.empty():
+            self._do(*due.get())
+
+    def _do(self, rest: Rest, answer: Any, error: BaseException | None) -> None:
+        try:
+            rest(answer, error)
+        except BaseException as exc:
+            log.info("a call whose caller had gone away has failed: %s", exc)
+
+
+RESTS: Final = _RestThread()

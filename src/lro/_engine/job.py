@@ -143,7 +143,6 @@ class JobControl:
         self._recall: Callable[[], object] | None = recall
         self._clock = clock
         self._cancelled = False
-        self._pauses: dict[None, threading.Event] = {}
         self._wakes: list[Callable[[], None]] = []
         self._metadata: object = None
 
@@ -206,18 +205,14 @@ class JobControl:
             raise overdue()
 
     def _wait(self, seconds: float) -> None:
-        # Made with the first pause, since most functions make none and an event takes long to make;
-        # in one step, since several threads may pause.
-        event = self._pauses.setdefault(None, threading.Event())
-        if not self._cancelled:  # asked only now: who stops the work sets this before the event
-            event.wait(seconds)
+        stopped = threading.Event()
+        self.on_stop(stopped.set)
+        stopped.wait(seconds)
+        self._wakes.remove(stopped.set)
 
     def stop(self) -> None:
         """Ask the work to stop: CancelOperation was called, or the process hands its work back."""
         self._cancelled = True
-        event = self._pauses.get(None)
-        if event is not None:
-            event.set()
         for wake in tuple(self._wakes):
             wake()
 

@@ -331,7 +331,7 @@ class Limits:
         Raises:
             MessageTooLarge: It is not.
         """
-        _check(packed.type_name, packed, self.metadata_bytes, "metadata_bytes")
+        _check(packed, self.metadata_bytes, "metadata_bytes")
         return packed
 
     def check_result(self, result: Any | Status | None) -> None:
@@ -341,7 +341,7 @@ class Limits:
             MessageTooLarge: It is not.
         """
         if isinstance(result, Any):
-            _check(result.type_name, result, self.response_bytes, "response_bytes")
+            _check(result, self.response_bytes, "response_bytes")
         elif result is not None:
             size = len(result.message.encode("utf-8", "surrogatepass"))
             size += sum(map(size_of, result.details))
@@ -353,11 +353,11 @@ class Limits:
 DEFAULT_LIMITS: Final = Limits()
 
 
-def _check(name: str, packed: Any, limit: int, setting: str) -> None:
+def _check(packed: Any, limit: int, setting: str) -> None:
     if not _surely_within(packed, limit):
         size = size_of(packed)
         if size > limit:
-            raise MessageTooLarge(name, size, limit, setting)
+            raise MessageTooLarge(packed.type_name, size, limit, setting)
 
 
 def size_of(packed: Any) -> int:

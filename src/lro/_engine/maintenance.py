@@ -346,6 +346,7 @@ class Background:
         self._stopped = False
         self._starting = threading.Lock()
         self._executor = runtime.executor
+        self._shared = runtime.store.shared
         self.workers = Workers(runtime, specs, self)
         self.maintenance = Maintenance(runtime, self.workers, specs)
         self.change_listener = ChangeListener(runtime.updater, self.workers)
@@ -388,7 +389,8 @@ class Background:
     def new_work(self) -> None:
         """Have leases renewed, and requests to cancel received: there is new work."""
         self.start()
-        self.change_listener.ensure_running()
+        if self._shared:
+            self.change_listener.ensure_running()
 
     def request_orphan_scan(self) -> None:
         """See :meth:`Maintenance.request_orphan_scan`."""

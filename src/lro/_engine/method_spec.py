@@ -78,8 +78,8 @@ class StandardMetadata:
         packed = record.metadata
         if packed is None and record.cancel_requested:
             packed = self.first
-        if packed is None or not (self.times or self.cancel_flag):
-            return packed
+        if packed is None:
+            return None
         payload = packed.payload
         said = payload if isinstance(payload, dict) else {}
         times: dict[str, Json] = {
@@ -281,10 +281,12 @@ class MethodSpec:
 
     def stamp(self, record: Record) -> Record:
         """The record with what it says of itself in its metadata (spec §9.6), and its keys."""
-        declared, packed = self.info.metadata_type, record.metadata
-        if record.cancel_requested if packed is None else packed.type_name == declared:
-            codec = self.types.codec(declared)
-            record = record.with_metadata(self.standard_metadata.stamp(record, codec))
+        standard, packed = self.standard_metadata, record.metadata
+        if standard.times or standard.cancel_flag:
+            declared = self.info.metadata_type
+            if record.cancel_requested if packed is None else packed.type_name == declared:
+                codec = self.types.codec(declared)
+                record = record.with_metadata(standard.stamp(record, codec))
         if not self.indexes.declared and record.keys is None:
             return record
         return self.indexes.mark(record)

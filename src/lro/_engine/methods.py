@@ -211,7 +211,7 @@ class Starter:
     def _checked(self, record: Record, packed: Any, key: RequestKey | None) -> Flow[Inserted]:
         store = self._runtime.store
         check = functools.partial(store.insert, record, packed, key, check_only=True)
-        found: Inserted = (yield MayBlock(check)) if store.reads_block else check()
+        found: Inserted = yield MayBlock(check, blocks=store.reads_block)
         return found
 
     def _insert_and_run(
@@ -225,7 +225,7 @@ class Starter:
         store, executor = self._runtime.store, self._runtime.executor
         blocks = executor.submits_block
         try:
-            slot: Slot = (yield MayBlock(executor.reserve)) if blocks else executor.reserve()
+            slot: Slot = yield MayBlock(executor.reserve, blocks=blocks)
         except (ResourceExhausted, Unavailable):
             if key is None:
                 raise
@@ -253,7 +253,7 @@ class Starter:
             run.name = inserted.record.name  # of the first start, where that is sent once more
             try:
                 begin = functools.partial(self._workers.begin, run, slot)
-                ended: Record | None = (yield MayBlock(begin)) if blocks else begin()
+                ended: Record | None = yield MayBlock(begin, blocks=blocks)
             except GeneratorExit:  # no thread or loop goes on with this start: it is handed back
                 raise
             except BaseException as exc:

@@ -483,10 +483,7 @@ class Service:
             yield from self.access.permit_each(caller, "GetOperation", wanted)
             # A store that is away is reported at once.
             look = functools.partial(self.access.seen, wanted[:1], caller, self.limits.least_bytes)
-            if self.store.writes_block:
-                yield MayBlock(look)
-            else:
-                look()
+            yield MayBlock(look, blocks=self.store.writes_block)
 
         await on_loop(begin())
         return self.waiters.watch(

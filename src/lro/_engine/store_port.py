@@ -81,6 +81,16 @@ Done: TypeAlias = Callable[[R | None, BaseException | None], None]
 """Takes the answer of a write that was handed in, or its error; quick, and raises nothing."""
 
 
+def settle(action: Callable[[], R], done: Done[R]) -> None:
+    """Call ``done`` with what an action gives, or with the error that it raises."""
+    try:
+        answer = action()
+    except BaseException as exc:
+        done(None, exc)
+    else:
+        done(answer, None)
+
+
 def place_of(record: Record) -> Cursor:
     """Where a record stands in the order of lists."""
     return Cursor(record.create_time, record.name)

@@ -61,11 +61,13 @@ class _Starting:  # contextlib's way takes as long as storing the operation in m
         return self._attempt
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        well = False
         try:
             if error is None:
                 self._workers.stored(self._record)
+                well = True
         finally:
-            if error is not None:
+            if not well:
                 self._attempt.revoke()
             self._workers.start_over(self._attempt)
 

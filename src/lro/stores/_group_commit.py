@@ -93,7 +93,7 @@ class GroupCommit(ABC, Generic[W]):
         finally:
             self._leave(write)
 
-    def _hand_in(self, write: W, on_over: Callable[[], None]) -> None:
+    def hand_in(self, write: W, on_over: Callable[[], None]) -> None:
         """Queue a write, and return at once; ``on_over`` is called when it is over.
 
         Where no thread can be started, as at the end of the interpreter, it is made here and now.

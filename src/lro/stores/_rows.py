@@ -15,7 +15,7 @@ from lro._base.errors import InvalidArgument, RequestIdConflict
 from lro._base.status import Any, Json, Status
 from lro._engine.store_port import RequestKey
 from lro._messages.json_text import dumps_bounded, reread
-from lro._model.operation import Record, State, weight_of
+from lro._model.operation import Change, Record, State, weight_of
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -271,6 +271,20 @@ class RecordCache:
             while self._bytes > MAX_BYTES:
                 self._drop(next(iter(self._kept)))
         return record
+
+    def changed(self, name: str, change: Change) -> tuple[Record, Record | None] | None:
+        """The record as it was last known, and what a change makes of it; None if that is nothing.
+
+        What it raises is no error yet: perhaps that is only because the record is outdated.
+        """
+        record = self.get(name)
+        if record is None:
+            return None
+        try:
+            changed = change(record)
+        except Exception:
+            return None
+        return None if changed is record else (record, changed)
 
     def forget(self, name: str) -> None:
         """Drop the record of this name: it is removed from the store."""

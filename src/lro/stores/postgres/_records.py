@@ -14,7 +14,7 @@ from psycopg import errors
 
 from lro._base.errors import InvalidArgument, OperationNotFound, TargetBusy, Unavailable
 from lro._base.status import Any
-from lro._engine.store_port import Done, Found, Inserted, RequestKey
+from lro._engine.store_port import Done, Found, Inserted, RequestKey, settle
 from lro._messages.json_text import reread
 from lro._model.operation import Change, Record
 from lro.stores._group_commit import GroupCommit
@@ -91,10 +91,6 @@ class GroupWriter(GroupCommit[RecordWrite]):
         if write.error is not None:
             raise write.error
         return write.applied
-
-    def write_later(self, write: RecordWrite, over: Callable[[], None]) -> None:
-        """Have a record written, and ``over`` called when that is over."""
-        self._hand_in(write, over)
 
     def _lead(self, leader: RecordWrite) -> None:  # noqa: ARG002
         group = self._take()
@@ -292,9 +288,9 @@ class RecordTable:
             elif write.applied:
                 done(self._inserted(record, row), None)
             else:
-                self._do_aside(lambda: self._after_obstacle(record, request, key, write), done)
+                self._go_on_aside(lambda: self._after_obstacle(record, request, key, write), done)
 
-        self._writer.write_later(write, over)
+        self._writer.hand_in(write, over)
 
     def _after_obstacle(
         self, record: Record, request: Any, key: RequestKey | None, write: RecordWrite
@@ -302,19 +298,17 @@ class RecordTable:
         found = self.find_obstacle(record, key, write)
         return self.insert(record, request, key) if found is None else found
 
-    def _do_aside(self, action: Callable[[], T], done: Done[T]) -> None:
-        def act() -> None:
-            try:
-                answer = action()
-            except BaseException as exc:
-                done(None, exc)
-            else:
-                done(answer, None)
+    def _go_on_aside(self, action: Callable[[], T], done: Done[T]) -> None:
+        """Have another thread go on with a write: this one may have to lead the next group."""
+        if not self._do_aside(action, done):
+            done(None, Unavailable("the store is closed, or the process ends"))
 
+    def _do_aside(self, action: Callable[[], T], done: Done[T]) -> bool:
         try:
-            self._aside.submit(act)
-        except RuntimeError:  # the store is closed, or the interpreter ends
-            act()
+            self._aside.submit(settle, action, done)
+        except RuntimeError:  # the store is closed, or the process ends
+            return False
+        return True
 
     def find_obstacle(
         self, record: Record, key: RequestKey | None, write: RecordWrite | None = None
@@ -350,7 +344,7 @@ class RecordTable:
             OperationNotFound: There is no record of this name.
             Unavailable: The database cannot be used now; whether it was changed may be unknown.
         """
-        tried = self._on_known(name, change)
+        tried = self._changed(name, change)
         if tried is not None and self._write(*tried):
             return tried[1]
         while True:
@@ -365,12 +359,12 @@ class RecordTable:
         Raises:
             InvalidArgument, Unavailable: As for :meth:`update`.
         """
-        tried = self._on_known(name, change)
+        old, new = self._changed(name, change) or (None, None)
         again = functools.partial(self.update, name, change)
-        if tried is None or tried[1] is None or tried[1].weight > _ENCODED_BYTES:
-            self._do_aside(again, done)
+        if old is None or new is None or new.weight > _ENCODED_BYTES:
+            if not self._do_aside(again, done):
+                settle(again, done)
             return
-        old, new = tried[0], tried[1]
         row = to_row(new)
         write = replacement(old, new, row)
 
@@ -381,11 +375,11 @@ class RecordTable:
                 self.cache.keep(new, text_length(row))
                 done(new, None)
             elif write.doubtful:
-                self._do_aside(lambda: self._after_doubt(old, new, row, again), done)
+                self._go_on_aside(lambda: self._after_doubt(old, new, row, again), done)
             else:
-                self._do_aside(again, done)
+                self._go_on_aside(again, done)
 
-        self._writer.write_later(write, over)
+        self._writer.hand_in(write, over)
 
     def _after_doubt(
         self,
@@ -396,16 +390,10 @@ class RecordTable:
     ) -> Record | None:
         return new if self._was_written(old, new, row) else again()
 
-    def _on_known(self, name: str, change: Change) -> tuple[Record, Record | None] | None:
-        """The known record and what the change makes of it; None if that is no change."""
-        known = self.cache.get(name)
-        if known is None:
-            return None
-        try:
-            changed = change(known)
-        except Exception:  # perhaps only because the known record is outdated
-            return None
-        return (known, changed) if _differs(changed, known) else None
+    def _changed(self, name: str, change: Change) -> tuple[Record, Record | None] | None:
+        """See :meth:`RecordCache.changed`; None also if it makes an equal record."""
+        tried = self.cache.changed(name, change)
+        return tried if tried is not None and _differs(tried[1], tried[0]) else None
 
     def _write(self, old: Record, new: Record | None) -> bool:
         """Write a change; return False if the record was no longer as it was."""

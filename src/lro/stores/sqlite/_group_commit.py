@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import attrs
 
 from lro._base.errors import LroError
-from lro._engine.store_port import Done
+from lro._engine.store_port import Done, settle
 from lro.stores._group_commit import GroupCommit, QueuedWrite
 from lro.stores.sqlite._file import DATABASE_ERRORS, translate_error
 from lro.stores.sqlite._writer import Writer
@@ -91,15 +91,7 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
         """Run an action as :meth:`run` does, and call ``done`` with what comes of it."""
         write = self._queued(action)
 
-        def over() -> None:
-            try:
-                answer = _result(write)
-            except BaseException as exc:
-                done(None, exc)
-            else:
-                done(answer, None)
-
-        self._hand_in(write, over)
+        self.hand_in(write, lambda: settle(lambda: _result(write), done))
 
     def _queued(self, action: Callable[[sqlite3.Connection], T]) -> ActionWrite[T]:
         return ActionWrite(action=action, until=time.monotonic() + self._busy_seconds)

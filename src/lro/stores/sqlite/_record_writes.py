@@ -130,11 +130,11 @@ class UpdateRecord:
 
     def __call__(self, writer: sqlite3.Connection) -> Changed:
         """Apply the change; first to the record as it was last known."""
-        last = change_last_known(self._cache, self.name, self.change)
-        if last is not None:
-            length = _write(writer, *last, self._cache.text_length(self.name))
+        last, changed = self._cache.changed(self.name, self.change) or (None, None)
+        if last is not None and changed is not None:
+            length = _write(writer, last, changed, self._cache.text_length(self.name))
             if length is not None:
-                return last[1], length
+                return changed, length
         record, row = known(self._cache, sql.rows_of(writer), self.name)
         try:
             changed = self.change(record)
@@ -157,20 +157,6 @@ class UpdateRecord:
         elif length is not None:
             self._cache.keep(changed, length)
         return changed
-
-
-def change_last_known(
-    cache: RecordCache, name: str, change: Change
-) -> tuple[Record, Record] | None:
-    """The record that was last known, and what the change makes of it; None if that is nothing."""
-    record = cache.get(name)
-    if record is None:
-        return None
-    try:
-        changed = change(record)
-    except Exception:  # perhaps only of a record that is outdated
-        return None
-    return None if changed is None or changed is record else (record, changed)
 
 
 def _write(writer: sqlite3.Connection, record: Record, changed: Record, length: int) -> int | None:
@@ -246,11 +232,10 @@ class TogetherWriter:
         for place, action in enumerate(actions if UPDATE_FROM else ()):
             if not isinstance(action, UpdateRecord) or action.name in seen:
                 continue
-            last = change_last_known(self._cache, action.name, action.change)
-            if last is None:
+            record, changed = self._cache.changed(action.name, action.change) or (None, None)
+            if record is None or changed is None:
                 continue
             seen.add(action.name)
-            record, changed = last
             try:
                 columns, values = changes(record, changed)
             except Exception:  # of the application's messages: it shows again, alone
