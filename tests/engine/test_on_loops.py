@@ -26,6 +26,7 @@ from lro._engine import attempt, flow
 from lro._engine.job import Job, JobControl
 from lro._engine.methods import RandomBytes
 from lro._engine.service import Service
+from lro._engine.store_port import settle
 from lro._model.operation import Operation
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
@@ -327,22 +328,21 @@ class Slow(MemoryStore):
             if error is not None:
                 done(None, error)
                 return
-            try:
-                answer = write()
-            except Exception as exc:
-                done(None, exc)
-            else:
-                done(answer, None)
+            settle(write, done)
 
         if self.at_once:
             go(None)
         else:
             self.waiting.append(go)
 
-    async def let(self, error: BaseException | None = None) -> None:
-        """Let the next write be over, from another thread."""
+    async def handed_in(self) -> None:
+        """Let the loop go on until a write waits."""
         while not self.waiting:
             await asyncio.sleep(0)
+
+    async def let(self, error: BaseException | None = None) -> None:
+        """Let the next write be over, from another thread."""
+        await self.handed_in()
         await asyncio.to_thread(self.waiting.pop(0), error)
 
 
@@ -354,8 +354,7 @@ def test_a_start_whose_caller_goes_away_is_carried_through(make_service: Any, cl
 
     async def main() -> None:
         start = asyncio.create_task(work.start_async(WorkRequest("a")))
-        while not store.waiting:
-            await asyncio.sleep(0)
+        await store.handed_in()
         start.cancel()
         with pytest.raises(asyncio.CancelledError):
             await start
@@ -382,8 +381,7 @@ def test_a_start_that_fails_after_its_caller_went_away_is_logged(
 
     async def main() -> None:
         start = asyncio.create_task(work.start_async(WorkRequest("a")))
-        while not store.waiting:
-            await asyncio.sleep(0)
+        await store.handed_in()
         start.cancel()
         with caplog.at_level(logging.INFO, "lro"):
             await store.let(Unavailable("gone"))
@@ -409,8 +407,7 @@ def test_an_answer_that_comes_with_the_cancellation(
 
     async def main() -> None:
         start = asyncio.create_task(work.start_async(WorkRequest("a")))
-        while not store.waiting:
-            await asyncio.sleep(0)
+        await store.handed_in()
         store.waiting.pop(0)(error)  # the loop learns of it in its next turn
         asyncio.get_running_loop().call_soon(start.cancel)
         store.at_once = True
@@ -462,8 +459,7 @@ def test_a_start_whose_loop_ends_is_undone_or_handed_back(
 
     async def main() -> None:
         task = asyncio.create_task(work.start_async(WorkRequest("a"), request_id=request_id))
-        while not store.waiting:
-            await asyncio.sleep(0)
+        await store.handed_in()
         assert not task.done()
 
     asyncio.run(main())
@@ -493,8 +489,7 @@ def test_a_start_whose_loop_ends_is_done_by_threads(make_service: Any, clock: An
 
     async def main() -> None:
         task = asyncio.create_task(work.start_async(WorkRequest("a")))
-        while not store.waiting:
-            await asyncio.sleep(0)
+        await store.handed_in()
         assert not task.done()
 
     asyncio.run(main())
@@ -514,7 +509,7 @@ def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service: Any, 
     for early in (True, False):
         loop = asyncio.new_event_loop()
         task = loop.create_task(work.start_async(WorkRequest("a")))
-        loop.run_until_complete(asyncio.sleep(0.001))
+        loop.run_until_complete(store.handed_in())
         if early:
             store.waiting.pop(0)(None)
         loop.close()
@@ -620,7 +615,6 @@ def test_without_a_loop_work_waits_for_one(make_service: Any, store: Any, clock:
     """A start is refused; lost work is taken over when a loop has used the service."""
     service = make_service(store, running(), lease=timedelta(seconds=5))
     work = declared(service, worker_lost=lro.WorkerLost.RETRY)
-    other = make_service(store, ThreadExecutor(1))
     with pytest.raises(Unavailable, match="no event loop of the application has used the service"):
         work.start(WorkRequest("a"))
     dead = make_service(store, InlineExecutor())
@@ -630,7 +624,6 @@ def test_without_a_loop_work_waits_for_one(make_service: Any, store: Any, clock:
     clock.advance(60)
     recovered(service, clock)
     assert not service.get(name).done
-    assert other is not None
 
     async def main() -> None:
         assert answer(service, await over(service, await work.start_async(WorkRequest("b"))))
@@ -675,9 +668,11 @@ def test_work_of_a_loop_that_ends_is_handed_back(
     """What ran and what waited; the next loop has all the room."""
     service = make_service(store, running(concurrency=2, queue=10))
     go: list[str] = []
+    begun: list[str] = []
 
     @service.method(NAME)
     async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        begun.append(request.text)
         if not go:
             await asyncio.Event().wait()
         return WorkResponse(request.text)
@@ -685,7 +680,8 @@ def test_work_of_a_loop_that_ends_is_handed_back(
     async def main() -> None:
         for number in range(5):
             await work.start_async(WorkRequest(str(number)))
-        await asyncio.sleep(0.01)
+        while len(begun) < 2:
+            await asyncio.sleep(0)
 
     if cancelled:
         asyncio.run(main())
@@ -721,19 +717,23 @@ def test_the_next_loop_does_what_has_waited(make_service: Any, store: Any) -> No
     """If it comes before maintenance has handed that back; what ran is handed back then."""
     service = make_service(store, running(concurrency=1, queue=10))
     go: list[str] = []
+    begun: list[str] = []
 
     @service.method(NAME)
     async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        begun.append(request.text)
         if not go:
             await asyncio.Event().wait()
         return WorkResponse(request.text)
 
     async def main() -> list[str]:
-        return [(await work.start_async(WorkRequest(text))).name for text in "ab"]
+        started = [(await work.start_async(WorkRequest(text))).name for text in "ab"]
+        while not begun:
+            await asyncio.sleep(0)
+        return started
 
     loop = asyncio.new_event_loop()
     names = loop.run_until_complete(main())
-    loop.run_until_complete(asyncio.sleep(0.001))
     for task in asyncio.all_tasks(loop):
         task._log_destroy_pending = False  # type: ignore[attr-defined]
     loop.close()
@@ -812,15 +812,18 @@ def test_a_service_closed_on_its_own_loop_hands_work_back(make_service: Any, sto
 def test_work_whose_loop_is_closed_down_is_handed_back(make_service: Any, store: Any) -> None:
     """As at the end of ``asyncio.run``: another process, or the next run, does it."""
     service = make_service(store, running())
+    begun: list[str] = []
 
     @service.method(NAME)
     async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        begun.append(request.text)
         await asyncio.Event().wait()
         raise AssertionError
 
     async def main() -> str:
         operation = await work.start_async(WorkRequest())
-        await asyncio.sleep(0.01)
+        while not begun:
+            await asyncio.sleep(0)
         return operation.name
 
     name = asyncio.run(main())
@@ -915,8 +918,7 @@ def test_a_hook_that_is_asked_after_a_write_cannot_be_awaited_beside_the_loop(
 
     async def main() -> None:
         task = asyncio.create_task(flow.on_loop(asking()))
-        while not store.waiting:
-            await asyncio.sleep(0)
+        await store.handed_in()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 

@@ -363,6 +363,23 @@ def test_a_start_that_is_interrupted_before_its_work_begins(store, make_service,
     assert not service.workers.held()
 
 
+def test_a_start_that_is_interrupted_at_its_end(store, make_service, monkeypatch):
+    """Its work has not begun, and never does here: its record is that of work that is lost."""
+    executor = Kept()
+    service = make_service(store, executor)
+    method = method_of(service, lambda request, job: pytest.fail("it was given up"))
+
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(service.workers, "stored", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        method.start(WorkRequest())
+    executor.task.run()
+    assert not service.workers.held()
+    assert stored(service) == 1
+
+
 def test_quick_work_may_be_over(quick):
     """The operation is then returned as it is (spec §9.8)."""
     operation = method_of(quick).start(WorkRequest("hello"))

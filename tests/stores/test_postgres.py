@@ -1006,6 +1006,15 @@ def test_an_answer_that_was_lost_is_looked_for(store, clock, monkeypatch, writte
     assert changed.version == 2
 
 
+def test_at_the_end_of_the_process_no_other_thread_goes_on(store, clock):
+    """What is handed in is done by the thread that does so; what has met an obstacle fails."""
+    insert(store, record_of(clock))
+    store._resources.records._aside.shutdown()
+    with pytest.raises(Unavailable, match="the process ends"):
+        made_later(partial(store.insert_later, record_of(clock), REQUEST, None))
+    assert made_later(partial(store.update_later, "operations/a", lambda found: None)) is None
+
+
 def test_a_closed_store_refuses_what_is_handed_in(store, clock):
     """Whatever thread would have to see to it."""
     insert(store, record_of(clock))

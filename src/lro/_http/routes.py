@@ -59,7 +59,7 @@ class HttpRequest:
     scheme: str = attrs.field(default="http", converter=_lower)
 
     def with_body(self, body: bytes) -> HttpRequest:
-        """The same request with this body."""
+        """The same request with this body: ``attrs.evolve`` takes several times as long."""
         return HttpRequest(
             method=self.method,
             path=self.path,

@@ -23,7 +23,7 @@ class QueuedWrite:
     """
 
     on_over: Callable[[], None] | None = None
-    """Called when it is over, by whichever thread led its group; quick, and raises nothing."""
+    """Called when it is over, by the thread for such writes; quick, and raises nothing."""
     leads: bool = attrs.field(default=False, init=False)
     """Whether its thread, or that for writes without one, leads its group, or the next one."""
     over: bool = attrs.field(default=False, init=False)
