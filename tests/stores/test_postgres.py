@@ -955,6 +955,16 @@ def test_an_obstacle_that_is_gone_is_none(store, clock, monkeypatch):
     assert made.fresh
 
 
+def test_an_obstacle_that_comes_and_goes_is_met_so_often(store, clock, monkeypatch):
+    """Others start and end the same work all the time: the start is given up, and says so."""
+    insert(store, record_of(clock))
+    records, looks = store._resources.records, []
+    monkeypatch.setattr(records, "find_obstacle", lambda *_: looks.append(1))
+    with pytest.raises(Unavailable, match="faster than it can be read"):
+        made_later(partial(store.insert_later, record_of(clock), REQUEST, None))
+    assert len(looks) == 10
+
+
 def test_a_change_that_is_handed_in_is_of_what_is_stored(server, store, clock):
     """Not of what this process knows of the record, if that is outdated or nothing."""
     insert(store, record_of(clock))
@@ -1006,12 +1016,15 @@ def test_an_answer_that_was_lost_is_looked_for(store, clock, monkeypatch, writte
     assert changed.version == 2
 
 
-def test_at_the_end_of_the_process_no_other_thread_goes_on(store, clock):
-    """What is handed in is done by the thread that does so; what has met an obstacle fails."""
+def test_at_the_end_of_the_process_no_other_thread_is_needed(server, store, clock):
+    """What would be left to another thread is done by those that lead the groups."""
     insert(store, record_of(clock))
     store._resources.records._aside.shutdown()
-    with pytest.raises(Unavailable, match="the process ends"):
+    with pytest.raises(InvalidArgument, match="is taken"):
         made_later(partial(store.insert_later, record_of(clock), REQUEST, None))
+    others_change(server, store, clock)
+    change = partial(Record.next_version, caller="ann")
+    assert made_later(partial(store.update_later, "operations/a", change)).caller == "ann"
     assert made_later(partial(store.update_later, "operations/a", lambda found: None)) is None
 
 

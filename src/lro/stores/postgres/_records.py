@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 import typing
 from collections.abc import Callable, Collection, Sequence
@@ -14,7 +13,7 @@ from psycopg import errors
 
 from lro._base.errors import InvalidArgument, OperationNotFound, TargetBusy, Unavailable
 from lro._base.status import Any
-from lro._engine.store_port import Done, Found, Inserted, RequestKey, settle
+from lro._engine.store_port import Done, Found, Inserted, RequestKey
 from lro._messages.json_text import reread
 from lro._model.operation import Change, Record
 from lro.stores._group_commit import GroupCommit
@@ -265,7 +264,7 @@ class RecordTable:
             if found is not None:
                 return found
             write = write.again()
-        raise Unavailable("others start and end the same work faster than it can be read")
+        raise _too_slow()
 
     def _inserted(self, record: Record, row: tuple[object, ...]) -> Inserted:
         self.cache.keep(record, text_length(row))
@@ -274,41 +273,51 @@ class RecordTable:
     def insert_later(
         self, record: Record, request: Any, key: RequestKey | None, done: Done[Inserted]
     ) -> None:
-        """Have a record inserted; one that meets an obstacle is seen to by another thread.
+        """Have a record inserted; another thread sees to one that meets an obstacle.
 
         Raises:
             InvalidArgument, Unavailable: As for :meth:`insert`.
         """
         row = to_row(record)
-        write = insertion(record, row, request, key)
 
-        def over() -> None:
-            if write.error is not None:
-                done(None, write.error)
-            elif write.applied:
-                done(self._inserted(record, row), None)
-            else:
-                self._go_on_aside(lambda: self._after_obstacle(record, request, key, write), done)
+        def hand_in(write: RecordWrite, left: int) -> None:
+            def over() -> None:
+                if write.error is not None:
+                    done(None, write.error)
+                elif write.applied:
+                    done(self._inserted(record, row), None)
+                else:
+                    self._do_aside(look, done)
 
-        self._writer.hand_in(write, over)
+            def look() -> None:
+                found = self.find_obstacle(record, key, write)
+                if found is not None:
+                    done(found, None)
+                elif left:
+                    hand_in(write.again(), left - 1)
+                else:
+                    raise _too_slow()
 
-    def _after_obstacle(
-        self, record: Record, request: Any, key: RequestKey | None, write: RecordWrite
-    ) -> Inserted:
-        found = self.find_obstacle(record, key, write)
-        return self.insert(record, request, key) if found is None else found
+            self._writer.hand_in(write, over)
 
-    def _go_on_aside(self, action: Callable[[], T], done: Done[T]) -> None:
-        """Have another thread go on with a write: this one may have to lead the next group."""
-        if not self._do_aside(action, done):
-            done(None, Unavailable("the store is closed, or the process ends"))
+        hand_in(insertion(record, row, request, key), _INSERT_ATTEMPTS - 1)
 
-    def _do_aside(self, action: Callable[[], T], done: Done[T]) -> bool:
+    def _do_aside(self, action: Callable[[], None], done: Done[T]) -> None:
+        """Have another thread do what calls ``done``, or raises an error for it.
+
+        Here, if there is no other thread: it waits for no write that this one may have to lead.
+        """
+
+        def act() -> None:
+            try:
+                action()
+            except BaseException as exc:
+                done(None, exc)
+
         try:
-            self._aside.submit(settle, action, done)
+            self._aside.submit(act)
         except RuntimeError:  # the store is closed, or the process ends
-            return False
-        return True
+            act()
 
     def find_obstacle(
         self, record: Record, key: RequestKey | None, write: RecordWrite | None = None
@@ -360,11 +369,26 @@ class RecordTable:
             InvalidArgument, Unavailable: As for :meth:`update`.
         """
         old, new = self._changed(name, change) or (None, None)
-        again = functools.partial(self.update, name, change)
         if old is None or new is None or new.weight > _ENCODED_BYTES:
-            if not self._do_aside(again, done):
-                settle(again, done)
-            return
+            self._do_aside(lambda: self._change_stored(name, change, done), done)
+        else:
+            self._replace_later(old, new, change, done)
+
+    def _change_stored(self, name: str, change: Change, done: Done[Record | None]) -> None:
+        """Have a record changed as it is stored now."""
+        while True:
+            record = self.get(name)
+            changed = change(record)
+            if _differs(changed, record) and changed is not None:
+                self._replace_later(record, changed, change, done)
+                return
+            if changed is not None or self._write(record, None):
+                done(changed, None)
+                return
+
+    def _replace_later(
+        self, old: Record, new: Record, change: Change, done: Done[Record | None]
+    ) -> None:
         row = to_row(new)
         write = replacement(old, new, row)
 
@@ -374,21 +398,16 @@ class RecordTable:
             elif write.applied:
                 self.cache.keep(new, text_length(row))
                 done(new, None)
-            elif write.doubtful:
-                self._go_on_aside(lambda: self._after_doubt(old, new, row, again), done)
             else:
-                self._go_on_aside(again, done)
+                self._do_aside(look, done)
+
+        def look() -> None:
+            if write.doubtful and self._was_written(old, new, row):
+                done(new, None)
+            else:
+                self._change_stored(old.name, change, done)
 
         self._writer.hand_in(write, over)
-
-    def _after_doubt(
-        self,
-        old: Record,
-        new: Record,
-        row: tuple[object, ...],
-        again: Callable[[], Record | None],
-    ) -> Record | None:
-        return new if self._was_written(old, new, row) else again()
 
     def _changed(self, name: str, change: Change) -> tuple[Record, Record | None] | None:
         """See :meth:`RecordCache.changed`; None also if it makes an equal record."""
@@ -436,6 +455,10 @@ class RecordTable:
 
 def _differs(changed: Record | None, record: Record) -> bool:
     return changed is None or (changed is not record and changed != record)
+
+
+def _too_slow() -> Unavailable:
+    return Unavailable("others start and end the same work faster than it can be read")
 
 
 def _first_record(key: RequestKey, first: list[typing.Any], new: Record) -> Record | None:
