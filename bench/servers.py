@@ -1,4 +1,7 @@
-"""Starts a second by one and by two server processes on one store; each has its own callers."""
+"""Starts a second by one server process and by two, on one store and on two; what the disk gets.
+
+Each server has callers of its own.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import concurrent.futures
 import contextlib
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -27,20 +30,69 @@ def load(port: int) -> tuple[float, float]:
 def run() -> Iterator[str]:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        places: dict[str, tuple[str, ...]] = {"sqlite": (str(folder / "operations.db"),)}
+        stores: dict[str, list[tuple[str, ...]]] = {
+            "sqlite": [(str(folder / f"{number}.db"),) for number in range(2)]
+        }
         server = postgres_server()
         if server is None:
             yield "PostgreSQL: not installed here"
         else:
-            places["postgres"] = (server.url, server.fresh_schema())
+            stores["postgres"] = [(server.url, server.fresh_schema()) for _ in range(2)]
         pool = stack.enter_context(concurrent.futures.ProcessPoolExecutor(2))
-        for kind, where in places.items():
-            servers = [Server(kind, *where) for _ in range(2)]
-            for one in servers:
-                stack.callback(one.close)
-            for count in (1, 2):
-                ports = [one.port for one in servers[:count]]
-                rounds = [list(pool.map(load, ports)) for _ in range(ROUNDS)]
-                rate = statistics.median(sum(rate for rate, _ in found) for found in rounds)
-                p99 = statistics.median(max(p99 for _, p99 in found) for found in rounds)
-                yield f"{kind}, processes: {count}, {rate:,.0f} starts/s, p99 {p99 * 1e3:.0f} ms"
+        for kind, (first, second) in stores.items():
+            yield measured(pool, kind, [first])
+            yield measured(pool, kind, [first, first])
+            yield measured(pool, kind, [first, second])
+        if server is not None:
+            yield cost(stores["postgres"][0])
+
+
+def measured(
+    pool: concurrent.futures.Executor, kind: str, stores: Sequence[tuple[str, ...]]
+) -> str:
+    """What servers, each on one of these stores, start a second in all."""
+    with contextlib.ExitStack() as stack:
+        servers = [Server(kind, *where) for where in stores]
+        for one in servers:
+            stack.callback(one.close)
+        rounds = [list(pool.map(load, [one.port for one in servers])) for _ in range(ROUNDS)]
+    rate = statistics.median(sum(rate for rate, _ in found) for found in rounds)
+    p99 = statistics.median(max(p99 for _, p99 in found) for found in rounds)
+    what = f"processes: {len(stores)}, stores: {len(set(stores))}"
+    return f"{kind}, {what}: {rate:,.0f} starts/s, p99 {p99 * 1e3:.0f} ms"
+
+
+def cost(store: tuple[str, ...]) -> str:
+    """What one start with its end costs PostgreSQL."""
+    import psycopg
+    from psutil import Process
+
+    url, schema = store
+    size = "SELECT sum(pg_total_relation_size(c.oid))::bigint FROM pg_class AS c JOIN"
+    size += " pg_namespace AS n ON n.oid = relnamespace WHERE relkind = 'r' AND nspname = %s"
+
+    def used() -> tuple[float, int, int]:
+        times = database.cpu_times()
+        cpu = times.user + times.system + times.children_user + times.children_system
+        cpu += sum(sum(child.cpu_times()[:2]) for child in database.children())
+        wal = "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint"
+        ((written,),) = connection.execute(wal).fetchall()
+        ((kept,),) = connection.execute(size, (schema,)).fetchall()
+        return cpu, written, kept
+
+    with (
+        psycopg.connect(url, autocommit=True) as connection,
+        contextlib.closing(Server("postgres", *store)) as server,
+    ):
+        database = Process(connection.info.backend_pid).parent()
+        assert database is not None
+        server.round(CONNECTIONS, REQUESTS)
+        before = used()
+        server.round(CONNECTIONS, REQUESTS)
+        cpu, written, kept = (
+            (now - then) / REQUESTS for now, then in zip(used(), before, strict=True)
+        )
+    return (
+        f"postgres, for each start: {cpu * 1e6:.0f} us of the database's CPU,"
+        f" {written:,.0f} bytes of its log, {kept:,.0f} bytes kept"
+    )
