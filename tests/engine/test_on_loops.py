@@ -287,6 +287,27 @@ def test_many_are_refused_by_an_async_hook_in_a_thread(make_service: Any, store:
     assert isinstance(started, Operation)
 
 
+class Refusing(MemoryStore):
+    """A store that takes no write, and says so at once."""
+
+    writes_block = True
+
+    def insert_later(self, record: Any, request: Any, key: Any, done: Any) -> None:
+        raise Unavailable("the store is closed")
+
+
+@pytest.mark.parametrize("how", ["thread", "loop"])
+def test_many_that_the_store_refuses_at_once(make_service: Any, how: str) -> None:
+    """Each start has the answer, as if the store had given it later."""
+    work = declared(make_service(Refusing()))
+    requests = [WorkRequest("a"), WorkRequest("b")]
+    if how == "thread":
+        found = work.start_many(requests)
+    else:
+        found = asyncio.run(work.start_many_async(requests))
+    assert [str(error) for error in found] == ["the store is closed"] * 2
+
+
 @pytest.mark.parametrize("how", ["thread", "loop"])
 def test_an_error_of_the_application_is_raised(make_service: Any, store: Any, how: str) -> None:
     """It is none of the service's, and says where it comes from."""

@@ -995,6 +995,22 @@ def test_a_removal_that_is_handed_in(store, clock):
         made_later(partial(store.update_later, "operations/a", lambda found: None))
 
 
+def test_a_removal_that_is_handed_in_meets_a_change(server, store, clock):
+    """It is decided again, on the record as the other process left it."""
+    insert(store, record_of(clock))
+    decided = []
+
+    def remove(found):
+        decided.append(found.version)
+        if len(decided) == 2:  # the first was about the record that this process knows
+            others_change(server, store, clock)
+
+    assert made_later(partial(store.update_later, "operations/a", remove)) is None
+    assert decided == [1, 1, 2]
+    with pytest.raises(OperationNotFound):
+        store.get("operations/a")
+
+
 @pytest.mark.parametrize("written", [True, False])
 def test_an_answer_that_was_lost_is_looked_for(store, clock, monkeypatch, written):
     """The attempt may have been carried out, or not."""
