@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         number,
     )
     from lro._messages.times import Duration, Timestamp
-    from lro._messages.wellknown import Empty, Struct
+    from lro._messages.wellknown import Empty, OperationMetadata, Struct
     from lro._model.operation import (
         BatchGetOperationsRequest,
         BatchGetOperationsResponse,
@@ -86,7 +86,7 @@ _HOMES: Final = {
     "lro._messages.registry": "TypeRegistry",
     "lro._messages.schema": "Float Int32 Int64 UInt32 UInt64 message number",
     "lro._messages.times": "Duration Timestamp",
-    "lro._messages.wellknown": "Empty Struct",
+    "lro._messages.wellknown": "Empty OperationMetadata Struct",
     "lro._model.operation": """
         BatchGetOperationsRequest BatchGetOperationsResponse CancelOperationRequest
         DeleteOperationRequest GetOperationRequest ListOperationsRequest
@@ -121,6 +121,7 @@ __all__ = [
     "MissingOperation",
     "Operation",
     "OperationInfo",
+    "OperationMetadata",
     "Options",
     "Reporter",
     "Service",

@@ -442,10 +442,6 @@ def test_an_argument_of_a_grpc_start_method_of_the_wrong_type_is_refused(name, v
         refused(lambda: lro.grpc.StartMethod(**{"method": method, name: value}), name, wanted)
 
 
-def none_response(request: WorkRequest, job: lro.Job[WorkMetadata]) -> None:
-    """A function whose result is annotated None."""
-
-
 def none_metadata(request: WorkRequest, job: lro.Job[None]) -> WorkResponse:
     """A function whose metadata are annotated None."""
 
@@ -456,7 +452,7 @@ def none_request(request: None, job: lro.Job[WorkMetadata]) -> WorkResponse:
 
 @pytest.mark.parametrize(
     ("function", "role"),
-    [(none_response, "response"), (none_metadata, "metadata"), (none_request, "request")],
+    [(none_metadata, "metadata"), (none_request, "request")],
 )
 def test_annotation_none_is_refused_with_what_to_write(service, function, role):
     """It is an annotation, so that "annotate it" was no help."""

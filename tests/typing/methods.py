@@ -46,6 +46,38 @@ def decorated_functions(service: lro.Service) -> None:
     assert_type(async_without_job, lro.Method[ResizeRequest, ResizeResponse, Any])
 
 
+def without_classes(service: lro.Service) -> None:
+    """What a function leaves out has the library's own class."""
+
+    @service.method("acme.images.v1.Images.Resize")
+    def nothing_named(request: ResizeRequest, job: lro.Job) -> None:
+        job.progress(0.5, "half of it")
+        assert_type(job.metadata, lro.OperationMetadata | None)
+
+    assert_type(nothing_named, lro.Method[ResizeRequest, lro.Empty, lro.OperationMetadata])
+
+    @service.method("acme.images.v1.Images.Crop")
+    async def async_nothing_named(request: ResizeRequest, job: lro.Job) -> None:
+        await job.progress_async(0.5)
+
+    assert_type(async_nothing_named, lro.Method[ResizeRequest, lro.Empty, lro.OperationMetadata])
+
+    @service.method("acme.images.v1.Images.Turn")
+    def without_job(request: ResizeRequest) -> None: ...
+
+    assert_type(without_job, lro.Method[ResizeRequest, lro.Empty, Any])
+
+    @service.method("acme.images.v1.Images.Flip")
+    async def async_without_job(request: ResizeRequest) -> None: ...
+
+    assert_type(async_without_job, lro.Method[ResizeRequest, lro.Empty, Any])
+
+    declared = service.declare(
+        "acme.images.v1.Images.Trim", request=ResizeRequest, response=ResizeResponse
+    )
+    assert_type(declared, lro.Method[ResizeRequest, ResizeResponse, lro.OperationMetadata])
+
+
 def declared_methods(service: lro.Service) -> None:
     """A method whose work is done elsewhere has the classes that it is declared with."""
     method = service.declare(
@@ -74,6 +106,7 @@ def jobs(job: lro.Job[ResizeMetadata]) -> None:
     """A job takes reports of its metadata class."""
     job.report(ResizeMetadata(percent=5))
     job.report(ResizeRequest())  # type: ignore[arg-type]
+    job.progress(0.5)  # type: ignore[misc]
     assert_type(job.metadata, ResizeMetadata | None)
 
 

@@ -7,16 +7,22 @@ import sys
 import threading
 import typing
 from collections.abc import Callable
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias
 
 import attrs
 
-from lro._base.errors import Cancelled, DeadlineExceeded
+from lro._base.errors import Cancelled, DeadlineExceeded, got
 from lro._base.status import Any, Code, Status
 from lro._engine.flow import Flow, on_loop, run
+from lro._messages.wellknown import OperationMetadata
 from lro._model.operation import State
 
-M = TypeVar("M")
+if typing.TYPE_CHECKING:
+    from typing_extensions import TypeVar  # a plain ``Job`` is one of the default metadata
+
+    M = TypeVar("M", default=OperationMetadata)
+else:
+    M = typing.TypeVar("M")
 
 _HOLDS_UP_LOOP: Final = (
     "job.{0} would hold up the event loop that runs in this thread: "
@@ -75,6 +81,33 @@ class Job(Generic[M]):
             Cancelled, DeadlineExceeded, LeaseLost, EncodingError: As for :meth:`report`.
         """
         await self._control.report_async(metadata)
+
+    def progress(self: Job[OperationMetadata], fraction: float, message: str | None = None) -> None:
+        """Report how much is done, from 0 to 1, and what happens now, or the last message again.
+
+        For methods without a metadata class of their own: see :class:`lro.OperationMetadata`.
+
+        Raises:
+            ValueError: ``fraction`` is not a number from 0 to 1.
+            TypeError: ``message`` is no text.
+            EncodingError: The method has a metadata class of its own: use :meth:`report`.
+            Cancelled, DeadlineExceeded, LeaseLost: As for :meth:`report`.
+            RuntimeError: An async function calls it on its event loop, which it would hold up.
+        """
+        if self._control.awaits and event_loop_runs():
+            raise RuntimeError(_HOLDS_UP_LOOP.format("progress"))
+        self._control.report(self._control.progressed(fraction, message))
+
+    async def progress_async(
+        self: Job[OperationMetadata], fraction: float, message: str | None = None
+    ) -> None:
+        """:meth:`progress` for async functions: other work goes on until the report is stored.
+
+        Raises:
+            ValueError, TypeError, EncodingError: As for :meth:`progress`.
+            Cancelled, DeadlineExceeded, LeaseLost: As for :meth:`report`.
+        """
+        await self._control.report_async(self._control.progressed(fraction, message))
 
     def raise_if_cancelled(self) -> None:
         """Do nothing, or stop the work; call it at every unit of it.
@@ -175,6 +208,24 @@ class JobControl:
     async def report_async(self, metadata: object) -> None:
         """See :meth:`Job.report_async`."""
         await on_loop(self._reported(metadata))
+
+    def progressed(self, fraction: float, message: str | None) -> OperationMetadata:
+        """The metadata after :meth:`Job.progress`; its times are filled in when it is stored."""
+        number = isinstance(fraction, (int, float)) and not isinstance(fraction, bool)
+        if not number or not 0 <= fraction <= 1:
+            raise ValueError(f"fraction: must be a number from 0 to 1, got {got(fraction)}")
+        if message is not None and not isinstance(message, str):
+            raise TypeError(f"message: must be a text, got {got(message)}")
+        seen = self.metadata
+        if not isinstance(seen, OperationMetadata):  # it is refused, or replaces an older kind
+            seen = OperationMetadata()
+        return OperationMetadata(
+            target=seen.target,
+            verb=seen.verb,
+            api_version=seen.api_version,
+            status_message=seen.status_message if message is None else message,
+            progress_percent=int(100 * fraction + 1e-9),  # 100 * 0.29 is a little less than 29
+        )
 
     def _reported(self, metadata: object) -> Flow[None]:
         self.raise_if_cancelled()

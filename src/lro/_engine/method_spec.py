@@ -26,7 +26,7 @@ from lro._filters.indexes import Indexes
 from lro._messages.registry import Amending, Codec, TypeRegistry
 from lro._messages.schema import TIMESTAMP, Kind, Shape, no_message
 from lro._messages.times import datetime_text
-from lro._messages.wellknown import Empty
+from lro._messages.wellknown import Empty, OperationMetadata
 from lro._model.http_rules import path_template
 from lro._model.method_names import MethodName, Said, Signature
 from lro._model.operation import OperationInfo, Record, State
@@ -221,6 +221,8 @@ class MethodSpec:
     keep_for: timedelta
     indexes: Indexes
     limits: Limits = DEFAULT_LIMITS
+    default_metadata: OperationMetadata | None = None
+    """The first metadata of a method without a metadata class."""
 
     @classmethod
     def build(
@@ -246,7 +248,11 @@ class MethodSpec:
         name = MethodName.parse(full_name)
         said = Signature.of(function) if function else Signature()
         request = _needed(full_name, "request", request, said.request)
+        if response is None and said.response.annotation is type(None):
+            response = Empty
         response = _needed(full_name, "response", response, said.response)
+        if metadata is None and said.metadata.annotation is None:
+            metadata = OperationMetadata
         metadata = _needed(full_name, "metadata", metadata, said.metadata)
         names = [
             _registered(name, request, said.request, types),
@@ -272,6 +278,7 @@ class MethodSpec:
             keep_for=keep_for if options.keep_for is None else options.keep_for,
             indexes=indexes,
             limits=limits,
+            default_metadata=_default_metadata(name) if metadata is OperationMetadata else None,
         )
 
     @property
@@ -306,6 +313,12 @@ class MethodSpec:
             packed = self._pack(returned, self.response, self.info.response_type)
         self.limits.check_result(packed)
         return packed
+
+    def first_metadata(self, target: str) -> OperationMetadata | None:
+        """What callers see before the first report of a method without a metadata class."""
+        if self.default_metadata is None or not target:
+            return self.default_metadata
+        return attrs.evolve(self.default_metadata, target=target)
 
     def unpack_metadata(self, packed: Any | None) -> typing.Any:
         """The metadata as a message; None where there is none, or one of an older kind."""
@@ -348,19 +361,23 @@ class MethodSpec:
             raise FinalMetadataFailed(self.full_name) from exc
 
 
+def _default_metadata(method: MethodName) -> OperationMetadata:
+    return OperationMetadata(verb=method.verb, api_version=method.version)
+
+
 def _needed(method: str, role: str, given: type | None, said: Said) -> type:
     if given is not None:
         check_class(role, given, "a message class")
         return given
     annotation = said.annotation
     if annotation is type(None):
-        more = ": the function may still return None" if role == "response" else ""
+        more = ", or leave it out for lro.OperationMetadata" if role == "metadata" else ""
         wanted = f"annotate lro.Empty instead{more}"
         raise DeclarationError(method, f"has None annotated as its {role} class: {wanted}")
     if annotation is None:
         code = "" if role == "request" else f" ({role}-type-missing)"
-        how = {"response": " (lro.Empty for none)", "metadata": ", or take a job: lro.Job[M]"}
-        wanted = f"annotate it, or give {role}={how.get(role, '')}{code}"
+        how = " (None for none)" if role == "response" else ""
+        wanted = f"annotate it{how}, or give {role}={code}"
         raise DeclarationError(method, f"has no {role} class: {wanted}")
     if not isinstance(annotation, type):
         why = f"{said.where} is annotated {annotation}, which {no_message(annotation)}"

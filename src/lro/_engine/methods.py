@@ -150,6 +150,8 @@ class Starter:
             raise InvalidParent("parent", exc.description) from None
         packed = _packed(spec, request)
         key = _request_key(spec, caller, request_id, parent, packed)
+        if metadata is None:
+            metadata = spec.first_metadata(target)
         first = None if metadata is None else _first_metadata(spec, metadata)
         yield from self._access.permit(caller, spec.full_name, parent)
 
@@ -593,6 +595,18 @@ def _answers(found: Sequence[Operation | BaseException]) -> Sequence[Operation |
 class MethodDecorator(Protocol):
     """Turns a function into a :class:`Method` of the classes in its annotations."""
 
+    @overload
+    def __call__(
+        self, function: Callable[[Req, Job[Meta]], Coroutine[typing.Any, typing.Any, None]]
+    ) -> Method[Req, Empty, Meta]: ...
+    @overload
+    def __call__(self, function: Callable[[Req, Job[Meta]], None]) -> Method[Req, Empty, Meta]: ...
+    @overload
+    def __call__(
+        self, function: Callable[[Req], Coroutine[typing.Any, typing.Any, None]]
+    ) -> Method[Req, Empty, typing.Any]: ...
+    @overload
+    def __call__(self, function: Callable[[Req], None]) -> Method[Req, Empty, typing.Any]: ...
     @overload
     def __call__(
         self, function: Callable[[Req, Job[Meta]], Coroutine[typing.Any, typing.Any, Resp]]

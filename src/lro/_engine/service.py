@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, overload
 
 from lro._base.arguments import (
     check,
@@ -40,6 +40,7 @@ from lro._engine.store_port import Store
 from lro._engine.waiting import Waiters, wait_limit
 from lro._messages.registry import TypeRegistry
 from lro._messages.times import Duration
+from lro._messages.wellknown import OperationMetadata
 from lro._model.method_names import MethodName
 from lro._model.operation import (
     BatchGetOperationsResponse,
@@ -227,6 +228,7 @@ class Service:
 
         return decorate
 
+    @overload
     def declare(
         self,
         full_name: str,
@@ -235,7 +237,25 @@ class Service:
         response: type[Resp],
         metadata: type[Meta],
         options: Options | None = None,
-    ) -> Method[Req, Resp, Meta]:
+    ) -> Method[Req, Resp, Meta]: ...
+    @overload
+    def declare(
+        self,
+        full_name: str,
+        *,
+        request: type[Req],
+        response: type[Resp],
+        options: Options | None = None,
+    ) -> Method[Req, Resp, OperationMetadata]: ...
+    def declare(
+        self,
+        full_name: str,
+        *,
+        request: type[Req],
+        response: type[Resp],
+        metadata: type[Any] = OperationMetadata,
+        options: Options | None = None,
+    ) -> Method[Req, Resp, Any]:
         """Declare a method whose work is done outside: it reports through :meth:`reporter`.
 
         Raises:

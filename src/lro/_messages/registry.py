@@ -45,7 +45,7 @@ from lro._messages.json_codec import JsonCodec
 from lro._messages.json_text import MAX_MESSAGE_DEPTH, deeper_than
 from lro._messages.schema import Shape, check_full_name, is_message_class, no_message, shape_of
 from lro._messages.times import Duration, Timestamp
-from lro._messages.wellknown import MESSAGES, dump_any, dump_json, load_any
+from lro._messages.wellknown import MESSAGES, OperationMetadata, dump_any, dump_json, load_any
 
 if TYPE_CHECKING:
     from lro._messages.protobuf.binary import Binary
@@ -207,7 +207,7 @@ class TypeRegistry:
         self._generation = 0
         self._plain: dict[type, tuple[str, ClassCodec]] = {}
         """Type URL and codec of the classes that need no look at how deep a message is."""
-        for cls in (*MESSAGES, *DETAIL_TYPES, *classes):
+        for cls in (*MESSAGES, *DETAIL_TYPES, OperationMetadata, *classes):
             self.register(cls)
 
     def register(self, cls: type, full_name: str | None = None) -> str:

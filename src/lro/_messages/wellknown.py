@@ -17,6 +17,7 @@ from lro._messages.schema import (
     DUMPERS,
     LOADERS,
     Dumper,
+    Int32,
     Kind,
     Loader,
     dump_string,
@@ -341,3 +342,25 @@ NULL_IS_A_VALUE: Final = frozenset({Value, object})
 MESSAGES: Final[tuple[type, ...]] = (
     Any, Empty, Duration, Timestamp, FieldMask, Struct, Value, ListValue, *WRAPPER_KINDS,
 )  # fmt: skip
+
+
+@named("lro.v1.OperationMetadata")
+@attrs.frozen
+class OperationMetadata:
+    """The metadata of methods that declare no class of their own: what most services show.
+
+    The library fills in all but ``status_message`` and ``progress_percent``, which ``job.progress``
+    sets. ``target`` is the resource that the work needs alone, or that the start named, ``verb``
+    the name of the method, ``api_version`` the version in its package.
+    """
+
+    create_time: datetime | None = None
+    end_time: datetime | None = None
+    target: str = ""
+    verb: str = ""
+    status_message: str = ""
+    requested_cancellation: bool = False
+    api_version: str = ""
+    start_time: datetime | None = None
+    expire_time: datetime | None = None
+    progress_percent: Int32 = 0

@@ -60,9 +60,18 @@ class MethodName:
     @property
     def path(self) -> str:
         """The path of the POST that calls it: version, service and method."""
-        version = next((p for p in self.package.split(".") if _VERSION.fullmatch(p)), "v1")
         collection = _HUMP.sub("-", self.service).lower()
-        return f"/{version}/{collection}:{self.name[:1].lower()}{self.name[1:]}"
+        return f"/{self.version or 'v1'}/{collection}:{self.verb}"
+
+    @property
+    def version(self) -> str:
+        """The version in the package, such as ``v1``; empty where it has none."""
+        return next((part for part in self.package.split(".") if _VERSION.fullmatch(part)), "")
+
+    @property
+    def verb(self) -> str:
+        """The method's own name, beginning with a small letter."""
+        return self.name[:1].lower() + self.name[1:]
 
     def qualify(self, type_name: str) -> str:
         """The full name of a type that this method declares.

@@ -1,0 +1,201 @@
+"""What a method leaves out: the library's metadata class, an empty response, no job."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import lro
+from lro.executors.asyncio import AsyncioExecutor
+from lro.executors.inline import InlineExecutor
+from lro.testing import START
+from tests.service_steps import PATIENCE, ended
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+NAME = "acme.images.v1.Images.Resize"
+
+
+def seen(
+    service: lro.Service, operation: lro.Operation, cls: type[Any] = lro.OperationMetadata
+) -> Any:
+    """The metadata of an operation."""
+    assert operation.metadata is not None
+    return service.types.unpack(operation.metadata, cls)
+
+
+@pytest.fixture
+def service(store: Any, make_service: Any) -> Any:
+    """A service that does the work at once, in each kind of store."""
+    return make_service(store, InlineExecutor())
+
+
+def test_an_operation_shows_what_the_library_knows(service: Any) -> None:
+    """The method and its version from its name, the times and the last progress."""
+
+    @service.method(NAME)
+    def resize(request: WorkRequest, job: lro.Job) -> WorkResponse:
+        job.progress(0.25, "a quarter")
+        job.progress(0.5)
+        return WorkResponse()
+
+    operation = resize.start(WorkRequest())
+    assert operation.metadata.type_url == "type.googleapis.com/lro.v1.OperationMetadata"
+    assert seen(service, operation) == lro.OperationMetadata(
+        create_time=START,
+        start_time=START,
+        end_time=START,
+        expire_time=START + timedelta(days=30),
+        verb="resize",
+        api_version="v1",
+        status_message="a quarter",
+        progress_percent=50,
+    )
+
+
+def test_a_function_that_only_takes_a_request(service: Any) -> None:
+    """No job, no class: the response is empty, and the metadata have what the library knows."""
+
+    @service.method("Images.Nap")
+    def nap(request: WorkRequest) -> None: ...
+
+    operation = nap.start(WorkRequest())
+    assert service.types.unpack(operation.response, lro.Empty) == lro.Empty()
+    metadata = seen(service, operation)
+    assert (metadata.verb, metadata.api_version, metadata.end_time) == ("nap", "", START)
+
+
+def test_before_the_first_report(store: Any, make_service: Any) -> None:
+    """The metadata stand there from the start, unless the start brings its own."""
+    service = make_service(store)
+    declared = service.declare(NAME, request=WorkRequest, response=WorkResponse)
+    first = seen(service, declared.start(WorkRequest()))
+    assert (first.create_time, first.start_time, first.verb) == (START, None, "resize")
+    own = lro.OperationMetadata(status_message="in the queue")
+    given = seen(service, declared.start(WorkRequest(), metadata=own))
+    assert (given.status_message, given.verb) == ("in the queue", "")
+
+
+def test_the_target_is_that_of_the_work(service: Any) -> None:
+    """The resource that the work needs alone."""
+
+    @service.method(NAME, exclusive_target=lambda request: f"images/{request.text}")
+    def resize(request: WorkRequest, job: lro.Job) -> None:
+        job.progress(1)
+
+    metadata = seen(service, resize.start(WorkRequest("a")))
+    assert (metadata.target, metadata.progress_percent) == ("images/a", 100)
+
+
+def test_a_cancel_is_shown(store: Any, make_service: Any) -> None:
+    """As in every conventional metadata class."""
+    service = make_service(store)
+    declared = service.declare(NAME, request=WorkRequest, response=WorkResponse)
+    operation = declared.start(WorkRequest())
+    service.cancel(operation.name)
+    assert seen(service, service.get(operation.name)).requested_cancellation
+
+
+def test_a_retry_goes_on_from_what_was_seen(service: Any) -> None:
+    """The next attempt keeps the message of the last until it has one of its own."""
+    attempts = []
+
+    @service.method(NAME, attempts=2, retry_on=(OSError,))
+    def resize(request: WorkRequest, job: lro.Job) -> None:
+        attempts.append(job.metadata.status_message)
+        job.progress(0.1 * len(attempts), "first" if len(attempts) == 1 else None)
+        if len(attempts) == 1:
+            raise OSError
+
+    operation = ended(service, resize.start(WorkRequest()).name)
+    metadata = seen(service, operation)
+    assert attempts == ["", "first"]
+    assert (metadata.progress_percent, metadata.status_message) == (20, "first")
+
+
+def test_an_async_function_reports_without_holding_up_its_loop(make_service: Any) -> None:
+    """``progress`` is refused there, and names ``progress_async``."""
+    service = make_service(None, AsyncioExecutor(1))
+    refused: list[str] = []
+
+    @service.method(NAME)
+    async def resize(request: WorkRequest, job: lro.Job) -> None:
+        try:
+            job.progress(0.5)
+        except RuntimeError as exc:
+            refused.append(str(exc))
+        await job.progress_async(0.29, "nearly a third")
+
+    operation = service.wait(resize.start(WorkRequest()).name, PATIENCE)
+    metadata = seen(service, operation)
+    assert (metadata.progress_percent, metadata.status_message) == (29, "nearly a third")
+    assert re.search(r"job\.progress would hold up .* job\.progress_async", refused[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "sentence"),
+    [
+        ((1.5,), ValueError, "fraction: must be a number from 0 to 1, got 1.5"),
+        ((-0.1,), ValueError, "fraction: must be a number from 0 to 1, got -0.1"),
+        ((float("nan"),), ValueError, "fraction: must be a number from 0 to 1, got nan"),
+        ((True,), ValueError, "fraction: must be a number from 0 to 1, got True"),
+        (("1",), ValueError, "fraction: must be a number from 0 to 1, got '1'"),
+        ((0.5, 7), TypeError, "message: must be a text, got 7"),
+    ],
+)
+def test_progress_that_is_none_is_refused(
+    service: Any, arguments: Any, error: type[Exception], sentence: str
+) -> None:
+    """Where it is reported, with what was given."""
+    found: list[str] = []
+
+    @service.method(NAME)
+    def resize(request: WorkRequest, job: lro.Job) -> None:
+        with pytest.raises(error) as caught:
+            job.progress(*arguments)
+        found.append(str(caught.value))
+
+    resize.start(WorkRequest())
+    assert found == [sentence]
+
+
+def test_a_method_with_a_class_of_its_own_reports_in_it(service: Any) -> None:
+    """``progress`` would throw away what the class has more."""
+    found: list[str] = []
+
+    @service.method(NAME)
+    def resize(request: WorkRequest, job: lro.Job[WorkMetadata]) -> None:
+        job.report(WorkMetadata(3))
+        with pytest.raises(lro.errors.EncodingError) as caught:
+            job.progress(0.5)  # type: ignore[misc]
+        found.append(str(caught.value))
+
+    assert seen(service, resize.start(WorkRequest()), WorkMetadata).percent == 3
+    assert "must be a WorkMetadata, got OperationMetadata(" in found[0]
+
+
+def test_filters_and_indexes_reach_into_the_default(service: Any) -> None:
+    """As into any class that a method declares."""
+
+    @service.method(NAME, indexed_paths=["verb"])
+    def resize(request: WorkRequest) -> None: ...
+
+    @service.method("acme.images.v1.Images.Crop")
+    def crop(request: WorkRequest) -> None: ...
+
+    resize.start(WorkRequest())
+    wanted = crop.start(WorkRequest())
+    for text in ("metadata.verb = crop", "metadata.api_version = v1 AND metadata.verb != resize"):
+        page = service.list(lro.ListOperationsRequest(filter=text))
+        assert [one.name for one in page.operations] == [wanted.name]
+
+
+def test_a_queue_of_starts_in_one_event_loop(make_service: Any, store: Any) -> None:
+    """A start on a loop has the same first metadata."""
+    service = make_service(store)
+    declared = service.declare(NAME, request=WorkRequest, response=WorkResponse)
+    operation = asyncio.run(declared.start_async(WorkRequest()))
+    assert seen(service, operation).verb == "resize"
