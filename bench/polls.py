@@ -131,6 +131,13 @@ def async_pairs(loop: asyncio.Runner, url: str, name: str, times: int) -> Pairs:
         yield "client.get by httpx2 / httpx2.AsyncClient", asked, own
         yield "httpx2.AsyncClient / httpx.AsyncClient", own, floor
         loop.run(second.aclose())
+    with contextlib.suppress(lro.errors.MissingExtra):
+        from lro_client.transports.aiohttp import AiohttpTransport
+
+        quick = lro_client.AsyncClient(transport=AiohttpTransport(base_url=url))
+        asked = awaited(loop, lambda: quick.get(name), times)
+        yield "client.get by aiohttp / httpx.AsyncClient", asked, floor
+        loop.run(quick.close())
     with contextlib.suppress(ImportError):
         from bench.clients.on_google import async_client
 

@@ -340,7 +340,7 @@ def test_a_class_without_a_name_gets_the_methods_package(make_service):
     assert service.methods.infos["acme.v1.Works.Do"].metadata_type == "other.v1.Progress"
 
 
-@pytest.mark.parametrize("role", ["request", "response", "metadata"])
+@pytest.mark.parametrize("role", ["request", "response"])
 def test_a_method_names_its_classes(make_service, role):
     """What the annotations do not say has to be given."""
     classes = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}

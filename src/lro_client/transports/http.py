@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
 import importlib
@@ -22,6 +21,7 @@ from lro_client._flow.drivers import CALL_THREADS, AnswerQueue, Late
 from lro_client._flow.steps import Call, Reply
 from lro_client._tokens import public_address
 from lro_client.transports._http_coding import HttpCall, HttpCoder, Routes
+from lro_client.transports._own_clients import OwnAsyncClient, OwnClient
 
 __all__ = ["MAX_REPLY", "AsyncHttpTransport", "HttpTransport", "Routes"]
 
@@ -33,13 +33,6 @@ _READ_RATE: Final = 8e6
 
 _REFUSAL_BYTES: Final = 64 * 1024
 _REFUSAL_SECONDS: Final = 5.0
-
-
-MAX_KNOWN_REQUESTS: Final = 64
-"""Requests whose parts are kept, the ones that were used last."""
-
-_MAX_KNOWN_BODY_BYTES: Final = 1024
-"""Larger bodies hold many names, and no two of them are the same."""
 
 _MAX_HOPS: Final = 5
 
@@ -84,9 +77,8 @@ class HttpTransport:
         check_base_url(base_url, client)
         check_optional("routes", routes, Routes)
         check_optional("types", types, TypeRegistry)
-        self._made = {} if client is not None else {os.getpid(): httpx.Client()}
+        self._made = {} if client is not None else {os.getpid(): OwnClient()}
         self._given = client
-        self._requests = RequestCache()
         self._coder = HttpCoder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
         self._own = own or client is None
         self._closed = False
@@ -117,7 +109,7 @@ class HttpTransport:
         budget ends it too.
         """
         asked = _arguments(self._coder.encode(call), call)
-        with self._failures(call, asked), self._client.stream(**asked) as response:
+        with self._failures(call, asked), self._answer(asked) as response:
             if not self._coder.streams(response):
                 raise self._coder.no_stream(call, response, _refusal(response))
             events = self._coder.events(call)
@@ -136,11 +128,13 @@ class HttpTransport:
 
     @property
     def _client(self) -> httpx.Client:
-        if self._given is not None:
-            return self._given
+        return self._given or self._own_client.client
+
+    @property
+    def _own_client(self) -> OwnClient:
         process = os.getpid()
         # That of a parent is kept: to clean it away would close connections that are not ours.
-        return self._made.get(process) or self._made.setdefault(process, httpx.Client())
+        return self._made.get(process) or self._made.setdefault(process, OwnClient())
 
     def _failures(self, call: Call, asked: dict[str, Any]) -> AbstractContextManager[None]:
         return _failures(self._coder, self._client, call, asked)
@@ -148,8 +142,7 @@ class HttpTransport:
     def _answer(self, asked: dict[str, Any]) -> AbstractContextManager[httpx.Response]:
         if self._given is not None:
             return self._given.stream(**asked)
-        client = self._client
-        return contextlib.closing(client.send(self._requests.request(client, asked), stream=True))
+        return contextlib.closing(self._own_client.send(asked))
 
     def _exchange(self, call: Call, asked: dict[str, Any], until: float) -> Reply:
         hop = 0
@@ -186,14 +179,20 @@ class AsyncHttpTransport:
         check_base_url(base_url, client)
         check_optional("routes", routes, Routes)
         check_optional("types", types, TypeRegistry)
-        self._client = client or httpx.AsyncClient()
-        self._requests = None if client is not None else RequestCache()
+        self._made: OwnAsyncClient | None = None
+        if client is None:
+            self._made = self._make_own()
+            client = self._made.client
+        self._client = client
         self._coder = HttpCoder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
-        self._own = own or client is None
+        self._own = own or self._made is not None
         self.address = base_url or str(getattr(client, "base_url", ""))
         # The HTTP library loads this with its first call, whose deadline may be over before that.
         with contextlib.suppress(ImportError):
             importlib.import_module("anyio._backends._asyncio")
+
+    def _make_own(self) -> OwnAsyncClient:
+        return OwnAsyncClient()
 
     async def send(self, call: Call) -> Reply:
         """The server's reply.
@@ -217,19 +216,18 @@ class AsyncHttpTransport:
 
     @contextlib.asynccontextmanager
     async def _answer(self, asked: dict[str, Any]) -> AsyncIterator[httpx.Response]:
-        if self._requests is None:
+        if self._made is None:
             async with self._client.stream(**asked) as response:
                 yield response
             return
-        request = self._requests.request(self._client, asked)
-        async with contextlib.aclosing(await self._client.send(request, stream=True)) as response:
+        async with contextlib.aclosing(await self._made.send(asked)) as response:
             yield response
 
     async def stream(self, call: Call, sink: Callable[[Operation | str | None], object]) -> None:
         """As :meth:`HttpTransport.stream`."""
         asked = _arguments(self._coder.encode(call), call)
         with _failures(self._coder, self._client, call, asked):
-            async with self._client.stream(**asked) as response:
+            async with self._answer(asked) as response:
                 if not self._coder.streams(response):
                     raise self._coder.no_stream(call, response, await _arefusal(response))
                 events = self._coder.events(call)
@@ -431,38 +429,3 @@ def _redirected(
 
 def _origin(url: Any) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
-
-
-class RequestCache:
-    """Parts of the requests of a client that was made here, whose headers do not change.
-
-    Building a request takes a third of a poll.
-    """
-
-    def __init__(self) -> None:
-        self._known: collections.OrderedDict[tuple[str, str, bytes], httpx.Request]
-        self._known = collections.OrderedDict()
-
-    def request(
-        self, client: httpx.Client | httpx.AsyncClient, asked: Mapping[str, Any]
-    ) -> httpx.Request:
-        """The request of these arguments of ``client.build_request``."""
-        unusual = asked.keys() - {"method", "url", "timeout", "content", "headers"}
-        # Cookies come from the server with replies, and headers of their own from tracing.
-        if unusual or client.cookies or asked.get("headers", {}).keys() - {"content-type"}:
-            return client.build_request(**asked)
-        key = asked["method"], asked["url"], asked.get("content", b"")
-        if len(key[2]) > _MAX_KNOWN_BODY_BYTES:
-            return client.build_request(**asked)
-        known = self._known.pop(key, None) or client.build_request(**asked)
-        self._known[key] = known
-        while len(self._known) > MAX_KNOWN_REQUESTS:
-            self._known.popitem(last=False)
-        # Another thread may send the same one with another timeout.
-        return httpx.Request(
-            known.method,
-            known.url,
-            headers=known.headers,
-            stream=known.stream,
-            extensions={"timeout": httpx.Timeout(asked["timeout"]).as_dict()},
-        )

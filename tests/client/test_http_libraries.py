@@ -1,10 +1,12 @@
-"""The clients of httpx2, which has httpx's interface, in place of httpx's."""
+"""Calls by httpx2, which has httpx's interface, and by aiohttp under httpx's, in place of httpx."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +17,7 @@ import lro
 import lro.asgi
 from lro_client import NO_RETRY, CallError, Polling, PollTimeout
 from tests.client import sockets
-from tests.client.faces import Face
+from tests.client.faces import FACES, Face
 from tests.client.messages import TYPES, ResizeMetadata, ResizeRequest, ResizeResponse
 from tests.client.real_service import PATH, Harness, application, serving
 
@@ -24,26 +26,38 @@ httpx2 = pytest.importorskip("httpx2", reason="httpx2 is not installed")
 
 @attrs.frozen
 class Making:
-    """Makes clients of one face upon a client of httpx2."""
+    """Makes clients of one face upon another library than httpx."""
 
+    library: str
     face: Face
     closing: contextlib.ExitStack
 
     def http(self, **options: Any) -> Any:
         if self.face.name == "sync":
             return self.closing.enter_context(httpx2.Client(verify=False, **options))
-        made = httpx2.AsyncClient(verify=False, **options)
+        if self.library == "aiohttp":
+            made = pytest.importorskip("httpx_aiohttp").HttpxAiohttpClient(verify=False, **options)
+        else:
+            made = httpx2.AsyncClient(verify=False, **options)
         self.closing.callback(self.face.run, made.aclose)
         return made
 
     def client(self, url: str, auth: Any = None, **options: Any) -> Any:
+        if self.library == "aiohttp" and auth is None:
+            from lro_client.transports.aiohttp import AiohttpTransport
+
+            return self.face.client("", transport=AiohttpTransport(base_url=url), **options)
         return self.face.client(url, http=self.http(auth=auth), **options)
 
 
-@pytest.fixture
-def making(face: Face) -> Iterator[Making]:
+@pytest.fixture(params=["httpx2-sync", "httpx2-async", "aiohttp-async"])
+def making(request: pytest.FixtureRequest) -> Iterator[Making]:
+    library, name = request.param.split("-")
+    pytest.importorskip(library, reason=f"{library} is not installed")
     with contextlib.ExitStack() as closing:
-        yield Making(face, closing)
+        face = FACES[name]()
+        closing.callback(face.close)
+        yield Making(library, face, closing)
 
 
 @pytest.fixture
@@ -183,7 +197,7 @@ class Credentials:
 
 
 def test_google_auth(making: Making, harness: Harness) -> None:
-    """A client of httpx2 takes it, and after a 401 the body is sent once more."""
+    """Each of them takes it, and after a 401 the body is sent once more."""
     google = pytest.importorskip("lro_client.google", reason="google-auth is not installed")
     guard = Guard(application(lro.asgi, harness), {b"Bearer t2"})
     harness.say(ResizeResponse(7))
@@ -219,3 +233,15 @@ def test_many_on_one_loop(harness: Harness, url: str) -> None:
             return await waiting
 
     assert {one.size_bytes for one in asyncio.run(main())} == {0, 1, 2, 3}
+
+
+def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the command that installs it."""
+    monkeypatch.setitem(sys.modules, "httpx_aiohttp", None)
+    source = importlib.util.find_spec("lro_client.transports.aiohttp")
+    assert source is not None
+    assert source.loader is not None
+    with pytest.raises(lro.errors.MissingExtra) as caught:
+        source.loader.exec_module(importlib.util.module_from_spec(source))
+    wanted = "the aiohttp transport needs the extra 'aiohttp': pip install 'lro[aiohttp]'"
+    assert str(caught.value) == wanted
