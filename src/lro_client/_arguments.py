@@ -135,7 +135,9 @@ def check_class(name: str, cls: object, types: TypeRegistry) -> None:
     """
     fine, hint = cls is None, ""
     if isinstance(cls, type):
-        fine = types.knows(cls) or _may_be_message(cls)
+        if types.knows(cls):
+            return
+        fine = _may_be_message(cls)
         if is_proto_plus(cls):
             fine, hint = False, f"; give that of protobuf: {cls.__name__}.pb()"
         elif hasattr(cls, "model_validate"):

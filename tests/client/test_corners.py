@@ -50,7 +50,7 @@ def test_news_in_another_order(face: Face) -> None:
     state = face.inside(client_of(face, ScriptedServer()))._state
     handle = face.inside(client_of(face, ScriptedServer()).operation(NAME, **TYPES))
 
-    def hear() -> list[Any]:
+    def hear() -> Any:
         with GroupWatch(state, [handle], None, wants_progress=True) as gathering:
             for operation in (DONE, RUNNING, DONE):
                 gathering._listen(Seen(NAME, operation))
@@ -58,10 +58,9 @@ def test_news_in_another_order(face: Face) -> None:
             next(steps)
             with pytest.raises(StopIteration) as end:
                 steps.send(NAME)
-        found: list[Any] = end.value.value
-        return found
+        return end.value.value
 
-    assert face.run(hear) == [handle]
+    assert face.run(hear) == (handle,)
     assert handle.done
 
 
@@ -118,7 +117,7 @@ def test_an_operation_given_up_twice_is_reported_once(face: Face) -> None:
     state = face.inside(client_of(face, ScriptedServer()))._state
     with state.registry.lock:
         entry = WatchedOperation(name=NAME, since=0.0)
-        entry.listeners[print] = Want()
+        entry.listeners = {print: Want()}
         assert state.registry.give_up(entry, ZeroDivisionError()) == []
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -50,20 +49,18 @@ class GroupWatch(Generic[H]):
         self._events: dict[str, WatchEvent] = {}
         """The last event of each name; the name is in the channel while its event is here."""
         self._ready = [handle for handle in handles if handle._is_over]
-        self._pending: dict[str, list[H]] = {}
+        self._pending: dict[str, tuple[H, ...]] = {}
         for handle in handles:
             if not handle._is_over:
-                self._pending.setdefault(handle.name, []).append(handle)
+                self._pending[handle.name] = (*self._pending.get(handle.name, ()), handle)
         self._entries: dict[str, WatchedOperation] = {}
 
     def __enter__(self) -> GroupWatch[H]:
-        wants = {}
-        for name, handles in self._pending.items():
-            fits = functools.partial(_fits, tuple(handles))
-            want = Want(self._wants_progress, self.deadline, fits)
-            # For those who want progress, the first state is an event too.
-            wants[name] = want, None if self._wants_progress else handles[0].operation
-        self._entries = self._state.registry.subscribe_all(self._listen, wants)
+        want = Want(self._wants_progress, self.deadline, self._fits)
+        known: Mapping[str, Operation | None] = dict.fromkeys(self._pending)
+        if not self._wants_progress:  # for those who do, the first state is an event too
+            known = {name: handles[0].operation for name, handles in self._pending.items()}
+        self._entries = self._state.registry.subscribe_all(self._listen, want, known)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -77,7 +74,7 @@ class GroupWatch(Generic[H]):
         """The handles that are not known to be over."""
         return tuple(handle for handles in self._pending.values() for handle in handles)
 
-    def next(self) -> Flow[list[H]]:
+    def next(self) -> Flow[Sequence[H]]:
         """The next handles that have changed; none if all are over, or the time is."""
         if self._ready:
             ready, self._ready = self._ready, []
@@ -107,6 +104,10 @@ class GroupWatch(Generic[H]):
                 handle._take_state(news.operation)
         return handles
 
+    def _fits(self, operation: Operation) -> bool:
+        handles = self._pending.get(operation.name, ())
+        return all(handle._fits(operation) for handle in handles)
+
     def _listen(self, news: WatchEvent) -> None:
         # A slow reader gets the last state of each; pollers may report in another order.
         with self._lock:
@@ -128,10 +129,6 @@ class GroupWatch(Generic[H]):
             first.operation,
             first.failures.last,
         )
-
-
-def _fits(handles: Iterable[HandleBase[Any, Any]], operation: Operation) -> bool:
-    return all(handle._fits(operation) for handle in handles)
 
 
 def members(handles: Iterable[H]) -> tuple[H, ...]:

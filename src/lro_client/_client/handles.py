@@ -282,7 +282,9 @@ def register(
     check_class("response", response, types)
     check_class("metadata", metadata, types)
     for cls in (message, response, metadata):
-        if cls not in (None, Any, dict) and _is_named(cls):
+        if cls in (None, Any, dict) or types.knows(cls):
+            continue
+        if _is_named(cls):
             types.register(cls)
 
 

@@ -62,7 +62,8 @@ class WatchedOperation(PollState):
 
     due: float = math.inf
     """When to look at it next; infinite while a stream reports it."""
-    listeners: dict[Listener, Want] = attrs.field(factory=dict)
+    listeners: Mapping[Listener, Want] = attrs.field(factory=dict)
+    """Replaced, never changed: thousands of operations that are watched alike share it."""
     wants_progress: bool = False
     """Whether a listener wants each change."""
     has_deadline: bool = False
@@ -144,16 +145,18 @@ class WatchRegistry:
         self, name: str, listener: Listener, want: Want, known: Operation | None = None
     ) -> WatchedOperation:
         """Notify ``listener`` of the end, or, if it wants progress, of each change."""
-        return self.subscribe_all(listener, {name: (want, known)})[name]
+        return self.subscribe_all(listener, want, {name: known})[name]
 
     def subscribe_all(
-        self, listener: Listener, wants: Mapping[str, tuple[Want, Operation | None]]
+        self, listener: Listener, want: Want, known: Mapping[str, Operation | None]
     ) -> dict[str, WatchedOperation]:
         """The same for many names; no poller takes one before all of them are there."""
         news: list[WatchEvent] = []
         with self.lock:
+            now, alone = self.clock(), {listener: want}
             found = {
-                name: self._joined(name, listener, *each, news) for name, each in wants.items()
+                name: self._joined(name, alone, want, seen, now, news)
+                for name, seen in known.items()
             }
             if found and self.closed is None:
                 self.ensure_poller()
@@ -164,12 +167,13 @@ class WatchRegistry:
     def _joined(
         self,
         name: str,
-        listener: Listener,
+        listeners: Mapping[Listener, Want],
         want: Want,
         known: Operation | None,
+        now: float,
         news: list[WatchEvent],
     ) -> WatchedOperation:
-        now, entry = self.clock(), self.entries.get(name)
+        entry = self.entries.get(name)
         if self.closed is not None:
             news.append(Unreachable(name, self.closed))
             return WatchedOperation(name=name, since=now, operation=known)
@@ -184,7 +188,7 @@ class WatchRegistry:
             )  # a Wait may be held for it, which cannot be ended early
             if entry.polls and entry.operation is not None:
                 news.append(Seen(name, entry.operation))
-        entry.listeners[listener] = want
+        entry.listeners = {**entry.listeners, **listeners} if entry.listeners else listeners
         entry.update_wants()
         self.push(entry, entry.due)
         return entry
@@ -194,7 +198,9 @@ class WatchRegistry:
         with self.lock:
             entry = self.entries.get(name)
             if entry is not None:
-                entry.listeners.pop(listener, None)
+                entry.listeners = {
+                    one: want for one, want in entry.listeners.items() if one != listener
+                }
                 entry.update_wants()
                 if not entry.listeners:
                     self._drop(entry)
