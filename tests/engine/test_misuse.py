@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import pytest
 
+from lro import testing
 from lro._base.errors import InvalidArgument
 from lro._base.status import Code
 from lro._engine.job import Job, JobControl
@@ -19,7 +20,6 @@ from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from lro.testing import job_for
 from lro.testing._samples import REQUEST, held
 from tests.service_steps import PATIENCE, answer, ended, reason, recovered, unpacked
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -304,10 +304,10 @@ def test_close_without_work_logs_nothing(make_service, store, caplog):
     assert caplog.records == []
 
 
-def test_job_for_tests_reports_to_a_function():
+def test_a_job_for_tests_reports_to_a_function():
     """It begins with the metadata given, and shows the last report."""
     reports = []
-    job = job_for(reports.append, metadata=WorkMetadata(1))
+    job = testing.job(reports.append, metadata=WorkMetadata(1))
     assert (job.name, job.attempt, job.metadata) == ("operations/test", 1, WorkMetadata(1))
     job.report(WorkMetadata(2))
     assert (job.metadata, reports) == (WorkMetadata(2), [WorkMetadata(2)])

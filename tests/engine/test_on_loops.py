@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import lro
+from lro import testing
 from lro._base.errors import (
     InvalidArgument,
     PermissionDenied,
@@ -33,7 +34,6 @@ from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from lro.testing import job_for
 from tests.service_steps import PATIENCE, answer, ended, reason, recovered
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -790,7 +790,7 @@ def test_a_function_that_raises_generator_exit_has_failed(make_service: Any, sto
 
 def test_a_pause_is_a_number() -> None:
     """One that no clock reaches is refused."""
-    job = job_for(print)
+    job = testing.job(print)
     with pytest.raises(ValueError, match="seconds: must be a number, got nan"):
         job.sleep(float("nan"))
     with pytest.raises(ValueError, match="seconds: must be a number, got nan"):
@@ -1001,9 +1001,9 @@ def test_stop_iteration_of_a_function_does_not_hang(make_service: Any, store: An
 
 
 def test_a_job_of_its_own_awaits_its_reports() -> None:
-    """``job_for`` makes one for tests of a function by itself."""
+    """``testing.job`` makes one for tests of a function by itself."""
     reports: list[object] = []
-    job = job_for(reports.append)
+    job = testing.job(reports.append)
 
     async def main() -> None:
         await job.report_async(WorkMetadata(1))

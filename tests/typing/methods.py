@@ -102,6 +102,13 @@ def starting(method: lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]) 
     assert_type(method.full_name, str)
 
 
+async def calling(method: lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]) -> None:
+    """A method that is called returns what its function does."""
+    assert_type(method(ResizeRequest()), ResizeResponse)
+    assert_type(await method.call_async(ResizeRequest()), ResizeResponse)
+    method(ResizeResponse())  # type: ignore[arg-type]
+
+
 def jobs(job: lro.Job[ResizeMetadata]) -> None:
     """A job takes reports of its metadata class."""
     job.report(ResizeMetadata(percent=5))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 import threading
+import time
 import typing
 from collections.abc import Callable
 from typing import Final, Generic, TypeAlias
@@ -13,7 +15,7 @@ import attrs
 
 from lro._base.errors import Cancelled, DeadlineExceeded, got
 from lro._base.status import Any, Code, Status
-from lro._engine.flow import Flow, on_loop, run
+from lro._engine.flow import Flow, MayBlock, on_loop, run
 from lro._messages.wellknown import OperationMetadata
 from lro._model.operation import State
 
@@ -145,6 +147,25 @@ class Job(Generic[M]):
         self._control.raise_if_cancelled()
         await asyncio.sleep(seconds)
         self._control.raise_if_cancelled()
+
+
+def job_alone(
+    publish: Callable[[typing.Any], object] | None = None, metadata: object | None = None
+) -> Job[typing.Any]:
+    """The job of a function that is called by itself: see :func:`lro.testing.job`."""
+
+    def published(reported: object) -> Flow[None]:
+        if publish is not None:
+            yield MayBlock(functools.partial(publish, reported))
+
+    control = JobControl(
+        name="operations/test",
+        attempt=1,
+        publish=published,
+        recall=lambda: metadata,
+        clock=time.monotonic,
+    )
+    return control.job
 
 
 class JobControl:

@@ -35,7 +35,7 @@ from lro._engine.access import Access, application_call, ask_validity
 from lro._engine.attempt import Attempt
 from lro._engine.executor_port import Slot
 from lro._engine.flow import Flow, InsertWrite, MayBlock, flow_of, on_loop, run_all, verb
-from lro._engine.job import Job
+from lro._engine.job import Job, job_alone
 from lro._engine.limits import Limits
 from lro._engine.maintenance import Background
 from lro._engine.method_spec import MethodSpec, Options
@@ -458,6 +458,38 @@ class Method(Generic[Req, Resp, Meta]):
     def full_name(self) -> str:
         """``package.Service.Method``."""
         return self.spec.full_name
+
+    def __call__(self, request: Req, job: Job[Meta] | None = None) -> Resp:
+        """What the function returns, for a test: nothing is stored, started or validated.
+
+        ``job`` takes its reports, as one of :func:`lro.testing.job` does; by default they are lost.
+
+        Raises:
+            TypeError: The method has no function, or an async one: await :meth:`call_async`.
+        """
+        if self.spec.is_async:
+            raise TypeError(f"{self.full_name} is async: use `await method.call_async(...)`")
+        return typing.cast(Resp, self._returned(self._called(request, job)))
+
+    async def call_async(self, request: Req, job: Job[Meta] | None = None) -> Resp:
+        """What the function returns, for a test, be it async or not: see :meth:`__call__`.
+
+        Raises:
+            TypeError: The method has no function.
+        """
+        found = self._called(request, job)
+        return typing.cast(Resp, self._returned(await found if self.spec.is_async else found))
+
+    def _called(self, request: Req, job: Job[Meta] | None) -> typing.Any:
+        spec = self.spec
+        if spec.function is None:
+            raise TypeError(f"{self.full_name} has no function: its work is done outside")
+        if not spec.takes_job:
+            return spec.function(request)
+        return spec.function(request, job or job_alone(metadata=spec.first_metadata("")))
+
+    def _returned(self, found: object) -> object:
+        return Empty() if found is None and self.spec.response is Empty else found
 
     @verb
     def start(

@@ -2,7 +2,7 @@
 
 Nothing here needs a test framework. :func:`check_store` and :func:`check_executor` run every check
 and fail with an AssertionError that names the promise which was not kept; with pytest, parametrise
-over ``STORE_CHECKS`` and ``EXECUTOR_CHECKS`` to see each check as a test. :func:`job_for` makes a
+over ``STORE_CHECKS`` and ``EXECUTOR_CHECKS`` to see each check as a test. :func:`job` makes a
 job for tests that call the function of a method by itself.
 """
 
@@ -19,7 +19,7 @@ from lro.testing._executors import (
     run_executor_check,
     run_remote_check,
 )
-from lro.testing._samples import START, ManualClock, StoreCheck, job_for
+from lro.testing._samples import START, ManualClock, StoreCheck, job
 from lro.testing._stores import STORE_CHECKS, MakeStore, check_store, run_store_check
 
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
     "check_executor",
     "check_remote_executor",
     "check_store",
-    "job_for",
+    "job",
     "run_executor_check",
     "run_remote_check",
     "run_store_check",

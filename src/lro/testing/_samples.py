@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import threading
-import time
 import typing
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -14,8 +12,7 @@ from typing import Final, TypeAlias, TypeVar
 from lro._base.arguments import check
 from lro._base.errors import OperationNotFound
 from lro._base.status import Any, Status
-from lro._engine.flow import Flow, MayBlock
-from lro._engine.job import Job, JobControl
+from lro._engine.job import Job, job_alone
 from lro._engine.store_port import Done, Inserted, RequestKey, Store
 from lro._model.operation import Change, Record, end
 
@@ -103,26 +100,15 @@ def made_later(hand_in: Callable[[Done[typing.Any]], None]) -> typing.Any:
     return answer
 
 
-def job_for(
-    publish: Callable[[typing.Any], None], *, metadata: object | None = None
+def job(
+    publish: Callable[[typing.Any], object] | None = None, *, metadata: object | None = None
 ) -> Job[typing.Any]:
-    """Return the job of a first attempt without a time limit.
+    """Return the job of a first attempt without a time limit, for a test of a function alone.
 
-    ``publish`` is called with each report, and what it raises is raised by ``job.report``.
-    ``metadata`` is what callers see before the first report.
+    ``publish`` is called with each report, and what it raises is raised by ``job.report``: a list's
+    ``append`` collects them. ``metadata`` is what callers see before the first report.
     """
-    control = JobControl(
-        name="operations/test",
-        attempt=1,
-        publish=lambda reported: _published(publish, reported),
-        recall=lambda: metadata,
-        clock=time.monotonic,
-    )
-    return control.job
-
-
-def _published(publish: Callable[[typing.Any], None], reported: object) -> Flow[None]:
-    yield MayBlock(functools.partial(publish, reported))
+    return job_alone(publish, metadata)
 
 
 StoreCheck: TypeAlias = Callable[[Store, ManualClock], None]

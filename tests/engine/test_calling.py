@@ -1,0 +1,91 @@
+"""A method that is called as its function: for tests of the function alone."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any
+
+import pytest
+
+import lro
+from lro import testing
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+NAME = "acme.v1.Works.Work"
+
+
+@pytest.fixture
+def service(make_service: Any) -> Any:
+    """A service that nothing is started on."""
+    service = make_service()
+    yield service
+    assert service.list(lro.ListOperationsRequest()).operations == ()
+
+
+def test_what_the_function_returns(service: Any) -> None:
+    """Also without a job: its reports are dropped."""
+
+    @service.method(NAME)
+    def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+        job.report(WorkMetadata(job.attempt))
+        return WorkResponse(request.text)
+
+    reports: list[WorkMetadata] = []
+    assert work(WorkRequest("a")) == WorkResponse("a")
+    assert work(WorkRequest("b"), testing.job(reports.append)) == WorkResponse("b")
+    assert work(WorkRequest("c"), job=testing.job()) == WorkResponse("c")
+    assert reports == [WorkMetadata(1)]
+
+
+def test_a_function_without_a_job(service: Any) -> None:
+    """It is given none, and None is the empty response that a start would give."""
+
+    @service.method(NAME)
+    def work(request: WorkRequest) -> None: ...
+
+    assert work(WorkRequest("a"), testing.job()) == lro.Empty()
+
+
+def test_progress_of_the_default_metadata(service: Any) -> None:
+    """It begins as that of an operation does."""
+
+    @service.method(NAME)
+    def work(request: WorkRequest, job: lro.Job) -> None:
+        assert job.metadata is not None
+        assert job.metadata.verb == "work"
+        job.progress(0.5)
+        assert job.metadata.progress_percent == 50
+
+    work(WorkRequest("a"))
+
+
+def test_an_async_function_is_awaited(service: Any) -> None:
+    """Each way says how the other kind is called."""
+
+    @service.method(NAME)
+    async def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+        await job.report_async(WorkMetadata(1))
+        return WorkResponse(request.text)
+
+    @service.method("acme.v1.Works.Plain")
+    def plain(request: WorkRequest) -> WorkResponse:
+        return WorkResponse(request.text)
+
+    reports: list[WorkMetadata] = []
+    awaited = work.call_async(WorkRequest("a"), testing.job(reports.append))
+    assert inspect.isawaitable(awaited)
+    assert asyncio.run(awaited) == WorkResponse("a")
+    assert asyncio.run(plain.call_async(WorkRequest("b"))) == WorkResponse("b")
+    assert reports == [WorkMetadata(1)]
+    with pytest.raises(TypeError, match=r"Work is async: use `await method.call_async"):
+        work(WorkRequest("a"))
+
+
+def test_a_method_without_a_function_cannot_be_called(service: Any) -> None:
+    """Its work is done by others."""
+    method = service.declare(
+        NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
+    )
+    with pytest.raises(TypeError, match="Work has no function: its work is done outside"):
+        method(WorkRequest("a"))
