@@ -207,6 +207,8 @@ class TypeRegistry:
         self._generation = 0
         self._plain: dict[type, tuple[str, ClassCodec]] = {}
         """Type URL and codec of the classes that need no look at how deep a message is."""
+        self._as_object: set[str] = set()
+        """Type URLs of registered classes whose fields stand beside ``@type`` in an Any."""
         for cls in (*MESSAGES, *DETAIL_TYPES, *classes):
             self.register(cls)
 
@@ -242,6 +244,8 @@ class TypeRegistry:
         self._generation += 1  # last: what is made of the classes without this one is outdated
         if isinstance(codec, ClassCodec) and not codec.open_ended:
             self._plain[cls] = (type_url(name), codec)
+        if cls not in MESSAGES:
+            self._as_object.add(type_url(name))
         return name
 
     def __contains__(self, full_name: object) -> bool:
@@ -324,7 +328,7 @@ class TypeRegistry:
             and packed.type_url == known[0]
             and not isinstance(payload, bytes)
         ):
-            return cast(M, known[1].load(payload, strict=False))
+            return cast(M, known[1].read(payload))
         name = self.name_of(cls)
         if packed.type_name != name:
             found = packed.type_name or "nothing"
@@ -373,6 +377,12 @@ class TypeRegistry:
         Raises:
             InvalidArgument: It is not an Any.
         """
+        if type(value) is dict and not strict:
+            url = value.get("@type")
+            if type(url) is str and url in self._as_object:
+                payload = value.copy()
+                del payload["@type"]
+                return Any(url, payload)
         found = load_any(value, strict=strict)
         return self.checked(found) if strict and not found.empty else found
 

@@ -148,28 +148,29 @@ def operation_from_json(value: Json, types: TypeRegistry, *, strict: bool = Fals
     Raises:
         InvalidArgument: The value is not an operation; ``field`` is the path of what is wrong.
     """
-    fields = _fields(value, _OPERATION_KEYS, strict)
-    if "error" in fields and "response" in fields:
+    get = _checked_object(value, _OPERATION_KEYS, strict).get
+    metadata, error, response = get("metadata"), get("error"), get("response")
+    if error is not None and response is not None:
         raise InvalidArgument("response", "must not be set beside error")
-    metadata: Any | None = None
+    packed: Any | None = None
     result: Any | Status | None = None
     at = "metadata"
     try:
-        if at in fields:
-            metadata = types.from_json(fields[at], strict=strict)
+        if metadata is not None:
+            packed = types.from_json(metadata, strict=strict)
         at = "response"
-        if at in fields:
-            result = types.from_json(fields[at], strict=strict)
+        if response is not None:
+            result = types.from_json(response, strict=strict)
         at = "error"
-        if at in fields:
-            result = status_from_json(fields[at], types, strict=strict)
+        if error is not None:
+            result = status_from_json(error, types, strict=strict)
         at = "name"
-        name = load_string(fields.get(at, ""))
+        name = "" if (given := get(at)) is None else load_string(given)
         at = "done"
-        done = load_bool(fields.get(at, False))
+        done = False if (given := get(at)) is None else load_bool(given)
     except InvalidArgument as exc:
         raise below(at, exc) from None
-    return Operation(name=name, metadata=metadata, done=done, result=result)
+    return Operation(name=name, metadata=packed, done=done, result=result)
 
 
 def page_to_json(page: ListOperationsResponse, types: TypeRegistry) -> dict[str, Json]:
@@ -304,13 +305,18 @@ def _list(key: str, fields: dict[str, Json]) -> list[Json]:
 
 
 def _fields(value: Json, known: tuple[str, ...], strict: bool) -> dict[str, Json]:
+    given = _checked_object(value, known, strict)
+    return {key: item for key, item in given.items() if item is not None}
+
+
+def _checked_object(value: Json, known: tuple[str, ...], strict: bool) -> dict[str, Json]:
     if not isinstance(value, dict):
         raise InvalidArgument("", f"must be an object, got {got(value)}")
     if strict:
         for key in value:
             if key not in known:
                 raise InvalidArgument(key, "is not a field of this message")
-    return {key: item for key, item in value.items() if item is not None}
+    return value
 
 
 def _at(key: str, fields: dict[str, Json], load: Callable[[Json], T]) -> T | None:
