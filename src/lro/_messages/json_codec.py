@@ -35,7 +35,6 @@ from lro._messages.wellknown import NULL_IS_A_VALUE, SPECIAL, dump_any, load_any
 
 Namespace = dict[str, typing.Any]
 
-MISSING: Final = object()
 _WRITTEN: Final[Mapping[object, tuple[str, str]]] = {
     Kind.STRING: ("v.__class__ is str and (v.isascii() or is_text(v))", "v"),
     Kind.BOOL: ("v.__class__ is bool", "v"),
@@ -51,7 +50,10 @@ _READ: Final[Mapping[object, tuple[str, str]]] = {
         "v.__class__ is str and v.isascii() and v.isdigit() and len(v) < 19",
         "int(v)",
     ),
-    datetime: ("v.__class__ is str", "parse_datetime(v)"),
+    datetime: (
+        "v.__class__ is str",
+        "fromisoformat(v) if len(v) == 20 and v[4::3] == '--T::Z' else parse_datetime(v)",
+    ),
 }
 """The same for values read from JSON."""
 
@@ -91,8 +93,8 @@ def compile_loader(
     if defaults is None or any(field.name not in defaults for field in shape.fields):
         return slow
     lines = ["def load(value, _=None):", " if value.__class__ is not dict: return slow(value, _)"]
-    lines += [" n = 0", " get = value.get", " try:"]
-    names: Namespace = {"cls": cls, "slow": slow, "M": MISSING, "DROP": drop}
+    lines += [" n = 0", " try:"]
+    names: Namespace = {"cls": cls, "slow": slow, "DROP": drop}
     places = _places(cls)
     arguments: list[str] = []
     for number, field in enumerate(shape.fields):
@@ -101,9 +103,10 @@ def compile_loader(
         missing = f"a{number} = d{number}" + ("()" if made else "")
         if default is attrs.NOTHING:
             missing = "return slow(value, _)"
-        lines.append(f"  v = get({field.json_name!r}, M)")
-        lines.append(f"  if v is M: {missing}")
-        lines += (f"  {line}" for line in _read(field, number))
+        lines.append(f"  if {field.json_name!r} in value:")
+        lines.append(f"   n += 1; v = value[{field.json_name!r}]")
+        lines += (f"   {line}" for line in _read(field, number))
+        lines.append(f"  else: {missing}")
         names[f"h{number}"] = _late(names, f"h{number}", field, hook)
         in_place = places[number : number + 1] == (alias,) and len(arguments) == number
         arguments.append(f"a{number}" if in_place else f"{alias}=a{number}")
@@ -120,11 +123,9 @@ def _write(field: Field, number: int) -> list[str]:
     test, form = _WRITTEN.get(field.python if field.python is datetime else kind, ("", ""))
     other = "return slow(message)"
     if field.label is Label.REPEATED:  # no iterator: after an error, slow reads it again
-        whole = f"[{form} for v in v if {test}]" if test else f"h{number}(v)"
         return [
             f"if v.__class__ is not tuple and v.__class__ is not list: {other}",
-            f"w = {whole}",
-            f"if len(w) != len(v): {other}",
+            *(_each(test, form, list, other) if test else [f"w = h{number}(v)"]),
             f"if w: shown[{key}] = w",
         ]
     if field.label is Label.MAP or (field.zero == {} and not optional):
@@ -149,19 +150,21 @@ def _read(field: Field, number: int) -> list[str]:
     test, form = _READ.get(field.python if field.python is datetime else field.kind, ("", ""))
     other = "return slow(value, _)"
     if not test or field.label is Label.MAP:
-        lines = [f"elif v is None: {other}", f"else: a{number} = h{number}(v); n += 1"]
-        if field.kind is Kind.ENUM:
-            lines.append(f"if a{number} is DROP: {other}")
-        return lines
+        lines = [f"if v is None: {other}", f"a{number} = h{number}(v)"]
+        return [*lines, f"if a{number} is DROP: {other}"] if field.kind is Kind.ENUM else lines
     if field.label is Label.REPEATED:
-        return [
-            "elif v.__class__ is list:",
-            f" w = [{form} for v in v if {test}]",
-            f" if len(w) != len(v): {other}",
-            f" a{number} = {'w' if field.container is list else 'tuple(w)'}; n += 1",
-            f"else: {other}",
-        ]
-    return [f"elif {test}: a{number} = {form}; n += 1", f"else: {other}"]
+        lines = [f"if v.__class__ is not list: {other}", *_each(test, form, field.container, other)]
+        return [*lines, f"a{number} = w"]
+    return [f"if {test}: a{number} = {form}", f"else: {other}"]
+
+
+def _each(test: str, form: str, container: type, other: str) -> list[str]:
+    """Make ``w`` of the list or tuple ``v``; it is copied first, as other threads may change it."""
+    if form == "v":
+        return [f"w = {container.__name__}(v)", "for v in w:", f" if not ({test}): {other}"]
+    whole = f"[{form} for v in v if {test}]"
+    lines = [f"w = {whole}", f"if len(w) != len(v): {other}"]
+    return lines if container is list else [*lines, "w = tuple(w)"]
 
 
 def _late(
@@ -192,8 +195,9 @@ def _defaults(cls: type) -> dict[str, tuple[str, object, bool]] | None:
 
 def _places(cls: type) -> tuple[str, ...]:
     """The parameters of the class that take an argument by its place, which is faster."""
+    maker: object = cls.__new__
     code = getattr(cls.__init__, "__code__", None)  # type: ignore[misc]  # of this very class
-    if code is None or getattr(cls, "__new__") is not object.__new__:
+    if code is None or maker is not object.__new__:
         return ()
     names: tuple[str, ...] = code.co_varnames[1 : code.co_argcount]
     return names
@@ -201,6 +205,7 @@ def _places(cls: type) -> tuple[str, ...]:
 
 def _made(name: str, lines: list[str], names: Namespace) -> typing.Any:
     names |= {"Refused": InvalidArgument, "is_text": is_text, "datetime": datetime}
+    names |= {"fromisoformat": datetime.fromisoformat}
     names |= {"datetime_text": datetime_text, "parse_datetime": parse_datetime}
     exec("\n".join(lines), names)  # only field names, which are identifiers, are put into the text
     return names[name]

@@ -328,7 +328,8 @@ class TypeRegistry:
             and packed.type_url == known[0]
             and not isinstance(payload, bytes)
         ):
-            return cast(M, known[1].read(payload))
+            message: M = known[1].read(payload)
+            return message
         name = self.name_of(cls)
         if packed.type_name != name:
             found = packed.type_name or "nothing"

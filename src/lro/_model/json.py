@@ -25,7 +25,12 @@ from lro._messages.schema import (
     load_bool,
     load_string,
 )
-from lro._model.operation import BatchGetOperationsResponse, ListOperationsResponse, Operation
+from lro._model.operation import (
+    BatchGetOperationsResponse,
+    ListOperationsResponse,
+    Operation,
+    operation_of,
+)
 
 
 def with_enum_numbers(operation: Operation, types: TypeRegistry) -> Operation:
@@ -170,7 +175,7 @@ def operation_from_json(value: Json, types: TypeRegistry, *, strict: bool = Fals
         done = False if (given := get(at)) is None else load_bool(given)
     except InvalidArgument as exc:
         raise below(at, exc) from None
-    return Operation(name=name, metadata=packed, done=done, result=result)
+    return operation_of(name, packed, done, result)
 
 
 def page_to_json(page: ListOperationsResponse, types: TypeRegistry) -> dict[str, Json]:
