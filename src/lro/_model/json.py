@@ -153,7 +153,9 @@ def operation_from_json(value: Json, types: TypeRegistry, *, strict: bool = Fals
     Raises:
         InvalidArgument: The value is not an operation; ``field`` is the path of what is wrong.
     """
-    get = _checked_object(value, _OPERATION_KEYS, strict).get
+    if strict or type(value) is not dict:
+        value = _checked_object(value, _OPERATION_KEYS, strict)
+    get = value.get
     metadata, error, response = get("metadata"), get("error"), get("response")
     if error is not None and response is not None:
         raise InvalidArgument("response", "must not be set beside error")
@@ -170,9 +172,9 @@ def operation_from_json(value: Json, types: TypeRegistry, *, strict: bool = Fals
         if error is not None:
             result = status_from_json(error, types, strict=strict)
         at = "name"
-        name = "" if (given := get(at)) is None else load_string(given)
+        name = load_string(given) if (given := get(at)) is not None else ""
         at = "done"
-        done = False if (given := get(at)) is None else load_bool(given)
+        done = load_bool(given) if (given := get(at)) is not None else False
     except InvalidArgument as exc:
         raise below(at, exc) from None
     return operation_of(name, packed, done, result)
