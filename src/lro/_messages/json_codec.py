@@ -31,7 +31,7 @@ from lro._messages.schema import (
     shape_of,
 )
 from lro._messages.times import datetime_text, parse_datetime
-from lro._messages.wellknown import NULL_IS_A_VALUE, SPECIAL, dump_any, load_any
+from lro._messages.wellknown import NULL_IS_A_VALUE, SPECIAL, UNCOPIED, dump_any, load_any
 
 Namespace = dict[str, typing.Any]
 
@@ -236,7 +236,8 @@ class JsonCodec:
     ``strict`` is the mode of a server reading requests: unknown fields, enum names and Any types
     are errors. Without it they are dropped (an Any of an unknown type is carried as it came).
     ``check_any`` validates an Any and gives its canonical form, ``show_any`` prints one; the type
-    registry provides both.
+    registry provides both. ``draft`` is for writing what ``plain_copy`` is to copy and check:
+    plain containers are not copied, and what the compiled writer leaves to the general one fails.
     """
 
     def __init__(
@@ -245,8 +246,10 @@ class JsonCodec:
         strict: bool,
         check_any: Callable[[Any], Any],
         show_any: Callable[[Any], Json] = dump_any,
+        draft: bool = False,
     ) -> None:
         self.strict = strict
+        self._draft = draft
         self._check_any = check_any
         self._show_any = show_any
         self._converter = cattrs.BaseConverter(detailed_validation=False)
@@ -285,7 +288,8 @@ class JsonCodec:
         converter.register_unstructure_hook_factory(is_message_class, self._message_dumper)
         for cls, (load, dump) in SPECIAL.items():
             converter.register_structure_hook_func(_same(cls), _ignoring_type(load))
-            converter.register_unstructure_hook_func(_same(cls), dump)
+            writer = UNCOPIED.get(cls, dump) if self._draft else dump
+            converter.register_unstructure_hook_func(_same(cls), writer)
         converter.register_structure_hook_func(_same(Any), _ignoring_type(self._load_any))
         converter.register_unstructure_hook_func(_same(Any), self._show_any)
 
@@ -348,6 +352,8 @@ class JsonCodec:
 
     def _message_dumper(self, cls: type) -> Dumper:
         shape = shape_of(cls)
+        if self._draft:
+            return compile_dumper(cls, shape, self._field_dumper, _unusual)
         rows: Sequence[tuple[str, str, bool, object, Dumper]] | None = None
 
         def dump(message: object) -> Json:
@@ -438,6 +444,10 @@ def labelled(
         keys = _key_loader(key_kind or Kind.STRING)
         return _map_loader(one if null_ok else _element(one), keys)
     return one
+
+
+def _unusual(message: object) -> Json:
+    raise InvalidArgument("", f"is unusual: {got(message)}")
 
 
 def _same(cls: object) -> Callable[[object], bool]:

@@ -42,7 +42,7 @@ from lro._base.status import (
     type_url,
 )
 from lro._messages.json_codec import JsonCodec
-from lro._messages.json_text import MAX_MESSAGE_DEPTH, deeper_than
+from lro._messages.json_text import MAX_MESSAGE_DEPTH, deeper_than, plain_copy
 from lro._messages.schema import Shape, check_full_name, is_message_class, no_message, shape_of
 from lro._messages.times import Duration, Timestamp
 from lro._messages.wellknown import MESSAGES, dump_any, dump_json, load_any
@@ -103,6 +103,7 @@ class ClassCodec:
     python: type
     strict: JsonCodec
     lenient: JsonCodec
+    draft: JsonCodec
     open_ended: bool
 
     @property
@@ -119,6 +120,21 @@ class ClassCodec:
     def read(self) -> Callable[[Json], typing.Any]:
         """JSON value -> message, ignoring what is unknown."""
         return self.lenient.reader(self.python)
+
+    @functools.cached_property
+    def write_draft(self) -> Callable[[object], Json]:
+        """Message -> JSON value whose plain containers are still those of the message."""
+        return self.draft.writer(self.python)
+
+    def payload(self, message: object) -> Json | None:
+        """The JSON value of a message if it is as usual and not too deep, else None."""
+        try:
+            drafted = self.write_draft(message)
+        except (InvalidArgument, RecursionError):
+            return None
+        if not isinstance(drafted, (dict, list)):
+            return None
+        return plain_copy(drafted, MAX_MESSAGE_DEPTH)
 
     def dump(self, message: typing.Any) -> Json | bytes:
         """The JSON value of a message."""
@@ -164,8 +180,13 @@ def payload_of(codec: Codec, message: object) -> Json | bytes:
     """
     payload: Json | bytes = None
     try:
+        if isinstance(codec, ClassCodec):
+            if not codec.open_ended:
+                return codec.write(message)
+            if (payload := codec.payload(message)) is not None:
+                return payload
         payload = codec.dump(message)
-        if isinstance(payload, bytes) or (isinstance(codec, ClassCodec) and not codec.open_ended):
+        if isinstance(payload, bytes):
             return payload
         if not isinstance(codec, ClassCodec):
             payload = dump_json(payload)  # another library may give what JSON has not
@@ -194,6 +215,9 @@ class TypeRegistry:
     def __init__(self, *classes: type, factories: Iterable[CodecFactory] = ()) -> None:
         self._strict = JsonCodec(strict=True, check_any=self.checked, show_any=self._shown)
         self._lenient = JsonCodec(strict=False, check_any=self.checked, show_any=self._shown)
+        self._draft = JsonCodec(
+            strict=True, check_any=self.checked, show_any=self._shown, draft=True
+        )
         several = isinstance(factories, Iterable) and not isinstance(factories, (str, bytes))
         check("factories", factories, "several functions, in a tuple or list", fine=several)
         factories = tuple(factories)
@@ -520,7 +544,7 @@ class TypeRegistry:
         if cls not in MESSAGES and not is_message_class(cls):
             return None
         # A field that no message can have is refused here, in the classes below this one too.
-        return ClassCodec(cls, self._strict, self._lenient, open_ended(cls))
+        return ClassCodec(cls, self._strict, self._lenient, self._draft, open_ended(cls))
 
     def _make_codec(self, cls: type) -> Codec:
         for factory in self._factories:
