@@ -93,18 +93,18 @@ def compile_loader(
     if defaults is None or any(field.name not in defaults for field in shape.fields):
         return slow
     lines = ["def load(value, _=None):", " if value.__class__ is not dict: return slow(value, _)"]
-    lines += [" n = 0", " try:"]
+    lines += [f" n = {len(shape.fields)}", " try:"]
     names: Namespace = {"cls": cls, "slow": slow, "DROP": drop}
     places = _places(cls)
     arguments: list[str] = []
     for number, field in enumerate(shape.fields):
         alias, default, made = defaults[field.name]
         names[f"d{number}"] = default
-        missing = f"a{number} = d{number}" + ("()" if made else "")
+        missing = f"n -= 1; a{number} = d{number}" + ("()" if made else "")
         if default is attrs.NOTHING:
             missing = "return slow(value, _)"
         lines.append(f"  if {field.json_name!r} in value:")
-        lines.append(f"   n += 1; v = value[{field.json_name!r}]")
+        lines.append(f"   v = value[{field.json_name!r}]")
         lines += (f"   {line}" for line in _read(field, number))
         lines.append(f"  else: {missing}")
         names[f"h{number}"] = _late(names, f"h{number}", field, hook)

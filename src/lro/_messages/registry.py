@@ -30,6 +30,7 @@ from lro._base.errors import (
 )
 from lro._base.status import (
     DETAIL_TYPES,
+    WRAPPED_TYPES,
     Any,
     Code,
     FieldViolation,
@@ -45,7 +46,7 @@ from lro._messages.json_codec import JsonCodec
 from lro._messages.json_text import MAX_MESSAGE_DEPTH, deeper_than, plain_copy
 from lro._messages.schema import Shape, check_full_name, is_message_class, no_message, shape_of
 from lro._messages.times import Duration, Timestamp
-from lro._messages.wellknown import MESSAGES, dump_any, dump_json, load_any
+from lro._messages.wellknown import MESSAGES, Empty, dump_any, dump_json, load_any
 
 if TYPE_CHECKING:
     from lro._messages.protobuf.binary import Binary
@@ -231,8 +232,8 @@ class TypeRegistry:
         self._generation = 0
         self._plain: dict[type, tuple[str, ClassCodec]] = {}
         """Type URL and codec of the classes that need no look at how deep a message is."""
-        self._as_object: set[str] = set()
-        """Type URLs of registered classes whose fields stand beside ``@type`` in an Any."""
+        self._by_url: dict[str, Codec] = {}
+        """Codec by type URL, but for types whose JSON in an Any is not ``@type`` and fields."""
         for cls in (*MESSAGES, *DETAIL_TYPES, *classes):
             self.register(cls)
 
@@ -268,8 +269,8 @@ class TypeRegistry:
         self._generation += 1  # last: what is made of the classes without this one is outdated
         if isinstance(codec, ClassCodec) and not codec.open_ended:
             self._plain[cls] = (type_url(name), codec)
-        if cls not in MESSAGES:
-            self._as_object.add(type_url(name))
+        if name not in WRAPPED_TYPES and name != declared_name(Empty):
+            self._by_url.setdefault(type_url(name), codec)
         return name
 
     def __contains__(self, full_name: object) -> bool:
@@ -342,18 +343,13 @@ class TypeRegistry:
             InvalidArgument: The Any holds another type, or its payload does not fit.
             UnknownType: ``cls`` is not registered.
         """
-        if not isinstance(packed, Any) or not isinstance(cls, type):
-            _check_packed(packed)
-            check_class("cls", cls)
-        known, payload = self._plain.get(cls), packed.payload
-        if (
-            known is not None
-            and not strict
-            and packed.type_url == known[0]
-            and not isinstance(payload, bytes)
-        ):
-            message: M = known[1].read(payload)
-            return message
+        if type(packed) is Any and type(packed.type_url) is str and not strict:
+            codec, payload = self._by_url.get(packed.type_url), packed.payload
+            if type(codec) is ClassCodec and codec.python is cls and type(payload) is dict:
+                message: M = codec.read(payload)
+                return message
+        _check_packed(packed)
+        check_class("cls", cls)
         name = self.name_of(cls)
         if packed.type_name != name:
             found = packed.type_name or "nothing"
@@ -404,7 +400,7 @@ class TypeRegistry:
         """
         if type(value) is dict and not strict:
             url = value.get("@type")
-            if type(url) is str and url in self._as_object:
+            if type(url) is str and url in self._by_url:
                 payload = value.copy()
                 del payload["@type"]
                 return Any(url, payload)

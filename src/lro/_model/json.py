@@ -172,9 +172,13 @@ def operation_from_json(value: Json, types: TypeRegistry, *, strict: bool = Fals
         if error is not None:
             result = status_from_json(error, types, strict=strict)
         at = "name"
-        name = load_string(given) if (given := get(at)) is not None else ""
+        name = get(at, "")
+        if type(name) is not str or not name.isascii():
+            name = "" if name is None else load_string(name)
         at = "done"
-        done = load_bool(given) if (given := get(at)) is not None else False
+        done = get(at, False)
+        if type(done) is not bool:
+            done = False if done is None else load_bool(done)
     except InvalidArgument as exc:
         raise below(at, exc) from None
     return operation_of(name, packed, done, result)
