@@ -354,7 +354,7 @@ class TypeRegistry:
         if packed.type_name != name:
             found = packed.type_name or "nothing"
             raise InvalidArgument("@type", f"must be {name}, got {found}")
-        return cast(M, self._load(self._of_class[cls], name, payload, strict=strict))
+        return cast(M, self._load(self._of_class[cls], name, packed.payload, strict=strict))
 
     def unpack_any(self, packed: Any, *, strict: bool = False) -> object:
         """The message inside, of whatever registered type it is.
