@@ -448,15 +448,6 @@ def test_operation_of_its_parts_is_as_its_class_makes_it():
     assert attrs.evolve(made, done=False) == attrs.evolve(wanted, done=False)
 
 
-def test_each_any_has_payload_of_its_own():
-    """And may hold null."""
-    assert Any() == Any("", {})
-    assert Any().payload is not Any().payload
-    assert Any("x/google.protobuf.Value", None).payload is None
-    with pytest.raises(attrs.exceptions.FrozenInstanceError):
-        Any().payload = {}
-
-
 # -- the Any of an operation ----------------------------------------------------------------------
 
 

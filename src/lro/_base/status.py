@@ -49,10 +49,6 @@ def named(full_name: str) -> Callable[[type[T]], type[T]]:
     return name_it
 
 
-_NO_PAYLOAD: Final[Json] = {}
-"""The default of a payload, which is a new object for each Any."""
-
-
 @named("google.protobuf.Any")
 @attrs.frozen
 class Any:
@@ -67,11 +63,6 @@ class Any:
     type_url: str = ""
     payload: Json | bytes = attrs.field(factory=dict, eq=True, hash=False)
 
-    def __init__(self, type_url: str = "", payload: Json | bytes = _NO_PAYLOAD) -> None:
-        # As attrs would write it, but for the setters: a field set by its name takes longer.
-        _SET_TYPE_URL(self, type_url)
-        _SET_PAYLOAD(self, {} if payload is _NO_PAYLOAD else payload)
-
     @property
     def type_name(self) -> str:
         """The full name of the message type: all after the last ``/`` (spec §1.14(1))."""
@@ -81,10 +72,6 @@ class Any:
     def empty(self) -> bool:
         """True for the Any that packs nothing at all: no type, no payload."""
         return not self.type_url and not self.payload
-
-
-_SET_TYPE_URL: Final = vars(Any)["type_url"].__set__
-_SET_PAYLOAD: Final = vars(Any)["payload"].__set__
 
 
 def type_url(full_name: str) -> str:
