@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("google.longrunning.operations_proto_pb2")
 
 from google.longrunning import operations_proto_pb2 as pb
+from google.protobuf.duration_pb2 import Duration as DurationProto
 from google.protobuf.empty_pb2 import Empty
 from google.rpc.status_pb2 import Status as StatusProto
 from hypothesis import given
@@ -48,6 +49,15 @@ def test_unknown_fields_survive_a_round_trip(message):
     proto = to_proto(message, TYPES)
     again = from_proto(type(proto).FromString(proto.SerializeToString()))
     assert again == message
+
+
+def test_any_of_well_known_type_is_read_alike_where_its_protobuf_class_is_registered():
+    """Its JSON stands under ``value``, whichever class is for it."""
+    both = TypeRegistry(DurationProto, Empty)
+    for name, value in (("Duration", "1s"), ("Empty", {})):
+        shown = {"@type": f"type.googleapis.com/google.protobuf.{name}", "value": value}
+        packed = both.from_json(shown)
+        assert packed == TYPES.from_json(shown) == Any(shown["@type"], value)
 
 
 @pytest.mark.parametrize("wrong", [5, TypeRegistry, Any()])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Final, TypeAlias
 
 import attrs
@@ -29,29 +30,50 @@ from lro._messages.schema import (
     is_text,
     shape_of,
 )
-from lro._messages.wellknown import NULL_IS_A_VALUE, SPECIAL, dump_any, load_any
+from lro._messages.times import datetime_text, parse_datetime
+from lro._messages.wellknown import NULL_IS_A_VALUE, SPECIAL, UNCOPIED, dump_any, load_any
 
 Namespace = dict[str, typing.Any]
 
-MISSING: Final = object()
-_RANGES: Final[Mapping[Kind, tuple[int, int]]] = {
-    Kind.INT32: (-(2**31), 2**31 - 1),
-    Kind.INT64: (-(2**63), 2**63 - 1),
+_WRITTEN: Final[Mapping[object, tuple[str, str]]] = {
+    Kind.STRING: ("v.__class__ is str and (v.isascii() or is_text(v))", "v"),
+    Kind.BOOL: ("v.__class__ is bool", "v"),
+    Kind.INT32: (f"v.__class__ is int and {-(2**31)} <= v < {2**31}", "v"),
+    Kind.INT64: (f"v.__class__ is int and {-(2**63)} <= v < {2**63}", "str(v)"),
+    Kind.DOUBLE: ("v.__class__ is float and v - v == 0.0", "v"),  # so for finite numbers alone
+    datetime: ("v.__class__ is datetime", "datetime_text(v)"),
 }
+"""By kind, or by Python class: which values ``v`` need no call of a hook, and how to write them."""
+_READ: Final[Mapping[object, tuple[str, str]]] = {
+    **{kind: _WRITTEN[kind] for kind in (Kind.STRING, Kind.BOOL, Kind.INT32, Kind.DOUBLE)},
+    Kind.INT64: (
+        "v.__class__ is str and v.isascii() and v.isdigit() and len(v) < 19",
+        "int(v)",
+    ),
+    datetime: (
+        "v.__class__ is str",
+        "fromisoformat(v) if len(v) == 20 and v[4::3] == '--T::Z' else parse_datetime(v)",
+    ),
+}
+"""The same for values read from JSON."""
 
 
 def compile_dumper(
     cls: type, shape: Shape, hook: Callable[[Field], Dumper], slow: Dumper
 ) -> Dumper:
-    """A writer: message -> JSON object. ``hook`` gives the writer of one field's whole value."""
+    """A writer: message -> JSON object. ``hook`` gives the writer of one field's whole value.
+
+    What is unusual is left to ``slow``.
+    """
     lines = ["def dump(message):", " if message.__class__ is not cls: return slow(message)"]
     lines += [" shown = {}", " try:"]
-    names: Namespace = {"cls": cls, "slow": slow, "text": is_text}
+    names: Namespace = {"cls": cls, "slow": slow}
     for number, field in enumerate(shape.fields):
         lines.append(f"  v = message.{field.name}")
         lines += (f"  {line}" for line in _write(field, number))
         names[f"h{number}"] = _late(names, f"h{number}", field, hook)
-    lines += ["  return shown", " except Refused: return slow(message)"]
+    lines += ["  return shown"]
+    lines += [" except (Refused, ValueError, OverflowError): return slow(message)"]
     dump: Dumper = _made("dump", lines, names)
     return dump
 
@@ -63,25 +85,31 @@ def compile_loader(
     slow: Callable[[typing.Any, object], object],
     drop: object,
 ) -> Callable[[typing.Any, object], object]:
-    """A reader: JSON object -> message. ``drop`` is what an enum name reads as to be ignored."""
+    """A reader: JSON object -> message. ``drop`` is what an enum name reads as to be ignored.
+
+    What is unusual is left to ``slow``.
+    """
     defaults = _defaults(cls)
     if defaults is None or any(field.name not in defaults for field in shape.fields):
         return slow
-    lines = ["def load(value, _):", " if value.__class__ is not dict: return slow(value, _)"]
-    lines += [" n = 0", " get = value.get", " try:"]
-    names: Namespace = {"cls": cls, "slow": slow, "M": MISSING, "DROP": drop, "text": is_text}
-    arguments = []
+    lines = ["def load(value, _=None):", " if value.__class__ is not dict: return slow(value, _)"]
+    lines += [f" n = {len(shape.fields)}", " try:"]
+    names: Namespace = {"cls": cls, "slow": slow, "DROP": drop}
+    places = _places(cls)
+    arguments: list[str] = []
     for number, field in enumerate(shape.fields):
         alias, default, made = defaults[field.name]
         names[f"d{number}"] = default
-        missing = f"a{number} = d{number}" + ("()" if made else "")
+        missing = f"n -= 1; a{number} = d{number}" + ("()" if made else "")
         if default is attrs.NOTHING:
             missing = "return slow(value, _)"
-        lines.append(f"  v = get({field.json_name!r}, M)")
-        lines.append(f"  if v is M: {missing}")
-        lines += (f"  {line}" for line in _read(field, number))
+        lines.append(f"  if {field.json_name!r} in value:")
+        lines.append(f"   v = value[{field.json_name!r}]")
+        lines += (f"   {line}" for line in _read(field, number))
+        lines.append(f"  else: {missing}")
         names[f"h{number}"] = _late(names, f"h{number}", field, hook)
-        arguments.append(f"{alias}=a{number}")
+        in_place = places[number : number + 1] == (alias,) and len(arguments) == number
+        arguments.append(f"a{number}" if in_place else f"{alias}=a{number}")
     lines.append("  if n != len(value): return slow(value, _)")
     lines.append(f"  return cls({', '.join(arguments)})")
     lines.append(" except (Refused, ValueError, TypeError): return slow(value, _)")
@@ -92,28 +120,23 @@ def compile_loader(
 def _write(field: Field, number: int) -> list[str]:
     optional = field.label is Label.OPTIONAL
     key, kind = repr(field.json_name), field.kind
-    put = f"shown[{key}] = v"
-    shown = put if optional else f"if v: {put}"
-    absent = "if v is None: pass" if optional else "if False: pass"
-    other = "else: return slow(message)"
-    plain = field.label in (Label.IMPLICIT, Label.OPTIONAL)
-    if not plain or (field.zero == {} and not optional):
+    test, form = _WRITTEN.get(field.python if field.python is datetime else kind, ("", ""))
+    other = "return slow(message)"
+    if field.label is Label.REPEATED:  # no iterator: after an error, slow reads it again
+        return [
+            f"if v.__class__ is not tuple and v.__class__ is not list: {other}",
+            *(_each(test, form, list, other) if test else [f"w = h{number}(v)"]),
+            f"if w: shown[{key}] = w",
+        ]
+    if field.label is Label.MAP or (field.zero == {} and not optional):
         return [f"w = h{number}(v)", f"if w: shown[{key}] = w"]
-    if kind is Kind.STRING:
-        return [absent, "elif v.__class__ is str and text(v):", f" {shown}", other]
-    if kind is Kind.BOOL:
-        no = put if optional else "pass"
-        return [absent, f"elif v is True: {put}", f"elif v is False: {no}", other]
-    if kind in _RANGES:
-        low, high = _RANGES[kind]
-        if kind is Kind.INT64:
-            shown = shown.replace("= v", "= str(v)")
-        return [absent, f"elif v.__class__ is int and {low} <= v <= {high}:", f" {shown}", other]
-    if kind is Kind.DOUBLE:
-        # v - v is zero for finite numbers alone; a negative zero is not a default (spec §1.7(7)).
-        whole = "elif v.__class__ is float and v - v == 0.0:"
-        shown = put if optional else f"if v or repr(v) != '0.0': {put}"
-        return [absent, whole, f" {shown}", other]
+    put = f"shown[{key}] = {form}"
+    if test and optional:
+        return ["if v is None: pass", f"elif {test}: {put}", f"else: {other}"]
+    if test:
+        # A negative zero is not a default (spec §1.7(7)).
+        given = "v or repr(v) != '0.0'" if kind is Kind.DOUBLE else "v"
+        return [f"if {test}:", f" if {given}: {put}", f"else: {other}"]
     if kind is Kind.ENUM and not optional:
         return [f"if v is not z{number}: shown[{key}] = h{number}(v)"]
     if optional:
@@ -124,21 +147,24 @@ def _write(field: Field, number: int) -> list[str]:
 
 
 def _read(field: Field, number: int) -> list[str]:
-    take, other = f" a{number} = v; n += 1", "else: return slow(value, _)"
-    if field.label in (Label.IMPLICIT, Label.OPTIONAL):
-        if field.kind is Kind.STRING:
-            return ["elif v.__class__ is str and text(v):", take, other]
-        if field.kind is Kind.BOOL:
-            return ["elif v is True or v is False:", take, other]
-        if field.kind is Kind.INT32:
-            low, high = _RANGES[Kind.INT32]
-            return [f"elif v.__class__ is int and {low} <= v <= {high}:", take, other]
-        if field.kind is Kind.DOUBLE:
-            return ["elif v.__class__ is float and v - v == 0.0:", take, other]
-    lines = ["elif v is None: return slow(value, _)", f"else: a{number} = h{number}(v); n += 1"]
-    if field.kind is Kind.ENUM:
-        lines.append(f"if a{number} is DROP: return slow(value, _)")
-    return lines
+    test, form = _READ.get(field.python if field.python is datetime else field.kind, ("", ""))
+    other = "return slow(value, _)"
+    if not test or field.label is Label.MAP:
+        lines = [f"if v is None: {other}", f"a{number} = h{number}(v)"]
+        return [*lines, f"if a{number} is DROP: {other}"] if field.kind is Kind.ENUM else lines
+    if field.label is Label.REPEATED:
+        lines = [f"if v.__class__ is not list: {other}", *_each(test, form, field.container, other)]
+        return [*lines, f"a{number} = w"]
+    return [f"if {test}: a{number} = {form}", f"else: {other}"]
+
+
+def _each(test: str, form: str, container: type, other: str) -> list[str]:
+    """Make ``w`` of the list or tuple ``v``; it is copied first, as other threads may change it."""
+    if form == "v":
+        return [f"w = {container.__name__}(v)", "for v in w:", f" if not ({test}): {other}"]
+    whole = f"[{form} for v in v if {test}]"
+    lines = [f"w = {whole}", f"if len(w) != len(v): {other}"]
+    return lines if container is list else [*lines, "w = tuple(w)"]
 
 
 def _late(
@@ -167,8 +193,20 @@ def _defaults(cls: type) -> dict[str, tuple[str, object, bool]] | None:
     return found
 
 
+def _places(cls: type) -> tuple[str, ...]:
+    """The parameters of the class that take an argument by its place, which is faster."""
+    maker: object = cls.__new__
+    code = getattr(cls.__init__, "__code__", None)  # type: ignore[misc]  # of this very class
+    if code is None or maker is not object.__new__:
+        return ()
+    names: tuple[str, ...] = code.co_varnames[1 : code.co_argcount]
+    return names
+
+
 def _made(name: str, lines: list[str], names: Namespace) -> typing.Any:
-    names["Refused"] = InvalidArgument
+    names |= {"Refused": InvalidArgument, "is_text": is_text, "datetime": datetime}
+    names |= {"fromisoformat": datetime.fromisoformat}
+    names |= {"datetime_text": datetime_text, "parse_datetime": parse_datetime}
     exec("\n".join(lines), names)  # only field names, which are identifiers, are put into the text
     return names[name]
 
@@ -198,7 +236,8 @@ class JsonCodec:
     ``strict`` is the mode of a server reading requests: unknown fields, enum names and Any types
     are errors. Without it they are dropped (an Any of an unknown type is carried as it came).
     ``check_any`` validates an Any and gives its canonical form, ``show_any`` prints one; the type
-    registry provides both.
+    registry provides both. ``draft`` is for writing what ``plain_copy`` is to copy and check:
+    plain containers are not copied, and what the compiled writer leaves to the general one fails.
     """
 
     def __init__(
@@ -207,8 +246,10 @@ class JsonCodec:
         strict: bool,
         check_any: Callable[[Any], Any],
         show_any: Callable[[Any], Json] = dump_any,
+        draft: bool = False,
     ) -> None:
         self.strict = strict
+        self._draft = draft
         self._check_any = check_any
         self._show_any = show_any
         self._converter = cattrs.BaseConverter(detailed_validation=False)
@@ -222,10 +263,10 @@ class JsonCodec:
         """
         return self._converter.get_structure_hook(cls)(value, cls)
 
-    def reader(self, cls: type) -> Callable[[Json], typing.Any]:
+    def reader(self, cls: typing.Any) -> Callable[[Json], typing.Any]:
         """:meth:`load` for one class."""
-        hook = self._converter.get_structure_hook(cls)
-        return lambda value: hook(value, cls)
+        hook: typing.Any = self._converter.get_structure_hook(cls)  # ignores its second argument
+        return typing.cast(Loader, hook)
 
     def writer(self, cls: type) -> Dumper:
         """:meth:`dump` for one class."""
@@ -247,7 +288,8 @@ class JsonCodec:
         converter.register_unstructure_hook_factory(is_message_class, self._message_dumper)
         for cls, (load, dump) in SPECIAL.items():
             converter.register_structure_hook_func(_same(cls), _ignoring_type(load))
-            converter.register_unstructure_hook_func(_same(cls), dump)
+            writer = UNCOPIED.get(cls, dump) if self._draft else dump
+            converter.register_unstructure_hook_func(_same(cls), writer)
         converter.register_structure_hook_func(_same(Any), _ignoring_type(self._load_any))
         converter.register_unstructure_hook_func(_same(Any), self._show_any)
 
@@ -262,8 +304,7 @@ class JsonCodec:
             return LOADERS[field.kind]
         if field.kind is Kind.ENUM:  # cattrs would take an IntEnum for an int
             return enum_codec(field.python, None if self.strict else DROP)[0]
-        hook = self._converter.get_structure_hook(field.python)
-        return lambda value: hook(value, field.python)
+        return self.reader(field.python)
 
     def _one_dumper(self, field: Field) -> Dumper:
         if field.kind in DUMPERS:
@@ -297,9 +338,7 @@ class JsonCodec:
             return _construct(cls, known)
 
         read = object_loader(cls.__name__, lambda: self._rows(cls).get, make, strict=self.strict)
-        return compile_loader(
-            cls, shape_of(cls), self._field_loader, lambda value, _: read(value), DROP
-        )
+        return compile_loader(cls, shape_of(cls), self._field_loader, _ignoring_type(read), DROP)
 
     def _rows(self, cls: type) -> Mapping[str, Row]:
         return {
@@ -313,6 +352,8 @@ class JsonCodec:
 
     def _message_dumper(self, cls: type) -> Dumper:
         shape = shape_of(cls)
+        if self._draft:
+            return compile_dumper(cls, shape, self._field_dumper, _unusual)
         rows: Sequence[tuple[str, str, bool, object, Dumper]] | None = None
 
         def dump(message: object) -> Json:
@@ -405,12 +446,19 @@ def labelled(
     return one
 
 
+def _unusual(message: object) -> Json:
+    raise InvalidArgument("", f"is unusual: {got(message)}")
+
+
 def _same(cls: object) -> Callable[[object], bool]:
     return lambda asked: asked is cls
 
 
 def _ignoring_type(load: Loader) -> Callable[[Json, object], object]:
-    return lambda value, _: load(value)
+    def read(value: Json, _: object = None) -> object:
+        return load(value)
+
+    return read
 
 
 def _is_zero(value: object, zero: object) -> bool:

@@ -30,6 +30,7 @@ from lro._base.errors import (
 )
 from lro._base.status import (
     DETAIL_TYPES,
+    WRAPPED_TYPES,
     Any,
     Code,
     FieldViolation,
@@ -42,10 +43,17 @@ from lro._base.status import (
     type_url,
 )
 from lro._messages.json_codec import JsonCodec
-from lro._messages.json_text import MAX_MESSAGE_DEPTH, deeper_than
+from lro._messages.json_text import MAX_MESSAGE_DEPTH, deeper_than, plain_copy
 from lro._messages.schema import Shape, check_full_name, is_message_class, no_message, shape_of
 from lro._messages.times import Duration, Timestamp
-from lro._messages.wellknown import MESSAGES, OperationMetadata, dump_any, dump_json, load_any
+from lro._messages.wellknown import (
+    MESSAGES,
+    Empty,
+    OperationMetadata,
+    dump_any,
+    dump_json,
+    load_any,
+)
 
 if TYPE_CHECKING:
     from lro._messages.protobuf.binary import Binary
@@ -103,6 +111,7 @@ class ClassCodec:
     python: type
     strict: JsonCodec
     lenient: JsonCodec
+    draft: JsonCodec
     open_ended: bool
 
     @property
@@ -119,6 +128,21 @@ class ClassCodec:
     def read(self) -> Callable[[Json], typing.Any]:
         """JSON value -> message, ignoring what is unknown."""
         return self.lenient.reader(self.python)
+
+    @functools.cached_property
+    def write_draft(self) -> Callable[[object], Json]:
+        """Message -> JSON value whose plain containers are still those of the message."""
+        return self.draft.writer(self.python)
+
+    def payload(self, message: object) -> Json | None:
+        """The JSON value of a message if it is as usual and not too deep, else None."""
+        try:
+            drafted = self.write_draft(message)
+        except (InvalidArgument, RecursionError):
+            return None
+        if not isinstance(drafted, (dict, list)):
+            return None
+        return plain_copy(drafted, MAX_MESSAGE_DEPTH)
 
     def dump(self, message: typing.Any) -> Json | bytes:
         """The JSON value of a message."""
@@ -164,8 +188,13 @@ def payload_of(codec: Codec, message: object) -> Json | bytes:
     """
     payload: Json | bytes = None
     try:
+        if isinstance(codec, ClassCodec):
+            if not codec.open_ended:
+                return codec.write(message)
+            if (payload := codec.payload(message)) is not None:
+                return payload
         payload = codec.dump(message)
-        if isinstance(payload, bytes) or (isinstance(codec, ClassCodec) and not codec.open_ended):
+        if isinstance(payload, bytes):
             return payload
         if not isinstance(codec, ClassCodec):
             payload = dump_json(payload)  # another library may give what JSON has not
@@ -194,6 +223,9 @@ class TypeRegistry:
     def __init__(self, *classes: type, factories: Iterable[CodecFactory] = ()) -> None:
         self._strict = JsonCodec(strict=True, check_any=self.checked, show_any=self._shown)
         self._lenient = JsonCodec(strict=False, check_any=self.checked, show_any=self._shown)
+        self._draft = JsonCodec(
+            strict=True, check_any=self.checked, show_any=self._shown, draft=True
+        )
         several = isinstance(factories, Iterable) and not isinstance(factories, (str, bytes))
         check("factories", factories, "several functions, in a tuple or list", fine=several)
         factories = tuple(factories)
@@ -207,6 +239,8 @@ class TypeRegistry:
         self._generation = 0
         self._plain: dict[type, tuple[str, ClassCodec]] = {}
         """Type URL and codec of the classes that need no look at how deep a message is."""
+        self._by_url: dict[str, Codec] = {}
+        """Codec by type URL, but for types whose JSON in an Any is not ``@type`` and fields."""
         for cls in (*MESSAGES, *DETAIL_TYPES, OperationMetadata, *classes):
             self.register(cls)
 
@@ -242,6 +276,8 @@ class TypeRegistry:
         self._generation += 1  # last: what is made of the classes without this one is outdated
         if isinstance(codec, ClassCodec) and not codec.open_ended:
             self._plain[cls] = (type_url(name), codec)
+        if name not in WRAPPED_TYPES and name != declared_name(Empty):
+            self._by_url.setdefault(type_url(name), codec)
         return name
 
     def __contains__(self, full_name: object) -> bool:
@@ -289,7 +325,7 @@ class TypeRegistry:
         if known is not None:
             url, codec = known
             try:
-                return Any(url, codec.write(message))
+                return _any_of(url, codec.write(message))
             except InvalidArgument as exc:
                 raise EncodingError(url.rpartition("/")[2], exc.field, exc.description) from exc
         return self._pack(message)
@@ -314,22 +350,18 @@ class TypeRegistry:
             InvalidArgument: The Any holds another type, or its payload does not fit.
             UnknownType: ``cls`` is not registered.
         """
-        if not isinstance(packed, Any) or not isinstance(cls, type):
-            _check_packed(packed)
-            check_class("cls", cls)
-        known, payload = self._plain.get(cls), packed.payload
-        if (
-            known is not None
-            and not strict
-            and packed.type_url == known[0]
-            and not isinstance(payload, bytes)
-        ):
-            return cast(M, known[1].load(payload, strict=False))
+        if type(packed) is Any and type(packed.type_url) is str and not strict:
+            codec, payload = self._by_url.get(packed.type_url), packed.payload
+            if type(codec) is ClassCodec and codec.python is cls and type(payload) is dict:
+                message: M = codec.read(payload)
+                return message
+        _check_packed(packed)
+        check_class("cls", cls)
         name = self.name_of(cls)
         if packed.type_name != name:
             found = packed.type_name or "nothing"
             raise InvalidArgument("@type", f"must be {name}, got {found}")
-        return cast(M, self._load(self._of_class[cls], name, payload, strict=strict))
+        return cast(M, self._load(self._of_class[cls], name, packed.payload, strict=strict))
 
     def unpack_any(self, packed: Any, *, strict: bool = False) -> object:
         """The message inside, of whatever registered type it is.
@@ -373,6 +405,12 @@ class TypeRegistry:
         Raises:
             InvalidArgument: It is not an Any.
         """
+        if type(value) is dict and not strict:
+            url = value.get("@type")
+            if type(url) is str and url in self._by_url:
+                payload = value.copy()
+                del payload["@type"]
+                return _any_of(url, payload)
         found = load_any(value, strict=strict)
         return self.checked(found) if strict and not found.empty else found
 
@@ -509,7 +547,7 @@ class TypeRegistry:
         if cls not in MESSAGES and not is_message_class(cls):
             return None
         # A field that no message can have is refused here, in the classes below this one too.
-        return ClassCodec(cls, self._strict, self._lenient, open_ended(cls))
+        return ClassCodec(cls, self._strict, self._lenient, self._draft, open_ended(cls))
 
     def _make_codec(self, cls: type) -> Codec:
         for factory in self._factories:
@@ -551,6 +589,18 @@ def _sayable(said: typing.Any) -> typing.Any:
     if isinstance(said, _SAYABLE):
         return type(said)(**_sayable(attrs.asdict(said, recurse=False)))
     return said
+
+
+_SET_TYPE_URL: Final = vars(Any)["type_url"].__set__
+_SET_PAYLOAD: Final = vars(Any)["payload"].__set__
+
+
+def _any_of(url: str, payload: Json) -> Any:
+    # As its class makes one, but faster: attrs sets each field of a frozen class by its name.
+    made = object.__new__(Any)
+    _SET_TYPE_URL(made, url)
+    _SET_PAYLOAD(made, payload)
+    return made
 
 
 def _check_packed(packed: object) -> None:

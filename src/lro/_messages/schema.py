@@ -464,7 +464,7 @@ def load_string(value: Json) -> str:
     """A string without unpaired surrogates."""
     if type(value) is not str:
         raise _wrong("a string", value)
-    if not is_text(value):
+    if not (value.isascii() or is_text(value)):
         raise _wrong("text without unpaired surrogates", value)
     return value
 

@@ -16,6 +16,8 @@ _MAX_SECONDS: Final = 315_576_000_000
 _MIN_TIME: Final = -62_135_596_800
 _MAX_TIME: Final = 253_402_300_799
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TWO: Final = tuple(f"{number:02}" for number in range(60))
+"""Months to seconds as text: ``isoformat`` takes twice as long, for an offset that is cut off."""
 _DURATION: Final = re.compile(r"(-?)([0-9]+)(?:\.([0-9]{1,9}))?s", re.ASCII)
 _PLAIN_MOMENT: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{3}(?:[0-9]{3})?)?Z", re.ASCII
@@ -148,11 +150,14 @@ def datetime_text(moment: datetime) -> str:
         if moment.tzinfo is None:
             raise ValueError(f"{moment!r} has no time zone; use datetime.now(UTC)")
         moment = moment.astimezone(UTC)
-    micros = moment.microsecond
-    if not micros:
-        return moment.isoformat()[:-6] + "Z"
-    digits = "microseconds" if micros % 1000 else "milliseconds"
-    return moment.isoformat(timespec=digits)[:-6] + "Z"
+    year, micros = moment.year, moment.microsecond
+    fraction = ""
+    if micros:
+        fraction = f".{micros:06}" if micros % 1000 else f".{micros // 1000:03}"
+    return (
+        f"{year if year > 999 else f'{year:04}'}-{_TWO[moment.month]}-{_TWO[moment.day]}"
+        f"T{_TWO[moment.hour]}:{_TWO[moment.minute]}:{_TWO[moment.second]}{fraction}Z"
+    )
 
 
 def parse_timestamp(value: object) -> Timestamp:

@@ -176,6 +176,20 @@ def dump_json(value: object) -> Json:
     return _walk(value)
 
 
+def _uncopied_object(value: object) -> Json:
+    if not isinstance(value, dict):
+        raise InvalidArgument("", f"must be a mapping, got {got(value)}")
+    return value
+
+
+def _uncopied(value: object) -> Json:
+    return cast(Json, value)
+
+
+UNCOPIED: Final[Mapping[object, Dumper]] = {dict: _uncopied_object, object: _uncopied}
+"""Writers that copy and check nothing, for messages that are copied as a whole afterwards."""
+
+
 def _dump_object(value: object) -> Json:
     if not isinstance(value, Mapping):
         raise InvalidArgument("", f"must be a mapping, got {got(value)}")

@@ -25,7 +25,12 @@ from lro._messages.schema import (
     load_bool,
     load_string,
 )
-from lro._model.operation import BatchGetOperationsResponse, ListOperationsResponse, Operation
+from lro._model.operation import (
+    BatchGetOperationsResponse,
+    ListOperationsResponse,
+    Operation,
+    operation_of,
+)
 
 
 def with_enum_numbers(operation: Operation, types: TypeRegistry) -> Operation:
@@ -148,28 +153,35 @@ def operation_from_json(value: Json, types: TypeRegistry, *, strict: bool = Fals
     Raises:
         InvalidArgument: The value is not an operation; ``field`` is the path of what is wrong.
     """
-    fields = _fields(value, _OPERATION_KEYS, strict)
-    if "error" in fields and "response" in fields:
+    if strict or type(value) is not dict:
+        value = _checked_object(value, _OPERATION_KEYS, strict)
+    get = value.get
+    metadata, error, response = get("metadata"), get("error"), get("response")
+    if error is not None and response is not None:
         raise InvalidArgument("response", "must not be set beside error")
-    metadata: Any | None = None
+    packed: Any | None = None
     result: Any | Status | None = None
     at = "metadata"
     try:
-        if at in fields:
-            metadata = types.from_json(fields[at], strict=strict)
+        if metadata is not None:
+            packed = types.from_json(metadata, strict=strict)
         at = "response"
-        if at in fields:
-            result = types.from_json(fields[at], strict=strict)
+        if response is not None:
+            result = types.from_json(response, strict=strict)
         at = "error"
-        if at in fields:
-            result = status_from_json(fields[at], types, strict=strict)
+        if error is not None:
+            result = status_from_json(error, types, strict=strict)
         at = "name"
-        name = load_string(fields.get(at, ""))
+        name = get(at, "")
+        if type(name) is not str or not name.isascii():
+            name = "" if name is None else load_string(name)
         at = "done"
-        done = load_bool(fields.get(at, False))
+        done = get(at, False)
+        if type(done) is not bool:
+            done = False if done is None else load_bool(done)
     except InvalidArgument as exc:
         raise below(at, exc) from None
-    return Operation(name=name, metadata=metadata, done=done, result=result)
+    return operation_of(name, packed, done, result)
 
 
 def page_to_json(page: ListOperationsResponse, types: TypeRegistry) -> dict[str, Json]:
@@ -304,13 +316,18 @@ def _list(key: str, fields: dict[str, Json]) -> list[Json]:
 
 
 def _fields(value: Json, known: tuple[str, ...], strict: bool) -> dict[str, Json]:
+    given = _checked_object(value, known, strict)
+    return {key: item for key, item in given.items() if item is not None}
+
+
+def _checked_object(value: Json, known: tuple[str, ...], strict: bool) -> dict[str, Json]:
     if not isinstance(value, dict):
         raise InvalidArgument("", f"must be an object, got {got(value)}")
     if strict:
         for key in value:
             if key not in known:
                 raise InvalidArgument(key, "is not a field of this message")
-    return {key: item for key, item in value.items() if item is not None}
+    return value
 
 
 def _at(key: str, fields: dict[str, Json], load: Callable[[Json], T]) -> T | None:
