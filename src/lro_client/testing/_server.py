@@ -77,9 +77,9 @@ class ScriptedServer:
     """A server of the interface in memory, on a virtual clock: the operations go as a test says.
 
     It has the verbs of the interface, of which ``wait`` and ``lists`` can be left out, and may have
-    the extensions ``batch_get``, ``watch`` and ``describe`` (spec §3.11). A Wait is held at most ``max_hold``
-    seconds; every call takes ``latency`` seconds. ``types`` are message classes to know; those of
-    the scripted messages are added. ``calls`` are all calls that came.
+    the extensions ``batch_get``, ``watch`` and ``describe`` (spec §3.11). A Wait is held at most
+    ``max_hold`` seconds; every call takes ``latency`` seconds. ``types`` are message classes to
+    know; those of the scripted messages are added. ``calls`` are all calls that came.
     """
 
     def __init__(
