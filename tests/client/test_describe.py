@@ -97,6 +97,16 @@ def test_names_are_asked_for_by_collection(face: Face, server: respx.Router) -> 
     ]
 
 
+def test_name_of_no_collection_is_refused_by_server(face: Face, server: respx.Router) -> None:
+    """Which knows best what is wrong with it."""
+    server.post("/v1/operations:describe").mock(
+        return_value=refusal(lro.Code.INVALID_ARGUMENT, "names[0]: no")
+    )
+    with pytest.raises(CallError, match=r"names\[0\]: no"):
+        face.client().describe(["jobs/a"])
+    assert asked(server) == [("/v1/operations:describe", ["jobs/a"])]
+
+
 def test_more_than_a_thousand_names_take_several_calls(face: Face, server: respx.Router) -> None:
     """Which the caller does not see."""
     server.post().mock(side_effect=echo)

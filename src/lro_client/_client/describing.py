@@ -97,6 +97,6 @@ def _is_absent(error: CallError) -> bool:
 
 
 def _not_offered(error: CallError) -> CallError:
-    text = "the server does not describe operations, which servers of this library can"
+    text = "the server does not describe operations, which servers of this library do over HTTP"
     status = Status(Code.UNIMPLEMENTED, f"{text}: {error.status.message}", error.status.details)
     return CallError(VERB, status, error.http_status)
