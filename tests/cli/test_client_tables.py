@@ -18,6 +18,7 @@ pytest.importorskip("uvicorn")
 import lro
 from lro_client.cli._printing import LiveTable
 from lro_client.cli._terminal import Exit
+from lro_client.testing import ScriptedServer
 from tests.cli.asking import Asked, Lro, over, started
 from tests.client import sockets
 from tests.client.messages import ResizeMetadata, ResizeResponse
@@ -172,6 +173,16 @@ def test_get_of_server_that_says_little(call: Lro, asked: Asked) -> None:
     assert call("get", "operations/a").out == found
 
 
+def test_watch_shows_age_that_server_describes(call: Lro, asked: Asked) -> None:
+    """It counts from the creation, whenever the command was started; one call is made for it."""
+    asked.app = server = Describing(200, {"descriptions": [DESCRIBED]})
+    found = call("watch", "operations/a", "--timeout", "300ms", "--poll")
+    assert found.status == Exit.RUNNING
+    row = plain(found.out).splitlines()[-1]
+    assert re.search(r"IN_PROGRESS .*50% +\d{4,}d \d+h", row)
+    assert server.asked == 1
+
+
 @pytest.mark.parametrize("command", [["get", "operations/a", "--json"], ["list", "--json"]])
 def test_json_needs_no_descriptions(command: list[str], call: Lro, asked: Asked) -> None:
     """It is the operation as it is on the wire."""
@@ -230,7 +241,7 @@ def test_a_terminal_that_cannot_draw(
 
 def test_rows_change(capsys: pytest.CaptureFixture[str]) -> None:
     """A row shows the last state; a server that calls an operation otherwise adds one."""
-    link: Any = SimpleNamespace(types=lro.TypeRegistry())
+    link: Any = SimpleNamespace(types=lro.TypeRegistry(), client=ScriptedServer().client())
     with LiveTable(["operations/a"], link) as table:
         for percent in (40, 60):
             packed = lro.Any("x/acme.Meta", {"percent": percent})

@@ -211,15 +211,12 @@ def listed(operations: Iterable[Operation], link: Link) -> None:
     table = _table("name", *(("method",) if methods else ()), "state", "done", "age", "message")
     for operation, description in found:
         line = state_line(operation, link)
-        age = _age(operation, link)
-        if description is not None and description.create_time is not None:
-            age = _seconds_since(description.create_time)
         table.add_row(
             Text(line.name),
             *([Text(plain(description.method if description else ""))] if methods else []),
             _state(description.state if description else line.state),
             Text(line.percent),
-            Text(_shown_span(age)),
+            Text(_shown_span(_age(operation, link, description))),
             _message(line),
         )
     Console().print(table)
@@ -240,6 +237,7 @@ class LiveTable:
 
     def __init__(self, names: Iterable[str], link: Link) -> None:
         self._link = link
+        self._descriptions: Descriptions | None = None
         now = time.monotonic()
         self._rows = {name: _Row(name, now, Estimate()) for name in names}
         self._live: AbstractContextManager[Live] = Live(
@@ -259,7 +257,7 @@ class LiveTable:
         # An operation that the server gives another name than was asked for has its own row.
         row = self._rows.setdefault(operation.name, _Row(operation.name, now, Estimate()))
         if row.line is None:
-            age = _age(operation, self._link)
+            age = _age(operation, self._link, self._described(operation.name))
             if age is not None:
                 row.began = now - age
                 row.estimate.add(0.0, row.began)
@@ -272,6 +270,12 @@ class LiveTable:
     def lose(self, name: str) -> None:
         """Draw from now on that the state of this operation is not known any more."""
         self._rows[name].lost = True
+
+    def _described(self, name: str) -> OperationDescription | None:
+        if self._descriptions is None:  # not before the server has answered: it may be away
+            found = descriptions_of(list(self._rows), self._link)
+            self._descriptions = found or NO_DESCRIPTIONS
+        return self._descriptions.get(name)
 
     def _drawn(self) -> Table:
         table = _table("name", "state", "", "done", "age", "left", "message")
@@ -325,9 +329,12 @@ def _message(line: StateLine) -> Text:
     return Text(short, no_wrap=True, overflow="ellipsis")
 
 
-def _age(operation: Operation, link: Link) -> float | None:
-    """The seconds since it began by this machine's clock; None if the metadata has no time."""
-    began = create_time_of(operation.metadata, link.types)
+def _age(
+    operation: Operation, link: Link, description: OperationDescription | None
+) -> float | None:
+    """The seconds since it began by this machine's clock; None if nothing says when."""
+    began = description.create_time if description is not None else None
+    began = began or create_time_of(operation.metadata, link.types)
     return None if began is None else _seconds_since(began)
 
 
