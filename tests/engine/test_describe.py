@@ -157,6 +157,20 @@ def test_many_are_described_in_order_asked_for(
             service.describe(name)
 
 
+def test_description_survives_restart(
+    tmp_path: Path, make_service: MakeService, clock: ManualClock
+) -> None:
+    """It is made of what the store keeps; the next process need not even know the method."""
+    path = tmp_path / "operations.db"
+    service = make_service(SQLiteStore(path, clock=clock), InlineExecutor())
+    name = with_function(service).start(WorkRequest("x")).name
+    before = service.describe(name)
+    service.close()
+    clock.advance(seconds=5)
+    after = make_service(SQLiteStore(path, clock=clock), InlineExecutor())
+    assert after.describe(name) == before
+
+
 def test_event_loop_gets_the_same(store: Store, make_service: MakeService) -> None:
     """Of one and of many."""
     service = make_service(store, InlineExecutor())
