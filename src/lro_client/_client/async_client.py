@@ -79,8 +79,8 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         """Ask what the server knows of the operation: its method, times, attempt (spec §3.11).
 
         Raises:
-            CallError: The call failed, with NOT_FOUND where there is no such operation, and
-                UNIMPLEMENTED where the server is none of this library, or speaks gRPC.
+            CallError: The call failed: NOT_FOUND if there is no such operation, UNIMPLEMENTED if
+                the server does not describe operations, which none does over gRPC.
         """
         self._check_exists()
         return await self._driver.run(describing.describe(self._state, self.name))
@@ -393,8 +393,9 @@ class AsyncClient:
         With a call for each thousand names of one parent; what is not there is ``missing``.
 
         Raises:
-            CallError: A call failed, with UNIMPLEMENTED where the server is none of this library,
-                or speaks gRPC.
+            CallError: A call failed: UNIMPLEMENTED if the server does not describe operations,
+                which none does over gRPC.
+            DeclarationError: ``names`` is one text, or has one that is not a name.
         """
         return await self._driver.run(describing.describe_many(self._state, names))
 
