@@ -42,6 +42,11 @@ if TYPE_CHECKING:
     )
     from lro._messages.times import Duration, Timestamp
     from lro._messages.wellknown import Empty, OperationMetadata, Struct
+    from lro._model.description import (
+        DescribedOperation,
+        DescribeOperationsResponse,
+        OperationDescription,
+    )
     from lro._model.operation import (
         BatchGetOperationsRequest,
         BatchGetOperationsResponse,
@@ -87,6 +92,9 @@ _HOMES: Final = {
     "lro._messages.schema": "Float Int32 Int64 UInt32 UInt64 message number",
     "lro._messages.times": "Duration Timestamp",
     "lro._messages.wellknown": "Empty OperationMetadata Struct",
+    "lro._model.description": """
+        DescribedOperation DescribeOperationsResponse OperationDescription
+        """,
     "lro._model.operation": """
         BatchGetOperationsRequest BatchGetOperationsResponse CancelOperationRequest
         DeleteOperationRequest GetOperationRequest ListOperationsRequest
@@ -105,6 +113,8 @@ __all__ = [
     "Code",
     "DeclarationError",
     "DeleteOperationRequest",
+    "DescribeOperationsResponse",
+    "DescribedOperation",
     "Duration",
     "Empty",
     "Float",
@@ -120,6 +130,7 @@ __all__ = [
     "Method",
     "MissingOperation",
     "Operation",
+    "OperationDescription",
     "OperationInfo",
     "OperationMetadata",
     "Options",

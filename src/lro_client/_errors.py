@@ -6,6 +6,7 @@ import copy
 import functools
 
 from lro import Any, Code, DeclarationError, LroError, Operation, Status, TypeRegistry
+from lro.types import ErrorInfo
 
 
 def check(name: str, value: object, wanted: str, *, fine: bool) -> None:
@@ -86,6 +87,14 @@ def too_late(verb: str, seconds: float) -> CallError:
     """The error of a call whose time was over before its reply was complete."""
     text = f"no complete answer within {seconds:.3g} s"
     return CallError(verb, Status(Code.DEADLINE_EXCEEDED, text), passing=True)
+
+
+def too_many_bytes(error: CallError) -> bool:
+    """Whether a server refuses a call since its operations are too large together."""
+    if error.code is not Code.RESOURCE_EXHAUSTED:
+        return False
+    infos = (detail for detail in error.details() if isinstance(detail, ErrorInfo))
+    return any(info.reason == "BATCH_TOO_LARGE" for info in infos)
 
 
 class OperationGone(CallError):

@@ -18,10 +18,11 @@ pytest.importorskip("uvicorn")
 import lro
 from lro_client.cli._printing import LiveTable
 from lro_client.cli._terminal import Exit
-from tests.cli.asking import Lro, over, started
+from lro_client.testing import ScriptedServer
+from tests.cli.asking import Asked, Lro, over, started
 from tests.client import sockets
 from tests.client.messages import ResizeMetadata, ResizeResponse
-from tests.client.real_service import Harness
+from tests.client.real_service import FULL_NAME, Harness
 
 LONG = "x" * 300
 FAILURE = lro.StatusError(lro.Code.ABORTED, LONG)
@@ -45,10 +46,149 @@ def test_a_list(call: Lro, harness: Harness) -> None:
     """A table with headings, in which long messages are cut."""
     name = over(harness, ResizeMetadata(40), FAILURE)
     heading, row = plain(call("list").out).splitlines()
-    assert heading.split() == ["name", "state", "done", "age", "message"]
-    assert row.split()[:4] == [name, "FAILED", "40%", "ABORTED:"]
+    assert heading.split() == ["name", "method", "state", "done", "age", "message"]
+    assert re.match(rf"{name} +{re.escape(FULL_NAME)} +FAILED +40% +\d+s +ABORTED: x", row)
     assert row.rstrip().endswith("xxx…")
     assert len(row.split()[-1]) < 200
+
+
+LISTED = {
+    "name": "operations/a",
+    "metadata": {"@type": "x/acme.Meta", "percent": 50},
+}
+"""An operation whose metadata say nothing of its age."""
+
+
+class Describing:
+    """A server that lists operations, and answers what a test says where it is to describe."""
+
+    def __init__(self, status: int, body: Any, listed: int = 1) -> None:
+        self.status, self.body = status, body
+        self.listed = [LISTED] * listed
+        self.asked = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        status, body = 200, LISTED
+        if scope["path"].endswith(":describe"):
+            self.asked += 1
+            status, body = self.status, self.body
+        elif scope["path"] == "/v1/operations":
+            body = {"operations": self.listed}
+        kind = (b"content-type", b"application/json")
+        await send({"type": "http.response.start", "status": status, "headers": [kind]})
+        await send({"type": "http.response.body", "body": json.dumps(body).encode()})
+
+
+DESCRIBED = {
+    "name": "operations/a",
+    "state": "SUCCEEDED",
+    "method": "acme.v1.Images.\x1b[31mResize",
+    "createTime": "2020-01-01T00:00:00Z",
+    "cancelRequested": True,
+    "attempt": 3,
+}
+
+
+def test_list_shows_what_server_describes(call: Lro, asked: Asked) -> None:
+    """Age, method and state, which metadata need not have; nothing controls the terminal."""
+    asked.app = server = Describing(200, {"descriptions": [DESCRIBED]})
+    heading, row = plain(call("list").out).splitlines()
+    assert heading.split() == ["name", "method", "state", "done", "age", "message"]
+    assert row.split()[:4] == ["operations/a", r"acme.v1.Images.\x1b[31mResize", "SUCCEEDED", "50%"]
+    assert re.search(r"\d{4,}d \d+h", row)
+    assert server.asked == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (404, {}),
+        (403, {"error": {"code": 403, "message": "no", "status": "PERMISSION_DENIED"}}),
+        (501, {}),
+        (200, {"descriptions": []}),
+        (200, {"descriptions": [], "missing": ["operations/a"]}),
+        (200, {"descriptions": [{"name": "operations/b"}], "missing": ["operations/a"]}),
+    ],
+)
+def test_list_of_server_that_does_not_describe(
+    status: int, body: Any, call: Lro, asked: Asked
+) -> None:
+    """The table is that of the operations."""
+    asked.app = Describing(status, body)
+    found = call("list")
+    heading, row = plain(found.out).splitlines()
+    assert heading.split() == ["name", "state", "done", "age", "message"]
+    assert row.split() == ["operations/a", "IN_PROGRESS", "50%"]
+    assert (found.status, found.err) == (Exit.DONE, "")
+
+
+def test_server_that_does_not_describe_is_asked_once(
+    call: Lro, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not again for the next thousand of a long list."""
+    monkeypatch.setattr("lro_client.cli._printing._DESCRIBED_AT_ONCE", 1)
+    asked.app = server = Describing(404, {}, listed=3)
+    assert len(plain(call("list").out).splitlines()) == 4
+    assert server.asked == 1
+
+
+def test_list_describes_some_at_once(
+    call: Lro, harness: Harness, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call for each thousand; one that is gone by then has no method."""
+    monkeypatch.setattr("lro_client.cli._printing._DESCRIBED_AT_ONCE", 2)
+    for _ in range(3):
+        over(harness, ResizeResponse())
+    rows = plain(call("list").out).splitlines()[1:]
+    assert [FULL_NAME in row for row in rows] == [True] * 3
+    assert [path for path, _ in asked.requests].count("POST /v1/operations:describe") == 2
+
+
+def test_operation_of_unusual_name_is_listed(
+    call: Lro, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client refuses to ask for it, and the table has it all the same."""
+    monkeypatch.setitem(LISTED, "name", "operations//a")
+    asked.app = server = Describing(404, {})
+    assert "operations//a" in call("list").out
+    assert server.asked == 0
+
+
+def test_get_shows_what_server_describes(call: Lro, asked: Asked) -> None:
+    """Method, age, attempt, and whether a caller has asked for the work to stop."""
+    asked.app = Describing(200, {"descriptions": [DESCRIBED]})
+    lines = call("get", "operations/a").lines
+    assert lines[:2] == ["name      operations/a", "state     IN_PROGRESS"]
+    assert lines[3] == r"method    acme.v1.Images.\x1b[31mResize"
+    assert re.fullmatch(r"age       \d{4,}d \d+h", lines[4])
+    assert lines[5:7] == ["attempt   3", "cancel    requested"]
+
+
+def test_get_of_server_that_says_little(call: Lro, asked: Asked) -> None:
+    """What is not known has no line."""
+    asked.app = Describing(200, {"descriptions": [{"name": "operations/a"}]})
+    found = call("get", "operations/a").out
+    assert not re.search("^(method|age|attempt|cancel)", found, re.MULTILINE)
+    asked.app = Describing(404, {})
+    assert call("get", "operations/a").out == found
+
+
+def test_watch_shows_age_that_server_describes(call: Lro, asked: Asked) -> None:
+    """It counts from the creation, whenever the command was started; one call is made for it."""
+    asked.app = server = Describing(200, {"descriptions": [DESCRIBED]})
+    found = call("watch", "operations/a", "--timeout", "300ms", "--poll")
+    assert found.status == Exit.RUNNING
+    row = plain(found.out).splitlines()[-1]
+    assert re.search(r"IN_PROGRESS .*50% +\d{4,}d \d+h", row)
+    assert server.asked == 1
+
+
+@pytest.mark.parametrize("command", [["get", "operations/a", "--json"], ["list", "--json"]])
+def test_json_needs_no_descriptions(command: list[str], call: Lro, asked: Asked) -> None:
+    """It is the operation as it is on the wire."""
+    asked.app = server = Describing(200, {"descriptions": [DESCRIBED]})
+    assert call(*command).json == [LISTED]
+    assert server.asked == 0
 
 
 def test_watching(call: Lro, harness: Harness) -> None:
@@ -101,7 +241,7 @@ def test_a_terminal_that_cannot_draw(
 
 def test_rows_change(capsys: pytest.CaptureFixture[str]) -> None:
     """A row shows the last state; a server that calls an operation otherwise adds one."""
-    link: Any = SimpleNamespace(types=lro.TypeRegistry())
+    link: Any = SimpleNamespace(types=lro.TypeRegistry(), client=ScriptedServer().client())
     with LiveTable(["operations/a"], link) as table:
         for percent in (40, 60):
             packed = lro.Any("x/acme.Meta", {"percent": percent})

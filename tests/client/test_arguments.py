@@ -427,7 +427,7 @@ def test_one_bad_name_of_forty_ends_no_other(bad: str, offers: Any, face: Face) 
     assert not isinstance(refused, CallError)
 
 
-VERBS = ("get", "list", "delete", "cancel", "wait", "batch", "watch")
+VERBS = ("get", "list", "delete", "cancel", "wait", "batch", "describe", "watch")
 
 
 @pytest.mark.parametrize("given", ["get", "list", "wait"])
@@ -441,6 +441,7 @@ def test_routes_that_are_not_given_have_the_prefix_of_the_one_that_is(given: str
         ":cancel",
         ":wait",
         ":batchGet",
+        ":describe",
         ":watch",
     ]
 

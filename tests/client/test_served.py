@@ -21,7 +21,7 @@ from lro_client import (
 )
 from tests.client.faces import Face
 from tests.client.messages import TYPES, ResizeMetadata, ResizeRequest, ResizeResponse
-from tests.client.real_service import WAYS, Harness, Switch, Way, serving
+from tests.client.real_service import FULL_NAME, WAYS, Harness, Switch, Way, serving
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +85,19 @@ def test_updates(waits: bool, way: Way) -> None:
     assert list(steps) == []
     assert operation.done
     assert operation.result() == ResizeResponse(size_bytes=1)
+
+
+def test_descriptions(way: Way, client: Any) -> None:
+    """Method, times and attempt, of a handle and of several names at once."""
+    operation = way.start(client)
+    way.harness.say(ResizeResponse(size_bytes=1))
+    operation.result(timeout=10)
+    found = operation.describe()
+    assert (found.name, found.state, found.attempt) == (operation.name, "SUCCEEDED", 1)
+    assert found.method == FULL_NAME
+    assert found.create_time <= found.start_time <= found.end_time < found.expire_time
+    several = client.describe([operation.name, "operations/none"])
+    assert several == lro.DescribeOperationsResponse((found,), ("operations/none",))
 
 
 def test_a_failure(way: Way, client: Any) -> None:

@@ -430,8 +430,9 @@ def test_routes_below_another_prefix(face: Face, server: respx.Router) -> None:
     client.cancel(NAME)
     client.delete(NAME)
     assert len(server.calls) == 4
-    assert (routes.batch, routes.watch) == (
+    assert (routes.batch, routes.describe, routes.watch) == (
         "/v1beta/{name=**}:batchGet",
+        "/v1beta/{name=**}:describe",
         "/v1beta/{name=**}:watch",
     )
     with pytest.raises(lro.InvalidArgument, match="must begin with a slash"):

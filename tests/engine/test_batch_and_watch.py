@@ -205,7 +205,7 @@ def test_what_else_a_hook_raises_is_left_alone(make_service: MakeService) -> Non
 
 def test_the_extensions_can_be_switched_off(make_service: MakeService) -> None:
     """Each by its name; they are offered unless the service is made without them."""
-    assert VERBS[5:] == ("BatchGetOperations", "WatchOperations")
+    assert VERBS[5:] == ("BatchGetOperations", "WatchOperations", "DescribeOperations")
     service = make_service(verbs=["ListOperations", "WatchOperations"])
     with pytest.raises(MethodNotSupported, match="BatchGetOperations"):
         service.batch_get([])

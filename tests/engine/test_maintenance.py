@@ -71,6 +71,8 @@ USES = {
     "wait": lambda service, _: service.wait(OPERATION, 0),
     "wait_async": lambda service, _: asyncio.run(service.wait_async(OPERATION, 0)),
     "batch_get": lambda service, _: service.batch_get([OPERATION]),
+    "describe": lambda service, _: service.describe(OPERATION),
+    "describe_many": lambda service, _: service.describe_many([OPERATION]),
     "watch": lambda service, _: asyncio.run(service.watch([OPERATION])),
     "start": lambda _, method: method.start(WorkRequest()),
     "with": lambda service, _: _enter(service),

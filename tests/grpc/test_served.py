@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("grpc")
 
+import lro
+from lro_client import CallError
 from lro_client.transports.grpc import AsyncGrpcTransport, GrpcTransport
 from tests.client import test_served as flows
 from tests.client.faces import Face
@@ -27,3 +29,12 @@ def way(kind: str, harness: Harness, face: Face) -> Iterator[Way]:
         made: Any = {"sync": GrpcTransport, "async": AsyncGrpcTransport}[face.name](address)
         yield Way(harness, face, FULL_NAME, {"transport": made})
         face.run(made.close)
+
+
+def test_descriptions(way: Way, client: Any) -> None:
+    """Only over HTTP, as the other extensions (spec §3.11); the error says so."""
+    operation = way.start(client)
+    for describe in (operation.describe, lambda: client.describe([operation.name])):
+        with pytest.raises(CallError, match="servers of this library do over HTTP") as caught:
+            describe()
+        assert caught.value.code is lro.Code.UNIMPLEMENTED

@@ -1,4 +1,4 @@
-"""BatchGet and Watch over HTTP: routes, bodies, errors, events (spec §3.11, §5, §6)."""
+"""BatchGet, Describe and Watch over HTTP: routes, bodies, errors, events (spec §3.11, §5, §6)."""
 
 from __future__ import annotations
 
@@ -35,8 +35,19 @@ from tests.http.counting_service import (
 from tests.http.test_asgi import GONE, Line, part, scope_of, serve
 
 BATCH, WATCH = "/v1/operations:batchGet", "/v1/operations:watch"
+DESCRIBE = "/v1/operations:describe"
 PARENT = "/v1/projects/p/operations"
-EACH = pytest.mark.parametrize("path", [BATCH, WATCH, PARENT + ":batchGet", PARENT + ":watch"])
+EACH = pytest.mark.parametrize(
+    "path",
+    [
+        BATCH,
+        DESCRIBE,
+        WATCH,
+        PARENT + ":batchGet",
+        PARENT + ":describe",
+        PARENT + ":watch",
+    ],
+)
 
 
 def edge_of(counting: CountService, **options: Any) -> OperationsEdge:
@@ -56,7 +67,7 @@ def answer(counting: CountService, path: str, body: Any, **options: Any) -> Http
     reply = HttpReply(
         start["status"], tuple(h for h in headers if h[0] != "content-length"), end["body"]
     )
-    if path.endswith(":batchGet"):
+    if not path.endswith(":watch"):
         assert (
             edge_of(counting, **options).handle(ask("POST", path, body)) == reply
         )  # as in a thread
@@ -71,10 +82,12 @@ def answer(counting: CountService, path: str, body: Any, **options: Any) -> Http
     [
         ("POST", BATCH, "BatchGetOperations", "operations"),
         ("POST", WATCH, "WatchOperations", "operations"),
+        ("POST", DESCRIBE, "DescribeOperations", "operations"),
         ("GET", "/v1/operations/a/b:watch", "WatchOperations", "operations/a/b"),
         ("GET", WATCH, "WatchOperations", "operations"),
         ("POST", PARENT + ":batchGet", "BatchGetOperations", "projects/p"),
         ("POST", PARENT + ":watch", "WatchOperations", "projects/p"),
+        ("POST", PARENT + ":describe", "DescribeOperations", "projects/p"),
         ("GET", PARENT + "/a:watch", "WatchOperations", "projects/p/operations/a"),
         ("GET", "/v1/operations/a%3Awatch", "GetOperation", "operations/a:watch"),
         ("GET", "/v1/operations/watch", "GetOperation", "operations/watch"),
@@ -93,6 +106,8 @@ def test_routes(method: str, path: str, rpc: str, name: str) -> None:
     ("path", "allow"),
     [
         (BATCH, "OPTIONS, POST"),
+        (DESCRIBE, "OPTIONS, POST"),
+        (PARENT + ":describe", "OPTIONS, POST"),
         (WATCH, "GET, HEAD, OPTIONS, POST"),
         ("/v1/operations/a:watch", "GET, HEAD, OPTIONS"),
         (PARENT + ":batchGet", "OPTIONS, POST"),
@@ -141,6 +156,46 @@ def test_a_batch(parent: str) -> None:
     edge = edge_of(counting)
     wanted = [json.loads(edge.handle(ask("GET", f"/v1/{n}")).body) for n in (second, first)]
     assert value == {"operations": wanted, "missing": [missing]}
+
+
+@pytest.mark.parametrize("parent", ["", "projects/p"])
+def test_descriptions(parent: str) -> None:
+    """Each as ProtoJSON, in the order asked for, and what is not there."""
+    counting = build()
+    first, second = (
+        counting.start(parent, metadata=CountMetadata(percent=1)),
+        counting.start(parent),
+    )
+    counting.finish(second)
+    path = f"/v1/{parent}/operations" if parent else "/v1/operations"
+    missing = second[:-3] + "xyz"
+    reply = answer(counting, path + ":describe", {"names": [second, missing, first, second]})
+    assert (reply.status, headers_of(reply)["cache-control"]) == (200, "no-store")
+    value = json.loads(reply.body)
+    assert value.keys() == {"descriptions", "missing"}
+    assert value["missing"] == [missing]
+    over, running = value["descriptions"]
+    moment = "2030-01-02T03:04:05Z"
+    assert running == {
+        "name": first,
+        "state": "IN_PROGRESS",
+        "method": "acme.v1.Things.Count",
+        "createTime": moment,
+        "updateTime": moment,
+    }
+    assert over == {
+        **running,
+        "name": second,
+        "state": "SUCCEEDED",
+        "endTime": moment,
+        "expireTime": over["expireTime"],
+    }
+
+
+def test_no_description_is_left_out_of_reply() -> None:
+    """Both lists are there, also where they are empty."""
+    reply = answer(build(), DESCRIBE, {"names": ["operations/none"]})
+    assert reply.body == b'{"descriptions":[],"missing":["operations/none"]}'
 
 
 def test_enum_numbers() -> None:
@@ -525,11 +580,12 @@ def test_threads_do_not_stream() -> None:
     assert statuses == ["501 Not Implemented"]
 
 
-def test_event_loop_reads_lists_and_batches_in_a_thread() -> None:
-    """Lists and BatchGet are read and printed in a thread, whether the store blocks or not."""
+@pytest.mark.parametrize("path", [BATCH, DESCRIBE])
+def test_event_loop_reads_lists_and_batches_in_a_thread(path: str) -> None:
+    """Lists and batches are read and printed in a thread, whether the store blocks or not."""
     counting = build()
     edge = edge_of(counting)
-    exchange = edge.exchange(ask("POST", BATCH, {"names": [counting.start()]}))
+    exchange = edge.exchange(ask("POST", path, {"names": [counting.start()]}))
     body = next(exchange)
     assert not body.long  # so short a body is read at once
     with pytest.raises(StopIteration) as names:

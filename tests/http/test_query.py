@@ -88,7 +88,7 @@ def test_a_refused_query_blames_the_field(
     assert len(str(refused.value)) < 300
 
 
-@pytest.mark.parametrize("rpc", [*RPCS[1:], "BatchGetOperations"])
+@pytest.mark.parametrize("rpc", [*RPCS[1:], "BatchGetOperations", "DescribeOperations"])
 @pytest.mark.parametrize("parameter", ["filter=a", "pageSize=1", "returnPartialSuccess=true"])
 def test_only_list_has_fields_in_its_query(rpc: str, parameter: str) -> None:
     """The fields of ListOperations are unknown to every other RPC."""

@@ -39,9 +39,10 @@ FIVE: Final = (
     "CancelOperation",
     "WaitOperation",
 )
+BATCHES: Final = ("BatchGetOperations", "DescribeOperations")
 VERBS: Final[Mapping[str, tuple[str, ...]]] = {
-    "asgi": (*FIVE, "BatchGetOperations", "WatchOperations", "WatchMany", START),
-    "wsgi": (*FIVE, "BatchGetOperations", START),
+    "asgi": (*FIVE, *BATCHES, "WatchOperations", "WatchMany", START),
+    "wsgi": (*FIVE, *BATCHES, START),
     "grpc": (*FIVE, START),
     "grpc.aio": (*FIVE, START),
 }
@@ -174,6 +175,7 @@ def http_request(verb: str, name: str) -> tuple[str, str, bytes]:
         "CancelOperation": ("POST", f"/v1/{name}:cancel", b""),
         "WaitOperation": ("POST", f"/v1/{name}:wait", wait),
         "BatchGetOperations": ("POST", "/v1/operations:batchGet", names),
+        "DescribeOperations": ("POST", "/v1/operations:describe", names),
         "WatchOperations": ("GET", f"/v1/{name}:watch", b""),
         "WatchMany": ("POST", "/v1/operations:watch", names),
         START: ("POST", "/v1/count", b'{"steps": 1}'),

@@ -165,6 +165,7 @@ def routes(name: str) -> Routes:
         "cancel": ("POST", f"{at}:cancel"),
         "wait": ("POST", f"{at}:wait"),
         "batchGet": ("POST", "/v1/operations:batchGet"),
+        "describe": ("POST", "/v1/operations:describe"),
         "watch": ("POST", "/v1/operations:watch"),
         "watch one": ("GET", f"{at}:watch"),
         "start": ("POST", START),

@@ -69,7 +69,7 @@ CONSTANTS: Final = {
     "page of a list over gRPC, bytes": MAX_PAGE,
     "name of an operation, characters": MAX_NAME,
     "parent, characters": MAX_NAME,
-    "names of a BatchGet or Watch": MAX_NAMES,
+    "names of a BatchGet, Describe or Watch": MAX_NAMES,
     "operations of a page": MAX_PAGE_SIZE,
     "page token, characters": MAX_TOKEN,
     "filter, characters": MAX_LENGTH,
@@ -276,7 +276,7 @@ PROBES: Final[dict[str, Probe]] = {
     "Content-Type, characters": (content_type, MAX_CONTENT_TYPE),
     "metadata of an operation, bytes": (metadata, LEAST),
     "response or error of an operation, bytes": (response, LEAST),
-    "operations of a BatchGet, bytes": (batch, LEAST),
+    "operations of a BatchGet or Describe, bytes": (batch, LEAST),
     "pages, batches and events of all callers, bytes": (replies, LEAST),
     "calls of Wait held": (lambda n: waits(n, waits=3), 3),
     "calls of Wait held for one caller": (lambda n: waits(n, "ann", waits_per_caller=3), 3),
@@ -285,7 +285,7 @@ PROBES: Final[dict[str, Probe]] = {
     "operations in all streams": (lambda n: streams(1, each=n, watched=3), 3),
     "name of an operation, characters": (name, MAX_NAME),
     "parent, characters": (lambda n: listed(name="p/" + "x" * (n - 2)), MAX_NAME),
-    "names of a BatchGet or Watch": (
+    "names of a BatchGet, Describe or Watch": (
         lambda n: str(service_of().batch_get([f"operations/{k}" for k in range(n)])) and None,
         MAX_NAMES,
     ),

@@ -129,6 +129,7 @@ CALLS = [
 OTHERS = {
     "/v1/{name}:wait": b'{"timeout": "0s"}',
     "/v1/operations:batchGet": b'{"names": ["operations/x"]}',
+    "/v1/operations:describe": b'{"names": ["operations/x"]}',
     "/v1/operations:watch": b'{"names": ["operations/x"]}',
 }
 

@@ -26,7 +26,12 @@ from lro import Code
 from lro._engine.limits import LARGE_AT_ONCE
 from lro_client import AsyncLocalTransport
 from lro_client._errors import CallError
-from lro_client._flow.steps import BatchGetOperationsRequest, Call, StartRequest
+from lro_client._flow.steps import (
+    BatchGetOperationsRequest,
+    Call,
+    DescribeOperationsRequest,
+    StartRequest,
+)
 from tests.grpc.serving import serving
 from tests.http.counting_service import CountRequest, CountService, build
 from tests.http.servers import HOST, uvicorn_serving
@@ -142,7 +147,7 @@ def test_asgi_answers_second_caller_while_hook_blocks(
         asyncio.run(calls())
 
 
-@pytest.mark.parametrize("verb", ["ListOperations", "BatchGetOperations"])
+@pytest.mark.parametrize("verb", ["ListOperations", "BatchGetOperations", "DescribeOperations"])
 def test_hooks_that_block_hold_no_thread_that_makes_replies(verb: str, store: Any) -> None:
     """As many slow callers as there are such threads, and one more, do not hold up another one."""
     slow = LARGE_AT_ONCE + 2
@@ -441,6 +446,9 @@ def test_verbs_on_loop_ask_hooks_of_both_kinds(color: str, store: Any) -> None:
         assert {one.name for one in page.operations} == {started.name, named.name}
         batch = await service.batch_get_async([named.name], caller=caller)
         assert batch.operations == (named,)
+        described = await service.describe_many_async([named.name], caller=caller)
+        assert (await service.describe_async(named.name, caller=caller)).operation == named
+        assert [one.method for one in described.descriptions] == [START]
         await service.cancel_async(named.name, caller=caller)
         await service.delete_async(named.name, caller=caller)
         assert await service.wait_async(started.name, 0.0, caller=caller) == started
@@ -448,8 +456,8 @@ def test_verbs_on_loop_ask_hooks_of_both_kinds(color: str, store: Any) -> None:
         assert [one async for one in watching] == [lro.MissingOperation(named.name)]
 
     async def refused(name: str) -> None:
-        for verb in ("get", "cancel", "delete", "batch_get"):
-            wanted: Any = [name] if verb == "batch_get" else name
+        for verb in ("get", "cancel", "delete", "batch_get", "describe", "describe_many"):
+            wanted: Any = [name] if verb in ("batch_get", "describe_many") else name
             with pytest.raises(lro.errors.PermissionDenied):
                 await getattr(service, f"{verb}_async")(wanted, caller="bob")
         with pytest.raises(lro.errors.PermissionDenied):
@@ -496,6 +504,7 @@ def test_async_local_transport_awaits_authorize() -> None:
             lro.CancelOperationRequest("operations/x"),
             lro.DeleteOperationRequest("operations/x"),
             BatchGetOperationsRequest("operations", ("operations/x",)),
+            DescribeOperationsRequest("operations", ("operations/x",)),
         ]
         for request in requests:
             try:
@@ -506,6 +515,6 @@ def test_async_local_transport_awaits_authorize() -> None:
         return found
 
     missing = Code.NOT_FOUND
-    expected = [Code.OK, missing, Code.OK, missing, missing, missing, Code.OK]
+    expected = [Code.OK, missing, Code.OK, missing, missing, missing, Code.OK, Code.OK]
     assert asyncio.run(calls("ann")) == expected
-    assert asyncio.run(calls("bob")) == [Code.PERMISSION_DENIED] * 7
+    assert asyncio.run(calls("bob")) == [Code.PERMISSION_DENIED] * 8

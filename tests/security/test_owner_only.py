@@ -16,7 +16,14 @@ from lro.http import OperationsEdge
 from tests.http.counting_service import CountRequest, CountService, build
 from tests.security.guarded import START, STORES, VERBS, Place, guarded
 
-SEEN = {"BatchGetOperations", "ListOperations", "WatchOperations", "WatchMany", START}
+SEEN = {
+    "BatchGetOperations",
+    "DescribeOperations",
+    "ListOperations",
+    "WatchOperations",
+    "WatchMany",
+    START,
+}
 """Verbs that answer OK, and say that what the caller may not see is not there."""
 
 
@@ -45,6 +52,8 @@ def test_caller_without_name_does_not_see_operations_with_owner(place: Place, un
         assert answer.code is (Code.OK if verb in SEEN else Code.NOT_FOUND), verb
         if verb == "BatchGetOperations":
             assert answer.text == f'{{"operations":[],"missing":["{name}"]}}'
+        elif verb == "DescribeOperations":
+            assert answer.text == f'{{"descriptions":[],"missing":["{name}"]}}'
         elif verb in ("WatchOperations", "WatchMany"):
             assert answer.text.startswith("id: 1\nevent: missing\n")
         elif answer.code is Code.OK:

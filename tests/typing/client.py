@@ -61,6 +61,7 @@ def handles(handle: Handle) -> None:
     assert_type(handle.metadata, ResizeMetadata | None)
     assert_type(handle.wait(), lro.Operation)
     assert_type(handle.refresh(), lro.Operation)
+    assert_type(handle.describe(), lro.OperationDescription)
     assert_type(handle.done, bool)
     assert_type(handle.name, str)
     for update in handle.updates():
@@ -75,6 +76,7 @@ async def handles_async(handle: AsyncHandle) -> None:
     assert_type(handle.metadata, ResizeMetadata | None)
     assert_type(await handle.wait(), lro.Operation)
     assert_type(await handle.refresh(), lro.Operation)
+    assert_type(await handle.describe(), lro.OperationDescription)
     async for update in handle.updates():
         assert_type(update.metadata, ResizeMetadata | None)
 
@@ -95,6 +97,7 @@ def verbs(client: Client) -> None:
     assert_type(client.get("operations/a"), lro.Operation)
     assert_type(client.get(lro.GetOperationRequest("operations/a")), lro.Operation)
     assert_type(client.wait("operations/a", timeout=2.5), lro.Operation)
+    assert_type(client.describe(["operations/a"]), lro.DescribeOperationsResponse)
     client.get(lro.WaitOperationRequest())  # type: ignore[arg-type]
     for operation in client.list("projects/p", "done = true", page_size=5):
         assert_type(operation, lro.Operation)
@@ -106,6 +109,7 @@ async def verbs_async(client: AsyncClient) -> None:
     """The same of the other face."""
     assert_type(await client.get("operations/a"), lro.Operation)
     assert_type(await client.wait("operations/a", timeout=2.5), lro.Operation)
+    assert_type(await client.describe({"operations/a"}), lro.DescribeOperationsResponse)
     async for operation in client.list("projects/p", "done = true", page_size=5):
         assert_type(operation, lro.Operation)
     async for page in client.list().pages():

@@ -186,7 +186,7 @@ INTERFACE: Final = (
 )
 """The five RPCs of google.longrunning."""
 
-VERBS: Final = (*INTERFACE, "BatchGetOperations", "WatchOperations")
+VERBS: Final = (*INTERFACE, "BatchGetOperations", "WatchOperations", "DescribeOperations")
 """All that a service offers: the five, and the extensions of spec §3.11."""
 
 
@@ -202,7 +202,7 @@ class Authorize(Protocol):
         """``verb`` is an RPC's name, or a method's full name where it is started.
 
         ``caller`` is empty for a caller without a name. ``name`` is the operation's, or the
-        parent's for List and starts. BatchGet and Watch read operations: they ask for
+        parent's for List and starts. BatchGet, Watch and Describe read operations: they ask for
         GetOperation, once for each name.
         """
         ...

@@ -1,4 +1,4 @@
-"""Lists in pages, and BatchGet: check what is asked for, then read (spec §3.3, §3.4, §3.11)."""
+"""Lists in pages, BatchGet, Describe: check what is asked for, then read (spec §3.3, §3.11)."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ from lro._engine.store_port import READ_BYTES, SCAN, Store, place_of
 from lro._filters.indexes import CALLER, Indexes
 from lro._filters.prefilter import EVERYTHING, KeyIn, Test, all_of, bounds_of, key_value
 from lro._messages.registry import TypeRegistry
+from lro._model.description import (
+    DescribeOperationsResponse,
+    OperationDescription,
+    description_of,
+)
 from lro._model.operation import ListOperationsRequest, Operation, Record, Show, normalise_parent
 from lro._model.page_tokens import Cursor, decode_page_token, effective_page_size, encode_page_token
 
@@ -69,6 +74,31 @@ class BatchRead(Generic[T]):
             self._shown.update((one.name, ()) for one in some)
             self._shown[some[0].name] = self._show(some)
         return seen.rest
+
+
+def read_descriptions(
+    access: Access, limits: Limits, names: Sequence[str], caller: str
+) -> DescribeOperationsResponse:
+    """Describe the operations of ``names`` that a caller can see, in that order.
+
+    Raises:
+        BatchTooLarge: They have more bytes together than ``Limits.page_bytes``. Their messages
+            count, since the store reads them too: else a short call would cost gigabytes.
+    """
+    found: dict[str, OperationDescription] = {}
+    room, rest = limits.page_bytes, names
+    while rest:
+        seen = access.seen(rest, caller, min(max(room, limits.least_bytes), READ_BYTES))
+        for record in seen.records.values():
+            shown = description_of(record)
+            weight = max(record.weight, shown.weight)
+            if found and weight > room:
+                raise BatchTooLarge(len(names), limits.page_bytes)
+            room -= weight
+            found[record.name] = shown
+        rest = seen.rest
+    listed = tuple(found[name] for name in names if name in found)
+    return DescribeOperationsResponse(listed, tuple(name for name in names if name not in found))
 
 
 PAGE_SECONDS: Final = 0.5

@@ -24,7 +24,7 @@ from lro._engine.access import VERBS, Access, Authorize
 from lro._engine.executor_port import Executor
 from lro._engine.flow import Flow, MayBlock, flow_of, in_threads, on_loop, run, verb
 from lro._engine.limits import DEFAULT_LIMITS, ByteBudget, Limits
-from lro._engine.listing import BatchRead, CheckedList, Listing
+from lro._engine.listing import BatchRead, CheckedList, Listing, read_descriptions
 from lro._engine.maintenance import LEAST_LEASE, Background
 from lro._engine.method_spec import MethodSpec, Options, WorkerLost
 from lro._engine.methods import Method, MethodDecorator, Methods, Reporter, Starter
@@ -41,6 +41,7 @@ from lro._engine.waiting import Waiters, wait_limit
 from lro._messages.registry import TypeRegistry
 from lro._messages.times import Duration
 from lro._messages.wellknown import OperationMetadata
+from lro._model.description import DescribedOperation, DescribeOperationsResponse, described
 from lro._model.method_names import MethodName
 from lro._model.operation import (
     BatchGetOperationsResponse,
@@ -481,6 +482,71 @@ class Service:
             BatchTooLarge: As for :meth:`batch_get`.
         """
         return BatchRead(self.access, self.limits, wanted, caller, show).result()
+
+    @verb
+    def describe(self, name: str, *, caller: str = "") -> Flow[DescribedOperation]:
+        """Return what is known of an operation beside its messages, and the operation (spec §3.11).
+
+        Who may get an operation may have it described: ``authorize`` is asked for GetOperation.
+
+        Raises:
+            InvalidOperationName, OperationNotFound, PermissionDenied, HookFailed: As for
+                :meth:`get`.
+            MethodNotSupported: Describe is switched off.
+        """
+        self._begin()
+        self.access.require("DescribeOperations")
+        parse_name(name)
+        yield from self.access.permit(caller, "GetOperation", name)
+        return described((yield from self.access.visible(name, caller)))
+
+    async def describe_async(self, name: str, *, caller: str = "") -> DescribedOperation:
+        """:meth:`describe` for coroutines."""
+        return await on_loop(flow_of(self.describe)(name, caller=caller))
+
+    @verb
+    def describe_many(
+        self, names: Sequence[str], *, caller: str = ""
+    ) -> Flow[DescribeOperationsResponse]:
+        """Return what is known of 1 to 1000 operations beside their messages (spec §3.11).
+
+        Names, ``missing`` and errors are as for :meth:`batch_get`.
+
+        Raises:
+            MalformedRequest, InvalidOperationName, PermissionDenied, HookFailed, BatchTooLarge: As
+                for :meth:`batch_get`.
+            MethodNotSupported: Describe is switched off.
+        """
+        wanted = yield from flow_of(self.begin_describe)(names, caller=caller)
+        return self.read_descriptions(wanted, caller)
+
+    async def describe_many_async(
+        self, names: Sequence[str], *, caller: str = ""
+    ) -> DescribeOperationsResponse:
+        """:meth:`describe_many` for coroutines: a thread reads the operations."""
+        return await in_threads(flow_of(self.describe_many)(names, caller=caller))
+
+    @verb
+    def begin_describe(self, names: Sequence[str], *, caller: str = "") -> Flow[Sequence[str]]:
+        """Return what :meth:`read_descriptions` takes: the checked names that may be asked for.
+
+        Raises:
+            MalformedRequest, InvalidOperationName, PermissionDenied, HookFailed,
+                MethodNotSupported: As for :meth:`describe_many`.
+        """
+        self._begin()
+        self.access.require("DescribeOperations")
+        wanted = parse_names(names)
+        yield from self.access.permit_each(caller, "GetOperation", wanted)
+        return wanted
+
+    def read_descriptions(self, wanted: Sequence[str], caller: str) -> DescribeOperationsResponse:
+        """Return the descriptions of operations, and the missing names. Calls no hook.
+
+        Raises:
+            BatchTooLarge: As for :meth:`describe_many`.
+        """
+        return read_descriptions(self.access, self.limits, wanted, caller)
 
     async def watch(self, names: Sequence[str], *, caller: str = "") -> WatchStream:
         """Watch 1 to 1000 operations until all are done or gone (spec §3.11).

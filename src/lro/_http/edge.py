@@ -59,6 +59,7 @@ from lro._http.responses import (
     HttpReply,
     allow_reply,
     batch_reply,
+    describe_reply,
     error_reply,
     event_stream,
     json_reply,
@@ -471,6 +472,7 @@ class OperationsEdge:
             "CancelOperation": self._cancel,
             "WaitOperation": self._wait,
             "BatchGetOperations": self._batch_get,
+            "DescribeOperations": self._describe,
             "WatchOperations": self._watch,
         }
 
@@ -594,6 +596,19 @@ class OperationsEdge:
 
         def found(_: ReplyReservation) -> HttpReply:
             return batch_reply(*self.service.read_batch(wanted, caller, self._show(query)))
+
+        return (yield from self._many(found, self.service.limits.page_bytes))
+
+    def _describe(self, request: HttpRequest, collection: str, caller: str) -> Exchange:
+        _query_of(request, "DescribeOperations")
+        names: tuple[str, ...] = yield self._names(request, collection)
+
+        begin = flow_of(self.service.begin_describe)(names, caller=caller)
+        wanted: Sequence[str] = yield CallFunction(begin, long=True)
+
+        def found(_: ReplyReservation) -> HttpReply:
+            described = self.service.read_descriptions(wanted, caller)
+            return describe_reply(described, self.service.types)
 
         return (yield from self._many(found, self.service.limits.page_bytes))
 

@@ -307,7 +307,7 @@ def read_request(
 def read_names(
     parent: str, content_type: str | None, body: bytes, types: TypeRegistry
 ) -> tuple[str, ...]:
-    """The names that ``:batchGet`` and ``:watch`` ask for, each once (spec §3.11).
+    """The names that ``:batchGet``, ``:describe`` and ``:watch`` ask for, each once (spec §3.11).
 
     All stand under the parent of the path: a proxy may have let the call pass by its path.
 

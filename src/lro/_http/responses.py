@@ -34,6 +34,7 @@ from lro._model.operation import Operation
 
 if TYPE_CHECKING:
     from lro._engine.watching import WatchStream
+    from lro._model.description import DescribeOperationsResponse
     from lro._model.operation import Sighting
 
 
@@ -211,6 +212,12 @@ def page_reply(shown: Sequence[bytes], token: str) -> HttpReply:
 def batch_reply(shown: Sequence[bytes], missing: Sequence[str]) -> HttpReply:
     """The answer to BatchGet; both lists are always there (spec §3.11)."""
     return _operations_reply(shown, {"missing": list(missing)})
+
+
+def describe_reply(described: DescribeOperationsResponse, types: TypeRegistry) -> HttpReply:
+    """The answer to Describe; both lists are always there (spec §3.11)."""
+    shown: list[Json] = [types.dump(one) for one in described.descriptions]
+    return json_reply(200, {"descriptions": shown, "missing": list(described.missing)})
 
 
 def _operations_reply(shown: Sequence[bytes], beside: dict[str, Json]) -> HttpReply:

@@ -234,16 +234,17 @@ def extension_routes(parents: Sequence[str] = ()) -> tuple[Route, ...]:
     Raises:
         DeclarationError: A parent is not such a pattern.
     """
-    routes = _three("/v1/{name=operations}", "/v1/{name=operations/**}")
+    routes = _four("/v1/{name=operations}", "/v1/{name=operations/**}")
     for parent in parents:
         _check_parent(parent)
-        routes += _three(f"/v1/{{name={parent}}}/operations", f"/v1/{{name={parent}/operations/*}}")
+        routes += _four(f"/v1/{{name={parent}}}/operations", f"/v1/{{name={parent}/operations/*}}")
     return routes
 
 
-def _three(many: str, one: str) -> tuple[Route, ...]:
+def _four(many: str, one: str) -> tuple[Route, ...]:
     return (
         Route(method="POST", template=f"{many}:batchGet", rpc="BatchGetOperations"),
+        Route(method="POST", template=f"{many}:describe", rpc="DescribeOperations"),
         Route(method="POST", template=f"{many}:watch", rpc="WatchOperations"),
         Route(method="GET", template=f"{one}:watch", rpc="WatchOperations"),
     )

@@ -14,15 +14,17 @@ import httpx
 from lro import (
     CancelOperationRequest,
     DeleteOperationRequest,
+    DescribeOperationsResponse,
     GetOperationRequest,
     ListOperationsRequest,
     ListOperationsResponse,
     Operation,
+    OperationDescription,
     TypeRegistry,
     WaitOperationRequest,
 )
 from lro_client import _arguments
-from lro_client._client import group_flows, handle_flows
+from lro_client._client import describing, group_flows, handle_flows
 from lro_client._client.group_flows import GroupResult
 from lro_client._client.handle_flows import MAX_LEAVE_SECONDS
 from lro_client._client.handles import HandleBase, Meta, Resp, Update, known, register
@@ -72,6 +74,16 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         self._check_exists()
         flow = single.single(self._state.config, GetOperationRequest(self.name))
         return self._take_state(single.read(await self._driver.run(flow)))
+
+    async def describe(self) -> OperationDescription:
+        """Ask what the server knows of the operation: its method, times, attempt (spec §3.11).
+
+        Raises:
+            CallError: The call failed: NOT_FOUND if there is no such operation, UNIMPLEMENTED if
+                the server does not describe operations, which none does over gRPC.
+        """
+        self._check_exists()
+        return await self._driver.run(describing.describe(self._state, self.name))
 
     async def wait(self, timeout: timedelta | float | None = None) -> Operation:
         """Wait until the operation is done; its last state, whatever the outcome.
@@ -374,6 +386,18 @@ class AsyncClient:
             CallError: The call failed, with NOT_FOUND for a name that is not there.
         """
         return await self._ask(_arguments.named(GetOperationRequest, request))
+
+    async def describe(self, names: Iterable[str]) -> DescribeOperationsResponse:
+        """What the server knows of operations: their methods, times, attempts (spec §3.11).
+
+        With a call for each thousand names of one parent; what is not there is ``missing``.
+
+        Raises:
+            CallError: A call failed: UNIMPLEMENTED if the server does not describe operations,
+                which none does over gRPC.
+            DeclarationError: ``names`` is one text, or has one that is not a name.
+        """
+        return await self._driver.run(describing.describe_many(self._state, names))
 
     def list(
         self,

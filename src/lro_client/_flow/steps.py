@@ -11,6 +11,7 @@ from lro import (
     BatchGetOperationsResponse,
     CancelOperationRequest,
     DeleteOperationRequest,
+    DescribeOperationsResponse,
     GetOperationRequest,
     ListOperationsRequest,
     ListOperationsResponse,
@@ -44,6 +45,14 @@ class BatchGetOperationsRequest:
 
 
 @attrs.frozen
+class DescribeOperationsRequest:
+    """Asks for what is known of many operations of one collection (spec §3.11)."""
+
+    collection: str
+    names: tuple[str, ...]
+
+
+@attrs.frozen
 class WatchOperationsRequest:
     """Watches many operations of one collection for changes (spec §3.11).
 
@@ -63,6 +72,7 @@ Request: TypeAlias = (
     | WaitOperationRequest
     | StartRequest
     | BatchGetOperationsRequest
+    | DescribeOperationsRequest
     | WatchOperationsRequest
 )
 
@@ -140,7 +150,13 @@ class Emit:
 class Reply:
     """What the server said, and after how many seconds it recommends to ask again."""
 
-    value: Operation | ListOperationsResponse | BatchGetOperationsResponse | None
+    value: (
+        Operation
+        | ListOperationsResponse
+        | BatchGetOperationsResponse
+        | DescribeOperationsResponse
+        | None
+    )
     retry_after: float | None = None
 
 

@@ -12,8 +12,7 @@ from typing import Final
 
 from lro import BatchGetOperationsResponse, Code, ListOperationsResponse, Operation, Status
 from lro.errors import OperationNotFound
-from lro.types import ErrorInfo
-from lro_client._errors import CallError, OperationGone
+from lro_client._errors import CallError, OperationGone, too_many_bytes
 from lro_client._flow.poll_state import final_error
 from lro_client._flow.single import WATCH, FlowConfig
 from lro_client._flow.steps import Enough, Flow, Idle, Reply
@@ -44,10 +43,7 @@ _ENDED: Final = Status(Code.UNAVAILABLE, "the stream ended before the operation"
 
 def _too_large(batch: PollBatch, error: CallError) -> bool:
     """Whether a server refuses a batch because its operations are too large together."""
-    if batch.strategy is not Strategy.BATCH or error.code is not Code.RESOURCE_EXHAUSTED:
-        return False
-    infos = (detail for detail in error.details() if isinstance(detail, ErrorInfo))
-    return any(info.reason == "BATCH_TOO_LARGE" for info in infos)
+    return batch.strategy is Strategy.BATCH and too_many_bytes(error)
 
 
 class Pollers:

@@ -26,6 +26,8 @@ from lro_client.cli._arguments import (
 from lro_client.cli._connection import Link, ServerOptions, server_options, span, split_url
 from lro_client.cli._following import Handle, conclude, handle_of
 from lro_client.cli._printing import (
+    NO_DESCRIPTIONS,
+    descriptions_of,
     json_option,
     print_end,
     print_json,
@@ -116,6 +118,8 @@ def get(server: ServerOptions, names: tuple[str, ...], check: bool, as_json: boo
     wanted, said = read_names(names, server.prefix)
     exits = []
     with server.connect(said) as link:
+        details = sys.stdout.isatty() and not as_json
+        found = (descriptions_of(wanted, link) if details else None) or NO_DESCRIPTIONS
         for name in wanted:
             try:
                 operation = link.client.get(name)
@@ -123,7 +127,7 @@ def get(server: ServerOptions, names: tuple[str, ...], check: bool, as_json: boo
                 print_error(sentence(exc, name))
                 exits.append(Exit.CALL_FAILED)
                 continue
-            print_operation(operation, link, as_json=as_json)
+            print_operation(operation, link, as_json=as_json, descriptions=found)
             exits.append(exit_of(operation) if check else Exit.DONE)
     return worst(exits)
 

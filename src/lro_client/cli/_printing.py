@@ -6,9 +6,11 @@ import base64
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
+from itertools import islice
+from types import MappingProxyType
 from typing import Final
 
 import attrs
@@ -19,9 +21,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lro import Any, Code, LroError, Operation, Status, TypeRegistry
+from lro import Any, Code, LroError, Operation, OperationDescription, Status, TypeRegistry
 from lro.types import Json
 from lro.wire import operation_to_json
+from lro_client._errors import CallError
 from lro_client.cli._connection import Link
 from lro_client.cli._terminal import one_line, plain, plain_json
 from lro_client.progress import Estimate, Progress, create_time_of, progress_of
@@ -32,7 +35,28 @@ json_option = click.option(
 )
 
 
-def print_operation(operation: Operation, link: Link, *, as_json: bool) -> None:
+Descriptions = Mapping[str, OperationDescription]
+"""By name: what a server knows of operations, where it describes them."""
+
+NO_DESCRIPTIONS: Final[Descriptions] = MappingProxyType({})
+
+
+def descriptions_of(names: Sequence[str], link: Link) -> Descriptions | None:
+    """Ask the server to describe operations; None where it does not, for whatever reason."""
+    try:
+        found = link.client.describe(names).descriptions
+    except (CallError, LroError):  # a server that lists may still refuse to describe
+        return None
+    return {one.name: one for one in found}
+
+
+def print_operation(
+    operation: Operation,
+    link: Link,
+    *,
+    as_json: bool,
+    descriptions: Descriptions = NO_DESCRIPTIONS,
+) -> None:
     """Print an operation: all that is known of it to a terminal, one line to a pipe."""
     if as_json:
         print_json(operation, link)
@@ -43,13 +67,26 @@ def print_operation(operation: Operation, link: Link, *, as_json: bool) -> None:
         return
     shown = as_wire(operation, link.types)
     at = "" if operation.done else f"{line.percent} {line.message}".strip()
-    for heading, text in (("name", line.name), ("state", line.state), ("progress", at)):
+    rows = [("name", line.name), ("state", line.state), ("progress", at)]
+    if description := descriptions.get(operation.name):
+        rows += _described_rows(description)
+    for heading, text in rows:
         if text:
             click.echo(f"{heading:<9} {text}")
     for member in ("metadata", "response", "error"):
         if member in shown:
             text = json_text(shown[member], indent=2).replace("\n", "\n" + " " * 10)
             click.echo(f"{member:<9} {text}")
+
+
+def _described_rows(description: OperationDescription) -> list[tuple[str, str]]:
+    began = description.create_time
+    return [
+        ("method", plain(description.method)),
+        ("age", "" if began is None else _shown_span(_seconds_since(began))),
+        ("attempt", str(description.attempt or "")),
+        ("cancel", "requested" if description.cancel_requested else ""),
+    ]
 
 
 def print_end(operation: Operation, link: Link, *, as_json: bool) -> None:
@@ -159,18 +196,27 @@ _COLOURS: Final = {
 _BAR_WIDTH: Final = 20
 _MESSAGE_LENGTH: Final = 200
 _FRAMES_A_SECOND: Final = 4
+_DESCRIBED_AT_ONCE: Final = 1000
 
 
 def listed(operations: Iterable[Operation], link: Link) -> None:
-    """Print operations as a table."""
-    table = _table("name", "state", "done", "age", "message")
-    for operation in operations:
+    """Print operations as a table, with their methods where the server describes them."""
+    found: list[tuple[Operation, OperationDescription | None]] = []
+    rest, asks = iter(operations), True
+    while some := list(islice(rest, _DESCRIBED_AT_ONCE)):
+        descriptions = descriptions_of([one.name for one in some], link) if asks else None
+        asks = descriptions is not None
+        found += [(one, (descriptions or NO_DESCRIPTIONS).get(one.name)) for one in some]
+    methods = any(description is not None for _, description in found)
+    table = _table("name", *(("method",) if methods else ()), "state", "done", "age", "message")
+    for operation, description in found:
         line = state_line(operation, link)
         table.add_row(
             Text(line.name),
-            _state(line.state),
+            *([Text(plain(description.method if description else ""))] if methods else []),
+            _state(description.state if description else line.state),
             Text(line.percent),
-            Text(_shown_span(_age(operation, link))),
+            Text(_shown_span(_age(operation, link, description))),
             _message(line),
         )
     Console().print(table)
@@ -191,6 +237,7 @@ class LiveTable:
 
     def __init__(self, names: Iterable[str], link: Link) -> None:
         self._link = link
+        self._descriptions: Descriptions | None = None
         now = time.monotonic()
         self._rows = {name: _Row(name, now, Estimate()) for name in names}
         self._live: AbstractContextManager[Live] = Live(
@@ -210,7 +257,7 @@ class LiveTable:
         # An operation that the server gives another name than was asked for has its own row.
         row = self._rows.setdefault(operation.name, _Row(operation.name, now, Estimate()))
         if row.line is None:
-            age = _age(operation, self._link)
+            age = _age(operation, self._link, self._described(operation.name))
             if age is not None:
                 row.began = now - age
                 row.estimate.add(0.0, row.began)
@@ -223,6 +270,12 @@ class LiveTable:
     def lose(self, name: str) -> None:
         """Draw from now on that the state of this operation is not known any more."""
         self._rows[name].lost = True
+
+    def _described(self, name: str) -> OperationDescription | None:
+        if self._descriptions is None:  # not before the server has answered: it may be away
+            found = descriptions_of(list(self._rows), self._link)
+            self._descriptions = found or NO_DESCRIPTIONS
+        return self._descriptions.get(name)
 
     def _drawn(self) -> Table:
         table = _table("name", "state", "", "done", "age", "left", "message")
@@ -260,7 +313,7 @@ def _table(*headings: str) -> Table:
 
 
 def _state(state: str) -> Text:
-    return Text(state, _COLOURS[state])
+    return Text(plain(state), _COLOURS.get(state, ""))
 
 
 def _bar(line: StateLine) -> ProgressBar | Text:
@@ -276,10 +329,17 @@ def _message(line: StateLine) -> Text:
     return Text(short, no_wrap=True, overflow="ellipsis")
 
 
-def _age(operation: Operation, link: Link) -> float | None:
-    """The seconds since it began by this machine's clock; None if the metadata has no time."""
-    began = create_time_of(operation.metadata, link.types)
-    return None if began is None else max((datetime.now(UTC) - began).total_seconds(), 0.0)
+def _age(
+    operation: Operation, link: Link, description: OperationDescription | None
+) -> float | None:
+    """The seconds since it began by this machine's clock; None if nothing says when."""
+    began = description.create_time if description is not None else None
+    began = began or create_time_of(operation.metadata, link.types)
+    return None if began is None else _seconds_since(began)
+
+
+def _seconds_since(began: datetime) -> float:
+    return max((datetime.now(UTC) - began).total_seconds(), 0.0)
 
 
 def _shown_span(seconds: float | None) -> str:

@@ -51,6 +51,7 @@ _VERBS: Final = {
     ("POST", "wait"): "WaitOperation",
     ("POST", "cancel"): "CancelOperation",
     ("POST", "batchGet"): "BatchGetOperations",
+    ("POST", "describe"): "DescribeOperations",
     ("POST", "watch"): "WatchOperations",
     ("GET", "watch"): "WatchOperations",
     ("DELETE", ""): "DeleteOperation",
@@ -76,9 +77,9 @@ class ScriptedServer:
     """A server of the interface in memory, on a virtual clock: the operations go as a test says.
 
     It has the verbs of the interface, of which ``wait`` and ``lists`` can be left out, and may have
-    the extensions ``batch_get`` and ``watch`` (spec §3.11). A Wait is held at most ``max_hold``
-    seconds; every call takes ``latency`` seconds. ``types`` are message classes to know; those of
-    the scripted messages are added. ``calls`` are all calls that came.
+    the extensions ``batch_get``, ``watch`` and ``describe`` (spec §3.11). A Wait is held at most
+    ``max_hold`` seconds; every call takes ``latency`` seconds. ``types`` are message classes to
+    know; those of the scripted messages are added. ``calls`` are all calls that came.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class ScriptedServer:
         lists: bool = True,
         batch_get: bool = False,
         watch: bool = False,
+        describe: bool = False,
         max_hold: float = 60.0,
         latency: float = 0.0,
         types: TypeRegistry | None = None,
@@ -108,6 +110,7 @@ class ScriptedServer:
             "ListOperations": lists,
             "BatchGetOperations": batch_get,
             "WatchOperations": watch,
+            "DescribeOperations": describe,
         }
         self._service = Service(
             self._store,
@@ -324,7 +327,7 @@ class ScriptedServer:
             headers=dict(request.headers),
             body=request.content,
         )
-        many = call.verb in ("ListOperations", "BatchGetOperations")
+        many = call.verb in ("ListOperations", "BatchGetOperations", "DescribeOperations")
         self._store.play(*() if many else (call.name,))
         reply = yield from self._follow(call, self._edge.exchange(asked))
         failure, self._store.failure = self._store.failure, None

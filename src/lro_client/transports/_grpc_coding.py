@@ -35,12 +35,20 @@ from lro_client._flow.single import check_operation
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,
     Call,
+    DescribeOperationsRequest,
     Reply,
     StartRequest,
     WatchOperationsRequest,
 )
 
 Metadata = Iterable[tuple[str, str | bytes]]
+
+_EXTENSIONS: Final = (
+    BatchGetOperationsRequest,
+    DescribeOperationsRequest,
+    WatchOperationsRequest,
+)
+"""What only HTTP has (spec §3.11)."""
 
 _SERVICE: Final = "/google.longrunning.Operations/"
 _STATUS_DETAILS: Final = "grpc-status-details-bin"
@@ -84,7 +92,7 @@ class GrpcCoder:
 
     def _encode(self, call: Call) -> tuple[str, bytes]:
         request = call.request
-        if isinstance(request, (BatchGetOperationsRequest, WatchOperationsRequest)):
+        if isinstance(request, _EXTENSIONS):
             raise MethodNotSupported(call.verb)  # an extension of HTTP (spec §3.11)
         if isinstance(request, StartRequest):
             return _path(request.target), self._start(request)

@@ -23,6 +23,7 @@ from lro import (
     Code,
     DeclarationError,
     DeleteOperationRequest,
+    DescribeOperationsResponse,
     InvalidArgument,
     ListOperationsRequest,
     ListOperationsResponse,
@@ -55,6 +56,7 @@ from lro_client._flow.single import check_operation
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,
     Call,
+    DescribeOperationsRequest,
     Reply,
     Request,
     StartRequest,
@@ -69,6 +71,7 @@ _ENDINGS: Final = {
     "cancel": ":cancel",
     "wait": ":wait",
     "batch": ":batchGet",
+    "describe": ":describe",
     "watch": ":watch",
 }
 """The custom verbs at the ends of paths (spec §5.4)."""
@@ -76,7 +79,17 @@ _ENDINGS: Final = {
 _MAX_KNOWN_PATHS: Final = 256
 """Paths that are kept: a poll asks for the same one again."""
 
-_OF_PARENTS: Final = frozenset({"list", "batch", "watch"})
+_OF_PARENTS: Final = frozenset({"list", "batch", "describe", "watch"})
+
+
+_OfMany: typing.TypeAlias = (
+    BatchGetOperationsRequest | DescribeOperationsRequest | WatchOperationsRequest
+)
+_VERBS_OF_MANY: Final[Mapping[type[_OfMany], str]] = {
+    BatchGetOperationsRequest: "batch",
+    DescribeOperationsRequest: "describe",
+    WatchOperationsRequest: "watch",
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -99,6 +112,7 @@ class Routes:
     cancel: str = ""
     wait: str = ""
     batch: str = ""
+    describe: str = ""
     watch: str = ""
     wait_method: str = "POST"
     wait_body: bool = True
@@ -180,8 +194,8 @@ class Encoder:
             return HttpCall(method="GET", url=path, params=params)
         if isinstance(request, WaitOperationRequest):
             return self._wait(request)
-        if isinstance(request, (BatchGetOperationsRequest, WatchOperationsRequest)):
-            verb = "batch" if isinstance(request, BatchGetOperationsRequest) else "watch"
+        if isinstance(request, _OfMany):
+            verb = _VERBS_OF_MANY[type(request)]
             body = dumps({"names": list(request.names)})
             return HttpCall(method="POST", url=self._path(verb, request.collection), body=body)
         if isinstance(request, CancelOperationRequest):
@@ -427,7 +441,9 @@ class HttpCoder:
 
     def _message(
         self, call: Call, status: int, content: bytes
-    ) -> Operation | ListOperationsResponse | BatchGetOperationsResponse:
+    ) -> (
+        Operation | ListOperationsResponse | BatchGetOperationsResponse | DescribeOperationsResponse
+    ):
         if not content.strip():
             raise empty_reply(call.verb, "an empty body", status)
         try:
@@ -440,6 +456,8 @@ class HttpCoder:
                 return page_from_json(value, self._types)
             if isinstance(call.request, BatchGetOperationsRequest):
                 return self._batch(call.request, value)
+            if isinstance(call.request, DescribeOperationsRequest):
+                return self._described(call.request, value)
             operation = operation_from_json(value, self._types)
         except LroError as exc:
             text = f"the reply is not what was asked for: {exc}"
@@ -463,6 +481,17 @@ class HttpCoder:
         found = tuple(operation_from_json(one, self._types) for one in listed)
         gone = tuple(name for name in missing if isinstance(name, str))
         return BatchGetOperationsResponse(found, gone)
+
+    def _described(
+        self, request: DescribeOperationsRequest, value: Json
+    ) -> DescribeOperationsResponse:
+        found = self._types.load(value, DescribeOperationsResponse, strict=False)
+        said = {*(one.name for one in found.descriptions), *found.missing}
+        if absent := set(request.names) - said:
+            raise InvalidArgument(
+                "descriptions", f"must have {min(absent)!r:.200} too, or 'missing' must"
+            )
+        return found
 
     def streams(self, response: typing.Any) -> bool:
         """Whether a response is a stream of events."""

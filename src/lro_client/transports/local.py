@@ -23,6 +23,7 @@ from lro_client._errors import CallError, check
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,
     Call,
+    DescribeOperationsRequest,
     Reply,
     StartRequest,
     WatchOperationsRequest,
@@ -97,6 +98,8 @@ def _wanted(service: Service, call: Call) -> tuple[str, dict[str, typing.Any]]:
         return "get", {"name": request.name}
     if isinstance(request, BatchGetOperationsRequest):
         return "batch_get", {"names": request.names}
+    if isinstance(request, DescribeOperationsRequest):
+        return "describe_many", {"names": request.names}
     raise MethodNotSupported(call.verb)  # only an event loop can watch
 
 

@@ -1,0 +1,83 @@
+"""Descriptions of operations: what the service knows of them beside their messages (spec §3.11)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+
+import attrs
+
+from lro._messages.schema import Int32
+from lro._model.operation import Operation, Record
+
+_WEIGHT: Final = 450
+"""About how many bytes of JSON a description has without its names."""
+
+
+@attrs.frozen(kw_only=True)
+class OperationDescription:
+    """What a service knows of an operation beside its messages: method, times, attempt.
+
+    ``state`` is that of :attr:`lro.Operation.state`, ``method`` the full name of the method.
+    ``update_time`` is when the record was last changed, ``start_time`` when a worker began (None:
+    the work waits), ``expire_time`` from when on the record is removed. ``cancel_requested`` says
+    that a caller has asked for the work to stop. ``attempt`` counts the attempts at the work.
+    Times are in UTC by the clock of the server's store.
+    """
+
+    name: str = ""
+    state: str = ""
+    method: str = ""
+    create_time: datetime | None = None
+    update_time: datetime | None = None
+    start_time: datetime | None = None
+    end_time: datetime | None = None
+    expire_time: datetime | None = None
+    cancel_requested: bool = False
+    attempt: Int32 = 0
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of JSON it is."""
+        return _WEIGHT + len(self.name.encode()) + len(self.method)
+
+
+@attrs.frozen(kw_only=True)
+class DescribedOperation(OperationDescription):
+    """A description, and the operation itself as it was at the same moment."""
+
+    operation: Operation
+
+
+@attrs.frozen
+class DescribeOperationsResponse:
+    """The descriptions, in the order asked for, and the names of operations that are not there."""
+
+    descriptions: tuple[OperationDescription, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+def description_of(record: Record) -> OperationDescription:
+    """The description of an operation that callers can see."""
+    return OperationDescription(**_shown(record))
+
+
+def described(record: Record) -> DescribedOperation:
+    """The description of an operation that callers can see, with the operation."""
+    return DescribedOperation(operation=record.operation, **_shown(record))
+
+
+def _shown(record: Record) -> dict[str, Any]:
+    # What is not named here is not for callers: the caller, owner, lease, keys and target.
+    return {
+        "name": record.name,
+        "state": record.state.value,
+        "method": record.method,
+        "create_time": record.create_time,
+        "update_time": record.update_time,
+        "start_time": record.start_time,
+        "end_time": record.end_time,
+        "expire_time": record.expire_time,
+        "cancel_requested": record.cancel_requested,
+        "attempt": record.attempt,
+    }

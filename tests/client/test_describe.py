@@ -1,0 +1,243 @@
+"""Describing operations: what is asked, and what comes of each reply (spec §3.11)."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+import respx
+
+import lro
+from lro_client import CallError
+from lro_client._errors import UnreadableReply
+from lro_client.testing import Fault, ScriptedServer
+from tests.client.faces import Clock, Face
+from tests.client.messages import NAME, TYPES, page_of_a_proxy, refusal, reply
+
+OTHER = "projects/p/operations/x"
+MOMENT = "2030-01-02T03:04:05.678Z"
+SHOWN = {
+    "name": NAME,
+    "state": "IN_PROGRESS",
+    "method": "acme.v1.Images.Resize",
+    "createTime": MOMENT,
+    "updateTime": "2030-01-02T03:04:06Z",
+    "startTime": MOMENT,
+    "cancelRequested": True,
+    "attempt": 2,
+    "addedLater": {"x": 1},
+}
+CREATED = datetime(2030, 1, 2, 3, 4, 5, 678_000, UTC)
+WANTED = lro.OperationDescription(
+    name=NAME,
+    state="IN_PROGRESS",
+    method="acme.v1.Images.Resize",
+    create_time=CREATED,
+    update_time=datetime(2030, 1, 2, 3, 4, 6, tzinfo=UTC),
+    start_time=CREATED,
+    cancel_requested=True,
+    attempt=2,
+)
+TOO_LARGE = {
+    "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+    "reason": "BATCH_TOO_LARGE",
+    "domain": "acme.test",
+}
+
+
+def echo(request: httpx.Request) -> httpx.Response:
+    """Describes what it is asked for, but for names with "none" in them."""
+    names = json.loads(request.content)["names"]
+    found = [{"name": name, "state": "SUCCEEDED"} for name in names if "none" not in name]
+    return reply({"descriptions": found, "missing": [name for name in names if "none" in name]})
+
+
+def asked(server: respx.Router) -> list[tuple[str, list[str]]]:
+    """The path and the names of each call."""
+    requests = [call.request for call in server.calls]
+    return [(one.url.path, json.loads(one.content)["names"]) for one in requests]
+
+
+def test_handle_is_described(face: Face, server: respx.Router) -> None:
+    """One call, whose unknown fields are ignored."""
+    server.post("/v1/operations:describe").mock(return_value=reply({"descriptions": [SHOWN]}))
+    handle = face.client().operation(NAME, **TYPES)
+    assert handle.describe() == WANTED
+    assert asked(server) == [("/v1/operations:describe", [NAME])]
+
+
+def test_missing_operation_of_handle_is_not_found(face: Face, server: respx.Router) -> None:
+    """As with a Get."""
+    server.post().mock(return_value=reply({"descriptions": [], "missing": [NAME]}))
+    with pytest.raises(CallError, match="there is no operation") as caught:
+        face.client().operation(NAME, **TYPES).describe()
+    assert (caught.value.code, caught.value.verb) == (lro.Code.NOT_FOUND, "DescribeOperations")
+
+
+def test_handle_of_refused_start_raises_its_error(face: Face) -> None:
+    """There is no operation to ask for."""
+    checked = face.client().operation(lro.Operation(done=True), **TYPES)
+    with pytest.raises(lro.DeclarationError):
+        checked.describe()
+
+
+def test_names_are_asked_for_by_collection(face: Face, server: respx.Router) -> None:
+    """One call for each, and each name once; the reply has the order of the names."""
+    server.post().mock(side_effect=echo)
+    names = [OTHER, NAME, "projects/p/operations/none", OTHER, "operations/a/operations/b"]
+    found = face.client().describe(names)
+    assert [one.name for one in found.descriptions] == [OTHER, NAME, "operations/a/operations/b"]
+    assert found.missing == ("projects/p/operations/none",)
+    assert asked(server) == [
+        ("/v1/projects/p/operations:describe", [OTHER, "projects/p/operations/none"]),
+        ("/v1/operations:describe", [NAME, "operations/a/operations/b"]),
+    ]
+
+
+def test_name_of_no_collection_is_refused_by_server(face: Face, server: respx.Router) -> None:
+    """Which knows best what is wrong with it."""
+    server.post("/v1/operations:describe").mock(
+        return_value=refusal(lro.Code.INVALID_ARGUMENT, "names[0]: no")
+    )
+    with pytest.raises(CallError, match=r"names\[0\]: no"):
+        face.client().describe(["jobs/a"])
+    assert asked(server) == [("/v1/operations:describe", ["jobs/a"])]
+
+
+def test_more_than_a_thousand_names_take_several_calls(face: Face, server: respx.Router) -> None:
+    """Which the caller does not see."""
+    server.post().mock(side_effect=echo)
+    names = [f"operations/{number}" for number in range(2001)]
+    found = face.client().describe(iter(names))
+    assert [one.name for one in found.descriptions] == names
+    assert [len(some) for _, some in asked(server)] == [1000, 1000, 1]
+
+
+def test_too_large_call_is_made_by_halves(face: Face, server: respx.Router) -> None:
+    """Down to one name, whose refusal is the caller's."""
+
+    def few(request: httpx.Request) -> httpx.Response:
+        if len(json.loads(request.content)["names"]) > 2:
+            return refusal(lro.Code.RESOURCE_EXHAUSTED, "too large", TOO_LARGE)
+        return echo(request)
+
+    server.post().mock(side_effect=few)
+    names = [f"operations/{number}" for number in range(7)]
+    assert [one.name for one in face.client().describe(names).descriptions] == names
+    assert [len(some) for _, some in asked(server)] == [7, 3, 1, 2, 4, 2, 2]
+
+
+@pytest.mark.parametrize("details", [[TOO_LARGE], []])
+def test_call_that_cannot_be_halved_fails(
+    details: list[Any], face: Face, server: respx.Router
+) -> None:
+    """One name; or a server that has too much to do."""
+    refused = refusal(lro.Code.RESOURCE_EXHAUSTED, "no", *details)
+    server.post().mock(return_value=refused)
+    names = [NAME] if details else [NAME, "operations/b"]
+    with pytest.raises(CallError) as caught:
+        face.client().describe(names)
+    assert caught.value.code is lro.Code.RESOURCE_EXHAUSTED
+    assert len(server.calls) == 1
+
+
+def test_no_names_make_no_call(face: Face, server: respx.Router) -> None:
+    """Nothing is described, and nothing is missing."""
+    assert face.client().describe([]) == lro.DescribeOperationsResponse()
+    assert len(server.calls) == 0
+
+
+@pytest.mark.parametrize("names", ["operations/a", [""], [5], ["https://x/v1/operations/a"]])
+def test_wrong_names_are_refused_before_any_call(
+    names: Any, face: Face, server: respx.Router
+) -> None:
+    """One text is the commonest mistake."""
+    with pytest.raises(lro.DeclarationError):
+        face.client().describe(names)
+    assert len(server.calls) == 0
+
+
+NOT_FOUND = {"code": 404, "message": "Method not found.", "status": "NOT_FOUND"}
+ROUTE = {**TOO_LARGE, "reason": "ROUTE_NOT_FOUND"}
+LACKING = {
+    "page": page_of_a_proxy(404),
+    "error of Google": reply({"error": NOT_FOUND}, 404),
+    "other release": refusal(lro.Code.NOT_FOUND, "nothing is served at ...", ROUTE),
+    "method not allowed": page_of_a_proxy(405),
+    "not implemented": page_of_a_proxy(501),
+    "unimplemented": refusal(lro.Code.UNIMPLEMENTED, "no such thing"),
+}
+
+
+@pytest.mark.parametrize("kind", LACKING)
+def test_server_without_descriptions_is_unimplemented(
+    kind: str, face: Face, server: respx.Router
+) -> None:
+    """The error says so, whatever the server says, and that is not asked again."""
+    server.post().mock(return_value=LACKING[kind])
+    with pytest.raises(CallError, match="the server does not describe operations") as caught:
+        face.client().describe([NAME])
+    assert caught.value.code is lro.Code.UNIMPLEMENTED
+    assert caught.value.http_status == LACKING[kind].status_code
+    assert len(server.calls) == 1
+
+
+@pytest.mark.parametrize("reason", ["METHOD_NOT_SUPPORTED", "OPERATION_NOT_FOUND"])
+def test_refusal_that_says_why_is_left_alone(reason: str, face: Face, server: respx.Router) -> None:
+    """It is switched off; or a hook of the server hides the operation."""
+    code = lro.Code.NOT_FOUND if "FOUND" in reason else lro.Code.UNIMPLEMENTED
+    server.post().mock(return_value=refusal(code, "so it is", {**TOO_LARGE, "reason": reason}))
+    with pytest.raises(CallError, match="so it is") as caught:
+        face.client().describe([NAME])
+    assert caught.value.code is code
+    assert "does not describe" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [],
+        {},
+        {"descriptions": 5},
+        {"descriptions": [5], "missing": [NAME]},
+        {"descriptions": [], "missing": [5]},
+        {"descriptions": [], "missing": ["operations/other"]},
+        {"descriptions": [{**SHOWN, "name": "operations/other"}]},
+        {"descriptions": [{**SHOWN, "createTime": "yesterday"}]},
+        {"descriptions": [{**SHOWN, "attempt": "many"}]},
+        {"descriptions": [{**SHOWN, "state": 5}]},
+    ],
+)
+def test_reply_of_another_kind_is_unreadable(body: Any, face: Face, server: respx.Router) -> None:
+    """A name that was asked for is described or missing."""
+    server.post().mock(return_value=reply(body))
+    with pytest.raises(UnreadableReply, match="is not what was asked for"):
+        face.client().describe([NAME])
+
+
+def test_server_that_is_away_is_asked_again(face: Face) -> None:
+    """As with every call that changes nothing."""
+    server = ScriptedServer(describe=True)
+    server.operation(NAME, ends_after=2.0, response=None)
+    server.fault(Fault(status=503), verb="DescribeOperations", calls={1})
+    http = face.http(transport=server.transport)
+    clock: Clock = server.clock
+    client = face.client(server.url, http=http, clock=clock)
+    assert client.describe([NAME]).descriptions[0].state == "IN_PROGRESS"
+    clock.advance(5.0)
+    found = client.describe([NAME, "operations/none"])
+    assert (found.descriptions[0].state, found.missing) == ("SUCCEEDED", ("operations/none",))
+    assert [call.status for call in server.calls] == [503, 200, 200]
+
+
+def test_scripted_server_describes_only_where_it_is_said(face: Face) -> None:
+    """As it has the other extensions."""
+    server = ScriptedServer()
+    server.operation(NAME)
+    client = face.client(server.url, http=face.http(transport=server.transport))
+    with pytest.raises(CallError) as caught:
+        client.describe([NAME])
+    assert caught.value.code is lro.Code.UNIMPLEMENTED
