@@ -1,9 +1,10 @@
-"""Calls by httpx2, which has httpx's interface, and by aiohttp under httpx's, in place of httpx."""
+"""Calls by httpx's connections at once, by httpx2, and by aiohttp: the same in every trouble."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import importlib.util
 import socket
 import sys
@@ -15,7 +16,14 @@ import pytest
 
 import lro
 import lro.asgi
-from lro_client import NO_RETRY, CallError, Polling, PollTimeout
+from lro_client import (
+    NO_RETRY,
+    AsyncHttpTransport,
+    CallError,
+    HttpTransport,
+    Polling,
+    PollTimeout,
+)
 from tests.client import sockets
 from tests.client.faces import FACES, Face
 from tests.client.messages import TYPES, ResizeMetadata, ResizeRequest, ResizeResponse
@@ -26,13 +34,15 @@ httpx2 = pytest.importorskip("httpx2", reason="httpx2 is not installed")
 
 @attrs.frozen
 class Making:
-    """Makes clients of one face upon another library than httpx."""
+    """Makes clients of one face upon one HTTP library; with a client of its own if it can."""
 
     library: str
     face: Face
     closing: contextlib.ExitStack
 
     def http(self, **options: Any) -> Any:
+        if self.library == "httpx":
+            return self.face.http(verify=False, **options)
         if self.face.name == "sync":
             return self.closing.enter_context(httpx2.Client(verify=False, **options))
         if self.library == "aiohttp":
@@ -43,14 +53,18 @@ class Making:
         return made
 
     def client(self, url: str, auth: Any = None, **options: Any) -> Any:
-        if self.library == "aiohttp" and auth is None:
-            from lro_client.transports.aiohttp import AiohttpTransport
+        if self.library == "httpx2" or auth is not None:
+            return self.face.client(url, http=self.http(auth=auth), **options)
+        own: Any = {"sync": HttpTransport, "async": AsyncHttpTransport}[self.face.name]
+        if self.library == "aiohttp":
+            own = importlib.import_module("lro_client.transports.aiohttp").AiohttpTransport
+        return self.face.client("", transport=own(base_url=url), **options)
 
-            return self.face.client("", transport=AiohttpTransport(base_url=url), **options)
-        return self.face.client(url, http=self.http(auth=auth), **options)
+
+LIBRARIES = ["httpx-sync", "httpx-async", "httpx2-sync", "httpx2-async", "aiohttp-async"]
 
 
-@pytest.fixture(params=["httpx2-sync", "httpx2-async", "aiohttp-async"])
+@pytest.fixture(params=LIBRARIES)
 def making(request: pytest.FixtureRequest) -> Iterator[Making]:
     library, name = request.param.split("-")
     pytest.importorskip(library, reason=f"{library} is not installed")
