@@ -34,7 +34,7 @@ def service(store: Any, make_service: Any) -> Any:
 
 
 def test_an_operation_shows_what_the_library_knows(service: Any) -> None:
-    """The method and its version from its name, the times and the last progress."""
+    """The method and its version from its name, the times, and that all is done."""
 
     @service.method(NAME)
     def resize(request: WorkRequest, job: lro.Job) -> WorkResponse:
@@ -52,8 +52,21 @@ def test_an_operation_shows_what_the_library_knows(service: Any) -> None:
         verb="resize",
         api_version="v1",
         status_message="a quarter",
-        progress_percent=50,
+        progress_percent=100,
     )
+
+
+def test_a_failure_keeps_the_last_progress(service: Any) -> None:
+    """Only a success is complete. Percents are whole ones: what is a little less is rounded up."""
+
+    @service.method(NAME)
+    def resize(request: WorkRequest, job: lro.Job) -> WorkResponse:
+        job.progress(0.29)
+        raise lro.StatusError(lro.Code.DATA_LOSS, "the disk is broken")
+
+    metadata = seen(service, resize.start(WorkRequest()))
+    assert metadata.progress_percent == 29
+    assert metadata.end_time == START
 
 
 def test_a_function_that_only_takes_a_request(service: Any) -> None:
@@ -111,9 +124,8 @@ def test_a_retry_goes_on_from_what_was_seen(service: Any) -> None:
             raise OSError
 
     operation = ended(service, resize.start(WorkRequest()).name)
-    metadata = seen(service, operation)
     assert attempts == ["", "first"]
-    assert (metadata.progress_percent, metadata.status_message) == (20, "first")
+    assert seen(service, operation).status_message == "first"
 
 
 def test_an_async_function_reports_without_holding_up_its_loop(make_service: Any) -> None:
@@ -130,8 +142,7 @@ def test_an_async_function_reports_without_holding_up_its_loop(make_service: Any
         await job.progress_async(0.29, "nearly a third")
 
     operation = service.wait(resize.start(WorkRequest()).name, PATIENCE)
-    metadata = seen(service, operation)
-    assert (metadata.progress_percent, metadata.status_message) == (29, "nearly a third")
+    assert seen(service, operation).status_message == "nearly a third"
     assert re.search(r"job\.progress would hold up .* job\.progress_async", refused[0])
 
 
@@ -199,3 +210,13 @@ def test_a_queue_of_starts_in_one_event_loop(make_service: Any, store: Any) -> N
     declared = service.declare(NAME, request=WorkRequest, response=WorkResponse)
     operation = asyncio.run(declared.start_async(WorkRequest()))
     assert seen(service, operation).verb == "resize"
+
+
+def test_metadata_in_binary_form_stays_as_it_is(service: Any) -> None:
+    """Where a caller from outside has given it so."""
+    declared = service.declare(NAME, request=WorkRequest, response=WorkResponse)
+    operation = declared.start(WorkRequest())
+    reporter = service.reporter(operation.name)
+    packed = lro.Any(operation.metadata.type_url, b"")
+    assert reporter.complete(WorkResponse(), metadata=packed)
+    assert service.get(operation.name).metadata == packed

@@ -293,7 +293,10 @@ class MethodSpec:
             declared = self.info.metadata_type
             if record.cancel_requested if packed is None else packed.type_name == declared:
                 codec = self.types.codec(declared)
-                record = record.with_metadata(standard.stamp(record, codec))
+                stamped = standard.stamp(record, codec)
+                if self.default_metadata is not None and record.state is State.SUCCEEDED:
+                    stamped = _completed(stamped)
+                record = record.with_metadata(stamped)
         if not self.indexes.declared and record.keys is None:
             return record
         return self.indexes.mark(record)
@@ -359,6 +362,13 @@ class MethodSpec:
             return self.pack_metadata(function(self.types.unpack(metadata, self.metadata), state))
         except BaseException as exc:  # the application's code, in a thread that others need
             raise FinalMetadataFailed(self.full_name) from exc
+
+
+def _completed(metadata: Any | None) -> Any | None:
+    """The default metadata of a success: all of the work is done, whatever was reported last."""
+    if metadata is None or not isinstance(metadata.payload, dict):
+        return metadata
+    return Any(metadata.type_url, {**metadata.payload, "progressPercent": 100})
 
 
 def _default_metadata(method: MethodName) -> OperationMetadata:
