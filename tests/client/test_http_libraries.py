@@ -259,3 +259,29 @@ def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         source.loader.exec_module(importlib.util.module_from_spec(source))
     wanted = "the aiohttp transport needs the extra 'aiohttp': pip install 'lro[aiohttp]'"
     assert str(caught.value) == wanted
+
+
+def test_a_delete_whose_reply_is_lost_is_sent_once_by_itself(making: Making) -> None:
+    """On a connection that was used before, too: to find nothing then is a success."""
+    asked: list[bytes] = []
+
+    def behave(connection: socket.socket, over: object) -> None:
+        while request := connection.recv(65536):
+            asked.append(request.split(b" ", 1)[0])
+            if asked.count(b"DELETE") == 1:
+                return
+            body = (
+                b"{}"
+                if request.startswith(b"GET")
+                else b'{"error": {"code": 404, "status": "NOT_FOUND"}}'
+            )
+            status = b"200 OK" if request.startswith(b"GET") else b"404 Not Found"
+            head = b"HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+            connection.sendall(head % (status, len(body)) + body)
+
+    with sockets.serving(behave) as url:
+        client = making.client(url)
+        with contextlib.suppress(CallError):
+            client.get("operations/a")
+        client.delete("operations/a")
+    assert asked == [b"GET", b"DELETE", b"DELETE"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import importlib
 import subprocess
@@ -141,7 +142,6 @@ def test_the_text_says_what_the_descriptors_say(service):
         'post: "/v9/wash"',
         'response_type: "PaintResponse"',
         "map<string, google> things = 1;",
-        "bool validate_only = 2047;",
         ".google.protobuf.Duration took = 2;",
         "optional int64 maybe = 2;",
         "repeated Nested.Part parts = 1;",
@@ -151,6 +151,71 @@ def test_the_text_says_what_the_descriptors_say(service):
     ):
         assert f"{line}\n" in text
     assert text.count("CRIMSON = 1;") == 1
+
+
+@dataclasses.dataclass(frozen=True)
+class DryRequest:
+    size: int = 0
+
+
+class Heat(enum.IntEnum):
+    """How hot it may become.
+
+    The ``UNSPECIFIED`` one is ours to choose.
+    """
+
+    UNSPECIFIED = 0
+    HIGH = 1
+
+
+@attrs.frozen
+class DryResponse:
+    """What is dry now.
+
+    Nothing is wet.
+    """
+
+    heat: Heat = Heat.UNSPECIFIED
+
+
+def dry(request: DryRequest) -> DryResponse:
+    """Dry a picture."""
+    raise AssertionError("not called here")
+
+
+def test_docstrings_are_comments(service, tmp_path):
+    """Of classes, enums and functions; what a dataclass says by itself is none."""
+    service.method("acme.dryer.v1.Dryer.Dry")(dry)
+    text = protobuf.proto_sources(service)["acme/dryer/v1/dryer.proto"]
+    for lines in (
+        "  // Dry a picture.\n  rpc Dry(",
+        "\n\nmessage DryRequest {",
+        "// What is dry now.\n//\n// Nothing is wet.\nmessage DryResponse {",
+        "// How hot it may become.\n//\n// The `UNSPECIFIED` one is ours to choose.\nenum Heat {",
+    ):
+        assert lines in text
+    compiled(protobuf.proto_sources(service), tmp_path)
+
+
+def test_options_of_files_services_and_fields(service):
+    """Where generated code stands, where the service is, and what the added fields are."""
+    text = protobuf.proto_sources(service)["acme/google/v1/google.proto"]
+    for line in (
+        'option go_package = "acme/google/v1;acmegooglev1pb";',
+        "option java_multiple_files = true;",
+        'option java_outer_classname = "GoogleProto";',
+        'option java_package = "com.acme.google.v1";',
+        'option (.google.api.default_host) = "acme.test";',
+        "bool validate_only = 2047 [(.google.api.field_behavior) = OPTIONAL];",
+    ):
+        assert f"{line}\n" in text
+    service.method("acme.dryer.v1.Dryer.Dry")(dry)
+    text = protobuf.proto_sources(service)["acme/dryer/v1/dryer.proto"]
+    behavior, info = (
+        "(google.api.field_behavior) = OPTIONAL",
+        "(google.api.field_info).format = UUID4",
+    )
+    assert f"string request_id = 2046 [{behavior}, {info}];\n" in text
 
 
 def test_the_set_of_descriptors_is_whole(service):
@@ -195,6 +260,9 @@ def test_a_service_without_a_package():
         made.method("Shop.Paint")(paint)
         text = protobuf.proto_sources(made)["messages.proto"]
     assert text.startswith('syntax = "proto3";\n\nimport')
+    assert 'option go_package = "messages;messagespb";\n' in text
+    assert 'option java_package = "com.messages";\n' in text
+    assert "default_host" not in text
     assert 'post: "/v1/shop:paint"' in text
 
 

@@ -67,6 +67,7 @@ Meta = TypeVar("Meta")
 Paths: TypeAlias = tuple[str, ...] | list[str]
 """Paths of metadata; a class with a verb ``list`` cannot say so itself."""
 
+DEFAULT_DOMAIN: Final = "lro.local"
 _LEASE: Final = timedelta(seconds=15)
 _DRAIN: Final = timedelta(seconds=10)
 
@@ -101,7 +102,7 @@ class Service:
         executor: Executor,
         *,
         types: TypeRegistry | None = None,
-        domain: str = "lro.local",
+        domain: str = DEFAULT_DOMAIN,
         verbs: Iterable[str] = VERBS,
         max_wait: timedelta = timedelta(seconds=60),
         keep_for: timedelta = timedelta(days=30),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Final
 
-from google.api import annotations_pb2, resource_pb2
+from google.api import field_behavior_pb2, field_info_pb2, resource_pb2
 from google.longrunning import operations_proto_pb2 as longrunning
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import (
@@ -24,10 +25,17 @@ from google.protobuf.message_factory import GetMessageClass
 
 from lro._base.errors import InvalidArgument, got
 from lro._engine.method_spec import MethodSpec
-from lro._engine.service import Service
+from lro._engine.service import DEFAULT_DOMAIN, Service
 from lro._messages.protobuf.binary import STANDARD, add_fields, names_in
 from lro._messages.protobuf.files import HOW_TO_MAKE_A_SET, ProtoFiles, with_imports
-from lro._messages.protobuf.options import HTTP, OPERATION_INFO
+from lro._messages.protobuf.options import (
+    API_FILES,
+    DEFAULT_HOST,
+    FIELD_BEHAVIOR,
+    FIELD_INFO,
+    HTTP,
+    OPERATION_INFO,
+)
 from lro._messages.registry import TypeRegistry
 from lro._messages.schema import Shape
 from lro._model.method_names import MethodName
@@ -125,7 +133,7 @@ class _Pool:
             raise InvalidArgument("", f"{name}: {exc}") from exc
 
 
-_ANNOTATIONS: Final = annotations_pb2.DESCRIPTOR
+_ANNOTATIONS, _CLIENT, _BEHAVIOR, _INFO = API_FILES
 _LONGRUNNING: Final = longrunning.DESCRIPTOR
 
 
@@ -143,8 +151,8 @@ def descriptor_set(service: Service) -> bytes:
         names = map(service.types.name_of, classes)
         needed |= {binary.known[name] for name in names if name in binary.known}
     # Not those of this service: they stand at the end.
-    needed -= {_ANNOTATIONS.name, *(file.name for file in files)}
-    imported = [_ANNOTATIONS, *map(binary.pool.FindFileByName, sorted(needed))]
+    needed -= {*(file.name for file in API_FILES), *(file.name for file in files)}
+    imported = [*API_FILES, *map(binary.pool.FindFileByName, sorted(needed))]
     whole = FileDescriptorSet(file=[*with_imports(imported).values(), *files])
     return bytes(whole.SerializeToString(deterministic=True))
 
@@ -155,7 +163,20 @@ def proto_sources(service: Service) -> dict[str, str]:
     Raises:
         DeclarationError: A message class says what proto cannot say.
     """
-    return {file.name: source(file) for file in _own_files(service)}
+    files = _own_files(service)
+    comments = _comments(service, files)
+    return {file.name: source(file, comments) for file in files}
+
+
+def _comments(service: Service, files: ProtoFiles) -> dict[str, str]:
+    """The docstrings of classes and functions, by the full names of what they describe."""
+    classes = {name: cls for cls, name in {**files.names, **files.enum_names}.items()}
+    found = {name: cls.__dict__.get("__doc__") for name, cls in classes.items()}
+    for name, cls in classes.items():
+        if (found[name] or "").startswith(f"{cls.__name__}("):  # a dataclass describes itself so
+            found[name] = None
+    found |= {name: spec.function.__doc__ for name, spec in service.specs.items() if spec.function}
+    return {name: inspect.cleandoc(text).replace("``", "`") for name, text in found.items() if text}
 
 
 def _own_files(service: Service) -> ProtoFiles:
@@ -174,9 +195,33 @@ def _own_files(service: Service) -> ProtoFiles:
             continue
         request = service.types.name_of(spec.request)
         if request in shapes:
-            add_fields(files.message(request))
-        _add_method(files, spec, request)
+            file = files.file(files.message_package(request))
+            for field in add_fields(files.message(request)):
+                field.options.Extensions[FIELD_BEHAVIOR].append(field_behavior_pb2.OPTIONAL)
+                _import(file, _BEHAVIOR.name)
+                if field.name == "request_id":
+                    field.options.Extensions[FIELD_INFO].format = field_info_pb2.FieldInfo.UUID4
+                    _import(file, _INFO.name)
+        _add_method(files, spec, request, service.domain)
+    for file in files:
+        _add_languages(file)
     return files
+
+
+def _import(file: FileDescriptorProto, *names: str) -> None:
+    for name in names:
+        if name != file.name and name not in file.dependency:
+            file.dependency.append(name)
+
+
+def _add_languages(file: FileDescriptorProto) -> None:
+    """Where generated code of Go and Java stands: a directory, or package, of the same name."""
+    folder, _, stem = file.name.removesuffix(".proto").rpartition("/")
+    words = [word[:1].upper() + word[1:] for word in stem.split("_")]
+    file.options.go_package = f"{folder or stem};{(file.package or stem).replace('.', '')}pb"
+    file.options.java_multiple_files = True
+    file.options.java_outer_classname = f"{''.join(words)}Proto"
+    file.options.java_package = f"com.{file.package}" if file.package else f"com.{stem}"
 
 
 def _is_there(spec: MethodSpec, pool: DescriptorPool) -> bool:
@@ -189,11 +234,15 @@ def _is_there(spec: MethodSpec, pool: DescriptorPool) -> bool:
         return False
 
 
-def _add_method(files: ProtoFiles, spec: MethodSpec, request: str) -> None:
+def _add_method(files: ProtoFiles, spec: MethodSpec, request: str, domain: str) -> None:
     name = MethodName.parse(spec.full_name)
     file = files.file(name.package)
     service = next((one for one in file.service if one.name == name.service), None)
-    service = service or file.service.add(name=name.service)
+    if service is None:
+        service = file.service.add(name=name.service)
+        if domain != DEFAULT_DOMAIN:
+            service.options.Extensions[DEFAULT_HOST] = domain
+            _import(file, _CLIENT.name)
     method = service.method.add(
         name=name.name,
         input_type=f".{request}",
@@ -204,12 +253,9 @@ def _add_method(files: ProtoFiles, spec: MethodSpec, request: str) -> None:
     info.metadata_type = _shortest(spec.info.metadata_type, name.package)
     rule = method.options.Extensions[HTTP]
     rule.post, rule.body = spec.path, "*"
-    needed = [_ANNOTATIONS.name, _LONGRUNNING.name]
+    _import(file, _ANNOTATIONS.name, _LONGRUNNING.name)
     for type_name in (request, spec.info.response_type, spec.info.metadata_type):
-        needed.append(files.file_of(type_name))
-    for imported in needed:
-        if imported != file.name and imported not in file.dependency:
-            file.dependency.append(imported)
+        _import(file, files.file_of(type_name))
 
 
 def _shortest(type_name: str, package: str) -> str:
@@ -224,14 +270,15 @@ _SCALARS: Final = {
 }
 
 
-def source(file: FileDescriptorProto) -> str:
-    """The text, with everything in it that the descriptors say."""
-    return _Printer(file).text()
+def source(file: FileDescriptorProto, comments: Mapping[str, str]) -> str:
+    """The text, with everything in it that the descriptors say, and comments by full name."""
+    return _Printer(file, comments).text()
 
 
 class _Printer:
-    def __init__(self, file: FileDescriptorProto) -> None:
+    def __init__(self, file: FileDescriptorProto, comments: Mapping[str, str]) -> None:
         self._file = file
+        self._comments = comments
         self._inside = f".{file.package}." if file.package else "."
         # What a name that does not begin with a dot might be taken for.
         self._near = {*file.package.split(".")[1:], *_names(file.message_type)}
@@ -244,16 +291,27 @@ class _Printer:
             parts.append([f"package {file.package};"])
         if file.dependency:
             parts.append([f'import "{name}";' for name in sorted(file.dependency)])
+        parts.append([*_file_options(file)])
         parts += [[*self._service(service)] for service in file.service]
         parts += [[*self._message(message, file.package)] for message in file.message_type]
-        parts += [[*_enum(enum)] for enum in file.enum_type]
+        parts += [[*self._enum(enum, file.package)] for enum in file.enum_type]
         return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
+    def _comment(self, full_name: str) -> Iterator[str]:
+        for line in self._comments.get(full_name, "").splitlines():
+            yield f"// {line}".rstrip()
+
     def _service(self, service: ServiceDescriptorProto) -> Iterator[str]:
+        scope = _full_name(self._file.package, service.name)
+
         def lines() -> Iterator[str]:
+            host = service.options.Extensions[DEFAULT_HOST]
+            if host:
+                yield f'option ({self._known(".google.api.default_host")}) = "{host}";'
             for number, method in enumerate(service.method):
-                if number:
+                if number or host:
                     yield ""
+                yield from self._comment(_full_name(scope, method.name))
                 yield from self._method(method)
 
         yield from _block(f"service {service.name}", lines())
@@ -274,7 +332,7 @@ class _Printer:
         yield from _block(f"rpc {method.name}({taken}) returns ({given})", options())
 
     def _message(self, message: DescriptorProto, scope: str) -> Iterator[str]:
-        name = f"{scope}.{message.name}" if scope else message.name
+        name = _full_name(scope, message.name)
         maps = {f".{name}.{one.name}": one for one in message.nested_type if one.options.map_entry}
 
         def lines() -> Iterator[str]:
@@ -284,9 +342,14 @@ class _Printer:
                 if not nested.options.map_entry:
                     yield from self._message(nested, name)
             for enum in message.enum_type:
-                yield from _enum(enum)
+                yield from self._enum(enum, name)
 
+        yield from self._comment(name)
         yield from _block(f"message {message.name}", lines())
+
+    def _enum(self, enum: EnumDescriptorProto, scope: str) -> Iterator[str]:
+        yield from self._comment(_full_name(scope, enum.name))
+        yield from _enum(enum)
 
     def _field(self, field: FieldDescriptorProto, maps: Mapping[str, DescriptorProto]) -> str:
         entry = maps.get(field.type_name)
@@ -297,7 +360,19 @@ class _Printer:
             said = f"repeated {self._type(field)}"
         else:
             said = f"optional {self._type(field)}" if field.proto3_optional else self._type(field)
-        return f"{said} {field.name} = {field.number};"
+        return f"{said} {field.name} = {field.number}{self._field_options(field)};"
+
+    def _field_options(self, field: FieldDescriptorProto) -> str:
+        options = field.options.Extensions
+        said = [
+            f"({self._known('.google.api.field_behavior')}) = "
+            f"{field_behavior_pb2.FieldBehavior.Name(one)}"
+            for one in options[FIELD_BEHAVIOR]
+        ]
+        if options[FIELD_INFO].format:
+            name = field_info_pb2.FieldInfo.Format.Name(options[FIELD_INFO].format)
+            said.append(f"({self._known('.google.api.field_info')}).format = {name}")
+        return f" [{', '.join(said)}]" if said else ""
 
     def _type(self, field: FieldDescriptorProto) -> str:
         return self._known(field.type_name) if field.type_name else _SCALARS[field.type]
@@ -309,6 +384,18 @@ class _Printer:
             return name if short.partition(".")[0] in nested else short
         first = name.split(".")[1]
         return name if first in self._near else name[1:]
+
+
+def _full_name(scope: str, name: str) -> str:
+    return f"{scope}.{name}" if scope else name
+
+
+def _file_options(file: FileDescriptorProto) -> Iterator[str]:
+    options = file.options
+    yield f'option go_package = "{options.go_package}";'
+    yield f"option java_multiple_files = {str(options.java_multiple_files).lower()};"
+    yield f'option java_outer_classname = "{options.java_outer_classname}";'
+    yield f'option java_package = "{options.java_package}";'
 
 
 def _names(messages: Iterable[DescriptorProto]) -> Iterator[str]:

@@ -61,11 +61,31 @@ class _Connections(httpx_aiohttp.AiohttpTransport):
 def _session() -> aiohttp.ClientSession:
     """A session on the running event loop, with the limits of ``httpx.AsyncClient``."""
     connector = aiohttp.TCPConnector(
-        ssl=httpx.create_ssl_context(), limit=_MAX_CONNECTIONS, keepalive_timeout=_IDLE_SECONDS
+        ssl=httpx.create_ssl_context(),
+        limit=_MAX_CONNECTIONS,
+        keepalive_timeout=_IDLE_SECONDS,
+        resolver=aiohttp.ThreadedResolver(),
+        use_dns_cache=False,
     )
     return aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),  # httpx keeps them
         max_line_size=_MAX_HEADER_BYTES,
         max_field_size=_MAX_HEADER_BYTES,
+        middlewares=(_send_once,),
     )
+
+
+async def _send_once(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """Keep aiohttp from sending a GET or DELETE again by itself: the client counts its calls.
+
+    A Delete whose reply was lost would be said to have found nothing.
+    """
+    try:
+        return await handler(request)
+    except aiohttp.ClientConnectorError:  # nothing was sent
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as exc:
+        raise httpx.RemoteProtocolError(str(exc) or type(exc).__name__) from exc

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
@@ -332,13 +332,14 @@ class StartOptions:
     validate_only: bool = False
 
 
-def add_fields(message: DescriptorProto) -> None:
-    """Give a request message these fields, as far as it has none of these names."""
+def add_fields(message: DescriptorProto) -> Sequence[FieldDescriptorProto]:
+    """Give a request message these fields, as far as it has none of these names; return those."""
     own = {field.name for field in message.field}
     for name, (json_name, number, kind) in _FIELDS.items():
         if name not in own:
             field = message.field.add(name=name, json_name=json_name, number=number, type=kind)
             field.label = FieldDescriptorProto.LABEL_OPTIONAL
+    return [field for field in message.field if field.name in _FIELDS.keys() - own]
 
 
 def write_options(options: StartOptions) -> bytes:

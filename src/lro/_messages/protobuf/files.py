@@ -106,13 +106,18 @@ class ProtoFiles:
         """The full names of all classes, given or made up."""
         return self._names
 
+    @property
+    def enum_names(self) -> Mapping[type, str]:
+        """The full names of the enums in their fields."""
+        return {cls: place.full_name for cls, place in self._enums.items()}
+
     def message(self, full_name: str) -> DescriptorProto:
         """What is said of a message, to be added to."""
         return self._messages[full_name]
 
     def file_of(self, full_name: str) -> str:
         """The name of the file in which a message stands."""
-        return self._known.get(full_name) or self._file_name(self._package(full_name))
+        return self._known.get(full_name) or self._file_name(self.message_package(full_name))
 
     def file(self, package: str) -> FileDescriptorProto:
         """The file of a package, to be added to."""
@@ -148,7 +153,7 @@ class ProtoFiles:
                 continue
             inner = self._names.get(cls) or declared_name(cls)
             if inner is None:
-                inner = _Place(self._package(name), cls.__name__).full_name
+                inner = _Place(self.message_package(name), cls.__name__).full_name
             self._names[cls] = inner
             if inner in self._known:
                 continue
@@ -158,7 +163,8 @@ class ProtoFiles:
             elif self._shapes[inner].python is not cls:
                 raise DeclarationError(f"{name}.{field.name}", f"{inner} is another class already")
 
-    def _package(self, name: str) -> str:
+    def message_package(self, name: str) -> str:
+        """The package in whose file a message of this full name stands."""
         package = name.rpartition(".")[0]
         while _is_message(package):  # it is nested in that one
             package = package.rpartition(".")[0]
@@ -178,7 +184,7 @@ class ProtoFiles:
         self._messages[name] = made
 
     def _fill(self, name: str, shape: Shape) -> None:
-        made, package = self._messages[name], self._package(name)
+        made, package = self._messages[name], self.message_package(name)
         for field in shape.fields:
             said = made.field.add(name=field.name, json_name=field.json_name, number=field.number)
             said.label = FieldDescriptorProto.LABEL_OPTIONAL
