@@ -466,11 +466,7 @@ class Service:
             MalformedRequest, InvalidOperationName, PermissionDenied, HookFailed,
                 MethodNotSupported: As for :meth:`batch_get`.
         """
-        self._begin()
-        self.access.require("BatchGetOperations")
-        wanted = parse_names(names)
-        yield from self.access.permit_each(caller, "GetOperation", wanted)
-        return wanted
+        return (yield from self._begin_many("BatchGetOperations", names, caller))
 
     def read_batch(
         self, wanted: Sequence[str], caller: str, show: Show[T]
@@ -535,8 +531,11 @@ class Service:
             MalformedRequest, InvalidOperationName, PermissionDenied, HookFailed,
                 MethodNotSupported: As for :meth:`describe_many`.
         """
+        return (yield from self._begin_many("DescribeOperations", names, caller))
+
+    def _begin_many(self, rpc: str, names: Sequence[str], caller: str) -> Flow[Sequence[str]]:
         self._begin()
-        self.access.require("DescribeOperations")
+        self.access.require(rpc)
         wanted = parse_names(names)
         yield from self.access.permit_each(caller, "GetOperation", wanted)
         return wanted
