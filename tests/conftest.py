@@ -11,7 +11,13 @@ import pytest
 
 pytest_plugins = ["pytester", "tests.service_fixtures"]
 
-hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+hypothesis.settings.register_profile(
+    "repeatable",
+    derandomize=True,
+    deadline=None,
+    # How fast examples are made depends on how busy the machine is.
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("repeatable")
 
 # A shell starts what runs in the background with this ignored, and tests interrupt their children.

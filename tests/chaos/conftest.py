@@ -16,12 +16,14 @@ from tests.services.redis import redis_server
 
 AT_ONCE = 10
 """How many trials run together."""
+LEASE = 3.0
+"""In seconds. Beside all other tests a server that lives may have no turn for a second or two."""
 
 
 class Run(Protocol):
     """Runs a trial in each cell, and asserts that nothing was violated."""
 
-    def __call__(self, trial: Trial, cells: list[Cell], lease: float = 1.0) -> None:
+    def __call__(self, trial: Trial, cells: list[Cell], lease: float = LEASE) -> None:
         """Run all of them, with leases of so many seconds."""
         ...
 
@@ -37,7 +39,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def run(request: pytest.FixtureRequest) -> Run:
     """Runs campaigns."""
 
-    def run(trial: Trial, cells: list[Cell], lease: float = 1.0) -> None:
+    def run(trial: Trial, cells: list[Cell], lease: float = LEASE) -> None:
         if any(cell.store == "postgres" for cell in cells):
             shared_server()  # skips here where there is none
         remote = any(cell.executor == "celery" for cell in cells)

@@ -30,6 +30,5 @@ def test_late_writes_are_refused(run: Run) -> None:
         Cell("frozen within a transaction", "postgres", "threads"),
     ]
     loops = [attrs.evolve(cell, executor="loop") for cell in cells]
-    # Beside all other tests a server that lives may have no turn for longer than a second.
-    run(trial, [*cells, *loops], lease=1.5)
+    run(trial, [*cells, *loops])
     assert sum(late_writes) > 0

@@ -1,15 +1,13 @@
-"""Strangers' locks and crash loops in their short form, with leases of two seconds."""
+"""Strangers' locks and crash loops in their short form."""
 
 from __future__ import annotations
 
 from tests.chaos.campaign import Cell
-from tests.chaos.conftest import Run
+from tests.chaos.conftest import LEASE, Run
 from tests.chaos.locks import LOCKS, lock_trial
 from tests.chaos.loops import loop_trial
 from tests.chaos.verdict import Verdict
 from tests.chaos.world import Ground
-
-LEASE = 2.0
 
 
 async def trial(ground: Ground, cell: Cell, seed: int) -> Verdict:
@@ -24,9 +22,9 @@ async def loop(ground: Ground, cell: Cell, seed: int) -> Verdict:
 
 def test_a_strangers_lock_costs_no_living_work(run: Run) -> None:
     """Of a record, of the table, or of the file: no worker that lives is taken for dead."""
-    run(trial, [Cell(what, store, "threads") for what, store in LOCKS.items()], lease=LEASE)
+    run(trial, [Cell(what, store, "threads") for what, store in LOCKS.items()])
 
 
 def test_a_server_that_lives_shorter_than_its_lease_reports_the_truth(run: Run) -> None:
     """Though each of them is killed before its first lease is over."""
-    run(loop, [Cell("crash loop", store, "threads") for store in ("sqlite", "postgres")], LEASE)
+    run(loop, [Cell("crash loop", store, "threads") for store in ("sqlite", "postgres")])

@@ -131,8 +131,15 @@ class _Judged:
             return
         if story.kind != "brief":
             yield "vanished"
-        elif story.first_done is None and not any(e.what in CLOSING for e in self._log):
+        elif story.first_done is None and not self._may_have_ended():
             yield "expired in progress"
+
+    def _may_have_ended(self) -> bool:
+        """Whether there may be an end that no caller has seen."""
+        if any(effect.what in CLOSING for effect in self._log):
+            return True
+        cancelled_before_it_began = self._story.cancel_asked and not self._begun
+        return cancelled_before_it_began or len(self._begun) >= MAX_LOST
 
     # -- what was done ------------------------------------------------------------------------
 
