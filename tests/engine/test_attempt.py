@@ -1002,7 +1002,7 @@ def test_a_pause_within_the_limit_is_a_pause():
     job = JobControl(
         name="n",
         attempt=1,
-        recall=lambda: None,
+        recall=lambda _: None,
         publish=print,
         clock=lambda: now[0],
         stop_at=10.0,

@@ -204,7 +204,9 @@ def test_a_subscription_whose_thread_cannot_start(make_service, clock, monkeypat
 def test_a_job_that_was_asked_to_stop_before_any_callback():
     """Who begins to watch it then is woken at once."""
     woken = []
-    control = JobControl(name="n", attempt=1, publish=print, recall=lambda: None, clock=lambda: 0.0)
+    control = JobControl(
+        name="n", attempt=1, publish=print, recall=lambda _: None, clock=lambda: 0.0
+    )
     control.stop()
     control.on_stop(lambda: woken.append(1))
     assert woken == [1]
@@ -271,7 +273,9 @@ def test_job_sleep_in_async_function_is_refused(make_service, store, caplog):
 def test_job_sleep_without_asyncio_does_not_import_it(monkeypatch):
     """No event loop runs where nothing has imported it, and the import is slow."""
     monkeypatch.delitem(sys.modules, "asyncio")
-    control = JobControl(name="n", attempt=1, publish=print, recall=lambda: None, clock=lambda: 0.0)
+    control = JobControl(
+        name="n", attempt=1, publish=print, recall=lambda _: None, clock=lambda: 0.0
+    )
     control.job.sleep(0)
     assert "asyncio" not in sys.modules
 

@@ -971,7 +971,7 @@ def test_parts_that_come_too_late_do_nothing(make_service: Any, store: Any) -> N
     service = make_service(store, running())
     service.workers.cancel_held("operations/none")
     control = JobControl(
-        name="n", attempt=1, publish=print, recall=lambda: None, clock=time.monotonic
+        name="n", attempt=1, publish=print, recall=lambda _: None, clock=time.monotonic
     )
     control.stop()
     with pytest.raises(lro.Cancelled):

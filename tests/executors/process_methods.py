@@ -553,8 +553,8 @@ class Direct:
         control = JobControl(
             name=self.name,
             attempt=1,
-            publish=lambda metadata: None,
-            recall=lambda: None,
+            publish=lambda control, metadata: None,
+            recall=lambda _: None,
             clock=lambda: START,
         )
         try:

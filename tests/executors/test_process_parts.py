@@ -836,8 +836,8 @@ def supervision(process):
     control = JobControl(
         name="operations/a",
         attempt=1,
-        publish=lambda metadata: None,
-        recall=lambda: None,
+        publish=lambda control, metadata: None,
+        recall=lambda _: None,
         clock=lambda: 0.0,
     )
     return CallSupervisor(process, call_of(direct), spec=direct.spec, control=control, grace=1.0)

@@ -6,8 +6,9 @@ import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
 
 from lro._base.errors import (
     Cancelled,
@@ -52,10 +53,13 @@ from lro._model.operation import (
 )
 
 if TYPE_CHECKING:
+    import asyncio
+
     import tenacity
 
 log = logging.getLogger("lro")
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _FIRST_PAUSE_SECONDS: Final = 0.05
@@ -79,8 +83,21 @@ class WorkHolder(Protocol):
         """The name under which this process holds work."""
         ...
 
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """Guards what is decided about attempts; held for moments only, by any thread."""
+        ...
+
     def stored(self, record: Record) -> None:
         """Take note of a record that this process has just claimed, or inserted as its own."""
+        ...
+
+    def start_begins(self, attempt: Attempt) -> None:
+        """Take note of an attempt whose operation is being stored."""
+        ...
+
+    def start_over(self, attempt: Attempt) -> None:
+        """Take note that the start of this attempt's operation is over."""
         ...
 
     def retire(self, attempt: Attempt) -> None:
@@ -93,8 +110,14 @@ class Attempt:
 
     ``request`` is the message if this process has it still, else it is read from the store.
     ``held`` is the record as it is stored, held by this process; ``begun`` says that it is claimed.
+
+    The operation is stored within a ``with`` block of its attempt: from the begin of the block on,
+    this process has the work. If the block is left by an error, the work never begins here. The
+    store is not closed before all these blocks are left.
     """
 
+    cancelling: threading.RLock | None = None
+    """Held while a request to cancel is passed on; made with the first one."""
     lost = False
     """Whether the process in which the function ran has died."""
     handed_back = False
@@ -104,7 +127,8 @@ class Attempt:
     ended: Record | None = None
     """What this attempt has stored as the end of the operation."""
     _control: JobControl | None = None
-    _interrupt: Callable[[], None] | None = None
+    _awaited_by: tuple[asyncio.AbstractEventLoop, asyncio.Task[Outcome]] | None = None
+    """The loop that awaits the function, and the task in which it does."""
     _start_watch: threading.Event | None = None
     _cancel_asked = _handing_back = _started = _start_over = False
 
@@ -119,20 +143,39 @@ class Attempt:
         begun: bool = False,
     ) -> None:
         self.name = name
-        self.group = spec.full_name
-        self.group_limit = spec.options.concurrency
-        self.is_async = spec.is_async
         self.spec = spec
+        self.is_async = spec.is_async
         self._holder = holder
         self._runtime = holder.runtime
-        self._store = holder.runtime.store
-        self._updater = holder.runtime.updater
         self._owner = holder.owner
         self._request = request
         self._held = held
         self._claimed = held if begun else None
-        self._deciding = threading.Lock()
-        self.cancelling = threading.RLock()
+
+    @property
+    def group(self) -> str:
+        """The method's name."""
+        return self.spec.full_name
+
+    @property
+    def group_limit(self) -> int | None:
+        """How many attempts of the method may run at once in this process; None: any number."""
+        return self.spec.options.concurrency
+
+    def __enter__(self) -> Attempt:
+        self._holder.start_begins(self)
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        well = False
+        try:
+            if error is None and self._held is not None:
+                self._holder.stored(self._held)
+            well = error is None
+        finally:
+            if not well:
+                self.revoke()
+            self._holder.start_over(self)
 
     # -- by the workers -----------------------------------------------------------------------
 
@@ -143,7 +186,7 @@ class Attempt:
 
     def await_start(self, seconds: float) -> None:
         """Wait at most ``seconds`` until its start call is over, or the work has begun."""
-        with self._deciding:
+        with self._holder.lock:
             if self._started or self._start_over:
                 return
             # Made only when the service stops, which is when a thread waits here.
@@ -152,14 +195,14 @@ class Attempt:
 
     def start_over(self) -> None:
         """Take note that the call that starts the operation is over."""
-        with self._deciding:
+        with self._holder.lock:
             self._start_over = True
             if self._start_watch is not None:
                 self._start_watch.set()
 
     def revoke(self) -> bool:
         """Let the work never begin, whichever thread has it; False if it has begun."""
-        with self._deciding:
+        with self._holder.lock:
             self.revoked = not self._started
             return self.revoked
 
@@ -174,9 +217,11 @@ class Attempt:
         if control is None or control.cancel_requested:
             return
         control.stop()  # first: a coroutine that begins just now looks at it
-        interrupt = self._interrupt
-        if interrupt is not None:
-            interrupt()
+        awaited = self._awaited_by
+        if awaited is not None:
+            loop, task = awaited
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the function is over
+                loop.call_soon_threadsafe(task.cancel)
 
     def end_not_started(self) -> None:
         """End the operation as cancelled: its task was withdrawn before it began."""
@@ -222,11 +267,11 @@ class Attempt:
         control = self._control
         try:
             if control:
-                back = release(control.attempt, self._store.now())
+                back = release(control.attempt, self._runtime.store.now())
             else:
                 seen = yield from self._seen_not_started()
-                back = if_unchanged_since(seen, release(seen.attempt, self._store.now()))
-            yield from self._updater.applied(self.name, back)
+                back = if_unchanged_since(seen, release(seen.attempt, self._runtime.store.now()))
+            yield from self._runtime.updater.applied(self.name, back)
             self.handed_back = True
         except (NotApplied, LeaseLost, OperationNotFound):
             pass  # it is over, or another process has it
@@ -244,7 +289,7 @@ class Attempt:
             LeaseLost: Another process has taken it over, since this one was silent for a lease.
             OperationNotFound: It was deleted.
         """
-        seen = yield from read(self._store, self.name)
+        seen = yield from read(self._runtime.store, self.name)
         if seen.owner not in ("", self._owner):
             raise LeaseLost(seen.name, seen.attempt, seen.attempt)
         return seen
@@ -260,43 +305,45 @@ class Attempt:
             if self.is_async and through is None:
                 import asyncio  # with the first coroutine: it is half of the cost of importing lro
 
-                asyncio.run(self._run_async(at_once=True))
+                asyncio.run(self._do(at_once=True))
             elif control := run(self._begin()):
                 run(self._finish(control.attempt, self._call(control, through)))
         finally:
             self._holder.retire(self)
 
-    async def arun(self) -> None:
+    def arun(self) -> Coroutine[Any, Any, None]:
         """Do the work of an async function on this event loop."""
-        try:
-            # What holds up no loop is done at once, which takes less than a change of coroutines.
-            await self._run_async(at_once=not self._store.writes_block)
-        finally:
-            self._holder.retire(self)
+        # What holds up no loop is done at once, which takes less than a change of coroutines.
+        return self._do(at_once=not self._runtime.store.writes_block, retire=True)
 
-    async def _run_async(self, *, at_once: bool) -> None:
+    async def _do(self, *, at_once: bool, retire: bool = False) -> None:
         """Claim, await the function, and end; ``at_once``: no other work waits meanwhile."""
-        control = run(self._begin()) if at_once else await on_loop(self._begin())
-        if control is None:
-            return
-        finish = self._finish(control.attempt, await self._await(control))
-        if at_once:
-            run(finish)
-        else:
-            await on_loop(finish)
+        try:
+            control = run(self._begin()) if at_once else await on_loop(self._begin())
+            if control is None:
+                return
+            finish = self._finish(control.attempt, await self._await(control))
+            if at_once:
+                run(finish)
+            else:
+                await on_loop(finish)
+        finally:
+            if retire:
+                self._holder.retire(self)
 
     # -- claim --------------------------------------------------------------------------------
 
     def _begin(self) -> Flow[JobControl | None]:
         """Claim the operation and read its request; None if there is nothing to be done."""
-        with self._deciding:
+        with self._holder.lock:
             if self.revoked:
                 return None
             self._started = True
             if self._start_watch is not None:
                 self._start_watch.set()
         try:
-            control = self._control_of((yield from self._once_available(self._claim)))
+            record = self._fresh_claim() or (yield from self._once_available(self._claim))
+            control = self._control_of(record)
         except (NotApplied, LeaseLost, OperationNotFound, Unavailable) as exc:
             log.info("%s: not begun: %s", self.name, exc)
             return None
@@ -308,13 +355,23 @@ class Attempt:
             return control
         return None
 
+    def _fresh_claim(self) -> Record | None:
+        """The record if it was stored as claimed, and not so long ago that its lease is near its end.
+
+        The work may have waited until others have seen the lease run out, or soon will.
+        """
+        claimed = self._claimed
+        if (
+            claimed is None
+            or self._runtime.store.now() - claimed.create_time >= self._runtime.lease / 3
+        ):
+            return None
+        return claimed
+
     def _claim(self) -> Flow[Record]:
-        now, lease = self._store.now(), self._runtime.lease
-        # It may have waited for so long that others have seen its lease run out, or soon will.
-        if self._claimed is not None and now - self._claimed.create_time < lease / 3:
-            return self._claimed
+        now, lease = self._runtime.store.now(), self._runtime.lease
         change = claim(self._owner, now + lease, now)
-        record = yield from self._updater.applied(self.name, change, self.spec.stamp)
+        record = yield from self._runtime.updater.applied(self.name, change, self.spec.stamp)
         assert record is not None  # a claim removes nothing
         self._holder.stored(record)
         return record
@@ -324,8 +381,9 @@ class Attempt:
         control = JobControl(
             name=self.name,
             attempt=record.attempt,
-            publish=functools.partial(self._report, record.attempt),
-            recall=functools.partial(self.spec.unpack_metadata, record.metadata),
+            publish=self._report,
+            recall=self.spec.unpack_metadata,
+            seen=record.metadata,
             clock=clock,
             stop_at=None if limit is None else clock() + limit.total_seconds(),
             domain=self._runtime.domain,
@@ -352,8 +410,8 @@ class Attempt:
         return True
 
     def _stored_request(self) -> Flow[PackedMessage]:
-        request = functools.partial(self._store.request, self.name)
-        packed: PackedMessage = yield MayBlock(request, blocks=self._store.reads_block)
+        request = functools.partial(self._runtime.store.request, self.name)
+        packed: PackedMessage = yield MayBlock(request, blocks=self._runtime.store.reads_block)
         return packed
 
     # -- call ---------------------------------------------------------------------------------
@@ -380,19 +438,9 @@ class Attempt:
         loop = asyncio.get_running_loop()
         # In a task of its own, the only one that the function can cancel.
         inner = loop.create_task(self._awaited(control))
-        late = False
-
-        def overdue_now() -> None:
-            nonlocal late
-            late = inner.cancel()  # false if it has ended
-
-        def interrupt() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the function is over
-                loop.call_soon_threadsafe(inner.cancel)
-
-        self._interrupt = interrupt
+        self._awaited_by = loop, inner
         limit = self.spec.options.time_limit
-        timer = None if limit is None else loop.call_later(limit.total_seconds(), overdue_now)
+        timer = None if limit is None else _Timer(loop, limit.total_seconds(), inner)
         outcome: Outcome | None = None
         try:
             outcome = await inner
@@ -402,14 +450,14 @@ class Attempt:
             if this.cancelling():  # the event loop is being shut down
                 return Released()
         finally:
-            self._interrupt = None
+            self._awaited_by = None
             if timer is not None:
                 timer.cancel()
         if isinstance(outcome, (Superseded, Released, WorkerLostOutcome)) or (
             outcome and outcome.state is State.SUCCEEDED
         ):
             return outcome
-        if late:
+        if timer is not None and timer.late:
             return self._failure(control, overdue())
         if outcome is None:  # it may also have cancelled itself, which is its own mistake
             error = Cancelled() if control.cancel_requested else asyncio.CancelledError()
@@ -451,24 +499,23 @@ class Attempt:
 
     # -- report -------------------------------------------------------------------------------
 
-    def _report(self, attempt: int, metadata: object) -> Flow[None]:
-        packed = self.spec.pack_metadata(metadata)
-
-        def store() -> Flow[Record | None]:
-            now = self._store.now()
-            change = report(packed, attempt, now, self._owner, self._runtime.lease)
-            return self._updater.applied(self.name, change, self.spec.stamp)
-
+    def _report(self, control: JobControl, metadata: object) -> Flow[None]:
+        attempt, packed = control.attempt, self.spec.pack_metadata(metadata)
         try:
-            yield from self._once_available(store)
+            yield from self._once_available(self._store_report, attempt, packed)
         except Unavailable as exc:  # the store is not asked again: this process stops
             raise Cancelled() from exc
         except LeaseLost as exc:
-            self._updater.refused(self.name, f"metadata of attempt {attempt}", exc)
+            self._runtime.updater.refused(self.name, f"metadata of attempt {attempt}", exc)
             raise
         except (NotApplied, OperationNotFound) as exc:
-            self._updater.refused(self.name, f"metadata of attempt {attempt}", exc)
+            self._runtime.updater.refused(self.name, f"metadata of attempt {attempt}", exc)
             raise LeaseLost(self.name, attempt, attempt) from exc
+
+    def _store_report(self, attempt: int, packed: PackedMessage) -> Flow[Record | None]:
+        now = self._runtime.store.now()
+        change = report(packed, attempt, now, self._owner, self._runtime.lease)
+        return self._runtime.updater.applied(self.name, change, self.spec.stamp)
 
     # -- end ----------------------------------------------------------------------------------
 
@@ -481,14 +528,15 @@ class Attempt:
             elif isinstance(outcome, Released):
                 yield from self.released()
             elif isinstance(outcome, WorkerLostOutcome):
-                yield from self._once_available(
-                    lambda: self._updater.applied(self.name, lose(attempt, self._store.now()))
-                )
+                yield from self._once_available(self._store_loss, attempt)
                 self.lost = True
         except (NotApplied, OperationNotFound, LeaseLost) as exc:
-            self._updater.refused(self.name, f"the result of attempt {attempt}", exc)
+            self._runtime.updater.refused(self.name, f"the result of attempt {attempt}", exc)
         except Unavailable as exc:
             log.warning("%s: its result could not be stored: %s", self.name, exc)
+
+    def _store_loss(self, attempt: int) -> Flow[Record | None]:
+        return self._runtime.updater.applied(self.name, lose(attempt, self._runtime.store.now()))
 
     def _write_end(self, attempt: int, ending: FinalResult) -> Flow[None]:
         """End the operation, with its final metadata, in one step (spec §2.2).
@@ -503,11 +551,7 @@ class Attempt:
         """
         spec, domain = self.spec, self._runtime.domain
         try:
-            self.ended = yield from self._once_available(
-                lambda: apply_end(
-                    self._updater, spec, self.name, self._end(attempt, ending), ending.state
-                )
-            )
+            self.ended = yield from self._once_available(self._store_end, attempt, ending)
         except Exception as exc:
             if isinstance(exc, LroError) and not isinstance(exc, InvalidArgument):
                 raise  # InvalidArgument: no store could keep what the method gave
@@ -518,20 +562,28 @@ class Attempt:
             instead = FinalResult(internal(spec, domain, text, why))
             if isinstance(exc.__cause__, MessageTooLarge):
                 instead = FinalResult(spec.types.status_of(exc.__cause__, domain))
-            self.ended = yield from self._once_available(
-                lambda: self._updater.applied(self.name, self._end(attempt, instead), spec.stamp)
-            )
+            self.ended = yield from self._once_available(self._store_instead, attempt, instead)
+
+    def _store_end(self, attempt: int, ending: FinalResult) -> Flow[Record | None]:
+        change = self._end(attempt, ending)
+        return apply_end(self._runtime.updater, self.spec, self.name, change, ending.state)
+
+    def _store_instead(self, attempt: int, ending: FinalResult) -> Flow[Record | None]:
+        change = self._end(attempt, ending)
+        return self._runtime.updater.applied(self.name, change, self.spec.stamp)
 
     def _end(self, attempt: int, ending: FinalResult) -> Change:
         return end(
             ending.result,
-            now=self._store.now(),
+            now=self._runtime.store.now(),
             keep_for=self.spec.keep_for,
             attempt=attempt,
             acknowledge=ending.acknowledge,
         )
 
-    def _once_available(self, action: Callable[[], Flow[T]]) -> Flow[T]:
+    def _once_available(
+        self, action: Callable[P, Flow[T]], *args: P.args, **more: P.kwargs
+    ) -> Flow[T]:
         """Do something with the store, as often as it takes while the store is unavailable.
 
         For as long as it takes: after giving up, this process would go on to renew the lease of an
@@ -543,7 +595,7 @@ class Attempt:
         pause, said = _FIRST_PAUSE_SECONDS, False
         while True:
             try:
-                return (yield from action())
+                return (yield from action(*args, **more))
             except Unavailable as exc:
                 if self._must_stop():
                     raise
@@ -556,6 +608,22 @@ class Attempt:
     def _must_stop(self) -> bool:
         """Whether other processes are to do the work."""
         return self._handing_back or self.revoked
+
+
+class _Timer:
+    """Cancels a task when its time is over."""
+
+    late = False
+    """Whether the task was still going on then."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, seconds: float, task: asyncio.Task[Outcome]
+    ) -> None:
+        self._task = task
+        self.cancel = loop.call_later(seconds, self._over).cancel
+
+    def _over(self) -> None:
+        self.late = self._task.cancel()  # false if it has ended
 
 
 # -- the final metadata ---------------------------------------------------------------------------
@@ -577,7 +645,13 @@ def apply_end(
         LroError: What the store or the change refuses.
     """
     if spec.options.final_metadata is None:
-        return (yield from updater.applied(name, change, spec.stamp))
+        return updater.applied(name, change, spec.stamp)
+    return _apply_with_final(updater, spec, name, change, state)
+
+
+def _apply_with_final(
+    updater: RecordUpdater, spec: MethodSpec, name: str, change: Change, state: State
+) -> Flow[Record | None]:
     while True:
         seen = (yield from read(updater.store, name)).metadata
         final = yield MayBlock(functools.partial(spec.final_metadata, seen, state))

@@ -154,7 +154,7 @@ def job_alone(
 ) -> Job[typing.Any]:
     """The job of a function that is called by itself: see :func:`lro.testing.job`."""
 
-    def published(reported: object) -> Flow[None]:
+    def published(_: JobControl, reported: object) -> Flow[None]:
         if publish is not None:
             yield MayBlock(functools.partial(publish, reported))
 
@@ -162,7 +162,7 @@ def job_alone(
         name="operations/test",
         attempt=1,
         publish=published,
-        recall=lambda: metadata,
+        seen=metadata,
         clock=time.monotonic,
     )
     return control.job
@@ -171,8 +171,8 @@ def job_alone(
 class JobControl:
     """A job as the process holds it that runs the function: how it reports, and is stopped.
 
-    ``publish`` is the flow that stores metadata; ``recall`` gives the metadata that callers saw
-    when the attempt began. ``stop_at`` is when the time limit is over, in seconds of ``clock``.
+    ``publish`` is the flow that stores metadata. ``seen`` is the metadata that callers saw when the
+    attempt began; if there is a ``recall``, it makes the message of that when it is asked for. ``stop_at`` is when the time limit is over, in seconds of ``clock``.
     ``domain`` names the service in error details. ``awaits``: the function is an async one.
     """
 
@@ -181,8 +181,9 @@ class JobControl:
         *,
         name: str,
         attempt: int,
-        publish: Callable[[typing.Any], Flow[None]],
-        recall: Callable[[], object],
+        publish: Callable[[JobControl, typing.Any], Flow[None]],
+        recall: Callable[[typing.Any], object] | None = None,
+        seen: object = None,
         clock: Callable[[], float],
         stop_at: float | None = None,
         domain: str = "",
@@ -194,11 +195,12 @@ class JobControl:
         self.awaits = awaits
         self.stop_at = stop_at
         self._publish = publish
-        self._recall: Callable[[], object] | None = recall
+        self._recall = recall
         self._clock = clock
         self._cancelled = False
         self._wakes: list[Callable[[], None]] = []
-        self._metadata: object = None
+        self._seen = seen
+        self._metadata = seen
 
     @property
     def job(self) -> Job[typing.Any]:
@@ -208,8 +210,11 @@ class JobControl:
     @property
     def metadata(self) -> typing.Any:
         """See :attr:`Job.metadata`."""
-        if self._recall is not None:
-            self._metadata, self._recall = self._recall(), None
+        recall = self._recall
+        if recall is not None:
+            found = recall(self._seen)
+            if self._recall is not None:  # no thread has reported meanwhile
+                self._metadata, self._recall = found, None
         return self._metadata
 
     @property
@@ -251,7 +256,7 @@ class JobControl:
     def _reported(self, metadata: object) -> Flow[None]:
         self.raise_if_cancelled()
         self._metadata, self._recall = metadata, None
-        yield from self._publish(metadata)
+        yield from self._publish(self, metadata)
 
     def raise_if_cancelled(self) -> None:
         """See :meth:`Job.raise_if_cancelled`."""
@@ -308,7 +313,7 @@ def _check_pause(seconds: float) -> None:
         raise ValueError("seconds: must be a number, got nan")
 
 
-def _nowhere(_: object) -> Flow[None]:
+def _nowhere(_: JobControl, metadata: object) -> Flow[None]:  # noqa: ARG001
     yield from ()
 
 

@@ -50,28 +50,6 @@ class Overseer(Protocol):
         ...
 
 
-class _Starting:  # contextlib's way takes as long as storing the operation in memory
-    def __init__(self, workers: Workers, attempt: Attempt, record: Record) -> None:
-        self._workers = workers
-        self._attempt = attempt
-        self._record = record
-
-    def __enter__(self) -> Attempt:
-        self._workers.start_begins(self._attempt)
-        return self._attempt
-
-    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        well = False
-        try:
-            if error is None:
-                self._workers.stored(self._record)
-                well = True
-        finally:
-            if not well:
-                self._attempt.revoke()
-            self._workers.start_over(self._attempt)
-
-
 class Workers:
     """The work that this process has, begun or waiting.
 
@@ -93,7 +71,7 @@ class Workers:
         """Take another owner's name, and hold nothing: the parent process has all work."""
         self.owner = secrets.token_urlsafe(12)
         # Where garbage is collected while it is held, a coroutine may be closed that retires work.
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._starting: set[Attempt] = set()
         self._not_started: list[Record] = []
         self._attempts: dict[str, Attempt] = {}
@@ -101,18 +79,18 @@ class Workers:
 
     def starting(
         self, spec: MethodSpec, record: Record, request: object, *, begun: bool
-    ) -> _Starting:
-        """The work of an operation that is stored meanwhile: this process has it from now on.
+    ) -> Attempt:
+        """The attempt at an operation that is stored within its ``with`` block.
 
         ``begun``: the record says that this process has begun it. Unless it begins, it is handed
-        back. The store is not closed before all these blocks are left.
+        back.
         """
         held = record if record.owner == self.owner else None
-        return _Starting(self, Attempt(record.name, spec, self, request, held, begun=begun), record)
+        return Attempt(record.name, spec, self, request, held, begun=begun)
 
     def start_begins(self, attempt: Attempt) -> None:
         """Take note of an attempt whose operation is being stored."""
-        with self._lock:
+        with self.lock:
             self._starting.add(attempt)
             if self.runtime.executor.redelivery is None:
                 self._attempts[attempt.name] = attempt
@@ -154,7 +132,7 @@ class Workers:
             return
         task = Attempt(name, spec, self)
         with self._room_for(spec):
-            with self._lock:
+            with self.lock:
                 if self.stopping:
                     raise stopping()
                 if name in self._attempts:
@@ -167,7 +145,7 @@ class Workers:
         limit = spec.options.concurrency
         if limit is None:
             return contextlib.nullcontext()
-        with self._lock:
+        with self.lock:
             return self._rooms.setdefault(spec.full_name, threading.Semaphore(limit))
 
     def resume(self, spec: MethodSpec, seen: Record) -> None:
@@ -232,6 +210,8 @@ class Workers:
         attempt = self._attempts.get(name)
         if attempt is None:
             return
+        with self.lock:
+            attempt.cancelling = attempt.cancelling or threading.RLock()
         # The caller, the listener and the renewal may come at once: each waits until this is done.
         with attempt.cancelling:
             if self.runtime.executor.withdraw(name):
@@ -243,7 +223,7 @@ class Workers:
         """The names of the operations whose work this process has, begun or waiting."""
         if not self._attempts:
             return frozenset()
-        with self._lock:
+        with self.lock:
             return frozenset(self._attempts)
 
     def release_not_started(self) -> None:
@@ -310,7 +290,7 @@ class Workers:
 
     def retire(self, attempt: Attempt) -> None:
         """Forget an attempt that is over, or never begins."""
-        with self._lock:
+        with self.lock:
             if (
                 self._attempts.get(attempt.name) is attempt
             ):  # not a later one, begun after a lost lease

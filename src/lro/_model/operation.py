@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import enum
+import functools
 import re
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -596,6 +597,11 @@ _CALLER_EVENTS: Final = frozenset({Event.REQUEST_CANCEL, Event.DELETE, Event.HID
 
 
 Change = Callable[[Record], Record | None]
+"""Gives the next version of a record, or None to remove it.
+
+Those of the hot path are partial functions: a closure takes an object for each name that it uses,
+and all of them wait with the change until it is stored, for the garbage collector to look at.
+"""
 Stamp = Callable[[Record], Record]
 """Gives a changed record what is derived from the rest of it."""
 
@@ -725,17 +731,23 @@ def report(
     renewals come in time it leaves the lease alone, which is in an index.
     """
 
-    def change(record: Record) -> Record:
-        state = step(record, Event.REPORT, now)
-        _fence(record, attempt)
-        until = record.lease_until
-        if lease is not None and until is not None and record.owner == owner:
-            until = now + lease if until - now < lease / 2 else until
-        return record.next_version(
-            state=state, metadata=metadata, update_time=now, lease_until=until
-        )
+    return functools.partial(_reported, metadata, attempt, now, owner, lease)
 
-    return change
+
+def _reported(
+    metadata: Any,
+    attempt: int | None,
+    now: datetime,
+    owner: str,
+    lease: timedelta | None,
+    record: Record,
+) -> Record:
+    state = step(record, Event.REPORT, now)
+    _fence(record, attempt)
+    until = record.lease_until
+    if lease is not None and until is not None and record.owner == owner:
+        until = now + lease if until - now < lease / 2 else until
+    return record.next_version(state=state, metadata=metadata, update_time=now, lease_until=until)
 
 
 def request_cancel(now: datetime) -> Change:
@@ -775,29 +787,37 @@ def end(
         if not 1 <= result.code <= 16:
             raise InvalidArgument("error.code", f"must be from 1 to 16, got {result.code}")
         event = Event.ACKNOWLEDGE_CANCEL if acknowledge else Event.FAIL
+    return functools.partial(_ended, event, result, now, keep_for, attempt, metadata)
 
-    def change(record: Record) -> Record | None:
-        state = step(record, event, now)
-        _fence(record, attempt)
-        if acknowledge and not record.cancel_requested:
-            raise CancellationNotRequested(record.name)
-        if state is State.GONE:
-            return None
-        if isinstance(result, Status) and result.code == Code.CANCELLED:
-            state = State.CANCELLED
-        ended = max(now, record.create_time)  # the clock may have been set back
-        return record.next_version(
-            state=state,
-            result=result,
-            metadata=metadata or record.metadata,
-            owner="",
-            lease_until=None,
-            update_time=now,
-            end_time=ended,
-            expire_time=ended + keep_for,
-        )
 
-    return change
+def _ended(
+    event: Event,
+    result: Any | Status | None,
+    now: datetime,
+    keep_for: timedelta,
+    attempt: int | None,
+    metadata: Any | None,
+    record: Record,
+) -> Record | None:
+    state = step(record, event, now)
+    _fence(record, attempt)
+    if event is Event.ACKNOWLEDGE_CANCEL and not record.cancel_requested:
+        raise CancellationNotRequested(record.name)
+    if state is State.GONE:
+        return None
+    if isinstance(result, Status) and result.code == Code.CANCELLED:
+        state = State.CANCELLED
+    ended = max(now, record.create_time)  # the clock may have been set back
+    return record.next_version(
+        state=state,
+        result=result,
+        metadata=metadata or record.metadata,
+        owner="",
+        lease_until=None,
+        update_time=now,
+        end_time=ended,
+        expire_time=ended + keep_for,
+    )
 
 
 def delete(now: datetime) -> Change:
@@ -828,14 +848,14 @@ def if_unchanged_since(seen: Record, change: Change) -> Change:
 
 def with_derived(change: Change, stamp: Stamp) -> Change:
     """The same change, with what is derived brought up to date in the same step."""
+    return functools.partial(_with_derived, change, stamp)
 
-    def both(record: Record) -> Record | None:
-        changed = change(record)
-        if changed is None or changed is record:
-            return changed
-        return stamp(changed)
 
-    return both
+def _with_derived(change: Change, stamp: Stamp, record: Record) -> Record | None:
+    changed = change(record)
+    if changed is None or changed is record:
+        return changed
+    return stamp(changed)
 
 
 def _fence(record: Record, attempt: int | None) -> None:

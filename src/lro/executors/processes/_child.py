@@ -185,12 +185,12 @@ class CallInChild:
         finally:
             self._interrupt = None
 
-    def _recall(self) -> object:
+    def _recall(self, _: object) -> object:
         if self._spec is None:
             return None
         return self._spec.unpack_metadata(self.call.metadata)
 
-    def _publish(self, metadata: object) -> Flow[None]:
+    def _publish(self, _: JobControl, metadata: object) -> Flow[None]:
         yield MayBlock(functools.partial(self._send_report, metadata))
 
     def _send_report(self, metadata: object) -> None:
