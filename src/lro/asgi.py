@@ -96,10 +96,10 @@ class OperationsApp:
         """The ASGI interface."""
         self.edge.service.start_maintenance()  # lifespan, the first scope, is the server's start
         if scope["type"] == "http":
-            request = _request(scope)
-            found = self.edge.route(request.method, request.path)
+            path = _path(scope)
+            found = self.edge.route(scope["method"], path)
             if self._fallback is None or not isinstance(found, RouteNotFound | MalformedRequest):
-                await self._answer_or_end(request, found, receive, send)
+                await self._answer(scope, path, found, receive, send)
                 return
         if scope["type"] == "lifespan":
             await self._lifespan(scope, receive, send)
@@ -110,47 +110,37 @@ class OperationsApp:
         else:
             raise ValueError(f"lro serves http, not {scope['type']}")
 
-    async def _answer_or_end(
-        self, request: HttpRequest, found: Found, receive: Receive, send: Send
-    ) -> None:
-        begun = over = False
-
-        async def send_noted(message: MutableMapping[str, Any]) -> None:
-            nonlocal begun, over
-            begun = True
-            await send(message)
-            over = message["type"] == "http.response.body" and not message.get("more_body")
-
-        try:
-            await self._answer(request, found, receive, send_noted)
-        except asyncio.CancelledError:  # by the server, which stops and waits no longer
-            if not begun:
-                await _in_time(_send(self.edge.refusal(request, stopping()), send))
-            elif not over:
-                raise
-
     async def _answer(
-        self, request: HttpRequest, found: Found, receive: Receive, send: Send
+        self, scope: Scope, path: str, found: Found, receive: Receive, send: Send
     ) -> None:
-        if request.method not in _BODILESS:
-            body = await _body(receive, self.edge.max_body)
-            if body is None:
-                return  # the caller went away before the request was complete
-            request = request.with_body(body)
-        hold = functools.partial(_while_there, receive)
+        sender = _Sender(send)
+        body: bytes | None = b""
         try:
-            answer = await adrive(self.edge.exchange(request, found), self.edge.service, hold)
-            if isinstance(answer, EventStream):
-                await hold(_stream(answer, send))
+            if scope["method"] not in _BODILESS:
+                body = await _body(receive, self.edge.max_body)
+                if body is None:
+                    return  # the caller went away before the request was complete
+            exchange = self.edge.exchange(_request(scope, path, body), found)
+            hold = functools.partial(_while_there, receive)
+            try:
+                answer = await adrive(exchange, self.edge.service, hold)
+                if isinstance(answer, EventStream):
+                    await hold(sender.stream(answer))
+                    return
+            except _GoneAway as gone:
+                if gone.__cause__ is not None:
+                    raise gone.__cause__ from None  # the server must know of a broken connection
                 return
-        except _GoneAway as gone:
-            if gone.__cause__ is not None:
-                raise gone.__cause__ from None  # the server has to know of a connection that broke
-            return
-        if answer.turn is None:
-            await _send(answer, send)
-        else:
-            await _send_reserved(answer, answer.turn, send)
+            if answer.turn is None:
+                await sender.send(answer)
+            else:
+                await sender.send_reserved(answer, answer.turn)
+        except asyncio.CancelledError:  # by the server, which stops and waits no longer
+            if not sender.begun:
+                refusal = self.edge.refusal(_request(scope, path, b""), stopping())
+                await _in_time(sender.send(refusal))
+            elif not sender.over:
+                raise
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._fallback is None:
@@ -225,15 +215,13 @@ class _Headers(Mapping[str, str]):
         return self._values
 
     def _decode(self) -> dict[str, str]:
-        values: dict[bytes, list[bytes]] = {}
-        for number, (name, value) in enumerate(self._raw):
+        values: dict[str, str] = {}
+        for number, (raw_name, raw_value) in enumerate(self._raw):
             if number >= MAX_HEADERS:
                 raise MalformedRequest("headers", f"must be at most {MAX_HEADERS}")
-            values.setdefault(name, []).append(value)
-        return {
-            name.decode("latin-1"): b", ".join(found).decode("latin-1")
-            for name, found in values.items()
-        }
+            name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+            values[name] = f"{values[name]}, {value}" if name in values else value
+        return values
 
     def __getitem__(self, name: str) -> str:
         return self._decoded[name]
@@ -248,14 +236,15 @@ class _Headers(Mapping[str, str]):
         return len(self._decoded)
 
 
-def _request(scope: Scope) -> HttpRequest:
-    """The request of a scope, whose body is still to be received."""
+def _request(scope: Scope, path: str, body: bytes) -> HttpRequest:
+    """The request of a scope, with the raw path below its mount."""
     query = scope.get("query_string")
     return HttpRequest(
         method=scope["method"],
-        path=_path(scope),
+        path=path,
         query=wire_text(query) if query else "",
         headers=_Headers(scope["headers"]),
+        body=body,
         scheme=scope.get("scheme", "http"),
     )
 
@@ -302,45 +291,62 @@ def _encoded(header: tuple[str, str]) -> tuple[bytes, bytes]:
     return name.encode("latin-1"), value.encode("latin-1")
 
 
-async def _stream(reply: EventStream, send: Send) -> None:
-    headers = [_encoded(header) for header in reply.headers]
-    async with contextlib.aclosing(reply.events) as events:
-        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        try:
-            async for piece in events:
-                with _broken_off_if_slow(reply.held()):
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
-        except asyncio.CancelledError:  # the caller has gone, or the server stops
-            await _in_time(send({"type": "http.response.body", "body": b""}))
-            raise
-    await send({"type": "http.response.body", "body": b""})
-
-
 async def _in_time(sending: Awaitable[None]) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_LAST_SECONDS):
             await sending
 
 
-async def _send(reply: HttpReply, send: Send) -> None:
-    headers = [_encoded(header) for header in reply.headers]
-    if reply.body:
-        headers.append((b"content-length", str(len(reply.body)).encode("ascii")))
-    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    body = reply.body
-    for begin in range(0, len(body) - _PIECE, _PIECE):
-        piece = body[begin : begin + _PIECE]
-        await send({"type": "http.response.body", "body": piece, "more_body": True})
-    await send({"type": "http.response.body", "body": body[-(len(body) % _PIECE or _PIECE) :]})
+class _Sender:
+    """Sends the answer to one call, and knows how far that has got."""
 
+    begun = over = False
 
-async def _send_reserved(reply: HttpReply, turn: ReplyReservation, send: Send) -> None:
-    """Send a reply for which bytes are set aside, and free them."""
-    try:
-        with contextlib.suppress(_GoneAway), _broken_off_if_slow(turn):
-            await _send(reply, send)
-    finally:
-        turn.release()
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    async def send(self, reply: HttpReply) -> None:
+        """Send a whole reply."""
+        body = reply.body
+        headers = [_encoded(header) for header in reply.headers]
+        if body:
+            headers.append((b"content-length", b"%d" % len(body)))
+        await self._begin(reply.status, headers)
+        for begin in range(0, len(body) - _PIECE, _PIECE):
+            piece = body[begin : begin + _PIECE]
+            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        await self._end(body if len(body) <= _PIECE else body[-(len(body) % _PIECE or _PIECE) :])
+
+    async def send_reserved(self, reply: HttpReply, turn: ReplyReservation) -> None:
+        """Send a reply for which bytes are set aside, and free them."""
+        try:
+            with contextlib.suppress(_GoneAway), _broken_off_if_slow(turn):
+                await self.send(reply)
+        finally:
+            turn.release()
+
+    async def stream(self, reply: EventStream) -> None:
+        """Send a reply piece by piece, as it comes."""
+        headers = [_encoded(header) for header in reply.headers]
+        async with contextlib.aclosing(reply.events) as events:
+            await self._begin(reply.status, headers)
+            try:
+                async for piece in events:
+                    with _broken_off_if_slow(reply.held()):
+                        message = {"type": "http.response.body", "body": piece, "more_body": True}
+                        await self._send(message)
+            except asyncio.CancelledError:  # the caller has gone, or the server stops
+                await _in_time(self._end(b""))
+                raise
+        await self._end(b"")
+
+    def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> Awaitable[None]:
+        self.begun = True
+        return self._send({"type": "http.response.start", "status": status, "headers": headers})
+
+    async def _end(self, body: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": body})
+        self.over = True
 
 
 @contextlib.contextmanager

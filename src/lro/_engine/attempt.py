@@ -356,7 +356,7 @@ class Attempt:
         return None
 
     def _fresh_claim(self) -> Record | None:
-        """The record if it was stored as claimed, and not so long ago that its lease is near its end.
+        """The record if it was stored as claimed, and there is enough left of its lease.
 
         The work may have waited until others have seen the lease run out, or soon will.
         """

@@ -172,8 +172,9 @@ class JobControl:
     """A job as the process holds it that runs the function: how it reports, and is stopped.
 
     ``publish`` is the flow that stores metadata. ``seen`` is the metadata that callers saw when the
-    attempt began; if there is a ``recall``, it makes the message of that when it is asked for. ``stop_at`` is when the time limit is over, in seconds of ``clock``.
-    ``domain`` names the service in error details. ``awaits``: the function is an async one.
+    attempt began; if there is a ``recall``, it makes the message of that when it is asked for.
+    ``stop_at`` is when the time limit is over, in seconds of ``clock``. ``domain`` names the
+    service in error details. ``awaits``: the function is an async one.
     """
 
     def __init__(

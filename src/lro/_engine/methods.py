@@ -118,12 +118,12 @@ class Starter:
         spec: MethodSpec,
         request: object,
         *,
-        request_id: str,
-        parent: str,
-        metadata: object | None,
-        target: str,
-        caller: str,
-        validate_only: bool,
+        request_id: str = "",
+        parent: str = "",
+        metadata: object | None = None,
+        target: str = "",
+        caller: str = "",
+        validate_only: bool = False,
     ) -> Flow[Operation]:
         """See ``Method.start``."""
         self._background.start()
@@ -144,27 +144,25 @@ class Starter:
             function = spec.options.exclusive_target
             target = yield application_call("exclusive_target", function, request)
             _check_text("target", target)
-        try:
-            parent = normalise_parent(parent)
-        except InvalidParent as exc:  # List calls it name
-            raise InvalidParent("parent", exc.description) from None
+        if parent != "":
+            try:
+                parent = normalise_parent(parent)
+            except InvalidParent as exc:  # List calls it name
+                raise InvalidParent("parent", exc.description) from None
         packed = _packed(spec, request)
-        key = _request_key(spec, caller, request_id, parent, packed)
+        key = _request_key(spec, caller, request_id, parent, packed) if request_id else None
         if metadata is None:
             metadata = spec.first_metadata(target)
         first = None if metadata is None else _first_metadata(spec, metadata)
         yield from self._access.permit(caller, spec.full_name, parent)
-
-        def record(*, begun: bool = False) -> Record:
-            return self._record(spec, parent, first, target, caller, key, begun=begun)
-
+        new = functools.partial(self._record, spec, parent, first, target, caller, key)
         if validate_only:
-            yield from self._checked(record(), packed, key)
+            yield from self._checked(new(), packed, key)
             return Operation(done=True, result=spec.types.pack(Empty()))
         if spec.function is None:
-            inserted: Inserted = yield InsertWrite(self._runtime.store, record(), packed, key)
+            inserted: Inserted = yield InsertWrite(self._runtime.store, new(), packed, key)
             return inserted.record.operation
-        return (yield from self._insert_and_run(spec, record, request, packed, key))
+        return (yield from self._insert_and_run(spec, new, request, packed, key))
 
     def _record(
         self,
@@ -175,7 +173,7 @@ class Starter:
         caller: str,
         key: RequestKey | None,
         *,
-        begun: bool,
+        begun: bool = False,
     ) -> Record:
         """A new record; one that has ``begun`` is as a claim that follows at once would leave it.
 
@@ -227,7 +225,7 @@ class Starter:
         store, executor = self._runtime.store, self._runtime.executor
         blocks = executor.submits_block
         try:
-            slot: Slot = yield MayBlock(executor.reserve, blocks=blocks)
+            slot: Slot = (yield MayBlock(executor.reserve)) if blocks else executor.reserve()
         except (ResourceExhausted, Unavailable):
             if key is None:
                 raise
@@ -254,14 +252,16 @@ class Starter:
                 return inserted.record.operation
             run.name = inserted.record.name  # of the first start, where that is sent once more
             try:
-                begin = functools.partial(self._workers.begin, run, slot)
-                ended: Record | None = yield MayBlock(begin, blocks=blocks)
+                if blocks:
+                    yield MayBlock(functools.partial(self._workers.begin, run, slot))
+                else:
+                    self._workers.begin(run, slot)
             except GeneratorExit:  # no thread or loop goes on with this start: it is handed back
                 raise
             except BaseException as exc:
                 return (yield from self._refused(inserted.record, run, key, exc))
         # Over already: the inline executor, or very quick work (spec §9.8).
-        return (ended or inserted.record).operation
+        return (run.ended or inserted.record).operation
 
     def _refused(
         self,
@@ -336,9 +336,7 @@ def _first_metadata(spec: MethodSpec, metadata: object) -> Any:
 
 def _request_key(
     spec: MethodSpec, caller: str, request_id: str, parent: str, packed: Any
-) -> RequestKey | None:
-    if not request_id:
-        return None
+) -> RequestKey:
     text = request_id.lower()
     if not _UUID.fullmatch(text) or text == _NIL:
         wanted = "must be a UUID of 36 characters, not all zero"
@@ -518,17 +516,15 @@ class Method(Generic[Req, Resp, Meta]):
             PermissionDenied: The ``authorize`` hook refuses it.
             HookFailed: The ``authorize`` hook, or ``validate``, does not answer as it must.
         """
-        return (
-            yield from self._starter.start(
-                self.spec,
-                request,
-                request_id=request_id,
-                parent=parent,
-                metadata=metadata,
-                target=target,
-                caller=caller,
-                validate_only=validate_only,
-            )
+        return self._starter.start(
+            self.spec,
+            request,
+            request_id=request_id,
+            parent=parent,
+            metadata=metadata,
+            target=target,
+            caller=caller,
+            validate_only=validate_only,
         )
 
     async def start_async(

@@ -302,8 +302,7 @@ class Service:
         Raises:
             DeclarationError: No such method is declared.
         """
-        method: Method[object, object, object] = Method(self.methods.spec(full_name), self._starter)
-        return flow_of(method.start)
+        return functools.partial(self._starter.start, self.methods.spec(full_name))
 
     async def start_async(self, full_name: str, request: object, **options: Any) -> Operation:
         """:meth:`start` for coroutines; the rest as for ``Method.start_async``."""

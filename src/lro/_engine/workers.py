@@ -102,11 +102,8 @@ class Workers:
         self._starting.discard(attempt)
         attempt.start_over()
 
-    def begin(self, attempt: Attempt, slot: Slot) -> Record | None:
+    def begin(self, attempt: Attempt, slot: Slot) -> None:
         """Have the work of a stored operation done: in this process, or by the one that claims it.
-
-        Returns:
-            How it has ended, if it has done so already, in this process.
 
         Raises:
             Unavailable: The executor refuses.
@@ -114,7 +111,6 @@ class Workers:
         slot.submit(attempt)
         if self.runtime.executor.redelivery is None:
             self._overseer.new_work()
-        return attempt.ended
 
     def run_operation(self, name: str) -> None:
         """Claim the work of a stored operation and do it in this thread, unless it is held.

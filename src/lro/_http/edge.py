@@ -198,7 +198,10 @@ async def adrive(exchange: Steps[R], service: Service, hold: Hold) -> R:
         step = next(exchange)
         while True:
             try:
-                result = await _act(step, service, hold)
+                if step.__class__ is CallFunction and not (step.long or step.many):
+                    result = await on_loop(step.flow)  # most steps, without another coroutine
+                else:
+                    result = await _act(step, service, hold)
             except Exception as exc:
                 step = exchange.throw(exc)
             else:
@@ -210,9 +213,7 @@ async def adrive(exchange: Steps[R], service: Service, hold: Hold) -> R:
 
 async def _act(step: Step, service: Service, hold: Hold) -> object:
     if isinstance(step, CallFunction):
-        if step.many:
-            return await in_threads(step.flow, service.replies.threads)
-        return await (in_threads(step.flow) if step.long else on_loop(step.flow))
+        return await in_threads(step.flow, service.replies.threads if step.many else None)
     if isinstance(step, Reserve):
         return await service.replies.atake(step.least, step.most)
     service.end_waits_at_signals()
@@ -265,6 +266,10 @@ Starts: TypeAlias = Mapping[str, Method[Any, Any, Any] | Start[Any]] | bool
 """The starts that an edge serves: those of a dict, by path; or all methods that have a path."""
 
 
+_StartRequest: TypeAlias = tuple[Req, str, bool]
+"""The message of a start, its request id, and whether it is only to be validated."""
+
+
 class StartHandler(Generic[Req]):
     """Reads the requests of one method, and starts its operations."""
 
@@ -282,7 +287,8 @@ class StartHandler(Generic[Req]):
 
     def start(self, request: HttpRequest, caller: str) -> Flow[Operation]:
         """Start the operation that a request asks for."""
-        message, request_id, validate_only = yield from self._read(request)
+        read = None if self._raw is None else (yield from self._read_raw(self._raw, request))
+        message, request_id, validate_only = read or self._read_json(request)
         parent: object = ""
         if self._parent is not None:
             parent = yield application_call("parent", self._parent, request)
@@ -300,15 +306,20 @@ class StartHandler(Generic[Req]):
             )
         )
 
-    def _read(self, request: HttpRequest) -> Flow[tuple[Req, str, bool]]:
-        """The message of a request, its request id, and whether it is only to be validated."""
+    def _read_raw(
+        self, raw: Callable[[str, bytes], Req | None], request: HttpRequest
+    ) -> Flow[_StartRequest[Req] | None]:
+        """What the application reads of a body of another media type, if it does."""
         content_type = request.headers.get("content-type")
-        if self._raw is not None and content_type:
-            kind = media_type(content_type)[0]
-            message: Req | None = yield application_call("raw", self._raw, kind, request.body)
-            if message is not None:
-                return message, "", False
-        fields = read_object(content_type, request.body)
+        if not content_type:
+            return None
+        message: Req | None = yield application_call(
+            "raw", raw, media_type(content_type)[0], request.body
+        )
+        return None if message is None else (message, "", False)
+
+    def _read_json(self, request: HttpRequest) -> _StartRequest[Req]:
+        fields = read_object(request.headers.get("content-type"), request.body)
         request_id = take_field(fields, "request_id", str, "", self._shape)
         validate_only = take_field(fields, "validate_only", bool, False, self._shape)
         return self._types.load(fields, self._request), request_id, validate_only
