@@ -18,6 +18,7 @@ from lro._base.errors import InvalidArgument, OperationNotFound, RequestIdConfli
 from lro._model.operation import Record, request_cancel
 from lro.stores import _group_commit
 from lro.stores.sqlite import SQLiteStore, _record_writes
+from lro.stores.sqlite._group_commit import ActionWrite
 from lro.testing import ManualClock
 from lro.testing._samples import (
     DONE,
@@ -182,7 +183,7 @@ def test_a_thread_comes_as_the_other_is_to_end(harness: Harness) -> None:
     with groups._lock:  # what close() does, and a thread that comes before the other wakes
         groups._closed = True
         groups._promote()
-        lone: Any = groups._queued(write(1))
+        lone: Any = ActionWrite(action=write(1), until=time.monotonic() + PATIENCE)
         lone.gate = threading.Lock()
         lone.gate.acquire()
         groups._waiting.append(lone)

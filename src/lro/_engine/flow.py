@@ -366,7 +366,7 @@ Rest: TypeAlias = Callable[[Any, BaseException | None], object]
 class Receipt:
     """What comes of one write or call, for the event loop that runs where this is made."""
 
-    __slots__ = ("_lock", "_over", "_rest", "_results", "future", "loop")
+    __slots__ = ("_over", "_rest", "_results", "future", "loop")
 
     def __init__(self) -> None:
         import asyncio
@@ -375,13 +375,12 @@ class Receipt:
         self.future: asyncio.Future[Any] = loop.create_future()
         self._over: tuple[Any, BaseException | None] | None = None
         self._rest: Rest | None = None
-        self._lock = threading.Lock()
         self._results = _results_for(loop)
 
     def done(self, answer: Any, error: BaseException | None) -> None:
         """Take the answer or the error. In any thread."""
         over = answer, error  # made before: to collect garbage may close the task that awaits this
-        with self._lock:
+        with self._results.lock:
             self._over, rest = over, self._rest
         if rest is None:
             self._results.add(self)
@@ -401,7 +400,7 @@ class Receipt:
 
     def carry_on(self, rest: Rest) -> None:
         """Have a thread do the rest when there is an answer: no task awaits it any more."""
-        with self._lock:
+        with self._results.lock:
             self._rest, over = rest, self._over
         if over is not None:
             if self.future.done() and not self.future.cancelled():
@@ -413,6 +412,8 @@ class _Results:
     """Receipts that are done, until the thread of their loop takes note of it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        # Shared by all receipts of the loop, each of which holds it for two assignments.
+        self.lock = threading.Lock()
         self._loop = weakref.ref(loop)
         self._waiting: deque[Receipt] = deque()
         self._called = False

@@ -76,40 +76,46 @@ class Backlog:
         self._quiet = threading.Condition(self._lock)
         self._waiting: OrderedDict[str, Task] = OrderedDict()
         self._running: Counter[str] = Counter()
-        self._reserved = 0
+        self._inside = 0
+        """How many tasks run or wait, and how many places are reserved."""
 
     def reserve(self) -> BacklogSlot:
         """Room for one task."""
         with self._lock:
             if self._stopped:
                 raise Unavailable("the executor is stopping")
-            inside = self._reserved + len(self._waiting) + self._running.total()
+            inside = self._inside
             if inside >= self._size:
                 text = f"the queue is full: {inside} operations are running or waiting"
                 raise ResourceExhausted(text, timedelta(seconds=1))
-            self._reserved += 1
+            self._inside += 1
         return BacklogSlot(self, worker_idle=inside < self._at_once)
 
     def withdraw(self, name: str) -> bool:
         """Take a waiting task back."""
         with self._lock:
-            return self._waiting.pop(name, None) is not None
+            if self._waiting.pop(name, None) is None:
+                return False
+            self._inside -= 1
+            return True
 
     def withdraw_all(self) -> list[Task]:
         """Take all waiting tasks back."""
         with self._lock:
-            left = list(self._waiting.values())
-            self._waiting.clear()
-            return left
+            return self._empty()
+
+    def _empty(self) -> list[Task]:
+        left = list(self._waiting.values())
+        self._waiting.clear()
+        self._inside -= len(left)
+        return left
 
     def stop(self) -> Sequence[Task]:
         """Give out no more tasks; those that were waiting."""
         with self._lock:
             self._stopped = True
-            left = list(self._waiting.values())
-            self._waiting.clear()
             self._ready.notify_all()
-            return left
+            return self._empty()
 
     @property
     def stopped(self) -> bool:
@@ -142,6 +148,7 @@ class Backlog:
     def finished(self, task: Task) -> None:
         """A task that was taken is over."""
         with self._lock:
+            self._inside -= 1
             self._running[task.group] -= 1
             if not self._running[task.group]:
                 del self._running[task.group]
@@ -152,15 +159,15 @@ class Backlog:
 
     def _submit(self, task: Task) -> None:
         with self._lock:
-            self._reserved -= 1
             if self._stopped:
+                self._inside -= 1
                 raise Unavailable("the executor is stopping")
             self._waiting[task.name] = task
             self._ready.notify()
 
     def _release(self) -> None:
         with self._lock:
-            self._reserved -= 1
+            self._inside -= 1
 
 
 class BacklogSlot:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Generic, TypeVar
 
 import attrs
@@ -19,11 +19,11 @@ _IDLE_SECONDS: Final = 10.0
 class QueuedWrite:
     """A write, from the moment at which it is queued until it is made.
 
-    A thread waits for it; or none does, and ``on_over`` is called when it is over.
+    A thread waits for it; or it was handed in, and :meth:`call_back` is called when it is over.
     """
 
-    on_over: Callable[[], None] | None = None
-    """Called when it is over, by the thread for such writes; quick, and raises nothing."""
+    handed_in: bool = attrs.field(default=False, init=False)
+    """Whether no thread waits for it."""
     leads: bool = attrs.field(default=False, init=False)
     """Whether its thread, or that for writes without one, leads its group, or the next one."""
     over: bool = attrs.field(default=False, init=False)
@@ -36,6 +36,13 @@ class QueuedWrite:
     """What it has come to, if not to a result."""
     rest: list[Any] | None = attrs.field(default=None, init=False)
     """Once its group is over: the writes of that group whose threads still wait, shared by all."""
+
+    def call_back(self) -> None:
+        """Tell who has handed it in what has become of it; quick, and raises nothing.
+
+        Called once, by the thread for such writes.
+        """
+        raise NotImplementedError
 
 
 W = TypeVar("W", bound=QueuedWrite)
@@ -93,15 +100,15 @@ class GroupCommit(ABC, Generic[W]):
         finally:
             self._leave(write)
 
-    def hand_in(self, write: W, on_over: Callable[[], None]) -> None:
-        """Queue a write, and return at once; ``on_over`` is called when it is over.
+    def hand_in(self, write: W) -> None:
+        """Queue a write, and return at once; its ``call_back`` is called when it is over.
 
         Where no thread can be started, as at the end of the interpreter, it is made here and now.
         """
         with self._lock:
             there = self._thread is not None or self._start_thread()
             if there:
-                write.on_over = on_over
+                write.handed_in = True
                 self._waiting.append(write)
                 if not self._led:
                     self._promote()
@@ -110,7 +117,7 @@ class GroupCommit(ABC, Generic[W]):
                 self._submit(write)
             except Exception as exc:
                 write.error = write.error or exc
-            on_over()
+            write.call_back()
 
     def _start_thread(self) -> bool:
         thread = threading.Thread(
@@ -125,29 +132,34 @@ class GroupCommit(ABC, Generic[W]):
 
     def _live(self, turn: threading.Lock) -> None:
         """Lead groups whose first write has no thread of its own, until there is none for long."""
-        while True:
-            timely = turn.acquire(timeout=_IDLE_SECONDS)
-            with self._lock:
-                if not timely and self._led:
-                    continue  # another thread leads, or it is the turn of this one since then
-                done, self._done = self._done, []
-                if not done and not self._waiting:
-                    self._thread, self._led = None, False
-                    return
-                write = self._waiting[0] if self._waiting else None
-                if write is None or write.gate is not None:  # the turn is that of a thread
-                    write = None
-                    self._promote()
-                else:
-                    write.leads = True
-            self._call_back(done)
-            if write is None:
-                continue
+        while self._live_on(timely=turn.acquire(timeout=_IDLE_SECONDS)):
+            pass  # what was written is let go of while the thread waits
+
+    def _live_on(self, *, timely: bool) -> bool:
+        """Take one turn of that thread; whether it is to go on."""
+        with self._lock:
+            if not timely and self._led:
+                return True  # another thread leads, or it is the turn of this one since then
+            done, self._done = self._done, []
+            if not done and not self._waiting:
+                self._thread, self._led = None, False
+                return False
+            write = self._waiting[0] if self._waiting else None
+            if write is None or write.gate is not None:  # the turn is that of a thread
+                write = None
+                self._promote()
+            else:
+                write.leads = True
+        for one in done:
+            # By this thread alone: another may be interrupted by a signal, and leave some uncalled.
+            one.call_back()
+        if write is not None:
             try:
                 self._lead(write)
             except BaseException as exc:
                 write.error = exc
             self._leave(write)
+        return True
 
     @abstractmethod
     def _lead(self, leader: W) -> None:
@@ -178,26 +190,15 @@ class GroupCommit(ABC, Generic[W]):
                 if len(group) > 1:
                     others = [one for one in group if one is not write]
                     self._waiting[:0] = [one for one in others if not (one.over or one.gone)]
-                    self._done += [one for one in others if one.over and one.on_over]
+                    self._done += [one for one in others if one.over and one.handed_in]
                     write.rest = [one for one in reversed(others) if one.over and one.gate]
                     for one in write.rest:
                         one.rest = write.rest
-                if write.on_over is not None:
+                if write.handed_in:
                     self._done.append(write)
                 self._promote()
             if write.rest:
                 self._release(write.rest)
-
-    def _call_back(self, done: list[W]) -> None:
-        """Call those who have handed these writes in.
-
-        Only the thread for such writes does so: others may be interrupted by a signal, and then
-        some would never be called.
-        """
-        for one in done:
-            on_over, one.on_over = one.on_over, None  # which refers to the write in turn
-            assert on_over is not None
-            on_over()
 
     def _promote(self) -> None:
         """Let the first write that waits have its group led. Called with the lock held."""

@@ -298,7 +298,8 @@ class RecordTable:
                 else:
                     raise _too_slow()
 
-            self._writer.hand_in(write, over)
+            write.on_over = over
+            self._writer.hand_in(write)
 
         hand_in(insertion(record, row, request, key), _INSERT_ATTEMPTS - 1)
 
@@ -407,7 +408,8 @@ class RecordTable:
             else:
                 self._change_stored(old.name, change, done)
 
-        self._writer.hand_in(write, over)
+        write.on_over = over
+        self._writer.hand_in(write)
 
     def _changed(self, name: str, change: Change) -> tuple[Record, Record | None] | None:
         """See :meth:`RecordCache.changed`; None also if it makes an equal record."""

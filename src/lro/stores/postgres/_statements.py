@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, TypeAlias
 
 import attrs
@@ -82,6 +82,14 @@ class RecordWrite(QueuedWrite):
     order: str
     applied: bool = False
     doubtful: bool = False
+    on_over: Callable[[], None] | None = None
+    """Called once if it was handed in and is over; refers to the write in turn."""
+
+    def call_back(self) -> None:
+        """Call ``on_over``."""
+        on_over, self.on_over = self.on_over, None
+        assert on_over is not None  # the write was handed in
+        on_over()
 
     def again(self) -> RecordWrite:
         """A write of the same record, to be queued once more."""

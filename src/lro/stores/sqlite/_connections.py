@@ -159,6 +159,7 @@ def _close(descriptors: tuple[int, ...]) -> None:
         os.close(descriptor)
 
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 _inherited: Final[list[sqlite3.Connection]] = []
@@ -194,9 +195,14 @@ class FileConnections:
         """See :meth:`SharedTransactions.run`."""
         return self._transactions.run(action)
 
-    def write_later(self, action: Callable[[sqlite3.Connection], T], done: Done[T]) -> None:
+    def write_later(
+        self,
+        action: Callable[[sqlite3.Connection], T],
+        done: Done[R],
+        committed: Callable[[T], R] | None = None,
+    ) -> None:
         """See :meth:`SharedTransactions.run_later`."""
-        self._transactions.run_later(action, done)
+        self._transactions.run_later(action, done, committed)
 
     def write_undurably(self, action: Callable[[sqlite3.Connection], T]) -> T:
         """Run an action without waiting for the disk: it is repeated if its effect is lost.

@@ -16,6 +16,7 @@ from lro.stores._group_commit import GroupCommit, QueuedWrite
 from lro.stores.sqlite._file import DATABASE_ERRORS, translate_error
 from lro.stores.sqlite._writer import Writer
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -26,7 +27,20 @@ class ActionWrite(QueuedWrite, Generic[T]):
     action: Callable[[sqlite3.Connection], T]
     until: float
     """Up to when the caller waits for locks, by :func:`time.monotonic`."""
+    committed: Callable[[T], Any] | None = None
+    """Makes what ``done`` is called with of the answer, once that is committed."""
+    done: Done[Any] | None = None
     answer: T = attrs.field(init=False)
+
+    def call_back(self) -> None:
+        """Call ``done``, which may refer to this write in turn."""
+        done, self.done = self.done, None
+        assert done is not None  # the write was handed in
+        settle(self._final, done)
+
+    def _final(self) -> Any:
+        answer = _result(self)
+        return answer if self.committed is None else self.committed(answer)
 
 
 Together: TypeAlias = Callable[[sqlite3.Connection, Sequence[Any]], Mapping[int, Any]]
@@ -83,18 +97,22 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
         """
         if self._leader == threading.get_ident():
             raise RuntimeError("a change must have no effects: it called the store that applies it")
-        write = self._queued(action)
+        write = ActionWrite(action=action, until=time.monotonic() + self._busy_seconds)
         self._submit(write)
         return _result(write)
 
-    def run_later(self, action: Callable[[sqlite3.Connection], T], done: Done[T]) -> None:
-        """Run an action as :meth:`run` does, and call ``done`` with what comes of it."""
-        write = self._queued(action)
+    def run_later(
+        self,
+        action: Callable[[sqlite3.Connection], T],
+        done: Done[R],
+        committed: Callable[[T], R] | None = None,
+    ) -> None:
+        """Run an action as :meth:`run` does, and call ``done`` with what comes of it.
 
-        self.hand_in(write, lambda: settle(lambda: _result(write), done))
-
-    def _queued(self, action: Callable[[sqlite3.Connection], T]) -> ActionWrite[T]:
-        return ActionWrite(action=action, until=time.monotonic() + self._busy_seconds)
+        ``committed`` makes that of the action's answer, once it is on disk; it is called once.
+        """
+        until = time.monotonic() + self._busy_seconds
+        self.hand_in(ActionWrite(action=action, until=until, committed=committed, done=done))
 
     def _lead(self, leader: ActionWrite[Any]) -> None:
         connection = self._writer.begin(leader.until)

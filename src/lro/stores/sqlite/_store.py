@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import secrets
 import sqlite3
-import typing
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from os import PathLike, fsdecode
@@ -60,8 +59,6 @@ _SLICE: Final = 10
 """How many records one transaction of a sweep removes: no writer waits longer than for that."""
 
 
-T = typing.TypeVar("T")
-R = typing.TypeVar("R")
 
 
 class SQLiteStore:
@@ -153,7 +150,7 @@ class SQLiteStore:
     ) -> None:
         """Have a record and its request added with the next group of writes."""
         insert = InsertRecord(self._cache, record, request, key)
-        self._file.write_later(insert, _then(insert.committed, done))
+        self._file.write_later(insert, done, insert.committed)
 
     def forget(self, name: str) -> None:
         """Undo an insert."""
@@ -211,7 +208,7 @@ class SQLiteStore:
     def update_later(self, name: str, change: Change, done: Done[Record | None]) -> None:
         """Have a record replaced or removed with the next group of writes."""
         update = UpdateRecord(self._cache, name, change)
-        self._file.write_later(update, _then(update.committed, done))
+        self._file.write_later(update, done, update.committed)
 
     def page(
         self,
@@ -301,15 +298,6 @@ class SQLiteStore:
     def _overdue(self, due: int, old: int) -> bool:
         rows = self._file.rows
         return bool(rows(sql.EXPIRED, (due, 1)) or rows(sql.SPENT, (old, 1)))
-
-
-def _then(kept: Callable[[T], R], done: Done[R]) -> Done[T]:
-    """Take the answer of a write for ``done``, as ``kept`` makes it."""
-
-    def both(answer: typing.Any, error: BaseException | None) -> None:
-        done(kept(answer) if error is None else None, error)
-
-    return both
 
 
 def _utc_now() -> datetime:
