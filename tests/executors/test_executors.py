@@ -124,14 +124,14 @@ def test_a_task_between_the_stop_and_the_end_of_the_loop_is_refused():
     executor = AsyncioExecutor()
     slot = executor.reserve()
     task = Work("a", is_async=True)
-    whole = slot._slot.submit
+    whole = executor._backlog.submit
 
     def submit_and_stop(one):
         whole(one)
         assert executor.stop() == [one]
         assert executor.join(PATIENCE)
 
-    slot._slot.submit = submit_and_stop
+    executor._backlog.submit = submit_and_stop
     with pytest.raises(Unavailable, match="stopping"):
         slot.submit(task)
     assert not task.begun.is_set()
@@ -408,3 +408,23 @@ def test_the_inline_executor_does_async_work_below_a_running_event_loop():
     with service:
         operation = asyncio.run(start())
         assert service.types.unpack(operation.response, WaitResponse) == WaitResponse(7)
+
+
+def test_work_that_waits_is_replaced_and_counted_once():
+    """Its lease ran out while it waited, and the same process took it over."""
+    executor = ThreadExecutor(1, queue=2)
+    busy = Work("busy")
+    submit(executor, busy)
+    assert busy.begun.wait(PATIENCE)
+    waiting, again = Work("waiting", held=False), Work("waiting", held=False)
+    submit(executor, waiting)
+    submit(executor, again)
+    slot = executor.reserve()
+    with pytest.raises(lro.errors.ResourceExhausted):
+        executor.reserve()
+    slot.release()
+    busy.let_end()
+    assert again.over.wait(PATIENCE)
+    executor.stop()
+    assert executor.join(PATIENCE)
+    assert not waiting.over.is_set()

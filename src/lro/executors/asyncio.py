@@ -78,13 +78,13 @@ class AsyncioExecutor(LocalExecutor):
 
     def reserve(self) -> _LoopSlot:
         """Room for one task."""
-        slot = self._backlog.reserve()
+        worker_idle = self._backlog.reserve()
         try:
             self._ensure_loop()
         except BaseException:
-            slot.release()
+            self._backlog.release()
             raise
-        return _LoopSlot(slot, self)
+        return _LoopSlot(self, worker_idle=worker_idle)
 
     def withdraw(self, name: str) -> bool:
         """Take back a task that has not begun."""
@@ -196,7 +196,7 @@ class AsyncioExecutor(LocalExecutor):
         return True
 
     def _start_tasks(self) -> None:  # on the loop
-        while len(self._tasks) < self._room:
+        while self._backlog.waits and len(self._tasks) < self._room:
             task = self._backlog.take(block=False)
             if task is None:
                 return
@@ -243,18 +243,16 @@ class AsyncioExecutor(LocalExecutor):
             log.exception("%s: its task failed outside the method", task.name)
 
 
-class _LoopSlot:
-    def __init__(self, slot: BacklogSlot, executor: AsyncioExecutor) -> None:
-        self._slot = slot
+class _LoopSlot(BacklogSlot):
+    __slots__ = ("_executor",)
+
+    def __init__(self, executor: AsyncioExecutor, *, worker_idle: bool) -> None:
+        super().__init__(executor._backlog, worker_idle=worker_idle)
         self._executor = executor
-        self.worker_idle = slot.worker_idle
 
     def submit(self, task: Task) -> None:
-        self._slot.submit(task)
+        super().submit(task)
         if self._executor.loop_runs_here:
             self._executor._start_tasks()
         elif not self._executor._call_in_loop(self._executor._start_tasks):
             raise Unavailable("the executor is stopping")
-
-    def release(self) -> None:
-        self._slot.release()

@@ -79,8 +79,13 @@ class Backlog:
         self._inside = 0
         """How many tasks run or wait, and how many places are reserved."""
 
-    def reserve(self) -> BacklogSlot:
-        """Room for one task."""
+    def reserve(self) -> bool:
+        """Take the room for one task; whether a worker was free then.
+
+        Raises:
+            Unavailable: The executor is stopping.
+            ResourceExhausted: There is no room.
+        """
         with self._lock:
             if self._stopped:
                 raise Unavailable("the executor is stopping")
@@ -89,7 +94,7 @@ class Backlog:
                 text = f"the queue is full: {inside} operations are running or waiting"
                 raise ResourceExhausted(text, timedelta(seconds=1))
             self._inside += 1
-        return BacklogSlot(self, worker_idle=inside < self._at_once)
+        return inside < self._at_once
 
     def withdraw(self, name: str) -> bool:
         """Take a waiting task back."""
@@ -116,6 +121,11 @@ class Backlog:
             self._stopped = True
             self._ready.notify_all()
             return self._empty()
+
+    @property
+    def waits(self) -> bool:
+        """Whether any task waits for a worker, or for room in its group."""
+        return bool(self._waiting)
 
     @property
     def stopped(self) -> bool:
@@ -157,15 +167,19 @@ class Backlog:
             if self._waiting:  # whose group may have room now; this worker looks by itself
                 self._ready.notify()
 
-    def _submit(self, task: Task) -> None:
+    def submit(self, task: Task) -> None:
+        """Queue a task, for which there is room."""
         with self._lock:
             if self._stopped:
                 self._inside -= 1
                 raise Unavailable("the executor is stopping")
+            if task.name in self._waiting:  # its lease was lost, and it was taken over here
+                self._inside -= 1
             self._waiting[task.name] = task
             self._ready.notify()
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Give back the room for one task."""
         with self._lock:
             self._inside -= 1
 
@@ -173,17 +187,19 @@ class Backlog:
 class BacklogSlot:
     """Reserved room for one task, and whether a worker was free when it was."""
 
+    __slots__ = ("_backlog", "worker_idle")
+
     def __init__(self, backlog: Backlog, *, worker_idle: bool) -> None:
         self._backlog = backlog
         self.worker_idle = worker_idle
 
     def submit(self, task: Task) -> None:
         """Queue the task."""
-        self._backlog._submit(task)
+        self._backlog.submit(task)
 
     def release(self) -> None:
         """Give the room back."""
-        self._backlog._release()
+        self._backlog.release()
 
 
 class WorkerThreads:
@@ -250,13 +266,13 @@ class PooledExecutor(LocalExecutor):
 
     def reserve(self) -> BacklogSlot:
         """Room for one task."""
-        slot = self._backlog.reserve()
+        worker_idle = self._backlog.reserve()
         try:
             self._threads.ensure_started()
         except BaseException:
-            slot.release()
+            self._backlog.release()
             raise
-        return slot
+        return BacklogSlot(self._backlog, worker_idle=worker_idle)
 
     def withdraw(self, name: str) -> bool:
         """Take back a task that has not begun."""
