@@ -10,7 +10,7 @@ import pytest
 from lro.stores import _rows
 from lro.stores._rows import RecordCache, stamp_of
 from lro.testing import ManualClock
-from lro.testing._samples import held, record_of
+from lro.testing._samples import end_of, held, record_of
 
 
 @pytest.fixture
@@ -66,3 +66,25 @@ def test_a_renewal_changes_only_leases_of_its_owner(clock: ManualClock) -> None:
     assert renewed.lease_until == until
     assert cache.current(renewed.name, stamp_of(renewed)) is renewed
     assert other.lease_until is None
+
+
+def test_an_ended_record_is_kept_only_if_it_was_asked_for(clock: ManualClock) -> None:
+    """Before its end, or since: what nobody asks for must not fill the cache."""
+    cache = RecordCache()
+    for name in "abc":
+        cache.keep(record_of(clock, name), 7)
+    assert cache.get("operations/b") is not None
+    current = cache._kept["operations/c"]
+    assert cache.current("operations/c", current.stamp) is current.record
+    ended = {name: end_of(clock)(record_of(clock, name)) for name in "abcd"}
+    for record in ended.values():
+        cache.keep(record, 7)
+    assert cache.get("operations/a") is None
+    assert cache.get("operations/b") is ended["b"]
+    assert cache.get("operations/c") is ended["c"]
+    assert cache.get("operations/d") is None
+    cache.keep(ended["d"], 7, wanted=True)
+    assert cache.get("operations/d") is ended["d"]
+    for record in ended.values():
+        cache.forget(record.name)
+    assert cache._bytes == 0

@@ -441,7 +441,7 @@ RECORDS = st.builds(
 class Forgetful(RecordCache):
     """Remembers nothing."""
 
-    def keep(self, record, stamp, weight=0):
+    def keep(self, record, text_length, *, wanted=False):
         return record
 
 
@@ -687,11 +687,13 @@ def test_the_cache_knows_the_length_of_texts(path):
         store.update("operations/b", lambda record: record.next_version(caller="c"))
         store.update("operations/a", report(long, None, clock()))
         assert lengths() == [4, 4]
+        store.get("operations/a")  # or its end would not be kept
         store.update("operations/a", end_of(clock, result=long))
         store._cache.forget("operations/b")
         assert lengths() == [8, 0]
         assert store.get("operations/b").metadata == long
         store._cache.forget("operations/a")
+        store.get("operations/a")
         store.update("operations/a", lambda record: record.next_version(caller="c"))
         assert lengths() == [8, 4]
         store.update("operations/a", lambda record: None)

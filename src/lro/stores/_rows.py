@@ -222,12 +222,27 @@ _BYTES_PER_CHARACTER: Final = 8
 """About how much memory a message takes for each character of its stored text."""
 
 
+@attrs.define(eq=False)
+class _Kept:
+    """A record in the cache."""
+
+    stamp: Stamp
+    record: Record
+    text_length: int
+    wanted: bool
+    """Whether it was asked for since it is kept, in this version or an earlier one."""
+
+
 class RecordCache:
     """The last records known, each of which may be outdated.
 
     A record is current if the stored one has the same stamp (:func:`stamp_of`). That also holds
     after a database was restored to an older state, which no connection need have noticed. Only
     committed records may be kept: the stamp of a change that was undone may come back with another.
+
+    A record that has ended is kept only if it was asked for. A server that starts thousands a
+    second would else hold many that nobody asks for, and the garbage collector would stop it to
+    look at them.
     """
 
     def __init__(self) -> None:
@@ -236,37 +251,45 @@ class RecordCache:
     def reset_after_fork(self) -> None:
         """Begin empty: in a forked child a thread of the parent may have held the lock."""
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, tuple[Stamp, Record, int]] = OrderedDict()
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._bytes = 0
 
     def get(self, name: str) -> Record | None:
-        """The record of this name as it was last known; None if it is not kept."""
+        """The record of this name as it was last known, for a caller; None if it is not kept."""
         kept = self._kept.get(name)
-        return None if kept is None else kept[1]
+        if kept is None:
+            return None
+        kept.wanted = True
+        return kept.record
 
     def current(self, name: str, stamp: Stamp) -> Record | None:
-        """The record of this name, if it was kept with this stamp."""
+        """The record of this name, for a caller, if it was kept with this stamp."""
         kept = self._kept.get(name)
-        return kept[1] if kept is not None and kept[0] == stamp else None
+        if kept is None or kept.stamp != stamp:
+            return None
+        kept.wanted = True
+        return kept.record
 
     def text_length(self, name: str) -> int:
         """The characters of stored text that a record was kept with; 0 if it is not kept."""
         kept = self._kept.get(name)
-        return 0 if kept is None else kept[2]
+        return 0 if kept is None else kept.text_length
 
-    def keep(self, record: Record, text_length: int) -> Record:
+    def keep(self, record: Record, text_length: int, *, wanted: bool = False) -> Record:
         """Keep a record whose messages have this many characters as text; drop the oldest ones.
 
-        A record that would take an eighth of the cache is not kept.
+        A record that would take an eighth of the cache is not kept, nor is one that has ended,
+        unless it is ``wanted``, or was wanted before it ended.
 
         Returns:
             The record.
         """
         size = _size(text_length)
         with self._lock:
-            self._drop(record.name)
-            if 8 * size <= MAX_BYTES:
-                self._kept[record.name] = stamp_of(record), record, text_length
+            before = self._drop(record.name)
+            wanted = wanted or (before is not None and before.wanted)
+            if 8 * size <= MAX_BYTES and (wanted or not record.done):
+                self._kept[record.name] = _Kept(stamp_of(record), record, text_length, wanted)
                 self._bytes += size
             while self._bytes > MAX_BYTES:
                 self._drop(next(iter(self._kept)))
@@ -277,9 +300,10 @@ class RecordCache:
 
         What it raises is no error yet: perhaps that is only because the record is outdated.
         """
-        record = self.get(name)
-        if record is None:
+        kept = self._kept.get(name)
+        if kept is None:
             return None
+        record = kept.record
         try:
             changed = change(record)
         except Exception:
@@ -295,15 +319,16 @@ class RecordCache:
         """Note that the lease of a record was prolonged, if this owner holds it."""
         with self._lock:
             kept = self._kept.get(name)
-            if kept is None or kept[1].owner != owner or kept[1].lease_until is None:
+            if kept is None or kept.record.owner != owner or kept.record.lease_until is None:
                 return
-            record = attrs.evolve(kept[1], lease_until=until)
-            self._kept[name] = stamp_of(record), record, kept[2]
+            record = attrs.evolve(kept.record, lease_until=until)
+            self._kept[name] = _Kept(stamp_of(record), record, kept.text_length, kept.wanted)
 
-    def _drop(self, name: str) -> None:
+    def _drop(self, name: str) -> _Kept | None:
         kept = self._kept.pop(name, None)
         if kept is not None:
-            self._bytes -= _size(kept[2])
+            self._bytes -= _size(kept.text_length)
+        return kept
 
 
 def _size(text_length: int) -> int:

@@ -452,7 +452,7 @@ class RecordTable:
         return rows[0] if rows else None
 
     def _read(self, row: Sequence[typing.Any]) -> Record:
-        return self.cache.keep(from_row(row), text_length(row))
+        return self.cache.keep(from_row(row), text_length(row), wanted=True)
 
 
 def _differs(changed: Record | None, record: Record) -> bool:

@@ -175,7 +175,7 @@ class SQLiteStore:
         record, row = known(self._cache, self._file.rows, name)
         if row is None:
             return record
-        return self._cache.keep(record, text_length(row))
+        return self._cache.keep(record, text_length(row), wanted=True)
 
     def find(self, names: Collection[str], max_bytes: int = READ_BYTES) -> Found:
         """The records of these names that are there."""
@@ -196,7 +196,7 @@ class SQLiteStore:
                 more = True
                 break
             max_bytes -= record.weight
-            found.append(self._cache.keep(record, record.weight))
+            found.append(self._cache.keep(record, record.weight, wanted=True))
         seen = {record.name for record in found}
         return Found(found, [name for name in left if name not in seen] if more else ())
 
