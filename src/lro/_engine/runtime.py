@@ -34,30 +34,34 @@ class Notifier:
 
     def reset_after_fork(self) -> None:
         """Forget all listeners: they belong to the parent process."""
-        self._lock = threading.Lock()
-        self._listeners: dict[str, list[Listener]] = {}
+        self._lock = threading.RLock()  # the garbage collector may end a wait anywhere
+        self._listeners: dict[str, tuple[Listener, ...]] = {}
+        """Replaced, never changed: a thread that notifies takes no lock."""
+        self._names: frozenset[str] | None = None
 
     def listen(self, name: str, listener: Listener) -> None:
         """Call ``listener`` at every notification for this name, until :meth:`leave`."""
         with self._lock:
-            self._listeners.setdefault(name, []).append(listener)
+            others = self._listeners.get(name, ())
+            self._listeners[name] = (*others, listener)
+            if not others:
+                self._names = None
 
     def leave(self, name: str, listener: Listener) -> None:
         """Stop calling ``listener``. Idempotent."""
         with self._lock:
-            listeners = self._listeners.get(name, [])
-            if listener in listeners:
-                listeners.remove(listener)
-            if not listeners:
-                self._listeners.pop(name, None)
+            listeners = self._listeners.get(name, ())
+            if listeners == (listener,):
+                del self._listeners[name]
+                self._names = None
+            elif listener in listeners:
+                rest = list(listeners)
+                rest.remove(listener)
+                self._listeners[name] = tuple(rest)
 
     def notify(self, name: str, *, ended: bool = True) -> None:
         """Call the listeners for this name. ``ended``: the operation may have ended or gone."""
-        if name not in self._listeners:  # no lock for the common case: no listener
-            return
-        with self._lock:
-            listeners = tuple(self._listeners.get(name, ()))
-        for listener in listeners:
+        for listener in self._listeners.get(name, ()):
             listener(ended)
 
     def notify_all(self) -> None:
@@ -66,9 +70,11 @@ class Notifier:
             self.notify(name)
 
     def names(self) -> frozenset[str]:
-        """The names that have listeners."""
+        """The names that have listeners; the same object for as long as they are the same names."""
         with self._lock:
-            return frozenset(self._listeners)
+            if self._names is None:
+                self._names = frozenset(self._listeners)
+            return self._names
 
     def __bool__(self) -> bool:
         """Whether there is any listener."""
