@@ -12,7 +12,7 @@ import attrs
 
 from lro._base.errors import LroError, Unavailable
 from lro._engine.executor_port import Executor
-from lro._engine.flow import Flow, UpdateWrite, run
+from lro._engine.flow import Flow, UpdateWrite
 from lro._engine.store_port import Store
 from lro._model.operation import Change, Record, Stamp, State, with_derived
 
@@ -105,7 +105,8 @@ class RecordUpdater:
 
     def apply(self, name: str, change: Change, stamp: Stamp | None = None) -> Record | None:
         """Do what :meth:`applied` does, in this thread."""
-        return run(self.applied(name, change, stamp))
+        both = change if stamp is None else with_derived(change, stamp)
+        return self._notified(name, self.store.update(name, both))
 
     def applied(self, name: str, change: Change, stamp: Stamp | None = None) -> Flow[Record | None]:
         """Store a change, and return the record after it; None if the change has removed it.
@@ -118,7 +119,9 @@ class RecordUpdater:
             NotApplied, LeaseLost, CancellationNotRequested: What the change itself refuses.
         """
         both = change if stamp is None else with_derived(change, stamp)
-        after: Record | None = yield UpdateWrite(self.store, name, both)
+        return self._notified(name, (yield UpdateWrite(self.store, name, both)))
+
+    def _notified(self, name: str, after: Record | None) -> Record | None:
         ended = after is None or after.state is not State.IN_PROGRESS
         self.notifier.notify(name, ended=ended)
         self.store.notify_others(name)
