@@ -99,11 +99,14 @@ def park(place: Place, names: int) -> dict[str, Any]:
 
 
 async def settled(store: Counted) -> None:
-    """Return when each waiter has made its first read of the store."""
+    """Return when each waiter has made its first read, and a look has seen all of them."""
     before = -1
     while store.calls["get"] != before:
         before = store.calls["get"]
         await asyncio.sleep(1)
+    looks = store.calls["poll_states"]
+    while store.shared and store.calls["poll_states"] == looks:
+        await asyncio.sleep(0.1)
 
 
 async def wake(service: Any, place: Place, name: str, tasks: list[Any]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import threading
 from datetime import timedelta
@@ -216,10 +217,12 @@ def test_thousands_wait_without_threads(service):
 
 
 def test_ends_of_many_operations_are_read_together(make_service, monkeypatch):
-    """One call of the store reads them; what is too much for one call is read by the next."""
+    """One call of a store that blocks reads them; what is too much for it is read by the next."""
     calls = []
 
     class Counting(MemoryStore):
+        writes_block = True
+
         def find(self, names, max_bytes):
             calls.append(list(names))
             return super().find(names, max_bytes)
@@ -230,18 +233,84 @@ def test_ends_of_many_operations_are_read_together(make_service, monkeypatch):
     async def ended(names):
         tasks = [asyncio.create_task(service.wait_async(name)) for name in names]
         await settle()
-        calls.clear()
+        assert calls == []
         for name in names:
             service.reporter(name).complete(DONE)
         found = await asyncio.gather(*tasks)
         assert [operation.name for operation in found] == names
-        return calls[:]
 
     names = [start(service) for _ in range(3)]
-    assert run_virtual(ended(names)) == [names]
+    asyncio.run(ended(names))
+    assert calls == [names]
+    calls.clear()
     monkeypatch.setattr(watching, "READ_BYTES", 1)
     names = [start(service) for _ in range(3)]
-    assert run_virtual(ended(names)) == [names, names[1:], names[2:]]
+    asyncio.run(ended(names))
+    assert calls == [names, names[1:], names[2:]]
+
+
+def test_an_end_during_the_read_of_others_is_read_after_it(make_service):
+    """By the same task, however the two threads meet."""
+
+    class Meanwhile(MemoryStore):
+        writes_block = True
+        act = None
+
+        def find(self, names, max_bytes):
+            found = super().find(names, max_bytes)
+            act, self.act = self.act, None
+            if act is not None:
+                act()
+            return found
+
+    store = Meanwhile(ManualClock())
+    service = make_service(store, InlineExecutor())
+    declare(service)
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        first, second = start(service), start(service)
+        tasks = [asyncio.create_task(service.wait_async(name)) for name in (first, second)]
+        await settle()
+
+        def act():  # in the thread that reads, until the loop knows of it
+            service.reporter(second).complete(DONE)
+            asyncio.run_coroutine_threadsafe(settle(), loop).result(PATIENCE)
+
+        store.act = act
+        service.reporter(first).complete(DONE)
+        assert [operation.name for operation in await asyncio.gather(*tasks)] == [first, second]
+
+    asyncio.run(main())
+
+
+def test_a_wait_reads_the_store_twice(make_service):
+    """Once when it has begun to listen, and once when the operation has ended."""
+    reads = []
+
+    class Counting(MemoryStore):
+        def get(self, name):
+            reads.append(name)
+            return super().get(name)
+
+    service = make_service(Counting(ManualClock()), InlineExecutor())
+    declare(service)
+
+    async def main():
+        name = start(service)
+        task = asyncio.create_task(service.wait_async(name))
+        await settle()
+        assert reads == [name]
+        service.reporter(name).report(WorkMetadata(1))
+        reads.clear()  # of those that the report itself has made
+        await settle()
+        assert reads == []
+        service.reporter(name).complete(DONE)
+        reads.clear()
+        assert (await task).done
+        assert reads == [name]
+
+    run_virtual(main())
 
 
 def test_other_threads_wake_coroutines(service):
@@ -266,6 +335,8 @@ def test_a_report_does_not_end_a_wait(service):
         await settle()
         service.reporter(name).report(WorkMetadata(1))
         service.cancel(name)
+        await settle()
+        service._runtime.updater.notifier.notify(name)  # as of any change in another process
         await settle()
         assert not task.done()
         service.reporter(name).acknowledge_cancel()
@@ -505,37 +576,58 @@ def test_leaving_twice_is_leaving():
     assert (notified, len(notifier)) == ([True], 1)
 
 
-def test_notification_after_all_waiters_have_left_reads_nothing(service):
-    """A read that was planned before is not made any more."""
+@pytest.mark.parametrize("left", ["before it", "before the read"])
+def test_notification_of_a_name_without_waiters_reads_nothing(make_service, left):
+    """They have left before the notification, or between it and the read that it causes."""
+    reads = []
+
+    class Counting(MemoryStore):
+        def get(self, name):
+            reads.append(name)
+            return super().get(name)
+
+    service = make_service(Counting(ManualClock()), InlineExecutor())
+    declare(service)
 
     async def main():
         name = start(service)
         task = asyncio.create_task(service.wait_async(name, timedelta(seconds=5)))
         await settle()
-        service.reporter(name).report(WorkMetadata(1))  # the look comes with the next turn
-        room = service.waiters._hub._loops[asyncio.get_running_loop()]
-        task.cancel()
+        reads.clear()
+        (listener,) = service._runtime.updater.notifier._listeners[name]
+        task.cancel()  # takes effect with the next turn of the loop
+        if left == "before it":
+            await settle()
+        listener(True)
         await settle()
-        room._may_have_ended(name)
-        assert service.waiting == 0
+        assert (service.waiting, reads) == (0, [])
 
     run_virtual(main())
 
 
-def test_an_answer_after_the_last_moment(service):
-    """A waiter that was answered is not answered again."""
+@pytest.mark.parametrize("first", ["cancellation", "timeout", "answer"])
+def test_a_waiter_is_answered_once(service, first):
+    """What has been cancelled, or answered, is not answered again."""
 
     async def main():
+        loop = asyncio.get_running_loop()
         name = start(service)
         task = asyncio.create_task(service.wait_async(name, timedelta(seconds=5)))
         await settle()
-        service.reporter(name).complete(DONE)
-        service.delete(name)
-        room = service.waiters._hub._loops[asyncio.get_running_loop()]
-        for _ in range(2):
-            room._resolve_waits({name: None})
-        with pytest.raises(OperationNotFound):
-            await task
+        (listener,) = service._runtime.updater.notifier._listeners[name]
+        answer = functools.partial(listener.watchers._resolve_waits, {name: None})
+        if first == "timeout":
+            loop.call_at(loop.time() + 5, answer)
+            assert not (await task).done
+        else:
+            service.delete(name)
+            task.cancel() if first == "cancellation" else answer()
+            answer()
+            with pytest.raises(
+                asyncio.CancelledError if first == "cancellation" else OperationNotFound
+            ):
+                await task
+        assert (service.waiting, len(service._runtime.updater.notifier)) == (0, 0)
 
     run_virtual(main())
 
@@ -548,10 +640,8 @@ def test_a_listener_outlives_its_loop(service):
     loop.run_until_complete(settle())
     task._log_destroy_pending = False
     (notified,) = service._runtime.updater.notifier._listeners[name]
-    room = notified.__closure__
-    cell = next(c.cell_contents for c in room if hasattr(c.cell_contents, "_loop"))
     loop.close()
-    cell._loop = lambda: None
+    notified.watchers._loop = lambda: None
     assert service.reporter(name).complete(DONE)
     del task
 

@@ -148,8 +148,9 @@ class ChangeListener:
     def _look(self) -> None:
         """Look at everything that is waited for, watched or worked on here."""
         self._look_at = self._clock() + LOOK_AGAIN_SECONDS
-        mine = self._workers.held()
-        names = self._notifier.names() | mine
+        names, mine = self._notifier.names(), self._workers.held()
+        if mine:  # there may be ten thousand names, which are not copied every few seconds
+            names |= mine
         if not names:
             return
         found = self._store.poll_states(names)

@@ -38,16 +38,18 @@ _LOOK_SECONDS: Final = 0.5
 
 
 class HeldCall:
-    """One of the places of a :class:`CallCount`; freed by ``with``, or when it is collected."""
+    """Places of a :class:`CallCount`; freed by ``with``, or when this is collected."""
 
-    def __init__(self, free: Callable[[], None]) -> None:
-        self._free: Callable[[], None] | None = free
+    def __init__(self, count: CallCount, caller: str, places: int) -> None:
+        self._count: CallCount | None = count
+        self._caller = caller
+        self._places = places
 
     def release(self) -> None:
-        """Free the place. Idempotent."""
-        free, self._free = self._free, None
-        if free is not None:
-            free()
+        """Free the places. Idempotent."""
+        count, self._count = self._count, None
+        if count is not None:
+            count.leave(self._caller, self._places)
 
     def __enter__(self) -> HeldCall:
         return self
@@ -79,31 +81,40 @@ class CallCount:
         self._held = 0
         self._of_caller: dict[str, int] = {}
 
-    def take(self, caller: str, count: int = 1) -> HeldCall:
-        """Take places for ``count`` more.
+    def take(self, caller: str, places: int = 1) -> HeldCall:
+        """Hold so many places more, until what this returns frees them.
+
+        Raises:
+            TooManyHeld: As for :meth:`enter`.
+        """
+        self.enter(caller, places)
+        return HeldCall(self, caller, places)
+
+    def enter(self, caller: str, places: int = 1) -> None:
+        """Hold so many places more, until :meth:`leave`.
 
         Raises:
             TooManyHeld: There are too many already, of this caller or of all.
         """
-        counted = caller if self._each is not None else ""
         with self._lock:
-            if self._held + count > self._limit:
+            if self._held + places > self._limit:
                 raise TooManyHeld(self._what, self._limit, self._setting)
-            mine = self._of_caller.get(counted, 0) + count if counted else 0
-            if self._each is not None and mine > self._each:
-                raise TooManyHeld(f"{self._what} for one caller", self._each, self._each_setting)
-            self._held += count
-            if counted:
-                self._of_caller[counted] = mine
-        return HeldCall(lambda: self._free(counted, count))
+            if caller and self._each is not None:
+                mine = self._of_caller.get(caller, 0) + places
+                if mine > self._each:
+                    what = f"{self._what} for one caller"
+                    raise TooManyHeld(what, self._each, self._each_setting)
+                self._of_caller[caller] = mine
+            self._held += places
 
-    def _free(self, counted: str, count: int) -> None:
+    def leave(self, caller: str, places: int = 1) -> None:
+        """Free places that :meth:`enter` has given this caller."""
         with self._lock:
-            self._held -= count
-            if counted:
-                left = self._of_caller.pop(counted) - count
+            self._held -= places
+            if caller and self._each is not None:
+                left = self._of_caller.pop(caller) - places
                 if left:
-                    self._of_caller[counted] = left
+                    self._of_caller[caller] = left
 
 
 class ReplyReservation:

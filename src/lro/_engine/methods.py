@@ -720,7 +720,8 @@ class Reporter:
             return False
 
     def _pack(self, role: str, message: object, cls: type) -> Any:
-        check_instance(role, message, (cls, Any), f"a {cls.__name__}, or one packed")
+        if not isinstance(message, cls):
+            check_instance(role, message, Any, f"a {cls.__name__}, or one packed")
         return self._spec.types.pack(message)
 
     def _metadata(self, message: object) -> Any:

@@ -12,7 +12,7 @@ import attrs
 
 from lro._base.errors import LroError, Unavailable
 from lro._engine.executor_port import Executor
-from lro._engine.flow import Flow, UpdateWrite, run
+from lro._engine.flow import Flow, UpdateWrite
 from lro._engine.store_port import Store
 from lro._model.operation import Change, Record, Stamp, State, with_derived
 
@@ -34,30 +34,34 @@ class Notifier:
 
     def reset_after_fork(self) -> None:
         """Forget all listeners: they belong to the parent process."""
-        self._lock = threading.Lock()
-        self._listeners: dict[str, list[Listener]] = {}
+        self._lock = threading.RLock()  # the garbage collector may end a wait anywhere
+        self._listeners: dict[str, tuple[Listener, ...]] = {}
+        """Replaced, never changed: a thread that notifies takes no lock."""
+        self._names: frozenset[str] | None = None
 
     def listen(self, name: str, listener: Listener) -> None:
         """Call ``listener`` at every notification for this name, until :meth:`leave`."""
         with self._lock:
-            self._listeners.setdefault(name, []).append(listener)
+            others = self._listeners.get(name, ())
+            self._listeners[name] = (*others, listener)
+            if not others:
+                self._names = None
 
     def leave(self, name: str, listener: Listener) -> None:
         """Stop calling ``listener``. Idempotent."""
         with self._lock:
-            listeners = self._listeners.get(name, [])
-            if listener in listeners:
-                listeners.remove(listener)
-            if not listeners:
-                self._listeners.pop(name, None)
+            listeners = self._listeners.get(name, ())
+            if listeners == (listener,):
+                del self._listeners[name]
+                self._names = None
+            elif listener in listeners:
+                rest = list(listeners)
+                rest.remove(listener)
+                self._listeners[name] = tuple(rest)
 
     def notify(self, name: str, *, ended: bool = True) -> None:
         """Call the listeners for this name. ``ended``: the operation may have ended or gone."""
-        if name not in self._listeners:  # no lock for the common case: no listener
-            return
-        with self._lock:
-            listeners = tuple(self._listeners.get(name, ()))
-        for listener in listeners:
+        for listener in self._listeners.get(name, ()):
             listener(ended)
 
     def notify_all(self) -> None:
@@ -66,9 +70,11 @@ class Notifier:
             self.notify(name)
 
     def names(self) -> frozenset[str]:
-        """The names that have listeners."""
+        """The names that have listeners; the same object for as long as they are the same names."""
         with self._lock:
-            return frozenset(self._listeners)
+            if self._names is None:
+                self._names = frozenset(self._listeners)
+            return self._names
 
     def __bool__(self) -> bool:
         """Whether there is any listener."""
@@ -99,7 +105,8 @@ class RecordUpdater:
 
     def apply(self, name: str, change: Change, stamp: Stamp | None = None) -> Record | None:
         """Do what :meth:`applied` does, in this thread."""
-        return run(self.applied(name, change, stamp))
+        both = change if stamp is None else with_derived(change, stamp)
+        return self._notified(name, self.store.update(name, both))
 
     def applied(self, name: str, change: Change, stamp: Stamp | None = None) -> Flow[Record | None]:
         """Store a change, and return the record after it; None if the change has removed it.
@@ -112,7 +119,9 @@ class RecordUpdater:
             NotApplied, LeaseLost, CancellationNotRequested: What the change itself refuses.
         """
         both = change if stamp is None else with_derived(change, stamp)
-        after: Record | None = yield UpdateWrite(self.store, name, both)
+        return self._notified(name, (yield UpdateWrite(self.store, name, both)))
+
+    def _notified(self, name: str, after: Record | None) -> Record | None:
         ended = after is None or after.state is not State.IN_PROGRESS
         self.notifier.notify(name, ended=ended)
         self.store.notify_others(name)

@@ -139,14 +139,26 @@ class Waiters:
 
     async def wait_async(self, name: str, limit: float, caller: str = "") -> Operation:
         """:meth:`wait` for coroutines: no thread is held."""
-        with self._waits.take(caller):
-            operation = await self._look_async(name)
-            if operation.done or limit <= 0:
-                return operation
-            found = await self._of_loops().here().wait(name, limit)
-            if found is None and self._closed:
+        self._waits.enter(caller)
+        try:
+            if limit <= 0:
+                return await self._look_async(name)
+            wait = self._of_loops().here().begin(name, limit)
+            try:
+                operation = await self._look_async(name)
+                if operation.done:
+                    return operation
+                self._change_listener.ensure_running()
+                found = None if self._closed else await wait.future
+            finally:
+                wait.end()
+            if found is not None:
+                return found
+            if self._closed:
                 raise stopping()
-            return await self._look_async(name) if found is None else found
+            return await self._look_async(name)
+        finally:
+            self._waits.leave(caller)
 
     def watch(self, names: Sequence[str], see: See, caller: str = "") -> WatchStream:
         """Watch operations; ``see`` reads those that the caller can see.

@@ -15,13 +15,13 @@ from typing import Final, TypeAlias, TypeVar
 
 import attrs
 
-from lro._base.errors import LroError, ResourceExhausted, Unavailable
+from lro._base.errors import LroError, OperationNotFound, ResourceExhausted, Unavailable
 from lro._base.status import Any
 from lro._engine.access import VisibleRecords
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS, ChangeListener
 from lro._engine.limits import ByteBudget, HeldCall, ReplyReservation
 from lro._engine.runtime import RecordUpdater, stopping
-from lro._engine.store_port import READ_BYTES
+from lro._engine.store_port import READ_BYTES, Found
 from lro._model.operation import MAX_NAMES, MissingOperation, Operation, Record, Sighting
 
 log = logging.getLogger("lro")
@@ -272,20 +272,56 @@ class WatchHub:
             return sum(len(watchers.streams) for watchers in self._loops.values())
 
 
-@attrs.frozen(eq=False)
-class _Watched:
-    """What waits for a name on one event loop, or watches it."""
+class Watched:
+    """What waits for a name on one event loop, or watches it; and the listener for that name."""
 
-    waits: set[asyncio.Future[Operation | None]] = attrs.field(factory=set)
-    streams: set[WatchStream] = attrs.field(factory=set)
+    __slots__ = ("name", "streams", "waits", "watchers")
+
+    def __init__(self, name: str, watchers: LoopWatchers) -> None:
+        self.name = name
+        self.watchers = watchers
+        self.waits: set[asyncio.Future[Operation | None]] = set()
+        self.streams: set[WatchStream] = set()
+
+    def __call__(self, ended: bool) -> None:
+        """Note a notification, in the thread that notifies."""
+        self.watchers.notified(self, ended)
+
+
+class PendingWait:
+    """A wait for the end of one operation, from :meth:`LoopWatchers.begin`.
+
+    ``future`` gives the operation once it is done. It gives None if the caller is to look itself:
+    when the time is over, when there is no such operation any more, when the service is closed.
+    """
+
+    __slots__ = ("future", "timer", "watched")
+
+    def __init__(
+        self,
+        watched: Watched,
+        future: asyncio.Future[Operation | None],
+        timer: asyncio.TimerHandle,
+    ) -> None:
+        self.watched = watched
+        self.future = future
+        self.timer = timer
+
+    def end(self) -> None:
+        """Free what is held for it. Call it once, whatever became of the wait."""
+        self.timer.cancel()
+        watched = self.watched
+        if self.future in watched.waits:  # else its answer has freed the rest
+            watched.waits.remove(self.future)
+            watched.watchers.leave_if_unused(watched)
 
 
 class LoopWatchers:
     """The waits and watches of one event loop: one listener a name, however many there are.
 
     A wait is a watch of one name that ends when the operation is done. All waits whose operations
-    may have ended are answered by one ``Store.find``; a stream reads its own names, when its
-    reader asks for more. Touched by the thread of the loop only, except for the listeners.
+    may have ended are answered by one read of the store; a stream reads its own names, when its
+    reader asks for more. Touched by the thread of the loop only, except for :meth:`notified`.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, hub: WatchHub) -> None:
@@ -293,47 +329,32 @@ class LoopWatchers:
         self._loop = weakref.ref(loop)
         self._hub = hub
         self._notifier = hub.updater.notifier
-        self._watched: dict[str, tuple[_Watched, Callable[[bool], None]]] = {}
+        self._watched: dict[str, Watched] = {}
         self._lock = threading.Lock()
-        self._ended: dict[str, None] = {}
+        self._ended: dict[Watched, None] = {}
         self._answering: asyncio.Task[None] | None = None
-        self._changed: dict[str, None] = {}
+        self._changed: dict[Watched, None] = {}
         self._gathering = False
         self._gathered_at = 0.0
         self._looking: asyncio.Task[None] | None = None
 
     # -- waits --------------------------------------------------------------------------------
 
-    async def wait(self, name: str, limit: float) -> Operation | None:
-        """Return the operation once it is done; None says that the caller is to look itself.
+    def begin(self, name: str, limit: float) -> PendingWait:
+        """Wait for the end of an operation, for ``limit`` seconds.
 
-        That is when ``limit`` seconds are over, when the operation cannot be found any more, and
-        when the service is closed.
+        Look at the operation after this: an end that a look does not show is notified.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Operation | None] = loop.create_future()
-        timer = loop.call_later(limit, _answer, future, None)
         watched = self._watched_of(name)
         watched.waits.add(future)
-        try:
-            self._hub.change_listener.ensure_running()
-            self._may_have_ended(name)  # between the caller's look and the listening
-            return await future
-        finally:
-            timer.cancel()
-            watched.waits.discard(future)
-            self._leave_if_unused(name)
+        return PendingWait(watched, future, loop.call_later(limit, _answer, future, None))
 
     @property
     def waiting(self) -> int:
         """How many coroutines wait. Other threads ask too: the copy is made in one step."""
-        return sum(len(watched.waits) for watched, _ in list(self._watched.values()))
-
-    def _may_have_ended(self, name: str) -> None:
-        with self._lock:
-            first, self._ended[name] = not self._ended, None
-        if first:
-            self._answer_soon()
+        return sum(len(watched.waits) for watched in list(self._watched.values()))
 
     def _answer_soon(self) -> None:
         if self._answering is None:
@@ -350,7 +371,7 @@ class LoopWatchers:
     def _take_ended(self) -> list[str]:
         with self._lock:
             ended, self._ended = self._ended, {}
-        return [name for name in ended if self._waits_of(name)]
+        return [watched.name for watched in ended if watched.waits]
 
     async def _answer_those(self, names: Sequence[str]) -> None:
         rest = names
@@ -368,26 +389,40 @@ class LoopWatchers:
 
     def _ends(self, names: Sequence[str]) -> tuple[Mapping[str, Operation | None], Sequence[str]]:
         """Read which of these operations are done, or gone (None); and the names not read."""
-        store = self._hub.updater.store
-        found = store.find(names, READ_BYTES)
-        now = store.now()
+        found, now = self._find(names), self._hub.updater.store.now()
         ends: dict[str, Operation | None] = dict.fromkeys(names)
         for name in found.rest:
             del ends[name]
         for record in found.records:
-            if record.done and record.visible(now):
-                ends[record.name] = record.operation
-            elif record.visible(now):
-                del ends[record.name]
+            if record.visible(now):
+                if record.done:
+                    ends[record.name] = record.operation
+                else:
+                    del ends[record.name]
         return ends, found.rest
 
-    def _resolve_waits(self, ends: Mapping[str, Operation | None]) -> None:
-        for name, operation in ends.items():
-            for future in self._waits_of(name):
-                _answer(future, operation)
+    def _find(self, names: Sequence[str]) -> Found:
+        store = self._hub.updater.store
+        if store.writes_block:
+            return store.find(names, READ_BYTES)
+        records = []  # are in memory: to weigh them, as find does, would take longer than all this
+        for name in names:
+            try:
+                records.append(store.get(name))
+            except OperationNotFound:
+                continue
+        return Found(records)
 
-    def _waits_of(self, name: str) -> Collection[asyncio.Future[Operation | None]]:
-        return self._watched[name][0].waits if name in self._watched else ()
+    def _resolve_waits(self, ends: Mapping[str, Operation | None]) -> None:
+        """Answer all waits for these names, and free what was held for them."""
+        for name, operation in ends.items():
+            watched = self._watched.get(name)
+            if watched is None:
+                continue  # all that waited have left since
+            for future in watched.waits:
+                _answer(future, operation)
+            watched.waits.clear()
+            self.leave_if_unused(watched)
 
     # -- streams ------------------------------------------------------------------------------
 
@@ -413,8 +448,9 @@ class LoopWatchers:
     def forget(self, stream: WatchStream, names: Iterable[str]) -> None:
         """Let a stream know of these names no more."""
         for name in names:
-            self._watched[name][0].streams.discard(stream)
-            self._leave_if_unused(name)
+            watched = self._watched[name]
+            watched.streams.discard(stream)
+            self.leave_if_unused(watched)
 
     def _gather_soon(self) -> None:
         loop = asyncio.get_running_loop()
@@ -424,13 +460,10 @@ class LoopWatchers:
         self._gathered_at = asyncio.get_running_loop().time()
         with self._lock:
             changed, self._changed, self._gathering = self._changed, {}, False
-        for name in changed:
-            for stream in self._streams_of(name):
-                stream.list.changed(name)
+        for watched in changed:
+            for stream in watched.streams:
+                stream.list.changed(watched.name)
                 stream.wake()
-
-    def _streams_of(self, name: str) -> Collection[WatchStream]:
-        return self._watched[name][0].streams if name in self._watched else ()
 
     async def _look_again(self, unnamed_changes: int) -> None:
         """Look, while there are streams, for changes without a notification."""
@@ -453,13 +486,14 @@ class LoopWatchers:
             rest = _REST * (looked_at - now)
 
     async def _look(self) -> None:
-        names = [name for name, (watched, _) in self._watched.items() if watched.streams]
+        names = [watched.name for watched in self._watched.values() if watched.streams]
         for first in range(0, len(names), MAX_NAMES):
             some = names[first : first + MAX_NAMES]
             editions = await self._hub.read(functools.partial(self._editions, some))
             await asyncio.sleep(0)  # this may not hold up the loop where reading does not
             for name in some:
-                for stream in self._streams_of(name):
+                watched = self._watched.get(name)
+                for stream in () if watched is None else watched.streams:
                     if stream.list.differs(name, editions.get(name)):
                         stream.list.changed(name)
                         stream.wake()
@@ -475,39 +509,38 @@ class LoopWatchers:
 
     # -- both ---------------------------------------------------------------------------------
 
-    def _watched_of(self, name: str) -> _Watched:
-        if name in self._watched:
-            return self._watched[name][0]
-        watched = _Watched()
-        listener = self._listener(name, watched)
-        self._watched[name] = watched, listener
-        self._notifier.listen(name, listener)
+    def notified(self, watched: Watched, ended: bool) -> None:
+        """Note a notification; in the thread that notifies, and quick."""
+        answer = gather = False
+        with self._lock:
+            if ended and watched.waits:
+                answer, self._ended[watched] = not self._ended, None
+            if watched.streams:
+                gather, self._gathering = not self._gathering, True
+                self._changed[watched] = None
+        if answer:
+            self._call_soon(self._answer_soon)
+        if gather:
+            self._call_soon(self._gather_soon)
+
+    def leave_if_unused(self, watched: Watched) -> None:
+        """Stop listening for a name that is not waited for or watched here any more."""
+        if not watched.waits and not watched.streams:
+            del self._watched[watched.name]
+            self._notifier.leave(watched.name, watched)
+
+    def _watched_of(self, name: str) -> Watched:
+        watched = self._watched.get(name)
+        if watched is None:
+            watched = self._watched[name] = Watched(name, self)
+            self._notifier.listen(name, watched)
         return watched
 
-    def _leave_if_unused(self, name: str) -> None:
-        watched, listener = self._watched[name]
-        if not watched.waits and not watched.streams:
-            del self._watched[name]
-            self._notifier.leave(name, listener)
-
-    def _listener(self, name: str, watched: _Watched) -> Callable[[bool], None]:
-        def listener(ended: bool) -> None:  # in the thread that notifies
-            answer = gather = False
-            with self._lock:
-                if ended and watched.waits:
-                    answer, self._ended[name] = not self._ended, None
-                if watched.streams:
-                    gather, self._gathering = not self._gathering, True
-                    self._changed[name] = None
-            loop = self._loop()
-            if loop is not None:
-                with contextlib.suppress(RuntimeError):  # it is closed: nothing waits there
-                    if answer:
-                        loop.call_soon_threadsafe(self._answer_soon)
-                    if gather:
-                        loop.call_soon_threadsafe(self._gather_soon)
-
-        return listener
+    def _call_soon(self, action: Callable[[], None]) -> None:
+        loop = self._loop()
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # it is closed: nothing waits there
+                loop.call_soon_threadsafe(action)
 
 
 def _answer(future: asyncio.Future[Operation | None], found: Operation | None) -> None:
