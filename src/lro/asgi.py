@@ -114,12 +114,11 @@ class OperationsApp:
         self, scope: Scope, path: str, found: Found, receive: Receive, send: Send
     ) -> None:
         sender = _Sender(send)
-        body: bytes | None = b""
         try:
-            if scope["method"] not in _BODILESS:
-                body = await _body(receive, self.edge.max_body)
-                if body is None:
-                    return  # the caller went away before the request was complete
+            bodiless = scope["method"] in _BODILESS
+            body = b"" if bodiless else await _body(receive, self.edge.max_body)
+            if body is None:
+                return  # the caller went away before the request was complete
             exchange = self.edge.exchange(_request(scope, path, body), found)
             hold = functools.partial(_while_there, receive)
             try:

@@ -66,7 +66,7 @@ class OrderedRecords:
         for facet in self._facets(record):
             self._insert(record, facet)
         if record.expire_time is not None:
-            bisect.insort(self._expiries, (record.expire_time, record.name))
+            _add(self._expiries, (record.expire_time, record.name))
 
     def remove(self, records: Collection[Record]) -> None:
         """Take records out of all of them."""
@@ -88,9 +88,9 @@ class OrderedRecords:
             self._insert(after, after.state)
         if before.expire_time != after.expire_time:
             if before.expire_time is not None:
-                _delete(self._expiries, [(before.expire_time, before.name)])
+                _delete_one(self._expiries, (before.expire_time, before.name))
             if after.expire_time is not None:
-                bisect.insort(self._expiries, (after.expire_time, after.name))
+                _add(self._expiries, (after.expire_time, after.name))
         if before.keys != after.keys:
             for key in self._keys:
                 self._take(before, (key, _value(before, key)))
@@ -130,13 +130,24 @@ class OrderedRecords:
 
     def _insert(self, record: Record, facet: _Facet) -> None:
         entries = self._orders.setdefault((record.parent, facet), [])
-        bisect.insort(entries, (record.create_time, record.name))  # at the end, or close to it
+        _add(entries, (record.create_time, record.name))
 
     def _take(self, record: Record, facet: _Facet) -> None:
         entries = self._orders[record.parent, facet]
-        _delete(entries, [(record.create_time, record.name)])
+        _delete_one(entries, (record.create_time, record.name))
         if not entries:
             del self._orders[record.parent, facet]
+
+
+def _add(entries: list[_Entry], entry: _Entry) -> None:
+    if not entries or entries[-1] < entry:  # the common case: it is the newest
+        entries.append(entry)
+    else:
+        bisect.insort(entries, entry)
+
+
+def _delete_one(entries: list[_Entry], entry: _Entry) -> None:
+    del entries[bisect.bisect_left(entries, entry)]
 
 
 def _delete(entries: list[_Entry], gone: Collection[_Entry]) -> None:

@@ -175,6 +175,8 @@ class PostgresStore:
             # Only the operator sees this error, and the cause helps to mend it.
             why = str(exc.__cause__ or "").strip().partition("\n")[0]
             raise Unavailable(f"{exc}: {why}" if why else str(exc)) from exc
+        self._polled: tuple[Collection[str], list[str], str] = (), [], ""
+        """The names that were polled last, in an order, and their hashes."""
         after_fork(self, PostgresStore._reset_after_fork)
 
     def _reset_after_fork(self) -> None:
@@ -191,10 +193,14 @@ class PostgresStore:
 
     def poll_states(self, names: Collection[str]) -> StateSummary:
         """Read which of these operations have ended or are asked to cancel."""
-        asked = list(names)
-        if not asked:
+        if not names:
             return StateSummary(frozenset(), frozenset())
-        rows = self._rows(statements.POLL_STATES, micros(self._clock()), ids_of(asked))
+        seen, asked, ids = self._polled
+        if names is not seen or not isinstance(names, frozenset):
+            asked = list(names)
+            ids = ids_of(asked)
+            self._polled = names, asked, ids  # mostly the same set is asked for again
+        rows = self._rows(statements.POLL_STATES, micros(self._clock()), ids)
         return StateSummary(
             finished=frozenset(asked[place - 1] for place, waited_for, _ in rows if not waited_for),
             cancel_requested=frozenset(asked[place - 1] for place, _, cancel in rows if cancel),

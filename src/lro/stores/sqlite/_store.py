@@ -59,8 +59,6 @@ _SLICE: Final = 10
 """How many records one transaction of a sweep removes: no writer waits longer than for that."""
 
 
-
-
 class SQLiteStore:
     """Keeps records in a SQLite file, made with its tables where it does not exist.
 
@@ -122,7 +120,9 @@ class SQLiteStore:
         text, impossible = sql.listed(wanted - plain)
         rows = self._file.rows(sql.POLL_STATES, (text,))
         now = micros(self._clock())
-        self._unchanged = state, wanted.difference(impossible, (name for name, _, _, _ in rows))
+        if rows or impossible:
+            wanted = wanted.difference(impossible, (name for name, _, _, _ in rows))
+        self._unchanged = state, wanted
         over = {name for name, found, expiry, _ in rows if sql.over(found, expiry, now)}
         asked = frozenset(name for name, found, _, mark in rows if sql.asked(found, mark))
         return StateSummary(finished=impossible.union(over), cancel_requested=asked)
