@@ -22,6 +22,7 @@ NAMES: Final = (
     "peers",
     "http_get",
     "http_start",
+    "in_flight",
     "flood",
     "servers",
     "grpc_get",

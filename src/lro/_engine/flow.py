@@ -19,14 +19,14 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeGuard, TypeVar
 
-from lro._base.errors import HookFailed
+from lro._base.errors import HookFailed, OperationNotFound
 from lro._engine.process import after_fork
 from lro._engine.store_port import Done, Inserted, RequestKey, Store, settle
-from lro._model.operation import Change, Record
+from lro._model.operation import MAX_NAMES, Change, Record
 
 if TYPE_CHECKING:  # asyncio is needed on loops alone, which not every process has
     import asyncio
@@ -123,7 +123,20 @@ class UpdateWrite(Write):
         self.store.update_later(self._name, self._change, done)
 
 
-Step: TypeAlias = Question | MayBlock | Pause | Write
+class Read:
+    """A step: ``Store.get``. Those that a loop takes at once are made by one ``Store.find``."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self.store = store
+        self.name = name
+        self.blocks = store.reads_block
+
+    def here(self) -> Record:
+        """Read the record."""
+        return self.store.get(self.name)
+
+
+Step: TypeAlias = Question | MayBlock | Pause | Write | Read
 
 Flow: TypeAlias = Generator[Step, Any, R]
 """Yields steps, is sent what comes of each, and returns what was wanted."""
@@ -135,8 +148,7 @@ def read(store: Store, name: str) -> Flow[Record]:
     Raises:
         OperationNotFound: There is no such record.
     """
-    read_it = functools.partial(store.get, name)
-    record: Record = yield MayBlock(read_it, blocks=store.reads_block)
+    record: Record = yield Read(store, name)
     return record
 
 
@@ -304,15 +316,17 @@ async def on_loop(flow: Flow[R]) -> R:
                 elif isinstance(step, Pause):
                     await step.wait()
                     answer = None
-                elif step.blocks:
+                elif not step.blocks:
+                    answer = step.here()
+                elif isinstance(step, Read):
+                    answer = await read_on_loop(step.store, step.name)
+                else:
                     receipt = _handed_over(step)
                     answer = await receipt.future
-                else:
-                    answer = step.here()
             except BaseException as exc:
                 if _gone(exc):
                     if written:
-                        _go_on_aside(flow, receipt)
+                        _go_on_aside(flow, step, receipt)
                     else:
                         flow.close()
                     raise
@@ -322,6 +336,80 @@ async def on_loop(flow: Flow[R]) -> R:
     except StopIteration as end:
         result: R = end.value
         return result
+
+
+_Asked: TypeAlias = "tuple[str, asyncio.Future[Record]]"
+
+
+class _LoopReads:
+    """Reads records of one store for the coroutines of one loop.
+
+    One thread reads at a time. What is asked for meanwhile is read together, next.
+    """
+
+    def __init__(self) -> None:
+        self._asked: list[_Asked] = []
+        self._reading: asyncio.Task[None] | None = None
+
+    def get(self, store: Store, name: str) -> asyncio.Future[Record]:
+        """Have a record read."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Record] = loop.create_future()
+        self._asked.append((name, future))
+        if self._reading is None:
+            self._reading = loop.create_task(self._read_all(store))
+        return future
+
+    async def _read_all(self, store: Store) -> None:
+        try:
+            while self._asked:
+                asked, self._asked = self._asked[:MAX_NAMES], self._asked[MAX_NAMES:]
+                try:
+                    self._asked[:0] = await _read_together(store, asked)
+                except Exception as exc:  # of the store, for each of them
+                    for _, future in asked:
+                        if not future.done():
+                            future.set_exception(exc)
+        finally:
+            self._reading = None
+
+
+async def _read_together(store: Store, asked: Sequence[_Asked]) -> Sequence[_Asked]:
+    """Answer these reads; return those that are left for the next call of the store."""
+    records: dict[str, Record] = {}
+    rest: Collection[str] = ()
+    if len(asked) == 1:
+        name = asked[0][0]
+        records[name] = await in_thread(functools.partial(store.get, name))
+    else:
+        names = list(dict.fromkeys(name for name, _ in asked))
+        found = await in_thread(functools.partial(store.find, names))
+        records.update((record.name, record) for record in found.records)
+        rest = frozenset(found.rest)
+    for name, future in asked:
+        if future.done() or name in rest:
+            continue  # its task was cancelled, or it is read next
+        if name in records:
+            future.set_result(records[name])
+        else:
+            future.set_exception(OperationNotFound(name))
+    return [one for one in asked if one[0] in rest]
+
+
+_reads: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, _LoopReads]]] = (
+    weakref.WeakKeyDictionary()
+)
+"""By the identity of a store, which they do not keep alive."""
+
+
+def read_on_loop(store: Store, name: str) -> asyncio.Future[Record]:
+    """``Store.get`` for the running loop, where that may block; made with others in a thread."""
+    import asyncio
+
+    of_loop = _reads.setdefault(asyncio.get_running_loop(), {})
+    return of_loop.setdefault(id(store), _LoopReads()).get(store, name)
 
 
 def _handed_over(step: Write | MayBlock) -> Receipt:
@@ -345,7 +433,7 @@ def _gone(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError | GeneratorExit)
 
 
-def _go_on_aside(flow: Flow[Any], receipt: Receipt | None) -> None:
+def _go_on_aside(flow: Flow[Any], step: Step, receipt: Receipt | None) -> None:
     """Have a thread do the rest of a flow, when what it waits for is over."""
 
     def rest(answer: object, error: BaseException | None) -> None:
@@ -353,10 +441,12 @@ def _go_on_aside(flow: Flow[Any], receipt: Receipt | None) -> None:
         if question is not None:
             raise _unanswered(question, flow)
 
-    if receipt is None:  # it was pausing
-        RESTS.do(rest, None, None)
-    else:
+    if receipt is not None:
         receipt.carry_on(rest)
+    elif isinstance(step, Read):
+        RESTS.do(lambda *_: settle(step.here, rest), None, None)
+    else:  # it was pausing
+        RESTS.do(rest, None, None)
 
 
 Rest: TypeAlias = Callable[[Any, BaseException | None], object]

@@ -15,10 +15,11 @@ from lro._base.errors import (
     Unavailable,
 )
 from lro._engine.change_listener import ChangeListener
+from lro._engine.flow import read_on_loop
 from lro._engine.limits import ByteBudget, CallCount, Limits
 from lro._engine.runtime import RecordUpdater, stopping
 from lro._messages.times import Duration
-from lro._model.operation import Operation
+from lro._model.operation import Operation, Record
 
 if TYPE_CHECKING:
     from lro._engine.watching import See, WatchHub, WatchStream
@@ -191,17 +192,17 @@ class Waiters:
         return 0 if self._hub is None else self._hub.watching
 
     def _look(self, name: str) -> Operation:
-        record = self._store.get(name)
+        return self._seen(self._store.get(name))
+
+    def _seen(self, record: Record) -> Operation:
         if not record.visible(self._store.now()):
-            raise OperationNotFound(name)
+            raise OperationNotFound(record.name)
         return record.operation
 
     async def _look_async(self, name: str) -> Operation:
         if not self._store.reads_block:
             return self._look(name)
-        import asyncio
-
-        return await asyncio.to_thread(self._look, name)
+        return self._seen(await read_on_loop(self._store, name))
 
     def _of_loops(self) -> WatchHub:
         from lro._engine.watching import WatchHub  # brings asyncio, which few processes need

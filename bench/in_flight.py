@@ -1,0 +1,72 @@
+"""Operations that coroutines start by start_async, done on the same loop: how many a second."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from bench.start_to_result import Request, make
+from bench.starting import postgres_store
+from lro.executors.asyncio import AsyncioExecutor
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+
+KINDS: Final = ("memory", "sqlite", "postgres")
+
+PARSER = argparse.ArgumentParser(prog="python -m bench in_flight")
+PARSER.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+PARSER.add_argument("--callers", nargs="+", type=int, default=[32, 500])
+PARSER.add_argument("--rounds", type=int, default=7)
+PARSER.add_argument("--starts", type=int, default=6000)
+
+
+def store_of(kind: str) -> Any:
+    if kind == "memory":
+        return MemoryStore()
+    if kind == "sqlite":
+        return SQLiteStore(Path(tempfile.mkdtemp()) / "operations.db")
+    return postgres_store(())
+
+
+async def rate(service: Any, method: Any, callers: int, starts: int) -> float:
+    """Operations a second, from the first start to the last end; each is waited for."""
+
+    async def call() -> None:
+        for _ in range(starts // callers):
+            operation = await method.start_async(Request(1))
+            if not operation.done:
+                operation = await service.wait_async(operation.name)
+            assert operation.response is not None
+
+    gc.collect()
+    began = time.perf_counter()
+    await asyncio.gather(*(call() for _ in range(callers)))
+    return starts // callers * callers / (time.perf_counter() - began)
+
+
+async def rates(kind: str, callers: int, options: argparse.Namespace) -> list[float]:
+    executor = AsyncioExecutor(1000, 1000, loop="running")
+    service, method = make(store_of(kind), executor)
+    found = [await rate(service, method, callers, options.starts) for _ in range(options.rounds)]
+    await asyncio.to_thread(service.close)
+    return found[1:]  # the first one warms up
+
+
+def run(options: argparse.Namespace) -> Iterator[str]:
+    import uvloop
+
+    for kind in options.kinds:
+        for callers in options.callers:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                found = runner.run(rates(kind, callers, options))
+            yield (
+                f"{kind:<9} {callers:>4} callers: {median(found):>7,.0f} a second"
+                f" ({min(found):,.0f} to {max(found):,.0f})"
+            )

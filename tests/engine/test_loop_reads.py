@@ -1,0 +1,134 @@
+"""Reads of a store that blocks, on an event loop: those asked for at once are made together."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from lro._base.errors import OperationNotFound, Unavailable
+from lro._engine.flow import Flow, UpdateWrite, on_loop, read
+from lro._engine.store_port import READ_BYTES, Found
+from lro._model.operation import Record
+from lro.stores.memory import MemoryStore
+from lro.testing import ManualClock
+from lro.testing._samples import insert, record_of
+from tests.service_steps import PATIENCE
+
+
+class Slow(MemoryStore):
+    """A store whose reads block, as one of a database does, and are noted."""
+
+    reads_block = True
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        super().__init__(self.clock)
+        self.calls: list[list[str]] = []
+        self.most = 1000
+        self.error: Exception | None = None
+
+    def get(self, name: str) -> Record:
+        if threading.current_thread() is not threading.main_thread():
+            self.calls.append([name[-1]])
+        if self.error is not None:
+            raise self.error
+        return super().get(name)
+
+    def find(self, names: Collection[str], max_bytes: int = READ_BYTES) -> Found:
+        self.calls.append([name[-1] for name in names])
+        if self.error is not None:
+            raise self.error
+        some, rest = list(names)[: self.most], list(names)[self.most :]
+        return Found(super().find(some, max_bytes).records, rest)
+
+
+@pytest.fixture
+def store() -> Slow:
+    made = Slow()
+    for name in "abc":
+        insert(made, record_of(made.clock, name))
+    return made
+
+
+def reads(store: Slow, names: str) -> list[asyncio.Task[Record]]:
+    """Tasks that read the operations of these letters."""
+    return [asyncio.ensure_future(on_loop(read(store, f"operations/{name}"))) for name in names]
+
+
+def outcomes(store: Slow, names: str) -> list[Any]:
+    """The letter that each read gives, or the error that it raises."""
+
+    async def main() -> list[Any]:
+        found = await asyncio.gather(*reads(store, names), return_exceptions=True)
+        return [one.name[-1] if isinstance(one, Record) else type(one) for one in found]
+
+    return asyncio.run(main())
+
+
+def test_reads_of_one_moment_are_made_by_one_call(store: Slow) -> None:
+    """A name that is asked for twice is read once, and one that is not there has its error."""
+    assert outcomes(store, "a") == ["a"]
+    assert store.calls == [["a"]]
+    store.calls.clear()
+    assert outcomes(store, "abxa") == ["a", "b", OperationNotFound, "a"]
+    assert store.calls == [["a", "b", "x"]]
+    assert outcomes(store, "x") == [OperationNotFound]
+
+
+def test_reads_that_a_call_leaves_are_made_by_the_next(store: Slow) -> None:
+    """A store reads so many bytes at once."""
+    store.most = 2
+    assert outcomes(store, "abca") == ["a", "b", "c", "a"]
+    assert store.calls == [["a", "b", "c"], ["c"]]
+
+
+def test_an_error_of_the_store_reaches_each_read(store: Slow) -> None:
+    """The next reads are made as if nothing had been."""
+    store.error = Unavailable("away")
+    assert outcomes(store, "ab") == [Unavailable, Unavailable]
+    store.error = None
+    assert outcomes(store, "ab") == ["a", "b"]
+
+
+@pytest.mark.parametrize("error", [None, Unavailable("away")])
+def test_a_read_whose_task_is_cancelled_disturbs_no_other(
+    store: Slow, error: Exception | None
+) -> None:
+    """Neither where the store answers, nor where it does not."""
+    store.error = error
+
+    async def main() -> list[Any]:
+        tasks = reads(store, "ab")
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    first, second = asyncio.run(main())
+    assert isinstance(first, asyncio.CancelledError)
+    assert second is error or second.name == "operations/b"
+
+
+def test_what_was_written_is_made_use_of_if_the_task_is_cancelled_in_a_read(store: Slow) -> None:
+    """A thread reads once more, and goes on."""
+    over = threading.Event()
+    found: list[Record] = []
+
+    def flow() -> Flow[None]:
+        yield UpdateWrite(store, "operations/a", lambda record: record.next_version(caller="c"))
+        found.append((yield from read(store, "operations/a")))
+        over.set()
+
+    async def main() -> None:
+        task = asyncio.ensure_future(on_loop(flow()))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert over.wait(PATIENCE)
+    assert found[0].caller == "c"
