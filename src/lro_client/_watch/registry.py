@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import attrs
 
 from lro import Operation
-from lro_client._flow.poll_state import Fits, PollState, any_fits
+from lro_client._flow.poll_state import ANSWERED, Fits, PollState, any_fits
 from lro_client._tracing import log
 
 MAX_BATCH_NAMES: Final = 1000
@@ -56,28 +56,18 @@ class Want:
     fits: Fits = any_fits
 
 
-@attrs.frozen(eq=False)
 class Listeners:
-    """Listeners of one operation, or of thousands that are watched alike, and what they want."""
+    """Listeners of one operation, or of thousands that are watched alike. Never changed."""
 
-    wants: Mapping[Listener, Want] = attrs.field(factory=dict)
-    wants_progress: bool = attrs.field(init=False)
-    """Whether one of them wants each change."""
-    first_deadline: float = attrs.field(init=False)
-    last_deadline: float = attrs.field(init=False)
-    """The earliest and the latest deadline of one of them; infinite without one."""
+    __slots__ = ("first_deadline", "last_deadline", "wants", "wants_progress")
 
-    @wants_progress.default
-    def _any_progress(self) -> bool:
-        return any(want.wants_progress for want in self.wants.values())
-
-    @first_deadline.default
-    def _earliest(self) -> float:
-        return min((want.deadline for want in self.wants.values()), default=math.inf)
-
-    @last_deadline.default
-    def _latest(self) -> float:
-        return max((want.deadline for want in self.wants.values()), default=math.inf)
+    def __init__(self, wants: Mapping[Listener, Want]) -> None:
+        self.wants = wants
+        self.wants_progress = any(want.wants_progress for want in wants.values())
+        """Whether one of them wants each change."""
+        deadlines = [want.deadline for want in wants.values()]
+        self.first_deadline = min(deadlines, default=math.inf)
+        self.last_deadline = max(deadlines, default=math.inf)
 
     def deadline(self, now: float) -> float:
         """The next deadline, at which one last poll is made."""
@@ -85,7 +75,7 @@ class Listeners:
         return min((end for end in ends if end > now), default=math.inf)
 
 
-_NO_LISTENERS: Final = Listeners()
+_NO_LISTENERS: Final = Listeners({})
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -321,7 +311,7 @@ class WatchRegistry:
         """Take in a state; returns the notifications to send."""
         if self.entries.get(entry.name) is not entry:
             return []
-        entry.failures.clear()
+        entry.failures = ANSWERED
         listeners, last = entry.listeners, entry.operation
         if operation.done or listeners.wants_progress or operation.metadata is not None:
             entry.operation = operation  # else it may be a name alone
