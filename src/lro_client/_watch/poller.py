@@ -184,22 +184,23 @@ class Pollers:
         waiting = self._watched(batch)
         if not waiting:
             return
+        many = batch.strategy in BATCH_STRATEGIES
+        at_once: list[WatchedOperation] = []
+        trusted: list[WatchedOperation] = []
+        others: list[WatchedOperation] = []
         for entry in waiting:
             entry.polls += 1
+            if many and (entry.asked_alone or entry.name in batch.left_out):
+                at_once.append(entry)
+                continue
+            entry.max_batch = MAX_BATCH_NAMES
+            (trusted if entry.reported else others).append(entry)
         if batch.strategy is Strategy.HOLD:
             (entry,) = waiting
             if entry.holds_again(batch.hold, now - batch.began):
                 self._registry.push(entry, now)
                 return
         pause = pause_after(self._config, batch, waiting, self._registry, retry_after)
-        at_once, trusted, others = [], [], []
-        many = batch.strategy in BATCH_STRATEGIES
-        for entry in waiting:
-            if many and (entry.asked_alone or entry.name in batch.left_out):
-                at_once.append(entry)
-                continue
-            entry.max_batch = MAX_BATCH_NAMES
-            (trusted if entry.reported else others).append(entry)
         self._registry.push_all(at_once, now)
         self._registry.push_all(trusted, now + RECHECK_SECONDS)
         self._registry.push_all(others, now + pause)
@@ -218,18 +219,20 @@ class Pollers:
                     self._registry.ensure_poller()
                 notifications = self._take_stream_item(batch, item)
         notify_all(notifications)
+        if not batch.entries:
+            raise Enough
 
     def _take_stream_item(self, batch: PollBatch, item: Operation | str) -> Notifications:
         name = item if isinstance(item, str) else item.name
         entry = batch.entries.get(name)
         if entry is None:
             return []
-        # By whole seconds: what is reported in one second is due together.
-        self._registry.push(entry, math.ceil(self._registry.clock()) + RECHECK_SECONDS)
         entry.polls += 1
         entry.reported = True
         if isinstance(item, str) or item.done:
             del batch.entries[name]
+        else:  # by whole seconds: what is reported in one second is due together
+            self._registry.push(entry, math.ceil(self._registry.clock()) + RECHECK_SECONDS)
         return (
             self._gone(entry) if isinstance(item, str) else self._registry.take_state(entry, item)
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -55,6 +55,9 @@ RECHECK_SECONDS: Final = 60.0
 
 _MAX_STREAM_SILENCE_SECONDS: Final = 40.0
 """A stream with no sign of life for this time is given up: servers send one each 15 s."""
+
+
+_SINCE: Final = operator.attrgetter("since")
 
 
 class Strategy(enum.Enum):
@@ -122,8 +125,7 @@ class Scheduler:
         seconds = self._config.call_seconds
         if how is Strategy.HOLD:
             seconds = wait_budget(self._config, batch.hold, first.listeners.deadline(now) - now)
-        # Thousands of operations that are watched alike share one object.
-        listeners = {id(one.listeners): one.listeners for one in batch.entries.values()}.values()
+        listeners = {entry.listeners for entry in batch.entries.values()}
         # A reply after the last deadline would only hold up others.
         patience = max(one.last_deadline for one in listeners) - now
         batch.budget = min(seconds, max(patience, 0.0) + GRACE_SECONDS)
@@ -184,14 +186,14 @@ class Scheduler:
         aside: list[tuple[WatchedOperation, float]] = []
         entries, collection = batch.entries, first.collection
         most = min(first.max_batch, capacity(batch.strategy))
-        streams = batch.strategy is Strategy.STREAM
-        left = _MAX_FILTER_CHARS if batch.strategy is Strategy.LISTED else math.inf
-        left -= len(first.name)
+        streams, listed = batch.strategy is Strategy.STREAM, batch.strategy is Strategy.LISTED
+        left = _MAX_FILTER_CHARS - len(first.name)
         for entry, due in self._registry.due(until):
-            left -= len(entry.name) + len(" OR name = ")
+            if listed:
+                left -= len(entry.name) + len(" OR name = ")
             if (
-                entry.asked_alone
-                or left < 0
+                left < 0
+                or entry.asked_alone
                 or entry.collection != collection
                 or (streams and not self._may_stream(entry))
             ):
@@ -243,7 +245,7 @@ def pause_after(
     asked = polling.server_delay(retry_after)
     if asked > 0:
         return asked
-    youngest = max(waiting, key=lambda entry: entry.since)
+    youngest = max(waiting, key=_SINCE)
     elapsed = config.clock() - youngest.since
     pause = polling.pause(youngest.polls, elapsed, None, config.chance())
     waited_for = len(registry.entries)

@@ -119,9 +119,11 @@ class HttpTransport:
                 raise self._coder.no_stream(call, response, _refusal(response))
             events = self._coder.events(call)
             for chunk in _pieces(response):
+                event = None
                 for event in events.feed(chunk):
                     sink(event)
-                sink(None)
+                if event is None:
+                    sink(None)
 
     def close(self) -> None:
         """End the calls in flight, and close the HTTP client if it was made here."""
@@ -241,9 +243,11 @@ class AsyncHttpTransport:
                 events = self._coder.events(call)
                 async with contextlib.aclosing(_apieces(response)) as chunks:
                     async for chunk in chunks:
+                        event = None
                         for event in events.feed(chunk):
                             sink(event)
-                        sink(None)
+                        if event is None:
+                            sink(None)
 
     async def close(self) -> None:
         """Close the HTTP client, if it was made here."""
