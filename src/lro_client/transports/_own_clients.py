@@ -70,7 +70,7 @@ class AsyncConnections(httpx.AsyncBaseTransport):
 
 
 def _without_certificates() -> ssl.SSLContext:
-    """A context that trusts nobody, for connections without TLS."""
+    """A context that trusts no certificate, for connections without TLS."""
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
