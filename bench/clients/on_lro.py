@@ -20,6 +20,7 @@ def ways(url: str) -> Mapping[str, Way]:
 
     ``group`` and ``async_group``: all with one client; ``tasks`` the same, by ``result()`` of each.
     """
+    _ = lro_client.Client, lro_client.AsyncClient  # each is imported by its first use
     context = httpx.create_ssl_context()  # takes longer to make than all the rest of a client
 
     def blocking(name: str) -> Callable[[], object]:

@@ -126,6 +126,8 @@ def log_started(operation: Operation, target: str) -> None:
 
 def log_ended(operation: Operation, polls: int) -> None:
     """The end of an operation was first seen, after so many polls."""
+    if not log.isEnabledFor(logging.INFO):
+        return
     counted = "1 poll" if polls == 1 else f"{polls} polls"
     if operation.error is None:
         log.info("%s: %s after %s", operation.name, operation.state, counted)

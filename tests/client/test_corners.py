@@ -34,7 +34,7 @@ from lro_client._client.handle_flows import set_future
 from lro_client._flow.polling import until_done
 from lro_client._flow.steps import BatchGetOperationsRequest, Call, WatchOperationsRequest
 from lro_client._observer import KnownOperation
-from lro_client._watch.registry import Seen, Want, WatchedOperation
+from lro_client._watch.registry import Listeners, Seen, Want, WatchedOperation
 from lro_client.testing import Fault, ScriptedServer
 from tests.client.faces import Face
 from tests.client.messages import NAME, TYPES, ResizeMetadata, ResizeResponse
@@ -103,7 +103,7 @@ def test_a_cancelled_future_ignores_the_end() -> None:
     async def main() -> bool:
         async with server.async_client() as calls:
             waited = calls.operation(NAME, **TYPES).future()
-            [hear] = calls._state.registry.entries[NAME].listeners
+            [hear] = calls._state.registry.entries[NAME].listeners.wants
             waited.cancel()
             hear(Seen(NAME, DONE))
             return waited.cancelled()
@@ -117,7 +117,7 @@ def test_an_operation_given_up_twice_is_reported_once(face: Face) -> None:
     state = face.inside(client_of(face, ScriptedServer()))._state
     with state.registry.lock:
         entry = WatchedOperation(name=NAME, since=0.0)
-        entry.listeners = {print: Want()}
+        entry.listeners = Listeners({print: Want()})
         assert state.registry.give_up(entry, ZeroDivisionError()) == []
 
 

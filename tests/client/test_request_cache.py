@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
+import respx
 
+import lro
 from lro_client import NO_RETRY, AsyncHttpTransport, CallError, HttpTransport, Polling
 from lro_client.transports import _own_clients
 from lro_client.transports._own_clients import RequestCache
@@ -168,3 +171,26 @@ def test_a_closed_client_says_so(face: Face, made: Callable[..., Any]) -> None:
         client.close()
         with pytest.raises(CallError, match="the client was closed"):
             client.get(NAME)
+
+
+def test_certificates_are_read_by_the_first_https_call(
+    face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client of a server without TLS has none until then."""
+    read: list[object] = []
+    make = ssl.create_default_context
+    monkeypatch.setattr(ssl, "create_default_context", lambda **of: read.append(of) or make(**of))
+    with respx.mock() as server:
+        server.route().mock(return_value=httpx.Response(200, json={"name": NAME, "done": True}))
+        client = face.make("http://test")
+        assert client.get(NAME).done
+        assert read == []
+        for _ in range(2):
+            assert client.start("https://there/v1/run", lro.Struct({}), **TYPES).done
+        assert len(read) == 1
+        client.close()
+        secure = face.make("https://test")
+        assert len(read) == 2
+        assert secure.get(NAME).done
+        secure.close()
+        assert len(read) == 2

@@ -105,6 +105,18 @@ def test_depth(read):
                 read(text)
 
 
+def test_depth_of_a_long_text(read):
+    """It is found without counting the brackets, of text and of bytes."""
+    for text, whole in (("[" * 150 + "]" * 150, False), ("[]", True)):
+        long = '["' + "x" * 60_000 + '",' + text + "]"
+        for form in (long, long.encode()):
+            if whole:
+                assert read(form)[1] == []
+            else:
+                with pytest.raises(ValueError, match="nested deeper than 100 levels"):
+                    read(form)
+
+
 @pytest.mark.parametrize("bracket", ["[", "{", '{"a":', "]", "[{"])
 def test_a_hundred_thousand_brackets(read, bracket):
     """Refused without a crash, though nothing closes them."""

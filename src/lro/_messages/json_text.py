@@ -35,6 +35,7 @@ JSON form here has a binary form that can be read. Replies and stores put a few 
 
 _AS_BRACES: Final = bytes.maketrans(b"[]", b"{}")
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b'[]{}"'))
+_LONG_TEXT: Final = 50_000
 _DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
 _LONG_NUMBER: Final = b"0" * 19
 """The least digits of an integer that may have more than 64 bits: orjson makes it a float."""
@@ -228,13 +229,15 @@ _STRICT: Final = json.JSONDecoder(
 
 
 def _check_depth(text: bytes | str, value: Json) -> None:
-    # Nearly every text has fewer brackets than the limit allows levels, and is not walked.
-    if isinstance(text, str):
-        few = text.count("[") + text.count("{") <= MAX_DEPTH
-    else:
-        few = text.count(b"[") + text.count(b"{") <= MAX_DEPTH
-    if few:
-        return
+    # Nearly every text has fewer brackets than the limit allows levels, and is not walked. In a
+    # long one there are more: to count them takes as long as all the rest.
+    if len(text) < _LONG_TEXT:
+        if isinstance(text, str):
+            few = text.count("[") + text.count("{") <= MAX_DEPTH
+        else:
+            few = text.count(b"[") + text.count(b"{") <= MAX_DEPTH
+        if few:
+            return
     data = text.encode(errors="replace") if isinstance(text, str) else text
     if _text_deeper_than(data, value, MAX_DEPTH):
         raise _too_deep()

@@ -240,7 +240,9 @@ class TypeRegistry:
         self._plain: dict[type, tuple[str, ClassCodec]] = {}
         """Type URL and codec of the classes that need no look at how deep a message is."""
         self._by_url: dict[str, Codec] = {}
-        """Codec by type URL, but for types whose JSON in an Any is not ``@type`` and fields."""
+        """Codec by type URL, of types whose JSON in an Any is ``@type`` and fields."""
+        self._wrapped: dict[str, Codec] = {}
+        """The same of types whose JSON in an Any stands under ``value``."""
         for cls in (*MESSAGES, *DETAIL_TYPES, OperationMetadata, *classes):
             self.register(cls)
 
@@ -276,7 +278,9 @@ class TypeRegistry:
         self._generation += 1  # last: what is made of the classes without this one is outdated
         if isinstance(codec, ClassCodec) and not codec.open_ended:
             self._plain[cls] = (type_url(name), codec)
-        if name not in WRAPPED_TYPES and name != declared_name(Empty):
+        if name in WRAPPED_TYPES:
+            self._wrapped.setdefault(type_url(name), codec)
+        elif name != declared_name(Empty):
             self._by_url.setdefault(type_url(name), codec)
         return name
 
@@ -285,7 +289,8 @@ class TypeRegistry:
 
     def knows(self, cls: type) -> bool:
         """Whether this class is registered."""
-        check_class("cls", cls)
+        if not isinstance(cls, type):
+            check_class("cls", cls)
         return cls in self._names
 
     def codec(self, full_name: str) -> Codec:
@@ -351,8 +356,9 @@ class TypeRegistry:
             UnknownType: ``cls`` is not registered.
         """
         if type(packed) is Any and type(packed.type_url) is str and not strict:
-            codec, payload = self._by_url.get(packed.type_url), packed.payload
-            if type(codec) is ClassCodec and codec.python is cls and type(payload) is dict:
+            url, payload = packed.type_url, packed.payload
+            codec = self._by_url.get(url) or self._wrapped.get(url)
+            if type(codec) is ClassCodec and codec.python is cls and not isinstance(payload, bytes):
                 message: M = codec.read(payload)
                 return message
         _check_packed(packed)
@@ -411,6 +417,8 @@ class TypeRegistry:
                 payload = value.copy()
                 del payload["@type"]
                 return _any_of(url, payload)
+            if type(url) is str and url in self._wrapped and "value" in value:
+                return _any_of(url, value["value"])
         found = load_any(value, strict=strict)
         return self.checked(found) if strict and not found.empty else found
 

@@ -57,12 +57,16 @@ async def wait_at_most(
     sleep: Callable[[float], Awaitable[None]],
 ) -> None:
     """Wait for the event, at most ``seconds``."""
-    waited = [asyncio.ensure_future(event)]
-    if seconds is not None and sleep is not asyncio.sleep:
+    if seconds is None:
+        await event
+        return
+    waited: list[asyncio.Future[Any]] = [asyncio.ensure_future(event)]
+    real = sleep is asyncio.sleep
+    if not real:
         waited.append(asyncio.ensure_future(sleep(seconds)))
-        seconds = None
     try:
-        await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        limit = seconds if real else None
+        await asyncio.wait(waited, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for one in waited:
             one.cancel()
@@ -110,7 +114,9 @@ class AsyncDriver:
             while not isinstance(step, Finished):
                 if isinstance(step, Emit):
                     yield step.value
-                step = advance(flow, await self._act(step))
+                    step = advance(flow, None)
+                else:
+                    step = advance(flow, await self._act(step))
 
     def start(self, flow: Flow[None]) -> None:
         """Run a flow in the background."""

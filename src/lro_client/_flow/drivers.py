@@ -247,7 +247,9 @@ class Driver:
             while not isinstance(step, Finished):
                 if isinstance(step, Emit):
                     yield step.value
-                step = advance(flow, self._act(step))
+                    step = advance(flow, None)
+                else:
+                    step = advance(flow, self._act(step))
 
     def start(self, flow: Flow[None]) -> None:
         """Run a flow in the background."""

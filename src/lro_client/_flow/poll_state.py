@@ -54,7 +54,7 @@ def any_fits(_: Operation) -> bool:
     return True
 
 
-@attrs.define
+@attrs.frozen
 class Failures:
     """Consecutive failed polls of one operation. Times are in seconds by the client's clock."""
 
@@ -62,20 +62,20 @@ class Failures:
     since: float = 0.0
     last: CallError | None = None
     """The last failure that says something of the server; an unfair one if there is no other."""
-    _empty_replies: int = 0
-    _answered: bool = False
+    empty_replies: int = 0
+    answered: bool = False
+    """Whether there was a good reply before them."""
 
-    def clear(self) -> None:
-        """Take in a good reply."""
-        self.count, self._empty_replies, self.last, self._answered = 0, 0, None, True
-
-    def add(self, error: CallError, now: float, *, fair: bool = True) -> None:
-        """Take in a failure; ``fair`` says that the server had the time to answer."""
-        self.since = self.since if self.count else now
-        self.count += 1
-        self._empty_replies += isinstance(error, UnreadableReply) and error.empty
-        if fair or not (self._answered or self.last):
-            self.last = error
+    def with_one_more(self, error: CallError, now: float, *, fair: bool) -> Failures:
+        """These and another; ``fair`` says that the server had the time to answer."""
+        empty = isinstance(error, UnreadableReply) and error.empty
+        return Failures(
+            self.count + 1,
+            self.since if self.count else now,
+            error if fair or not (self.answered or self.last) else self.last,
+            self.empty_replies + empty,
+            self.answered,
+        )
 
     def pause(
         self, polling: Polling, error: CallError, now: float, *, patient: bool
@@ -84,11 +84,16 @@ class Failures:
 
         ``patient``: a deadline bounds the wait, instead of the policy's own patience.
         """
-        if self._empty_replies > _MAX_EMPTY_REPLIES:
+        if self.empty_replies > _MAX_EMPTY_REPLIES:
             return None
         retry = attrs.evolve(polling.retry, patience_seconds=None) if patient else polling.retry
         pause = retry.pause(error, self.count, now - self.since)
         return None if pause is None else max(pause, polling.server_delay(error.retry_after))
+
+
+_NO_FAILURES: Final = Failures()
+ANSWERED: Final = Failures(answered=True)
+"""After a good reply. Thousands of operations share it."""
 
 
 @attrs.frozen
@@ -115,7 +120,7 @@ class PollState:
     """The last state seen."""
     polls: int = 0
     """Replies and failures together."""
-    failures: Failures = attrs.field(factory=Failures)
+    failures: Failures = _NO_FAILURES
     doubt: Doubt | None = None
     """A Wait that a Get has to confirm."""
     _at_once: int = 0
@@ -166,7 +171,7 @@ class PollState:
             return True
         silent = _is_unanswered(error, took, budget)
         fair = budget - (hold or 0.0) >= min(config.call_seconds, _FAIR_SECONDS) or not silent
-        self.failures.add(error, config.clock(), fair=fair)
+        self.failures = self.failures.with_one_more(error, config.clock(), fair=fair)
         if hold is None or not silent:
             return False
         self.doubt = Doubt() if fair else None

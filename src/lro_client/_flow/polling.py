@@ -10,6 +10,7 @@ import attrs
 from lro import GetOperationRequest, InvalidArgument, Operation
 from lro_client._errors import CallError, PollTimeout
 from lro_client._flow.poll_state import (
+    ANSWERED,
     GRACE_SECONDS,
     Fits,
     PollState,
@@ -80,7 +81,7 @@ def until_done(
                 continue
             wait.operation = operation
             wait.answered += 1
-            wait.failures.clear()
+            wait.failures = ANSWERED
             if every is not None and operation != shown:
                 shown = operation
                 yield Emit(operation)

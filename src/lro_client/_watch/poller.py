@@ -184,22 +184,26 @@ class Pollers:
         waiting = self._watched(batch)
         if not waiting:
             return
+        many = batch.strategy in BATCH_STRATEGIES
+        at_once: list[WatchedOperation] = []
+        trusted: list[WatchedOperation] = []
+        others: list[WatchedOperation] = []
         for entry in waiting:
             entry.polls += 1
+            if many and (entry.asked_alone or entry.name in batch.left_out):
+                at_once.append(entry)
+                continue
+            entry.max_batch = MAX_BATCH_NAMES
+            (trusted if entry.reported else others).append(entry)
         if batch.strategy is Strategy.HOLD:
             (entry,) = waiting
             if entry.holds_again(batch.hold, now - batch.began):
                 self._registry.push(entry, now)
                 return
         pause = pause_after(self._config, batch, waiting, self._registry, retry_after)
-        for entry in waiting:
-            left = batch.strategy in BATCH_STRATEGIES and (
-                entry.asked_alone or entry.name in batch.left_out
-            )
-            if not left:
-                entry.max_batch = MAX_BATCH_NAMES
-            trusted = RECHECK_SECONDS if entry.reported else pause
-            self._registry.push(entry, now if left else now + trusted)
+        self._registry.push_all(at_once, now)
+        self._registry.push_all(trusted, now + RECHECK_SECONDS)
+        self._registry.push_all(others, now + pause)
 
     # -- streams ------------------------------------------------------------------------------
 
@@ -215,17 +219,20 @@ class Pollers:
                     self._registry.ensure_poller()
                 notifications = self._take_stream_item(batch, item)
         notify_all(notifications)
+        if not batch.entries:
+            raise Enough
 
     def _take_stream_item(self, batch: PollBatch, item: Operation | str) -> Notifications:
         name = item if isinstance(item, str) else item.name
         entry = batch.entries.get(name)
         if entry is None:
             return []
-        self._registry.push(entry, self._registry.clock() + RECHECK_SECONDS)
         entry.polls += 1
         entry.reported = True
         if isinstance(item, str) or item.done:
             del batch.entries[name]
+        else:  # by whole seconds: what is reported in one second is due together
+            self._registry.push(entry, math.ceil(self._registry.clock()) + RECHECK_SECONDS)
         return (
             self._gone(entry) if isinstance(item, str) else self._registry.take_state(entry, item)
         )
@@ -299,7 +306,7 @@ class Pollers:
             return []
         # Deadlines replace the patience of the policy if all listeners have one (spec §11.5(2)).
         pause = entry.failures.pause(
-            self._config.polling, error, now, patient=not entry.some_without_deadline
+            self._config.polling, error, now, patient=entry.listeners.last_deadline < math.inf
         )
         if pause is not None:
             log_failed_poll(entry.name, error, pause)
@@ -336,5 +343,4 @@ class Pollers:
         return False
 
     def _push(self, batch: PollBatch, due: float) -> None:
-        for entry in self._watched(batch):
-            self._registry.push(entry, due)
+        self._registry.push_all(self._watched(batch), due)

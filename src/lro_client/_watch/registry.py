@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import collections
 import heapq
-import itertools
 import math
+import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import attrs
 
 from lro import Operation
-from lro_client._flow.poll_state import Fits, PollState, any_fits
+from lro_client._flow.poll_state import ANSWERED, Fits, PollState, any_fits
 from lro_client._tracing import log
 
 MAX_BATCH_NAMES: Final = 1000
@@ -41,7 +41,7 @@ class Unreachable:
 
 WatchEvent: TypeAlias = Seen | Unreachable
 Listener: TypeAlias = Callable[[WatchEvent], object]
-Notifications: TypeAlias = list[tuple[list[Listener], WatchEvent]]
+Notifications: TypeAlias = list[tuple[Sequence[Listener], WatchEvent]]
 
 
 @attrs.frozen
@@ -56,18 +56,38 @@ class Want:
     fits: Fits = any_fits
 
 
+class Listeners:
+    """Listeners of one operation, or of thousands that are watched alike. Never changed."""
+
+    __slots__ = ("first_deadline", "last_deadline", "wants", "wants_progress")
+
+    def __init__(self, wants: Mapping[Listener, Want]) -> None:
+        self.wants = wants
+        self.wants_progress = any(want.wants_progress for want in wants.values())
+        """Whether one of them wants each change."""
+        deadlines = [want.deadline for want in wants.values()]
+        self.first_deadline = min(deadlines, default=math.inf)
+        self.last_deadline = max(deadlines, default=math.inf)
+
+    def deadline(self, now: float) -> float:
+        """The next deadline, at which one last poll is made."""
+        ends = (want.deadline for want in self.wants.values())
+        return min((end for end in ends if end > now), default=math.inf)
+
+
+_NO_LISTENERS: Final = Listeners({})
+
+
 @attrs.define(eq=False, kw_only=True)
 class WatchedOperation(PollState):
     """An operation with listeners. Times are in seconds by the client's clock."""
 
     due: float = math.inf
-    """When to look at it next; infinite while a stream reports it."""
-    listeners: Mapping[Listener, Want] = attrs.field(factory=dict)
-    """Replaced, never changed: thousands of operations that are watched alike share it."""
-    wants_progress: bool = False
-    """Whether a listener wants each change."""
-    has_deadline: bool = False
-    """Whether a listener has a deadline."""
+    """When to look at it next; infinite while a call asks for it."""
+    listeners: Listeners = _NO_LISTENERS
+    """Replaced, never changed."""
+    collection: str = attrs.field(default=attrs.Factory(lambda self: _collection(self.name), True))
+    """The collection of the name, up to and with "operations"; its id may have segments."""
     max_batch: int = MAX_BATCH_NAMES
     """Maximum batch size for this operation; halved each time the server refuses a batch."""
     asked_alone: bool = attrs.field(default=attrs.Factory(lambda self: not self.collection, True))
@@ -77,33 +97,16 @@ class WatchedOperation(PollState):
     reported: bool = False
     """Whether that stream has reported it."""
 
-    @property
-    def collection(self) -> str:
-        """The collection of the name, up to and with "operations"; its id may have segments."""
-        parent, found, _ = self.name.rpartition("/operations/")
-        if found:
-            return f"{parent}/operations"
-        return "operations" if self.name.startswith("operations/") else self.name.rpartition("/")[0]
-
-    def update_wants(self) -> None:
-        """Update the flags that sum up the listeners' wants."""
-        wants = self.listeners.values()
-        self.wants_progress = any(want.wants_progress for want in wants)
-        self.has_deadline = any(want.deadline < math.inf for want in wants)
-
-    def deadline(self, now: float) -> float:
-        """The next deadline of a listener, at which one last poll is made."""
-        ends = (want.deadline for want in self.listeners.values())
-        return min((end for end in ends if end > now), default=math.inf)
-
     def fits_all(self, operation: Operation) -> bool:
         """Whether its result is as all who wait for it have declared it."""
-        return all(want.fits(operation) for want in self.listeners.values())
+        return all(want.fits(operation) for want in self.listeners.wants.values())
 
-    @property
-    def some_without_deadline(self) -> bool:
-        """Whether a listener has no deadline."""
-        return any(want.deadline == math.inf for want in self.listeners.values())
+
+def _collection(name: str) -> str:
+    parent, found, _ = name.rpartition("/operations/")
+    if found:
+        return sys.intern(f"{parent}/operations")  # thousands of operations have the same one
+    return "operations" if name.startswith("operations/") else name.rpartition("/")[0]
 
 
 class WatchRegistry:
@@ -125,14 +128,16 @@ class WatchRegistry:
         self.lock = threading.Lock()
         self.clock = clock
         self.entries: dict[str, WatchedOperation] = {}
-        self.collections: collections.Counter[str] = collections.Counter()
+        self.collections: dict[str, int] = {}
         """Number of entries of each collection."""
         self.closed: Exception | None = None
         self._max_pollers = max_pollers
         self._start_poller = start_poller
         self._wake_poller = wake_poller
-        self._heap: list[tuple[float, int, WatchedOperation]] = []
-        self._count = itertools.count()
+        self._moments: list[float] = []
+        """A heap of the moments at which something may be due."""
+        self._due: dict[float, collections.deque[WatchedOperation]] = {}
+        """What is due at each moment: all of a batch together, rather than each by itself."""
         self._pollers = 0
         self._starting = 0
         """Number of pollers that were started and have not yet taken anything."""
@@ -153,7 +158,7 @@ class WatchRegistry:
         """The same for many names; no poller takes one before all of them are there."""
         news: list[WatchEvent] = []
         with self.lock:
-            now, alone = self.clock(), {listener: want}
+            now, alone = self.clock(), Listeners({listener: want})
             found = {
                 name: self._joined(name, alone, want, seen, now, news)
                 for name, seen in known.items()
@@ -167,7 +172,7 @@ class WatchRegistry:
     def _joined(
         self,
         name: str,
-        listeners: Mapping[Listener, Want],
+        listeners: Listeners,
         want: Want,
         known: Operation | None,
         now: float,
@@ -188,22 +193,22 @@ class WatchRegistry:
             )  # a Wait may be held for it, which cannot be ended early
             if entry.polls and entry.operation is not None:
                 news.append(Seen(name, entry.operation))
-        entry.listeners = {**entry.listeners, **listeners} if entry.listeners else listeners
-        entry.update_wants()
-        self.push(entry, entry.due)
+        others = entry.listeners.wants
+        entry.listeners = Listeners({**others, **listeners.wants}) if others else listeners
+        if min(entry.due, want.deadline) < math.inf:  # else a call asks for it now
+            self.push(entry, entry.due)
         return entry
 
     def leave(self, name: str, listener: Listener) -> None:
         """Notify ``listener`` no more."""
         with self.lock:
             entry = self.entries.get(name)
-            if entry is not None:
-                entry.listeners = {
-                    one: want for one, want in entry.listeners.items() if one != listener
-                }
-                entry.update_wants()
-                if not entry.listeners:
-                    self._drop(entry)
+            if entry is None or listener not in entry.listeners.wants:
+                return
+            wants = {one: want for one, want in entry.listeners.wants.items() if one != listener}
+            entry.listeners = Listeners(wants) if wants else _NO_LISTENERS
+            if not wants:
+                self._drop(entry)
 
     def close(self, error: Exception) -> None:
         """Notify all listeners that there will be no more events."""
@@ -214,36 +219,59 @@ class WatchRegistry:
             self.collections.clear()
             self._wake_poller()
         for entry in entries:
-            notify_all([(list(entry.listeners), Unreachable(entry.name, error))])
+            notify_all([(tuple(entry.listeners.wants), Unreachable(entry.name, error))])
 
     # -- for pollers, with the lock held --------------------------------------------------------
 
     def push(self, entry: WatchedOperation, due: float) -> None:
         """Make an entry due at that moment, or at the next deadline of a listener."""
-        if entry.has_deadline:
-            due = min(due, entry.deadline(self.clock()))
-        entry.due = due
-        if due < math.inf:
-            heapq.heappush(self._heap, (due, next(self._count), entry))
+        self.push_all((entry,), due)
+
+    def push_all(self, entries: Iterable[WatchedOperation], due: float) -> None:
+        """The same for many, which stay in their order."""
+        together = self._due_at(due)
+        for entry in entries:
+            entry.due = due
+            if entry.listeners.first_deadline >= due:
+                together.append(entry)
+            else:
+                entry.due = min(due, entry.listeners.deadline(self.clock()))
+                self._due_at(entry.due).append(entry)
+
+    def _due_at(self, moment: float) -> collections.deque[WatchedOperation]:
+        found = self._due.get(moment)
+        if found is None:
+            found = self._due[moment] = collections.deque()
+            heapq.heappush(self._moments, moment)
+        return found
 
     def due(self, until: float) -> Iterator[tuple[WatchedOperation, float]]:
         """Take out the entries that are due by then, the first ones first, each with its time.
 
         What is taken out is not due again before it is pushed.
         """
-        while self.next_due <= until and self._heap:
-            due, _, entry = heapq.heappop(self._heap)
-            entry.due = math.inf
-            yield entry, due
+        known = self.entries
+        while (moment := self.next_due) <= until:
+            together = self._due[moment]
+            while together:
+                entry = together.popleft()
+                if entry.due == moment and known.get(entry.name) is entry:
+                    entry.due = math.inf
+                    yield entry, moment
 
     @property
     def next_due(self) -> float:
         """When the next entry is due."""
-        while self._heap:
-            due, _, entry = self._heap[0]
-            if entry.due == due and self.entries.get(entry.name) is entry:
-                return due
-            heapq.heappop(self._heap)
+        while self._moments:
+            moment = self._moments[0]
+            together = self._due[moment]
+            while together:
+                entry = together[0]
+                if entry.due == moment and self.entries.get(entry.name) is entry:
+                    return moment
+                together.popleft()
+            heapq.heappop(self._moments)
+            del self._due[moment]
         return math.inf
 
     def ensure_poller(self) -> None:
@@ -283,27 +311,24 @@ class WatchRegistry:
         """Take in a state; returns the notifications to send."""
         if self.entries.get(entry.name) is not entry:
             return []
-        entry.failures.clear()
-        changed = operation != entry.operation
-        if entry.wants_progress or operation.done or operation.metadata is not None:
+        entry.failures = ANSWERED
+        listeners, last = entry.listeners, entry.operation
+        if operation.done or listeners.wants_progress or operation.metadata is not None:
             entry.operation = operation  # else it may be a name alone
-        news = Seen(entry.name, operation)
         if operation.done:
             self._drop(entry)
-            return [(list(entry.listeners), news)]
-        if not entry.wants_progress:
+            return [(tuple(listeners.wants), Seen(entry.name, operation))]
+        if not listeners.wants_progress or operation == last:
             return []
-        progress_listeners = [
-            one for one, want in entry.listeners.items() if want.wants_progress and changed
-        ]
-        return [(progress_listeners, news)] if progress_listeners else []
+        interested = [one for one, want in listeners.wants.items() if want.wants_progress]
+        return [(interested, Seen(entry.name, operation))]
 
     def give_up(self, entry: WatchedOperation, error: Exception) -> Notifications:
         """Give an operation up; returns the notifications to send."""
         if self.entries.get(entry.name) is not entry:
             return []
         self._drop(entry)
-        return [(list(entry.listeners), Unreachable(entry.name, error))]
+        return [(tuple(entry.listeners.wants), Unreachable(entry.name, error))]
 
     def give_up_all(self, error: Exception) -> Notifications:
         """Give up every operation; returns the notifications to send."""
@@ -314,10 +339,11 @@ class WatchRegistry:
         self._count_of(entry, -1)
 
     def _count_of(self, entry: WatchedOperation, change: int) -> None:
-        collection = entry.collection
-        self.collections[collection] += change
-        if not self.collections[collection]:
-            del self.collections[collection]
+        count = self.collections.get(entry.collection, 0) + change
+        if count:
+            self.collections[entry.collection] = count
+        else:
+            del self.collections[entry.collection]
 
 
 def notify_all(notifications: Notifications) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import operator
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -54,6 +55,9 @@ RECHECK_SECONDS: Final = 60.0
 
 _MAX_STREAM_SILENCE_SECONDS: Final = 40.0
 """A stream with no sign of life for this time is given up: servers send one each 15 s."""
+
+
+_SINCE: Final = operator.attrgetter("since")
 
 
 class Strategy(enum.Enum):
@@ -115,14 +119,17 @@ class Scheduler:
         if how is Strategy.STREAM:
             for entry in batch.entries.values():
                 entry.streamed = True
-                self._registry.push(entry, now + MAX_UNREPORTED_SECONDS)
+            self._registry.push_all(batch.entries.values(), now + MAX_UNREPORTED_SECONDS)
         self._in_flight[how] += 1
         self._began[how] = now
         seconds = self._config.call_seconds
         if how is Strategy.HOLD:
-            seconds = wait_budget(self._config, batch.hold, first.deadline(now) - now)
-        batch.budget = min(seconds, _patience(batch, now))
-        batch.request = _request(batch)
+            seconds = wait_budget(self._config, batch.hold, first.listeners.deadline(now) - now)
+        listeners = {entry.listeners for entry in batch.entries.values()}
+        # A reply after the last deadline would only hold up others.
+        patience = max(one.last_deadline for one in listeners) - now
+        batch.budget = min(seconds, max(patience, 0.0) + GRACE_SECONDS)
+        batch.request = _request(batch, ended=not any(one.wants_progress for one in listeners))
         return batch
 
     def finished(self, batch: PollBatch) -> None:
@@ -169,42 +176,43 @@ class Scheduler:
     def _hold(self, entry: WatchedOperation, now: float) -> float:
         """Seconds to hold a Wait for; negative: there is no time for one."""
         hold = self._config.polling.hold_seconds
-        if entry.wants_progress:
+        if entry.listeners.wants_progress:
             hold = min(hold, _MAX_PROGRESS_DELAY_SECONDS) if entry.polls else 0.0
-        found = hold_within(hold, entry.deadline(now) - now)
+        found = hold_within(hold, entry.listeners.deadline(now) - now)
         return -1.0 if found is None else found
 
     def _gather(self, batch: PollBatch, first: WatchedOperation, until: float) -> None:
         """Add what is due until then and can be asked for in the same call."""
         aside: list[tuple[WatchedOperation, float]] = []
-        chars = len(first.name)
+        entries, collection = batch.entries, first.collection
         most = min(first.max_batch, capacity(batch.strategy))
-        collection = first.collection
+        streams, listed = batch.strategy is Strategy.STREAM, batch.strategy is Strategy.LISTED
+        left = _MAX_FILTER_CHARS - len(first.name)
         for entry, due in self._registry.due(until):
-            chars += len(entry.name) + len(" OR name = ")
-            fits = batch.strategy is not Strategy.LISTED or chars <= _MAX_FILTER_CHARS
-            streams = batch.strategy is not Strategy.STREAM or self._may_stream(entry)
-            if entry.asked_alone or not streams or not fits or entry.collection != collection:
+            if listed:
+                left -= len(entry.name) + len(" OR name = ")
+            if (
+                left < 0
+                or entry.asked_alone
+                or entry.collection != collection
+                or (streams and not self._may_stream(entry))
+            ):
                 aside.append((entry, due))
-            else:
-                batch.entries[entry.name] = entry
-                most = min(most, entry.max_batch)
-            if len(batch.entries) >= most or len(aside) >= _MAX_SET_ASIDE or not fits:
+                if len(aside) >= _MAX_SET_ASIDE or left < 0:
+                    break
+                continue
+            entries[entry.name] = entry
+            if entry.max_batch < most:
+                most = entry.max_batch
+            if len(entries) >= most:
                 break
         for entry, due in aside:
             self._registry.push(entry, due)
 
 
-def _patience(batch: PollBatch, now: float) -> float:
-    """Seconds until the last deadline: a reply after that would only hold up others."""
-    wants = (want for entry in batch.entries.values() for want in entry.listeners.values())
-    return max(max(want.deadline for want in wants) - now, 0.0) + GRACE_SECONDS
-
-
-def _request(batch: PollBatch) -> Request:
+def _request(batch: PollBatch, *, ended: bool) -> Request:
     names = tuple(batch.entries)
     first = batch.entries[names[0]]
-    ended = not any(entry.wants_progress for entry in batch.entries.values())
     if batch.strategy is Strategy.STREAM:
         return WatchOperationsRequest(first.collection, names, ended)
     if batch.strategy is Strategy.BATCH:
@@ -237,7 +245,7 @@ def pause_after(
     asked = polling.server_delay(retry_after)
     if asked > 0:
         return asked
-    youngest = max(waiting, key=lambda entry: entry.since)
+    youngest = max(waiting, key=_SINCE)
     elapsed = config.clock() - youngest.since
     pause = polling.pause(youngest.polls, elapsed, None, config.chance())
     waited_for = len(registry.entries)
@@ -247,6 +255,6 @@ def pause_after(
             min(pause, max(_MIN_BATCH_PAUSE_SECONDS, elapsed * _MIN_PAUSE_SHARE)),
             calls * _MIN_SECONDS_PER_CALL,
         )
-    if any(entry.wants_progress for entry in waiting):
+    if any(entry.listeners.wants_progress for entry in waiting):
         pause = min(pause, _MAX_PROGRESS_DELAY_SECONDS)
     return max(pause, waited_for / _MAX_GETS_PER_SECOND)

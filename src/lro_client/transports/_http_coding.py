@@ -294,11 +294,12 @@ class Events(Generic[E]):
             whole, held = whole[:-1], b"\r"
         *lines, rest = whole.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         self._rest = bytearray(rest + held)
+        if lines and not self._begun:  # a stream may begin with a mark, which is no part of a name
+            self._begun, lines[0] = True, lines[0].removeprefix(_BYTE_ORDER_MARK)
         for line in lines:
-            if not self._begun:  # which a stream may begin with, and which is no part of a name
-                self._begun, line = True, line.removeprefix(_BYTE_ORDER_MARK)
-            event = self._line(line)
-            if event is not None:
+            if line:
+                self._line(line)
+            elif (event := self._end()) is not None:
                 yield event
         self._check()
 
@@ -306,9 +307,7 @@ class Events(Generic[E]):
         if len(self._rest) + self._size > MAX_EVENT:
             raise EventTooLarge(f"an event is larger than {MAX_EVENT} bytes")
 
-    def _line(self, line: bytes) -> E | None:
-        if not line:
-            return self._end()
+    def _line(self, line: bytes) -> None:
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":
@@ -316,7 +315,6 @@ class Events(Generic[E]):
             self._size += len(value) + 1  # a line without data takes its room too
         elif field == b"event":
             self._kind = value.decode("utf-8", "replace")
-        return None
 
     def _end(self) -> E | None:
         kind, data = self._kind, self._data

@@ -7,6 +7,8 @@ is built once, and goes to the transport of httpx at once where nothing lies bet
 from __future__ import annotations
 
 import collections
+import ssl
+import threading
 import urllib.request
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -20,11 +22,63 @@ _MAX_KNOWN_BODY_BYTES: Final = 1024
 """Larger bodies hold many names, and no two of them are the same."""
 
 
-class OwnClient:
-    """An ``httpx.Client`` without options."""
+class Connections(httpx.BaseTransport):
+    """httpx's connections. With ``plain`` the first https call reads the trusted certificates.
 
-    def __init__(self) -> None:
-        self._transport = None if _proxies() else httpx.HTTPTransport()
+    These take 20 ms and 1 MB, and many servers are called without TLS.
+    """
+
+    def __init__(self, *, plain: bool) -> None:
+        self._plain = httpx.HTTPTransport(verify=_without_certificates()) if plain else None
+        self._secure = None if plain else httpx.HTTPTransport()
+        self._lock = threading.Lock()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """As of httpx's transport."""
+        if self._plain is not None and request.url.scheme == "http":
+            return self._plain.handle_request(request)
+        with self._lock:
+            self._secure = self._secure or httpx.HTTPTransport()
+        return self._secure.handle_request(request)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for one in (self._plain, self._secure):
+            if one is not None:
+                one.close()
+
+
+class AsyncConnections(httpx.AsyncBaseTransport):
+    """The same on an event loop."""
+
+    def __init__(self, *, plain: bool) -> None:
+        self._plain = httpx.AsyncHTTPTransport(verify=_without_certificates()) if plain else None
+        self._secure = None if plain else httpx.AsyncHTTPTransport()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """As of httpx's transport."""
+        if self._plain is not None and request.url.scheme == "http":
+            return await self._plain.handle_async_request(request)
+        self._secure = self._secure or httpx.AsyncHTTPTransport()
+        return await self._secure.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        for one in (self._plain, self._secure):
+            if one is not None:
+                await one.aclose()
+
+
+def _without_certificates() -> ssl.SSLContext:
+    """A context that trusts no certificate, for connections without TLS."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+class OwnClient:
+    """An ``httpx.Client`` without options; ``plain`` as for :class:`Connections`."""
+
+    def __init__(self, *, plain: bool = False) -> None:
+        self._transport = None if _proxies() else Connections(plain=plain)
         self.client = httpx.Client(transport=self._transport)
         self._requests = RequestCache()
 
@@ -41,8 +95,8 @@ class OwnAsyncClient:
 
     def __init__(
         self,
-        make_client: Callable[..., httpx.AsyncClient] = httpx.AsyncClient,
-        make_transport: Callable[[], httpx.AsyncBaseTransport] = httpx.AsyncHTTPTransport,
+        make_client: Callable[..., httpx.AsyncClient],
+        make_transport: Callable[[], httpx.AsyncBaseTransport],
     ) -> None:
         self._transport = None if _proxies() else make_transport()
         self.client = make_client(transport=self._transport)

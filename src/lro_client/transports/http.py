@@ -21,7 +21,11 @@ from lro_client._flow.drivers import CALL_THREADS, AnswerQueue, Late
 from lro_client._flow.steps import Call, Reply
 from lro_client._tokens import public_address
 from lro_client.transports._http_coding import HttpCall, HttpCoder, Routes
-from lro_client.transports._own_clients import OwnAsyncClient, OwnClient
+from lro_client.transports._own_clients import (
+    AsyncConnections,
+    OwnAsyncClient,
+    OwnClient,
+)
 
 __all__ = ["MAX_REPLY", "AsyncHttpTransport", "HttpTransport", "Routes"]
 
@@ -77,7 +81,8 @@ class HttpTransport:
         check_base_url(base_url, client)
         check_optional("routes", routes, Routes)
         check_optional("types", types, TypeRegistry)
-        self._made = {} if client is not None else {os.getpid(): OwnClient()}
+        self._plain = _is_plain(base_url)
+        self._made = {} if client is not None else {os.getpid(): OwnClient(plain=self._plain)}
         self._given = client
         self._coder = HttpCoder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
         self._own = own or client is None
@@ -114,9 +119,11 @@ class HttpTransport:
                 raise self._coder.no_stream(call, response, _refusal(response))
             events = self._coder.events(call)
             for chunk in _pieces(response):
+                event = None
                 for event in events.feed(chunk):
                     sink(event)
-                sink(None)
+                if event is None:
+                    sink(None)
 
     def close(self) -> None:
         """End the calls in flight, and close the HTTP client if it was made here."""
@@ -134,7 +141,8 @@ class HttpTransport:
     def _own_client(self) -> OwnClient:
         process = os.getpid()
         # That of a parent is kept: to clean it away would close connections that are not ours.
-        return self._made.get(process) or self._made.setdefault(process, OwnClient())
+        known = self._made.get(process)
+        return known or self._made.setdefault(process, OwnClient(plain=self._plain))
 
     def _failures(self, call: Call, asked: dict[str, Any]) -> AbstractContextManager[None]:
         return _failures(self._coder, self._client, call, asked)
@@ -179,6 +187,7 @@ class AsyncHttpTransport:
         check_base_url(base_url, client)
         check_optional("routes", routes, Routes)
         check_optional("types", types, TypeRegistry)
+        self._plain = _is_plain(base_url)
         self._made: OwnAsyncClient | None = None
         if client is None:
             self._made = self._make_own()
@@ -192,7 +201,8 @@ class AsyncHttpTransport:
             importlib.import_module("anyio._backends._asyncio")
 
     def _make_own(self) -> OwnAsyncClient:
-        return OwnAsyncClient()
+        connections = functools.partial(AsyncConnections, plain=self._plain)
+        return OwnAsyncClient(httpx.AsyncClient, connections)
 
     async def send(self, call: Call) -> Reply:
         """The server's reply.
@@ -233,14 +243,21 @@ class AsyncHttpTransport:
                 events = self._coder.events(call)
                 async with contextlib.aclosing(_apieces(response)) as chunks:
                     async for chunk in chunks:
+                        event = None
                         for event in events.feed(chunk):
                             sink(event)
-                        sink(None)
+                        if event is None:
+                            sink(None)
 
     async def close(self) -> None:
         """Close the HTTP client, if it was made here."""
         if self._own:
             await self._client.aclose()
+
+
+def _is_plain(base_url: str) -> bool:
+    """Whether a server is called without TLS."""
+    return base_url.startswith("http://")
 
 
 @contextlib.contextmanager
