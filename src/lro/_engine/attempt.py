@@ -143,24 +143,16 @@ class Attempt:
         begun: bool = False,
     ) -> None:
         self.name = name
-        self.spec = spec
+        self.group = spec.full_name
+        self.group_limit = spec.options.concurrency
         self.is_async = spec.is_async
+        self.spec = spec
         self._holder = holder
         self._runtime = holder.runtime
         self._owner = holder.owner
         self._request = request
         self._held = held
         self._claimed = held if begun else None
-
-    @property
-    def group(self) -> str:
-        """The method's name."""
-        return self.spec.full_name
-
-    @property
-    def group_limit(self) -> int | None:
-        """How many attempts of the method may run at once in this process; None: any number."""
-        return self.spec.options.concurrency
 
     def __enter__(self) -> Attempt:
         self._holder.start_begins(self)
