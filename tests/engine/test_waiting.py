@@ -227,13 +227,16 @@ def test_ends_of_many_operations_are_read_together(make_service, monkeypatch):
             calls.append(list(names))
             return super().find(names, max_bytes)
 
-    service = make_service(Counting(ManualClock()), InlineExecutor())
+    store = Counting(ManualClock())
+    service = make_service(store, InlineExecutor())
     declare(service)
 
     async def ended(names):
+        store.reads_block = False
         tasks = [asyncio.create_task(service.wait_async(name)) for name in names]
         await settle()
         assert calls == []
+        store.reads_block = True
         for name in names:
             service.reporter(name).complete(DONE)
         found = await asyncio.gather(*tasks)
@@ -247,6 +250,42 @@ def test_ends_of_many_operations_are_read_together(make_service, monkeypatch):
     names = [start(service) for _ in range(3)]
     asyncio.run(ended(names))
     assert calls == [names, names[1:], names[2:]]
+
+
+def test_ends_are_read_on_the_loop_where_that_does_not_block(make_service, monkeypatch):
+    """A few at a time, so that other tasks have their turn."""
+    looked = []
+
+    class Noting(MemoryStore):
+        writes_block = True  # as of a file
+
+        def get(self, name):
+            looked.append(name)
+            return super().get(name)
+
+    monkeypatch.setattr(watching, "_READ_ON_LOOP", 2)
+    service = make_service(Noting(ManualClock()), InlineExecutor())
+    declare(service)
+    names = [start(service) for _ in range(5)]
+    seen = []
+
+    async def other():
+        while len(looked) < 5:
+            seen.append(len(looked))
+            await asyncio.sleep(0)
+
+    async def main():
+        tasks = [asyncio.create_task(service.wait_async(name)) for name in names]
+        await settle()
+        for name in names:
+            service.reporter(name).complete(DONE)
+        looked.clear()
+        found = await asyncio.gather(other(), *tasks)
+        assert [operation.name for operation in found[1:]] == names
+
+    asyncio.run(main())
+    assert looked == names
+    assert {2, 4} <= set(seen)
 
 
 def test_an_end_during_the_read_of_others_is_read_after_it(make_service):

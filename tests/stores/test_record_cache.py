@@ -69,7 +69,7 @@ def test_a_renewal_changes_only_leases_of_its_owner(clock: ManualClock) -> None:
 
 
 def test_an_ended_record_is_kept_only_if_it_was_asked_for(clock: ManualClock) -> None:
-    """Before its end, or since: what nobody asks for must not fill the cache."""
+    """Before its end, or since: what no caller asks for must not fill the cache."""
     cache = RecordCache()
     for name in "abc":
         cache.keep(record_of(clock, name), 7)

@@ -38,7 +38,7 @@ class QueuedWrite:
     """Once its group is over: the writes of that group whose threads still wait, shared by all."""
 
     def call_back(self) -> None:
-        """Tell who has handed it in what has become of it; quick, and raises nothing.
+        """Report what has become of it to the caller that handed it in; quick, raises nothing.
 
         Called once, by the thread for such writes.
         """

@@ -241,8 +241,8 @@ class RecordCache:
     committed records may be kept: the stamp of a change that was undone may come back with another.
 
     A record that has ended is kept only if it was asked for. A server that starts thousands a
-    second would else hold many that nobody asks for, and the garbage collector would stop it to
-    look at them.
+    second would otherwise hold many that no caller asks for, and the garbage collector would stop
+    it to look at them.
     """
 
     def __init__(self) -> None:
@@ -278,8 +278,8 @@ class RecordCache:
     def keep(self, record: Record, text_length: int, *, wanted: bool = False) -> Record:
         """Keep a record whose messages have this many characters as text; drop the oldest ones.
 
-        A record that would take an eighth of the cache is not kept, nor is one that has ended,
-        unless it is ``wanted``, or was wanted before it ended.
+        A record that would take an eighth of the cache is not kept. One that has ended is kept only
+        if it is ``wanted``, or was wanted before it ended.
 
         Returns:
             The record.
