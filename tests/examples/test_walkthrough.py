@@ -104,12 +104,12 @@ def test_the_walkthrough(path: str, data: Path, tmp_path: Path) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(ran.pid, signal.SIGKILL)
         ran.wait()
-    assert status == 0, told(errors, data)
+    assert status == 0, report(errors, data)
     assert re.findall(r"\d+ (\w+)", output.read_text("utf-8")) == ["coins", "frames"]
     assert list(data.glob("tmp.*")) == []  # what was killed may have left files of its own
 
 
-def told(errors: Path, data: Path) -> str:
+def report(errors: Path, data: Path) -> str:
     """What the script wrote to its standard error, and the logs of the servers."""
     files = [errors, *data.glob("tmp.*/*.log")]
     return "\n".join(f"{file.name}: {file.read_text('utf-8', 'replace')}" for file in files)
