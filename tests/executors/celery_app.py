@@ -48,7 +48,7 @@ def store_at(place: str) -> Store:
         return SQLiteStore(place)
     from lro.stores.postgres import PostgresStore  # only where there is a server
 
-    return PostgresStore(place, schema="celery")
+    return PostgresStore(place, schema="celery", statement_seconds=PATIENCE)
 
 
 def add_methods(service: Service) -> None:
