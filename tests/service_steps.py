@@ -11,7 +11,7 @@ from lro._model.operation import Operation
 from lro.testing import ManualClock
 from tests.work_messages import WorkMetadata, WorkResponse
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 """Seconds after which what should have happened counts as not happening."""
 
 

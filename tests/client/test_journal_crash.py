@@ -186,7 +186,7 @@ def test_starts_survive_kills(program: str, starts: int, tmp_path: Path) -> None
                 left_behind += journal.pending()
         with running(program, *arguments) as (process, events):
             assert events.read()
-            assert process.wait(30) == 0
+            assert process.wait(240) == 0
         with Client(url) as client:
             started = list(client.list(page_size=starts))
     assert sorted(set(kept(tmp_path))) == [(number, number**2) for number in range(starts)]

@@ -48,7 +48,7 @@ class Place:
         names = process.stdout.readline().split()
         while self.notes("begun") < len(names):
             assert process.poll() is None
-        _, complaint = process.communicate("\n", timeout=120)
+        _, complaint = process.communicate("\n", timeout=360)
         return process.returncode, complaint, names
 
     def notes(self, line: str) -> int:

@@ -168,7 +168,7 @@ class Process:
             text=True,
         )
         assert self.popen.stdout is not None
-        self.http = httpx.Client(base_url=self.popen.stdout.readline().strip(), timeout=60)
+        self.http = httpx.Client(base_url=self.popen.stdout.readline().strip(), timeout=240)
 
     def __enter__(self) -> Process:
         return self
@@ -226,7 +226,7 @@ class Process:
     def signal(self, number: int) -> tuple[int, str]:
         """Send a signal; the exit status, and what was written to standard error."""
         self.popen.send_signal(number)
-        _, errors = self.popen.communicate(timeout=60)
+        _, errors = self.popen.communicate(timeout=240)
         return self.popen.returncode, errors
 
 

@@ -175,7 +175,7 @@ def test_options(options: str, status: int, said: str, tmp_path: Path) -> None:
         command = [sys.executable, "-m", "examples.analysis", *words]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         ran = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
         )
     shown = ran.stdout if status == 0 else ran.stderr
     assert ran.returncode == status

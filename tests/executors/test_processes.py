@@ -625,12 +625,12 @@ forked = os.fork()
 if not forked:
     assert {{child_of(executor)}}.isdisjoint({{first}})
     executor.stop()
-    assert executor.join(20)
+    assert executor.join(120)
     sys.exit(0)  # and what is called at exit ends none of the parent's children
 assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 0
 assert first in ("", child_of(executor))
 executor.stop()
-assert executor.join(20)
+assert executor.join(120)
 """
 
 
