@@ -42,10 +42,10 @@ from examples.analysis import server
 
 server.STOP_SECONDS = 0.2
 server.main(
-    ["--port", "0", "--concurrency", "1", "--lease", "1", "--store", sys.argv[1]]
+    ["--port", "0", "--concurrency", "1", "--lease", "3", "--store", sys.argv[1]]
 )
 """
-"""The server as a program, but one whose workers count as lost after a second of silence."""
+"""The server as a program, but one whose workers count as lost after three seconds of silence."""
 
 
 def as_json(message: object) -> Json:

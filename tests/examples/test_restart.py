@@ -63,7 +63,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
         story.killed += second.watch(killed)
         drained = second.start("track", slow_request(16))["name"]
         released = second.start("score", CAMERA)["name"]
-        story.drained.append(second.until(drained, lambda o: percent(o) > 60))
+        story.drained.append(second.until(drained, lambda o: percent(o) > 10))
         story.released.append(second.get(released))
         reply = second.wait_in_thread(released)
         story.status, story.errors = second.signal(signal.SIGTERM)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.examples.serving import Process, as_json, json_object, slow_request
 
-SERVE = ("-m", "examples.analysis", "serve", "--port", "0", "--workers", "2", "--lease", "1")
+SERVE = ("-m", "examples.analysis", "serve", "--port", "0", "--workers", "2", "--lease", "5")
 
 pytestmark = [
     pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is no /proc here"),

@@ -42,7 +42,7 @@ if BROKER in os.environ:
 service = lro.Service(
     SQLiteStore(os.path.join(os.environ[FOLDER], "operations.db")),
     executor,
-    lease=timedelta(seconds=2),
+    lease=timedelta(seconds=10),
     drain=timedelta(seconds=0.5),
     authorize=authorize,
 )
