@@ -33,7 +33,7 @@ def in_child(work: Callable[[], object]) -> int:
         with contextlib.suppress(BaseException):
             os._exit(0 if work() else 1)
         os._exit(2)
-    killing = threading.Timer(20, os.kill, (child, signal.SIGKILL))
+    killing = threading.Timer(120, os.kill, (child, signal.SIGKILL))
     killing.start()
     _, status = os.waitpid(child, 0)
     killing.cancel()
