@@ -148,21 +148,19 @@ def test_troubles(making: Making, behave: sockets.Behaviour, code: lro.Code, pas
 
 def test_a_connection_that_is_refused(making: Making) -> None:
     """A port without a listener."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-    client = making.client(f"http://127.0.0.1:{port}", retry=NO_RETRY)
-    with pytest.raises(CallError) as caught:
-        client.get("operations/a")
+    with sockets.refusing() as port:
+        client = making.client(f"http://127.0.0.1:{port}", retry=NO_RETRY)
+        with pytest.raises(CallError) as caught:
+            client.get("operations/a")
     assert (caught.value.code, caught.value.passing) == (lro.Code.UNAVAILABLE, True)
 
 
 def test_a_wait_asks_again(making: Making) -> None:
     """A server that is away is asked until the deadline."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    client = making.client(url, polling=Polling(wait_first=False))
-    with pytest.raises(PollTimeout, match="the last poll failed: GetOperation"):
-        client.operation("operations/a", **TYPES).wait(timeout=0.7)
+    with sockets.refusing() as port:
+        client = making.client(f"http://127.0.0.1:{port}", polling=Polling(wait_first=False))
+        with pytest.raises(PollTimeout, match="the last poll failed: GetOperation"):
+            client.operation("operations/a", **TYPES).wait(timeout=0.7)
 
 
 def test_an_unknown_protocol(making: Making) -> None:
