@@ -18,9 +18,11 @@ PATIENCE = 120.0
 def ended(service: Service, operation: Operation | str) -> Operation:
     """An operation once it is done."""
     name = operation if isinstance(operation, str) else operation.name
-    found = service.wait(name, timedelta(seconds=PATIENCE))
-    assert found.done, f"{name} has not ended"
-    return found
+    for _ in range(3):  # most services hold a Wait for a minute
+        found = service.wait(name, timedelta(seconds=PATIENCE))
+        if found.done:
+            return found
+    raise AssertionError(f"{name} has not ended")
 
 
 def recovered(service: Service, clock: ManualClock) -> None:

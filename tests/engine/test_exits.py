@@ -17,7 +17,7 @@ from tests.engine.exiting_process import EXECUTORS, STORES
 from tests.services.postgres import shared_server
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-LONG = 60.0
+LONG = 300.0
 """Seconds that the naps would never need."""
 
 
