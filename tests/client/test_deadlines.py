@@ -140,11 +140,14 @@ def test_what_is_left_behind_ends(face: Face) -> None:
         assert not any(call.is_alive() for call in calls)
 
 
-def test_the_error_has_what_is_needed_to_go_on(face: Face, server: respx.Router) -> None:
+def test_the_error_has_what_is_needed_to_go_on(
+    face: Face, server: respx.Router, clock: Clock
+) -> None:
     """The last state, the number of polls, the name; waiting again is possible."""
     state = running(60)
     route = server.get().mock(side_effect=lambda _: reply(state))
-    handle = face.client(polling=Polling(wait_first=False)).operation(NAME, **TYPES)
+    client = face.client(clock=clock, polling=Polling(wait_first=False))
+    handle = client.operation(NAME, **TYPES)
     with pytest.raises(PollTimeout, match=r"was not done within 0\.1 s and \d+ polls?$") as caught:
         handle.wait(0.1)
     error = caught.value
