@@ -21,7 +21,7 @@ from lro._base.errors import (
     Unavailable,
 )
 from lro._base.status import Any, Code, Help, HelpLink
-from lro._engine import attempt
+from lro._engine import attempt, workers
 from lro._engine.job import Job, JobControl
 from lro._messages.registry import TypeRegistry
 from lro._messages.wellknown import Empty
@@ -880,8 +880,9 @@ class Failing(MemoryStore):
 
 @pytest.fixture
 def no_patience(monkeypatch):
-    """Asks the store again at once."""
+    """Asks the store again at once; a close waits for work that gives up."""
     monkeypatch.setattr(attempt, "_FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "_LAST_SECONDS", PATIENCE)
 
 
 @pytest.mark.parametrize("kind", EXECUTORS)
