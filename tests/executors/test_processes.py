@@ -33,7 +33,7 @@ from tests.service_steps import PATIENCE, answer, ended, reason, unpacked
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NAME = "acme.v1.Works.Work"
-SOON = timedelta(seconds=0.1)
+SOON = timedelta(seconds=0.5)
 CLASSES = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
 
 
