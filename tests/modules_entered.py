@@ -151,7 +151,7 @@ def entered_in_server() -> dict[str, dict[str, str]]:
         def size(request: SizeRequest, job: lro.Job[SizeMetadata]) -> SizeResponse:
             workers.append(threading.get_ident())
             begun.set()
-            may_end.wait(20)
+            may_end.wait(120)
             job.report(SizeMetadata(50))
             return SizeResponse(len(request.text))
 
@@ -181,7 +181,7 @@ def entered_in_server() -> dict[str, dict[str, str]]:
             begun.clear()
             may_end.clear()
             name = (await ask(app, "POST", "/v1/sizes:size", b'{"text": "abc"}'))["name"]
-            assert begun.wait(20)
+            assert begun.wait(120)
             with entered.noting():
                 await ask(app, "POST", f"/v1/{name}:cancel", b"{}")
             cancel = entered.modules(by=threading.get_ident())
@@ -192,10 +192,10 @@ def entered_in_server() -> dict[str, dict[str, str]]:
             with entered.noting():
                 await ask(app, "POST", "/v1/sizes:size", b'{"text": "abc"}')
                 answered = len(entered.calls)
-                assert begun.wait(20)
+                assert begun.wait(120)
                 may_end.set()
                 executor.stop()
-                assert executor.join(20)  # a waiter would have a listener of its own called
+                assert executor.join(120)  # a waiter would have a listener of its own called
             found["start"] = entered.modules(answered, but=workers[-1])
             finish = entered.modules(by=workers[-1])
             return found | {"cancel": cancel, "finish": finish}

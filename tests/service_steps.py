@@ -11,16 +11,18 @@ from lro._model.operation import Operation
 from lro.testing import ManualClock
 from tests.work_messages import WorkMetadata, WorkResponse
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 """Seconds after which what should have happened counts as not happening."""
 
 
 def ended(service: Service, operation: Operation | str) -> Operation:
     """An operation once it is done."""
     name = operation if isinstance(operation, str) else operation.name
-    found = service.wait(name, timedelta(seconds=PATIENCE))
-    assert found.done, f"{name} has not ended"
-    return found
+    for _ in range(3):  # most services hold a Wait for a minute
+        found = service.wait(name, timedelta(seconds=PATIENCE))
+        if found.done:
+            return found
+    raise AssertionError(f"{name} has not ended")
 
 
 def recovered(service: Service, clock: ManualClock) -> None:

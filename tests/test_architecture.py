@@ -25,7 +25,7 @@ def test_each_call_enters_the_modules_that_the_page_lists() -> None:
     """
     pytest.importorskip("markdown_it", reason="the lists are those of a full installation")
     command = [sys.executable, "-m", "tests.modules_entered"]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
+    run = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=240)
     assert run.returncode == 0, run.stderr
     counts = dict(re.findall(r"^\*\*(.+)\*\*: (\d+) modules", run.stdout, re.MULTILINE))
     assert set(counts) == set(TITLES.values())

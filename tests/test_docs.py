@@ -99,7 +99,7 @@ def test_the_code_runs(page: Path, tmp_path: Path) -> None:
     script.write_text(source, encoding="utf-8")
     (tmp_path / "serving.py").write_text(SERVING, encoding="utf-8")
     command = [sys.executable, "-W", "error", script.name]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=360)
     assert run.returncode == 0, f"{page.name}, by its own line numbers:\n{run.stderr}"
 
 

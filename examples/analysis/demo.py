@@ -78,12 +78,13 @@ def _positions(response: m.TrackResponse) -> str:
 
 
 def slow_request() -> Request:
-    """A request that takes seconds: 32 frames, a wide search."""
-    scene = np.random.default_rng(0).integers(0, 255, (700, 700), dtype=np.uint8)
+    """A request that takes seconds: 32 frames, which make small files, and a wide search."""
+    squares = np.random.default_rng(0).integers(0, 255, (70, 70), dtype=np.uint8)
+    scene = squares.repeat(10, axis=0).repeat(10, axis=1)
     frames = []
     for shift in range(32):
         file = io.BytesIO()
-        Pillow.fromarray(np.roll(scene, shift, axis=1)).save(file, "BMP")
+        Pillow.fromarray(np.roll(scene, shift, axis=1)).save(file, "PNG")
         frames.append(Image(content=file.getvalue()))
     box = BoundingBox(x=300, y=300, width=80, height=80)
     return m.TrackRequest(frames=tuple(frames), box=box, search_margin_px=300)

@@ -8,7 +8,7 @@ from datetime import datetime
 import pytest
 
 from lro._engine.store_port import Store
-from tests.services.postgres import PostgresServer
+from tests.services.postgres import UNHURRIED, PostgresServer
 
 TABLES = ("operations", "inputs", "starts")
 
@@ -32,7 +32,8 @@ class Emptied:
                 self._link.execute(f"DELETE FROM {self._schema}.{table}".encode())
         self._made = True
         return tuple(
-            PostgresStore(self._url, schema=self._schema, clock=clock) for _ in range(self._count)
+            PostgresStore(self._url, schema=self._schema, clock=clock, **UNHURRIED)
+            for _ in range(self._count)
         )
 
     def close(self) -> None:

@@ -32,8 +32,9 @@ class Place:
 
             return SQLiteStore(self.where)
         from lro.stores.postgres import PostgresStore
+        from tests.services.postgres import UNHURRIED
 
-        return PostgresStore(self.where, schema=self.schema)
+        return PostgresStore(self.where, schema=self.schema, **UNHURRIED)
 
 
 class Muffled:

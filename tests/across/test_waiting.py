@@ -64,7 +64,7 @@ def test_a_held_request_is_answered_by_another_process(three):
     with httpx.Client(base_url=elsewhere.do("serve"), timeout=PATIENCE) as client:
         assert not client.get(f"/v1/{name}").json().get("done")
         with ThreadPoolExecutor(1) as threads:
-            held = threads.submit(client.post, f"/v1/{name}:wait", json={"timeout": "15s"})
+            held = threads.submit(client.post, f"/v1/{name}:wait", json={"timeout": "60s"})
             elsewhere.do("listeners", count=1)
             act(there, name, "complete")
             reply = held.result(PATIENCE).json()

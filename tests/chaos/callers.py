@@ -21,7 +21,7 @@ LIST_SECONDS: Final = 0.2
 """The pause between two lists."""
 WAIT_SECONDS: Final = 2.0
 """How long a Wait may hold."""
-HUNG_SECONDS: Final = 10.0
+HUNG_SECONDS: Final = 60.0
 """So long after its limit, a Wait that was not answered has hung, however busy the machine is."""
 _NO_ANSWER: Final = frozenset({lro.Code.UNAVAILABLE, lro.Code.DEADLINE_EXCEEDED})
 

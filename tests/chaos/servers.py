@@ -18,7 +18,7 @@ import httpx
 from lro_client import NO_RETRY, AsyncClient, CallError
 from tests.chaos.server import COUNT_PATH, Setting
 
-PATIENCE: Final = 60.0
+PATIENCE: Final = 120.0
 """Seconds after which what should have happened counts as not happening."""
 ROOT: Final = Path(__file__).resolve().parents[2]
 

@@ -349,5 +349,5 @@ def test_a_process(here: Path) -> None:
     Path("alive.py").write_text(text, encoding="utf-8")
     for source, status in (("bad", 1), ("alive:books", 0)):
         command = [sys.executable, "-W", "error", "-m", "lro.cli", "lint", source]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        run = subprocess.run(command, capture_output=True, text=True, timeout=240)
         assert (run.returncode, run.stderr) == (status, "")

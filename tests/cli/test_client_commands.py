@@ -19,7 +19,7 @@ pytest.importorskip("uvicorn")
 
 import lro
 from lro_client.cli._terminal import Exit, worst
-from tests.cli.asking import Asked, Lro, over, started
+from tests.cli.asking import IN_TIME, Asked, Lro, over, started
 from tests.client import sockets
 from tests.client.messages import NAME, ResizeMetadata, ResizeResponse, running
 from tests.client.real_service import PATH, Harness
@@ -142,8 +142,7 @@ def test_wait_for_several(call: Lro, harness: Harness) -> None:
 def test_waiting_for_too_long(call: Lro, harness: Harness) -> None:
     """The operation goes on, and it is said how to look at it again."""
     name = started(harness)
-    # The first look, which is a call by itself, is over in time on a busy machine too.
-    found = call("wait", name, "--timeout", "3s")
+    found = call("wait", name, "--timeout", IN_TIME)
     assert (found.status, found.out) == (Exit.RUNNING, "")
     assert found.err == (
         f"lro: {name} did not end in time\n"
@@ -165,7 +164,7 @@ def test_polling_only(call: Lro, harness: Harness, asked: Asked) -> None:
 def test_many_that_go_on(call: Lro, harness: Harness) -> None:
     """Not all are named."""
     names = [started(harness) for _ in range(12)]
-    found = call("wait", *names, "--timeout", "3s")
+    found = call("wait", *names, "--timeout", IN_TIME)
     assert found.status == Exit.RUNNING
     late, going_on = found.err.splitlines()
     assert late == "lro: 12 operations did not end in time"

@@ -31,7 +31,7 @@ def run(asked: Asked, *arguments: str, **more: str) -> subprocess.CompletedProce
         capture_output=True,
         text=True,
         encoding="utf-8",
-        timeout=60,
+        timeout=240,
     )
 
 
@@ -67,7 +67,7 @@ def test_a_pipe_that_is_closed(asked: Asked) -> None:
         assert lister.stdout.readline().startswith("operations/0\t")
         lister.stdout.close()
         assert lister.stderr.read() == ""
-        assert lister.wait(60) == Exit.CUT_OFF
+        assert lister.wait(240) == Exit.CUT_OFF
         lister.stderr.close()
 
 
@@ -86,7 +86,7 @@ def test_a_full_device(asked: Asked) -> None:
                 stdout=full,
                 stderr=subprocess.PIPE,
                 text=True,
-                timeout=60,
+                timeout=240,
             )
         assert found.returncode == Exit.MISUSED
         assert found.stderr == "Error: input or output failed: No space left on device\n"
@@ -110,7 +110,7 @@ def test_interrupting(asked: Asked, harness: Harness, command: str) -> None:
         seen = waiting.stdout.readline()
         assert seen
     waiting.send_signal(signal.SIGINT)
-    _, err = waiting.communicate(timeout=60)
+    _, err = waiting.communicate(timeout=240)
     assert waiting.returncode == Exit.INTERRUPTED
     assert err == (
         f"lro: interrupted; the operation goes on; look again with: lro wait {names[0]}\n"
@@ -142,7 +142,7 @@ def test_lint_and_help_do_not_load_client() -> None:
             capture_output=True,
             text=True,
             env={**os.environ, "PYTHONPATH": str(SOURCE / "src")},
-            timeout=60,
+            timeout=240,
         )
         loaded = found.stdout.splitlines()[-1].split()
         assert "lro" in loaded

@@ -19,7 +19,7 @@ import lro
 from lro_client.cli._printing import LiveTable
 from lro_client.cli._terminal import Exit
 from lro_client.testing import ScriptedServer
-from tests.cli.asking import Asked, Lro, over, started
+from tests.cli.asking import IN_TIME, Asked, Lro, over, started
 from tests.client import sockets
 from tests.client.messages import ResizeMetadata, ResizeResponse
 from tests.client.real_service import FULL_NAME, Harness
@@ -176,7 +176,7 @@ def test_get_of_server_that_says_little(call: Lro, asked: Asked) -> None:
 def test_watch_shows_age_that_server_describes(call: Lro, asked: Asked) -> None:
     """It counts from the creation, whenever the command was started; one call is made for it."""
     asked.app = server = Describing(200, {"descriptions": [DESCRIBED]})
-    found = call("watch", "operations/a", "--timeout", "300ms", "--poll")
+    found = call("watch", "operations/a", "--timeout", IN_TIME, "--poll")
     assert found.status == Exit.RUNNING
     row = plain(found.out).splitlines()[-1]
     assert re.search(r"IN_PROGRESS .*50% +\d{4,}d \d+h", row)
@@ -205,7 +205,7 @@ def test_watching(call: Lro, harness: Harness) -> None:
 
 def test_row_of_operation_without_metadata(call: Lro, harness: Harness) -> None:
     """Its row has a name, a state and an age."""
-    found = call("watch", started(harness), "--timeout", "50ms")
+    found = call("watch", started(harness), "--timeout", IN_TIME)
     assert found.status == Exit.RUNNING
     assert re.search(r"IN_PROGRESS +\d+s\s*$", plain(found.out).rstrip())
 
@@ -221,7 +221,7 @@ def test_ages(call: Lro) -> None:
         },
     }
     with sockets.serving(sockets.answering("200 OK", json.dumps(body))) as url:
-        found = call("watch", "operations/a", "--server", url, "--timeout", "100ms")
+        found = call("watch", "operations/a", "--server", url, "--timeout", IN_TIME)
         assert found.status == Exit.RUNNING
         row = plain(found.out).splitlines()[-1]
         assert len(re.findall(r"\d{4,}d \d+h", row)) == 2
@@ -273,7 +273,7 @@ def test_how_many_are_left(call: Lro, harness: Harness, monkeypatch: pytest.Monk
     """While it waits, a line on standard error that is gone in the end."""
     monkeypatch.setattr(sys, "stderr", screen := Screen())
     names = [over(harness, ResizeResponse()), started(harness)]
-    found = call("wait", *names, "operations/no", "--timeout", "2s", "--json")
+    found = call("wait", *names, "operations/no", "--timeout", IN_TIME, "--json")
     assert found.status == Exit.CALL_FAILED
     assert [one["name"] for one in found.json] == names[:1]
     drawn = screen.text.split("\r\x1b[K")

@@ -25,7 +25,7 @@ from tests.cli.asking import SOURCE, Asked, over, started
 from tests.client.messages import ResizeMetadata, ResizeResponse
 from tests.client.real_service import Harness
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 
 
 @attrs.frozen
@@ -38,7 +38,7 @@ class Terminal:
         """Run a command of tmux; what it prints."""
         command = ["tmux", "-L", self.socket, *arguments]
         return subprocess.run(
-            command, check=True, capture_output=True, text=True, timeout=60
+            command, check=True, capture_output=True, text=True, timeout=PATIENCE_SECONDS
         ).stdout
 
     def type(self, text: str, *keys: str) -> None:

@@ -134,9 +134,8 @@ def exploding(timeout: float) -> AbstractContextManager[str]:
 @contextlib.contextmanager
 def refusing(timeout: float, scheme: str = "http://") -> Iterator[str]:
     """An address without a listener."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-    yield f"{scheme}127.0.0.1:{port}"
+    with sockets.refusing() as port:
+        yield f"{scheme}127.0.0.1:{port}"
 
 
 @contextlib.contextmanager

@@ -120,7 +120,7 @@ def serving(app: Any) -> Iterator[str]:
             yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         finally:
             server.should_exit = server.force_exit = True
-            thread.join(10)
+            thread.join(120)
 
 
 Listen = Callable[[], tuple[Switch, str]]

@@ -16,6 +16,14 @@ DRIP_SECONDS = 0.01
 
 
 @contextlib.contextmanager
+def refusing() -> Iterator[int]:
+    """A port at which connections are refused: it is taken, so that no other process listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+@contextlib.contextmanager
 def serving(behave: Behaviour) -> Iterator[str]:
     """A server on a free port; its URL. In the end its connections are cut."""
     over = threading.Event()

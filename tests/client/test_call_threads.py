@@ -15,25 +15,30 @@ from lro_client._flow.drivers import CallThreads, Late, _CallThread
 
 @pytest.fixture
 def call_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[CallThreads]:
-    """Call threads of one test, which end after half a second."""
-    monkeypatch.setattr(drivers, "MAX_IDLE_SECONDS", 0.5)
-    before = {*threading.enumerate()}
-    yield CallThreads()
+    """Call threads of one test, which end with it."""
+    monkeypatch.setattr(drivers, "MAX_IDLE_SECONDS", 60.0)
+    before, made = {*threading.enumerate()}, CallThreads()
+    first_idle = made._idle
+    yield made
+    monkeypatch.setattr(drivers, "MAX_IDLE_THREADS", 0)  # they end after the next task
+    for idle in (first_idle, made._idle):
+        while idle:
+            idle.pop().tasks.put((contextvars.copy_context(), lambda: None, lambda _: None))
     for one in {*threading.enumerate()} - before:
-        one.join(10)
+        one.join(120)
         assert not one.is_alive()
 
 
 def test_what_a_call_gives_or_raises(call_threads: CallThreads) -> None:
     """It comes back to the caller, from a daemon thread."""
-    assert call_threads.call(lambda: threading.current_thread().daemon, 10, set())
+    assert call_threads.call(lambda: threading.current_thread().daemon, 120, set())
     with pytest.raises(ZeroDivisionError):
-        call_threads.call(lambda: 1 // 0, 10, set())
+        call_threads.call(lambda: 1 // 0, 120, set())
 
 
 def test_an_idle_thread_is_taken_again(call_threads: CallThreads) -> None:
     """One thread does one call after the other."""
-    first, second = (call_threads.call(threading.current_thread, 10, set()) for _ in range(2))
+    first, second = (call_threads.call(threading.current_thread, 120, set()) for _ in range(2))
     assert first is second
 
 
@@ -47,7 +52,7 @@ def test_few_threads_are_kept(call_threads: CallThreads, monkeypatch: pytest.Mon
         call_threads.start(over.wait, reports.put)
     lent = {*threading.enumerate()} - before
     over.set()
-    assert [reports.get(timeout=10) for _ in range(5)] == [(True, None)] * 5
+    assert [reports.get(timeout=120) for _ in range(5)] == [(True, None)] * 5
     assert len(lent) == 5
     assert len(call_threads._idle) <= 2
 
@@ -58,7 +63,7 @@ def test_late(call_threads: CallThreads) -> None:
     with pytest.raises(Late):
         call_threads.call(over.wait, 0.01, set())
     over.set()
-    assert call_threads.call(lambda: 1, 10, set()) == 1
+    assert call_threads.call(lambda: 1, 120, set()) == 1
 
 
 def test_a_thread_that_is_taken_as_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,19 +77,19 @@ def test_a_thread_that_is_taken_as_it_leaves(monkeypatch: pytest.MonkeyPatch) ->
             raise ValueError  # as a list does that does not have it
 
     thread = _CallThread(Taken())
-    assert leaving.wait(10)
+    assert leaving.wait(120)
     thread._idle = []
     thread.tasks.put((contextvars.copy_context(), lambda: 2, lambda _: reported.set()))
-    assert reported.wait(10)
+    assert reported.wait(120)
 
 
 def test_a_forked_process_has_no_idle_threads(
     call_threads: CallThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They stayed with the parent."""
-    first = call_threads.call(threading.current_thread, 10, set())
+    first = call_threads.call(threading.current_thread, 120, set())
     monkeypatch.setattr(drivers.os, "getpid", lambda: -1)
-    assert call_threads.call(threading.current_thread, 10, set()) is not first
+    assert call_threads.call(threading.current_thread, 120, set()) is not first
 
 
 def test_another_may_answer(call_threads: CallThreads) -> None:
@@ -96,10 +101,10 @@ def test_another_may_answer(call_threads: CallThreads) -> None:
         [answer] = waiting
         answer.put((None, ZeroDivisionError()))
         begun.set()
-        over.wait(10)
+        over.wait(120)
 
     with pytest.raises(ZeroDivisionError):
-        call_threads.call(call, 10, waiting)
+        call_threads.call(call, 120, waiting)
     assert begun.is_set()
     assert waiting == set()
     over.set()

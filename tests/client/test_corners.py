@@ -234,7 +234,7 @@ def test_groups_within_a_process() -> None:
 
         @service.method("acme.images.v1.Images.Wait")
         def work(request: ResizeMetadata, job: lro.Job[ResizeMetadata]) -> ResizeResponse:
-            go.wait(30)
+            go.wait(120)
             return ResizeResponse(size_bytes=request.percent)
 
         started = [work.start(ResizeMetadata(percent=number)) for number in range(6)]
@@ -242,7 +242,7 @@ def test_groups_within_a_process() -> None:
             group = client.group([client.operation(one, **TYPES) for one in started])
             assert group.wait(timeout=0.05).done == ()
             go.set()
-            assert [one.size_bytes for one in group.results(30)] == list(range(6))
+            assert [one.size_bytes for one in group.results(120)] == list(range(6))
 
         async def main() -> list[Any]:
             go.clear()
@@ -330,7 +330,7 @@ def test_a_stream_that_the_server_ends_too_early() -> None:
         async def main() -> list[Any]:
             async with AsyncClient(transport=Ending(service)) as calls:
                 handles = [calls.operation(one.name, **TYPES) for one in started]
-                return await calls.group(handles).results(30)
+                return await calls.group(handles).results(120)
 
         assert [one.size_bytes for one in asyncio.run(main())] == list(range(6))
     assert streams
@@ -369,5 +369,5 @@ def test_call_that_connects_after_the_close_keeps_no_connection() -> None:
     transport = HttpTransport(httpx.Client(transport=Slow()), base_url="http://localhost", own=True)
     with pytest.raises(CallError, match="closed"):
         transport.send(Call(request=lro.GetOperationRequest(NAME), budget=10.0))
-    assert given_up.wait(10)
+    assert given_up.wait(120)
     assert read == []

@@ -131,7 +131,7 @@ def test_a_blocking_transport_is_left_at_the_deadline(monkeypatch: pytest.Monkey
     before, over = {*threading.enumerate()}, threading.Event()
 
     def answer(_: Call) -> Reply:
-        over.wait(10)
+        over.wait(120)
         return Reply(DONE)
 
     face = Face()
@@ -141,7 +141,7 @@ def test_a_blocking_transport_is_left_at_the_deadline(monkeypatch: pytest.Monkey
     [left] = {*threading.enumerate()} - before
     assert left.daemon
     over.set()
-    left.join(10)
+    left.join(120)
     assert not left.is_alive()
 
 
@@ -252,21 +252,21 @@ def closing(
         handle = client.operation(NAME, **TYPES)
         with ThreadPoolExecutor() as threads:
             waiting = threads.submit(handle.result, timeout)
-            assert asked.wait(20)
+            assert asked.wait(120)
             client.close()
-            error = waiting.exception(20)
+            error = waiting.exception(120)
             assert error is not None
             return error
     inner = face.inside(client)
 
     async def main() -> BaseException:
         waiting = asyncio.create_task(inner.operation(NAME, **TYPES).result(timeout))
-        assert await asyncio.to_thread(asked.wait, 20)
+        assert await asyncio.to_thread(asked.wait, 120)
         await inner.close()
         [error] = await asyncio.gather(waiting, return_exceptions=True)
         return error
 
-    return face.run(lambda: asyncio.wait_for(main(), 20))  # type: ignore[no-any-return]
+    return face.run(lambda: asyncio.wait_for(main(), 120))  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("timeout", [None, 60.0])

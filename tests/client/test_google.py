@@ -67,7 +67,7 @@ class Endpoint:
         self.gate.set()
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
-        assert self.gate.wait(10)
+        assert self.gate.wait(120)
         self.asked.append(parse_qs(request.content.decode()))
         if self.trouble:
             trouble = self.trouble.pop()
@@ -175,7 +175,7 @@ def test_many_refusals_fetch_one_token(
 
     def answer(request: httpx.Request) -> httpx.Response:
         if request.headers["authorization"] == "Bearer t1":
-            ready.wait(10)
+            ready.wait(120)
             return reply({}, 401)
         return reply(succeeded())
 

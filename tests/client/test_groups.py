@@ -249,8 +249,8 @@ def test_futures(face: Face, scripted: ScriptedServer) -> None:
     def results() -> Any:
         futures = [handle.future() for handle in handles]
         if face.name == "sync":
-            return [future.result(30) for future in futures]
-        return asyncio.wait_for(asyncio.gather(*futures), 30)
+            return [future.result(120) for future in futures]
+        return asyncio.wait_for(asyncio.gather(*futures), 120)
 
     expected = [ResizeResponse(number) for number in range(8)]
     assert face.run(results) == expected
@@ -275,7 +275,7 @@ def test_futures_of_what_fails(script: dict[str, Any], error: type, face: Face) 
     def failure() -> Any:
         future = handle.future()
         if face.name == "sync":
-            return future.exception(30)
+            return future.exception(120)
         return caught(future)
 
     assert isinstance(face.run(failure), error)
@@ -284,7 +284,7 @@ def test_futures_of_what_fails(script: dict[str, Any], error: type, face: Face) 
 async def caught(future: asyncio.Future[Any]) -> BaseException | None:
     """The exception of a future that fails."""
     try:
-        await asyncio.wait_for(future, 30)
+        await asyncio.wait_for(future, 120)
     except Exception as exc:
         return exc
     return None
@@ -301,7 +301,7 @@ def test_closing_ends_what_is_waited_for(face: Face) -> None:
         future = handle.future()
         if face.name == "sync":
             client.close()
-            return future.exception(30)
+            return future.exception(120)
         return closed(face.inside(client), future)
 
     error = face.run(failure)
@@ -327,7 +327,7 @@ def test_callbacks_are_called_once_each_and_do_not_hold_up_each_other() -> None:
     def note(name: str, _: concurrent.futures.Future[Any]) -> None:
         done_names.put(name)
         if name == names[0]:
-            hold.wait(30)
+            hold.wait(120)
         if name == names[1]:
             raise ZeroDivisionError("of a callback")
 
@@ -335,7 +335,7 @@ def test_callbacks_are_called_once_each_and_do_not_hold_up_each_other() -> None:
     for name in names:
         client.operation(name, **TYPES).future().add_done_callback(functools.partial(note, name))
     try:
-        assert sorted(done_names.get(timeout=30) for _ in names) == sorted(names)
+        assert sorted(done_names.get(timeout=120) for _ in names) == sorted(names)
     finally:
         hold.set()
         face.close()
@@ -486,7 +486,7 @@ def test_detached_by_default() -> None:
     assert "CancelOperation" not in [call.verb for call in server.calls]
     began = time.monotonic()
     client.close()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
 
 
 class Uncopyable(Exception):
@@ -521,7 +521,7 @@ def test_exceptions_that_cannot_be_copied_are_raised_as_they_are(face: Face) -> 
 
     def failure() -> Any:
         future = handle.future()
-        return future.exception(30) if face.name == "sync" else caught(future)
+        return future.exception(120) if face.name == "sync" else caught(future)
 
     assert isinstance(face.run(failure), Uncopyable)
 

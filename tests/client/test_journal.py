@@ -212,7 +212,7 @@ def test_what_is_owed_is_written_at_the_end_of_the_process(path: Path) -> None:
         f"from lro_client import Journal; journal = Journal({str(path)!r});"
         " journal.owe('operations/1')"
     )
-    subprocess.run([sys.executable, "-c", source], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", source], check=True, timeout=240)
     with Journal(path) as journal:
         assert journal.pending() == []
 
@@ -229,7 +229,7 @@ def test_what_cannot_be_written_in_time_is_written_later(
             began = time.monotonic()
             with pytest.raises(JournalError, match="did not let go of it in time"):
                 journal.collected("operations/1", within=0.02)
-            assert time.monotonic() - began < 5  # of 30
+            assert time.monotonic() - began < 20  # of 30
             assert len(journal.pending()) == 1
             assert "1 operations were collected, but not noted: the journal" in caplog.text
         assert journal.pending() == []
@@ -242,7 +242,7 @@ def test_another_thread_is_waited_for_only_so_long(journal: Journal) -> None:
         ThreadPoolExecutor(1) as threads,
         pytest.raises(JournalError, match="did not let go of it in time"),
     ):
-        threads.submit(journal.named, entry().request_id, "operations/a", within=0.01).result(30)
+        threads.submit(journal.named, entry().request_id, "operations/a", within=0.01).result(120)
 
 
 def test_a_name_that_no_file_can_hold(journal: Journal) -> None:
@@ -362,7 +362,7 @@ def test_processes_share_a_journal(path: Path) -> None:
     root = Path(__file__).parent.parent.parent
     command = [sys.executable, "-c", WRITING, str(path)]
     running = [subprocess.Popen([*command, str(1 + 50 * n)], cwd=root) for n in range(4)]
-    assert [process.wait(60) for process in running] == [0] * 4
+    assert [process.wait(240) for process in running] == [0] * 4
     with Journal(path) as journal:
         assert len(journal.pending()) == 201
 
@@ -381,7 +381,7 @@ def test_a_journal_crosses_a_fork(journal: Journal) -> None:
     child = multiprocessing.get_context("fork").Process(target=write_in_child, args=(journal,))
     child.start()
     journal.begin(entry(3))
-    child.join(30)
+    child.join(120)
     assert child.exitcode == 0
     journal.begin(entry(4))
     found = {one.request_id: one.name for one in journal.pending()}

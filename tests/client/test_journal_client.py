@@ -246,9 +246,9 @@ def take(face: Face, handle: Any) -> Any:
     inner = face.inside(handle)
 
     async def awaited() -> Any:
-        return await asyncio.wait_for(inner.future(), 30)
+        return await asyncio.wait_for(inner.future(), 120)
 
-    return inner.future().result(30) if face.name == "sync" else face.run(awaited)
+    return inner.future().result(120) if face.name == "sync" else face.run(awaited)
 
 
 @pytest.mark.parametrize("way", ["result", "future"])
@@ -281,7 +281,7 @@ def test_a_deadline_is_kept_while_the_journal_is_held(
     with held(journal):
         began = time.monotonic()
         assert handle.result(timeout=0.1) == ResizeResponse(size_bytes=7)
-        assert time.monotonic() - began < 4  # of the journal's 30
+        assert time.monotonic() - began < 20  # of the journal's 30
         assert f"{NAME}: not noted: the journal {journal.path}: other processes" in caplog.text
     assert journal.pending() == []
 
@@ -383,10 +383,10 @@ def test_a_future_is_set_while_the_journal_is_held(
         began = time.monotonic()
         if face.name == "sync":
             for handle in handles:
-                handle.future().result(30)
+                handle.future().result(120)
         else:
             assert face.run(prompt) == [True, True]
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 20
         with Journal(journal.path) as other:
             assert names_in(other) == [NAME, NAME]
     assert journal.pending() == []
@@ -408,7 +408,7 @@ def test_a_future_is_noted_by_itself(
 
     monkeypatch.setattr(journal, "settle", spy)
     take(face, handle)
-    assert settled.wait(30)
+    assert settled.wait(120)
     assert threading.main_thread() not in writers
     with Journal(journal.path) as other:
         assert other.pending() == []

@@ -146,7 +146,7 @@ def test_a_failure_ends_the_bar(harness: Harness) -> None:
         show_rich(operation, 10, every=0.05, console=where, description="x")
     drawing = [one for one in threading.enumerate() if type(one).__module__.startswith("rich")]
     for thread in drawing:  # the last one may still be about to end
-        thread.join(10)
+        thread.join(120)
         assert not thread.is_alive()
 
 

@@ -65,7 +65,7 @@ def test_a_result(way: Way, client: Any) -> None:
     assert not operation.done
     assert operation.metadata is None
     way.harness.say(ResizeMetadata(percent=100), ResizeResponse(size_bytes=2**40))
-    assert operation.result(timeout=10) == ResizeResponse(size_bytes=2**40)
+    assert operation.result(timeout=120) == ResizeResponse(size_bytes=2**40)
     assert operation.metadata == ResizeMetadata(percent=100)
     assert operation.operation.state == "SUCCEEDED"
 
@@ -75,7 +75,7 @@ def test_updates(waits: bool, way: Way) -> None:
     """Progress is shown while the work goes on, and the end at the end."""
     client = way.client(polling=Polling(wait_first=waits))
     operation = way.start(client)
-    steps = percents(operation.updates(timeout=20, every=0.05))
+    steps = percents(operation.updates(timeout=120, every=0.05))
     assert next(steps) is None
     for percent in (10, 60):
         way.harness.say(ResizeMetadata(percent=percent))
@@ -91,7 +91,7 @@ def test_descriptions(way: Way, client: Any) -> None:
     """Method, times and attempt, of a handle and of several names at once."""
     operation = way.start(client)
     way.harness.say(ResizeResponse(size_bytes=1))
-    operation.result(timeout=10)
+    operation.result(timeout=120)
     found = operation.describe()
     assert (found.name, found.state, found.attempt) == (operation.name, "SUCCEEDED", 1)
     assert found.method == FULL_NAME
@@ -108,7 +108,7 @@ def test_a_failure(way: Way, client: Any) -> None:
     code = lro.Code.FAILED_PRECONDITION
     way.harness.say(lro.StatusError(code, "no such file", (extra,), "FILE_GONE"))
     with pytest.raises(OperationFailed, match="FAILED_PRECONDITION: no such file") as caught:
-        operation.result(timeout=10)
+        operation.result(timeout=120)
     info, detail = caught.value.details()
     assert isinstance(info, lro.types.ErrorInfo)
     assert (info.reason, info.domain) == ("FILE_GONE", "acme.test")
@@ -120,7 +120,7 @@ def test_a_defect_in_the_work(way: Way, client: Any) -> None:
     operation = way.start(client)
     way.harness.say(ZeroDivisionError("secret"))
     with pytest.raises(OperationFailed) as caught:
-        operation.result(timeout=10)
+        operation.result(timeout=120)
     assert caught.value.code is lro.Code.INTERNAL
     assert "secret" not in str(caught.value)
 
@@ -131,14 +131,14 @@ def test_cancelling(way: Way, client: Any) -> None:
     way.harness.say(None)
     operation.cancel()
     with pytest.raises(OperationCancelled):
-        operation.result(timeout=10)
+        operation.result(timeout=120)
     assert operation.operation.state == "CANCELLED"
 
 
 def test_deleting_during_a_wait(way: Way, client: Any) -> None:
     """The waiter gets the error that the operation is gone."""
     operation = way.start(client)
-    steps = operation.updates(timeout=20, every=0.05)
+    steps = operation.updates(timeout=120, every=0.05)
     next(steps)
     way.harness.service.delete(operation.name)
     with pytest.raises(OperationGone):
@@ -164,7 +164,7 @@ def test_a_timeout_and_then_the_result(way: Way, client: Any) -> None:
     assert caught.value.name == operation.name
     assert not way.harness.service.get(operation.name).done
     way.harness.say(ResizeResponse(size_bytes=5))
-    assert operation.result(timeout=10) == ResizeResponse(size_bytes=5)
+    assert operation.result(timeout=120) == ResizeResponse(size_bytes=5)
 
 
 def test_a_held_wait_returns_when_the_work_ends(way: Way, client: Any) -> None:
@@ -192,7 +192,7 @@ def test_a_server_without_wait(way: Way) -> None:
     client = way.client(polling=Polling(max_retry_after=0.01))
     operation = way.start(client)
     way.harness.say(ResizeResponse(size_bytes=4))
-    assert operation.result(timeout=10) == ResizeResponse(size_bytes=4)
+    assert operation.result(timeout=120) == ResizeResponse(size_bytes=4)
     with pytest.raises(CallError) as caught:
         client.cancel(operation.name)
     assert caught.value.code is lro.Code.UNIMPLEMENTED
@@ -205,7 +205,7 @@ def test_resuming_from_a_name(way: Way, client: Any) -> None:
     another = way.client().operation(name, **TYPES)
     assert (another.name, another.done, another.metadata) == (name, False, None)
     way.harness.say(ResizeMetadata(percent=9), ResizeResponse(size_bytes=8))
-    assert another.result(timeout=10) == ResizeResponse(size_bytes=8)
+    assert another.result(timeout=120) == ResizeResponse(size_bytes=8)
     assert another.metadata == ResizeMetadata(percent=9)
 
 

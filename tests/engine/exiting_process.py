@@ -77,7 +77,7 @@ def postgres(url: str) -> Any:
     from lro.stores.postgres import PostgresStore
 
     address, _, schema = url.partition("#")
-    return PostgresStore(address, schema=schema)
+    return PostgresStore(address, schema=schema, statement_seconds=60.0)
 
 
 def threads() -> Any:

@@ -21,7 +21,7 @@ from lro._base.errors import (
     Unavailable,
 )
 from lro._base.status import Any, Code, Help, HelpLink
-from lro._engine import attempt
+from lro._engine import attempt, workers
 from lro._engine.job import Job, JobControl
 from lro._messages.registry import TypeRegistry
 from lro._messages.wellknown import Empty
@@ -602,11 +602,15 @@ def test_a_function_over_its_time(quick, clock, way):
     assert found.error.message == "the time limit of the method is over"
 
 
+BEGUN_BY_THEN = timedelta(seconds=2)
+"""A time limit within which a function begins: it counts from the claim."""
+
+
 def test_a_coroutine_over_its_time(service):
     """It is cancelled where it awaits."""
     ends = []
 
-    @service.method(NAME, time_limit=timedelta(milliseconds=20))
+    @service.method(NAME, time_limit=BEGUN_BY_THEN)
     async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         try:
             await asyncio.sleep(PATIENCE)
@@ -623,7 +627,7 @@ def test_a_coroutine_over_its_time(service):
 def test_a_coroutine_that_overstays(service, way):
     """What it gives late still counts as a result, but what it raises late is the lateness."""
 
-    @service.method(NAME, time_limit=timedelta(milliseconds=20))
+    @service.method(NAME, time_limit=BEGUN_BY_THEN)
     async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         try:
             await asyncio.sleep(PATIENCE)
@@ -876,8 +880,9 @@ class Failing(MemoryStore):
 
 @pytest.fixture
 def no_patience(monkeypatch):
-    """Asks the store again at once."""
+    """Asks the store again at once; a close waits for work that gives up."""
     monkeypatch.setattr(attempt, "_FIRST_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "_LAST_SECONDS", PATIENCE)
 
 
 @pytest.mark.parametrize("kind", EXECUTORS)

@@ -17,7 +17,7 @@ from tests.engine.exiting_process import EXECUTORS, STORES
 from tests.services.postgres import shared_server
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-LONG = 60.0
+LONG = 300.0
 """Seconds that the naps would never need."""
 
 
@@ -48,7 +48,7 @@ class Place:
         names = process.stdout.readline().split()
         while self.notes("begun") < len(names):
             assert process.poll() is None
-        _, complaint = process.communicate("\n", timeout=120)
+        _, complaint = process.communicate("\n", timeout=360)
         return process.returncode, complaint, names
 
     def notes(self, line: str) -> int:

@@ -45,7 +45,7 @@ go = threading.Event()
 @service.method("acme.v1.Works.Work")
 def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
     if request.text == "held":
-        go.wait(20)
+        go.wait(120)
     return WorkResponse(f"{request.text} {os.getpid()}")
 
 def result(operation):
@@ -85,7 +85,7 @@ def test_both_processes_live_on(tmp_path, store, executor):
     """The child has threads, connections and leases of its own; the parent keeps its work."""
     where = "memory" if store == "memory" else str(tmp_path / "operations.db")
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM, where, executor]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=360)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "both lived\n", "")
 
 

@@ -231,8 +231,8 @@ def test_an_async_method_without_a_loop(monkeypatch):
     executor = ThreadExecutor(1)
     service, method = make(MemoryStore(), executor, work)
     method.start(DoRequest())
-    assert tried.wait(20)
-    assert executor.join(20)
+    assert tried.wait(120)
+    assert executor.join(120)
     assert not service.workers.held()
     service.close()
 

@@ -455,7 +455,7 @@ def test_a_second_signal_in_the_first_lines_of_close():
     store = Closing()
     service = Service(store, ThreadExecutor(1), maintenance=False)
     name = service.method(NAME)(work).start(WorkRequest()).name
-    assert begun.wait(30)
+    assert begun.wait(120)
     service._closing = Lock()
     with pytest.raises(KeyboardInterrupt):
         service.close(0)
@@ -463,6 +463,6 @@ def test_a_second_signal_in_the_first_lines_of_close():
     assert (record.done, record.owner, closed) == (False, "", [1])
     later = threading.Thread(target=service.close, daemon=True)
     later.start()
-    later.join(30)
+    later.join(120)
     assert not later.is_alive()
     assert closed == [1]

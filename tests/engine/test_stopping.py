@@ -46,7 +46,7 @@ def in_thread(action: Callable[[], object]) -> Callable[[], object]:
     threading.Thread(target=run, daemon=True).start()
 
     def result() -> object:
-        value, error = results.get(timeout=30)
+        value, error = results.get(timeout=120)
         if error is not None:
             raise error
         return value
@@ -68,7 +68,7 @@ class Draining(InlineExecutor):
     def join(self, seconds: float) -> bool:
         self.given.append(seconds)
         self.entered.set()
-        return self.go.wait(30)
+        return self.go.wait(120)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_close_from_several_threads_closes_once() -> None:
 
     service = Service(Store(), executor, maintenance=False)
     first = in_thread(service.close)
-    assert executor.entered.wait(30)
+    assert executor.entered.wait(120)
     others = [in_thread(lambda: (service.close(), list(closed))[1]) for _ in range(3)]
     executor.go.set()
     assert [first(), *(other() for other in others)] == [None, [1], [1], [1]]
@@ -137,11 +137,11 @@ def test_second_signal_during_drain_hands_work_back(
     @service.method(NAME)
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         begun.set()
-        assert go.wait(30)
+        assert go.wait(120)
         return WorkResponse()
 
     name = work.start(WorkRequest()).name
-    assert begun.wait(30)
+    assert begun.wait(120)
     with pytest.raises(KeyboardInterrupt):
         service.close()
     record = store.get(name)
@@ -154,7 +154,7 @@ def test_forked_while_it_closes_a_service_closes_in_the_child() -> None:
     executor = Draining()
     service = Service(MemoryStore(), executor, maintenance=False)
     closing = in_thread(service.close)
-    assert executor.entered.wait(30)
+    assert executor.entered.wait(120)
     service._reset_after_fork()
     executor.go.set()
     service.close()
@@ -272,7 +272,7 @@ def test_end_waits_ends_a_wait_that_begins_meanwhile() -> None:
         second = asyncio.ensure_future(service.wait_async(name, 60))
         for waiter in (first, second):
             with pytest.raises(Unavailable, match="the service is stopping"):
-                await asyncio.wait_for(waiter, 30)
+                await asyncio.wait_for(waiter, 120)
 
     asyncio.run(both())
 
@@ -291,7 +291,7 @@ class Waited:
 
     def was_ended(self) -> bool:
         """Whether the waits were ended."""
-        return self.ended.acquire(timeout=30)
+        return self.ended.acquire(timeout=120)
 
 
 @pytest.fixture

@@ -42,10 +42,10 @@ from examples.analysis import server
 
 server.STOP_SECONDS = 0.2
 server.main(
-    ["--port", "0", "--concurrency", "1", "--lease", "1", "--store", sys.argv[1]]
+    ["--port", "0", "--concurrency", "1", "--lease", "3", "--store", sys.argv[1]]
 )
 """
-"""The server as a program, but one whose workers count as lost after a second of silence."""
+"""The server as a program, but one whose workers count as lost after three seconds of silence."""
 
 
 def as_json(message: object) -> Json:
@@ -168,7 +168,7 @@ class Process:
             text=True,
         )
         assert self.popen.stdout is not None
-        self.http = httpx.Client(base_url=self.popen.stdout.readline().strip(), timeout=60)
+        self.http = httpx.Client(base_url=self.popen.stdout.readline().strip(), timeout=240)
 
     def __enter__(self) -> Process:
         return self
@@ -226,7 +226,7 @@ class Process:
     def signal(self, number: int) -> tuple[int, str]:
         """Send a signal; the exit status, and what was written to standard error."""
         self.popen.send_signal(number)
-        _, errors = self.popen.communicate(timeout=60)
+        _, errors = self.popen.communicate(timeout=240)
         return self.popen.returncode, errors
 
 

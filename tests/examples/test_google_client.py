@@ -90,7 +90,7 @@ def future(
     server: Server, client: AbstractOperationsClient, classes: SimpleNamespace
 ) -> Callable[[str], Operation]:
     """Futures of operations by name, which ask often."""
-    polling = Retry(predicate=POLLING_PREDICATE, initial=0.02, maximum=0.1, timeout=60)
+    polling = Retry(predicate=POLLING_PREDICATE, initial=0.02, maximum=0.1, timeout=240)
 
     def of(name: str) -> Operation:
         operation = client.get_operation(name)
@@ -159,7 +159,7 @@ def test_delete(server: Server, client: AbstractOperationsClient) -> None:
 def test_a_future_of_a_result(server: Server, future: Callable[[str], Operation]) -> None:
     """The future waits for the response and decodes it; so with the metadata."""
     waiting = future(start(server, "projects/future", CAMERA))
-    assert waiting.result(timeout=60).overall == pytest.approx(98.06, rel=0.01)
+    assert waiting.result(timeout=240).overall == pytest.approx(98.06, rel=0.01)
     assert waiting.done()
     assert not waiting.cancelled()
     assert waiting.metadata.target.startswith("images/b0793d2a")
@@ -170,7 +170,7 @@ def test_a_future_of_a_failure(server: Server, future: Callable[[str], Operation
     """An operation's error is raised as the exception of its code."""
     waiting = future(start(server, "projects/future", CUT))
     with pytest.raises(exceptions.InvalidArgument, match="cannot be decoded"):
-        waiting.result(timeout=60)
+        waiting.result(timeout=240)
     assert waiting.metadata.stage == "FAILED"
 
 
@@ -179,7 +179,7 @@ def test_a_future_is_cancelled(server: Server, future: Callable[[str], Operation
     waiting = future(start(server, "projects/future", slow_request(32), "track"))
     assert waiting.cancel()
     with pytest.raises(exceptions.Cancelled):
-        waiting.result(timeout=60)
+        waiting.result(timeout=240)
     assert waiting.cancelled()
     assert (waiting.metadata.stage, waiting.metadata.cancel_requested) == ("CANCELLED", True)
     assert not waiting.cancel()

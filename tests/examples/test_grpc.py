@@ -73,7 +73,7 @@ def test_our_client_over_grpc(server: tuple[Process, str]) -> None:
     process, address = server
     with Client(transport=GrpcTransport(address)) as client:
         operation = client.start(SCORE, CAMERA, response=ScoreResponse, metadata=AnalysisMetadata)
-        found = operation.result(timeout=60)
+        found = operation.result(timeout=240)
         assert isinstance(found, ScoreResponse)
         assert operation.metadata is not None
         assert operation.metadata.stage == "DONE"
@@ -88,7 +88,7 @@ def test_an_analysis_that_fails(server: tuple[Process, str]) -> None:
     with Client(transport=GrpcTransport(address)) as client:
         operation = client.start(SCORE, CUT, response=ScoreResponse, metadata=AnalysisMetadata)
         with pytest.raises(OperationFailed) as caught:
-            operation.result(timeout=60)
+            operation.result(timeout=240)
     error = caught.value.operation.error
     assert error is not None
     assert error.details
@@ -103,7 +103,7 @@ def test_googles_async_future(server: tuple[Process, str]) -> None:
         async with grpc.aio.insecure_channel(address) as channel:
             stub = pb_grpc.OperationsStub(channel)
             call = channel.unary_unary(SCORE, response_deserializer=pb.Operation.FromString)
-            begun = await call(types.binary_payload(types.pack(CAMERA)), timeout=60)
+            begun = await call(types.binary_payload(types.pack(CAMERA)), timeout=240)
             future = from_gapic_async(
                 begun,
                 OperationsAsyncClient(channel),
@@ -111,11 +111,11 @@ def test_googles_async_future(server: tuple[Process, str]) -> None:
                 metadata_type=protobuf_classes["AnalysisMetadata"],
             )
             request = pb.WaitOperationRequest(name=begun.name, timeout={"seconds": 30})
-            waited = await stub.WaitOperation(request, timeout=60)
+            waited = await stub.WaitOperation(request, timeout=240)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await stub.WaitOperation(pb.WaitOperationRequest(name="operations/missing"))
             assert refused.value.code() is grpc.StatusCode.NOT_FOUND
-            return waited, await future.result(timeout=60)
+            return waited, await future.result(timeout=240)
 
     types = TypeRegistry(ScoreRequest)
     protobuf_classes = printed_classes("ScoreResponse", "AnalysisMetadata")
@@ -154,7 +154,7 @@ channel = grpc.insecure_channel({address!r})
 get = channel.unary_unary(
     "/google.longrunning.Operations/GetOperation", pb.GetOperationRequest.SerializeToString,
     pb.Operation.FromString)
-operation = get(pb.GetOperationRequest(name={name!r}), timeout=60)
+operation = get(pb.GetOperationRequest(name={name!r}), timeout=240)
 found = made.ScoreResponse()
 assert operation.response.Unpack(found)
 print(0 < found.overall <= 100, found.image_width)
@@ -178,12 +178,12 @@ def test_googles_future_reads_a_generated_clients_messages(
         )
         operations = OperationsClient(channel)
         future = from_gapic(
-            call(request, timeout=60),
+            call(request, timeout=240),
             operations,
             classes["ScoreResponse"],
             metadata_type=classes["AnalysisMetadata"],
         )
-        found = future.result(timeout=60)
+        found = future.result(timeout=240)
         assert 0 < found.overall <= 100
         assert future.metadata.stage == "DONE"
         assert next(one.name for one in operations.list_operations("operations", ""))

@@ -90,7 +90,7 @@ class Gate:
 
     def __call__(self, _: ScoreRequest, progress: Any) -> ScoreResponse:
         self.entered.set()
-        self.open.wait(60)
+        self.open.wait(240)
         progress.stage("DECODING")
         return ScoreResponse(overall=50.0)
 
@@ -194,7 +194,7 @@ def test_a_running_track_is_cancelled(server: Server) -> None:
 def test_a_queued_operation_is_cancelled(one_worker: Server, gate: Gate) -> None:
     """What waits in the queue ends at once, and never begins."""
     one_worker.start("score", SMALL)
-    assert gate.entered.wait(60)
+    assert gate.entered.wait(240)
     name = one_worker.start("score", SMALL)["name"]
     one_worker.call("POST", f"/v1/{name}:cancel")
     last = one_worker.get(name)
@@ -206,7 +206,7 @@ def test_a_queued_operation_is_cancelled(one_worker: Server, gate: Gate) -> None
 def test_a_full_queue_refuses(one_worker: Server, gate: Gate) -> None:
     """The 33rd that would wait is refused with the advice to retry, and nothing of it is stored."""
     running = one_worker.start("score", SMALL)["name"]
-    assert gate.entered.wait(60)
+    assert gate.entered.wait(240)
     waiting = [one_worker.start("score", SMALL)["name"] for _ in range(32)]
     reply = one_worker.call("POST", "/v1/score", json=as_json(SMALL))
     error = reply.json()["error"]

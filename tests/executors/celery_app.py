@@ -20,7 +20,8 @@ from lro.stores.sqlite import SQLiteStore
 from tests.service_steps import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
-LEASE = timedelta(seconds=3)
+LEASE = timedelta(seconds=5)
+BROKER_TIMEOUT = timedelta(seconds=5)
 
 
 def build(broker: str, store: str, queue: str, redelivery: str) -> tuple[celery.Celery, Service]:
@@ -34,7 +35,12 @@ def build(broker: str, store: str, queue: str, redelivery: str) -> tuple[celery.
     app.conf.task_default_queue = queue
     service = Service(
         store_at(store),
-        CeleryExecutor(app, queue=queue, redelivery=timedelta(seconds=float(redelivery))),
+        CeleryExecutor(
+            app,
+            queue=queue,
+            redelivery=timedelta(seconds=float(redelivery)),
+            broker_timeout=BROKER_TIMEOUT,
+        ),
         domain="acme.test",
         lease=LEASE,
     )
@@ -48,7 +54,7 @@ def store_at(place: str) -> Store:
         return SQLiteStore(place)
     from lro.stores.postgres import PostgresStore  # only where there is a server
 
-    return PostgresStore(place, schema="celery")
+    return PostgresStore(place, schema="celery", statement_seconds=PATIENCE)
 
 
 def add_methods(service: Service) -> None:

@@ -33,7 +33,7 @@ from tests.service_steps import PATIENCE, answer, ended, reason, unpacked
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NAME = "acme.v1.Works.Work"
-SOON = timedelta(seconds=0.1)
+SOON = timedelta(seconds=0.5)
 CLASSES = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
 
 
@@ -625,12 +625,12 @@ forked = os.fork()
 if not forked:
     assert {{child_of(executor)}}.isdisjoint({{first}})
     executor.stop()
-    assert executor.join(20)
+    assert executor.join(120)
     sys.exit(0)  # and what is called at exit ends none of the parent's children
 assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 0
 assert first in ("", child_of(executor))
 executor.stop()
-assert executor.join(20)
+assert executor.join(120)
 """
 
 

@@ -419,12 +419,13 @@ def plain(schema: str) -> Iterator[typing.Any]:
 def make(schema: str, clock: ManualClock) -> Iterator[typing.Any]:
     """Opens stores on that schema."""
     from lro.stores.postgres import PostgresStore
-    from tests.services.postgres import shared_server
+    from tests.services.postgres import UNHURRIED, shared_server
 
     made: list[PostgresStore] = []
 
     def open_() -> PostgresStore:
-        made.append(PostgresStore(shared_server().url, schema=schema, clock=clock))
+        store = PostgresStore(shared_server().url, schema=schema, clock=clock, **UNHURRIED)
+        made.append(store)
         return made[-1]
 
     yield open_

@@ -54,7 +54,7 @@ def on_asyncio(add: Add) -> Iterator[str]:
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(120)
     try:
         yield f"{HOST}:{ports[0]}"
     finally:

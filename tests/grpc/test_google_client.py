@@ -171,7 +171,7 @@ def test_a_future_of_a_success(served: Served, client: Any) -> None:
     assert not found.done()
     assert found.metadata["percent"] == 60
     served.complete(started, "bob")
-    assert found.result(timeout=20).value == "bob"
+    assert found.result(timeout=120).value == "bob"
 
 
 def test_a_future_of_a_failure(served: Served, client: Any) -> None:
@@ -180,7 +180,7 @@ def test_a_future_of_a_failure(served: Served, client: Any) -> None:
     error = lro.StatusError(lro.Code.FAILED_PRECONDITION, "no such thing")
     assert served.service.reporter(started.name).fail(error)
     with pytest.raises(exceptions.GoogleAPICallError, match="no such thing") as caught:
-        future(started, client).result(timeout=20)
+        future(started, client).result(timeout=120)
     assert caught.value.code in (400, 9)  # of either numbering, by version
 
 
@@ -191,7 +191,7 @@ def test_a_future_that_is_cancelled(served: Served, client: Any) -> None:
     assert found.cancel()
     assert served.service.reporter(started.name).acknowledge_cancel()
     with pytest.raises(exceptions.GoogleAPICallError):
-        found.result(timeout=20)
+        found.result(timeout=120)
     assert found.cancelled()
 
 
@@ -220,16 +220,16 @@ def test_asynchronous_futures(served: Served) -> None:
         found = afuture(good, client)
         assert not await found.done()
         served.complete(good, "carol")
-        assert (await found.result(timeout=20)).value == "carol"
+        assert (await found.result(timeout=120)).value == "carol"
         assert found.metadata["percent"] == 1
         served.service.reporter(bad.name).fail(lro.StatusError(lro.Code.ABORTED, "not now"))
         with pytest.raises(exceptions.GoogleAPICallError, match="not now"):
-            await afuture(bad, client).result(timeout=20)
+            await afuture(bad, client).result(timeout=120)
         found = afuture(stopped, client)
         assert await found.cancel()
         served.service.reporter(stopped.name).acknowledge_cancel()
         assert await found.cancelled()
         with pytest.raises(exceptions.GoogleAPICallError):
-            await found.result(timeout=20)
+            await found.result(timeout=120)
 
     served.run(steps)

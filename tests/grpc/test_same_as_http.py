@@ -117,7 +117,7 @@ def by_grpc(channel: Any, counting: CountService, asked: Asked) -> Any:
         reply = REPLIES[asked.verb]
     try:
         metadata = (("x-caller", asked.caller), ("blob-bin", b"\x00"))
-        found = channel.unary_unary(path)(payload, metadata=metadata, timeout=20)
+        found = channel.unary_unary(path)(payload, metadata=metadata, timeout=120)
     except grpc.RpcError as exc:
         trailers = dict(exc.trailing_metadata())
         proto = StatusProto.FromString(trailers["grpc-status-details-bin"])

@@ -50,7 +50,7 @@ def ask(address: str, path: str, payload: bytes = b"", **metadata: Any) -> Any:
     sent = [(key.replace("_", "-"), value) for key, value in metadata.items()]
     with grpc.insecure_channel(address) as channel:
         try:
-            return channel.unary_unary(path)(payload, metadata=sent, timeout=20)
+            return channel.unary_unary(path)(payload, metadata=sent, timeout=120)
         except grpc.RpcError as error:
             call: Any = error
             trailers = dict(call.trailing_metadata())
@@ -190,7 +190,7 @@ def test_a_key_given_twice(kind: str) -> None:
         grpc.insecure_channel(address) as channel,
     ):
         sent = (("x-a", "1"), ("x-a", "2"), ("b-bin", b"\x00"))
-        channel.unary_unary(VERBS[1])(b"", metadata=sent, timeout=20)
+        channel.unary_unary(VERBS[1])(b"", metadata=sent, timeout=120)
     assert seen[0]["x-a"] == "1, 2"
     assert not [key for key in seen[0] if key.endswith("-bin")]
 

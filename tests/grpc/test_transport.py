@@ -287,7 +287,7 @@ def test_a_call_has_a_deadline(asking: Asking) -> None:
 
     def hang(context: Any) -> bytes:
         left.append(context.time_remaining())
-        over.wait(20)
+        over.wait(120)
         return b""
 
     _, client = asking(hang, call_seconds=0.1)
@@ -304,7 +304,7 @@ def test_a_call_has_a_deadline(asking: Asking) -> None:
 def test_patience_with_a_server_that_hangs(asking: Asking) -> None:
     """Waiting ends at its deadline, and the operation can be waited for again."""
     over = threading.Event()
-    odd, client = asking(lambda _: bytes(over.wait(20) * 0))
+    odd, client = asking(lambda _: bytes(over.wait(120) * 0))
     handle = client.operation(NAME, **STRUCTS)
     try:
         while not odd.calls:  # the first deadlines may be over before there is a connection
@@ -317,7 +317,7 @@ def test_patience_with_a_server_that_hangs(asking: Asking) -> None:
 def test_the_deadline_of_the_channel(face: Face) -> None:
     """If the driver sets no deadline, grpcio's deadline is reported in the same words."""
     over = threading.Event()
-    with odd_server(lambda _: bytes(over.wait(20) * 0)) as odd:
+    with odd_server(lambda _: bytes(over.wait(120) * 0)) as odd:
         made = transport(face, odd.address)
         call = Call(request=lro.GetOperationRequest(NAME), budget=0.05)
         with pytest.raises(CallError, match=r"no complete answer within 0\.05 s") as caught:

@@ -167,7 +167,7 @@ def test_a_future_of_a_success(served: Served) -> None:
     assert not future.done()
     assert struct(future.metadata) == {"percent": 50, "tags": ["a", None, {}]}
     assert reporter.complete(lro.types.StringValue(""), metadata=lro.Struct({"percent": 100}))
-    assert future.result(timeout=10) == wrappers_pb2.StringValue(value="")
+    assert future.result(timeout=120) == wrappers_pb2.StringValue(value="")
     assert struct(future.metadata) == {"percent": 100}
     assert not future.cancelled()
 
@@ -180,7 +180,7 @@ def test_a_future_of_a_failure(served: Served) -> None:
         lro.errors.PermissionDenied("not you"), domain=DOMAIN
     )
     with pytest.raises(exceptions.PermissionDenied, match="not you") as failed:
-        future.result(timeout=10)
+        future.result(timeout=120)
     (status,) = failed.value.errors
     assert (status.code, len(status.details)) == (7, 1)
     assert status.details[0].TypeName() == "google.rpc.ErrorInfo"
@@ -196,7 +196,7 @@ def test_a_future_that_is_cancelled(served: Served) -> None:
     assert reporter.acknowledge_cancel()
     assert future.cancelled()
     with pytest.raises(exceptions.Cancelled):
-        future.result(timeout=10)
+        future.result(timeout=120)
     assert not future.cancel()
 
 
@@ -206,7 +206,7 @@ def test_a_future_whose_operation_is_deleted(served: Served) -> None:
     future = served.future(started)
     served.client.delete_operation(started.name)
     with pytest.raises(exceptions.NotFound):
-        future.result(timeout=10)
+        future.result(timeout=120)
 
 
 def test_an_older_kind_of_future(served: Served) -> None:
@@ -224,7 +224,7 @@ def test_an_older_kind_of_future(served: Served) -> None:
     )
     assert future.cancel()
     assert served.service.reporter(started.name).complete(lro.types.StringValue("late"))
-    assert future.result(timeout=10).value == "late"
+    assert future.result(timeout=120).value == "late"
     assert [method for method, _ in calls] == ["GET", "POST", "GET"]
 
 
@@ -249,4 +249,4 @@ def test_other_well_known_types(served: Served, response: Any, wanted: Any) -> N
     started = method.start(lro.Struct(), parent="projects/p")
     assert served.service.reporter(started.name).complete(response)
     future = served.future(served.client.get_operation(started.name), type(wanted))
-    assert future.result(timeout=10) == wanted
+    assert future.result(timeout=120) == wanted

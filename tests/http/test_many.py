@@ -397,7 +397,7 @@ def follow(
     stream = Stream(json.dumps({"names": names}).encode() if names else b"", *acts)
     app = OperationsApp(counting.service, parents=["projects/*"], **options)
     scope = scope_of(method, path, query_string=query.encode())
-    asyncio.run(asyncio.wait_for(app(scope, stream.receive, stream.send), 20))
+    asyncio.run(asyncio.wait_for(app(scope, stream.receive, stream.send), 120))
     return stream
 
 

@@ -38,7 +38,7 @@ class Events:
     """A stream over a connection of its own."""
 
     def __init__(self, server: Server, names: list[str]) -> None:
-        self._line = http.client.HTTPConnection(HOST, server.port, timeout=20)
+        self._line = http.client.HTTPConnection(HOST, server.port, timeout=120)
         body = json.dumps({"names": names})
         kind = {"content-type": "application/json"}
         self._line.request("POST", "/v1/operations:watch", body, kind)

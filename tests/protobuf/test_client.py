@@ -35,7 +35,7 @@ def test_a_client_needs_no_registry_for_them() -> None:
             operation = client.start(
                 "/v1/books:read", BOOK(title="emma"), response=BOOK, metadata=STEP
             )
-            assert operation.result(timeout=10) == BOOK(title="EMMA")
+            assert operation.result(timeout=120) == BOOK(title="EMMA")
             assert operation.metadata == STEP(name="read")
             assert client.operation(operation.name, response=BOOK, metadata=STEP).result().title
     assert TypeRegistry(BOOK).name_of(BOOK) == "lrofix.v1.Book"

@@ -274,7 +274,7 @@ def _grpc(kind: str, counting: CountService, authenticate: Any) -> Iterator[Call
             path, message = grpc_request(verb, name)
             rpc: Any = channel.unary_unary(path)
             try:
-                reply = rpc(message, metadata=[("x-caller", caller)], timeout=30)
+                reply = rpc(message, metadata=[("x-caller", caller)], timeout=120)
             except grpc.RpcError as exc:
                 error: Any = exc
                 text = f"{error.details()} {error.trailing_metadata()}"

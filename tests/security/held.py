@@ -26,7 +26,7 @@ from tests.http.counting_service import CountMetadata, CountResponse, CountServi
 
 KB, MB = 1024, 1024 * 1024
 START: Final = "/v1/things:count"
-DEADLINE_SECONDS: Final = 30.0
+DEADLINE_SECONDS: Final = 120.0
 """After this long a request without an answer is given up: a stream, or a Wait."""
 
 ODD: Final = ("\x00", "\x01", "\t", "\n", "\r", "\x1f", "\x7f", "\xe9", "\u65e5", "\U0001f600")

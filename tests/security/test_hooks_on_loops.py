@@ -49,7 +49,7 @@ from tests.security.guarded import (
 )
 
 HOOKS = ["authenticate", "authorize"]
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 class Gate:
@@ -64,7 +64,7 @@ class Gate:
         """Blocks the thread that asks."""
         if caller == "slow":
             self.entered.set()
-            assert self._opened.wait(5)
+            assert self._opened.wait(PATIENCE)
 
     async def awaited(self, caller: str) -> None:
         """Blocks nothing."""

@@ -16,7 +16,7 @@ import pytest
 
 from tests.services.ports import free_port
 
-PATIENCE: Final = 60.0
+PATIENCE: Final = 120.0
 """Seconds after which what should have happened counts as not happening."""
 
 

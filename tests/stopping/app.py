@@ -37,12 +37,14 @@ if BROKER in os.environ:
     app = celery.Celery("work", broker=os.environ[BROKER])
     app.conf.broker_connection_retry_on_startup = True
     app.conf.worker_soft_shutdown_timeout = 0.5
-    executor = CeleryExecutor(app, redelivery=timedelta(seconds=1))
+    executor = CeleryExecutor(
+        app, redelivery=timedelta(seconds=1), broker_timeout=timedelta(seconds=5)
+    )
 
 service = lro.Service(
     SQLiteStore(os.path.join(os.environ[FOLDER], "operations.db")),
     executor,
-    lease=timedelta(seconds=2),
+    lease=timedelta(seconds=10),
     drain=timedelta(seconds=0.5),
     authorize=authorize,
 )

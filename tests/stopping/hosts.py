@@ -25,7 +25,7 @@ FOLDER: Final = "LRO_STOPPING_FOLDER"
 BROKER: Final = "LRO_STOPPING_BROKER"
 """The environment variable with the URL of Celery's broker, if Celery does the work."""
 START_PATH: Final = "/v1/works:work"
-PATIENCE: Final = 60.0
+PATIENCE: Final = 120.0
 """Seconds in which everything happens, on however busy a machine; only a defect takes longer."""
 
 _ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:(\d+)")
@@ -195,7 +195,7 @@ class Load(abc.ABC):
 
     def result(self, name: str) -> Answer:
         """What an operation has become, when it is done."""
-        return self._wait(name, 30)
+        return self._wait(name, 60)
 
     def wait(self, name: str) -> None:
         """Wait for an operation, in a thread."""

@@ -200,11 +200,11 @@ def postgres_store(clock: ManualClock) -> Iterator[Store]:
     import psycopg
 
     from lro.stores.postgres import PostgresStore
-    from tests.services.postgres import shared_server
+    from tests.services.postgres import UNHURRIED, shared_server
 
     server = shared_server()
     schema = server.fresh_schema()
-    yield PostgresStore(server.url, schema=schema, clock=clock)
+    yield PostgresStore(server.url, schema=schema, clock=clock, **UNHURRIED)
     with psycopg.connect(server.url, autocommit=True) as link:
         link.execute(f'DROP SCHEMA "{schema}" CASCADE'.encode())
 

@@ -18,7 +18,7 @@ from tests.vector_files import vectors
 
 EVAL = vectors("filter_eval")
 EMBEDDED = ("memory", "sqlite")
-ALL = (*EMBEDDED, "postgres")
+KINDS = pytest.mark.parametrize("kinds", [EMBEDDED, ("postgres",)], ids=["embedded", "postgres"])
 WAYS = ("by names", "by state", "by index", "in plain order")
 
 
@@ -29,7 +29,7 @@ def stores(kinds: tuple[str, ...]) -> tuple[str, ...]:
     return kinds
 
 
-@pytest.mark.parametrize("kinds", [EMBEDDED, ALL], ids=["embedded", "all"])
+@KINDS
 def test_stores_agree_with_the_evaluator(kinds: tuple[str, ...]) -> None:
     """Whatever is asked of whatever they hold; each way through a list is gone, and finds some.
 
@@ -76,7 +76,7 @@ def of_the_vectors(kinds: tuple[str, ...], *, structs: bool) -> Iterator[Compari
 
 
 @pytest.mark.parametrize("structs", [False, True])
-@pytest.mark.parametrize("kinds", [EMBEDDED, ALL], ids=["embedded", "all"])
+@KINDS
 def test_stores_agree_on_the_vectors(kinds: tuple[str, ...], structs: bool) -> None:
     """All filters of the vectors, over their records, in pages of odd sizes."""
     with of_the_vectors(kinds, structs=structs) as both:
@@ -89,7 +89,7 @@ def test_stores_agree_on_the_vectors(kinds: tuple[str, ...], structs: bool) -> N
     assert (both.tally["by index, match something"] > 5) is not structs
 
 
-@pytest.mark.parametrize("kinds", [EMBEDDED, ALL], ids=["embedded", "all"])
+@KINDS
 def test_stores_agree_on_the_longest_filters(kinds: tuple[str, ...]) -> None:
     """Which are too long to be said in SQL, or nearly so."""
     tests = [f"metadata.verb = export{number}" for number in range(400)]

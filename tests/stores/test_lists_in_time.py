@@ -112,9 +112,12 @@ class Postgres:
 
     def open(self, **options):
         from lro.stores.postgres import PostgresStore
+        from tests.services.postgres import UNHURRIED
 
         return closing(
-            PostgresStore(self.url, **{"schema": self.schema, "clock": self.clock, **options})
+            PostgresStore(
+                self.url, **{"schema": self.schema, "clock": self.clock, **UNHURRIED, **options}
+            )
         )
 
     def cancelling(self, store, monkeypatch, too_many):

@@ -10,6 +10,7 @@ from contextlib import closing
 from datetime import timedelta
 from functools import partial
 
+import attrs
 import pytest
 
 pytest.importorskip("psycopg")
@@ -43,7 +44,7 @@ from lro.testing._samples import (
     together,
 )
 from tests.service_steps import PATIENCE
-from tests.services.postgres import shared_server, store_maker
+from tests.services.postgres import UNHURRIED, shared_server, store_maker
 from tests.services.proxy import proxy_to
 from tests.stores.store_verbs import check_complete
 
@@ -68,6 +69,7 @@ def make(server, clock):
 
         def made(schema=None, url=server.url, **options):
             options = {"schema": schema or server.fresh_schema(), "clock": clock, **options}
+            options = {**UNHURRIED, **options}
             return stack.enter_context(closing(PostgresStore(url, **options)))
 
         yield made
@@ -225,6 +227,12 @@ def test_who_waits_for_a_connection_learns_that_there_is_none(server, make, cloc
     connections._connect_at = 0.0
 
 
+def hurry(store, **limits):
+    """Give a store, made at leisure, other limits for its next calls and connections."""
+    connections = store._resources.connections
+    connections.address = attrs.evolve(connections.address, **limits)
+
+
 def wait_for(thread):
     """Whether a thread has ended in time."""
     thread.join(PATIENCE)
@@ -259,7 +267,8 @@ def test_connections_that_were_ended_are_made_again(store, plain, clock):
 
 def test_all_are_in_use(make, clock):
     """A call waits for a connection as long as it takes to make one, then it raises."""
-    store = make(connections=1, connect_seconds=0.05)
+    store = make(connections=1)
+    hurry(store, connect_seconds=0.05)
     with (
         store._resources.connections.borrow(),
         pytest.raises(Unavailable, match=r"no connection .* was free in 0\.05 s"),
@@ -354,14 +363,16 @@ def test_a_subscription_that_may_not_listen_is_unavailable(store, monkeypatch):
 
 def test_a_server_that_does_not_answer_is_unavailable(server, make, clock):
     """It is there, and stands still: no call waits for it for ever; then all goes on."""
-    store = make(connections=1, statement_seconds=0.3, connect_seconds=1.0)
+    store = make(connections=1)
     insert(store, held(clock))
     store._resources.connections._idle[0][0].patience = 0.3
+    hurry(store, connect_seconds=1.0)
     with server.frozen():
         with pytest.raises(Unavailable, match="NoAnswer"):
             store.update("operations/a", request_cancel(clock()))
         with pytest.raises(Unavailable, match="Timeout"):
             store.update("operations/a", request_cancel(clock()))
+    hurry(store, **UNHURRIED)
     soon(lambda: store.update("operations/a", request_cancel(clock())))
     assert store.get("operations/a").cancel_requested
 
@@ -387,9 +398,12 @@ def test_a_value_that_cannot_be_bound_is_no_outage(store, sql, value):
         store._resources.connections.rows(sql, (value,))
 
 
-def test_a_statement_that_takes_too_long_is_ended(make, caplog):
+def test_a_statement_that_takes_too_long_is_ended(store, caplog, monkeypatch):
     """By the server itself; that is no defect of the store to report."""
-    store = make(statement_seconds=0.05)
+    bounded = _connections._bounded
+    monkeypatch.setattr(_connections, "_bounded", lambda steps, _: bounded(steps, PATIENCE))
+    hurry(store, statement_seconds=0.05)
+    store._resources.connections._drop_idle()
     with pytest.raises(Unavailable, match="QueryCanceled"):
         store._resources.connections.rows(b"SELECT pg_sleep(60)")
     assert caplog.messages == []
@@ -894,7 +908,7 @@ class Records(Writers):
 
 def test_a_row_that_another_transaction_holds_fails_alone(make, plain, clock):
     """After a while, and the others of its group are written meanwhile."""
-    store = make(statement_seconds=1.0)
+    store = make(statement_seconds=10.0)
     schema = store._address.schema
     for unique_id in ("locked", "free"):
         insert(store, record_of(clock, unique_id))
@@ -993,7 +1007,7 @@ def test_a_target_that_only_the_index_knows_to_be_taken_is_busy(store, plain, cl
 
 def test_contract_stores_need_no_more_than_one_connection(server, clock):
     """Every verb ends its use of one before it asks for another."""
-    with closing(store_maker(server, connections=1, connect_seconds=1.0)(clock)) as store:
+    with closing(store_maker(server, connections=1, connect_seconds=10.0)(clock)) as store:
         insert(store, held(clock), key_of())
         for call in verbs(store, clock).values():
             with contextlib.suppress(OperationNotFound):

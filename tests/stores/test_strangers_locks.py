@@ -22,7 +22,7 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 psycopg = pytest.importorskip("psycopg")
 from lro.stores.postgres import PostgresStore  # noqa: E402
-from tests.services.postgres import postgres  # noqa: E402, F401
+from tests.services.postgres import UNHURRIED, postgres  # noqa: E402, F401
 
 NAME = "acme.v1.Works.Work"
 LEASE = timedelta(seconds=15)
@@ -55,7 +55,8 @@ def places(postgres, clock):  # noqa: F811
     with contextlib.ExitStack() as stack:
 
         def place(**options):
-            store = PostgresStore(postgres.url, schema=schema, clock=clock, **options)
+            options = {"schema": schema, "clock": clock, **UNHURRIED, **options}
+            store = PostgresStore(postgres.url, **options)
             stack.callback(store.close)
             return store
 
@@ -145,7 +146,7 @@ def test_one_locked_row_keeps_no_other_from_being_renewed(places, postgres, make
 @pytest.mark.parametrize("mode", ["SHARE", "ACCESS EXCLUSIVE"])
 def test_a_locked_table_is_an_outage(places, postgres, make_service, clock, mode):  # noqa: F811
     """Also one that can be read: no lease is renewed, no process is taken for dead."""
-    options = {"statement_seconds": 0.5}
+    options = {"statement_seconds": 5.0}  # a fifth of it for locks
     worker, names = service_on(make_service, places(**options), count=2)
     scanner, _ = service_on(make_service, places(**options))
     for service in (worker, scanner):
