@@ -18,7 +18,7 @@ from bench.http_get import free_port, listening, reply_to
 from bench.measure import percentile
 from bench.starting import PATH
 
-KINDS: Final = ("bare", "floor", "memory", "sqlite", "postgres")
+KINDS: Final = ("bare", "floor", "memory", "sqlite", "frozen", "postgres")
 
 PARSER = argparse.ArgumentParser(prog="python -m bench http_start")
 PARSER.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)

@@ -1,11 +1,13 @@
 """The servers of the benches of starts: ``python -m bench.starting KIND PORT [WHERE [SCHEMA]]``.
 
-``WHERE`` is the file or the URL of a store that several servers share.
+``WHERE`` is the file or the URL of a store that several servers share. ``frozen`` is ``sqlite`` in
+an application that calls ``gc.freeze()`` when it has started.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import queue
 import secrets
@@ -150,9 +152,12 @@ def main(kind: str, port: int, *where: str) -> None:
         "floor": lambda: floor(str(folder / "floor.db")),
         "memory": lambda: ours(MemoryStore()),
         "sqlite": lambda: ours(SQLiteStore(where[0] if where else folder / "operations.db")),
+        "frozen": lambda: ours(SQLiteStore(folder / "operations.db")),
         "postgres": lambda: ours(postgres_store(where)),
     }
     app = apps[kind]()
+    if kind == "frozen":
+        gc.freeze()
     print(time.time(), flush=True)
     uvicorn.run(
         with_cpu(app), port=port, log_level="critical", lifespan="off",

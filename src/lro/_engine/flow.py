@@ -95,15 +95,17 @@ class InsertWrite(Write):
 
     def __init__(self, store: Store, record: Record, request: Any, key: RequestKey | None) -> None:
         super().__init__(store)
-        self._what = record, request, key
+        self._record = record
+        self._request = request
+        self._key = key
 
     def here(self) -> Inserted:
         """Insert the record, and wait until that is committed."""
-        return self.store.insert(*self._what)
+        return self.store.insert(self._record, self._request, self._key)
 
     def hand_in(self, done: Done[Inserted]) -> None:
         """Have the record inserted."""
-        self.store.insert_later(*self._what, done)
+        self.store.insert_later(self._record, self._request, self._key, done)
 
 
 class UpdateWrite(Write):

@@ -514,9 +514,22 @@ class OperationsEdge:
         ``found`` is what :meth:`route` has returned for it, where that was asked before.
         """
         try:
-            reply = yield from self._answer(
-                request, found or self.route(request.method, request.path)
-            )
+            found = found or self.route(request.method, request.path)
+            if isinstance(found, LroError):
+                raise found
+            if isinstance(found, Allowed):
+                return allow_reply(found.allow)
+            if request.method in CHANGING:
+                check_site(request.headers, request.scheme, self._trusted_origins)
+            start = self._starts.get(found.rpc)
+            if start is None:
+                self.service.require(found.rpc)
+            caller = (yield from identify(self._hook, request.headers)) if self._hook else ""
+            if start is not None:
+                reply = yield from self._start(request, start, caller)
+            else:
+                name = found.bindings["name"]
+                reply = yield from self._verbs[found.rpc](request, name, caller)
         except Exception as exc:
             return self.refusal(request, exc)
         return reply.headless if request.method == "HEAD" else reply
@@ -535,21 +548,6 @@ class OperationsEdge:
         reply = drive(self.exchange(request, found), self.service)
         assert isinstance(reply, HttpReply)  # only what is followed is streamed
         return reply
-
-    def _answer(self, request: HttpRequest, found: Found) -> Exchange:
-        if isinstance(found, LroError):
-            raise found
-        if isinstance(found, Allowed):
-            return allow_reply(found.allow)
-        if request.method in CHANGING:
-            check_site(request.headers, request.scheme, self._trusted_origins)
-        start = self._starts.get(found.rpc)
-        if start is None:
-            self.service.require(found.rpc)
-        caller = (yield from identify(self._hook, request.headers)) if self._hook else ""
-        if start is not None:
-            return (yield from self._start(request, start, caller))
-        return (yield from self._verbs[found.rpc](request, found.bindings["name"], caller))
 
     def _start(self, request: HttpRequest, start: StartHandler[Any], caller: str) -> Exchange:
         query = NO_QUERY if start.reads_query else _query_of(request, start.full_name)

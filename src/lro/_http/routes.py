@@ -108,6 +108,8 @@ class _Row:
 
     rpc: str
     groups: tuple[tuple[str, int], ...]
+    match: Match | None
+    """What each path gives that matches, if none of it is bound to a field."""
 
 
 class _Dispatch:
@@ -126,7 +128,8 @@ class _Dispatch:
             fields = [variable.field for variable in route.template.variables]
             groups = tuple((field, group + n) for n, field in enumerate(fields, start=1))
             group += len(fields) + 1
-            self._rows[group] = _Row(rpc=route.rpc, groups=groups)
+            match = None if groups else Match(rpc=route.rpc, bindings={}, head=head)
+            self._rows[group] = _Row(rpc=route.rpc, groups=groups, match=match)
             patterns.append(rf"{_pattern(route.template)}\Z()")
         self._match: Callable[[str], re.Match[str] | None] = re.compile("|".join(patterns)).match
 
@@ -135,6 +138,8 @@ class _Dispatch:
         if found is None:
             return None
         row = self._rows[found.lastindex]
+        if row.match is not None:
+            return row.match
         bindings = {field: found[group] or "" for field, group in row.groups}
         return Match(rpc=row.rpc, bindings=bindings, head=self._head)
 
