@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import functools
+import gc
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
@@ -198,5 +199,7 @@ def serve(service: Service, listener: socket.socket, grpc_address: str = "") -> 
         ws="none",
         timeout_graceful_shutdown=STOP_SECONDS,
     )
+    gc.collect()
+    gc.freeze()  # what is imported by now stays: no collection of garbage need look at it
     with contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listener])
