@@ -59,8 +59,14 @@ class Candidate:
 
 CANDIDATES: Final = (
     Candidate(label="lro, memory", script="lro", where="memory", many=6400),
+    Candidate(
+        label="lro on a loop, memory", script="lro", where="memory", extra=("loop",), many=6400
+    ),
     Candidate(label="APScheduler 4, memory", script="apscheduler", where="memory"),
     Candidate(label="lro, SQLite", script="lro", where="SQLite", many=6400),
+    Candidate(
+        label="lro on a loop, SQLite", script="lro", where="SQLite", extra=("loop",), many=6400
+    ),
     Candidate(
         label="APScheduler 4, SQLite",
         script="apscheduler",
@@ -73,6 +79,13 @@ CANDIDATES: Final = (
         label="DBOS, SQLite", script="dbos", where="SQLite", address="sqlite:///{}", many=400
     ),
     Candidate(label="lro, PostgreSQL", script="lro", where="PostgreSQL", many=6400),
+    Candidate(
+        label="lro on a loop, PostgreSQL",
+        script="lro",
+        where="PostgreSQL",
+        extra=("loop",),
+        many=6400,
+    ),
     Candidate(label="DBOS, PostgreSQL", script="dbos", where="PostgreSQL"),
     Candidate(label="Procrastinate, PostgreSQL", script="procrastinate", where="PostgreSQL"),
     Candidate(label="Celery, Redis", script="celery", where="Redis"),
@@ -206,9 +219,8 @@ def _row(candidate: Candidate, figures: dict[str, list[tuple[float, float]]]) ->
         _spread([one * 1e3 for one, _ in mine], ".3f"),
         _spread([1 / many for _, many in mine], ",.0f"),
     ]
-    ours = figures.get(
-        f"lro, {'PostgreSQL' if candidate.where == 'Redis' else candidate.where}", []
-    )
+    where = "PostgreSQL" if candidate.where == "Redis" else candidate.where
+    ours = figures.get(f"lro on a loop, {where}", [])
     if ours and not candidate.ours:
         pairs = list(zip(ours, mine, strict=False))
         latency = statistics.median(own[0] / theirs[0] for own, theirs in pairs)

@@ -1,19 +1,24 @@
-"""This library: ``on_lro.py memory``, ``on_lro.py FILE`` or ``on_lro.py URL``."""
+"""This library: ``on_lro.py memory``, ``on_lro.py FILE`` or ``on_lro.py URL``; ``... loop``."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 from typing import Any
 
 import attrs
-from commands import serve
+from commands import aserve, serve
 
 import lro
+from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.threads import ThreadExecutor
 
 CALLERS = 64
 """Threads that start operations and wait for them; as many do the work, where a store may wait."""
+
+COROUTINES = 200
+"""Coroutines that do the same on a loop, which does the work as well."""
 
 
 @attrs.frozen
@@ -45,6 +50,29 @@ def store(where: str) -> Any:
     return SQLiteStore(where)
 
 
+async def on_loop(where: str) -> None:
+    """Start by start_async, and do the work on the same event loop."""
+    service = lro.Service(store(where), AsyncioExecutor(1000, 10_000, loop="running"))
+
+    @service.method("bench.v1.Bench.Run")
+    async def run(request: Request, _: lro.Job[Progress]) -> RunResponse:
+        return RunResponse(request.number)
+
+    async def one() -> None:
+        operation = await run.start_async(Request(1))
+        assert (await service.wait_async(operation.name)).response is not None
+
+    async def some(count: int) -> None:
+        for _ in range(count):
+            await one()
+
+    async def many(count: int) -> None:
+        await asyncio.gather(*(some(count // COROUTINES) for _ in range(COROUTINES)))
+
+    await aserve(one, many)
+    await asyncio.to_thread(service.close)
+
+
 def main(where: str) -> None:
     callers = 1 if where == "memory" else CALLERS
     workers = 4 if where == "memory" else CALLERS
@@ -74,4 +102,7 @@ def main(where: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    if sys.argv[2:] == ["loop"]:
+        asyncio.run(on_loop(sys.argv[1]))
+    else:
+        main(sys.argv[1])

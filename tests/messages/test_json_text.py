@@ -320,3 +320,55 @@ def test_without_the_faster_library(monkeypatch):
     spec.loader.exec_module(alone)
     assert alone.orjson is None
     assert alone.loads(alone.dumps({"a": ["é", 1.5]})) == {"a": ["é", 1.5]}
+
+
+SCALARS = st.one_of(
+    st.text(max_size=8),
+    st.integers(-(10**20), 10**20),
+    st.booleans(),
+    st.none(),
+    st.floats(allow_nan=True),
+    st.just({}),
+    st.just([1]),
+)
+PIECES = st.tuples(st.sampled_from(["a", "b", "a:", 'a"', "\ud800", "ä"]), SCALARS)
+SPACES = st.sampled_from(["", " ", "\n", "\ufeff"])
+
+
+@given(st.lists(PIECES, max_size=4), SPACES, st.booleans())
+def test_the_quick_way_through_flat_objects_agrees_with_the_standard_library(pairs, space, ascii_):
+    """It gives the same value, or leaves the text to that: an equal key, a fraction, a list."""
+    pytest.importorskip("orjson")
+    pieces = [f"{json.dumps(key, ensure_ascii=ascii_)}{space}:{json.dumps(v)}" for key, v in pairs]
+    text = f"{space}{{{','.join(pieces)}}}".encode("utf-8", "surrogatepass")
+    found = json_text._flat_object(text)
+    if found is not None:
+        value = json_text._standard_parsed(text, json_text._STRICT)
+        assert (value, list(map(type, value.values()))) == (found, list(map(type, found.values())))
+
+
+def test_what_goes_the_quick_way(monkeypatch):
+    """What most requests are; with the extra only."""
+    pytest.importorskip("orjson")
+    quick = {
+        '{"steps": 1, "name": "x", "validateOnly": true, "none": null, "n": -0}': 5,
+        "{}": 0,
+    }
+    for text, count in quick.items():
+        found = json_text._flat_object(text.encode())
+        assert len(found) == count
+        assert found == json.loads(text)
+    for other in (
+        '{"a": 1, "a": 2}',
+        '{"a": "x:y"}',
+        '{"a": 0.5}',
+        '{"a": [1]}',
+        '{"a": {}}',
+        '{"a": 12345678901234567890}',
+        '{"a"}',
+        '"{"',
+        "7",
+    ):
+        assert json_text._flat_object(other.encode()) is None
+    monkeypatch.setattr(json_text, "orjson", None)
+    assert json_text._flat_object(b"{}") is None

@@ -104,7 +104,11 @@ def loads_strict(data: bytes | str) -> Json:
         ValueError: The text is not JSON in UTF-8, has a key twice, is nested too deeply, or holds
             very many lists.
     """
-    _check_lists(data.encode(errors="replace") if isinstance(data, str) else data)
+    text = data.encode(errors="replace") if isinstance(data, str) else data
+    flat = _flat_object(text)
+    if flat is not None:
+        return flat
+    _check_lists(text)
     value = _standard_parsed(data, _STRICT)
     _check_depth(data, value)
     return value
@@ -199,6 +203,27 @@ def _standard_parsed(data: bytes | str, decoder: json.JSONDecoder | None = None)
             raise ValueError("it holds a number of too many digits") from None
         raise
     return value
+
+
+def _flat_object(text: bytes) -> Json | None:
+    """The value of an object of texts, flags and integers whose keys differ; None for other texts.
+
+    Most requests are such an object, which takes a third of the time so. With as many colons as
+    there are keys, no key can stand there twice.
+    """
+    if orjson is None or text.count(b"{") != 1 or b"[" in text:
+        return None
+    if _LONG_NUMBER in text.translate(_DIGITS):
+        return None
+    try:
+        value = orjson.loads(text)
+    except ValueError:  # the standard library says why, or knows better
+        return None
+    if value.__class__ is not dict or len(value) != text.count(b":"):
+        return None
+    if any(item.__class__ is float for item in value.values()):
+        return None
+    return value  # type: ignore[no-any-return]
 
 
 def _unique(pairs: _Pairs) -> Json:
