@@ -212,6 +212,25 @@ def test_a_job_that_was_asked_to_stop_before_any_callback():
     assert woken == [1]
 
 
+def test_a_report_while_the_metadata_is_read_is_what_is_seen_then():
+    """One thread may read the first metadata while another reports."""
+    published = []
+
+    def publish(control, metadata):
+        published.append(metadata)
+        yield from ()
+
+    def recall(seen):
+        control.report("reported")
+        return seen
+
+    control = JobControl(
+        name="n", attempt=1, publish=publish, recall=recall, seen="first", clock=lambda: 0.0
+    )
+    assert control.metadata == "reported"
+    assert published == ["reported"]
+
+
 def test_closing_from_under_a_write(tmp_path, monkeypatch):
     """As in a handler of signals: it does not hang, and the connection ends with the process."""
     store = SQLiteStore(tmp_path / "operations.db")

@@ -279,8 +279,7 @@ class Workers:
     def stored(self, record: Record) -> None:
         """Renew the leases soon if this record was stored late, for instance after a lock."""
         until = record.lease_until
-        if until is None or record.owner != self.owner:
-            return
+        assert until is not None  # this process holds it
         if until - self._store.now() < self.runtime.lease / 2:
             self._overseer.request_renewal()
 

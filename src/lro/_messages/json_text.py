@@ -223,7 +223,7 @@ def _flat_object(text: bytes) -> Json | None:
         return None
     if any(item.__class__ is float for item in value.values()):
         return None
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def _unique(pairs: _Pairs) -> Json:

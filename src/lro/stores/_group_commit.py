@@ -16,7 +16,7 @@ _IDLE_SECONDS: Final = 10.0
 
 
 @attrs.define(eq=False, kw_only=True)
-class QueuedWrite:
+class QueuedWrite(ABC):
     """A write, from the moment at which it is queued until it is made.
 
     A thread waits for it; or it was handed in, and :meth:`call_back` is called when it is over.
@@ -37,12 +37,12 @@ class QueuedWrite:
     rest: list[Any] | None = attrs.field(default=None, init=False)
     """Once its group is over: the writes of that group whose threads still wait, shared by all."""
 
+    @abstractmethod
     def call_back(self) -> None:
         """Report what has become of it to the caller that handed it in; quick, raises nothing.
 
         Called once, by the thread for such writes.
         """
-        raise NotImplementedError
 
 
 W = TypeVar("W", bound=QueuedWrite)

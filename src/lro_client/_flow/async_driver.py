@@ -174,8 +174,9 @@ class AsyncDriver:
             case Stream():
                 with contextlib.suppress(Enough):
                     await self.transport.stream(step.call, step.sink)  # type: ignore[attr-defined]  # offered
-            case RunBlocking(function):
-                return await asyncio.to_thread(function)
+            case _:
+                assert isinstance(step, RunBlocking)  # a value or an end is nothing to be done
+                return await asyncio.to_thread(step.function)
         return None
 
     async def _send(self, call: Call) -> Reply:

@@ -295,8 +295,9 @@ class Driver:
             case Stream():
                 with contextlib.suppress(Enough):
                     self.transport.stream(step.call, step.sink)  # type: ignore[attr-defined]  # offered
-            case RunBlocking(function):
-                return function()
+            case _:
+                assert isinstance(step, RunBlocking)  # a value or an end is nothing to be done
+                return step.function()
         return None
 
     def _gather(self, calls: Sequence[Call]) -> list[object]:
