@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from lro._engine.job import JobControl
 from lro._engine.method_spec import MethodSpec
@@ -59,7 +59,7 @@ class Task(Protocol):
         """Do the work in this thread, or have the function itself done ``through`` another way."""
         ...
 
-    async def arun(self) -> None:
+    def arun(self) -> Coroutine[Any, Any, None]:
         """Do the work on this event loop; only of a task that ``is_async``."""
         ...
 

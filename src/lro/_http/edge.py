@@ -198,7 +198,7 @@ async def adrive(exchange: Steps[R], service: Service, hold: Hold) -> R:
         step = next(exchange)
         while True:
             try:
-                if step.__class__ is CallFunction and not (step.long or step.many):
+                if isinstance(step, CallFunction) and not (step.long or step.many):
                     result = await on_loop(step.flow)  # most steps, without another coroutine
                 else:
                     result = await _act(step, service, hold)

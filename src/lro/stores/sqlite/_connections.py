@@ -159,7 +159,6 @@ def _close(descriptors: tuple[int, ...]) -> None:
         os.close(descriptor)
 
 
-R = TypeVar("R")
 T = TypeVar("T")
 
 _inherited: Final[list[sqlite3.Connection]] = []
@@ -198,8 +197,8 @@ class FileConnections:
     def write_later(
         self,
         action: Callable[[sqlite3.Connection], T],
-        done: Done[R],
-        committed: Callable[[T], R] | None = None,
+        done: Done[Any],
+        committed: Callable[[T], Any] | None = None,
     ) -> None:
         """See :meth:`SharedTransactions.run_later`."""
         self._transactions.run_later(action, done, committed)

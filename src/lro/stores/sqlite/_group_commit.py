@@ -16,7 +16,6 @@ from lro.stores._group_commit import GroupCommit, QueuedWrite
 from lro.stores.sqlite._file import DATABASE_ERRORS, translate_error
 from lro.stores.sqlite._writer import Writer
 
-R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -104,8 +103,8 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
     def run_later(
         self,
         action: Callable[[sqlite3.Connection], T],
-        done: Done[R],
-        committed: Callable[[T], R] | None = None,
+        done: Done[Any],
+        committed: Callable[[T], Any] | None = None,
     ) -> None:
         """Run an action as :meth:`run` does, and call ``done`` with what comes of it.
 
