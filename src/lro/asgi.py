@@ -52,10 +52,10 @@ class OperationsApp:
 
     ``fallback`` is the application that gets the paths which are not served here, and websockets
     and the server's start and stop: so frameworks that cannot mount, such as Django, are put behind
-    this one. If it does not take part in the server's start and stop, or if there is none, the
-    service is closed here when the server stops. Mounted in a framework, this application never
-    hears of the stop: there the framework's application closes the service. The other options are
-    those of :class:`lro.http.OperationsEdge`.
+    this one. When the server stops, the service is closed here, before ``fallback`` learns of it
+    and closes what running work may use. Mounted in a framework, this application never hears of
+    the stop: there the framework's application closes the service. The other options are those of
+    :class:`lro.http.OperationsEdge`.
 
     A caller who goes away frees what it holds (spec §4.8). A call that the server ends, because it
     stops, is answered UNAVAILABLE if its answer has not begun; a stream comes to its proper end.
@@ -151,6 +151,8 @@ class OperationsApp:
             nonlocal received
             message = await receive()
             received = True
+            if message["type"] == "lifespan.shutdown":
+                await asyncio.to_thread(self.edge.service.close)
             return message
 
         async def send_noted(message: MutableMapping[str, Any]) -> None:
@@ -163,7 +165,7 @@ class OperationsApp:
         except Exception:
             if answered:
                 raise
-        if not answered:  # it takes no part in start and stop, so it will not close the service
+        if not answered:  # it takes no part in start and stop
             if received:
                 await send({"type": "lifespan.startup.complete"})
             await self._live(receive, send)

@@ -3,7 +3,8 @@
 :class:`OperationsEdge` serves the verbs, and the methods that start operations; :mod:`lro.asgi` and
 :mod:`lro.wsgi` serve it to the world. To embed it elsewhere, give :meth:`OperationsEdge.handle` an
 :class:`HttpRequest`; on an event loop, give the steps of :meth:`OperationsEdge.exchange` to
-:func:`adrive`. :func:`answer` is for an endpoint that the application writes itself.
+:func:`adrive`. :func:`answer` and :func:`answer_async` are for an endpoint that the application
+writes itself.
 """
 
 from lro._http.edge import (
@@ -19,6 +20,7 @@ from lro._http.edge import (
     Watch,
     adrive,
     answer,
+    answer_async,
     drive,
 )
 from lro._http.responses import (
@@ -48,6 +50,7 @@ __all__ = [
     "adrive",
     "allow_reply",
     "answer",
+    "answer_async",
     "drive",
     "error_reply",
     "json_reply",

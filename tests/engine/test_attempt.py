@@ -1048,3 +1048,13 @@ def test_async_work_ends_where_no_thread_can_be_lent(make_service, monkeypatch, 
     monkeypatch.setattr(asyncio.SelectorEventLoop, "run_in_executor", lend)
     method = method_of(service, "async", lambda request, job: WorkResponse("done"))
     assert answer(service, ended(service, method.start(WorkRequest()))) == "done"
+
+
+def test_a_pause_is_a_number_of_seconds():
+    """Other durations of the library are timedeltas, so this is easily mistaken."""
+    job = JobControl(name="n", attempt=1, publish=print, clock=lambda: 0.0).job
+    wanted = "seconds: must be a number of seconds, got"
+    with pytest.raises(TypeError, match=wanted):
+        job.sleep(timedelta(seconds=1))
+    with pytest.raises(TypeError, match=wanted):
+        asyncio.run(job.sleep_async(timedelta(seconds=1)))

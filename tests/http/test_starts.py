@@ -15,7 +15,15 @@ import lro
 from lro import Code
 from lro.errors import HttpMethodNotAllowed
 from lro.executors.threads import ThreadExecutor
-from lro.http import HttpReply, HttpRequest, OperationsEdge, Start, adrive, answer
+from lro.http import (
+    HttpReply,
+    HttpRequest,
+    OperationsEdge,
+    Start,
+    adrive,
+    answer,
+    answer_async,
+)
 from lro.stores.memory import MemoryStore
 from tests.http.counting_service import (
     DOMAIN,
@@ -350,6 +358,19 @@ def test_answer_gives_the_error(error: Exception, http: int, code: Code, reason:
 
     reply = answer(build().service, start)
     check_error(reply, http, code, reason)
+
+
+def test_answer_of_a_coroutine() -> None:
+    """The operation, or the error: what the awaited start gives."""
+    counting = build()
+
+    async def main() -> list[int]:
+        started = await answer_async(counting.service, counting.count.start_async(CountRequest(1)))
+        counting.service.close()
+        refused = await answer_async(counting.service, counting.count.start_async(CountRequest(1)))
+        return [started.status, refused.status]
+
+    assert asyncio.run(main()) == [200, 503]
 
 
 def test_answer_leaves_the_framework_its_own() -> None:

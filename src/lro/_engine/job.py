@@ -127,7 +127,7 @@ class Job(Generic[M]):
             Cancelled: The work was asked to stop.
             DeadlineExceeded: The method's time limit is over.
             RuntimeError: An event loop runs in this thread: the pause would hold up all its work.
-            ValueError: ``seconds`` is not a number.
+            TypeError, ValueError: ``seconds`` is not a number.
         """
         if event_loop_runs():
             raise RuntimeError(_HOLDS_UP_LOOP.format("sleep"))
@@ -140,6 +140,7 @@ class Job(Generic[M]):
         Raises:
             Cancelled: The work was asked to stop.
             DeadlineExceeded: The method's time limit is over.
+            TypeError, ValueError: ``seconds`` is not a number.
         """
         import asyncio
 
@@ -310,6 +311,8 @@ class JobControl:
 
 
 def _check_pause(seconds: float) -> None:
+    if not isinstance(seconds, (int, float)):
+        raise TypeError(f"seconds: must be a number of seconds, got {got(seconds)}")
     if math.isnan(seconds):  # which no clock ever reaches
         raise ValueError("seconds: must be a number, got nan")
 

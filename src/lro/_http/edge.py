@@ -407,6 +407,16 @@ def answer(service: Service, start: Callable[[], Operation], poll_seconds: int =
         return error_reply(exc, service.types, service.domain, asked="a call that starts work")
 
 
+async def answer_async(
+    service: Service, start: Awaitable[Operation], poll_seconds: int = 1
+) -> HttpReply:
+    """:func:`answer` for coroutines: ``await answer_async(service, resize.start_async(...))``."""
+    try:
+        return operation_reply(await start, service.types, poll_seconds)
+    except LroError as exc:
+        return error_reply(exc, service.types, service.domain, asked="a call that starts work")
+
+
 DEFAULT_MAX_BODY: Final = 1024 * 1024
 _LARGEST_BODY: Final = 1 << 40
 """The largest bound of bodies, in bytes: servers take no larger number where they read one."""
