@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import Collection
 from typing import Any
 
@@ -16,7 +18,7 @@ from lro._model.operation import Record
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
 from lro.testing._samples import insert, record_of
-from tests.service_steps import PATIENCE
+from tests.service_steps import PATIENCE, Step
 
 
 class Slow(MemoryStore):
@@ -29,7 +31,7 @@ class Slow(MemoryStore):
         super().__init__(self.clock)
         self.calls: list[list[str]] = []
         self.most = 1000
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
     def get(self, name: str) -> Record:
         if threading.current_thread() is not threading.main_thread():
@@ -132,3 +134,78 @@ def test_what_was_written_is_made_use_of_if_the_task_is_cancelled_in_a_read(stor
     asyncio.run(main())
     assert over.wait(PATIENCE)
     assert found[0].caller == "c"
+
+
+class Held(Slow):
+    """A slow store whose calls wait until the test lets them go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = Step()
+        insert(self, record_of(self.clock, "a"))
+
+    def get(self, name: str) -> Record:
+        if threading.current_thread() is not threading.main_thread():
+            self.step()
+        return super().get(name)
+
+
+def test_a_read_that_tidies_up_is_made_where_all_tasks_are_cancelled() -> None:
+    """So a loop ends; one task reads again while the thread reads for it."""
+    store = Held()
+
+    async def reads_again() -> str:
+        try:
+            await on_loop(read(store, "operations/a"))
+        except asyncio.CancelledError:
+            return (await on_loop(read(store, "operations/a"))).name
+        raise AssertionError
+
+    async def main() -> str:
+        task = asyncio.ensure_future(reads_again())
+        await asyncio.to_thread(store.step.reached)
+        task.cancel()
+        for other in asyncio.all_tasks() - {task, asyncio.current_task()}:
+            other.cancel()
+        store.step.go.set()
+        async with asyncio.timeout(PATIENCE):
+            return await task
+
+    assert asyncio.run(main()) == "operations/a"
+
+
+class Odd(BaseException):
+    """An error that is no Exception, as those of some test tools and of threads are."""
+
+
+@pytest.mark.parametrize("names", ["a", "ab"])
+def test_an_odd_error_of_the_store_reaches_each_read(store: Slow, names: str) -> None:
+    """None of them waits for ever."""
+    store.error = Odd()
+    assert outcomes(store, names) == [Odd] * len(names)
+    store.error = None
+    assert outcomes(store, names) == list(names)
+
+
+def test_a_loop_that_was_closed_during_a_read_is_let_go() -> None:
+    """With the tasks that nothing will wake any more."""
+    store = Held()
+    loop = asyncio.new_event_loop()
+    gone = weakref.ref(loop)
+
+    async def main() -> None:
+        tasks = reads(store, "a")
+        await asyncio.to_thread(store.step.reached)
+        tasks += reads(store, "a")
+        await asyncio.sleep(0)
+        for task in tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # as is meant here
+
+    loop.run_until_complete(main())
+    threads = loop._default_executor  # type: ignore[attr-defined]
+    loop.close()
+    store.step.go.set()
+    threads.shutdown()
+    del loop, threads
+    gc.collect()
+    assert gone() is None

@@ -288,20 +288,40 @@ def test_ends_are_read_on_the_loop_where_that_does_not_block(make_service, monke
     assert {2, 4} <= set(seen)
 
 
+class Meanwhile(MemoryStore):
+    """A store that blocks, and does something once during a read of several records."""
+
+    reads_block = writes_block = True
+    looks = 0
+    act = None
+
+    def get(self, name):
+        found = super().get(name)
+        self.looks += 1
+        return found
+
+    def find(self, names, max_bytes):
+        found = super().find(names, max_bytes)
+        act, self.act = self.act, None
+        if act is not None:
+            act()
+        return found
+
+
+async def waits(service, store, *names):
+    """Tasks that wait for these operations, and have looked."""
+    tasks = []
+    for name in names:
+        tasks.append(asyncio.create_task(service.wait_async(name)))
+        looks = store.looks
+        async with asyncio.timeout(PATIENCE):
+            while store.looks == looks:
+                await asyncio.sleep(0)
+    return tasks
+
+
 def test_an_end_during_the_read_of_others_is_read_after_it(make_service):
     """By the same task, however the two threads meet."""
-
-    class Meanwhile(MemoryStore):
-        writes_block = True
-        act = None
-
-        def find(self, names, max_bytes):
-            found = super().find(names, max_bytes)
-            act, self.act = self.act, None
-            if act is not None:
-                act()
-            return found
-
     store = Meanwhile(ManualClock())
     service = make_service(store, InlineExecutor())
     declare(service)
@@ -309,8 +329,7 @@ def test_an_end_during_the_read_of_others_is_read_after_it(make_service):
     async def main():
         loop = asyncio.get_running_loop()
         first, second = start(service), start(service)
-        tasks = [asyncio.create_task(service.wait_async(name)) for name in (first, second)]
-        await settle()
+        tasks = await waits(service, store, first, second)
 
         def act():  # in the thread that reads, until the loop knows of it
             service.reporter(second).complete(DONE)
@@ -318,9 +337,47 @@ def test_an_end_during_the_read_of_others_is_read_after_it(make_service):
 
         store.act = act
         service.reporter(first).complete(DONE)
-        assert [operation.name for operation in await asyncio.gather(*tasks)] == [first, second]
+        found = await asyncio.gather(*tasks)
+        assert [(one.name, one.done) for one in found] == [(first, True), (second, True)]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("failure", ["error", "cancelled"])
+def test_ends_are_read_after_a_read_of_others_that_failed(make_service, failure, caplog):
+    """The task that reads may be cancelled with all others of the loop, some of which tidy up."""
+    store = Meanwhile(ManualClock())
+    service = make_service(store, InlineExecutor())
+    declare(service)
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        before = asyncio.all_tasks()
+        first, second = start(service), start(service)
+        tasks = await waits(service, store, first, second)
+
+        async def fail():
+            await settle()  # the loop knows of the second end
+            if failure == "cancelled":
+                (reader,) = asyncio.all_tasks() - before - {*tasks, asyncio.current_task()}
+                reader.cancel()
+
+        def act():  # in the thread that reads
+            service.reporter(second).complete(DONE)
+            asyncio.run_coroutine_threadsafe(fail(), loop).result(PATIENCE)
+            if failure == "error":
+                raise OSError("odd")
+
+        store.act = act
+        service.reporter(first).complete(DONE)
+        async with asyncio.timeout(PATIENCE):
+            assert (await tasks[1]).done
+            if failure == "cancelled":
+                assert (await tasks[0]).done
+        tasks[0].cancel()
+
+    asyncio.run(main())
+    assert ("odd" in caplog.text) == (failure == "error")
 
 
 def test_a_wait_reads_the_store_twice(make_service):

@@ -19,7 +19,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Generator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypeGuard, TypeVar
 
@@ -277,14 +277,25 @@ async def in_threads(flow: Flow[R], threads: ThreadPoolExecutor | None = None) -
 
 async def in_thread(action: Callable[[], R], threads: ThreadPoolExecutor | None = None) -> R:
     """Call what may block in one of these threads, by default those of the running loop."""
+    return await _begun_in_thread(action, threads)
+
+
+def _begun_in_thread(
+    action: Callable[[], R], threads: ThreadPoolExecutor | None = None
+) -> asyncio.Future[R]:
+    """What comes of a call in one of these threads."""
     import asyncio
 
-    action = _in_context(action)
+    loop, action = asyncio.get_running_loop(), _in_context(action)
     try:
-        done = asyncio.get_running_loop().run_in_executor(threads, action)
+        return loop.run_in_executor(threads, action)
     except RuntimeError:  # no thread is to be had, as at the end of the interpreter
-        return action()
-    return await done
+        done: asyncio.Future[R] = loop.create_future()
+        try:
+            done.set_result(action())
+        except BaseException as exc:
+            done.set_exception(exc)
+        return done
 
 
 def _in_context(action: Callable[[], R]) -> Callable[[], R]:
@@ -342,54 +353,70 @@ async def on_loop(flow: Flow[R]) -> R:
 
 _Asked: TypeAlias = "tuple[str, asyncio.Future[Record]]"
 
+_Answers: TypeAlias = tuple[Mapping[str, Record], Collection[str]]
+"""Records by name, and the names that are left for the next call of the store."""
+
 
 class _LoopReads:
     """Reads records of one store for the coroutines of one loop.
 
-    One thread reads at a time. What is asked for meanwhile is read together, next.
+    One thread reads at a time. What is asked for meanwhile is read together, next. No task of the
+    loop does this: programs cancel all tasks when they end, and then read in what tidies up.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._asked: list[_Asked] = []
-        self._reading: asyncio.Task[None] | None = None
+        self._reading = False
 
-    def get(self, store: Store, name: str) -> asyncio.Future[Record]:
+    def get(self, name: str) -> asyncio.Future[Record]:
         """Have a record read."""
         import asyncio
 
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Record] = loop.create_future()
         self._asked.append((name, future))
-        if self._reading is None:
-            self._reading = loop.create_task(self._read_all(store))
+        if not self._reading:
+            self._reading = True
+            loop.call_soon(self._read_next)  # with those that are asked for until then
         return future
 
-    async def _read_all(self, store: Store) -> None:
-        try:
-            while self._asked:
-                asked, self._asked = self._asked[:MAX_NAMES], self._asked[MAX_NAMES:]
-                try:
-                    self._asked[:0] = await _read_together(store, asked)
-                except Exception as exc:  # of the store, for each of them
-                    for _, future in asked:
-                        if not future.done():
-                            future.set_exception(exc)
-        finally:
-            self._reading = None
+    def _read_next(self) -> None:
+        wanted = [one for one in self._asked if not one[1].done()]
+        asked, self._asked = wanted[:MAX_NAMES], wanted[MAX_NAMES:]
+        self._reading = bool(asked)
+        if asked:
+            names = list(dict.fromkeys(name for name, _ in asked))
+            read = _begun_in_thread(functools.partial(_read_together, self._store, names))
+            read.add_done_callback(functools.partial(self._answer, asked))
+
+    def _answer(self, asked: Sequence[_Asked], read: asyncio.Future[_Answers]) -> None:
+        if read.cancelled():  # by the owner of the threads, which will never read it
+            for _, future in asked:
+                future.cancel()
+        elif (error := read.exception()) is not None:
+            for _, future in asked:
+                if not future.done():
+                    future.set_exception(error)
+        else:
+            self._asked[:0] = _left(asked, *read.result())
+        self._read_next()
 
 
-async def _read_together(store: Store, asked: Sequence[_Asked]) -> Sequence[_Asked]:
+def _read_together(store: Store, names: Sequence[str]) -> _Answers:
+    if len(names) > 1:
+        found = store.find(names)
+        return {record.name: record for record in found.records}, frozenset(found.rest)
+    try:
+        return {names[0]: store.get(names[0])}, ()
+    except OperationNotFound:
+        return {}, ()
+
+
+def _left(
+    asked: Sequence[_Asked], records: Mapping[str, Record], rest: Collection[str]
+) -> Sequence[_Asked]:
     """Answer these reads; return those that are left for the next call of the store."""
-    records: dict[str, Record] = {}
-    rest: Collection[str] = ()
-    if len(asked) == 1:
-        name = asked[0][0]
-        records[name] = await in_thread(functools.partial(store.get, name))
-    else:
-        names = list(dict.fromkeys(name for name, _ in asked))
-        found = await in_thread(functools.partial(store.find, names))
-        records.update((record.name, record) for record in found.records)
-        rest = frozenset(found.rest)
     for name, future in asked:
         if future.done() or name in rest:
             continue  # its task was cancelled, or it is read next
@@ -400,18 +427,26 @@ async def _read_together(store: Store, asked: Sequence[_Asked]) -> Sequence[_Ask
     return [one for one in asked if one[0] in rest]
 
 
-_reads: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[int, _LoopReads]]] = (
-    weakref.WeakKeyDictionary()
-)
-"""By the identity of a store, which they do not keep alive."""
+_reads: Final[
+    weakref.WeakKeyDictionary[
+        asyncio.AbstractEventLoop, weakref.WeakValueDictionary[int, _LoopReads]
+    ]
+] = weakref.WeakKeyDictionary()
+"""By the identity of a store. Only reads that are under way hold them: they refer to the loop."""
 
 
 def read_on_loop(store: Store, name: str) -> asyncio.Future[Record]:
     """``Store.get`` for the running loop, where that may block; made with others in a thread."""
     import asyncio
 
-    of_loop = _reads.setdefault(asyncio.get_running_loop(), {})
-    return of_loop.setdefault(id(store), _LoopReads()).get(store, name)
+    loop = asyncio.get_running_loop()
+    of_loop = _reads.get(loop)
+    if of_loop is None:
+        of_loop = _reads[loop] = weakref.WeakValueDictionary()
+    reads = of_loop.get(id(store))
+    if reads is None:
+        reads = of_loop[id(store)] = _LoopReads(store)
+    return reads.get(name)
 
 
 def _handed_over(step: Write | MayBlock) -> Receipt:

@@ -365,11 +365,18 @@ class LoopWatchers:
 
     async def _answer_waits(self) -> None:
         """Answer the waits for what has ended, as often as more may have."""
+        names: Sequence[str] = ()
         try:
             while names := self._take_ended():
                 await self._answer_those(names)
+        except asyncio.CancelledError:  # with all tasks of the loop, of which some tidy up yet
+            for watched in filter(None, map(self._watched.get, names)):
+                self.notified(watched, True)
+            raise
         finally:
             self._answering = None
+            if self._ended:  # what has ended since: the next notification would not wake the loop
+                self._call_soon(self._answer_soon)
 
     def _take_ended(self) -> list[str]:
         with self._lock:
@@ -390,6 +397,9 @@ class LoopWatchers:
                 found, left = await asyncio.to_thread(ends) if in_thread else ends()
             except LroError:
                 continue  # the store may be back before the time is over
+            except Exception:  # whatever code of others has raised
+                log.exception("reading what has ended failed; other ends are read")
+                continue
             self._resolve_waits(found)
             rest = [*left, *rest]
             if rest and not in_thread:
