@@ -32,7 +32,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Keep the garbage collector from going through all tests and modules again and again."""
     gc.collect()
-    gc.freeze()
+    if hypothesis.__version_info__ >= (6, 140):  # older ones look for what refers to their own
+        gc.freeze()
     gc.enable()
 
 

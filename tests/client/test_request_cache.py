@@ -178,8 +178,13 @@ def test_certificates_are_read_by_the_first_https_call(
 ) -> None:
     """A client of a server without TLS has none until then."""
     read: list[object] = []
-    make = ssl.create_default_context
-    monkeypatch.setattr(ssl, "create_default_context", lambda **of: read.append(of) or make(**of))
+    load = ssl.SSLContext.load_verify_locations
+
+    def noted(context: ssl.SSLContext, *args: object, **more: object) -> None:
+        read.append((args, more))
+        load(context, *args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", noted)
     with respx.mock() as server:
         server.route().mock(return_value=httpx.Response(200, json={"name": NAME, "done": True}))
         client = face.make("http://test")
