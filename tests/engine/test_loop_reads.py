@@ -7,6 +7,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -209,3 +210,58 @@ def test_a_loop_that_was_closed_during_a_read_is_let_go() -> None:
     del loop, threads
     gc.collect()
     assert gone() is None
+
+
+def test_a_read_that_is_given_up_while_the_store_fails_is_left_alone() -> None:
+    """Its task has gone; the next read is made as if nothing had been."""
+    store = Held()
+
+    async def main() -> str:
+        (task,) = reads(store, "a")
+        await asyncio.to_thread(store.step.reached)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        store.error = Unavailable("away")
+        (waiting,) = reads(store, "a")
+        store.step.go.set()
+        with pytest.raises(Unavailable):
+            await waiting
+        store.error = None
+        return (await on_loop(read(store, "operations/a"))).name
+
+    assert asyncio.run(main()) == "operations/a"
+
+
+def test_reads_end_with_the_threads_that_would_make_them(store: Slow) -> None:
+    """An application may shut the threads of its loop down, and cancel what they have not begun."""
+
+    async def main() -> list[Any]:
+        threads, go = ThreadPoolExecutor(1), threading.Event()
+        asyncio.get_running_loop().set_default_executor(threads)
+        busy = asyncio.ensure_future(asyncio.to_thread(go.wait, PATIENCE))
+        await asyncio.sleep(0)
+        tasks = reads(store, "ab")
+        while not threads._work_queue.qsize():
+            await asyncio.sleep(0)
+        threads.shutdown(wait=False, cancel_futures=True)
+        go.set()
+        await busy
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert [type(one) for one in asyncio.run(main())] == [asyncio.CancelledError] * 2
+
+
+def test_reads_are_made_on_the_loop_where_there_are_no_threads(store: Slow) -> None:
+    """As at the end of the interpreter; an error of the store reaches each of them, too."""
+
+    async def main() -> list[Any]:
+        threads = ThreadPoolExecutor(1)
+        threads.shutdown()
+        asyncio.get_running_loop().set_default_executor(threads)
+        well = await asyncio.gather(*reads(store, "ab"))
+        store.error = Unavailable("away")
+        return [*well, *await asyncio.gather(*reads(store, "ab"), return_exceptions=True)]
+
+    first, second, *errors = asyncio.run(main())
+    assert [first.name, second.name] == ["operations/a", "operations/b"]
+    assert errors == [store.error, store.error]
