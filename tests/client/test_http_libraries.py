@@ -36,16 +36,16 @@ httpx2 = pytest.importorskip("httpx2", reason="httpx2 is not installed")
 class Making:
     """Makes clients of one face upon one HTTP library; with a client of its own if it can."""
 
-    library: str
+    package: str
     face: Face
     closing: contextlib.ExitStack
 
     def http(self, **options: Any) -> Any:
-        if self.library == "httpx":
+        if self.package == "httpx":
             return self.face.http(verify=False, **options)
         if self.face.name == "sync":
             return self.closing.enter_context(httpx2.Client(verify=False, **options))
-        if self.library == "aiohttp":
+        if self.package == "aiohttp":
             made = pytest.importorskip("httpx_aiohttp").HttpxAiohttpClient(verify=False, **options)
         else:
             made = httpx2.AsyncClient(verify=False, **options)
@@ -53,10 +53,10 @@ class Making:
         return made
 
     def client(self, url: str, auth: Any = None, **options: Any) -> Any:
-        if self.library == "httpx2" or auth is not None:
+        if self.package == "httpx2" or auth is not None:
             return self.face.client(url, http=self.http(auth=auth), **options)
         own: Any = {"sync": HttpTransport, "async": AsyncHttpTransport}[self.face.name]
-        if self.library == "aiohttp":
+        if self.package == "aiohttp":
             own = importlib.import_module("lro_client.transports.aiohttp").AiohttpTransport
         return self.face.client("", transport=own(base_url=url), **options)
 
@@ -66,12 +66,12 @@ LIBRARIES = ["httpx-sync", "httpx-async", "httpx2-sync", "httpx2-async", "aiohtt
 
 @pytest.fixture(params=LIBRARIES)
 def making(request: pytest.FixtureRequest) -> Iterator[Making]:
-    library, name = request.param.split("-")
-    pytest.importorskip(library, reason=f"{library} is not installed")
+    package, name = request.param.split("-")
+    pytest.importorskip(package, reason=f"{package} is not installed")
     with contextlib.ExitStack() as closing:
         face = FACES[name]()
         closing.callback(face.close)
-        yield Making(library, face, closing)
+        yield Making(package, face, closing)
 
 
 @pytest.fixture

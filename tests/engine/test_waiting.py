@@ -216,6 +216,18 @@ def test_thousands_wait_without_threads(service):
     run_virtual(main())
 
 
+class Noting(MemoryStore):
+    """Notes the names that are read."""
+
+    def __init__(self, clock):
+        super().__init__(clock)
+        self.reads = []
+
+    def get(self, name):
+        self.reads.append(name)
+        return super().get(name)
+
+
 def test_ends_of_many_operations_are_read_together(make_service, monkeypatch):
     """One call of a store that blocks reads them; what is too much for it is read by the next."""
     calls = []
@@ -254,17 +266,10 @@ def test_ends_of_many_operations_are_read_together(make_service, monkeypatch):
 
 def test_ends_are_read_on_the_loop_where_that_does_not_block(make_service, monkeypatch):
     """A few at a time, so that other tasks have their turn."""
-    looked = []
-
-    class Noting(MemoryStore):
-        writes_block = True  # as of a file
-
-        def get(self, name):
-            looked.append(name)
-            return super().get(name)
-
+    store = Noting(ManualClock())
+    store.writes_block = True  # as of a file
+    looked, service = store.reads, make_service(store, InlineExecutor())
     monkeypatch.setattr(watching, "_READ_ON_LOOP", 2)
-    service = make_service(Noting(ManualClock()), InlineExecutor())
     declare(service)
     names = [start(service) for _ in range(5)]
     seen = []
@@ -382,14 +387,8 @@ def test_ends_are_read_after_a_read_of_others_that_failed(make_service, failure,
 
 def test_a_wait_reads_the_store_twice(make_service):
     """Once when it has begun to listen, and once when the operation has ended."""
-    reads = []
-
-    class Counting(MemoryStore):
-        def get(self, name):
-            reads.append(name)
-            return super().get(name)
-
-    service = make_service(Counting(ManualClock()), InlineExecutor())
+    store = Noting(ManualClock())
+    reads, service = store.reads, make_service(store, InlineExecutor())
     declare(service)
 
     async def main():
@@ -675,14 +674,8 @@ def test_leaving_twice_is_leaving():
 @pytest.mark.parametrize("left", ["before it", "before the read"])
 def test_notification_of_a_name_without_waiters_reads_nothing(make_service, left):
     """They have left before the notification, or between it and the read that it causes."""
-    reads = []
-
-    class Counting(MemoryStore):
-        def get(self, name):
-            reads.append(name)
-            return super().get(name)
-
-    service = make_service(Counting(ManualClock()), InlineExecutor())
+    store = Noting(ManualClock())
+    reads, service = store.reads, make_service(store, InlineExecutor())
     declare(service)
 
     async def main():

@@ -404,7 +404,7 @@ def answer(service: Service, start: Callable[[], Operation], poll_seconds: int =
     try:
         return operation_reply(start(), service.types, poll_seconds)
     except LroError as exc:
-        return error_reply(exc, service.types, service.domain, asked="a call that starts work")
+        return _refused_start(service, exc)
 
 
 async def answer_async(
@@ -414,7 +414,11 @@ async def answer_async(
     try:
         return operation_reply(await start, service.types, poll_seconds)
     except LroError as exc:
-        return error_reply(exc, service.types, service.domain, asked="a call that starts work")
+        return _refused_start(service, exc)
+
+
+def _refused_start(service: Service, error: LroError) -> HttpReply:
+    return error_reply(error, service.types, service.domain, asked="a call that starts work")
 
 
 DEFAULT_MAX_BODY: Final = 1024 * 1024
