@@ -23,6 +23,7 @@ NAMES: Final = (
     "http_get",
     "http_start",
     "in_flight",
+    "in_process",
     "flood",
     "servers",
     "grpc_get",
