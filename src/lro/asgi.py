@@ -247,6 +247,7 @@ def _request(scope: Scope, path: str, body: bytes) -> HttpRequest:
         headers=_Headers(scope["headers"]),
         body=body,
         scheme=scope.get("scheme", "http"),
+        native=scope,
     )
 
 

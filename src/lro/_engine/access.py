@@ -21,6 +21,7 @@ from lro._base.arguments import (
     contained,
     failed,
     is_coroutine_function,
+    needs,
     passes,
 )
 from lro._base.errors import (
@@ -44,7 +45,8 @@ _REFUSED: Final = "is refused by the method"
 class Hook:
     """A function of the application that decides who may act.
 
-    ``awaited``: it is a coroutine function, which only an event loop can ask.
+    ``awaited``: it is a coroutine function, which only an event loop can ask. ``needs_native``:
+    it needs a second argument, the request as the server has it.
 
     Raises:
         DeclarationError: It cannot be called.
@@ -54,6 +56,7 @@ class Hook:
         check_function(name, function)
         self.name = name
         self.awaited = is_coroutine_function(function)
+        self.needs_native = needs(function, 2)
         self._function: Callable[..., Any] = function
 
     def ask(self, *arguments: object) -> Flow[object]:
@@ -120,13 +123,15 @@ def _mistake(name: str, found: object, wanted: str) -> HookFailed:
     return HookFailed(name, text)
 
 
-def ask_caller(hook: Hook, headers: Mapping[str, str]) -> Flow[str]:
+def ask_caller(hook: Hook, headers: Mapping[str, str], native: object) -> Flow[str]:
     """Who is calling, as ``authenticate`` says; the empty text for None.
+
+    ``native`` is the request as the server has it, for a hook that needs a second argument.
 
     Raises:
         HookFailed: It gives anything else.
     """
-    found = yield from hook.ask(headers)
+    found = yield from hook.ask(*((headers, native) if hook.needs_native else (headers,)))
     if found is None:
         return ""
     if issubclass(type(found), str):  # what an object says of its own class may be untrue

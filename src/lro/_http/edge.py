@@ -133,11 +133,16 @@ Steps: TypeAlias = Generator[Step, Any, R]
 Exchange: TypeAlias = Steps[HttpReply | EventStream]
 
 
-def identify(hook: Hook | None, headers: Mapping[str, str]) -> Generator[CallFunction, Any, str]:
-    """Steps that give the caller, as the hook ``authenticate`` says; the empty text without one."""
+def identify(
+    hook: Hook | None, headers: Mapping[str, str], native: object
+) -> Generator[CallFunction, Any, str]:
+    """Steps that give the caller, as the hook ``authenticate`` says; the empty text without one.
+
+    ``native`` is the request as the server has it.
+    """
     if hook is None:
         return ""
-    caller: str = yield CallFunction(ask_caller(hook, headers))
+    caller: str = yield CallFunction(ask_caller(hook, headers, native))
     return caller
 
 
@@ -425,9 +430,14 @@ DEFAULT_MAX_BODY: Final = 1024 * 1024
 _LARGEST_BODY: Final = 1 << 40
 """The largest bound of bodies, in bytes: servers take no larger number where they read one."""
 
-Authenticate = Callable[[Mapping[str, str]], str | Awaitable[str | None] | None]
+Caller: TypeAlias = str | Awaitable[str | None] | None
+Authenticate: TypeAlias = (
+    Callable[[Mapping[str, str]], Caller] | Callable[[Mapping[str, str], Any], Caller]
+)
 """The hook that gives the caller: request headers, names in lower case -> the caller's name.
 
+A function that needs a second argument gets the request as the server has it: the scope under ASGI,
+the environ under WSGI, and what a framework's middleware has put into them.
 Return None for a caller without a name: all such callers count as one. Raise
 :class:`lro.errors.Unauthenticated` to refuse. Anything else that is returned or raised is a
 mistake: the call ends with INTERNAL, and the log says what it was. Under ASGI a plain function is
@@ -538,7 +548,10 @@ class OperationsEdge:
             start = self._starts.get(found.rpc)
             if start is None:
                 self.service.require(found.rpc)
-            caller = (yield from identify(self._hook, request.headers)) if self._hook else ""
+            caller = request.caller
+            if caller is None and self._hook is not None:
+                caller = yield from identify(self._hook, request.headers, request.native)
+            caller = caller or ""
             if start is not None:
                 reply = yield from self._start(request, start, caller)
             else:
