@@ -248,8 +248,10 @@ class Access:
         if self._hook is not None:
             self._hook.check_plain(where)
 
-    def check_named(self, where: str, authenticate: object) -> None:
+    def check_named(self, where: str, authenticate: object, option: str = "authenticate") -> None:
         """Check that an edge gives callers names if the service goes by them.
+
+        ``option`` is what the edge calls the function that finds the caller.
 
         An ``authorize`` that is asked about callers without a name is only warned of in the log:
         it may go by the verb alone, or by a context variable that a middleware has set.
@@ -261,10 +263,10 @@ class Access:
             return
         if self._owner_only:
             wanted = "is needed, since owner_only goes by the name of the caller"
-            instead = "authenticate=lambda headers: None says that callers here have none"
-            raise DeclarationError("authenticate", f"{wanted}; {instead}")
+            instead = f"{option}=lambda headers: None says that callers here have none"
+            raise DeclarationError(option, f"{wanted}; {instead}")
         if self._hook is not None:
-            log.warning("%s has no authenticate: authorize gets no names of callers", where)
+            log.warning("%s has no %s: authorize gets no names of callers", where, option)
 
     def require(self, verb: str) -> None:
         """Check that the service offers a verb.
