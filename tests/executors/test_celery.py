@@ -257,6 +257,19 @@ def test_the_store_is_away_when_a_name_comes(far):
     assert tally.read_text() == f"{name}\n"
 
 
+def test_closed_service_leaves_no_connection_to_the_broker(mortal, shaky):
+    """The broker sees none, though the executor and its app are still there."""
+    redis = pytest.importorskip("redis")
+    with redis.Redis.from_url(mortal.url) as asking:
+        shaky.start("Echo", "abc")
+        assert len(asking.client_list()) > 1
+        shaky.close()
+        end = time.monotonic() + PATIENCE
+        while len(asking.client_list()) > 1:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+
 @pytest.mark.parametrize("request_id", ["", REQUEST_ID])
 def test_the_broker_is_away(mortal, shaky, request_id):
     """A start gets that error, and nothing is stored."""

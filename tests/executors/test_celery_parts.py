@@ -271,6 +271,30 @@ def test_a_child_makes_connections_of_its_own():
     assert broker._pool is not pool
 
 
+def test_stopped_executor_closes_its_connections():
+    """One that is in use is closed when its call ends, and no new one is made."""
+    executor = CeleryExecutor(app_on("memory://"))
+    executor.attach(print)
+    used = []
+
+    def act(connection):
+        used.append(connection)
+        connection.default_channel  # noqa: B018  # opens it
+        if len(used) == 2:
+            executor._publisher.publish(act)
+            executor.stop()
+            assert [one.connected for one in used] == [True, True, False]
+
+    executor._publisher.publish(act)
+    assert used[0].connected  # is kept for the next call
+    executor._publisher.publish(act)
+    assert used[0] is used[1]
+    assert [one.connected for one in used] == [False, False, False]
+    executor.stop()
+    with pytest.raises(Unavailable, match="the executor is stopping"):
+        executor._publisher.publish(act)
+
+
 # -- the worker ---------------------------------------------------------------------------------
 
 

@@ -28,14 +28,11 @@ from lro._base.errors import (
     HttpMethodNotAllowed,
     InvalidTimeout,
     LroError,
-    MalformedRequest,
     RequestTooLarge,
     RouteNotFound,
     StreamsNotSupported,
-    UnsupportedMediaType,
     got,
 )
-from lro._base.status import Json
 from lro._engine.access import Hook, application_call, ask_caller
 from lro._engine.flow import Flow, flow_of, in_threads, on_loop, run
 from lro._engine.limits import ReplyReservation
@@ -136,16 +133,11 @@ Steps: TypeAlias = Generator[Step, Any, R]
 Exchange: TypeAlias = Steps[HttpReply | EventStream]
 
 
-def identify(
-    hook: Hook | None, headers: Mapping[str, str], native: object
-) -> Generator[CallFunction, Any, str]:
-    """Steps that give the caller, as the hook ``authenticate`` says; the empty text without one.
-
-    ``native`` is the request as the server has it.
-    """
+def identify(hook: Hook | None, headers: Mapping[str, str]) -> Generator[CallFunction, Any, str]:
+    """Steps that give the caller, as the hook ``authenticate`` says; the empty text without one."""
     if hook is None:
         return ""
-    caller: str = yield CallFunction(ask_caller(hook, headers, native))
+    caller: str = yield CallFunction(ask_caller(hook, headers))
     return caller
 
 
@@ -314,32 +306,6 @@ class StartHandler(Generic[Req]):
             )
         )
 
-    def start_own(
-        self, request: HttpRequest, caller: str, message: Req | None, **options: object
-    ) -> Flow[Operation]:
-        """Start an operation for an endpoint of the application, which may have the message."""
-        if message is None:
-            message, request_id, validate_only = self._read_json(request)
-        else:
-            request_id, validate_only = self._read_own_fields(request)
-        return (
-            yield from self._start(
-                message,
-                request_id=request_id,
-                validate_only=validate_only,
-                caller=caller,
-                **options,
-            )
-        )
-
-    def _read_own_fields(self, request: HttpRequest) -> tuple[str, bool]:
-        """The fields of the library in a body that the application has read, if it is JSON."""
-        try:
-            fields = read_object(request.headers.get("content-type"), request.body)
-        except (MalformedRequest, UnsupportedMediaType):
-            return "", False
-        return self._take_own(fields)
-
     def _read_raw(
         self, raw: Callable[[str, bytes], Req | None], request: HttpRequest
     ) -> Flow[_StartRequest[Req] | None]:
@@ -354,12 +320,9 @@ class StartHandler(Generic[Req]):
 
     def _read_json(self, request: HttpRequest) -> _StartRequest[Req]:
         fields = read_object(request.headers.get("content-type"), request.body)
-        request_id, validate_only = self._take_own(fields)
-        return self._types.load(fields, self._request), request_id, validate_only
-
-    def _take_own(self, fields: dict[str, Json]) -> tuple[str, bool]:
         request_id = take_field(fields, "request_id", str, "", self._shape)
-        return request_id, take_field(fields, "validate_only", bool, False, self._shape)
+        validate_only = take_field(fields, "validate_only", bool, False, self._shape)
+        return self._types.load(fields, self._request), request_id, validate_only
 
 
 def start_handlers(service: Service, starts: Starts) -> dict[str, StartHandler[Any]]:
@@ -462,14 +425,9 @@ DEFAULT_MAX_BODY: Final = 1024 * 1024
 _LARGEST_BODY: Final = 1 << 40
 """The largest bound of bodies, in bytes: servers take no larger number where they read one."""
 
-Caller: TypeAlias = str | Awaitable[str | None] | None
-Authenticate: TypeAlias = (
-    Callable[[Mapping[str, str]], Caller] | Callable[[Mapping[str, str], Any], Caller]
-)
+Authenticate = Callable[[Mapping[str, str]], str | Awaitable[str | None] | None]
 """The hook that gives the caller: request headers, names in lower case -> the caller's name.
 
-A function that needs a second argument gets the request as the server has it: the scope under ASGI,
-the environ under WSGI, and what a framework's middleware has put into them.
 Return None for a caller without a name: all such callers count as one. Raise
 :class:`lro.errors.Unauthenticated` to refuse. Anything else that is returned or raised is a
 mistake: the call ends with INTERNAL, and the log says what it was. Under ASGI a plain function is
@@ -530,9 +488,8 @@ class OperationsEdge:
         self._poll_seconds = poll_seconds
         self._heartbeat_seconds = heartbeat_seconds
         self._starts = start_handlers(service, starts)
-        self.verb_routes = (*default_routes(parents), *extension_routes(parents))
-        self._routes = with_starts(self.verb_routes, self._starts)
-        self._own_starts: dict[str, StartHandler[Any]] = {}
+        verbs = (*default_routes(parents), *extension_routes(parents))
+        self._routes = with_starts(verbs, self._starts)
         self._verbs: Mapping[str, Callable[[HttpRequest, str, str], Exchange]] = {
             "GetOperation": self._get,
             "ListOperations": self._list,
@@ -581,7 +538,7 @@ class OperationsEdge:
             start = self._starts.get(found.rpc)
             if start is None:
                 self.service.require(found.rpc)
-            caller = yield from self._caller(request)
+            caller = (yield from identify(self._hook, request.headers)) if self._hook else ""
             if start is not None:
                 reply = yield from self._start(request, start, caller)
             else:
@@ -597,49 +554,6 @@ class OperationsEdge:
         reply = error_reply(error, service.types, service.domain, asked=asked)
         return reply.headless if request.method == "HEAD" else reply
 
-    @property
-    def starts(self) -> Mapping[str, str]:
-        """The full names of the methods that are started here, by path."""
-        return {path: start.full_name for path, start in self._starts.items()}
-
-    def start(
-        self,
-        request: HttpRequest,
-        method: Method[Req, Any, Any],
-        message: Req | None = None,
-        *,
-        parent: str = "",
-        target: str = "",
-        metadata: object | None = None,
-    ) -> Steps[Operation]:
-        """Steps that start an operation for an endpoint that the application writes itself.
-
-        What holds for the paths of ``starts`` holds here: pages of other sites are refused, the
-        caller is found, and ``requestId`` and ``validateOnly`` count if the body has them. Without
-        ``message`` the body is read as there. The rest is as for ``Method.start``.
-
-        Raises:
-            LroError: The operation is not started.
-        """
-        handler = self._own_starts.get(method.full_name)
-        if handler is None:
-            self.service.check_own(method)
-            handler = StartHandler(self.service, method.full_name)
-            self._own_starts[method.full_name] = handler
-        if request.method in CHANGING:
-            check_site(request.headers, request.scheme, self._trusted_origins)
-        caller = yield from self._caller(request)
-        options = {"parent": parent, "target": target, "metadata": metadata}
-        operation: Operation = yield self._starting(
-            request, handler.start_own(request, caller, message, **options)
-        )
-        return operation
-
-    def _caller(self, request: HttpRequest) -> Steps[str]:
-        if request.caller is not None or self._hook is None:
-            return request.caller or ""
-        return (yield from identify(self._hook, request.headers, request.native))
-
     def handle(self, request: HttpRequest, found: Found | None = None) -> HttpReply:
         """Answer a request in this thread, which cannot stream: Watch is UNIMPLEMENTED here.
 
@@ -651,16 +565,13 @@ class OperationsEdge:
 
     def _start(self, request: HttpRequest, start: StartHandler[Any], caller: str) -> Exchange:
         query = NO_QUERY if start.reads_query else _query_of(request, start.full_name)
-        operation = yield self._starting(request, start.start(request, caller))
-        return self._shown(operation, query.enum_numbers)
-
-    def _starting(self, request: HttpRequest, flow: Flow[Operation]) -> CallFunction:
         self._check_size(request)
         # Reading a big body and writing it down both take too long for an event loop.
         long = len(request.body) >= MANY_BYTES
         if long:
             self.service.begin_here()
-        return CallFunction(flow, long)
+        operation = yield CallFunction(start.start(request, caller), long)
+        return self._shown(operation, query.enum_numbers)
 
     def _get(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         query = _query_of(request, "GetOperation")
@@ -788,14 +699,6 @@ class OperationsEdge:
     def _check_size(self, request: HttpRequest) -> None:
         if len(request.body) > self.max_body:
             raise RequestTooLarge("body", f"must have at most {self.max_body} bytes")
-
-    def shown(self, operation: Operation) -> HttpReply:
-        """The reply that carries an operation, for :meth:`start`.
-
-        Raises:
-            EncodingError: The operation cannot be printed.
-        """
-        return self._shown(operation, enum_numbers=False)
 
     def _shown(self, operation: Operation, enum_numbers: bool) -> HttpReply:
         types = self.service.types

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import logging
 import math
@@ -160,6 +161,9 @@ class SeparateThread:
             self.done.set_result(None)
 
 
+STOPPING: Final = "the executor is stopping"
+"""Why nothing more is sent."""
+
 FRESH_SECONDS: Final = 1.0
 """Seconds after an answer in which the broker counts as reachable, after a failure as not."""
 
@@ -178,6 +182,7 @@ class NamePublisher:
         self._seconds = timeout.total_seconds()
         self._connections = connections
         self._inherited: object = None
+        self._closed = False
         self._reset_after_fork()
         after_fork(self, NamePublisher._reset_after_fork)
 
@@ -208,7 +213,7 @@ class NamePublisher:
         """Have ``action`` done with a connection; a second time if the first was a dead one.
 
         Raises:
-            Unavailable: The broker cannot be reached.
+            Unavailable: The broker cannot be reached, or the connections were closed.
         """
         connection = self._take()
         lost = (
@@ -221,8 +226,23 @@ class NamePublisher:
         except lost as exc:
             raise self._away(exc) from exc
         finally:
-            connection.release()
+            with self._lock:
+                if self._closed:
+                    connection.collect()
+                connection.release()
         self._found = (time.monotonic(), "")
+
+    def close(self) -> None:
+        """Close the connections; those in use are closed when their calls end. Idempotent."""
+        with self._lock:
+            self._closed = True
+            pool, self._pool = self._pool, None
+            idle = []
+            with contextlib.suppress(LimitExceeded):
+                while pool is not None:
+                    idle.append(pool.acquire())
+        for connection in idle:
+            connection.collect()
 
     def _perform(
         self,
@@ -244,6 +264,8 @@ class NamePublisher:
 
     def _take(self) -> Any:
         with self._lock:
+            if self._closed:
+                raise Unavailable(STOPPING)
             if self._pool is None:
                 self._pool = self._connect().Pool(limit=self._connections)
             pool = self._pool

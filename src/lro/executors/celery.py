@@ -33,7 +33,7 @@ try:
     import celery
     from celery.signals import worker_ready
 
-    from lro.executors._celery_messages import CeleryWorkerTask, NamePublisher
+    from lro.executors._celery_messages import STOPPING, CeleryWorkerTask, NamePublisher
 except ImportError as exc:
     raise MissingExtra("the Celery executor", "celery") from exc
 
@@ -180,6 +180,7 @@ class CeleryExecutor:
         self._stopped = True
         if self._worker_task is not None:
             self._worker_task.stopped = True
+        self._publisher.close()
         return ()
 
     def join(self, seconds: float) -> bool:
@@ -196,7 +197,7 @@ class CeleryExecutor:
 
     def _check_running(self) -> None:
         if self._stopped:
-            raise Unavailable("the executor is stopping")
+            raise Unavailable(STOPPING)
 
     def _send(self, name: str) -> None:
         self._check_running()
