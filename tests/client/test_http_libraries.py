@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,6 +25,7 @@ from lro_client import (
     Polling,
     PollTimeout,
 )
+from lro_client._flow.steps import Call, WatchOperationsRequest
 from tests.client import sockets
 from tests.client.faces import FACES, Face
 from tests.client.messages import TYPES, ResizeMetadata, ResizeRequest, ResizeResponse
@@ -153,6 +155,52 @@ def test_a_connection_that_is_refused(making: Making) -> None:
         with pytest.raises(CallError) as caught:
             client.get("operations/a")
     assert (caught.value.code, caught.value.passing) == (lro.Code.UNAVAILABLE, True)
+
+
+@pytest.mark.parametrize(
+    "making", [one for one in LIBRARIES if "aiohttp" not in one], indirect=True
+)
+@pytest.mark.parametrize("streams", [False, True], ids=["call", "stream"])
+@pytest.mark.parametrize("own", [False, True], ids=["given", "own"])
+def test_close_while_a_call_connects_leaves_no_connection(
+    making: Making, monkeypatch: pytest.MonkeyPatch, streams: bool, own: bool
+) -> None:
+    """The HTTP library does not know the connection yet, and would keep it for a next call."""
+    look_up, left = socket.getaddrinfo, threading.Event()
+    reply = sockets.answering("200 OK\r\nContent-Type: text/event-stream", ":\n\n")
+
+    def behave(connection: socket.socket, over: threading.Event) -> None:
+        reply(connection, over)
+        if not over.is_set():
+            left.set()
+
+    def closing(host: str | bytes, port: int, *more: Any, **named: Any) -> Any:
+        if host in ("close.test", b"close.test"):
+            if making.face.name == "sync":
+                close()
+            else:  # the event loop has this done by a thread
+                loop = making.face.runner.get_loop()  # type: ignore[attr-defined]
+                asyncio.run_coroutine_threadsafe(close(), loop).result(120)
+        return look_up("127.0.0.1", port, *more, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", closing)
+    with sockets.serving(behave) as url:
+        kind: Any = {"sync": HttpTransport, "async": AsyncHttpTransport}[making.face.name]
+        base_url = url.replace("127.0.0.1", "close.test")
+        http = None if own else making.http()
+        transport = kind(http, base_url=base_url)
+        if http is None:
+            close = transport.close
+        else:
+            close = http.close if making.face.name == "sync" else http.aclose
+        watch = WatchOperationsRequest("operations", ("operations/a",))
+        get = lro.GetOperationRequest("operations/a")
+        ask: tuple[Any, ...] = (transport.send, Call(request=get, budget=120))
+        if streams:
+            ask = transport.stream, Call(request=watch, budget=120), print
+        with pytest.raises(CallError, match="the client was closed"):
+            making.face.run(*ask)
+        assert left.wait(120)
 
 
 def test_a_wait_asks_again(making: Making) -> None:

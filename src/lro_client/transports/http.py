@@ -115,6 +115,7 @@ class HttpTransport:
         """
         asked = _arguments(self._coder.encode(call), call)
         with self._failures(call, asked), self._answer(asked) as response:
+            self._check_open(call)
             if not self._coder.streams(response):
                 raise self._coder.no_stream(call, response, _refusal(response))
             events = self._coder.events(call)
@@ -152,14 +153,17 @@ class HttpTransport:
             return self._given.stream(**asked)
         return contextlib.closing(self._own_client.send(asked))
 
+    def _check_open(self, call: Call) -> None:
+        if self._closed and self._own:  # also where a child has a client of its own
+            raise CallError(call.verb, _CLOSED)
+        _check_open(self._client, call)
+
     def _exchange(self, call: Call, asked: dict[str, Any], until: float) -> Reply:
         hop = 0
         while True:
             hop += 1
             with self._failures(call, asked), self._answer(asked) as response:
-                if self._closed and self._own:
-                    # It connected after the close: given back whole, the connection stays open.
-                    raise _Closed()
+                self._check_open(call)
                 there = _redirected(call, asked, response, hop)
                 if there is None:
                     content = _read(response, call, until)
@@ -217,6 +221,7 @@ class AsyncHttpTransport:
             hop += 1
             with _failures(self._coder, self._client, call, asked):
                 async with self._answer(asked) as response:
+                    _check_open(self._client, call)
                     there = _redirected(call, asked, response, hop)
                     if there is None:
                         content = await _aread(response, call)
@@ -238,6 +243,7 @@ class AsyncHttpTransport:
         asked = _arguments(self._coder.encode(call), call)
         with _failures(self._coder, self._client, call, asked):
             async with self._answer(asked) as response:
+                _check_open(self._client, call)
                 if not self._coder.streams(response):
                     raise self._coder.no_stream(call, response, await _arefusal(response))
                 events = self._coder.events(call)
@@ -281,6 +287,16 @@ def _failures(
         if not client.is_closed:
             raise
         raise CallError(call.verb, _CLOSED) from exc
+
+
+def _check_open(client: httpx.Client | httpx.AsyncClient, call: Call) -> None:
+    """Give up a response whose client was closed while the call connected.
+
+    The close does not reach a connection that is being made. If the response is read to its end,
+    the connection stays open in the closed client; if not, it is closed with the response.
+    """
+    if client.is_closed:
+        raise CallError(call.verb, _CLOSED)
 
 
 def _arguments(asked: HttpCall, call: Call) -> dict[str, Any]:
