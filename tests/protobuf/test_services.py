@@ -7,7 +7,7 @@ import enum
 import importlib
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import attrs
@@ -27,6 +27,9 @@ from lro.lint import lint
 from lro.stores.memory import MemoryStore
 from tests.googleapis import write_googleapis
 from tests.protobuf.fixtures import of_protobuf
+
+OPTIONAL = "(.google.api.field_behavior) = OPTIONAL"
+OUTPUT = "(.google.api.field_behavior) = OUTPUT_ONLY"
 
 
 class Color(enum.IntEnum):
@@ -138,10 +141,10 @@ def test_the_text_says_what_the_descriptors_say(service):
     for line in (
         "package acme.google.v1;",
         "rpc Paint(PaintRequest) returns (.google.longrunning.Operation) {",
-        'post: "/v1/picture-shop:paint"',
+        'post: "/v1/pictureShop:paint"',
         'post: "/v9/wash"',
         'response_type: "PaintResponse"',
-        "map<string, google> things = 1;",
+        f"map<string, google> things = 1 [{OPTIONAL}];",
         ".google.protobuf.Duration took = 2;",
         "optional int64 maybe = 2;",
         "repeated Nested.Part parts = 1;",
@@ -166,6 +169,7 @@ class Heat(enum.IntEnum):
 
     UNSPECIFIED = 0
     HIGH = 1
+    """What the temperature is called."""
 
 
 @attrs.frozen
@@ -200,22 +204,103 @@ def test_docstrings_are_comments(service, tmp_path):
 def test_options_of_files_services_and_fields(service):
     """Where generated code stands, where the service is, and what the added fields are."""
     text = protobuf.proto_sources(service)["acme/google/v1/google.proto"]
+    uuid = "(.google.api.field_info).format = UUID4"
     for line in (
         'option go_package = "acme/google/v1;acmegooglev1pb";',
         "option java_multiple_files = true;",
         'option java_outer_classname = "GoogleProto";',
         'option java_package = "com.acme.google.v1";',
         'option (.google.api.default_host) = "acme.test";',
-        "bool validate_only = 2047 [(.google.api.field_behavior) = OPTIONAL];",
+        f"string request_id = 2 [\n    {OPTIONAL},\n    {uuid}\n  ];",  # the class has it itself
+        f"bool validate_only = 2047 [{OPTIONAL}];",
     ):
         assert f"{line}\n" in text
     service.method("acme.dryer.v1.Dryer.Dry")(dry)
     text = protobuf.proto_sources(service)["acme/dryer/v1/dryer.proto"]
-    behavior, info = (
-        "(google.api.field_behavior) = OPTIONAL",
-        "(google.api.field_info).format = UUID4",
-    )
-    assert f"string request_id = 2046 [{behavior}, {info}];\n" in text
+    added = f"string request_id = 2046 [\n    {OPTIONAL},\n    {uuid}\n  ];"
+    assert f"{added}\n".replace("(.google", "(google") in text
+
+
+@attrs.frozen(kw_only=True)
+class Sized:
+    """How large it is."""
+
+    width: int = 0
+    """In millimetres.
+
+    Without the frame.
+    """
+    height: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class FrameRequest(Sized):
+    """Frame a picture."""
+
+    kind = "ours"
+    """Not a field."""
+    since: datetime
+    """Of which year the frame is."""
+    heat: Heat | None
+    name: str
+    inner: list[Sized]
+    """Pictures within."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FrameMetadata:
+    width: int = 0
+    """How much is done, in ``mm``."""
+    end_time: datetime | None = None
+
+
+def frame(request: FrameRequest, job: Job[FrameMetadata]) -> Sized:
+    raise AssertionError("not called here")
+
+
+@pytest.fixture
+def framing(service):
+    """The proto file of a service whose classes have texts below their attributes."""
+    service.method("acme.frames.v1.Frames.Frame")(frame)
+    sources = protobuf.proto_sources(service)
+    return sources["acme/frames/v1/frames.proto"]
+
+
+def test_texts_below_attributes_are_comments_of_fields(framing):
+    """Also those of inherited attributes; a text below what is no field is not shown."""
+    for lines in (
+        "message FrameRequest {\n  // In millimetres.\n  //\n  // Without the frame.\n  int64 width",
+        "  // Of which year the frame is.\n  google.protobuf.Timestamp since = 3",
+        "  // Pictures within.\n  repeated Sized inner = 6",
+        "message FrameMetadata {\n  // How much is done, in `mm`.\n  int64 width = 1",
+        "  // What the temperature is called.\n  HIGH = 1;",
+        "// Each method starts a long-running operation.\nservice Frames {",
+        "  // Check the request, and start nothing.\n  bool validate_only",
+    ):
+        assert lines in framing
+    assert "Not a field" not in framing
+
+
+def test_behavior_of_fields_is_what_the_service_does_with_them(framing):
+    """Only what is refused when it is missing is required, and callers send no metadata."""
+    required, shown = "(google.api.field_behavior) = REQUIRED", OUTPUT.replace("(.", "(")
+    optional = OPTIONAL.replace("(.", "(")
+    for line in (
+        f"google.protobuf.Timestamp since = 3 [{required}];",
+        f"optional Heat heat = 4 [{optional}];",
+        f"string name = 5 [{optional}];",
+        f"repeated Sized inner = 6 [{optional}];",
+        f"google.protobuf.Timestamp end_time = 2 [{shown}];",
+    ):
+        assert f"{line}\n" in framing
+
+
+def test_a_class_whose_source_is_not_there_has_no_comments_of_fields(service):
+    """It was made by code; that is no reason not to print it."""
+    made = attrs.make_class("MadeRequest", {"size": attrs.field(type=int, default=0)})
+    service.declare("acme.made.v1.Made.Make", request=made, response=Sized, metadata=FrameMetadata)
+    text = protobuf.proto_sources(service)["acme/made/v1/made.proto"]
+    assert f"message MadeRequest {{\n  int64 size = 1 [{OPTIONAL.replace('(.', '(')}];\n" in text
 
 
 def test_the_set_of_descriptors_is_whole(service):
@@ -231,7 +316,7 @@ def test_the_set_of_descriptors_is_whole(service):
     )
     (shop,) = files[-1].service
     assert [method.options.Extensions[HTTP].post for method in shop.method] == [
-        "/v1/picture-shop:paint",
+        "/v1/pictureShop:paint",
         "/v9/wash",
     ]
     info = shop.method[0].options.Extensions[OPERATION_INFO]

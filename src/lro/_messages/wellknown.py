@@ -369,12 +369,22 @@ class OperationMetadata:
     """
 
     create_time: datetime | None = None
+    """When the operation was started."""
     end_time: datetime | None = None
+    """When it ended; not set while it is in progress."""
     target: str = ""
+    """The resource that the work is about."""
     verb: str = ""
+    """The name of the method, beginning with a small letter."""
     status_message: str = ""
+    """What the work is doing now, for a person to read."""
     requested_cancellation: bool = False
+    """Whether a caller has asked that the operation be cancelled."""
     api_version: str = ""
+    """The version of the API that started it, such as `v1`."""
     start_time: datetime | None = None
+    """When the work began; not set while it is queued."""
     expire_time: datetime | None = None
+    """When the operation will be forgotten; not set while it is in progress."""
     progress_percent: Int32 = 0
+    """How much of the work is done, from 0 to 100."""

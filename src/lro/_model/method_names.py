@@ -18,7 +18,6 @@ _METHOD_NAME: Final = re.compile(
     re.ASCII,
 )
 _VERSION: Final = re.compile(r"v[0-9]+[a-z0-9]*")
-_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 STANDARD: Final = re.compile(r"(Get|Create|Update|Delete)([A-Z]\w*)", re.ASCII)
 _DELETE: Final = re.compile(r"(Batch)?Delete[A-Z]\w*", re.ASCII)
 FINDINGS: Final = {
@@ -60,8 +59,7 @@ class MethodName:
     @property
     def path(self) -> str:
         """The path of the POST that calls it: version, service and method."""
-        collection = _HUMP.sub("-", self.service).lower()
-        return f"/{self.version or 'v1'}/{collection}:{self.verb}"
+        return f"/{self.version or 'v1'}/{_lower_first(self.service)}:{self.verb}"
 
     @property
     def version(self) -> str:
@@ -71,7 +69,7 @@ class MethodName:
     @property
     def verb(self) -> str:
         """The method's own name, beginning with a small letter."""
-        return self.name[:1].lower() + self.name[1:]
+        return _lower_first(self.name)
 
     def qualify(self, type_name: str) -> str:
         """The full name of a type that this method declares.
@@ -84,6 +82,10 @@ class MethodName:
         if "." in type_name or not self.package:
             return type_name
         return f"{self.package}.{type_name}"
+
+
+def _lower_first(name: str) -> str:
+    return name[:1].lower() + name[1:]
 
 
 def convention_findings(method: MethodName, info: OperationInfo) -> list[str]:

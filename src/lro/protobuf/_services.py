@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Final
 
-from google.api import field_behavior_pb2, field_info_pb2, resource_pb2
+from google.api import field_info_pb2, resource_pb2
+from google.api.field_behavior_pb2 import FieldBehavior
 from google.longrunning import operations_proto_pb2 as longrunning
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import (
@@ -37,8 +37,9 @@ from lro._messages.protobuf.options import (
     OPERATION_INFO,
 )
 from lro._messages.registry import TypeRegistry
-from lro._messages.schema import Shape
+from lro._messages.schema import Field, Label, Shape
 from lro._model.method_names import MethodName
+from lro.protobuf._comments import comments_of
 
 
 def register_file_set(types: TypeRegistry, file_set: bytes | FileDescriptorSet) -> tuple[str, ...]:
@@ -164,19 +165,8 @@ def proto_sources(service: Service) -> dict[str, str]:
         DeclarationError: A message class says what proto cannot say.
     """
     files = _own_files(service)
-    comments = _comments(service, files)
+    comments = comments_of(service, files)
     return {file.name: source(file, comments) for file in files}
-
-
-def _comments(service: Service, files: ProtoFiles) -> dict[str, str]:
-    """The docstrings of classes and functions, by the full names of what they describe."""
-    classes = {name: cls for cls, name in {**files.names, **files.enum_names}.items()}
-    found = {name: cls.__dict__.get("__doc__") for name, cls in classes.items()}
-    for name, cls in classes.items():
-        if (found[name] or "").startswith(f"{cls.__name__}("):  # a dataclass describes itself so
-            found[name] = None
-    found |= {name: spec.function.__doc__ for name, spec in service.specs.items() if spec.function}
-    return {name: inspect.cleandoc(text).replace("``", "`") for name, text in found.items() if text}
 
 
 def _own_files(service: Service) -> ProtoFiles:
@@ -195,17 +185,46 @@ def _own_files(service: Service) -> ProtoFiles:
             continue
         request = service.types.name_of(spec.request)
         if request in shapes:
-            file = files.file(files.message_package(request))
-            for field in add_fields(files.message(request)):
-                field.options.Extensions[FIELD_BEHAVIOR].append(field_behavior_pb2.OPTIONAL)
-                _import(file, _BEHAVIOR.name)
-                if field.name == "request_id":
-                    field.options.Extensions[FIELD_INFO].format = field_info_pb2.FieldInfo.UUID4
-                    _import(file, _INFO.name)
+            add_fields(files.message(request))
         _add_method(files, spec, request, service.domain)
+    _add_behavior(files, service)
     for file in files:
         _add_languages(file)
     return files
+
+
+def _add_behavior(files: ProtoFiles, service: Service) -> None:
+    """Say which fields of requests are needed, and that callers send no metadata."""
+    asked: set[str] = set()
+    for spec in service.specs.values():
+        request = service.types.name_of(spec.request)
+        asked |= files.within(request)
+        for field in files.message(request).field if request in files.shapes else ():
+            if field.name == "request_id" and field.type == FieldDescriptorProto.TYPE_STRING:
+                field.options.Extensions[FIELD_INFO].format = field_info_pb2.FieldInfo.UUID4
+                _import(files.file(files.message_package(request)), _INFO.name)
+    for name in asked:
+        needed = {field.name for field in files.shapes[name].fields if _is_needed(field)}
+        _say_behavior(files, name, needed, FieldBehavior.REQUIRED, FieldBehavior.OPTIONAL)
+    shown = {service.types.name_of(spec.metadata) for spec in service.specs.values()}
+    for name in shown & files.shapes.keys() - asked:
+        _say_behavior(files, name, (), FieldBehavior.REQUIRED, FieldBehavior.OUTPUT_ONLY)
+
+
+def _is_needed(field: Field) -> bool:
+    # Every other field that is missing has a value all the same, if only its zero.
+    return field.required and field.label is Label.OPTIONAL and not field.nullable
+
+
+def _say_behavior(
+    files: ProtoFiles, name: str, chosen: Container[str], of_those: int, of_others: int
+) -> None:
+    fields = files.message(name).field
+    for field in fields:
+        behavior = of_those if field.name in chosen else of_others
+        field.options.Extensions[FIELD_BEHAVIOR].append(behavior)
+    if fields:
+        _import(files.file(files.message_package(name)), _BEHAVIOR.name)
 
 
 def _import(file: FileDescriptorProto, *names: str) -> None:
@@ -314,6 +333,7 @@ class _Printer:
                 yield from self._comment(_full_name(scope, method.name))
                 yield from self._method(method)
 
+        yield from self._comment(scope)
         yield from _block(f"service {service.name}", lines())
 
     def _method(self, method: MethodDescriptorProto) -> Iterator[str]:
@@ -337,7 +357,8 @@ class _Printer:
 
         def lines() -> Iterator[str]:
             for field in message.field:
-                yield self._field(field, maps)
+                yield from self._comment(_full_name(name, field.name))
+                yield from self._field(field, maps)
             for nested in message.nested_type:
                 if not nested.options.map_entry:
                     yield from self._message(nested, name)
@@ -348,10 +369,21 @@ class _Printer:
         yield from _block(f"message {message.name}", lines())
 
     def _enum(self, enum: EnumDescriptorProto, scope: str) -> Iterator[str]:
-        yield from self._comment(_full_name(scope, enum.name))
-        yield from _enum(enum)
+        name = _full_name(scope, enum.name)
 
-    def _field(self, field: FieldDescriptorProto, maps: Mapping[str, DescriptorProto]) -> str:
+        def lines() -> Iterator[str]:
+            if enum.options.allow_alias:
+                yield "option allow_alias = true;"
+            for value in enum.value:
+                yield from self._comment(_full_name(name, value.name))
+                yield f"{value.name} = {value.number};"
+
+        yield from self._comment(name)
+        yield from _block(f"enum {enum.name}", lines())
+
+    def _field(
+        self, field: FieldDescriptorProto, maps: Mapping[str, DescriptorProto]
+    ) -> Iterator[str]:
         entry = maps.get(field.type_name)
         if entry is not None:
             key, value = entry.field
@@ -360,19 +392,27 @@ class _Printer:
             said = f"repeated {self._type(field)}"
         else:
             said = f"optional {self._type(field)}" if field.proto3_optional else self._type(field)
-        return f"{said} {field.name} = {field.number}{self._field_options(field)};"
+        head, options = f"{said} {field.name} = {field.number}", self._field_options(field)
+        if len(options) < 2:
+            yield f"{head} [{options[0]}];" if options else f"{head};"
+            return
+        yield f"{head} ["
+        *others, last = options
+        yield from (f"{_INDENT}{option}," for option in others)
+        yield f"{_INDENT}{last}"
+        yield "];"
 
-    def _field_options(self, field: FieldDescriptorProto) -> str:
+    def _field_options(self, field: FieldDescriptorProto) -> list[str]:
         options = field.options.Extensions
         said = [
             f"({self._known('.google.api.field_behavior')}) = "
-            f"{field_behavior_pb2.FieldBehavior.Name(one)}"
+            f"{FieldBehavior.Name(one)}"
             for one in options[FIELD_BEHAVIOR]
         ]
         if options[FIELD_INFO].format:
             name = field_info_pb2.FieldInfo.Format.Name(options[FIELD_INFO].format)
             said.append(f"({self._known('.google.api.field_info')}).format = {name}")
-        return f" [{', '.join(said)}]" if said else ""
+        return said
 
     def _type(self, field: FieldDescriptorProto) -> str:
         return self._known(field.type_name) if field.type_name else _SCALARS[field.type]
@@ -419,13 +459,3 @@ def _option(name: str, *lines: str) -> Iterator[str]:
     *block, last = _block(f"option ({name}) =", iter(lines))
     yield from block
     yield f"{last};"
-
-
-def _enum(enum: EnumDescriptorProto) -> Iterator[str]:
-    def lines() -> Iterator[str]:
-        if enum.options.allow_alias:
-            yield "option allow_alias = true;"
-        for value in enum.value:
-            yield f"{value.name} = {value.number};"
-
-    yield from _block(f"enum {enum.name}", lines())

@@ -111,6 +111,23 @@ class ProtoFiles:
         """The full names of the enums in their fields."""
         return {cls: place.full_name for cls, place in self._enums.items()}
 
+    @property
+    def shapes(self) -> Mapping[str, Shape]:
+        """The shapes of all messages that stand in these files, by full name."""
+        return self._shapes
+
+    def within(self, full_name: str) -> set[str]:
+        """The messages of these files that one consists of, itself among them."""
+        found: set[str] = set()
+        left = [full_name]
+        while left:
+            name = left.pop()
+            if name in self._shapes and name not in found:
+                found.add(name)
+                fields = self._shapes[name].fields
+                left += [self._name(field) for field in fields if field.kind is Kind.MESSAGE]
+        return found
+
     def message(self, full_name: str) -> DescriptorProto:
         """What is said of a message, to be added to."""
         return self._messages[full_name]
@@ -220,9 +237,12 @@ class ProtoFiles:
             said.type_name = f".{place.full_name}"
             self._import(package, self._file_name(place.package))
         elif field.kind is Kind.MESSAGE:
-            name = field.message_name or self._names[field.python]
+            name = self._name(field)
             said.type_name = f".{name}"
             self._import(package, self.file_of(name))
+
+    def _name(self, field: Field) -> str:
+        return field.message_name or self._names[field.python]
 
     def _import(self, package: str, imported: str) -> None:
         file = self.file(package)

@@ -1,0 +1,67 @@
+"""The comments of proto files: the docstrings of what is printed, by full name."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import itertools
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from lro._engine.service import Service
+from lro._messages.protobuf.files import ProtoFiles
+from lro._messages.schema import is_message_class
+
+_ADDED: Final = {
+    "request_id": "Makes the call safe to repeat: the same id starts one operation only.",
+    "validate_only": "Check the request, and start nothing.",
+}
+_SERVICE: Final = "Each method starts a long-running operation."
+
+
+def comments_of(service: Service, files: ProtoFiles) -> dict[str, str]:
+    """The docstrings of functions, classes and their attributes, in Markdown as protoc knows it.
+
+    A field or a value of an enum is found as ``<full name of its message or enum>.<its name>``.
+    """
+    found: dict[str, str | None] = {}
+    for file in files:
+        package = f"{file.package}." if file.package else ""
+        found |= {f"{package}{one.name}": _SERVICE for one in file.service}
+    for spec in service.specs.values():
+        request = service.types.name_of(spec.request)
+        found |= {f"{request}.{name}": text for name, text in _ADDED.items()}
+        found[spec.full_name] = spec.function.__doc__ if spec.function else None
+    for cls, name in {**files.names, **files.enum_names}.items():
+        found[name] = _own_docstring(cls)
+        found |= {f"{name}.{attribute}": text for attribute, text in _below_attributes(cls)}
+    return {name: inspect.cleandoc(text).replace("``", "`") for name, text in found.items() if text}
+
+
+def _own_docstring(cls: type) -> str | None:
+    text: str | None = cls.__dict__.get("__doc__")
+    # A dataclass without a docstring describes itself by its parameters.
+    return None if text is not None and text.startswith(f"{cls.__name__}(") else text
+
+
+def _below_attributes(cls: type) -> Iterator[tuple[str, str]]:
+    """Each attribute below which a text stands in the source of a class or its bases, with that."""
+    for one in reversed(cls.__mro__):
+        if one is cls or is_message_class(one):
+            yield from _texts(one).items()
+
+
+def _texts(cls: type) -> Mapping[str, str]:
+    try:
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    except (OSError, TypeError, SyntaxError):  # made by code, or its file is not here
+        return {}
+    assert isinstance(tree, ast.ClassDef)
+    found = {}
+    for line, after in itertools.pairwise(tree.body):
+        named = line.targets[0] if isinstance(line, ast.Assign) else getattr(line, "target", None)
+        text = after.value if isinstance(after, ast.Expr) else None
+        if isinstance(named, ast.Name) and isinstance(text, ast.Constant):
+            found[named.id] = str(text.value)
+    return found
