@@ -97,7 +97,8 @@ class OperationsApp:
         self.edge.service.start_maintenance()  # lifespan, the first scope, is the server's start
         if scope["type"] == "http":
             path = _path(scope)
-            found = self.edge.route(scope["method"], path)
+            shared = self._fallback is not None
+            found = self.edge.route(scope["method"], path, shared=shared)
             if self._fallback is None or not isinstance(found, RouteNotFound | MalformedRequest):
                 await self._answer(scope, path, found, receive, send)
                 return

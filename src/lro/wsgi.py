@@ -76,7 +76,8 @@ class OperationsApp:
         """The WSGI interface."""
         self.edge.service.start_maintenance()
         request = _request(environ)
-        found = self.edge.route(request.method, request.path)
+        shared = self._fallback is not None
+        found = self.edge.route(request.method, request.path, shared=shared)
         if self._fallback is not None and isinstance(found, RouteNotFound | MalformedRequest):
             return self._fallback(environ, start_response)
         reply = self._reply(request, found, environ)

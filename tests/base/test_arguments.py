@@ -50,7 +50,7 @@ WRONG_OPTIONS = [
     ("exclusive_target", Awaited(), "a plain function, which no event loop awaits"),
     ("indexed_paths", ("dataset", 5), "a tuple of paths"),
     ("path", None, "a text"),
-    ("path", "v1/x", "a path without variables, such as /v1/images:resize"),
+    ("path", "v1/x", "a path such as /v1/images:resize"),
 ]
 
 WRONG_SERVICE = [

@@ -27,9 +27,9 @@ from lro._messages.registry import Amending, Codec, TypeRegistry
 from lro._messages.schema import TIMESTAMP, Kind, Shape, no_message
 from lro._messages.times import datetime_text
 from lro._messages.wellknown import Empty, OperationMetadata
-from lro._model.http_rules import path_template
 from lro._model.method_names import MethodName, Said, Signature
 from lro._model.operation import OperationInfo, Record, State
+from lro._model.transcoding import HttpRule, RequestBinding
 
 _TIMES: Final = ("create_time", "start_time", "end_time", "expire_time")
 _CANCEL_FLAGS: Final = ("cancel_requested", "requested_cancellation")
@@ -136,9 +136,14 @@ class Options:
     says what it was. ``final_metadata``: gives the last metadata, from the present one and the
     state that the operation ends in; it may be called more than once. ``indexed_paths``: paths of
     the metadata, such as
-    ``"dataset"`` or ``'labels."a.b"'``, by whose values a list finds operations quickly. ``path``:
-    of the POST that starts it, for proto files and ``starts=True``; by default made of its name
-    (``/v1/images:resize``).
+    ``"dataset"`` or ``'labels."a.b"'``, by whose values a list finds operations quickly. ``path``,
+    ``http_method`` and ``body``: how a call starts it, for proto files and ``starts=True``. The
+    path is by default made of the name (``/v1/images:resize``). It may have variables
+    (``/v1/{parent=projects/*}/images``), which are fields of the request. ``http_method`` is POST,
+    PUT, PATCH or DELETE. ``body`` is ``"*"`` for all fields that are not in the path, or the name
+    of a field, or empty; fields that are in neither of them are query parameters. By default it
+    is ``"*"``, and for DELETE empty. ``parent``: gives the resource under which the operation of a
+    request stands, such as ``projects/p``, for starts that say none.
     """
 
     concurrency: int | None = None
@@ -153,6 +158,9 @@ class Options:
     final_metadata: Callable[[typing.Any, State], typing.Any] | None = None
     indexed_paths: tuple[str, ...] = attrs.field(default=(), converter=_listed)
     path: str = ""
+    http_method: str = "POST"
+    body: str | None = None
+    parent: Callable[[typing.Any], str] | None = None
 
     def __attrs_post_init__(self) -> None:
         if self.concurrency is not None:
@@ -164,7 +172,7 @@ class Options:
             span = getattr(self, name)
             if span is not None:
                 check_span(name, span)
-        for name in ("exclusive_target", "validate", "final_metadata"):
+        for name in ("exclusive_target", "validate", "final_metadata", "parent"):
             function = getattr(self, name)
             if function is not None:
                 check_plain_function(name, function)
@@ -186,8 +194,18 @@ class Options:
         fine = isinstance(paths, tuple) and all(isinstance(path, str) for path in paths)
         check("indexed_paths", paths, "a tuple of paths", fine=fine)
         check_text("path", self.path)
-        if self.path:
-            path_template("path", self.path)
+        if self.body is not None:
+            check_text("body", self.body)
+        check_text("http_method", self.http_method)
+        self.rule(self.path or "/v1/any:start")
+
+    def rule(self, path: str) -> HttpRule:
+        """How a method with these options is called at a path.
+
+        Raises:
+            DeclarationError: There is no such rule.
+        """
+        return HttpRule.of("path", path, self.http_method, self.body)
 
     @property
     def calls(self) -> int:
@@ -243,7 +261,8 @@ class MethodSpec:
 
         Raises:
             DeclarationError: A message class is missing or cannot be registered, or the metadata
-                has no such path to be indexed.
+                has no such path to be indexed, or the request no such field as the path or the
+                body is.
         """
         name = MethodName.parse(full_name)
         said = Signature.of(function) if function else Signature()
@@ -259,6 +278,9 @@ class MethodSpec:
             _registered(name, response, said.response, types),
             _registered(name, metadata, said.metadata, types),
         ]
+        if options.path:
+            shape = types.codec(names[0]).shape
+            RequestBinding.of(options.rule(options.path), shape, names[0])
         codec = types.codec(names[2])
         indexes = indexes or Indexes(types)
         for path in options.indexed_paths:
@@ -283,8 +305,13 @@ class MethodSpec:
 
     @property
     def path(self) -> str:
-        """The path of the POST that starts an operation: as the options say, or of the name."""
+        """The path of the call that starts an operation: as the options say, or of the name."""
         return self.options.path or MethodName.parse(self.full_name).path
+
+    @property
+    def rule(self) -> HttpRule:
+        """How a call over HTTP starts an operation: method, path and body."""
+        return self.options.rule(self.path)
 
     def stamp(self, record: Record) -> Record:
         """The record with what it says of itself in its metadata (spec §9.6), and its keys."""

@@ -144,6 +144,8 @@ class Starter:
             function = spec.options.exclusive_target
             target = yield application_call("exclusive_target", function, request)
             _check_text("target", target)
+        if parent == "" and spec.options.parent is not None:
+            parent = yield application_call("parent", spec.options.parent, request)
         if parent != "":
             try:
                 parent = normalise_parent(parent)
@@ -505,8 +507,9 @@ class Method(Generic[Req, Resp, Meta]):
 
         ``request_id``: a UUID that makes a repeated start harmless for 24 hours (spec §9.1).
         ``parent``: the resource whose operation it is, such as ``projects/p``. ``metadata``: what
-        callers see before the first report. ``target``: a resource that the work needs alone; by
-        default what the method's option says. ``validate_only``: check everything, start nothing.
+        callers see before the first report. ``target``: a resource that the work needs alone. By
+        default parent and target are what the method's options say. ``validate_only``: check
+        everything, start nothing.
 
         Raises:
             InvalidArgument: The request is refused, the request id malformed or used otherwise.

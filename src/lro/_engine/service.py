@@ -195,6 +195,9 @@ class Service:
         final_metadata: Callable[[Any, State], Any] | None = None,
         indexed_paths: Paths = (),
         path: str = "",
+        http_method: str = "POST",
+        body: str | None = None,
+        parent: Callable[[Any], str] | None = None,
     ) -> MethodDecorator:
         """Decorate a function: calls of it become operations.
 
@@ -219,6 +222,9 @@ class Service:
             final_metadata=final_metadata,
             indexed_paths=indexed_paths,
             path=path,
+            http_method=http_method,
+            body=body,
+            parent=parent,
         )
 
         def decorate(function: Callable[..., object]) -> Method[Any, Any, Any]:

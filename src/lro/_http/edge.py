@@ -10,6 +10,7 @@ import contextvars
 import functools
 import re
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 import attrs
@@ -33,6 +34,7 @@ from lro._base.errors import (
     StreamsNotSupported,
     got,
 )
+from lro._base.status import Json
 from lro._engine.access import Hook, application_call, ask_caller
 from lro._engine.flow import Flow, flow_of, in_threads, on_loop, run
 from lro._engine.limits import ReplyReservation
@@ -49,6 +51,7 @@ from lro._http.requests import (
     parse_query,
     read_names,
     read_object,
+    read_parameters,
     read_request,
     take_field,
     trusted,
@@ -76,7 +79,7 @@ from lro._http.routes import (
     default_routes,
     extension_routes,
 )
-from lro._model.http_rules import Literal, path_template
+from lro._model.http_rules import Literal, Template
 from lro._model.operation import (
     ListOperationsRequest,
     Operation,
@@ -85,6 +88,7 @@ from lro._model.operation import (
     normalise_parent,
     parse_name,
 )
+from lro._model.transcoding import WHOLE, HttpRule, Parameters, RequestBinding
 
 
 @attrs.frozen
@@ -242,20 +246,26 @@ class Start(Generic[Req]):
     ``parent`` gives the parent of the new operation for a request, ``metadata`` its first metadata
     for the request message. ``raw`` reads bodies of other media types than JSON: it takes the media
     type, in lower case and without parameters, and the bytes, and returns the request message, or
-    None for a type that it does not read.
+    None for a type that it does not read. ``http_method`` and ``body`` are as in
+    :class:`lro.Options`, and by default what the method was declared with.
 
     Raises:
-        DeclarationError: ``method`` is not a declared method, or another argument is not a plain
-            function.
+        DeclarationError: ``method`` is not a declared method, or another argument is not of its
+            type.
     """
 
     method: Method[Req, Any, Any]
     parent: Callable[[HttpRequest], str] | None = attrs.field(default=None, kw_only=True)
     metadata: Callable[[Req], object] | None = attrs.field(default=None, kw_only=True)
     raw: Callable[[str, bytes], Req | None] | None = attrs.field(default=None, kw_only=True)
+    http_method: str | None = attrs.field(default=None, kw_only=True)
+    body: str | None = attrs.field(default=None, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         check_instance("method", self.method, Method, _METHOD)
+        for name in ("http_method", "body"):
+            if getattr(self, name) is not None:
+                check_text(name, getattr(self, name))
         for name in ("parent", "metadata", "raw"):
             function = getattr(self, name)
             if function is not None:
@@ -266,29 +276,59 @@ Starts: TypeAlias = Mapping[str, Method[Any, Any, Any] | Start[Any]] | bool
 """The starts that an edge serves: those of a dict, by path; or all methods that have a path."""
 
 
+NOTHING_BOUND: Final[Mapping[str, str]] = MappingProxyType({})
+
 _StartRequest: TypeAlias = tuple[Req, str, bool]
 """The message of a start, its request id, and whether it is only to be validated."""
 
 
 class StartHandler(Generic[Req]):
-    """Reads the requests of one method, and starts its operations."""
+    """Reads the requests of one method by an HTTP rule, and starts its operations."""
 
-    def __init__(self, service: Service, full_name: str, start: Start[Req] | None = None) -> None:
+    def __init__(
+        self, service: Service, full_name: str, rule: HttpRule, start: Start[Req] | None = None
+    ) -> None:
         self.full_name = full_name
+        self.rule = rule
+        """How it is called: for the routes, and for descriptions of them."""
         self._start = service.start_flow(full_name)
         self._types = service.types
         self._request: type[Req] = service.specs[full_name].request
-        self._shape = service.types.codec(service.types.name_of(self._request)).shape
+        request = service.types.name_of(self._request)
+        self._shape = service.types.codec(request).shape
+        self._binding = RequestBinding.of(rule, self._shape, request)
         self._parent = start.parent if start else None
         self._metadata = start.metadata if start else None
         self._raw = start.raw if start else None
-        self.reads_query = self._parent is not None
-        """Whether a function of the application may read the query, which then has its own."""
+        if self._raw is not None and self._binding is not None:
+            why = f"reads the whole request, and {rule.template.text} gives a part of it"
+            raise DeclarationError("raw", why)
 
-    def start(self, request: HttpRequest, caller: str) -> Flow[Operation]:
-        """Start the operation that a request asks for."""
+    def read_query(self, query: str) -> tuple[Parameters, bool]:
+        """The fields of the request in a query, and the wish for enum numbers.
+
+        Raises:
+            MalformedRequest: The query is malformed, or has what is not for it.
+        """
+        if self.rule.body != WHOLE:
+            return read_parameters(query)
+        # A function of the application may read the query, which then has its own.
+        wanted = NO_QUERY if self._parent is not None else parse_query(self.full_name, query)
+        return (), wanted.enum_numbers
+
+    def start(
+        self,
+        request: HttpRequest,
+        caller: str,
+        bound: Mapping[str, str] = NOTHING_BOUND,
+        parameters: Parameters = (),
+    ) -> Flow[Operation]:
+        """Start the operation that a request asks for.
+
+        ``bound`` are the variables of its path, ``parameters`` those of its query.
+        """
         read = None if self._raw is None else (yield from self._read_raw(self._raw, request))
-        message, request_id, validate_only = read or self._read_json(request)
+        message, request_id, validate_only = read or self._read_json(request, bound, parameters)
         parent: object = ""
         if self._parent is not None:
             parent = yield application_call("parent", self._parent, request)
@@ -318,30 +358,34 @@ class StartHandler(Generic[Req]):
         )
         return None if message is None else (message, "", False)
 
-    def _read_json(self, request: HttpRequest) -> _StartRequest[Req]:
-        fields = read_object(request.headers.get("content-type"), request.body)
+    def _read_json(
+        self, request: HttpRequest, bound: Mapping[str, str], parameters: Parameters
+    ) -> _StartRequest[Req]:
+        content: dict[str, Json] | None = None
+        if self.rule.body:
+            content = read_object(request.headers.get("content-type"), request.body)
+        if self._binding is not None:
+            blank = not request.body.strip()
+            content = self._binding.fields(None if blank else content, bound, parameters)
+        fields = content or {}
         request_id = take_field(fields, "request_id", str, "", self._shape)
         validate_only = take_field(fields, "validate_only", bool, False, self._shape)
         return self._types.load(fields, self._request), request_id, validate_only
 
 
-def start_handlers(service: Service, starts: Starts) -> dict[str, StartHandler[Any]]:
-    """The starts that an edge serves, by path: True stands for the methods declared by now.
+def start_handlers(service: Service, starts: Starts) -> list[StartHandler[Any]]:
+    """The starts that an edge serves: True stands for the methods declared by now with a path.
 
     Raises:
         DeclarationError: ``starts`` is not of its type, or is True and there is no such method; a
-            method is not one of this service; or two methods are declared with one path.
+            method is not one of this service; or its request cannot be made at its path.
     """
     if isinstance(starts, Mapping):
-        return {path: _handler(service, path, given) for path, given in starts.items()}
+        return [_handler(service, path, given) for path, given in starts.items()]
     check("starts", starts, _STARTS, fine=isinstance(starts, bool))
-    found: dict[str, StartHandler[Any]] = {}
-    for name, spec in service.specs.items() if starts else ():
-        path = spec.options.path
-        if path in found:
-            raise _served_twice(path, name, found[path].full_name)
-        if path:
-            found[path] = StartHandler(service, name)
+    specs = service.specs.items() if starts else ()
+    found: list[StartHandler[Any]]
+    found = [StartHandler(service, name, spec.rule) for name, spec in specs if spec.options.path]
     if starts and not found:
         text = "is True, but no method of the service has been declared with path= by now"
         raise DeclarationError("starts", text)
@@ -352,38 +396,46 @@ def _handler(service: Service, path: str, given: object) -> StartHandler[Any]:
     check_text("starts", path)
     start = given if isinstance(given, Start) else Start(cast("Method[Any, Any, Any]", given))
     service.check_own(start.method)
-    return StartHandler(service, start.method.full_name, start)
+    options = start.method.spec.options
+    http_method = options.http_method if start.http_method is None else start.http_method
+    body = start.body
+    if body is None and http_method == options.http_method:
+        body = options.body
+    rule = HttpRule.of("starts", path, http_method, body)
+    return StartHandler(service, start.method.full_name, rule, start)
 
 
-def with_starts(routes: Iterable[Route], starts: Mapping[str, StartHandler[Any]]) -> RouteTable:
-    """The table of these routes, and of a POST to the path of each start.
-
-    The ``rpc`` of such a route is its path.
+def with_starts(
+    routes: Iterable[Route], starts: Iterable[StartHandler[Any]]
+) -> tuple[RouteTable, Mapping[str, StartHandler[Any]]]:
+    """The table of these routes and of the starts, and the starts by the ``rpc`` of their route.
 
     Raises:
-        DeclarationError: A path has variables, or is served already.
+        DeclarationError: Two starts, or a start and a route, are served at one path.
     """
     served = list(routes)
     verbs = RouteTable(served)
-    taken: dict[tuple[object, ...], str] = {}
-    for path, start in starts.items():
-        template = path_template("starts", path)
-        texts = [one.text for one in template.segments if isinstance(one, Literal)]
-        if len(texts) < len(template.segments):
-            raise DeclarationError("starts", f"must be paths without variables, got {path!r}")
-        key = (*texts, template.verb and template.verb.text)
-        other = taken.get(key) or _rpc_at(verbs, path)
+    taken: dict[tuple[object, ...], StartHandler[Any]] = {}
+    found: dict[str, StartHandler[Any]] = {}
+    for start in starts:
+        template, method = start.rule.template, start.rule.method
+        rpc = f"{method} {template.text}"
+        texts = [one.text if isinstance(one, Literal) else one for one in template.segments]
+        key = (method, *texts, template.verb and template.verb.text)
+        other = taken[key].full_name if key in taken else _rpc_at(verbs, method, template)
         if other is not None:
-            raise _served_twice(path, start.full_name, other)
-        taken[key] = start.full_name
-        served.append(Route(method="POST", template=template, rpc=path))
-    return RouteTable(served)
+            raise _served_twice(template.text, start.full_name, other)
+        taken[key] = found[rpc] = start
+        served.append(Route(method=method, template=template, rpc=rpc))
+    return RouteTable(served), found
 
 
-def _rpc_at(table: RouteTable, path: str) -> str | None:
-    """The RPC that a table already has for a POST to a path."""
+def _rpc_at(table: RouteTable, method: str, template: Template) -> str | None:
+    """The RPC that a table already has for a call to a path of a template."""
+    texts = (one.written if isinstance(one, Literal) else "x" for one in template.segments)
+    verb = f":{template.verb.written}" if template.verb else ""
     try:
-        found = table.find("POST", path)
+        found = table.find(method, f"/{'/'.join(texts)}{verb}")
     except (RouteNotFound, HttpMethodNotAllowed):
         return None
     assert isinstance(found, Match)  # only OPTIONS gives anything else
@@ -447,6 +499,7 @@ class OperationsEdge:
     a JSON body: a dict such as ``{"/v1/images:resize": resize}``, whose values are methods or
     :class:`Start`; or True for every method that has been declared with ``path=`` by now. Beside
     the request's own fields the body may hold ``requestId`` and ``validateOnly`` (spec §9.1, §9.7).
+    A path may have variables, and the body may be one field of the request (spec §5.16).
     ``parents`` are further parent patterns such as ``projects/*/locations/*`` (spec §5.6).
     ``authenticate`` gives the caller of a request; without it no caller has a name, which is
     refused where the service has ``owner_only``, and the log warns of it where the service has
@@ -458,9 +511,9 @@ class OperationsEdge:
 
     Raises:
         DeclarationError: An option is not of its type, or out of its bounds; or a parent is not
-            such a pattern; or a start is not a method of this service; or its path has variables,
-            or is served already; or the service has ``owner_only`` and there is no
-            ``authenticate``.
+            such a pattern; or a start is not a method of this service; or its path has variables
+            that are no fields of its request, or is served already; or the service has
+            ``owner_only`` and there is no ``authenticate``.
     """
 
     def __init__(
@@ -487,9 +540,9 @@ class OperationsEdge:
         self._trusted_origins = trusted(trusted_origins)
         self._poll_seconds = poll_seconds
         self._heartbeat_seconds = heartbeat_seconds
-        self._starts = start_handlers(service, starts)
         verbs = (*default_routes(parents), *extension_routes(parents))
-        self._routes = with_starts(verbs, self._starts)
+        self._verb_routes = RouteTable(verbs)
+        self._routes, self._starts = with_starts(verbs, start_handlers(service, starts))
         self._verbs: Mapping[str, Callable[[HttpRequest, str, str], Exchange]] = {
             "GetOperation": self._get,
             "ListOperations": self._list,
@@ -512,13 +565,22 @@ class OperationsEdge:
             self._hook.check_plain(where)
         self.service.access.check_plain(where)
 
-    def route(self, method: str, path: str) -> Found:
+    def route(self, method: str, path: str, *, shared: bool = False) -> Found:
         """What this edge has at a raw path, or the error that says why it has nothing there.
 
         :class:`RouteNotFound` and :class:`MalformedRequest` say that the path is not this edge's.
+        ``shared``: another application has the other methods of a path at which operations are only
+        started. It lists what a POST there creates, for instance.
         """
         try:
             return self._routes.find(method, path)
+        except HttpMethodNotAllowed as exc:
+            if not shared:
+                return exc
+        except LroError as exc:
+            return exc
+        try:
+            return self._verb_routes.find(method, path)
         except LroError as exc:
             return exc
 
@@ -540,7 +602,7 @@ class OperationsEdge:
                 self.service.require(found.rpc)
             caller = (yield from identify(self._hook, request.headers)) if self._hook else ""
             if start is not None:
-                reply = yield from self._start(request, start, caller)
+                reply = yield from self._start(request, start, caller, found.bindings)
             else:
                 name = found.bindings["name"]
                 reply = yield from self._verbs[found.rpc](request, name, caller)
@@ -563,15 +625,21 @@ class OperationsEdge:
         assert isinstance(reply, HttpReply)  # only what is followed is streamed
         return reply
 
-    def _start(self, request: HttpRequest, start: StartHandler[Any], caller: str) -> Exchange:
-        query = NO_QUERY if start.reads_query else _query_of(request, start.full_name)
+    def _start(
+        self,
+        request: HttpRequest,
+        start: StartHandler[Any],
+        caller: str,
+        bound: Mapping[str, str],
+    ) -> Exchange:
+        parameters, enum_numbers = start.read_query(request.query)
         self._check_size(request)
         # Reading a big body and writing it down both take too long for an event loop.
         long = len(request.body) >= MANY_BYTES
         if long:
             self.service.begin_here()
-        operation = yield CallFunction(start.start(request, caller), long)
-        return self._shown(operation, query.enum_numbers)
+        operation = yield CallFunction(start.start(request, caller, bound, parameters), long)
+        return self._shown(operation, enum_numbers)
 
     def _get(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         query = _query_of(request, "GetOperation")

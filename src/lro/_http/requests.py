@@ -133,24 +133,37 @@ def parse_query(rpc: str, query: str) -> Query:
         InvalidPageSize: The page size is not an int32.
         PartialSuccessNotSupported: ``returnPartialSuccess=true`` (spec §1.6(2)).
     """
+    parameters, enum_numbers = read_parameters(query)
+    fields: dict[str, str | int] = {}
+    for name, value in parameters:
+        field = _field(rpc, name)
+        if field in fields:
+            raise MalformedRequest(field, "is given twice")
+        fields[field] = _READERS[field](value)
+    if fields.pop(_PARTIAL, False):
+        raise PartialSuccessNotSupported
+    return Query(fields, enum_numbers)
+
+
+def read_parameters(query: str) -> tuple[list[tuple[str, str]], bool]:
+    """The parameters of a raw query that are fields of a request; the wish for enum numbers.
+
+    Raises:
+        MalformedRequest: An escape is malformed, or the query is too long.
+    """
     if len(query) > MAX_QUERY:
         raise MalformedRequest("query", f"must have at most {MAX_QUERY} characters")
     if query.count("&") >= MAX_PARAMETERS:
         raise MalformedRequest("query", f"must have at most {MAX_PARAMETERS} parameters")
-    fields: dict[str, str | int] = {}
+    parameters: list[tuple[str, str]] = []
     enum_numbers = False
     for piece in filter(None, query.split("&")):
         name, _, value = (_decode(text) for text in piece.partition("="))
         if name in ("alt", "$alt"):
             enum_numbers |= _read_alt(value)
         elif name not in _IGNORED:
-            field = _field(rpc, name)
-            if field in fields:
-                raise MalformedRequest(field, "is given twice")
-            fields[field] = _READERS[field](value)
-    if fields.pop(_PARTIAL, False):
-        raise PartialSuccessNotSupported
-    return Query(fields, enum_numbers)
+            parameters.append((name, value))
+    return parameters, enum_numbers
 
 
 def _decode(text: str) -> str:

@@ -285,7 +285,7 @@ def path_template(name: str, path: str) -> Template:
     try:
         return Template.parse(path)
     except DeclarationError as exc:
-        wanted = f"must be a path without variables, such as /v1/images:resize, got {path!r}"
+        wanted = f"must be a path such as /v1/images:resize, got {path!r}"
         raise DeclarationError(name, f"{wanted} ({exc.description})") from None
 
 

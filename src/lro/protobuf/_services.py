@@ -271,7 +271,8 @@ def _add_method(files: ProtoFiles, spec: MethodSpec, request: str, domain: str) 
     info.response_type = _shortest(spec.info.response_type, name.package)
     info.metadata_type = _shortest(spec.info.metadata_type, name.package)
     rule = method.options.Extensions[HTTP]
-    rule.post, rule.body = spec.path, "*"
+    setattr(rule, spec.rule.method.lower(), spec.path)
+    rule.body = spec.rule.body
     _import(file, _ANNOTATIONS.name, _LONGRUNNING.name)
     for type_name in (request, spec.info.response_type, spec.info.metadata_type):
         _import(file, files.file_of(type_name))
@@ -339,8 +340,11 @@ class _Printer:
     def _method(self, method: MethodDescriptorProto) -> Iterator[str]:
         def options() -> Iterator[str]:
             rule = method.options.Extensions[HTTP]
-            http, path = self._known(".google.api.http"), f'post: "{rule.post}"'
-            yield from _option(http, path, f'body: "{rule.body}"')
+            method_name = rule.WhichOneof("pattern")
+            said = [f'{method_name}: "{getattr(rule, method_name)}"']
+            if rule.body:
+                said.append(f'body: "{rule.body}"')
+            yield from _option(self._known(".google.api.http"), *said)
             info = method.options.Extensions[OPERATION_INFO]
             yield from _option(
                 self._known(".google.longrunning.operation_info"),
@@ -405,8 +409,7 @@ class _Printer:
     def _field_options(self, field: FieldDescriptorProto) -> list[str]:
         options = field.options.Extensions
         said = [
-            f"({self._known('.google.api.field_behavior')}) = "
-            f"{FieldBehavior.Name(one)}"
+            f"({self._known('.google.api.field_behavior')}) = {FieldBehavior.Name(one)}"
             for one in options[FIELD_BEHAVIOR]
         ]
         if options[FIELD_INFO].format:
