@@ -593,15 +593,17 @@ def test_function_that_raises_system_exit_fails_its_own_call_only(
     [
         (
             {"path": "v1/things"},
-            "starts: must be a path without variables, such as /v1/images:resize, got 'v1/things'"
+            "starts: must be a path such as /v1/images:resize, got 'v1/things'"
             " (it must begin with a slash)",
         ),
         (
             {"path": "/v1/a b"},
-            "starts: must be a path without variables, such as /v1/images:resize, got '/v1/a b' (",
+            "starts: must be a path such as /v1/images:resize, got '/v1/a b' (",
         ),
-        ({"path": "/v1/{name=things/*}"}, "starts: must be paths without variables, got "),
-        ({"path": "/v1/*"}, "starts: must be paths without variables, got "),
+        (
+            {"path": "/v1/*"},
+            "starts: a wildcard stands in a variable, such as {name=things/*}, got",
+        ),
         ({"path": 5}, "starts: must be a text, got 5"),
         ({"parent": "projects/p"}, "parent: must be a function, got 'projects/p'"),
         ({"metadata": CountMetadata()}, "metadata: must be a function, got "),

@@ -1,0 +1,384 @@
+"""Starts whose request is made of the path, the query and the body (google.api.http, AIP-127)."""
+
+from __future__ import annotations
+
+import enum
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+import attrs
+import httpx
+import pytest
+
+import lro
+from lro.asgi import OperationsApp
+from lro.executors.inline import InlineExecutor
+from lro.http import HttpReply, OperationsEdge, Start
+from lro.stores.memory import MemoryStore
+from lro.types import BoolValue, FieldMask, StringValue
+from tests.http.counting_service import DOMAIN, ask, check_error, details_of
+from tests.http.servers import uvicorn_serving
+
+UUID = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
+
+
+class Tier(enum.IntEnum):
+    TIER_UNSPECIFIED = 0
+    BASIC = 1
+
+
+@attrs.frozen
+class Window:
+    day: str = ""
+    hour: lro.Int32 = 0
+
+
+@attrs.frozen
+class Shelf:
+    name: str = ""
+    size: lro.Int32 = 0
+    tier: Tier = Tier.TIER_UNSPECIFIED
+    window: Window | None = None
+
+
+@attrs.frozen
+class ShelfRequest:
+    parent: str = ""
+    shelf_id: str = ""
+    shelf: Shelf | None = None
+    mask: FieldMask | None = None
+    tier: Tier = Tier.TIER_UNSPECIFIED
+    force: bool = False
+    loud: BoolValue | None = None
+    note: StringValue | None = None
+    weight: float = 0.0
+    when: datetime | None = None
+    span: timedelta | None = None
+    windows: Window | None = None
+    tags: tuple[str, ...] = ()
+    numbers: list[int] = attrs.field(factory=list)
+    labels: dict[str, str] = attrs.field(factory=dict)
+    extra: dict[str, object] = attrs.field(factory=dict)
+    many: tuple[Window, ...] = ()
+    data: bytes = b""
+
+
+@attrs.frozen
+class ShelfResponse:
+    request: ShelfRequest | None = None
+
+
+def make(request: ShelfRequest) -> ShelfResponse:
+    return ShelfResponse(request)
+
+
+NESTED = "/v1/{shelf.name=rooms/*/shelves/*}"
+
+
+def service_of(path: str, **options: Any) -> lro.Service:
+    service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False, domain=DOMAIN)
+    service.method("acme.v1.Rooms.MakeShelf", path=path, **options)(make)
+    return service
+
+
+def call(
+    target: str, sent: Any = None, *, path: str = "/v1/{parent=rooms/*}/shelves", **options: Any
+) -> HttpReply:
+    """The reply to a call of the method, declared with a path and options."""
+    method = options.get("http_method", "POST")
+    with service_of(path, **{"body": "shelf", **options}) as service:
+        edge = OperationsEdge(service, starts=True)
+        raw, _, query = target.partition("?")
+        content = b"" if sent is None else sent
+        return edge.handle(attrs.evolve(ask(method, raw, content), query=query))
+
+
+def request_of(reply: HttpReply) -> Any:
+    """What the function was asked, as JSON."""
+    assert reply.status == 200, reply.body
+    return json.loads(reply.body)["response"].get("request", {})
+
+
+def test_a_request_has_its_fields_from_path_body_and_query() -> None:
+    """Each by its own part; the body is one field."""
+    found = call("/v1/rooms/a%20b/shelves?shelfId=films", {"size": 3})
+    assert request_of(found) == {
+        "parent": "rooms/a b",
+        "shelfId": "films",
+        "shelf": {"size": 3},
+    }
+
+
+@pytest.mark.parametrize(
+    ("query", "fields"),
+    [
+        ("shelf_id=x", {"shelfId": "x"}),
+        ("shelfId=", {}),
+        ("shelfId=%C3%BC+1", {"shelfId": "ü 1"}),
+        ("mask=name,windowDay", {"mask": "name,windowDay"}),
+        ("tier=BASIC", {"tier": "BASIC"}),
+        ("tier=1", {"tier": "BASIC"}),
+        ("force=true&loud=false", {"force": True, "loud": False}),
+        ("note=1", {"note": "1"}),
+        ("weight=2.5", {"weight": 2.5}),
+        ("when=2030-01-02T03:04:05Z", {"when": "2030-01-02T03:04:05Z"}),
+        ("span=1.5s", {"span": "1.500s"}),
+        ("windows.day=MONDAY&windows.hour=7", {"windows": {"day": "MONDAY", "hour": 7}}),
+        ("tags=a&tags=b", {"tags": ["a", "b"]}),
+        ("numbers=1&numbers=2", {"numbers": ["1", "2"]}),
+        ("data=AQI", {"data": "AQI="}),
+        ("key=k&$alt=json&&prettyPrint=true", {}),
+        (f"requestId={UUID}", {}),
+    ],
+)
+def test_a_field_that_is_left_is_a_parameter(query: str, fields: Any) -> None:
+    """By both spellings, and of every type that a text can be."""
+    found = request_of(call(f"/v1/rooms/r/shelves?{query}"))
+    assert found == {"parent": "rooms/r", **fields}
+
+
+def test_an_enum_of_a_reply_is_a_number_where_the_query_asks_for_that() -> None:
+    """Generated clients of Google's do."""
+    found = call("/v1/rooms/r/shelves?tier=BASIC&$alt=json;enum-encoding%3Dint")
+    assert request_of(found)["tier"] == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("parent=rooms/r", "parent"),
+        ("shelf.size=1", "shelf.size"),
+        ("shelfId=a&shelf_id=b", "shelf_id"),
+        ("windows.hour=1&windows.hour=1", "windows.hour"),
+        ("force=yes", "force"),
+        ("windows.hour=many", "windows.hour"),
+        ("weight=x", "weight"),
+        ("tier=9", None),
+        ("tier=LUXURY", "tier"),
+        ("numbers=1&numbers=x", "numbers"),
+        ("unknown=1", "query"),
+        ("windows.unknown=1", "query"),
+        ("windows=1", "query"),
+        ("labels=1", "query"),
+        ("labels.a=1", "query"),
+        ("extra.a=1", "query"),
+        ("many.day=x", "query"),
+        ("shelfId.x=1", "query"),
+        ("a" + ".a" * 60_000 + "=1", "query"),
+        ("x=1&" * 101, "query"),
+        ("shelfId=%ff", "query"),
+        ("$alt=xml", "alt"),
+        ("requestId=1", "request_id"),
+        ("validateOnly=1", "validate_only"),
+    ],
+)
+def test_a_parameter_that_is_no_field_is_refused(query: str, field: str | None) -> None:
+    """With the field that it is about; an enum of a class has only the numbers of its members."""
+    reply = call(f"/v1/rooms/r/shelves?{query}")
+    error = json.loads(reply.body)["error"]
+    assert (reply.status, error["status"]) == (400, "INVALID_ARGUMENT")
+    if field is not None:
+        (violation,) = details_of({"error": error})["BadRequest"]["fieldViolations"]
+        assert violation["field"].partition("[")[0] == field
+
+
+def test_validate_only_as_a_parameter_starts_nothing() -> None:
+    """As in a body that is the whole request."""
+    reply = json.loads(call("/v1/rooms/r/shelves?validateOnly=true").body)
+    assert reply["response"]["@type"].endswith("google.protobuf.Empty")
+
+
+@pytest.mark.parametrize(
+    ("body", "shelf"),
+    [
+        (None, {"name": "rooms/r/shelves/s"}),
+        ({"size": 1}, {"name": "rooms/r/shelves/s", "size": 1}),
+        ({"name": ""}, {"name": "rooms/r/shelves/s"}),
+        ({"name": None}, {"name": "rooms/r/shelves/s"}),
+        ({"name": "rooms/r/shelves/s"}, {"name": "rooms/r/shelves/s"}),
+    ],
+)
+def test_a_variable_may_be_within_the_body(body: Any, shelf: Any) -> None:
+    """The body may say the same again, as an update by Google's clients does."""
+    target = "/v1/rooms/r/shelves/s?mask=size"
+    found = request_of(call(target, body, path=NESTED, http_method="PATCH"))
+    assert found == {"mask": "size", "shelf": shelf}
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "body", "content", "field"),
+    [
+        ("/v1/rooms/r/shelves/s", NESTED, "shelf", {"name": "other"}, "shelf.name"),
+        ("/v1/rooms/r/shelves/s", NESTED, "*", {"shelf": 1}, "shelf.name"),
+        ("/v1/rooms/r/shelves/s", NESTED, "shelf", [], "body"),
+        ("/v1/x:force", "/v1/{force}:force", "*", {}, "force"),
+        ("/v1/x:weigh", "/v1/{weight}:weigh", "*", {}, "weight"),
+        ("/v1/rooms/r/shelves", "/v1/{parent=rooms/*}/shelves", "*", {"parent": 1}, "parent"),
+        ("/v1/r:x?shelfId=1", "/v1/{parent}:x", "*", {}, "query"),
+    ],
+)
+def test_parts_that_contradict_each_other_are_refused(
+    target: str, path: str, body: str, content: Any, field: str
+) -> None:
+    """With the field; nothing is started."""
+    reply = call(target, content, path=path, body=body)
+    error = json.loads(reply.body)["error"]
+    assert (reply.status, error["status"]) == (400, "INVALID_ARGUMENT")
+    (violation,) = details_of({"error": error})["BadRequest"]["fieldViolations"]
+    assert violation["field"] == field
+
+
+def test_both_spellings_of_one_object_are_refused() -> None:
+    """It would not be clear which one the path adds to."""
+
+    @attrs.frozen
+    class TwoRequest:
+        big_shelf: Shelf | None = None
+
+    def keep(request: TwoRequest) -> None: ...
+
+    keep.__annotations__["request"] = TwoRequest
+    with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
+        service.method("acme.v1.Rooms.Keep", path="/v1/{big_shelf.name}:keep")(keep)
+        edge = OperationsEdge(service, starts=True)
+        both = {"bigShelf": {}, "big_shelf": {}}
+        assert edge.handle(ask("POST", "/v1/a:keep", both)).status == 400
+        assert edge.handle(ask("POST", "/v1/a:keep", {"big_shelf": {}})).status == 200
+
+
+def test_the_whole_body_has_the_fields_that_the_path_has_not() -> None:
+    """The request id is among them."""
+    path = "/v1/{parent=rooms/*}:fill"
+    found = call("/v1/rooms/r:fill", {"tags": ["a"], "requestId": UUID}, path=path, body="*")
+    assert request_of(found) == {"parent": "rooms/r", "tags": ["a"]}
+
+
+def test_delete_reads_no_body() -> None:
+    """Its fields are in path and query (spec §5.9(4))."""
+    path = "/v1/{parent=rooms/*/shelves/*}"
+    options: Any = {"path": path, "body": None, "http_method": "DELETE"}
+    found = call("/v1/rooms/r/shelves/s?force=true", b"not json", **options)
+    assert request_of(found) == {"parent": "rooms/r/shelves/s", "force": True}
+
+
+def test_a_start_says_its_own_rule() -> None:
+    """Whatever the method was declared with; one method may have several."""
+    with service_of("/v1/shelves:make", body="shelf") as service:
+        method = lro.Method(service.specs["acme.v1.Rooms.MakeShelf"], service._starter)
+        starts = {
+            "/v1/{parent=rooms/*}/shelves": method,
+            "/v1/{parent=rooms/*}": Start(method, http_method="DELETE"),
+            "/v1/{parent=rooms/*}:all": Start(method, body="*"),
+            NESTED: Start(method, http_method="PATCH", body="shelf"),
+        }
+        edge = OperationsEdge(service, starts=starts)
+        for verb, path, body in (
+            ("POST", "/v1/rooms/r/shelves", {"size": 1}),
+            ("DELETE", "/v1/rooms/r", b""),
+            ("POST", "/v1/rooms/r:all", {"shelf": {"size": 1}}),
+            ("PATCH", "/v1/rooms/r/shelves/s", {"size": 1}),
+        ):
+            assert edge.handle(ask(verb, path, body)).status == 200
+        check_error(
+            edge.handle(ask("PUT", "/v1/rooms/r", b"")),
+            405,
+            lro.Code.UNIMPLEMENTED,
+            "HTTP_METHOD_NOT_ALLOWED",
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"path": "/v1/{room=rooms/*}"}, "/v1/{room=rooms/*}: the variable 'room' is no field of"),
+        ({"path": "/v1/{tags}"}, "/v1/{tags}: the variable 'tags' is a repeated field"),
+        ({"path": "/v1/{shelf}"}, "/v1/{shelf}: the variable 'shelf' is no field of"),
+        ({"path": "/v1/{labels.a}"}, "/v1/{labels.a}: the variable 'labels.a' is no field of"),
+        ({"path": "/v1/*"}, "path: a wildcard stands in a variable"),
+        ({"path": "/v1/x", "body": "rack"}, "body: 'rack' is not a message that"),
+        ({"path": "/v1/x", "body": "tags"}, "body: 'tags' is not a message that"),
+        ({"path": "/v1/x", "body": "when"}, "body: 'when' is not a message that"),
+        ({"path": "/v1/x", "body": 1}, "body: must be a text"),
+        ({"path": "/v1/x", "http_method": "GET"}, "http_method: must be one of POST, PUT"),
+        ({"path": "/v1/x", "http_method": 1}, "http_method: must be a text"),
+        ({"path": "/v1/x", "http_method": "DELETE", "body": "*"}, "body: must be empty: DELETE"),
+        ({"path": "/v1/x", "parent": "rooms/r"}, "parent: must be a function"),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused_where_it_is_declared(options: Any, sentence: str) -> None:
+    """The sentence names the variable, field or option."""
+    with pytest.raises(lro.DeclarationError) as refused:
+        service_of(**options)
+    assert str(refused.value).startswith(sentence)
+
+
+def test_a_rule_is_refused_for_a_request_without_known_fields() -> None:
+    """Its path could give nothing."""
+    with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
+        with pytest.raises(lro.DeclarationError, match="are not known"):
+            service.declare(
+                "acme.v1.Rooms.Any",
+                request=lro.Struct,
+                response=lro.Struct,
+                options=lro.Options(path="/v1/{parent}"),
+            )
+
+
+def test_raw_bodies_are_refused_where_the_body_is_not_the_request() -> None:
+    """``raw`` gives a whole request."""
+    with service_of("/v1/{parent=rooms/*}/shelves") as service:
+        method = lro.Method(service.specs["acme.v1.Rooms.MakeShelf"], service._starter)
+        start = Start(method, raw=lambda kind, body: None)
+        with pytest.raises(lro.DeclarationError, match="^raw: reads the whole request"):
+            OperationsEdge(service, starts={"/v1/{parent}": start})
+
+
+def test_two_starts_may_have_one_path_by_different_methods() -> None:
+    """But not by the same one, whatever their variables are called."""
+    with service_of("/v1/{parent=rooms/*}") as service:
+        service.method("acme.v1.Rooms.Drop", path="/v1/{shelf_id=rooms/*}", http_method="DELETE")(
+            make
+        )
+        OperationsEdge(service, starts=True)
+        service.method("acme.v1.Rooms.Other", path="/v1/{shelf_id=rooms/*}")(make)
+        with pytest.raises(lro.DeclarationError, match="it is served as acme.v1.Rooms.MakeShelf"):
+            OperationsEdge(service, starts=True)
+
+
+def test_a_start_at_the_path_of_an_operation_is_refused() -> None:
+    """A variable may not stand where the edge has a route of its own."""
+    with service_of("/v1/{parent=operations/*}:cancel", body="*") as service:
+        with pytest.raises(lro.DeclarationError, match="it is served as CancelOperation"):
+            OperationsEdge(service, starts=True)
+
+
+@pytest.mark.parametrize("given", ["", "rooms/mine"])
+def test_an_operation_stands_under_the_parent_of_its_method(given: str) -> None:
+    """For every way to start it, unless the start says another."""
+    options: Any = {"body": "shelf", "parent": lambda request: request.parent}
+    with service_of("/v1/{parent=rooms/*}/shelves", **options) as service:
+        request = ShelfRequest(parent="rooms/r")
+        started = service.start("acme.v1.Rooms.MakeShelf", request, parent=given)
+        assert started.name.startswith(f"{given or 'rooms/r'}/operations/")
+        edge = OperationsEdge(service, starts=True)
+        reply = edge.handle(ask("POST", "/v1/rooms/x/shelves", {}))
+        assert json.loads(reply.body)["name"].startswith("rooms/x/operations/")
+
+
+def test_other_methods_of_the_path_of_a_start_reach_the_fallback() -> None:
+    """To list what a POST creates is the application's part; the operations are not."""
+
+    async def fallback(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 299, "headers": []})
+        await send({"type": "http.response.body", "body": b"mine"})
+
+    with service_of("/v1/{parent=rooms/*}/shelves", body="shelf") as service:
+        app = OperationsApp(service, starts=True, fallback=fallback)
+        with uvicorn_serving(app, lifespan="off") as port:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+                assert client.post("/v1/rooms/r/shelves", json={}).status_code == 200
+                assert client.get("/v1/rooms/r/shelves").status_code == 299
+                assert client.put("/v1/operations/x").status_code == 405
+                bare = OperationsEdge(service, starts=True)
+        assert bare.handle(ask("GET", "/v1/rooms/r/shelves", b"")).status == 405
