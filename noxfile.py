@@ -63,10 +63,11 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def types(session: nox.Session) -> None:
-    """Both type checkers, over the library, the examples and the typing tests."""
+    """Both type checkers, over the library, the examples, the typing tests and the docs."""
     session.install("-e", EVERYTHING, *requirements("types", plain=False))
     session.run("mypy")
     session.run("pyright")
+    session.run("python", "-m", "tests.docs_types")
 
 
 @nox.session

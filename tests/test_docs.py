@@ -77,14 +77,17 @@ def blocks(page: Path) -> Iterator[Block]:
         before = token
 
 
-def program(page: Path) -> str:
-    """The Python of a page as one source, every line under its number in the page."""
+def program(page: Path, *, serving: bool = True) -> str:
+    """The Python of a page as one source, every line under its number in the page.
+
+    With ``serving`` it serves what is to be served.
+    """
     source = ""
     for block in blocks(page):
         if block.language == "python" and not NOT_RUN.search(block.comment):
             source += "\n" * (block.line - source.count("\n")) + block.text
             served = SERVED.search(block.comment)
-            if served:
+            if served and serving:
                 source += f"import serving; serving.serve(app, {served['port']})\n"
     return source
 

@@ -315,14 +315,16 @@ def test_a_rule_that_cannot_be_is_refused_where_it_is_declared(options: Any, sen
 
 def test_a_rule_is_refused_for_a_request_without_known_fields() -> None:
     """Its path could give nothing."""
-    with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
-        with pytest.raises(lro.DeclarationError, match="are not known"):
-            service.declare(
-                "acme.v1.Rooms.Any",
-                request=lro.Struct,
-                response=lro.Struct,
-                options=lro.Options(path="/v1/{parent}"),
-            )
+    with (
+        lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as service,
+        pytest.raises(lro.DeclarationError, match="are not known"),
+    ):
+        service.declare(
+            "acme.v1.Rooms.Any",
+            request=lro.Struct,
+            response=lro.Struct,
+            options=lro.Options(path="/v1/{parent}"),
+        )
 
 
 def test_raw_bodies_are_refused_where_the_body_is_not_the_request() -> None:
@@ -330,7 +332,7 @@ def test_raw_bodies_are_refused_where_the_body_is_not_the_request() -> None:
     with service_of("/v1/{parent=rooms/*}/shelves") as service:
         method = lro.Method(service.specs["acme.v1.Rooms.MakeShelf"], service._starter)
         start = Start(method, raw=lambda kind, body: None)
-        with pytest.raises(lro.DeclarationError, match="^raw: reads the whole request"):
+        with pytest.raises(lro.DeclarationError, match=r"^raw: reads the whole request"):
             OperationsEdge(service, starts={"/v1/{parent}": start})
 
 
@@ -342,15 +344,17 @@ def test_two_starts_may_have_one_path_by_different_methods() -> None:
         )
         OperationsEdge(service, starts=True)
         service.method("acme.v1.Rooms.Other", path="/v1/{shelf_id=rooms/*}")(make)
-        with pytest.raises(lro.DeclarationError, match="it is served as acme.v1.Rooms.MakeShelf"):
+        with pytest.raises(lro.DeclarationError, match=r"it is served as acme\.v1\."):
             OperationsEdge(service, starts=True)
 
 
 def test_a_start_at_the_path_of_an_operation_is_refused() -> None:
     """A variable may not stand where the edge has a route of its own."""
-    with service_of("/v1/{parent=operations/*}:cancel", body="*") as service:
-        with pytest.raises(lro.DeclarationError, match="it is served as CancelOperation"):
-            OperationsEdge(service, starts=True)
+    with (
+        service_of("/v1/{parent=operations/*}:cancel", body="*") as service,
+        pytest.raises(lro.DeclarationError, match="it is served as CancelOperation"),
+    ):
+        OperationsEdge(service, starts=True)
 
 
 @pytest.mark.parametrize("given", ["", "rooms/mine"])
@@ -375,10 +379,12 @@ def test_other_methods_of_the_path_of_a_start_reach_the_fallback() -> None:
 
     with service_of("/v1/{parent=rooms/*}/shelves", body="shelf") as service:
         app = OperationsApp(service, starts=True, fallback=fallback)
-        with uvicorn_serving(app, lifespan="off") as port:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-                assert client.post("/v1/rooms/r/shelves", json={}).status_code == 200
-                assert client.get("/v1/rooms/r/shelves").status_code == 299
-                assert client.put("/v1/operations/x").status_code == 405
-                bare = OperationsEdge(service, starts=True)
+        with (
+            uvicorn_serving(app, lifespan="off") as port,
+            httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
+        ):
+            assert client.post("/v1/rooms/r/shelves", json={}).status_code == 200
+            assert client.get("/v1/rooms/r/shelves").status_code == 299
+            assert client.put("/v1/operations/x").status_code == 405
+        bare = OperationsEdge(service, starts=True)
         assert bare.handle(ask("GET", "/v1/rooms/r/shelves", b"")).status == 405

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import enum
 import importlib
+import re
+import shutil
 import subprocess
 import sys
 from datetime import datetime, timedelta
@@ -19,6 +21,7 @@ pytest.importorskip("grpc_tools")
 import grpc_tools
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
+import lro
 from lro import Job, Service, message, protobuf
 from lro._messages.protobuf.binary import StartOptions, read_options, write_options
 from lro._messages.protobuf.options import HTTP, OPERATION_INFO
@@ -269,7 +272,7 @@ def framing(service):
 def test_texts_below_attributes_are_comments_of_fields(framing):
     """Also those of inherited attributes; a text below what is no field is not shown."""
     for lines in (
-        "message FrameRequest {\n  // In millimetres.\n  //\n  // Without the frame.\n  int64 width",
+        "message FrameRequest {\n  // In millimetres.\n  //\n  // Without the frame.\n  int64",
         "  // Of which year the frame is.\n  google.protobuf.Timestamp since = 3",
         "  // Pictures within.\n  repeated Sized inner = 6",
         "message FrameMetadata {\n  // How much is done, in `mm`.\n  int64 width = 1",
@@ -293,6 +296,91 @@ def test_behavior_of_fields_is_what_the_service_does_with_them(framing):
         f"google.protobuf.Timestamp end_time = 2 [{shown}];",
     ):
         assert f"{line}\n" in framing
+
+
+class Metal(enum.Enum):
+    METAL_UNSPECIFIED = "?"
+    METAL_TIN = "tin"
+
+
+@attrs.frozen
+class CastRequest:
+    """Every type that a field can have."""
+
+    text: str = ""
+    data: bytes = b""
+    flag: bool = False
+    small: lro.Int32 = 0
+    large: int = 0
+    small_count: lro.types.UInt32 = 0
+    large_count: lro.types.UInt64 = 0
+    single: lro.types.Float = 0.0
+    share: float = 0.0
+    metal: Metal = Metal.METAL_UNSPECIFIED
+    sized: Sized | None = None
+    many: list[Sized] = attrs.field(factory=list)
+    labels: dict[str, str] = attrs.field(factory=dict)
+    numbered: dict[int, Sized] = attrs.field(factory=dict)
+    cast_time: datetime | None = None
+    span: timedelta | None = None
+    settings: dict[str, object] = attrs.field(factory=dict)
+    value: object = None
+    packed: lro.Any | None = None
+    maybe: int | None = None
+    mask: lro.types.FieldMask | None = None
+
+
+def cast(request: CastRequest) -> Sized:
+    """Cast it."""
+    raise AssertionError("not called here")
+
+
+def test_every_type_of_field_compiles_with_its_behavior(service, tmp_path):
+    """And what api-linter wants of a rule: a path in camelCase, types that are reachable."""
+    service.method("acme.casts.v1.IronWorks.Cast")(cast)
+    sources = protobuf.proto_sources(service)
+    compiled(sources, tmp_path)
+    text = sources["acme/casts/v1/casts.proto"]
+    fields = re.findall(
+        r"^  [\w.<>, ]+ = \d+( \[[^]]*\])?;$", text.partition("\nenum ")[0], re.MULTILINE
+    )
+    assert len(fields) == len(attrs.fields(CastRequest)) + 2 + len(attrs.fields(Sized))
+    assert all("(google.api.field_behavior) = OPTIONAL" in field for field in fields)
+    assert 'post: "/v1/ironWorks:cast"\n' in text
+    assert 'import "lro/v1/lro.proto";\n' in text
+    ours = sources["lro/v1/lro.proto"]
+    assert len(re.findall(r"^  // .+\n  [\w.]+ \w+ = \d+ \[", ours, re.MULTILINE)) == len(
+        attrs.fields(lro.OperationMetadata)
+    )
+    buf = shutil.which("buf")
+    if buf is not None:  # it is no Python package: where it is installed, it has nothing to say
+        rules = (
+            "[IMPORT_USED, RPC_REQUEST_RESPONSE_UNIQUE, RPC_RESPONSE_STANDARD_NAME, SERVICE_SUFFIX]"
+        )
+        (tmp_path / "buf.yaml").write_text(f"version: v2\nlint:\n  except: {rules}\n")
+        image = tmp_path / "image.binpb"
+        image.write_bytes(protobuf.descriptor_set(service))
+        command = [buf, "lint", str(image), "--config", str(tmp_path / "buf.yaml")]
+        command += ["--path=acme/casts/v1/casts.proto", "--path=lro/v1/lro.proto"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_a_rule_is_printed_as_it_was_declared(service, tmp_path):
+    """Method, variables, and the field that the body is; of DELETE no body."""
+
+    def melt(request: FrameRequest) -> None: ...
+
+    path = "/v1/{name=frames/*}"
+    service.method("acme.frames.v1.Frames.Melt", path=path, http_method="DELETE")(melt)
+    options = {"path": "/v1/{sized.height}/casts", "body": "sized", "http_method": "PATCH"}
+    service.method("acme.casts.v1.IronWorks.Cast", **options)(cast)
+    sources = protobuf.proto_sources(service)
+    compiled(sources, tmp_path)
+    melted = '(google.api.http) = {\n      delete: "/v1/{name=frames/*}"\n    };'
+    assert melted in sources["acme/frames/v1/frames.proto"]
+    said = '= {\n      patch: "/v1/{sized.height}/casts"\n      body: "sized"\n    };'
+    assert said in sources["acme/casts/v1/casts.proto"]
 
 
 def test_a_class_whose_source_is_not_there_has_no_comments_of_fields(service):

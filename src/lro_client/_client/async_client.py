@@ -9,8 +9,6 @@ from contextlib import aclosing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic
 
-import httpx
-
 from lro import (
     CancelOperationRequest,
     DeleteOperationRequest,
@@ -41,6 +39,7 @@ if TYPE_CHECKING:
 
     from lro_client._journal.journal import Journal
     from lro_client.filters import Expression
+    from lro_client.transports.http import AsyncHttpClient
 
 
 class AsyncOperationHandle(HandleBase[Resp, Meta]):
@@ -298,7 +297,7 @@ class AsyncClient:
         self,
         base_url: str = "",
         *,
-        http: httpx.AsyncClient | None = None,
+        http: AsyncHttpClient | None = None,
         transport: AsyncTransport | None = None,
         routes: Routes | None = None,
         types: TypeRegistry | None = None,

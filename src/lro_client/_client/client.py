@@ -8,8 +8,6 @@ from concurrent.futures import Future
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic
 
-import httpx
-
 from lro import (
     CancelOperationRequest,
     DeleteOperationRequest,
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
 
     from lro_client._journal.journal import Journal
     from lro_client.filters import Expression
+    from lro_client.transports.http import HttpClient
 
 
 class OperationHandle(HandleBase[Resp, Meta]):
@@ -281,7 +280,7 @@ class Client:
         self,
         base_url: str = "",
         *,
-        http: httpx.Client | None = None,
+        http: HttpClient | None = None,
         transport: Transport | None = None,
         routes: Routes | None = None,
         types: TypeRegistry | None = None,

@@ -10,7 +10,7 @@ import time
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import httpx
 
@@ -26,6 +26,12 @@ from lro_client.transports._own_clients import (
     OwnAsyncClient,
     OwnClient,
 )
+
+if TYPE_CHECKING:
+    import httpx2
+
+    HttpClient: TypeAlias = httpx.Client | httpx2.Client
+    AsyncHttpClient: TypeAlias = httpx.AsyncClient | httpx2.AsyncClient
 
 __all__ = ["MAX_REPLY", "AsyncHttpTransport", "HttpTransport", "Routes"]
 
@@ -69,7 +75,7 @@ class HttpTransport:
 
     def __init__(
         self,
-        client: httpx.Client | None = None,
+        client: HttpClient | None = None,
         *,
         base_url: str = "",
         routes: Routes | None = None,
@@ -83,7 +89,7 @@ class HttpTransport:
         check_optional("types", types, TypeRegistry)
         self._plain = _is_plain(base_url)
         self._made = {} if client is not None else {os.getpid(): OwnClient(plain=self._plain)}
-        self._given = client
+        self._given = cast("httpx.Client | None", client)
         self._coder = HttpCoder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
         self._own = own or client is None
         self._closed = False
@@ -179,7 +185,7 @@ class AsyncHttpTransport:
 
     def __init__(
         self,
-        client: httpx.AsyncClient | None = None,
+        client: AsyncHttpClient | None = None,
         *,
         base_url: str = "",
         routes: Routes | None = None,
@@ -196,7 +202,7 @@ class AsyncHttpTransport:
         if client is None:
             self._made = self._make_own()
             client = self._made.client
-        self._client = client
+        self._client = cast("httpx.AsyncClient", client)
         self._coder = HttpCoder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
         self._own = own or self._made is not None
         self.address = base_url or str(getattr(client, "base_url", ""))

@@ -1,0 +1,104 @@
+"""The Python of the README and the docs is typed: mypy --strict and pyright, once over all pages.
+
+``python -m tests.docs_types`` prints what they find, by page and line, and ends with 1 if there is
+anything. It is apart from ``tests/test_docs.py`` because it takes longer than all of that.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.test_docs import NOT_RUN, PAGES, ROOT, blocks, program
+
+WORK: Final = """
+import attrs
+from lro import Empty, Method, OperationMetadata, Service
+from lro.asgi import App as AsgiApp
+from lro.wsgi import App as WsgiApp
+service: Service
+asgi_app: AsgiApp
+wsgi_app: WsgiApp
+@attrs.frozen
+class WorkRequest:
+    milliseconds: int = 0
+work: Method[WorkRequest, Empty, OperationMetadata]
+"""
+"""``work.py``, the module of the reader's own that some pages import."""
+
+_PYRIGHT: Final = {
+    "extraPaths": [str(ROOT / "src")],
+    "pythonVersion": "3.11",
+    "reportMissingModuleSource": "none",
+    "typeCheckingMode": "standard",
+}
+_MYPY: Final = (
+    # Of a part of google-auth and of Google's clients, and of waitress and uvicorn-worker, there
+    # are no types: no snippet can mend that.
+    "--untyped-calls-exclude=google",
+    "--disable-error-code=import-untyped",
+)
+
+
+def modules(page: Path) -> Iterator[str]:
+    """The sources that a page has, every line under its number in the page.
+
+    The blocks that run are one module. Each other one is a file of the reader's own.
+    """
+    source = program(page, serving=False)
+    if source:
+        yield source
+    for block in blocks(page):
+        if block.language == "python" and NOT_RUN.search(block.comment):
+            yield "\n" * block.line + block.text
+
+
+def write(folder: Path) -> dict[str, Path]:
+    """Write the modules of all pages; the page of each module, by the stem of its file."""
+    pages: dict[str, Path] = {}
+    for page in PAGES:
+        for number, source in enumerate(modules(page)):
+            name = f"{page.relative_to(ROOT).with_suffix('')}_{number}"
+            stem = re.sub(r"\W", "_", name)
+            (folder / f"{stem}.py").write_text(source, encoding="utf-8")
+            pages[stem] = page.relative_to(ROOT)
+    (folder / "work.pyi").write_text(WORK, encoding="utf-8")
+    (folder / "pyrightconfig.json").write_text(json.dumps(_PYRIGHT), encoding="utf-8")
+    return pages
+
+
+def findings(command: Sequence[str], folder: Path, pages: dict[str, Path]) -> list[str]:
+    """What a type checker says of the modules, each line under the name of its page."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    found = [line for line in done.stdout.splitlines() if re.search(r"\berror:", line)]
+    if done.returncode and not found:
+        raise RuntimeError(
+            f"{command[0]} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+        )
+    return [
+        re.sub(r"^\s*\S*?(\w+)\.py(?=:)", lambda at: str(pages.get(at[1], at[0])), line)
+        for line in found
+    ]
+
+
+def main() -> int:
+    """Check all pages; 1 if one of them has a finding."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        pages = write(folder)
+        files = [str(folder / f"{stem}.py") for stem in pages]
+        mypy = [sys.executable, "-m", "mypy", *_MYPY, *files]
+        pyright = ["pyright", "--pythonpath", sys.executable, "--project", str(folder)]
+        found = [*findings(mypy, folder, pages), *findings(pyright, folder, pages)]
+    print("\n".join(found) or f"{len(pages)} modules of the docs: nothing found")
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""What the type checkers are given of the docs, and what is made of their findings."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("markdown_it")
+
+from tests import docs_types
+from tests.test_docs import PAGES, ROOT, blocks, each_page
+
+
+@each_page
+def test_every_python_block_is_checked_under_its_line(page: Path) -> None:
+    """Also a block that is not run; whatever page is added later is checked as well."""
+    sources = [source.splitlines() for source in docs_types.modules(page)]
+    for block in blocks(page):
+        if block.language == "python":
+            lines = block.text.splitlines()
+            there = [one[block.line : block.line + len(lines)] == lines for one in sources]
+            assert there.count(True) == 1
+
+
+def test_modules_of_all_pages_stand_in_one_folder(tmp_path: Path) -> None:
+    """Each under the name of a module; what the reader has to bring is there too."""
+    pages = docs_types.write(tmp_path)
+    assert {page for page in PAGES if [*docs_types.modules(page)]} == {
+        ROOT / page for page in pages.values()
+    }
+    for stem in pages:
+        assert stem.isidentifier()
+        ast.parse((tmp_path / f"{stem}.py").read_text(encoding="utf-8"))
+    assert (tmp_path / "work.pyi").exists()
+
+
+def test_a_finding_is_said_of_the_page(tmp_path: Path) -> None:
+    """By its line there, for both checkers; notes and totals are left out."""
+    pages = docs_types.write(tmp_path)
+    stem = next(stem for stem, page in pages.items() if page.name == "README.md")
+    said = [f"../x/{stem}.py:7: error: wrong", f"  /x/{stem}.py:8:1 - error: bad", "2 errors found"]
+    command = [sys.executable, "-c", f"print({chr(10).join(said)!r}); exit(1)"]
+    found = docs_types.findings(command, tmp_path, pages)
+    assert found == ["README.md:7: error: wrong", "README.md:8:1 - error: bad"]
+
+
+def test_a_checker_that_breaks_down_is_no_success(tmp_path: Path) -> None:
+    """Its last words are in the error."""
+    command = [sys.executable, "-c", "import sys; sys.exit('out of memory')"]
+    with pytest.raises(RuntimeError, match=re.escape("ended with 1:\nout of memory")):
+        docs_types.findings(command, tmp_path, {})
