@@ -310,11 +310,13 @@ class StartHandler(Generic[Req]):
         Raises:
             MalformedRequest: The query is malformed, or has what is not for it.
         """
+        if not query:  # as most are
+            return (), False
         if self.rule.body != WHOLE:
             return read_parameters(query)
-        # A function of the application may read the query, which then has its own.
-        wanted = NO_QUERY if self._parent is not None else parse_query(self.full_name, query)
-        return (), wanted.enum_numbers
+        if self._parent is not None:  # that function may read the query, which then has its own
+            return (), False
+        return (), parse_query(self.full_name, query).enum_numbers
 
     def start(
         self,
