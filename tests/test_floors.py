@@ -20,7 +20,7 @@ FLOORS: Final = {
         _base _messages _model _filters _engine
         stores executors _http
         errors types adapters wire
-        http asgi wsgi protobuf grpc lint testing cli
+        http asgi wsgi protobuf grpc integrations lint testing cli
         __init__
         """,
     "lro_client": """
@@ -53,8 +53,8 @@ ASKS_FOR_ITS_THREAD: Final = "_base.errors"
 """Whether Ctrl-C is meant for the program depends on the thread."""
 
 OPTIONAL: Final = (
-    "celery click cryptography google.auth google.protobuf grpc httpx2 kombu numpy opentelemetry"
-    " psycopg rich starlette tqdm"
+    "celery click cryptography fastapi flask django google.auth google.protobuf grpc httpx2 kombu"
+    " litestar numpy opentelemetry psycopg pydantic quart rich starlette tqdm"
 )
 """What the two faces must not load: it is optional, or heavy and seldom needed."""
 

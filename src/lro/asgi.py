@@ -96,11 +96,11 @@ class OperationsApp:
         """The ASGI interface."""
         self.edge.service.start_maintenance()  # lifespan, the first scope, is the server's start
         if scope["type"] == "http":
-            path = _path(scope)
+            path = raw_path(scope)
             shared = self._fallback is not None
             found = self.edge.route(scope["method"], path, shared=shared)
             if self._fallback is None or not isinstance(found, RouteNotFound | MalformedRequest):
-                await self._answer(scope, path, found, receive, send)
+                await respond(self.edge, scope, receive, send, path=path, found=found)
                 return
         if scope["type"] == "lifespan":
             await self._lifespan(scope, receive, send)
@@ -110,37 +110,6 @@ class OperationsApp:
             await send({"type": "websocket.close"})  # before it is accepted: 403 for the caller
         else:
             raise ValueError(f"lro serves http, not {scope['type']}")
-
-    async def _answer(
-        self, scope: Scope, path: str, found: Found, receive: Receive, send: Send
-    ) -> None:
-        sender = _Sender(send)
-        try:
-            bodiless = scope["method"] in _BODILESS
-            body = b"" if bodiless else await _body(receive, self.edge.max_body)
-            if body is None:
-                return  # the caller went away before the request was complete
-            exchange = self.edge.exchange(_request(scope, path, body), found)
-            hold = functools.partial(_while_there, receive)
-            try:
-                answer = await adrive(exchange, self.edge.service, hold)
-                if isinstance(answer, EventStream):
-                    await hold(sender.stream(answer))
-                    return
-            except _GoneAway as gone:
-                if gone.__cause__ is not None:
-                    raise gone.__cause__ from None  # the server must know of a broken connection
-                return
-            if answer.turn is None:
-                await sender.send(answer)
-            else:
-                await sender.send_reserved(answer, answer.turn)
-        except asyncio.CancelledError:  # by the server, which stops and waits no longer
-            if not sender.begun:
-                refusal = self.edge.refusal(_request(scope, path, b""), stopping())
-                await _in_time(sender.send(refusal))
-            elif not sender.over:
-                raise
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._fallback is None:
@@ -182,11 +151,55 @@ class OperationsApp:
                 return
 
 
+async def respond(
+    edge: OperationsEdge,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    *,
+    path: str,
+    found: Found | None = None,
+    caller: str | None = None,
+) -> None:
+    """Answer a call by an edge, which gets this raw path.
+
+    ``found`` is what the edge has there, if it was asked; ``caller`` is the caller's name, if a
+    framework has found it.
+    """
+    sender = _Sender(send)
+    try:
+        bodiless = scope["method"] in _BODILESS
+        body = b"" if bodiless else await read_body(receive, edge.max_body)
+        if body is None:
+            return  # the caller went away before the request was complete
+        exchange = edge.exchange(request_of(scope, path, body, caller), found)
+        hold = functools.partial(_while_there, receive)
+        try:
+            answer = await adrive(exchange, edge.service, hold)
+            if isinstance(answer, EventStream):
+                await hold(sender.stream(answer))
+                return
+        except _GoneAway as gone:
+            if gone.__cause__ is not None:
+                raise gone.__cause__ from None  # the server must know of a broken connection
+            return
+        if answer.turn is None:
+            await sender.send(answer)
+        else:
+            await sender.send_reserved(answer, answer.turn)
+    except asyncio.CancelledError:  # by the server, which stops and waits no longer
+        if not sender.begun:
+            refusal = edge.refusal(request_of(scope, path, b"", caller), stopping())
+            await _in_time(sender.send(refusal))
+        elif not sender.over:
+            raise
+
+
 class _GoneAway(BaseException):  # not for the exchange, which turns errors into replies
     pass
 
 
-async def _body(receive: Receive, limit: int) -> bytes | None:
+async def read_body(receive: Receive, limit: int) -> bytes | None:
     """The body, read until it is over the limit at most; None if the caller left."""
     body = bytearray()
     while len(body) <= limit:
@@ -238,8 +251,10 @@ class _Headers(Mapping[str, str]):
         return len(self._decoded)
 
 
-def _request(scope: Scope, path: str, body: bytes) -> HttpRequest:
-    """The request of a scope, with the raw path below its mount."""
+def request_of(
+    scope: Scope, path: str, body: bytes = b"", caller: str | None = None
+) -> HttpRequest:
+    """The request of a scope, with this raw path."""
     query = scope.get("query_string")
     return HttpRequest(
         method=scope["method"],
@@ -248,10 +263,12 @@ def _request(scope: Scope, path: str, body: bytes) -> HttpRequest:
         headers=_Headers(scope["headers"]),
         body=body,
         scheme=scope.get("scheme", "http"),
+        native=scope,
+        caller=caller,
     )
 
 
-def _path(scope: Scope) -> str:
+def raw_path(scope: Scope) -> str:
     """The raw path below the point where the application is mounted."""
     root, path = scope.get("root_path", ""), scope["path"]
     if not root and path.isascii() and scope.get("raw_path") == path.encode("ascii"):

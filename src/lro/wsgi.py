@@ -111,6 +111,7 @@ def _request(environ: Environ) -> HttpRequest:
         query=_text(environ.get("QUERY_STRING", "")),
         headers=headers,
         scheme=environ.get("wsgi.url_scheme", "http"),
+        native=environ,
     )
 
 

@@ -195,6 +195,21 @@ def test_a_key_given_twice(kind: str) -> None:
     assert not [key for key in seen[0] if key.endswith("-bin")]
 
 
+def test_hook_that_needs_a_second_argument_gets_the_context(kind: str) -> None:
+    """The context knows the peer, for instance."""
+    seen: list[str] = []
+
+    def authenticate(metadata: Mapping[str, str], context: Any) -> None:
+        seen.append(context.peer())
+
+    with (
+        serving(kind, build().service, authenticate=authenticate) as address,
+        grpc.insecure_channel(address) as channel,
+    ):
+        channel.unary_unary(VERBS[1])(b"", timeout=120)
+    assert seen[0].startswith("ipv4:127.0.0.1:")
+
+
 @lro.message("acme.v1.OwnRequest")
 @attrs.frozen
 class OwnRequest:

@@ -120,6 +120,19 @@ def test_headers_given_twice_are_one_list() -> None:
     assert seen == [2, {"authorization": "Bearer a, Bearer b", "x": ""}, "none"]
 
 
+def test_hook_that_needs_a_second_argument_gets_the_scope() -> None:
+    """What a middleware has put into the scope says who is calling."""
+    seen: list[Any] = []
+
+    def authenticate(headers: Any, scope: Any, more: str = "") -> str:
+        seen.extend([headers["x"], scope["user"], more])
+        return "ann"
+
+    scope = scope_of("GET", "/v1/operations", headers=[(b"x", b"1")]) | {"user": "ann"}
+    serve(OperationsApp(build().service, authenticate=authenticate), scope)
+    assert seen == ["1", "ann", ""]
+
+
 def test_a_body_in_pieces() -> None:
     """The parts of a body are put together."""
     counting = build()

@@ -207,6 +207,15 @@ def test_a_malformed_name(verb: str, bad: str) -> None:
     assert violation["description"]
 
 
+def test_caller_whom_a_framework_has_found_is_not_asked_for() -> None:
+    """The hook is not called, and ``authorize`` gets the name."""
+    seen: list[str] = []
+    counting = build(authorize=lambda caller, *_: seen.append(caller))
+    edge = edge_of(counting, authenticate=refuse_caller)
+    request = attrs.evolve(ask("GET", "/v1/operations"), caller="ann")
+    assert (edge.handle(request).status, seen) == (200, ["ann"])
+
+
 @EACH_VERB
 def test_an_unknown_parameter(verb: str) -> None:
     """The query is strict for every verb."""

@@ -83,6 +83,18 @@ def test_header_names_with_underscores_are_those_with_hyphens() -> None:
     assert seen == ["ann", "eve"]
 
 
+def test_hook_that_needs_a_second_argument_gets_the_environ() -> None:
+    """What a middleware has put into the environ says who is calling."""
+    seen: list[str] = []
+
+    def authenticate(headers: Any, environ: Any) -> None:
+        seen.append(environ["REMOTE_USER"])
+
+    app = OperationsApp(build().service, authenticate=authenticate)
+    serve(app, environ_of("GET", "/v1/operations", REMOTE_USER="ann"))
+    assert seen == ["ann"]
+
+
 def test_query_headers_and_body_are_passed_on() -> None:
     """The five parts of a request arrive: hooks see header names in lower case."""
     seen: dict[str, str] = {}

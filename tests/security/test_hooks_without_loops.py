@@ -241,7 +241,7 @@ def test_caller_whose_class_only_claims_to_be_str_is_refused() -> None:
     hook = Hook("authenticate", lambda headers: Lying())
     assert isinstance(Lying(), str)
     with pytest.raises(lro.errors.HookFailed, match="authenticate must return a text"):
-        run(ask_caller(hook, {}))
+        run(ask_caller(hook, {}, None))
 
 
 def test_plain_hook_that_raises_generator_exit_fails() -> None:

@@ -162,6 +162,17 @@ def check_plain_function(name: str, value: object) -> None:
     check(name, value, "a plain function, which no event loop awaits", fine=plain)
 
 
+def needs(function: Callable[..., object], count: int) -> bool:
+    """Whether a function cannot be called with fewer arguments than these, by their places."""
+    places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a function in C, of which Python knows no parameters
+        return False
+    required = [one for one in parameters if one.kind in places and one.default is one.empty]
+    return len(required) >= count
+
+
 def is_coroutine_function(function: object) -> bool:
     """Whether a function, method, partial or callable object gives a coroutine when called."""
     while isinstance(function, functools.partial):

@@ -21,6 +21,7 @@ from lro._base.arguments import (
     contained,
     failed,
     is_coroutine_function,
+    needs,
     passes,
 )
 from lro._base.errors import (
@@ -44,7 +45,8 @@ _REFUSED: Final = "is refused by the method"
 class Hook:
     """A function of the application that decides who may act.
 
-    ``awaited``: it is a coroutine function, which only an event loop can ask.
+    ``awaited``: it is a coroutine function, which only an event loop can ask. ``needs_native``:
+    it needs a second argument, the request as the server has it.
 
     Raises:
         DeclarationError: It cannot be called.
@@ -54,6 +56,7 @@ class Hook:
         check_function(name, function)
         self.name = name
         self.awaited = is_coroutine_function(function)
+        self.needs_native = needs(function, 2)
         self._function: Callable[..., Any] = function
 
     def ask(self, *arguments: object) -> Flow[object]:
@@ -120,13 +123,15 @@ def _mistake(name: str, found: object, wanted: str) -> HookFailed:
     return HookFailed(name, text)
 
 
-def ask_caller(hook: Hook, headers: Mapping[str, str]) -> Flow[str]:
+def ask_caller(hook: Hook, headers: Mapping[str, str], native: object) -> Flow[str]:
     """Who is calling, as ``authenticate`` says; the empty text for None.
+
+    ``native`` is the request as the server has it, for a hook that needs a second argument.
 
     Raises:
         HookFailed: It gives anything else.
     """
-    found = yield from hook.ask(headers)
+    found = yield from hook.ask(*((headers, native) if hook.needs_native else (headers,)))
     if found is None:
         return ""
     if issubclass(type(found), str):  # what an object says of its own class may be untrue
@@ -243,8 +248,10 @@ class Access:
         if self._hook is not None:
             self._hook.check_plain(where)
 
-    def check_named(self, where: str, authenticate: object) -> None:
+    def check_named(self, where: str, authenticate: object, option: str = "authenticate") -> None:
         """Check that an edge gives callers names if the service goes by them.
+
+        ``option`` is what the edge calls the function that finds the caller.
 
         An ``authorize`` that is asked about callers without a name is only warned of in the log:
         it may go by the verb alone, or by a context variable that a middleware has set.
@@ -256,10 +263,10 @@ class Access:
             return
         if self._owner_only:
             wanted = "is needed, since owner_only goes by the name of the caller"
-            instead = "authenticate=lambda headers: None says that callers here have none"
-            raise DeclarationError("authenticate", f"{wanted}; {instead}")
+            instead = f"{option}=lambda headers: None says that callers here have none"
+            raise DeclarationError(option, f"{wanted}; {instead}")
         if self._hook is not None:
-            log.warning("%s has no authenticate: authorize gets no names of callers", where)
+            log.warning("%s has no %s: authorize gets no names of callers", where, option)
 
     def require(self, verb: str) -> None:
         """Check that the service offers a verb.

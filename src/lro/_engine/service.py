@@ -6,7 +6,7 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, overload
 
@@ -57,8 +57,12 @@ from lro._model.operation import (
 )
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from lro._engine.watching import WatchStream
 
+A = TypeVar("A")
+S = TypeVar("S")
 T = TypeVar("T")
 Req = TypeVar("Req")
 Resp = TypeVar("Resp")
@@ -739,6 +743,38 @@ class Service:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, app: object = None) -> AsyncIterator[None]:  # noqa: ARG002
+        """Use the service for as long as an application runs: ``Starlette(lifespan=...)``.
+
+        Maintenance begins with the application, and the service is closed when the application
+        ends, in a thread, so that work on the event loop can end meanwhile. ``app`` is what
+        frameworks hand over.
+        """
+        import asyncio
+
+        self.start_maintenance()
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(self.close)
+
+    def lifespan_around(
+        self, lifespan: Callable[[A], AbstractAsyncContextManager[S]]
+    ) -> Callable[[A], AbstractAsyncContextManager[S]]:
+        """The lifespan of an application together with that of the service.
+
+        What ``lifespan`` opens is open before maintenance begins, and is closed after the service:
+        running work may use it until its end.
+        """
+
+        @contextlib.asynccontextmanager
+        async def both(app: A) -> AsyncIterator[S]:
+            async with lifespan(app) as state, self.lifespan():
+                yield state
+
+        return both
 
     # -- inside -------------------------------------------------------------------------------
 

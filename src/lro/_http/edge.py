@@ -29,9 +29,11 @@ from lro._base.errors import (
     HttpMethodNotAllowed,
     InvalidTimeout,
     LroError,
+    MalformedRequest,
     RequestTooLarge,
     RouteNotFound,
     StreamsNotSupported,
+    UnsupportedMediaType,
     got,
 )
 from lro._base.status import Json
@@ -137,11 +139,16 @@ Steps: TypeAlias = Generator[Step, Any, R]
 Exchange: TypeAlias = Steps[HttpReply | EventStream]
 
 
-def identify(hook: Hook | None, headers: Mapping[str, str]) -> Generator[CallFunction, Any, str]:
-    """Steps that give the caller, as the hook ``authenticate`` says; the empty text without one."""
+def identify(
+    hook: Hook | None, headers: Mapping[str, str], native: object
+) -> Generator[CallFunction, Any, str]:
+    """Steps that give the caller, as the hook ``authenticate`` says; the empty text without one.
+
+    ``native`` is the request as the server has it.
+    """
     if hook is None:
         return ""
-    caller: str = yield CallFunction(ask_caller(hook, headers))
+    caller: str = yield CallFunction(ask_caller(hook, headers, native))
     return caller
 
 
@@ -276,6 +283,9 @@ Starts: TypeAlias = Mapping[str, Method[Any, Any, Any] | Start[Any]] | bool
 """The starts that an edge serves: those of a dict, by path; or all methods that have a path."""
 
 
+_WHOLE_BODY: Final = HttpRule(template=Template.parse("/own"))
+"""The rule of an endpoint of the application, whatever its path: the body is the request."""
+
 NOTHING_BOUND: Final[Mapping[str, str]] = MappingProxyType({})
 
 _StartRequest: TypeAlias = tuple[Req, str, bool]
@@ -348,6 +358,32 @@ class StartHandler(Generic[Req]):
             )
         )
 
+    def start_own(
+        self, request: HttpRequest, caller: str, message: Req | None, **options: object
+    ) -> Flow[Operation]:
+        """Start an operation for an endpoint of the application, which may have the message."""
+        if message is None:
+            message, request_id, validate_only = self._read_json(request)
+        else:
+            request_id, validate_only = self._read_own_fields(request)
+        return (
+            yield from self._start(
+                message,
+                request_id=request_id,
+                validate_only=validate_only,
+                caller=caller,
+                **options,
+            )
+        )
+
+    def _read_own_fields(self, request: HttpRequest) -> tuple[str, bool]:
+        """The fields of the library in a body that the application has read, if it is JSON."""
+        try:
+            fields = read_object(request.headers.get("content-type"), request.body)
+        except (MalformedRequest, UnsupportedMediaType):
+            return "", False
+        return self._take_own(fields)
+
     def _read_raw(
         self, raw: Callable[[str, bytes], Req | None], request: HttpRequest
     ) -> Flow[_StartRequest[Req] | None]:
@@ -361,7 +397,10 @@ class StartHandler(Generic[Req]):
         return None if message is None else (message, "", False)
 
     def _read_json(
-        self, request: HttpRequest, bound: Mapping[str, str], parameters: Parameters
+        self,
+        request: HttpRequest,
+        bound: Mapping[str, str] = NOTHING_BOUND,
+        parameters: Parameters = (),
     ) -> _StartRequest[Req]:
         content: dict[str, Json] | None = None
         if self.rule.body:
@@ -370,9 +409,12 @@ class StartHandler(Generic[Req]):
             blank = not request.body.strip()
             content = self._binding.fields(None if blank else content, bound, parameters)
         fields = content or {}
-        request_id = take_field(fields, "request_id", str, "", self._shape)
-        validate_only = take_field(fields, "validate_only", bool, False, self._shape)
+        request_id, validate_only = self._take_own(fields)
         return self._types.load(fields, self._request), request_id, validate_only
+
+    def _take_own(self, fields: dict[str, Json]) -> tuple[str, bool]:
+        request_id = take_field(fields, "request_id", str, "", self._shape)
+        return request_id, take_field(fields, "validate_only", bool, False, self._shape)
 
 
 def start_handlers(service: Service, starts: Starts) -> list[StartHandler[Any]]:
@@ -407,16 +449,15 @@ def _handler(service: Service, path: str, given: object) -> StartHandler[Any]:
     return StartHandler(service, start.method.full_name, rule, start)
 
 
-def with_starts(
-    routes: Iterable[Route], starts: Iterable[StartHandler[Any]]
-) -> tuple[RouteTable, Mapping[str, StartHandler[Any]]]:
-    """The table of these routes and of the starts, and the starts by the ``rpc`` of their route.
+def start_routes(
+    verbs: RouteTable, starts: Iterable[StartHandler[Any]]
+) -> tuple[Sequence[Route], Mapping[str, StartHandler[Any]]]:
+    """The routes of the starts beside those of the verbs, and the starts by their ``rpc``.
 
     Raises:
-        DeclarationError: Two starts, or a start and a route, are served at one path.
+        DeclarationError: Two starts, or a start and a verb, are served at one path.
     """
-    served = list(routes)
-    verbs = RouteTable(served)
+    routes: list[Route] = []
     taken: dict[tuple[object, ...], StartHandler[Any]] = {}
     found: dict[str, StartHandler[Any]] = {}
     for start in starts:
@@ -428,8 +469,8 @@ def with_starts(
         if other is not None:
             raise _served_twice(template.text, start.full_name, other)
         taken[key] = found[rpc] = start
-        served.append(Route(method=method, template=template, rpc=rpc))
-    return RouteTable(served), found
+        routes.append(Route(method=method, template=template, rpc=rpc))
+    return routes, found
 
 
 def _rpc_at(table: RouteTable, method: str, template: Template) -> str | None:
@@ -479,9 +520,14 @@ DEFAULT_MAX_BODY: Final = 1024 * 1024
 _LARGEST_BODY: Final = 1 << 40
 """The largest bound of bodies, in bytes: servers take no larger number where they read one."""
 
-Authenticate = Callable[[Mapping[str, str]], str | Awaitable[str | None] | None]
+Caller: TypeAlias = str | Awaitable[str | None] | None
+Authenticate: TypeAlias = (
+    Callable[[Mapping[str, str]], Caller] | Callable[[Mapping[str, str], Any], Caller]
+)
 """The hook that gives the caller: request headers, names in lower case -> the caller's name.
 
+A function that needs a second argument gets the request as the server has it: the scope under ASGI,
+the environ under WSGI, and what a framework's middleware has put into them.
 Return None for a caller without a name: all such callers count as one. Raise
 :class:`lro.errors.Unauthenticated` to refuse. Anything else that is returned or raised is a
 mistake: the call ends with INTERNAL, and the log says what it was. Under ASGI a plain function is
@@ -542,9 +588,13 @@ class OperationsEdge:
         self._trusted_origins = trusted(trusted_origins)
         self._poll_seconds = poll_seconds
         self._heartbeat_seconds = heartbeat_seconds
-        verbs = (*default_routes(parents), *extension_routes(parents))
-        self._verb_routes = RouteTable(verbs)
-        self._routes, self._starts = with_starts(verbs, start_handlers(service, starts))
+        self.verb_routes = (*default_routes(parents), *extension_routes(parents))
+        self._verb_table = RouteTable(self.verb_routes)
+        self.start_routes, self._starts = start_routes(
+            self._verb_table, start_handlers(service, starts)
+        )
+        self._routes = RouteTable((*self.verb_routes, *self.start_routes))
+        self._own_starts: dict[str, StartHandler[Any]] = {}
         self._verbs: Mapping[str, Callable[[HttpRequest, str, str], Exchange]] = {
             "GetOperation": self._get,
             "ListOperations": self._list,
@@ -582,7 +632,7 @@ class OperationsEdge:
         except LroError as exc:
             return exc
         try:
-            return self._verb_routes.find(method, path)
+            return self._verb_table.find(method, path)
         except LroError as exc:
             return exc
 
@@ -602,7 +652,7 @@ class OperationsEdge:
             start = self._starts.get(found.rpc)
             if start is None:
                 self.service.require(found.rpc)
-            caller = (yield from identify(self._hook, request.headers)) if self._hook else ""
+            caller = yield from self._caller(request)
             if start is not None:
                 reply = yield from self._start(request, start, caller, found.bindings)
             else:
@@ -617,6 +667,49 @@ class OperationsEdge:
         service, asked = self.service, f"{request.method} {request.path}"
         reply = error_reply(error, service.types, service.domain, asked=asked)
         return reply.headless if request.method == "HEAD" else reply
+
+    @property
+    def starts(self) -> Mapping[str, str]:
+        """The full names of the methods that are started here, by the ``rpc`` of the route."""
+        return {rpc: start.full_name for rpc, start in self._starts.items()}
+
+    def start(
+        self,
+        request: HttpRequest,
+        method: Method[Req, Any, Any],
+        message: Req | None = None,
+        *,
+        parent: str = "",
+        target: str = "",
+        metadata: object | None = None,
+    ) -> Steps[Operation]:
+        """Steps that start an operation for an endpoint that the application writes itself.
+
+        What holds for the paths of ``starts`` holds here: pages of other sites are refused, the
+        caller is found, and ``requestId`` and ``validateOnly`` count if the body has them. Without
+        ``message`` the body is read as there. The rest is as for ``Method.start``.
+
+        Raises:
+            LroError: The operation is not started.
+        """
+        handler = self._own_starts.get(method.full_name)
+        if handler is None:
+            self.service.check_own(method)
+            handler = StartHandler(self.service, method.full_name, _WHOLE_BODY)
+            self._own_starts[method.full_name] = handler
+        if request.method in CHANGING:
+            check_site(request.headers, request.scheme, self._trusted_origins)
+        caller = yield from self._caller(request)
+        options = {"parent": parent, "target": target, "metadata": metadata}
+        operation: Operation = yield self._starting(
+            request, handler.start_own(request, caller, message, **options)
+        )
+        return operation
+
+    def _caller(self, request: HttpRequest) -> Steps[str]:
+        if request.caller is not None or self._hook is None:
+            return request.caller or ""
+        return (yield from identify(self._hook, request.headers, request.native))
 
     def handle(self, request: HttpRequest, found: Found | None = None) -> HttpReply:
         """Answer a request in this thread, which cannot stream: Watch is UNIMPLEMENTED here.
@@ -635,13 +728,17 @@ class OperationsEdge:
         bound: Mapping[str, str],
     ) -> Exchange:
         parameters, enum_numbers = start.read_query(request.query)
+        flow = start.start(request, caller, bound, parameters)
+        operation = yield self._starting(request, flow)
+        return self._shown(operation, enum_numbers)
+
+    def _starting(self, request: HttpRequest, flow: Flow[Operation]) -> CallFunction:
         self._check_size(request)
         # Reading a big body and writing it down both take too long for an event loop.
         long = len(request.body) >= MANY_BYTES
         if long:
             self.service.begin_here()
-        operation = yield CallFunction(start.start(request, caller, bound, parameters), long)
-        return self._shown(operation, enum_numbers)
+        return CallFunction(flow, long)
 
     def _get(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         query = _query_of(request, "GetOperation")
@@ -769,6 +866,14 @@ class OperationsEdge:
     def _check_size(self, request: HttpRequest) -> None:
         if len(request.body) > self.max_body:
             raise RequestTooLarge("body", f"must have at most {self.max_body} bytes")
+
+    def shown(self, operation: Operation) -> HttpReply:
+        """The reply that carries an operation, for :meth:`start`.
+
+        Raises:
+            EncodingError: The operation cannot be printed.
+        """
+        return self._shown(operation, enum_numbers=False)
 
     def _shown(self, operation: Operation, enum_numbers: bool) -> HttpReply:
         types = self.service.types

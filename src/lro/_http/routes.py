@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -48,7 +48,9 @@ class HttpRequest:
     ``method`` is ASCII; each other character becomes a question mark, which no method has. A header
     that is given several times is one list, its values joined by commas. ``scheme`` is that of the
     connection, ``http`` or ``https``, as far as the server knows it: behind a proxy that ends TLS,
-    what the proxy says and the server believes.
+    what the proxy says and the server believes. ``native`` is the request as the server or the
+    framework has it, for hooks: the scope under ASGI, the environ under WSGI. ``caller`` is the
+    caller's name where a framework has found it already; then ``authenticate`` is not asked.
     """
 
     method: str = attrs.field(converter=_as_method)
@@ -57,6 +59,8 @@ class HttpRequest:
     headers: Mapping[str, str] = attrs.field(factory=dict)
     body: bytes = b""
     scheme: str = attrs.field(default="http", converter=_lower)
+    native: Any = attrs.field(default=None, eq=False, repr=False)
+    caller: str | None = attrs.field(default=None, repr=False)
 
 
 def _as_template(template: Template | str) -> Template:

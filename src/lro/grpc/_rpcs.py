@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import attrs
@@ -17,6 +17,7 @@ from lro._engine.limits import ReplyReservation
 from lro._engine.listing import Listing
 from lro._engine.methods import Method
 from lro._engine.service import Service
+from lro._http import edge
 from lro._http.edge import CallFunction, Reserve, Wait, get_operation, identify
 from lro._http.requests import MANY_BYTES
 from lro._model.operation import Operation
@@ -39,10 +40,11 @@ MAX_PAGE: Final = 4 * 1024 * 1024
 
 SERVICE: Final = "google.longrunning.Operations"
 
-Authenticate = Callable[[Mapping[str, str]], str | Awaitable[str | None] | None]
+Authenticate: TypeAlias = edge.Authenticate
 """The hook that gives the caller: the call's metadata, keys in lower case -> the caller's name.
 
-The rules are those of ``lro.http.Authenticate``. Binary metadata (``-bin``) is left out. On an
+A function that needs a second argument gets the call's ``grpc.ServicerContext``. The rules are
+those of ``lro.http.Authenticate``. Binary metadata (``-bin``) is left out. On an
 asyncio server a plain function is called in a thread, and a coroutine function is awaited; a server
 of threads refuses coroutine functions.
 """
@@ -105,7 +107,7 @@ class Rpc(abc.ABC):
     def _answer(self, payload: bytes, context: Context) -> Exchange: ...
 
     def _caller(self, context: Context) -> Generator[CallFunction, Any, str]:
-        return identify(self._hook, {} if self._hook is None else texts_of(context))
+        return identify(self._hook, {} if self._hook is None else texts_of(context), context)
 
     def _check_size(self, payload: bytes) -> None:
         if len(payload) > self._max_request:

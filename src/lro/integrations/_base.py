@@ -1,0 +1,197 @@
+"""What the integrations share: an edge, the paths of its routes, and errors of frameworks."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, Final, TypedDict, TypeVar
+
+import attrs
+
+from lro._base.errors import (
+    LroError,
+    PermissionDenied,
+    ResourceExhausted,
+    StatusError,
+    Unauthenticated,
+    Unavailable,
+)
+from lro._base.status import Code, code_from_http
+from lro._engine.methods import Method
+from lro._engine.service import Service
+from lro._http.edge import Authenticate, OperationsEdge, Starts, Steps, adrive
+from lro._http.responses import HttpReply
+from lro._http.routes import HttpRequest, Route
+from lro._model.http_rules import Literal, Wild
+from lro._model.operation import Operation
+
+Req = TypeVar("Req")
+T = TypeVar("T")
+
+
+class EdgeOptions(TypedDict, total=False):
+    """The options of :class:`lro.http.OperationsEdge` that integrations pass on as they are."""
+
+    parents: Sequence[str]
+    trusted_origins: Collection[str]
+    max_body: int
+    poll_seconds: int
+    heartbeat_seconds: float
+
+
+def make_edge(
+    service: Service, *, caller: Authenticate | None, starts: Starts, options: EdgeOptions
+) -> OperationsEdge:
+    """An edge whose errors call the hook that gives the caller ``caller``.
+
+    ``caller`` is as ``authenticate`` of the edge: it is asked where an ``HttpRequest`` has no
+    ``caller`` yet.
+
+    Raises:
+        DeclarationError: As for :class:`lro.http.OperationsEdge`.
+    """
+    service.access.check_named("the integration", caller, "caller")
+    if caller is None:  # checked, and said in the words of the integration
+        caller = _without_name
+    return OperationsEdge(service, authenticate=caller, starts=starts, **options)
+
+
+def _without_name(headers: Mapping[str, str]) -> None:
+    """Every caller is one without a name."""
+
+
+@attrs.frozen
+class PathRule:
+    """A route of an edge as frameworks declare routes.
+
+    ``rpc`` is the verb, or the full name of the method that is started here. ``parts`` are literal
+    text and, in turn, names of path parameters: ``("/v1/operations/", "operationsId", ":cancel")``.
+    The names are those of Google's discovery documents. ``many`` are those that may have slashes:
+    the id of an operation, in which they may be encoded or not, so that only the edge reads it
+    right; and a wildcard of many segments.
+    """
+
+    method: str
+    rpc: str
+    parts: tuple[str, ...]
+    many: frozenset[str]
+
+    @classmethod
+    def of(cls, route: Route, rpc: str) -> PathRule:
+        """The rule of a route."""
+        parts, many, collection = [""], set(), ""
+        for segment in route.template.segments:
+            parts[-1] += "/"
+            if isinstance(segment, Literal):
+                parts[-1] += segment.text
+                collection = segment.text
+                continue
+            name = f"{_NO_NAME.sub('_', collection)}Id"
+            while name in parts[1::2]:  # of a collection within one of the same name
+                name += "_"
+            if segment is Wild.MANY or collection == "operations":
+                many.add(name)
+            parts += [name, ""]
+        verb = route.template.verb
+        parts[-1] += f":{verb.text}" if verb else ""
+        return cls(route.method, rpc, tuple(parts if parts[-1] else parts[:-1]), frozenset(many))
+
+    def path(self, one: str, many: str) -> str:
+        """The path, in a framework's own syntax for a parameter: ``*`` stands for its name.
+
+        ``one`` is for parameters without a slash, ``many`` for the others.
+        """
+        return "".join(
+            (many if part in self.many else one).replace("*", part) if place % 2 else part
+            for place, part in enumerate(self.parts)
+        )
+
+    def filled(self, values: Mapping[str, Any]) -> str:
+        """The path with the values of its parameters, decoded."""
+        return "".join(
+            str(values[part]) if place % 2 else part for place, part in enumerate(self.parts)
+        )
+
+
+_NO_NAME: Final = re.compile(r"\W")
+
+
+def path_rules(edge: OperationsEdge) -> Sequence[PathRule]:
+    """The routes of an edge, those with a verb after a colon before those that match more.
+
+    Whichever of them a framework takes for a request, the edge itself finds the route by the raw
+    path. So one handler may serve all, and patterns of the framework may match too much.
+    """
+    routes = [*edge.start_routes, *edge.verb_routes]
+    routes.sort(key=lambda route: (route.template.verb is None, route.template.specificity))
+    return [PathRule.of(route, edge.starts.get(route.rpc, route.rpc)) for route in routes]
+
+
+def below_prefix(raw: str, decoded: str, own: str) -> str:
+    """The raw path without the prefix under which a framework has included our routes.
+
+    ``decoded`` is the whole path as the framework matched it, ``own`` its end, which our route
+    matched. In the prefix no slash is encoded, because frameworks match decoded paths.
+    """
+    segments = decoded.removesuffix(own).count("/")
+    return "/" + raw.split("/", segments + 1)[-1] if segments else raw
+
+
+class OwnStartOptions(TypedDict, total=False):
+    """What an endpoint of the application says of a start: see ``Method.start``."""
+
+    parent: str
+    target: str
+    metadata: object
+
+
+def start_reply(
+    edge: OperationsEdge,
+    request: HttpRequest,
+    method: Method[Req, Any, Any],
+    message: Req | None,
+    options: OwnStartOptions,
+) -> Steps[HttpReply]:
+    """The reply to a start by an endpoint of the application: the operation, or the error.
+
+    For ``lro.http.drive`` in a thread, and :func:`on_this_loop` in a coroutine. See
+    ``OperationsEdge.start``.
+    """
+    try:
+        return edge.shown((yield from edge.start(request, method, message, **options)))
+    except LroError as exc:
+        return edge.refusal(request, exc)
+
+
+async def on_this_loop(edge: OperationsEdge, steps: Steps[T]) -> T:
+    """Obey steps, such as those of ``edge.exchange``, in a task that ends if the caller leaves."""
+    return await adrive(steps, edge.service, _held)
+
+
+async def _held(waiting: Awaitable[Operation]) -> Operation:
+    return await waiting
+
+
+_KINDS: Final[Mapping[Code, Callable[[str], LroError]]] = {
+    Code.PERMISSION_DENIED: PermissionDenied,
+    Code.RESOURCE_EXHAUSTED: ResourceExhausted,
+    Code.UNAVAILABLE: Unavailable,
+}
+
+
+def error_of(status: int, text: str, headers: Mapping[str, str] | None = None) -> LroError:
+    """The error of ours that says what an HTTP exception of a framework says.
+
+    Authentication of the framework raises such exceptions; callers get one format all the same.
+    ``headers`` are those of the exception: ``WWW-Authenticate`` becomes the challenge.
+    """
+    code = code_from_http(status)
+    if code is Code.UNAUTHENTICATED:
+        for name, value in (headers or {}).items():
+            if name.lower() == "www-authenticate":
+                with contextlib.suppress(ValueError):
+                    return Unauthenticated(text, value)
+        return Unauthenticated(text)
+    kind = _KINDS.get(code)
+    return kind(text) if kind is not None else StatusError(code, text)
