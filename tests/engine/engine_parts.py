@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from lro._engine.maintenance import Maintenance
-from lro._engine.runtime import RecordUpdater, Runtime
+from lro._engine.runtime import FirstUse, RecordUpdater, Runtime
 from lro.executors.inline import InlineExecutor
 
 LEASE = timedelta(seconds=15)
@@ -44,6 +44,7 @@ def maintenance_over(
     """The maintenance of a store by a process that holds this work; ``recover`` gets orphans."""
     runtime = Runtime(
         store=store,
+        first_use=FirstUse(store),
         updater=RecordUpdater(store),
         executor=InlineExecutor(),
         lease=LEASE,

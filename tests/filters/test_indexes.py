@@ -425,6 +425,7 @@ def make(schema: str, clock: ManualClock) -> Iterator[typing.Any]:
 
     def open_() -> PostgresStore:
         store = PostgresStore(shared_server().url, schema=schema, clock=clock, **UNHURRIED)
+        store.secret()  # its first use, which makes the schema
         made.append(store)
         return made[-1]
 

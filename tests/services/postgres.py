@@ -213,7 +213,9 @@ def store_maker(server: PostgresServer, **options: Any) -> Callable[..., Any]:
     from lro.stores.postgres import PostgresStore  # only where there is a server to try it on
 
     def make(clock: Callable[[], Any] | None = None) -> PostgresStore:
-        return PostgresStore(server.url, schema=server.fresh_schema(), clock=clock, **options)
+        store = PostgresStore(server.url, schema=server.fresh_schema(), clock=clock, **options)
+        store.secret()  # its first use, which makes the schema
+        return store
 
     return make
 

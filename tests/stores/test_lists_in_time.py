@@ -179,7 +179,7 @@ def test_an_index_in_a_schema_of_any_name(clock):
         with postgres.open() as store:
             insert(store, record_of(clock, keys=KEYED))
             store.index({"k1"})
-            assert store._keys == {"k1"}
+            assert store._setup.keys == {"k1"}
             assert ids(store.page("", None, 9, WANTED).records) == ["a"]
 
 
@@ -197,8 +197,8 @@ def test_who_may_not_make_an_index_does_without(postgres, plain, clock, caplog):
     postgres.url = postgres.url.replace("lro@", f"{role}@")
     with postgres.open() as store:
         store.index({"k1"})
-        assert store._keys == frozenset()
         assert ids(store.page("", None, 9, WANTED).records) == ["a", "c", "d"]
+        assert store._setup.keys == frozenset()
     assert "CREATE INDEX CONCURRENTLY operations_by_k1" in caplog.text
 
 

@@ -199,10 +199,11 @@ def test_threads_open_a_new_schema_at_once(server):
     """The same within one process, as no process start spreads it."""
     for _ in range(3):
         schema = server.fresh_schema()
-        found = together(6, lambda _, schema=schema: PostgresStore(server.url, schema=schema))
-        assert [type(one) for one in found] == [PostgresStore] * 6, found
-        assert len({store.secret() for store in found}) == 1
-        for store in found:
+        stores = [PostgresStore(server.url, schema=schema) for _ in range(6)]
+        found = together(6, lambda number, stores=stores: stores[number].secret())
+        assert [type(one) for one in found] == [bytes] * 6, found
+        assert len({*found}) == 1
+        for store in stores:
             store.close()
 
 
@@ -227,6 +228,7 @@ def test_a_reopened_schema_keeps_everything(server, schema, clock):
 def test_an_opened_schema_is_not_locked_again(server, schema, plain):
     """A process starts while another one makes an index, or just holds the lock."""
     with opened(server, schema) as store:
+        store.secret()
         plain.execute("SELECT pg_advisory_lock(%s)", (_schema._lock_number(schema),))
         with opened(server, schema) as other:
             assert other.secret() == store.secret()
@@ -239,8 +241,8 @@ def test_a_schema_of_another_version_is_refused(server, schema, plain, clock, ve
         insert(store, record_of(clock))
     plain.execute(f"UPDATE {schema}.versions SET version = {version}")
     known = f"has version {version}; this library can only use version {SCHEMA_VERSION}"
-    with pytest.raises(DeclarationError, match=known):
-        PostgresStore(server.url, schema=schema)
+    with opened(server, schema) as other, pytest.raises(Unavailable, match=known):
+        other.secret()
     assert plain.execute(f"SELECT name FROM {schema}.operations").fetchall() == [("operations/a",)]
 
 
@@ -254,19 +256,21 @@ def test_a_schema_of_another_version_is_refused(server, schema, plain, clock, ve
 )
 def test_a_schema_with_other_tables_is_refused(server, schema, plain, change):
     """Its version says that they are ours, and they are not."""
-    with opened(server, schema):
-        pass
+    with opened(server, schema) as store:
+        store.secret()
     plain.execute(change.format(schema))
-    with pytest.raises(DeclarationError, match=r"does not exist\): it is not of this library"):
-        PostgresStore(server.url, schema=schema)
+    known = r"does not exist\): it is not of this library"
+    with opened(server, schema) as store, pytest.raises(Unavailable, match=known):
+        store.secret()
 
 
 def test_tables_are_made_whole_or_not_at_all(server, schema, plain, monkeypatch):
     """A failure leaves nothing behind, and a later store makes them."""
     with monkeypatch.context() as broken:
         broken.setattr(_schema, "_TABLES", f"{_schema._TABLES}; SELECT 1 / 0")
-        with pytest.raises(Unavailable, match="DivisionByZero"):
-            PostgresStore(server.url, schema=schema)
+        with opened(server, schema) as store:
+            with pytest.raises(Unavailable, match="DivisionByZero"):
+                store.secret()
     assert plain.execute("SELECT to_regnamespace(%s)", (schema,)).fetchone() == (None,)
     with opened(server, schema) as store:
         assert len(store.secret()) == 64
@@ -288,8 +292,9 @@ def test_a_schema_made_by_the_operator_is_used(server, plain):
             other.notify_others("operations/a")
             assert subscription.next_changes(PATIENCE) == {"operations/a"}
         plain.execute(f'REVOKE ALL ON SCHEMA "{quoted}" FROM "{role}"')
-    with pytest.raises(Unavailable):
-        PostgresStore(url, schema=server.fresh_schema())
+    refused = PostgresStore(url, schema=server.fresh_schema())
+    with closing(refused), pytest.raises(Unavailable, match="InsufficientPrivilege"):
+        refused.secret()
 
 
 @pytest.mark.parametrize("schema", ["", "pg_mine", "x" * 61, "a\0b", "\ud800"])
@@ -313,15 +318,17 @@ def test_a_url_that_is_none_is_refused():
 def test_an_old_server_is_refused(server, schema, monkeypatch):
     """By the version that is needed."""
     monkeypatch.setattr(_schema, "OLDEST_SERVER", 99_00_00)
-    with pytest.raises(DeclarationError, match="version 99 is needed, found 1"):
-        PostgresStore(server.url, schema=schema)
+    with opened(server, schema) as store:
+        with pytest.raises(Unavailable, match="version 99 is needed, found 1"):
+            store.secret()
 
 
 def test_a_database_that_cannot_hold_all_texts_is_refused(server, schema, plain):
     """Its encoding must be UTF8."""
     plain.execute(f"CREATE DATABASE {schema} ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'")
-    with pytest.raises(DeclarationError, match="must be in UTF8, it is in LATIN1"):
-        PostgresStore(server.url.replace("/postgres", f"/{schema}"))
+    with closing(PostgresStore(server.url.replace("/postgres", f"/{schema}"))) as store:
+        with pytest.raises(Unavailable, match="must be in UTF8, it is in LATIN1"):
+            store.secret()
 
 
 def test_the_missing_extra_is_named(monkeypatch):
@@ -914,10 +921,12 @@ def test_it_survives_a_fork(server, schema):
 
 
 def test_a_missing_database_is_reported(server):
-    """It raises for the caller who makes the store; later callers learn only that it is away."""
+    """Callers learn only that it is away; the cause, which the log shows, says why."""
     url = f"{server.url.rpartition('/')[0]}/nope"
-    with pytest.raises(Unavailable, match='database "nope" does not exist'):
-        PostgresStore(url)
+    with closing(PostgresStore(url)) as store, pytest.raises(Unavailable) as refused:
+        store.secret()
+    assert 'database "nope" does not exist' in str(refused.value.__cause__)
+    assert "nope" not in str(refused.value)
 
 
 # -- what is handed in ----------------------------------------------------------------------------

@@ -70,7 +70,9 @@ def make(server, clock):
         def made(schema=None, url=server.url, **options):
             options = {"schema": schema or server.fresh_schema(), "clock": clock, **options}
             options = {**UNHURRIED, **options}
-            return stack.enter_context(closing(PostgresStore(url, **options)))
+            store = stack.enter_context(closing(PostgresStore(url, **options)))
+            store.secret()  # its first use, which makes the schema
+            return store
 
         yield made
 
@@ -164,8 +166,9 @@ def test_a_server_away_is_unavailable(server, store, clock):
                 call()
         with pytest.raises(Unavailable, match="cannot be used now"):
             subscription.next_changes(PATIENCE)
-        with pytest.raises(Unavailable):
-            PostgresStore(server.url, schema="lro")
+        with closing(PostgresStore(server.url, schema="lro")) as late:
+            with pytest.raises(Unavailable, match="cannot be used now"):
+                late.now()
     subscription.close()
     soon(lambda: store.get("operations/a"))
     assert store.request("operations/a") == REQUEST
@@ -348,8 +351,9 @@ def test_an_error_while_connecting_frees_the_place(make, monkeypatch):
 def test_a_connection_that_cannot_be_set_up_is_closed(server, monkeypatch):
     """The server is one that does not know our settings, say."""
     monkeypatch.setattr("lro.stores.postgres._connections._SET_UP", "SELECT %s, %s, %s, nonsense")
-    with pytest.raises(Unavailable, match="UndefinedColumn"):
-        PostgresStore(server.url)
+    with closing(PostgresStore(server.url)) as store:
+        with pytest.raises(Unavailable, match="UndefinedColumn"):
+            store.now()
 
 
 def test_a_subscription_that_may_not_listen_is_unavailable(store, monkeypatch):

@@ -157,6 +157,8 @@ class Starter:
             metadata = spec.first_metadata(target)
         first = None if metadata is None else _first_metadata(spec, metadata)
         yield from self._access.permit(caller, spec.full_name, parent)
+        if self._runtime.first_use.pending:
+            yield from self._runtime.first_use.reach()
         new = functools.partial(self._record, spec, parent, first, target, caller, key)
         if validate_only:
             yield from self._checked(new(), packed, key)

@@ -12,7 +12,7 @@ import attrs
 
 from lro._base.errors import LroError, Unavailable
 from lro._engine.executor_port import Executor
-from lro._engine.flow import Flow, UpdateWrite
+from lro._engine.flow import Flow, MayBlock, UpdateWrite
 from lro._engine.store_port import Store
 from lro._model.operation import Change, Record, Stamp, State, with_derived
 
@@ -134,6 +134,23 @@ class RecordUpdater:
         log.warning("%s: %s was refused: %s", name, what, error)
 
 
+class FirstUse:
+    """Whether this process has used the store, which may connect only then."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.pending = store.reads_block
+
+    def reach(self) -> Flow[None]:
+        """Use the store where that may block: asking for its clock must not hold up a loop.
+
+        Raises:
+            Unavailable: The store cannot be reached.
+        """
+        yield MayBlock(self._store.now)
+        self.pending = False
+
+
 @attrs.frozen(kw_only=True)
 class Runtime:
     """What every part of one service works with.
@@ -143,6 +160,7 @@ class Runtime:
     """
 
     store: Store
+    first_use: FirstUse
     updater: RecordUpdater
     executor: Executor
     lease: timedelta

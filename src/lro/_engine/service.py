@@ -35,7 +35,7 @@ from lro._engine.process import (
     is_worker_process,
     no_longer_open,
 )
-from lro._engine.runtime import RecordUpdater, Runtime
+from lro._engine.runtime import FirstUse, RecordUpdater, Runtime
 from lro._engine.store_port import Store
 from lro._engine.waiting import Waiters, wait_limit
 from lro._messages.registry import TypeRegistry
@@ -135,6 +135,7 @@ class Service:
         check_span("max_wait", max_wait, zero=True)  # zero: every Wait answers at once
         check_span("drain", drain, zero=True)  # zero: running work is handed back at once
         self.store = store
+        self.maintained = maintenance
         self.domain = domain
         self.limits = limits
         self.drain = drain
@@ -142,6 +143,7 @@ class Service:
         self._owner_only = owner_only
         self._runtime = Runtime(
             store=store,
+            first_use=FirstUse(store),
             updater=RecordUpdater(store),
             executor=executor,
             lease=lease,
@@ -210,7 +212,8 @@ class Service:
 
         Raises:
             DeclarationError: The method or a message class cannot be declared so.
-            Unavailable: ``indexed_paths`` need an index, and the store cannot be reached.
+            Unavailable: ``indexed_paths`` need an index, which the store cannot make now; a
+                store that connects when it is first used makes it then.
         """
         MethodName.parse(full_name)
         options = Options(
@@ -272,7 +275,8 @@ class Service:
 
         Raises:
             DeclarationError: The method or a message class cannot be declared so.
-            Unavailable: ``indexed_paths`` need an index, and the store cannot be reached.
+            Unavailable: ``indexed_paths`` need an index, which the store cannot make now; a
+                store that connects when it is first used makes it then.
         """
         if options is not None:
             check_instance("options", options, Options, "lro.Options")
@@ -385,6 +389,8 @@ class Service:
         if not isinstance(request, ListOperationsRequest):
             raise TypeError(f"list takes a ListOperationsRequest(filter=...), got {request!r:.200}")
         self.access.require("ListOperations")
+        if self._runtime.first_use.pending:
+            yield from self._runtime.first_use.reach()
         query = CheckedList.of(
             request, self.store, self.specs.values(), self.types, self.methods.indexes
         )
@@ -692,7 +698,7 @@ class Service:
 
         What is handed back is stored as in progress and unheld: another process on the store, or
         the next one, does it again. The first call closes; others, from whatever thread, return
-        when it is closed. Not for signal handlers, which may have interrupted what it would wait
+        when it is closed, and one with a drain of 0 ends the drain of the first. Not for signal handlers, which may have interrupted what it would wait
         for: let them raise, or set an event. What is open when the interpreter ends is closed then.
 
         Raises:
@@ -713,6 +719,8 @@ class Service:
                 self._closing_by = caller
                 return
         if self._closing_by != caller:  # else it is called in the midst of it
+            if not span:
+                self.workers.end_drain()
             self._closed.wait()
 
     def end_waits(self) -> None:

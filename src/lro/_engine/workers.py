@@ -32,6 +32,8 @@ log = logging.getLogger("lro")
 
 _LAST_SECONDS: Final = 1.0
 """How long work that is to stop may take for that, before other processes may begin it again."""
+_STEP_SECONDS: Final = 0.1
+"""How soon a drain that is ended by another call ends."""
 
 
 class Overseer(Protocol):
@@ -76,6 +78,7 @@ class Workers:
         self._not_started: list[Record] = []
         self._attempts: dict[str, Attempt] = {}
         self._rooms: dict[str, threading.Semaphore] = {}
+        self._drain_over = threading.Event()
 
     def starting(
         self, spec: MethodSpec, record: Record, request: object, *, begun: bool
@@ -264,7 +267,7 @@ class Workers:
             # What is just being stored is refused by the executor now, and handed back.
             for attempt in [*self._starting]:
                 attempt.await_start(max(0.0, until - time.monotonic()))
-            over = self.runtime.executor.join(drain.total_seconds())
+            over = self._drained(drain.total_seconds())
             if not over:
                 for attempt in list(self._attempts.values()):
                     attempt.give_up()  # what stops in time hands itself back: no other has begun it
@@ -275,6 +278,21 @@ class Workers:
             if attempts:
                 back = sum(attempt.handed_back for attempt in attempts)
                 log.info("stopped: operations handed back: %d of %d", back, len(attempts))
+
+    def end_drain(self) -> None:
+        """Have :meth:`stop`, which another thread is in or comes to, wait for no work."""
+        self._drain_over.set()
+
+    def _drained(self, seconds: float) -> bool:
+        """Wait for running work, in steps between which the drain may be ended."""
+        end = time.monotonic() + seconds
+        while not self._drain_over.is_set():
+            left = end - time.monotonic()
+            if self.runtime.executor.join(max(0.0, min(left, _STEP_SECONDS))):
+                return True
+            if left <= _STEP_SECONDS:
+                break
+        return False
 
     def stored(self, record: Record) -> None:
         """Renew the leases soon if this record was stored late, for instance after a lock."""

@@ -222,12 +222,16 @@ class ConnectionPool:
 
     psycopg's own pool reconnects in threads of its own, at growing intervals, while its callers
     wait: ours must get an error at once while the server is away, and find it once it is back.
+    ``ready`` is called before a connection is made: it makes the schema ready with the first.
     """
 
-    def __init__(self, address: ServerAddress, clock: ServerClock, size: int) -> None:
+    def __init__(
+        self, address: ServerAddress, clock: ServerClock, size: int, ready: Callable[[], None]
+    ) -> None:
         self.address = address
         self.clock = clock
         self._size = size
+        self._ready = ready
         self._changed = threading.Condition(threading.Lock())
         self._idle: list[tuple[BoundedConnection, float]] = []
         self._open = 0
@@ -300,10 +304,22 @@ class ConnectionPool:
         Raises:
             Unavailable: The store is closed, or the database cannot be reached.
         """
+        self.make_ready()
+        try:
+            return self.address.connect(self.clock)
+        except psycopg.Error as exc:
+            raise unavailable(exc) from exc
+
+    def make_ready(self) -> None:
+        """Have the schema made ready, and the clock measured, unless that is done.
+
+        Raises:
+            Unavailable: The store is closed, or the database cannot be reached or used.
+        """
         if self._closed:
             raise Unavailable("the store is closed")
         try:
-            return self.address.connect(self.clock)
+            self._ready()
         except psycopg.Error as exc:
             raise unavailable(exc) from exc
 
@@ -330,6 +346,7 @@ class ConnectionPool:
                 if (connection := self._idle_one(end)) is not None:
                     return connection
             try:
+                self._ready()
                 connection = self.address.connect(self.clock)
             except BaseException as exc:
                 self._missed(exc)

@@ -5,16 +5,24 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
+import threading
 import time
+from collections.abc import Collection
 from typing import Final
 
 import psycopg
 
 from lro._base.arguments import check
-from lro._base.errors import DeclarationError
+from lro._base.errors import DeclarationError, Unavailable
 from lro._model.page_tokens import KEY_BYTES
 from lro.stores._rows import COLUMNS
-from lro.stores.postgres._connections import BoundedConnection, unavailable
+from lro.stores.postgres._connections import (
+    REST_SECONDS,
+    BoundedConnection,
+    ServerAddress,
+    ServerClock,
+    unavailable,
+)
 from lro.stores.postgres._pages import index_columns, index_name
 
 SETUP_SECONDS: Final = 3600.0
@@ -214,3 +222,90 @@ def _is_valid(connection: BoundedConnection, index: str) -> bool:
         WHERE c.relname = %s AND n.nspname = current_schema()"""
     rows = connection.execute(text, (index,)).fetchall()
     return bool(rows and rows[0][0])
+
+
+class SchemaSetup:
+    """Makes the schema ready when a process first needs it, with the indexes declared by then.
+
+    Of many threads that come at once, one does so and the others wait. After a failure the server
+    is not asked again for a moment, and while a thread tries again the others fail at once.
+    """
+
+    def __init__(self, address: ServerAddress, clock: ServerClock) -> None:
+        self._address = address
+        self._clock = clock
+        self._tried: frozenset[str] = frozenset()
+        self.secret: bytes | None = None
+        """The key of page tokens; None until the tables are there."""
+        self.keys: frozenset[str] = frozenset()
+        """The keys by which the schema has indexes."""
+        self.done = False
+        self._wanted: frozenset[str] = frozenset()
+        self.reset_after_fork()
+
+    def reset_after_fork(self) -> None:
+        """Replace the locks: a thread of the parent may have held them."""
+        self._lock = threading.Lock()
+        self._noting = threading.Lock()
+        self._failure = Unavailable("the operations database is still being made ready")
+        self._failed = False
+        self._not_before = 0.0
+
+    def want(self, keys: Collection[str]) -> bool:
+        """Have the indexes by these keys made with the tables; return False if that is over."""
+        with self._noting:
+            if not self.done:
+                self._wanted |= frozenset(keys)
+            return not self.done
+
+    def __call__(self) -> None:
+        """Make the schema ready, unless that is done.
+
+        Raises:
+            psycopg.Error: The server cannot be reached.
+            Unavailable: It could not be a moment ago; or the schema or the server cannot be used.
+        """
+        if self.done:
+            return
+        if not self._lock.acquire(timeout=0 if self._failed else self._address.connect_seconds):
+            raise self._not_ready()
+        try:
+            if time.monotonic() < self._not_before:
+                raise self._not_ready()
+            self._make_ready()
+        finally:
+            self._lock.release()
+
+    def _make_ready(self) -> None:
+        try:
+            if self.secret is None:
+                with self._address.connect(self._clock) as connection:
+                    self.secret = prepare(connection, self._address.schema)
+            while missing := self._missing():
+                with self._address.connect(self._clock) as connection:
+                    self.make_index(connection, missing)
+        except (psycopg.Error, Unavailable, DeclarationError) as exc:
+            self._failed, self._not_before = True, time.monotonic() + REST_SECONDS
+            self._failure = exc if isinstance(exc, Unavailable) else unavailable(exc)
+            if isinstance(exc, DeclarationError):
+                self._failure = Unavailable(f"the operations database cannot be used: {exc}")
+                raise self._failure from exc
+            raise
+
+    def _missing(self) -> str:
+        """A key whose index is still to be made; empty if there is none, and all is done."""
+        with self._noting:
+            missing = sorted(self._wanted - self._tried)
+            self.done = not missing
+            return missing[0] if missing else ""
+
+    def make_index(self, connection: BoundedConnection, key: str) -> None:
+        """See :func:`make_index`; the key is one of ``keys`` if there is an index then."""
+        if make_index(connection, self._address.schema, key):
+            self.keys |= {key}
+        self._tried |= {key}
+
+    def _not_ready(self) -> Unavailable:
+        error = Unavailable(*self._failure.args)
+        error.__cause__ = self._failure.__cause__
+        return error

@@ -42,20 +42,22 @@ from lro.stores.postgres._connections import INHERITED, ConnectionPool, ServerAd
 from lro.stores.postgres._notifications import Announcer, NotifySubscription
 from lro.stores.postgres._pages import DIALECT, query
 from lro.stores.postgres._records import RecordTable
-from lro.stores.postgres._schema import channel_of, check_name, make_index, prepare
+from lro.stores.postgres._schema import SchemaSetup, channel_of, check_name
 from lro.stores.postgres._statements import NOTIFY, id_of, ids_of
 
 
 class ProcessResources:
     """Connections and threads; each is opened or started when it is first needed."""
 
-    def __init__(self, address: ServerAddress, clock: ServerClock, size: int) -> None:
+    def __init__(
+        self, address: ServerAddress, clock: ServerClock, size: int, setup: SchemaSetup
+    ) -> None:
         self._sender = secrets.token_hex(4)
         self._channel = channel_of(address.schema)
         self._lock = threading.Lock()
         self._subscriptions: weakref.WeakSet[NotifySubscription] = weakref.WeakSet()
         self._closed = False
-        self.connections = ConnectionPool(address, clock, size)
+        self.connections = ConnectionPool(address, clock, size, setup)
         self.records = RecordTable(self.connections)
         self.announcer = Announcer(self._notify, self._sender)
 
@@ -115,6 +117,10 @@ def _translate_timeout() -> Iterator[None]:
 class PostgresStore:
     """Keeps records in a schema of a PostgreSQL database (13 or later), made where it is missing.
 
+    It connects when it is first used, and then makes what is missing: the schema, its tables, and
+    the indexes that methods have declared. So a module that makes one can be imported where there
+    is no database. Until that has worked, calls raise Unavailable, whose cause says why.
+
     For the processes of many machines; its clock is the server's. What a call has answered is
     committed and on the server's disk. Concurrent writes are committed in groups. After a restart
     of the server, and when a connection is lost, it goes on by itself; while the server is away,
@@ -131,9 +137,8 @@ class PostgresStore:
         clock: Gives the time in UTC in place of the server's clock. For tests.
 
     Raises:
-        Unavailable: The server cannot be reached now, or refuses.
-        DeclarationError: The URL or the schema's name is not valid, the server is too old, or the
-            schema has another version; or another argument is of a wrong type or out of its bounds.
+        DeclarationError: The URL or the schema's name is not valid; or another argument is of a
+            wrong type or out of its bounds.
     """
 
     reads_block = True
@@ -164,24 +169,21 @@ class PostgresStore:
             statement_seconds=statement_seconds,
         )
         self._server = ServerClock()
-        self._clock = clock or self._server.now
+        self._clock = clock or self._server_now
         self._size = connections
-        self._keys: frozenset[str] = frozenset()
-        self._resources = ProcessResources(self._address, self._server, connections)
-        try:
-            with self._resources.connections.connect() as connection:
-                self._secret = prepare(connection, schema)
-        except Unavailable as exc:
-            # Only the operator sees this error, and the cause helps to mend it.
-            why = str(exc.__cause__ or "").strip().partition("\n")[0]
-            raise Unavailable(f"{exc}: {why}" if why else str(exc)) from exc
+        self._setup = SchemaSetup(self._address, self._server)
+        self._resources = self._new_resources()
         self._polled: tuple[Collection[str], list[str], str] = (), [], ""
         """The names that were polled last, in an order, and their hashes."""
         after_fork(self, PostgresStore._reset_after_fork)
 
     def _reset_after_fork(self) -> None:
         INHERITED.append(self._resources)
-        self._resources = ProcessResources(self._address, self._server, self._size)
+        self._setup.reset_after_fork()
+        self._resources = self._new_resources()
+
+    def _new_resources(self) -> ProcessResources:
+        return ProcessResources(self._address, self._server, self._size, self._setup)
 
     def notify_others(self, name: str) -> None:
         """Notify the other processes soon: by NOTIFY, together with other names."""
@@ -210,9 +212,17 @@ class PostgresStore:
         """The moment by the server's clock, as it was measured when last a call was made."""
         return self._clock()
 
+    def _server_now(self) -> datetime:
+        if not self._setup.done:
+            self._resources.connections.make_ready()
+        return self._server.now()
+
     def secret(self) -> bytes:
         """The key of page tokens, kept in the database."""
-        return self._secret
+        if self._setup.secret is None:
+            self._resources.connections.make_ready()
+        assert self._setup.secret is not None  # it is there, or an error was raised
+        return self._setup.secret
 
     def insert(
         self, record: Record, request: Any, key: RequestKey | None, *, check_only: bool = False
@@ -271,7 +281,7 @@ class PostgresStore:
         max_bytes: int = READ_BYTES,
     ) -> Page:
         """Up to ``limit`` visible records of one parent, newest first."""
-        walk = ListQuery.of(narrowing, after, self._keys, DIALECT)
+        walk = ListQuery.of(narrowing, after, self._setup.keys, DIALECT)
         if walk.nothing:
             return Page((), None)
         now, prepare = micros(self._clock()), narrowing == EVERYTHING
@@ -287,11 +297,15 @@ class PostgresStore:
         return retry_smaller(find, scan)
 
     def index(self, keys: Collection[str]) -> None:
-        """Make the indexes by these keys that the schema has not, while others go on writing."""
-        for key in sorted(set(keys) - self._keys):
+        """Make the indexes by these keys that the schema has not, while others go on writing.
+
+        Before the store is first used they are only noted, and made with that use.
+        """
+        if self._setup.want(keys):
+            return
+        for key in sorted(set(keys) - self._setup.keys):
             with self._resources.connections.connect() as connection:
-                if make_index(connection, self._address.schema, key):
-                    self._keys |= {key}
+                self._setup.make_index(connection, key)
 
     def renew(self, owner: str, until: datetime, names: Collection[str] | None = None) -> Renewed:
         """Prolong the leases of an owner.
