@@ -584,6 +584,7 @@ class OperationsEdge:
         service.access.check_named(type(self).__name__, authenticate)
         self.service = service
         self.max_body = max_body
+        self.authenticates = authenticate is not None
         self._hook = None if authenticate is None else Hook("authenticate", authenticate)
         self._trusted_origins = trusted(trusted_origins)
         self._poll_seconds = poll_seconds

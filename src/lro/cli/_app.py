@@ -23,6 +23,7 @@ import click
 from lro._base.errors import LroError
 from lro.cli._commands import breaking, lint, proto
 from lro.cli._output import INTERRUPTED, Unusable, ending, plain
+from lro.cli._service_commands import serve, worker
 
 GROUP: Final = "lro.commands"
 """The group of entry points that add commands."""
@@ -136,11 +137,15 @@ class _App(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         added = added_commands()
         width = formatter.width - 6 - max(map(len, self.list_commands(ctx)))
-        own = {name: one.get_short_help_str(width) for name, one in self.commands.items()}
+        own = {
+            title: {str(one.name): one.get_short_help_str(width) for one in commands}
+            for title, commands in (("Check an API", _CHECKING), ("Run a service", _RUNNING))
+        }
         texts = {name: short_help(one) for name, one in added.items()}
         server = {name: texts[name] for name, one in added.items() if _is_own(one)}
         others = {name: text for name, text in texts.items() if name not in server}
-        _write_section(formatter, "Check an API", own)
+        for title, rows in own.items():
+            _write_section(formatter, title, rows)
         _write_section(formatter, "Ask a server", server)
         _write_section(formatter, "Commands of other packages", others)
 
@@ -151,14 +156,18 @@ def _write_section(formatter: click.HelpFormatter, title: str, rows: Mapping[str
             formatter.write_dl(list(rows.items()))
 
 
+_CHECKING: Final = (lint, breaking, proto)
+_RUNNING: Final = (serve, worker)
+
+
 @click.group(
     cls=_App,
-    commands=[lint, breaking, proto],
+    commands=[*_CHECKING, *_RUNNING],
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(package_name="lro", prog_name="lro", message="%(prog)s %(version)s")
 def app() -> None:
-    """Check the long-running methods of an API, and ask a server about its operations.
+    """Check the long-running methods of an API, run a service, and ask a server.
 
     Exit status: 0 if all is well, 1 if there are errors (of a check with --strict also warnings),
     2 if the input cannot be used; the help of each command has further ones.

@@ -33,7 +33,7 @@ def read_set(source: str) -> bytes:
     named = _SERVICE.fullmatch(source)
     if named is None or os.path.exists(source):
         return _read(source)
-    service = load_service(named["module"], named["attribute"])
+    service = read_service(source)
     from lro.protobuf import descriptor_set  # needs an extra that other sources do not
 
     return descriptor_set(service)
@@ -45,10 +45,19 @@ def read_service(source: str) -> Service:
     Raises:
         InvalidArgument: There is no such service.
     """
+    return _checked(read_object(source), source)
+
+
+def read_object(source: str) -> object:
+    """What the module of ``module:name`` has under that name; it is also looked for where we stand.
+
+    Raises:
+        InvalidArgument: The module cannot be imported, or has nothing of that name.
+    """
     named = _SERVICE.fullmatch(source)
     if named is None:
         raise InvalidArgument(source, "is not module:service")
-    return load_service(named["module"], named["attribute"])
+    return _load(named["module"], named["attribute"], source)
 
 
 def read_sets(sources: Iterable[str]) -> bytes:
@@ -73,13 +82,13 @@ def read_allowance_files(paths: Iterable[str]) -> list[str]:
     return found
 
 
-def load_service(module: str, attribute: str) -> Service:
-    """The service that a module has under a name; modules are also looked for where we stand.
+def _checked(found: object, named: str) -> Service:
+    if not isinstance(found, Service):
+        raise InvalidArgument(named, f"is {type(found).__name__}, not an lro.Service")
+    return found
 
-    Raises:
-        InvalidArgument: The module cannot be imported, or has no service of that name.
-    """
-    named = f"{module}:{attribute}"
+
+def _load(module: str, attribute: str, named: str) -> object:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
@@ -94,8 +103,6 @@ def load_service(module: str, attribute: str) -> Service:
         except Exception as exc:  # a property, say
             text = f"{part!r} cannot be had: {type(exc).__name__}: {exc}"
             raise InvalidArgument(named, text) from exc
-    if not isinstance(found, Service):
-        raise InvalidArgument(named, f"is {type(found).__name__}, not an lro.Service")
     return found
 
 

@@ -1,0 +1,227 @@
+"""The commands that run a service, and look after its database: serve, worker, schema, purge."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import ipaddress
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from lro._base.errors import InvalidArgument
+from lro._engine.service import Service
+from lro.cli._commands import read_object, read_service
+from lro.cli._output import INTERRUPTED
+
+if TYPE_CHECKING:
+    from lro.asgi import OperationsApp
+    from lro.cli._serving import GrpcEdge, ServeHttp
+
+_LARGEST_PORT: Final = 65_535
+
+
+def _port_option(*names: str, **more: Any) -> Any:
+    return click.option(*names, type=click.IntRange(0, _LARGEST_PORT), metavar="PORT", **more)
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:NAME")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="The address at which it listens."
+)
+@_port_option("--port", default=8000, show_default=True, help="The port; 0 takes a free one.")
+@_port_option("--grpc", "grpc_port", default=None, help="Serve gRPC too, at this port.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Processes that share the port and the store.",
+)
+@click.option(
+    "--starts/--no-starts",
+    default=None,
+    help="Whether the methods with a path start operations here. By default they do.",
+)
+@click.option(
+    "--parent",
+    "parents",
+    multiple=True,
+    metavar="PATTERN",
+    help="Serve operations below this parent too, such as projects/*. May be repeated.",
+)
+@click.option("--inherited", hidden=True)
+@click.pass_context
+def serve(
+    context: click.Context,
+    target: str,
+    host: str,
+    port: int,
+    grpc_port: int | None,
+    workers: int,
+    starts: bool | None,
+    parents: tuple[str, ...],
+    inherited: str | None,
+) -> None:
+    """Serve a service over HTTP, and over gRPC.
+
+    MODULE:NAME is an lro.Service, or an lro.asgi.OperationsApp. A service alone knows no callers:
+    whoever reaches it may start, read and cancel operations. An application has its own
+    authenticate hook, starts and parents.
+
+    GET /healthz answers as long as the process lives, GET /readyz asks the store too.
+
+    At SIGTERM calls in flight have 5 seconds, running work has the drain of the service, and the
+    rest is handed back to the next process. A second signal hands it back at once.
+
+    Exit status: 0 after SIGTERM, 2 if it cannot be served, 130 after Ctrl-C.
+    """
+    from lro.cli import _serving
+    from lro.cli._processes import Inherited, Processes
+
+    serve_http = _serving.http_server()
+    app = read_app(target, starts=starts, parents=parents)
+    service = app.edge.service
+    edge = None
+    if grpc_port is not None:
+        if app.edge.authenticates:
+            what = "has an authenticate hook for HTTP, which gRPC would not ask"
+            raise InvalidArgument(target, f"{what}: serve gRPC by a program of your own")
+        edge = _serving.GrpcEdge(
+            host=host, port=grpc_port, starts=starts is not False, shared=inherited is not None
+        )
+    _log_to_stderr()
+    if inherited is not None:
+        given = Inherited.of(inherited)
+        given.watch()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches this process as SIGTERM
+        context.exit(
+            _serve_here(app, edge, serve_http, given.listener, lambda _: given.report_ready())
+        )
+    if workers > 1:
+        _check_many(service, grpc_port)
+    if not app.edge.authenticates and not _is_loopback(host):
+        text = "everybody who reaches it may start, read and cancel operations"
+        _serving.warn(f"{target} has no authenticate hook, and {host} is not a loopback: {text}")
+    why = _serving.check_store(service)
+    if why:
+        _serving.warn(f"for now calls are answered UNAVAILABLE: {why}")
+    with _serving.listen(host, port) as listener:
+        url = f"http://{_serving.host_port(host, listener.getsockname()[1])}"
+
+        def announce(grpc_address: str) -> None:
+            more = f" and grpc://{grpc_address}" if grpc_address else ""
+            _serving.print_line(f"{target} is served at {url}{more}")
+
+        if workers == 1:
+            context.exit(_serve_here(app, edge, serve_http, listener, announce))
+        service.close(0)  # this process only looks after the others
+        command = [sys.executable, "-m", "lro.cli", "serve", target, "--host", host]
+        command += [] if grpc_port is None else ["--grpc", str(grpc_port)]
+        command += [] if starts is None else ["--starts" if starts else "--no-starts"]
+        command += [word for parent in parents for word in ("--parent", parent)]
+        address = "" if grpc_port is None else _serving.host_port(host, grpc_port)
+        processes = Processes(command, workers, listener)
+        asyncio.run(processes.run(functools.partial(announce, address)))
+        context.exit(INTERRUPTED if processes.interrupted else processes.status)
+
+
+def read_app(target: str, *, starts: bool | None, parents: Sequence[str]) -> OperationsApp:
+    """The application of ``module:name``, or one that serves the service of that name.
+
+    Raises:
+        InvalidArgument: There is neither; or it is an application, which takes no options.
+    """
+    from lro.asgi import OperationsApp
+
+    found = read_object(target)
+    if isinstance(found, Service):
+        return OperationsApp(found, starts=starts is not False, parents=parents)
+    if not isinstance(found, OperationsApp):
+        kind = type(found).__name__
+        text = f"is {kind}, not an lro.Service or an lro.asgi.OperationsApp"
+        raise InvalidArgument(target, f"{text}; what serves your framework serves the rest")
+    if starts is not None or parents:
+        raise InvalidArgument(target, "is an application, which has its own starts and parents")
+    return found
+
+
+def _check_many(service: Service, grpc_port: int | None) -> None:
+    if not service.store.shared:
+        kind = type(service.store).__name__
+        raise InvalidArgument("--workers", f"several processes cannot share a {kind}")
+    if grpc_port == 0:
+        raise InvalidArgument("--grpc", "several processes share a port, which must be given")
+    if not hasattr(os, "fork"):
+        raise InvalidArgument("--workers", "must be 1 on this system")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _log_to_stderr() -> None:
+    """Show what the library logs, and warnings of all others, unless the module has set that up."""
+    if not logging.getLogger().handlers:
+        logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+        logging.getLogger("lro").setLevel(logging.INFO)
+
+
+def _serve_here(
+    app: OperationsApp,
+    edge: GrpcEdge | None,
+    serve_http: ServeHttp,
+    listener: socket.socket,
+    announce: Callable[[str], None],
+) -> int:
+    """Serve in this process; return the exit status."""
+    from lro.cli._serving import Serving
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # until the server handles it
+
+    async def run() -> Serving:
+        serving = Serving(app, edge, announce)
+        await serving.run(serve_http, listener)
+        return serving
+
+    return INTERRUPTED if asyncio.run(run()).interrupted else 0
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:SERVICE")
+def worker(target: str) -> None:
+    """Run the work of a service that other processes have released or lost, and serve nobody.
+
+    At SIGTERM running work has the drain of the service, and the rest is handed back to the next
+    process. A second signal hands it back at once.
+
+    Exit status: 0 after SIGTERM, 2 if there is no such service, 130 after Ctrl-C.
+    """
+    from lro.cli import _serving
+
+    service = read_service(target)
+    if not service.store.shared:
+        kind = type(service.store).__name__
+        raise InvalidArgument(target, f"has a {kind}, in which only its own process finds work")
+    if not service.maintained:
+        raise InvalidArgument(target, "was made with maintenance=False, and so takes over no work")
+    _log_to_stderr()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    why = _serving.check_store(service)
+    if why:
+        _serving.warn(f"for now no work is found: {why}")
+    with service:
+        _serving.print_line(f"{target} has a worker")
+        threading.Event().wait()

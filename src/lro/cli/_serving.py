@@ -1,0 +1,302 @@
+"""One process that serves a service over HTTP and gRPC: its start, its health, and its stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from lro._base.errors import DeclarationError, MissingExtra, Unavailable
+from lro._engine.runtime import stopping
+from lro._engine.service import Service
+from lro._http.responses import HttpReply, error_reply, json_reply
+from lro.asgi import App, OperationsApp, Receive, Scope, Send
+from lro.cli._output import Unusable
+
+if TYPE_CHECKING:
+    import grpc.aio
+
+GRACE_SECONDS: Final = 5
+"""How long calls in flight may go on after the signal to stop: for callers who read slowly."""
+
+_LAST_SECONDS: Final = 5
+"""How much longer than its drain a service may take to close."""
+
+_FRESH_SECONDS: Final = 1.0
+"""How long what a look at the store has shown counts: everybody may ask for it."""
+
+_PROBE: Final = ("operations/readyz",)
+"""A name under which the store is looked at; whether it is there does not matter."""
+
+_BACKLOG: Final = 2048
+
+ServeHttp = Callable[[App, socket.socket, asyncio.Event, float], Awaitable[None]]
+"""Serves an application on a socket until the event, and closes it within the seconds."""
+
+
+def check_store(service: Service) -> str:
+    """Look at the store, and so connect and make what is missing there.
+
+    Returns:
+        Why it cannot be used now; empty if it can.
+
+    Raises:
+        Unusable: It cannot be used as it is, and waiting does not help.
+    """
+    try:
+        service.store.find(_PROBE)
+    except Unavailable as exc:
+        if isinstance(exc.__cause__, DeclarationError):
+            raise Unusable(str(exc)) from exc
+        why = str(exc.__cause__ or "").strip().partition("\n")[0]
+        return f"{exc}: {why}" if why else str(exc)
+    return ""
+
+
+def http_server() -> ServeHttp:
+    """What serves HTTP: uvicorn, or hypercorn where only that is installed.
+
+    Raises:
+        MissingExtra: Neither is installed.
+    """
+    for package, serve in (("uvicorn", _serve_by_uvicorn), ("hypercorn", _serve_by_hypercorn)):
+        if importlib.util.find_spec(package) is not None:
+            return serve
+    raise MissingExtra("the command lro serve", "serve")
+
+
+async def _serve_by_uvicorn(
+    app: App, listener: socket.socket, stop: asyncio.Event, _: float
+) -> None:
+    import uvicorn
+
+    config = uvicorn.Config(
+        app,  # type: ignore[arg-type]  # it has narrower types for scopes
+        lifespan="on",
+        log_config=None,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
+    server = uvicorn.Server(config)
+
+    async def end() -> None:
+        await stop.wait()
+        server.should_exit = True
+
+    ending = asyncio.create_task(end())
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        ending.cancel()
+
+
+async def _serve_by_hypercorn(
+    app: App, listener: socket.socket, stop: asyncio.Event, closing_seconds: float
+) -> None:
+    from hypercorn.asyncio import serve
+    from hypercorn.config import Config
+
+    config = Config()
+    config.bind = [f"fd://{os.dup(listener.fileno())}"]
+    config.graceful_timeout = GRACE_SECONDS
+    config.shutdown_timeout = closing_seconds
+    config.loglevel = "WARNING"
+    await serve(app, config, shutdown_trigger=stop.wait, mode="asgi")  # type: ignore[arg-type]
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 is a free one.
+
+    Raises:
+        Unusable: There is no such address, or another program listens there.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except (OSError, UnicodeError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) else "is not a name of a host"
+        raise Unusable(f"cannot listen on {host_port(host, port)}: {why}") from exc
+
+
+def host_port(host: str, port: int) -> str:
+    """The two as they stand in a URL."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@attrs.frozen(kw_only=True)
+class GrpcEdge:
+    """Where gRPC is served beside HTTP, and what; ``shared``: by several processes on the port."""
+
+    host: str
+    port: int
+    starts: bool
+    shared: bool
+
+    async def serve(self, service: Service) -> tuple[grpc.aio.Server, str]:
+        """Begin to serve it; return the server and its address.
+
+        Raises:
+            MissingExtra: The extra ``grpc`` is not installed.
+            Unusable: Another program listens there.
+        """
+        from lro.grpc import add_to  # needs an extra, and asks for it
+
+        import grpc.aio
+
+        server = grpc.aio.server(options=[("grpc.so_reuseport", int(self.shared))])
+        add_to(server, service, methods=self.starts)
+        wanted = host_port(self.host, self.port)
+        try:
+            port = server.add_insecure_port(wanted)
+        except RuntimeError as exc:
+            raise Unusable(f"cannot listen on {wanted}: {exc}") from exc
+        await server.start()
+        return server, host_port(self.host, port)
+
+
+class Serving:
+    """Serves an application, and gRPC beside it, until a signal asks this process to stop.
+
+    At the first SIGTERM or SIGINT waiters are answered, calls in flight have
+    :data:`GRACE_SECONDS`, and running work has the drain of the service. A second signal ends the
+    drain: what still runs is handed back at once. ``announce`` is called with the address of gRPC,
+    if any, when all is served.
+    """
+
+    interrupted = False
+    """Whether the signal was SIGINT, as of Control-C."""
+
+    def __init__(
+        self, app: OperationsApp, edge: GrpcEdge | None, announce: Callable[[str], None]
+    ) -> None:
+        self._app = app
+        self._service = app.edge.service
+        self._edge = edge
+        self._announce = announce
+        self._stop = asyncio.Event()
+        self._grpc: grpc.aio.Server | None = None
+        self._grpc_address = ""
+        self._ending: list[asyncio.Future[object]] = []
+        self._health = Health(self._service)
+
+    async def run(self, serve_http: ServeHttp, listener: socket.socket) -> None:
+        """Serve on this socket, and return when all is over."""
+        if self._edge is not None:
+            self._grpc, self._grpc_address = await self._edge.serve(self._service)
+        try:
+            closing = self._service.drain.total_seconds() + GRACE_SECONDS + _LAST_SECONDS
+            await serve_http(self, listener, self._stop, closing)
+        finally:
+            await self._end_grpc(0)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application with its health, as ASGI."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(scope, receive, send)
+        elif scope["type"] == "http" and scope["path"] in self._health.paths:
+            ready = scope["path"] == Health.READY
+            await _answer(await self._health.reply(ready=ready), send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def receiving() -> dict[str, object]:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                self._health.stopping = True
+                self._service.end_waits()
+                await self._end_grpc(GRACE_SECONDS)
+            return dict(message)
+
+        async def sending(message: dict[str, object]) -> None:
+            await send(message)
+            if message["type"] == "lifespan.startup.complete":
+                self._begun()
+
+        await self._app(scope, receiving, sending)  # type: ignore[arg-type]
+
+    def _begun(self) -> None:
+        # Only now: the server has installed handlers of its own, and this one replaces them.
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(NotImplementedError):  # on Windows the server's handlers stay
+            for number in (signal.SIGTERM, signal.SIGINT):
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    loop.add_signal_handler(number, self._signalled, number)
+        self._announce(self._grpc_address)
+
+    def _signalled(self, number: int) -> None:
+        if self._stop.is_set():  # a second time: there is no time left
+            self._ending.append(asyncio.ensure_future(asyncio.to_thread(self._service.close, 0)))
+            return
+        self.interrupted = number == signal.SIGINT
+        self._health.stopping = True
+        self._service.end_waits()
+        self._ending.append(asyncio.ensure_future(self._end_grpc(GRACE_SECONDS)))
+        self._stop.set()
+
+    async def _end_grpc(self, seconds: float) -> None:
+        if self._grpc is not None:
+            await self._grpc.stop(seconds)
+
+
+class Health:
+    """What probes ask for: whether the process answers, and whether it can do its work."""
+
+    LIVE: Final = "/healthz"
+    READY: Final = "/readyz"
+    paths: Final = frozenset({LIVE, READY})
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._look: asyncio.Future[HttpReply] | None = None
+        self._look_again_at = 0.0
+        self.stopping = False
+
+    async def reply(self, *, ready: bool) -> HttpReply:
+        """200, or 503 with the reason; many at once look at the store only once."""
+        if not ready:
+            return _OK
+        if self.stopping:
+            return self._refusal(stopping())
+        now = asyncio.get_running_loop().time()
+        if self._look is None or (self._look.done() and now >= self._look_again_at):
+            self._look = asyncio.ensure_future(asyncio.to_thread(self._looked))
+            self._look_again_at = now + _FRESH_SECONDS
+        return await asyncio.shield(self._look)
+
+    def _looked(self) -> HttpReply:
+        try:
+            self._service.store.find(_PROBE)
+        except Exception as exc:
+            return self._refusal(exc)
+        return _OK
+
+    def _refusal(self, error: Exception) -> HttpReply:
+        return error_reply(error, self._service.types, self._service.domain, asked="readiness")
+
+
+_OK: Final = json_reply(200, {"status": "ok"})
+
+
+async def _answer(reply: HttpReply, send: Send) -> None:
+    headers = [(name.encode(), value.encode()) for name, value in reply.headers]
+    headers.append((b"content-length", b"%d" % len(reply.body)))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.body})
+
+
+def print_line(text: str) -> None:
+    """Print a line at once, also to a pipe."""
+    print(text, flush=True)
+
+
+def warn(text: str) -> None:
+    """Print a warning to standard error."""
+    print(f"lro: {text}", file=sys.stderr, flush=True)
