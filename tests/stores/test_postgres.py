@@ -268,9 +268,8 @@ def test_tables_are_made_whole_or_not_at_all(server, schema, plain, monkeypatch)
     """A failure leaves nothing behind, and a later store makes them."""
     with monkeypatch.context() as broken:
         broken.setattr(_schema, "_TABLES", f"{_schema._TABLES}; SELECT 1 / 0")
-        with opened(server, schema) as store:
-            with pytest.raises(Unavailable, match="DivisionByZero"):
-                store.secret()
+        with opened(server, schema) as store, pytest.raises(Unavailable, match="DivisionByZero"):
+            store.secret()
     assert plain.execute("SELECT to_regnamespace(%s)", (schema,)).fetchone() == (None,)
     with opened(server, schema) as store:
         assert len(store.secret()) == 64
@@ -318,17 +317,17 @@ def test_a_url_that_is_none_is_refused():
 def test_an_old_server_is_refused(server, schema, monkeypatch):
     """By the version that is needed."""
     monkeypatch.setattr(_schema, "OLDEST_SERVER", 99_00_00)
-    with opened(server, schema) as store:
-        with pytest.raises(Unavailable, match="version 99 is needed, found 1"):
-            store.secret()
+    known = "version 99 is needed, found 1"
+    with opened(server, schema) as store, pytest.raises(Unavailable, match=known):
+        store.secret()
 
 
 def test_a_database_that_cannot_hold_all_texts_is_refused(server, schema, plain):
     """Its encoding must be UTF8."""
     plain.execute(f"CREATE DATABASE {schema} ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'")
-    with closing(PostgresStore(server.url.replace("/postgres", f"/{schema}"))) as store:
-        with pytest.raises(Unavailable, match="must be in UTF8, it is in LATIN1"):
-            store.secret()
+    store = PostgresStore(server.url.replace("/postgres", f"/{schema}"))
+    with closing(store), pytest.raises(Unavailable, match="must be in UTF8, it is in LATIN1"):
+        store.secret()
 
 
 def test_the_missing_extra_is_named(monkeypatch):

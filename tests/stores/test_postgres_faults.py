@@ -166,9 +166,9 @@ def test_a_server_away_is_unavailable(server, store, clock):
                 call()
         with pytest.raises(Unavailable, match="cannot be used now"):
             subscription.next_changes(PATIENCE)
-        with closing(PostgresStore(server.url, schema="lro")) as late:
-            with pytest.raises(Unavailable, match="cannot be used now"):
-                late.now()
+        late = PostgresStore(server.url, schema="lro")
+        with closing(late), pytest.raises(Unavailable, match="cannot be used now"):
+            late.now()
     subscription.close()
     soon(lambda: store.get("operations/a"))
     assert store.request("operations/a") == REQUEST
@@ -351,9 +351,9 @@ def test_an_error_while_connecting_frees_the_place(make, monkeypatch):
 def test_a_connection_that_cannot_be_set_up_is_closed(server, monkeypatch):
     """The server is one that does not know our settings, say."""
     monkeypatch.setattr("lro.stores.postgres._connections._SET_UP", "SELECT %s, %s, %s, nonsense")
-    with closing(PostgresStore(server.url)) as store:
-        with pytest.raises(Unavailable, match="UndefinedColumn"):
-            store.now()
+    store = PostgresStore(server.url)
+    with closing(store), pytest.raises(Unavailable, match="UndefinedColumn"):
+        store.now()
 
 
 def test_a_subscription_that_may_not_listen_is_unavailable(store, monkeypatch):

@@ -698,8 +698,9 @@ class Service:
 
         What is handed back is stored as in progress and unheld: another process on the store, or
         the next one, does it again. The first call closes; others, from whatever thread, return
-        when it is closed, and one with a drain of 0 ends the drain of the first. Not for signal handlers, which may have interrupted what it would wait
-        for: let them raise, or set an event. What is open when the interpreter ends is closed then.
+        when it is closed, and one with a drain of 0 ends the drain of the first. Not for signal
+        handlers, which may have interrupted what it would wait for: let them raise, or set an
+        event. What is open when the interpreter ends is closed then.
 
         Raises:
             InvalidArgument: The drain is not a span of time.

@@ -285,14 +285,15 @@ class Workers:
 
     def _drained(self, seconds: float) -> bool:
         """Wait for running work, in steps between which the drain may be ended."""
-        end = time.monotonic() + seconds
+        now, over = time.monotonic(), False
+        end = now + seconds
         while not self._drain_over.is_set():
-            left = end - time.monotonic()
-            if self.runtime.executor.join(max(0.0, min(left, _STEP_SECONDS))):
-                return True
-            if left <= _STEP_SECONDS:
+            step = max(0.0, min(end - now, _STEP_SECONDS))
+            over = self.runtime.executor.join(step)
+            began, now = now, time.monotonic()
+            if over or now >= end or now - began < step / 2:  # it cannot wait on its own loop
                 break
-        return False
+        return over
 
     def stored(self, record: Record) -> None:
         """Renew the leases soon if this record was stored late, for instance after a lock."""

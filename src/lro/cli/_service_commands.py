@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -25,11 +25,7 @@ if TYPE_CHECKING:
     from lro.asgi import OperationsApp
     from lro.cli._serving import GrpcEdge, ServeHttp
 
-_LARGEST_PORT: Final = 65_535
-
-
-def _port_option(*names: str, **more: Any) -> Any:
-    return click.option(*names, type=click.IntRange(0, _LARGEST_PORT), metavar="PORT", **more)
+_PORT: Final = click.IntRange(0, 65_535)
 
 
 @click.command()
@@ -37,8 +33,17 @@ def _port_option(*names: str, **more: Any) -> Any:
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="The address at which it listens."
 )
-@_port_option("--port", default=8000, show_default=True, help="The port; 0 takes a free one.")
-@_port_option("--grpc", "grpc_port", default=None, help="Serve gRPC too, at this port.")
+@click.option(
+    "--port",
+    type=_PORT,
+    default=8000,
+    show_default="8000",
+    metavar="PORT",
+    help="The port; 0 takes a free one.",
+)
+@click.option(
+    "--grpc", "grpc_port", type=_PORT, metavar="PORT", help="Serve gRPC too, at this port."
+)
 @click.option(
     "--workers",
     type=click.IntRange(1, 1000),
@@ -87,6 +92,7 @@ def serve(
     """
     from lro.cli import _serving
     from lro.cli._processes import Inherited, Processes
+    from lro.cli._stores import check_store
 
     serve_http = _serving.http_server()
     app = read_app(target, starts=starts, parents=parents)
@@ -112,7 +118,7 @@ def serve(
     if not app.edge.authenticates and not _is_loopback(host):
         text = "everybody who reaches it may start, read and cancel operations"
         _serving.warn(f"{target} has no authenticate hook, and {host} is not a loopback: {text}")
-    why = _serving.check_store(service)
+    why = check_store(service.store)
     if why:
         _serving.warn(f"for now calls are answered UNAVAILABLE: {why}")
     with _serving.listen(host, port) as listener:
@@ -209,7 +215,8 @@ def worker(target: str) -> None:
 
     Exit status: 0 after SIGTERM, 2 if there is no such service, 130 after Ctrl-C.
     """
-    from lro.cli import _serving
+    from lro.cli._serving import print_line, warn
+    from lro.cli._stores import check_store
 
     service = read_service(target)
     if not service.store.shared:
@@ -219,9 +226,44 @@ def worker(target: str) -> None:
         raise InvalidArgument(target, "was made with maintenance=False, and so takes over no work")
     _log_to_stderr()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    why = _serving.check_store(service)
+    why = check_store(service.store)
     if why:
-        _serving.warn(f"for now no work is found: {why}")
+        warn(f"for now no work is found: {why}")
     with service:
-        _serving.print_line(f"{target} has a worker")
+        print_line(f"{target} has a worker")
         threading.Event().wait()
+
+
+@click.command()
+@click.argument("store", metavar="STORE")
+@click.option(
+    "--name", default="lro", show_default=True, help="The schema in the database of a URL."
+)
+@click.option("--create", is_flag=True, help="Make what is missing.")
+@click.option("--sql", "as_sql", is_flag=True, help="Print the SQL that makes it in PostgreSQL.")
+@click.pass_context
+def schema(context: click.Context, store: str, name: str, create: bool, as_sql: bool) -> None:
+    """Show the version of the tables of a store, make them, or print their SQL.
+
+    STORE is module:service, postgresql://USER@HOST/DATABASE, or sqlite:///FILE. Of a service the
+    indexes that its methods declare belong to it. A store makes its tables by itself when it is
+    first used; this is for databases in which the application may not do that.
+
+    Exit status: 0 if they are there in the version of this release, 1 if not, 2 if the store
+    cannot be used.
+    """
+    from lro.cli._stores import read_schema
+
+    found = read_schema(store, name)
+    if as_sql:
+        click.echo(found.sql(), nl=False)
+        return
+    if create:
+        found.create()
+    version = found.version()
+    if version == found.wanted:
+        click.echo(f"{found.where}: version {version}, as this release uses it")
+        return
+    here = f"has version {version}" if version else "is not there"
+    click.echo(f"{found.where}: {here}; this release uses version {found.wanted}")
+    context.exit(1)

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from lro._base.errors import DeclarationError, MissingExtra, Unavailable
+from lro._base.errors import MissingExtra
 from lro._engine.runtime import stopping
 from lro._engine.service import Service
 from lro._http.responses import HttpReply, error_reply, json_reply
 from lro.asgi import App, OperationsApp, Receive, Scope, Send
 from lro.cli._output import Unusable
+from lro.cli._stores import PROBE
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -33,32 +34,10 @@ _LAST_SECONDS: Final = 5
 _FRESH_SECONDS: Final = 1.0
 """How long what a look at the store has shown counts: everybody may ask for it."""
 
-_PROBE: Final = ("operations/readyz",)
-"""A name under which the store is looked at; whether it is there does not matter."""
-
 _BACKLOG: Final = 2048
 
 ServeHttp = Callable[[App, socket.socket, asyncio.Event, float], Awaitable[None]]
 """Serves an application on a socket until the event, and closes it within the seconds."""
-
-
-def check_store(service: Service) -> str:
-    """Look at the store, and so connect and make what is missing there.
-
-    Returns:
-        Why it cannot be used now; empty if it can.
-
-    Raises:
-        Unusable: It cannot be used as it is, and waiting does not help.
-    """
-    try:
-        service.store.find(_PROBE)
-    except Unavailable as exc:
-        if isinstance(exc.__cause__, DeclarationError):
-            raise Unusable(str(exc)) from exc
-        why = str(exc.__cause__ or "").strip().partition("\n")[0]
-        return f"{exc}: {why}" if why else str(exc)
-    return ""
 
 
 def http_server() -> ServeHttp:
@@ -79,7 +58,7 @@ async def _serve_by_uvicorn(
     import uvicorn
 
     config = uvicorn.Config(
-        app,  # type: ignore[arg-type]  # it has narrower types for scopes
+        app,
         lifespan="on",
         log_config=None,
         timeout_graceful_shutdown=GRACE_SECONDS,
@@ -146,9 +125,9 @@ class GrpcEdge:
             MissingExtra: The extra ``grpc`` is not installed.
             Unusable: Another program listens there.
         """
-        from lro.grpc import add_to  # needs an extra, and asks for it
-
         import grpc.aio
+
+        from lro.grpc import add_to  # needs an extra, and asks for it
 
         server = grpc.aio.server(options=[("grpc.so_reuseport", int(self.shared))])
         add_to(server, service, methods=self.starts)
@@ -183,7 +162,7 @@ class Serving:
         self._stop = asyncio.Event()
         self._grpc: grpc.aio.Server | None = None
         self._grpc_address = ""
-        self._ending: list[asyncio.Future[object]] = []
+        self._ending: list[asyncio.Task[None]] = []
         self._health = Health(self._service)
 
     async def run(self, serve_http: ServeHttp, listener: socket.socket) -> None:
@@ -273,7 +252,7 @@ class Health:
 
     def _looked(self) -> HttpReply:
         try:
-            self._service.store.find(_PROBE)
+            self._service.store.find(PROBE)
         except Exception as exc:
             return self._refusal(exc)
         return _OK

@@ -106,9 +106,9 @@ def prepare(connection: BoundedConnection, schema: str) -> bytes:
     """
     try:
         _check_server(connection)
-        if _version(connection) == 0:
+        if read_version(connection) == 0:
             _make_tables(connection, schema)
-        version = _version(connection)
+        version = read_version(connection)
         if version != SCHEMA_VERSION:
             text = f"has version {version}; this library can only use version {SCHEMA_VERSION}"
             raise DeclarationError(f"schema {schema}", text)
@@ -130,7 +130,8 @@ def _check_server(connection: BoundedConnection) -> None:
         raise DeclarationError("PostgreSQL", f"the database must be in UTF8, it is in {encoding}")
 
 
-def _version(connection: BoundedConnection) -> int:
+def read_version(connection: BoundedConnection) -> int:
+    """The version of the tables that are there; 0 if there are none."""
     if not connection.execute("SELECT to_regclass('versions') IS NOT NULL").fetchall()[0][0]:
         return 0
     rows = connection.execute("SELECT version FROM versions").fetchall()
@@ -144,7 +145,7 @@ def _make_tables(connection: BoundedConnection, schema: str) -> None:
     try:
         lock_out(connection, schema)
         with connection.transaction():
-            if _version(connection) != 0:
+            if read_version(connection) != 0:
                 return
             connection.execute("SET LOCAL statement_timeout = 0")
             connection.execute("SET LOCAL lock_timeout = 0")
@@ -240,7 +241,8 @@ class SchemaSetup:
         self.keys: frozenset[str] = frozenset()
         """The keys by which the schema has indexes."""
         self.done = False
-        self._wanted: frozenset[str] = frozenset()
+        self.declared: frozenset[str] = frozenset()
+        """The keys by which there are to be indexes."""
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
@@ -254,8 +256,7 @@ class SchemaSetup:
     def want(self, keys: Collection[str]) -> bool:
         """Have the indexes by these keys made with the tables; return False if that is over."""
         with self._noting:
-            if not self.done:
-                self._wanted |= frozenset(keys)
+            self.declared |= frozenset(keys)
             return not self.done
 
     def __call__(self) -> None:
@@ -295,7 +296,7 @@ class SchemaSetup:
     def _missing(self) -> str:
         """A key whose index is still to be made; empty if there is none, and all is done."""
         with self._noting:
-            missing = sorted(self._wanted - self._tried)
+            missing = sorted(self.declared - self._tried)
             self.done = not missing
             return missing[0] if missing else ""
 
@@ -309,3 +310,16 @@ class SchemaSetup:
         error = Unavailable(*self._failure.args)
         error.__cause__ = self._failure.__cause__
         return error
+
+
+def schema_sql(schema: str, keys: Collection[str]) -> str:
+    """The statements that make the schema, its tables, and the indexes by these keys."""
+    quoted = '"' + schema.replace('"', '""') + '"'
+    indexes = [
+        f"CREATE INDEX {index_name(key)} ON operations {index_columns(key)};\n"
+        for key in sorted(keys)
+    ]
+    return (
+        f"BEGIN;\nCREATE SCHEMA IF NOT EXISTS {quoted};\nSET LOCAL search_path TO {quoted};"
+        f"{_TABLES.rstrip()};\n{''.join(indexes)}COMMIT;\n"
+    )

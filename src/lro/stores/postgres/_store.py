@@ -38,11 +38,23 @@ from lro._model.page_tokens import Cursor
 from lro.stores._list_queries import ListQuery, StatementTooSlow, retry_smaller
 from lro.stores._rows import REQUEST_LIFE, from_row, micros, moment, refuse_untextual, unpack
 from lro.stores.postgres import _statements as statements
-from lro.stores.postgres._connections import INHERITED, ConnectionPool, ServerAddress, ServerClock
+from lro.stores.postgres._connections import (
+    INHERITED,
+    ConnectionPool,
+    ServerAddress,
+    ServerClock,
+    unavailable,
+)
 from lro.stores.postgres._notifications import Announcer, NotifySubscription
 from lro.stores.postgres._pages import DIALECT, query
 from lro.stores.postgres._records import RecordTable
-from lro.stores.postgres._schema import SchemaSetup, channel_of, check_name
+from lro.stores.postgres._schema import (
+    SchemaSetup,
+    channel_of,
+    check_name,
+    read_version,
+    schema_sql,
+)
 from lro.stores.postgres._statements import NOTIFY, id_of, ids_of
 
 
@@ -392,6 +404,31 @@ class PostgresStore:
     def close(self) -> None:
         """Send what is to be notified, and close every connection and subscription."""
         self._resources.close()
+
+    @property
+    def schema(self) -> str:
+        """The schema's name."""
+        return self._address.schema
+
+    def schema_version(self) -> int:
+        """The version of the schema that is there, 0 if there is none; makes nothing.
+
+        Raises:
+            Unavailable: The database cannot be reached, or what is there is not of this library.
+        """
+        try:
+            with self._address.connect(self._server) as connection:
+                return read_version(connection)
+        except psycopg.Error as exc:
+            raise unavailable(exc) from exc
+
+    def schema_sql(self) -> str:
+        """The SQL that makes the schema, its tables, and the indexes that are declared by now.
+
+        For databases whose owner makes what applications use: then the role of the application
+        needs USAGE of the schema, and SELECT, INSERT, UPDATE and DELETE on its tables.
+        """
+        return schema_sql(self._address.schema, self._setup.declared)
 
     def _rows(self, sql: bytes, *values: object) -> list[tuple[typing.Any, ...]]:
         return self._resources.connections.rows(sql, values)

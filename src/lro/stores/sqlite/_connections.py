@@ -180,6 +180,7 @@ class FileConnections:
 
     def __init__(self, path: str, busy_seconds: float, together: Together | None = None) -> None:
         self._file = DatabaseFile(path, busy_seconds)
+        self.path = self._file.path
         self._readers = Readers(self._file)
         self._writer = Writer(self._file)
         self._transactions = SharedTransactions(self._writer, busy_seconds, together)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Collection
+from pathlib import Path
 from typing import Any, Final
 
-from lro._base.errors import DeclarationError
+from lro._base.errors import DeclarationError, Unavailable
 from lro._engine.store_port import RequestKey
 from lro._messages.json_text import dumps, reread
 from lro._model.operation import Record, State
@@ -97,6 +99,23 @@ def _write_ahead(writer: sqlite3.Connection, until: float) -> str:
             if not is_busy(exc) or time.monotonic() >= until:
                 raise
             time.sleep(0.002)
+
+
+def read_version(path: str) -> int:
+    """The version of the tables that are in a file, 0 if there are none; makes nothing.
+
+    Raises:
+        Unavailable: It cannot be read as a database.
+    """
+    if not os.path.exists(path):
+        return 0
+    try:
+        with contextlib.closing(
+            sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)
+        ) as reader:
+            return _version(reader)
+    except sqlite3.Error as exc:
+        raise Unavailable(f"{path} cannot be read: {exc}") from exc
 
 
 def _version(writer: sqlite3.Connection) -> int:

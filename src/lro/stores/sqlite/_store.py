@@ -283,6 +283,11 @@ class SQLiteStore:
         """Close every connection to the file."""
         self._file.close()
 
+    @property
+    def path(self) -> str:
+        """The absolute path of the file."""
+        return self._file.path
+
     # -- inside -------------------------------------------------------------------------------
 
     def _make_secret(self) -> bytes:
