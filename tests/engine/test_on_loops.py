@@ -79,6 +79,7 @@ def test_work_is_done_on_the_loop_that_starts_it(make_service: Any, store: Any) 
     """Each step of it: no thread is made for a start, a report or an end."""
     service = make_service(store, running())
     work = declared(service)
+    service.list(lro.ListOperationsRequest())  # for the first use of a store a loop takes a thread
 
     async def main() -> None:
         started = await asyncio.gather(*(work.start_async(WorkRequest(str(n))) for n in range(20)))

@@ -1,0 +1,123 @@
+"""Services for the commands that run one, each in a module of its own, and clients for them."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+import lro
+from lro_client import Client, OperationHandle
+from tests.stopping.hosts import Host, running
+
+SERVICE: Final = """
+import os
+from datetime import timedelta
+
+import attrs
+import lro
+from lro.asgi import OperationsApp
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+from tests.cli.serving import StepsRequest, StepsResponse
+
+{store}
+service = lro.Service(store, ThreadExecutor(4), lease=timedelta(seconds={lease}), **{options})
+
+
+@service.method(
+    "cli.v1.Works.Work",
+    path="/v1/works:work",
+    worker_lost=lro.WorkerLost.RETRY,
+    {method}
+)
+def work(request: StepsRequest, job: lro.Job) -> StepsResponse:
+    with open("begun", "a") as file:
+        print(os.getpid(), file=file)
+    while not os.path.exists("go"):
+        job.sleep(0.02)
+    return StepsResponse(process=os.getpid())
+
+
+async def fallback(scope, receive, send):
+    assert scope["type"] == "http", "no lifespan here"
+    await send({{"type": "http.response.start", "status": 200, "headers": []}})
+    await send({{"type": "http.response.body", "body": b"mine"}})
+
+
+app = OperationsApp(service, starts=True, fallback=fallback)
+closed = OperationsApp(service, starts=True, authenticate=lambda headers: headers["x-caller"])
+"""
+
+SQLITE: Final = 'store = SQLiteStore("operations.db")'
+MEMORY: Final = "store = MemoryStore()"
+
+LINE: Final = re.compile(r"(\S+) is served at (http://\S+:(\d+))(?: and (grpc://\S+))?\n")
+
+
+@lro.message("cli.v1.StepsRequest")
+@attrs.frozen
+class StepsRequest:
+    """What the work takes."""
+
+    text: str = ""
+
+
+@lro.message("cli.v1.StepsResponse")
+@attrs.frozen
+class StepsResponse:
+    """Which process has done it."""
+
+    process: lro.Int32 = 0
+
+
+def write_service(
+    folder: Path,
+    store: str = SQLITE,
+    *,
+    name: str = "work",
+    lease: float = 10,
+    method: str = "",
+    **options: object,
+) -> None:
+    """Write the module of that name."""
+    text = SERVICE.format(store=store, lease=lease, options=options, method=method)
+    (folder / f"{name}.py").write_text(text)
+
+
+@attrs.frozen
+class Server:
+    """A running ``lro serve``, and where it is."""
+
+    host: Host
+    url: str
+    grpc: str | None
+
+    def start(self, client: Client) -> OperationHandle[StepsResponse, lro.OperationMetadata]:
+        """Start an operation."""
+        return client.start(
+            "/v1/works:work",
+            StepsRequest(),
+            response=StepsResponse,
+            metadata=lro.OperationMetadata,
+        )
+
+
+@contextlib.contextmanager
+def lro_serve(folder: Path, *arguments: str, log: str = "server.log") -> Iterator[Server]:
+    """Run ``lro serve`` in a folder, at a free port, and wait for its line."""
+    command = ("-m", "lro.cli", "serve", *arguments, "--port", "0")
+    with running(command, folder, log) as host:
+        found = host.says(LINE)
+        yield Server(host, found[2], found[4])
+
+
+def begun(folder: Path) -> list[int]:
+    """The processes that have begun work, in order."""
+    file = folder / "begun"
+    return [int(line) for line in file.read_text().split()] if file.exists() else []
