@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,19 @@ class Lro:
         out, err = self.capsys.readouterr()
         assert "Traceback" not in err
         return Ended(status, out, err)
+
+    @staticmethod
+    def as_process(*arguments: str, here: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Call it in a process of its own, which stands in that folder."""
+        path = [str(SOURCE), os.environ.get("PYTHONPATH", "")]
+        return subprocess.run(
+            [*COMMAND, *arguments],
+            cwd=here,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
 
 
 def started(harness: Harness, *steps: Any) -> str:

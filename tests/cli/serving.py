@@ -27,14 +27,17 @@ from lro.stores.sqlite import SQLiteStore
 from tests.cli.serving import StepsRequest, StepsResponse
 
 {store}
-service = lro.Service(store, ThreadExecutor(4), lease=timedelta(seconds={lease}), **{options})
+service = lro.Service(
+    store,
+    ThreadExecutor(4),
+    lease=timedelta(seconds={lease}),
+    drain=timedelta(seconds={drain_seconds}),
+    **{options},
+)
 
 
 @service.method(
-    "cli.v1.Works.Work",
-    path="/v1/works:work",
-    worker_lost=lro.WorkerLost.RETRY,
-    {method}
+    "cli.v1.Works.Work", path="/v1/works:work", worker_lost=lro.WorkerLost.RETRY{method}
 )
 def work(request: StepsRequest, job: lro.Job) -> StepsResponse:
     with open("begun", "a") as file:
@@ -82,11 +85,14 @@ def write_service(
     *,
     name: str = "work",
     lease: float = 10,
+    drain_seconds: float = 10,
     method: str = "",
     **options: object,
 ) -> None:
     """Write the module of that name."""
-    text = SERVICE.format(store=store, lease=lease, options=options, method=method)
+    text = SERVICE.format(
+        store=store, lease=lease, drain_seconds=drain_seconds, options=options, method=method
+    )
     (folder / f"{name}.py").write_text(text)
 
 
@@ -97,6 +103,12 @@ class Server:
     host: Host
     url: str
     grpc: str | None
+
+    @classmethod
+    def of(cls, host: Host) -> Server:
+        """What a host says of itself, when it serves."""
+        found = host.says(LINE)
+        return cls(host, found[2], found[4])
 
     def start(self, client: Client) -> OperationHandle[StepsResponse, lro.OperationMetadata]:
         """Start an operation."""
@@ -113,8 +125,7 @@ def lro_serve(folder: Path, *arguments: str, log: str = "server.log") -> Iterato
     """Run ``lro serve`` in a folder, at a free port, and wait for its line."""
     command = ("-m", "lro.cli", "serve", *arguments, "--port", "0")
     with running(command, folder, log) as host:
-        found = host.says(LINE)
-        yield Server(host, found[2], found[4])
+        yield Server.of(host)
 
 
 def begun(folder: Path) -> list[int]:
