@@ -68,6 +68,11 @@ def gunicorn(*options: str, app: str = "wsgi_app") -> tuple[str, ...]:
     return ("-m", "gunicorn", "--bind", "127.0.0.1:0", *options, f"work:{app}")
 
 
+def lro_serve(*options: str) -> tuple[str, ...]:
+    """Our own command on a free port."""
+    return ("-m", "lro.cli", "serve", "work:service", "--port", "0", *options)
+
+
 def hypercorn(*options: str) -> tuple[str, ...]:
     """The command for hypercorn on a free port."""
     bound = ("--bind", "127.0.0.1:0", "--graceful-timeout", "1")
@@ -79,6 +84,8 @@ KINDS: Final = {
     "uvicorn, processes": Kind(
         ("uvicorn",), ("-m", "uvicorn", "work:asgi_app", "--port", "0", "--workers", "2")
     ),
+    "lro serve": Kind(("click", "uvicorn"), lro_serve()),
+    "lro serve, processes": Kind(("click", "uvicorn"), lro_serve("--workers", "2")),
     "hypercorn": Kind(("hypercorn",), hypercorn("--workers", "0")),
     "hypercorn, processes": Kind(
         ("hypercorn",), hypercorn(), held_to_their_end=sys.version_info >= (3, 12, 1)

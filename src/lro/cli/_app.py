@@ -23,7 +23,7 @@ import click
 from lro._base.errors import LroError
 from lro.cli._commands import breaking, lint, proto
 from lro.cli._output import INTERRUPTED, Unusable, ending, plain
-from lro.cli._service_commands import schema, serve, worker
+from lro.cli._service_commands import purge, schema, serve, worker
 
 GROUP: Final = "lro.commands"
 """The group of entry points that add commands."""
@@ -157,7 +157,7 @@ def _write_section(formatter: click.HelpFormatter, title: str, rows: Mapping[str
 
 
 _CHECKING: Final = (lint, breaking, proto)
-_RUNNING: Final = (serve, worker, schema)
+_RUNNING: Final = (serve, worker, schema, purge)
 
 
 @click.group(

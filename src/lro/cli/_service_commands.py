@@ -115,13 +115,15 @@ def serve(
         )
     if workers > 1:
         _check_many(service, grpc_port)
-    if not app.edge.authenticates and not _is_loopback(host):
-        text = "everybody who reaches it may start, read and cancel operations"
-        _serving.warn(f"{target} has no authenticate hook, and {host} is not a loopback: {text}")
-    why = check_store(service.store)
-    if why:
-        _serving.warn(f"for now calls are answered UNAVAILABLE: {why}")
     with _serving.listen(host, port) as listener:
+        if not app.edge.authenticates and not _is_loopback(host):
+            text = "everybody who reaches it may start, read and cancel operations"
+            _serving.warn(
+                f"{target} has no authenticate hook, and {host} is not a loopback: {text}"
+            )
+        why = check_store(service.store)
+        if why:
+            _serving.warn(f"for now calls are answered UNAVAILABLE: {why}")
         url = f"http://{_serving.host_port(host, listener.getsockname()[1])}"
 
         def announce(grpc_address: str) -> None:
@@ -267,3 +269,23 @@ def schema(context: click.Context, store: str, name: str, create: bool, as_sql: 
     here = f"has version {version}" if version else "is not there"
     click.echo(f"{found.where}: {here}; this release uses version {found.wanted}")
     context.exit(1)
+
+
+_BATCH: Final = 1000
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:SERVICE")
+def purge(target: str) -> None:
+    """Remove the finished operations whose time is over, and print how many.
+
+    That time is keep_for, of the method or the service. Servers and workers do so by themselves
+    every minute: this is for services that were made with maintenance=False, or that do not run.
+    Operations in progress are never removed.
+    """
+    store = read_service(target).store
+    removed, more = 0, True
+    while more:
+        found = store.expire(_BATCH)
+        removed, more = removed + len(found.names), found.more
+    click.echo(f"removed: {removed}")

@@ -1,0 +1,165 @@
+"""``lro schema`` and ``lro purge``: the tables of a store, and what is left in them."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("click")
+
+from lro._base.errors import Unavailable
+from lro.stores.sqlite import SCHEMA_VERSION
+from tests.cli.asking import Lro
+from tests.cli.serving import MEMORY, SQLITE, write_service
+from tests.services.postgres import shared_server
+
+POSTGRES = """
+from lro.stores.postgres import PostgresStore
+store = PostgresStore({url!r}, schema={schema!r})
+"""
+
+
+@pytest.fixture
+def here_lro(here: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Lro]:
+    """The command, in the folder with a module; which is forgotten afterwards."""
+    before = {*sys.modules}
+    yield Lro(capsys)
+    for name in {*sys.modules} - before:
+        if name in ("work", "kept"):
+            del sys.modules[name]
+
+
+def test_file_is_shown_and_made(here: Path, here_lro: Lro) -> None:
+    """To look at it makes nothing."""
+    found = here_lro("schema", "sqlite:///new.db")
+    shown = f"new.db: is not there; this release uses version {SCHEMA_VERSION}"
+    assert (found.status, found.lines) == (1, [shown])
+    assert not (here / "new.db").exists()
+    made = here_lro("schema", "sqlite:///new.db", "--create")
+    assert (made.status, made.lines) == (0, ["new.db: version 1, as this release uses it"])
+    with closing(sqlite3.connect(here / "new.db")) as other:
+        other.execute("PRAGMA user_version = 99")
+    found = here_lro("schema", "sqlite:///new.db")
+    assert (found.status, found.lines) == (
+        1,
+        ["new.db: has version 99; this release uses version 1"],
+    )
+    refused = here_lro("schema", "sqlite:///new.db", "--create")
+    assert refused.status == 2
+    assert "has schema version 99" in refused.err
+    refused = here_lro("schema", "sqlite:///new.db", "--sql")
+    assert (refused.status, refused.out) == (2, "")
+    assert "is for PostgreSQL" in refused.err
+    (here / "other.db").write_text("no database at all, whatever its name may be" * 99)
+    refused = here_lro("schema", "sqlite:///other.db")
+    assert refused.status == 2
+    assert "other.db cannot be read: file is not a database" in refused.err
+
+
+def test_service_is_shown_by_its_store(here: Path, here_lro: Lro) -> None:
+    """A file by its path; memory has no tables, also without the extra of PostgreSQL."""
+    write_service(here, SQLITE)
+    found = here_lro("schema", "work:service")
+    path = here / "operations.db"
+    assert found.lines == [f"{path}: version 1, as this release uses it"]
+    write_service(here, MEMORY, name="kept")
+    refused = here_lro("schema", "kept:service")
+    assert refused.status == 2
+    assert "has a MemoryStore, which keeps no tables" in refused.err
+
+
+def test_owner_makes_what_an_application_may_not(here: Path, here_lro: Lro) -> None:
+    """The SQL has the indexes of the methods; the application's role then needs no more rights."""
+    psycopg = pytest.importorskip("psycopg")
+    from lro.stores.postgres import PostgresStore
+
+    server = shared_server()
+    schema = f'Own "{server.fresh_schema()}"'
+    store = POSTGRES.format(url=server.url, schema=schema)
+    indexed = ', indexed_paths=("metadata.verb",)'
+    write_service(here, store, method=indexed)
+    missing = here_lro("schema", "work:service")
+    shown = f"schema {schema}: is not there; this release uses version 1"
+    assert (missing.status, missing.lines) == (1, [shown]), missing.err
+    sql = here_lro("schema", "work:service", "--sql").out
+    role = f"app_{server.fresh_schema()}"
+    quoted = '"' + schema.replace('"', '""') + '"'
+    with psycopg.connect(server.url, autocommit=True) as plain:
+        plain.execute(sql)
+        plain.execute(
+            f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {quoted} TO {role};"
+            f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {quoted} TO {role}"
+        )
+    url = server.url.replace("lro@", f"{role}@")
+    there = here_lro("schema", url, "--name", schema)
+    assert (there.status, there.lines) == (
+        0,
+        [f"schema {schema}: version 1, as this release uses it"],
+    )
+    with closing(PostgresStore(url, schema=schema)) as one:
+        one.index(["key"])
+        assert len(one.secret()) == 64
+    del sys.modules["work"]
+    write_service(here, POSTGRES.format(url=url, schema=schema), method=indexed)
+    assert here_lro("schema", "work:service", "--create").status == 0
+    service = sys.modules["work"].service
+    assert service.store._setup.keys == service.store._setup.declared != frozenset()
+    service.close()
+
+
+def test_database_that_is_away_cannot_be_shown(here_lro: Lro) -> None:
+    """The cause is in the sentence."""
+    pytest.importorskip("psycopg")
+    url = "postgresql://lro@127.0.0.1:1/postgres"
+    for more in ([], ["--create"]):
+        refused = here_lro("schema", url, *more)
+        assert refused.status == 2
+        assert "the operations database cannot be used now" in refused.err
+        assert "Connection refused" in refused.err
+
+
+def test_purge_removes_what_has_expired(here: Path, here_lro: Lro) -> None:
+    """In batches; what is in progress stays, and so does what is to be kept longer."""
+    write_service(here, SQLITE, maintenance=False)
+    assert here_lro("purge", "work:service").lines == ["removed: 0"]
+    service = sys.modules["work"].service
+    names = [service.start("cli.v1.Works.Work", sys.modules["work"].StepsRequest()).name]
+    (here / "go").touch()
+    names += [
+        service.start("cli.v1.Works.Work", sys.modules["work"].StepsRequest()).name
+        for _ in range(2)
+    ]
+    for name in names:
+        assert service.wait(name).done
+    (here / "go").unlink()
+    names += [service.start("cli.v1.Works.Work", sys.modules["work"].StepsRequest()).name]
+    with closing(sqlite3.connect(here / "operations.db")) as other, other:
+        other.execute("UPDATE operations SET expire_time = 1 WHERE name != ?", (names[0],))
+        other.execute("UPDATE operations SET expire_time = NULL WHERE name = ?", (names[3],))
+    assert here_lro("purge", "work:service").lines == ["removed: 2"]
+    assert [service.store.get(name).name for name in (names[0], names[3])] == [names[0], names[3]]
+    service.close(0)
+
+
+def test_first_uses_at_once_fail_together_and_recover() -> None:
+    """While one thread tries again, the others fail at once with what the last one was told."""
+    pytest.importorskip("psycopg")
+    from lro.stores.postgres import PostgresStore
+    from tests.services.ports import free_port
+
+    url = f"postgresql://lro@127.0.0.1:{free_port()}/postgres"
+    with closing(PostgresStore(url, schema="s")) as store:
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="OperationalError"):
+                store.now()
+        store._setup._lock.acquire()
+        with pytest.raises(Unavailable, match="OperationalError"):
+            store.secret()
+        store._setup._lock.release()
+    with pytest.raises(Unavailable, match="the store is closed"):
+        store.now()
