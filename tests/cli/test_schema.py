@@ -81,7 +81,7 @@ def test_owner_makes_what_an_application_may_not(here: Path, here_lro: Lro) -> N
     server = shared_server()
     schema = f'Own "{server.fresh_schema()}"'
     store = POSTGRES.format(url=server.url, schema=schema)
-    indexed = ', indexed_paths=("metadata.verb",)'
+    indexed = ', indexed_paths=("verb",)'
     write_service(here, store, method=indexed)
     missing = here_lro("schema", "work:service")
     shown = f"schema {schema}: is not there; this release uses version 1"
