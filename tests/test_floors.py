@@ -53,8 +53,9 @@ ASKS_FOR_ITS_THREAD: Final = "_base.errors"
 """Whether Ctrl-C is meant for the program depends on the thread."""
 
 OPTIONAL: Final = (
-    "celery click cryptography fastapi flask django google.auth google.protobuf grpc httpx2 kombu"
-    " litestar numpy opentelemetry psycopg pydantic quart rich starlette tqdm"
+    "celery click cryptography django fastapi flask google.auth google.protobuf grpc httpx2"
+    " hypercorn kombu litestar numpy opentelemetry psycopg pydantic quart rich starlette tqdm"
+    " uvicorn"
 )
 """What the two faces must not load: it is optional, or heavy and seldom needed."""
 

@@ -147,7 +147,7 @@ def test_purge_removes_what_has_expired(here: Path, here_lro: Lro) -> None:
 
 
 def test_first_uses_at_once_fail_together_and_recover() -> None:
-    """While one thread tries again, the others fail at once with what the last one was told."""
+    """While one thread tries again, the others fail at once with the error of the last one."""
     pytest.importorskip("psycopg")
     from lro.stores.postgres import PostgresStore
     from tests.services.ports import free_port

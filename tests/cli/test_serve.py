@@ -148,7 +148,7 @@ def test_application_keeps_its_hooks_and_other_paths(here: Path) -> None:
         assert server.host.stop() == 0
 
 
-def test_open_server_warns_and_serves_what_it_is_told_to(here: Path) -> None:
+def test_open_server_warns_and_serves_what_its_options_say(here: Path) -> None:
     """Without starts, and below a further parent; the module's own logging stays."""
     write_service(here, store=f"import logging; logging.basicConfig()\n{MEMORY}")
     arguments = ("work:service", "--host", "0.0.0.0", "--no-starts", "--parent", "projects/*")

@@ -80,7 +80,7 @@ def serve(
     """Serve a service over HTTP, and over gRPC.
 
     MODULE:NAME is an lro.Service, or an lro.asgi.OperationsApp. A service alone knows no callers:
-    whoever reaches it may start, read and cancel operations. An application has its own
+    all who reach it may start, read and cancel operations. An application has its own
     authenticate hook, starts and parents.
 
     GET /healthz answers as long as the process lives, GET /readyz asks the store too.
@@ -117,7 +117,7 @@ def serve(
         _check_many(service, grpc_port)
     with _serving.listen(host, port) as listener:
         if not app.edge.authenticates and not _is_loopback(host):
-            text = "everybody who reaches it may start, read and cancel operations"
+            text = "all who reach it may start, read and cancel operations"
             _serving.warn(
                 f"{target} has no authenticate hook, and {host} is not a loopback: {text}"
             )
@@ -210,7 +210,7 @@ def _serve_here(
 @click.command()
 @click.argument("target", metavar="MODULE:SERVICE")
 def worker(target: str) -> None:
-    """Run the work of a service that other processes have released or lost, and serve nobody.
+    """Run the work of a service that other processes have released or lost, and serve no callers.
 
     At SIGTERM running work has the drain of the service, and the rest is handed back to the next
     process. A second signal hands it back at once.

@@ -32,7 +32,7 @@ _LAST_SECONDS: Final = 5
 """How much longer than its drain a service may take to close."""
 
 _FRESH_SECONDS: Final = 1.0
-"""How long what a look at the store has shown counts: everybody may ask for it."""
+"""How long what a look at the store has shown counts: any caller may ask for it."""
 
 _BACKLOG: Final = 2048
 
