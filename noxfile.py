@@ -19,7 +19,7 @@ AT_ONCE = ["--numprocesses=6", "--dist=worksteal"]
 """More than the two processors that most machines have at least: many tests wait for servers."""
 BYTECODE = {"PYTHONDONTWRITEBYTECODE": None}
 """Tests start hundreds of processes, which would compile every module again without it."""
-EVERYTHING = ".[aiohttp,celery,cli,docs,examples,fast,google,grpc,postgres,progress,protobuf,serve,test]"
+EVERYTHING = ".[aiohttp,celery,cli,docs,examples,fast,google,grpc,postgres,progress,protobuf,test]"
 PROTOBUF = ["google-api-core", "googleapis-common-protos", "grpcio", "grpcio-tools", "protobuf"]
 """What tests of the wires need, and the library only for its extras."""
 WITHOUT_SERVICES = BYTECODE | {"LRO_REQUIRE_SERVICES": ""}
