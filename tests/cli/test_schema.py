@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ pytest.importorskip("click")
 
 from lro._base.errors import Unavailable
 from lro.stores.sqlite import SCHEMA_VERSION
+from lro.testing._samples import together
 from tests.cli.asking import Lro
 from tests.cli.serving import MEMORY, SQLITE, write_service
 from tests.services.postgres import shared_server
@@ -163,3 +165,42 @@ def test_first_uses_at_once_fail_together_and_recover() -> None:
         store._setup._lock.release()
     with pytest.raises(Unavailable, match="the store is closed"):
         store.now()
+
+
+def test_index_that_cannot_be_made_at_first_use_is_made_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The tables are there by then; each use tries again."""
+    pytest.importorskip("psycopg")
+    from lro.stores.postgres import PostgresStore, _schema
+
+    server = shared_server()
+    with closing(PostgresStore(server.url, schema=server.fresh_schema())) as store:
+        store.index({"k1"})
+
+        def fail(*_: object) -> bool:
+            raise Unavailable("the disk is full")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(_schema, "make_index", fail)
+            with pytest.raises(Unavailable, match="the disk is full"):
+                store.now()
+        time.sleep(_schema.REST_SECONDS)
+        store.now()
+        assert store._setup.keys == {"k1"}
+
+
+def test_first_use_waits_for_that_of_another_thread() -> None:
+    """For as long as for a connection; then the caller learns what is the matter."""
+    pytest.importorskip("psycopg")
+    from lro.stores.postgres import PostgresStore
+
+    server = shared_server()
+    schema = server.fresh_schema()
+    known = "still being made ready"
+    store = PostgresStore(server.url, schema=schema, connect_seconds=0.01)
+    with closing(store), store._setup._lock, pytest.raises(Unavailable, match=known):
+        store.now()
+    with closing(PostgresStore(server.url, schema=schema)) as store:
+        found = together(8, lambda _: store.secret())
+        assert len({*found}) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -16,6 +17,10 @@ pytest.importorskip("click")
 pytest.importorskip("uvicorn")
 
 import lro
+from lro.cli._processes import Processes
+from lro.cli._serving import Health
+from lro.executors.inline import InlineExecutor
+from lro.stores.memory import MemoryStore
 from lro_client import Client
 from tests.cli.asking import Lro
 from tests.cli.serving import (
@@ -84,13 +89,15 @@ def test_second_signal_ends_the_drain(here: Path) -> None:
 def test_running_work_may_end_while_the_server_drains(here: Path) -> None:
     """The result is stored by the process that was asked to stop."""
     write_service(here, drain_seconds=3600)
-    with lro_serve(here, "work:service") as server, Client(server.url) as client:
+    arguments = ("work:service", "--host", "localhost")
+    with lro_serve(here, *arguments) as server, Client(server.url) as client:
         name = server.start(client).name
         until(lambda: begun(here) != [])
         server.host.ask_to_stop()
         until(lambda: "time to end" in server.host.output)
         (here / "go").touch()
         assert server.host.end() == 0
+        assert "has no authenticate hook" not in server.host.output
         first = server.host.process.pid
     with lro_serve(here, "work:service", log="second.log") as server, Client(server.url) as client:
         assert process_of(client, name) == first
@@ -184,6 +191,44 @@ def test_several_processes_share_port_and_store(here: Path) -> None:
         server.host.process.kill()
         assert server.host.end() == -signal.SIGKILL
         until(lambda: not server.host.alive)
+
+
+def test_interrupt_of_a_terminal_lets_several_processes_drain(here: Path) -> None:
+    """It reaches all of them, and counts once."""
+    write_service(here, drain_seconds=3600)
+    arguments = ("work:service", "--workers", "2")
+    with lro_serve(here, *arguments) as server, Client(server.url) as client:
+        name = server.start(client).name
+        until(lambda: begun(here) != [])
+        os.killpg(server.host.process.pid, signal.SIGINT)
+        until(lambda: "time to end" in server.host.output)
+        (here / "go").touch()
+        assert server.host.end() == 130
+        assert "handed back: 0 of 1" in server.host.output
+    with lro_serve(here, "work:service", log="second.log") as server, Client(server.url) as client:
+        assert [process_of(client, name)] == begun(here)
+
+
+def test_process_that_begins_during_the_stop_is_stopped_too() -> None:
+    """The signal came when it was being made."""
+
+    async def begin_late(listener: socket.socket) -> tuple[bool, int]:
+        program = "import time; time.sleep(600)"
+        processes = Processes((sys.executable, "-c", program), 1, listener)
+        processes._stop.set()
+        return await processes._run_one(print)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert asyncio.run(begin_late(listener)) == (False, -signal.SIGTERM)
+
+
+def test_stopping_server_is_not_ready() -> None:
+    """While calls in flight end, balancers are to send no more."""
+    with lro.Service(MemoryStore(), InlineExecutor()) as service:
+        health = Health(service)
+        health.stopping = True
+        assert asyncio.run(health.reply(ready=True)).status == 503
+        assert asyncio.run(health.reply(ready=False)).status == 200
 
 
 def test_several_processes_that_cannot_begin_end_the_command(here: Path) -> None:
@@ -313,6 +358,17 @@ def test_processes_that_share_grpc_need_a_given_port(here: Path) -> None:
     write_service(here)
     ended = Lro.as_process("serve", "work:service", "--workers", "2", "--grpc", "0", here=here)
     assert (ended.returncode, "a port, which must be given" in ended.stderr) == (2, True)
+
+
+def test_several_processes_need_a_system_that_passes_sockets_on(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As all have but Windows."""
+    write_service(here, name="unshared")
+    monkeypatch.delattr("os.fork")
+    ended = Lro(capsys)("serve", "unshared:service", "--workers", "2")
+    assert (ended.status, "--workers: must be 1 on this system" in ended.err) == (2, True)
+    sys.modules.pop("unshared").service.close(0)
 
 
 def test_port_that_is_taken_is_refused(here: Path) -> None:

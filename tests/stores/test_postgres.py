@@ -117,6 +117,28 @@ store.close()
 """
 
 
+PRELOADER = """
+import os, sys
+from datetime import UTC, datetime
+from lro._base.status import Any
+from lro._model.operation import Record
+from lro.stores.postgres import PostgresStore
+
+store = PostgresStore(sys.argv[1], schema=sys.argv[2])
+store.index({"k1"})
+child = os.fork()
+name = "operations/parent" if child else "operations/child"
+now = store.now()
+assert abs((now - datetime.now(UTC)).total_seconds()) < 600
+record = Record(name=name, parent="", method="M", create_time=now, update_time=now)
+assert store.insert(record, Any(), None).fresh
+assert store._setup.keys == {"k1"}
+store.close()
+if child:
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+
+
 @contextmanager
 def process(program, *arguments):
     """A process of its own, with pipes; killed at the end."""
@@ -917,6 +939,14 @@ def test_it_survives_a_fork(server, schema):
         assert forking.wait(PATIENCE) == 0
     with opened(server, schema) as store:
         assert sorted(ids(store.page("", None, 9).records)) == ["after", "before", "child"]
+
+
+def test_store_that_is_made_before_a_fork_is_first_used_by_each_process(server, schema):
+    """As under a server that loads the application before it forks."""
+    with process(PRELOADER, server.url, schema) as forking:
+        assert forking.wait(PATIENCE) == 0
+    with opened(server, schema) as store:
+        assert sorted(ids(store.page("", None, 9).records)) == ["child", "parent"]
 
 
 def test_a_missing_database_is_reported(server):

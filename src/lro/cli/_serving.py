@@ -160,6 +160,7 @@ class Serving:
         self._edge = edge
         self._announce = announce
         self._stop = asyncio.Event()
+        self._ignores_interrupts = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         self._grpc: grpc.aio.Server | None = None
         self._grpc_address = ""
         self._ending: list[asyncio.Task[None]] = []
@@ -206,8 +207,9 @@ class Serving:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(NotImplementedError):  # on Windows the server's handlers stay
             for number in (signal.SIGTERM, signal.SIGINT):
-                if signal.getsignal(number) is not signal.SIG_IGN:
-                    loop.add_signal_handler(number, self._signalled, number)
+                loop.add_signal_handler(number, self._signalled, number)
+        if self._ignores_interrupts:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._announce(self._grpc_address)
 
     def _signalled(self, number: int) -> None:
