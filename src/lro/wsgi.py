@@ -75,7 +75,7 @@ class OperationsApp:
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """The WSGI interface."""
         self.edge.service.start_maintenance()
-        request = _request(environ)
+        request = request_of(environ)
         shared = self._fallback is not None
         found = self.edge.route(request.method, request.path, shared=shared)
         if self._fallback is not None and isinstance(found, RouteNotFound | MalformedRequest):
@@ -97,7 +97,8 @@ class OperationsApp:
         return self.edge.handle(attrs.evolve(request, body=body), found)
 
 
-def _request(environ: Environ) -> HttpRequest:
+def request_of(environ: Environ) -> HttpRequest:
+    """The request of an environ, without its body, with the raw path below its mount."""
     headers = {
         name[5:].replace("_", "-").lower(): value
         for name, value in environ.items()

@@ -1,0 +1,197 @@
+"""Operations in a Flask application: routes of a blueprint, callers by Flask's authentication."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
+
+import attrs
+
+from lro._base.arguments import check_instance, check_plain_function
+from lro._base.errors import LroError, MalformedRequest, MissingExtra, RequestTooLarge
+from lro._engine.methods import Method
+from lro._engine.service import Service
+from lro._http.edge import DEFAULT_MAX_BODY, Starts, drive
+from lro._http.responses import HttpReply
+from lro.integrations._base import (
+    OwnStartOptions,
+    PathRule,
+    below_prefix,
+    error_of,
+    make_edge,
+    path_rules,
+    start_reply,
+)
+from lro.wsgi import request_of
+
+try:
+    from flask import Blueprint, Flask, Response, request
+    from werkzeug.exceptions import ClientDisconnected, HTTPException, RequestEntityTooLarge
+except ImportError as exc:
+    raise MissingExtra("lro.integrations.flask", "flask") from exc
+
+Req = TypeVar("Req")
+View: TypeAlias = Callable[..., Any]
+
+_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+"""At the paths of operations all are the edge's, which refuses those that it does not serve."""
+
+
+class Operations:
+    """The operations of a service, for Flask applications.
+
+    ``caller`` gives the name of the caller of the present request, such as
+    ``lambda: current_user.get_id()``; None is a caller without a name. It may raise Flask's HTTP
+    exceptions (``abort(401)``) and :class:`lro.errors.Unauthenticated`. The other options are those
+    of :class:`lro.http.OperationsEdge`. With ``starts``, POSTs to these paths start operations.
+
+    Raises:
+        DeclarationError: As for ``OperationsEdge``; or ``caller`` is not a plain function.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        caller: Callable[[], str | None] | None = None,
+        starts: Starts = False,
+        parents: Sequence[str] = (),
+        trusted_origins: Collection[str] = (),
+        max_body: int = DEFAULT_MAX_BODY,
+        poll_seconds: int = 1,
+    ) -> None:
+        if caller is not None:
+            check_plain_function("caller", caller)
+        self.edge = make_edge(
+            service,
+            caller=None if caller is None else functools.partial(_ask, caller),
+            starts=starts,
+            options={
+                "parents": parents,
+                "trusted_origins": trusted_origins,
+                "max_body": max_body,
+                "poll_seconds": poll_seconds,
+            },
+        )
+        self.edge.check_plain("a WSGI application")
+
+    def init_app(
+        self,
+        app: Flask,
+        *,
+        url_prefix: str | None = None,
+        decorators: Sequence[Callable[[View], View]] = (),
+    ) -> None:
+        """Serve the operations in an application, below a prefix if one is given.
+
+        ``decorators`` are applied to each view, as those of your own views are: ``login_required``
+        for instance. An HTTP exception that one of them raises is answered in the format of all
+        errors here.
+        """
+        check_instance("app", app, Flask, "a Flask application")
+        routes = Blueprint("lro", __name__, url_prefix=url_prefix)
+        for number, (path, rule) in enumerate(_by_path(path_rules(self.edge)).items()):
+            view: View = functools.partial(self._answer, rule)
+            for decorate in reversed(decorators):
+                view = decorate(functools.update_wrapper(view, Operations._answer))
+            routes.add_url_rule(
+                path,
+                endpoint=f"{rule.rpc.replace('.', '_')}_{number}",
+                view_func=functools.partial(self._guarded, view),
+                methods=("POST", "OPTIONS") if path in self.edge.starts else _METHODS,
+                provide_automatic_options=False,
+            )
+        app.register_blueprint(routes)
+        app.extensions["lro"] = self
+        self.edge.service.end_waits_at_signals()  # its calls may all come in other threads
+
+    def start(
+        self,
+        method: Method[Req, Any, Any],
+        message: Req | None = None,
+        *,
+        parent: str = "",
+        target: str = "",
+        metadata: object | None = None,
+    ) -> Response:
+        """Start an operation for the present request, in a view of your own.
+
+        Without ``message`` it is read from the JSON body of the request. ``requestId`` and
+        ``validateOnly`` count if the body has them, and the caller is found. The rest is as for
+        ``Method.start``.
+
+        Returns:
+            The response: the operation, or the error.
+        """
+        options = OwnStartOptions(parent=parent, target=target, metadata=metadata)
+        self.edge.service.start_maintenance()
+        asked = request_of(request.environ)
+        try:
+            asked = attrs.evolve(asked, body=self._body())
+        except LroError as exc:
+            return _response(self.edge.refusal(asked, exc))
+        steps = start_reply(self.edge, asked, method, message, options)
+        return _response(drive(steps, self.edge.service))
+
+    def _guarded(self, view: View, **values: Any) -> Any:
+        try:
+            return view(**values)
+        except HTTPException as exc:
+            if exc.response is not None:  # a redirect, for instance: complete as it is
+                return exc.response
+            return _response(self.edge.refusal(request_of(request.environ), _said(exc)))
+
+    def _answer(self, rule: PathRule, **values: Any) -> Response:
+        self.edge.service.start_maintenance()
+        asked = request_of(request.environ)
+        path = below_prefix(asked.path, request.path, rule.filled(values))
+        asked = attrs.evolve(asked, path=path)
+        try:
+            return _response(self.edge.handle(attrs.evolve(asked, body=self._body())))
+        except LroError as exc:
+            return _response(self.edge.refusal(asked, exc))
+
+    def _body(self) -> bytes:
+        """The body of the present request, as long as it is not over the limit.
+
+        Raises:
+            RequestTooLarge, MalformedRequest: It is, or could not be read.
+        """
+        limit = self.edge.max_body
+        own = request.max_content_length
+        request.max_content_length = limit if own is None else min(own, limit)
+        try:
+            return request.get_data()
+        except RequestEntityTooLarge:
+            bound = request.max_content_length
+            raise RequestTooLarge("body", f"must have at most {bound} bytes") from None
+        except ClientDisconnected as exc:
+            raise MalformedRequest("body", "could not be read to its end") from exc
+
+
+def _by_path(rules: Sequence[PathRule]) -> Mapping[str, PathRule]:
+    """One rule for each path in Flask's syntax, whatever HTTP method it is of."""
+    return {rule.path("<*>", "<path:*>"): rule for rule in reversed(rules)}
+
+
+def _ask(caller: Callable[[], str | None], _: Mapping[str, str]) -> str | None:
+    try:
+        return caller()
+    except HTTPException as exc:
+        raise _said(exc) from exc
+
+
+def _said(error: HTTPException) -> LroError:
+    headers = dict(error.get_headers())
+    return error_of(error.code or 500, error.description or error.name, headers)
+
+
+def _response(reply: HttpReply) -> Response:
+    response = Response(*reply.parts)
+    if reply.turn is not None:
+        reply.turn.release()  # the bytes are the response's now
+    return response
+
+
+__all__ = ["Operations"]

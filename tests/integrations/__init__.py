@@ -1,0 +1,1 @@
+"""Each integration with the real framework, over real sockets."""
