@@ -151,6 +151,8 @@ def check_google_client(base_url: str, counting: Counting) -> None:
     pytest.importorskip("requests")
     operations_v1 = pytest.importorskip("google.api_core.operations_v1")
     credentials = pytest.importorskip("google.auth.credentials")
+    for known in ("struct", "wrappers"):  # it prints no messages but those that are imported
+        pytest.importorskip(f"google.protobuf.{known}_pb2")
 
     class Token(credentials.AnonymousCredentials):  # type: ignore[misc,name-defined]
         def before_request(self, request: Any, method: Any, url: Any, headers: Any) -> None:

@@ -1,0 +1,230 @@
+"""Operations in an aiohttp server: routes, callers, start and stop with the application."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
+from typing import Any, Final, TypeAlias, TypeVar
+
+from lro._base.arguments import check_instance, is_coroutine_function
+from lro._base.errors import LroError, MissingExtra, RequestTooLarge
+from lro._engine.methods import Method
+from lro._engine.service import Service
+from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, Starts
+from lro._http.responses import HEARTBEAT_SECONDS, HttpReply
+from lro.asgi import Scope, request_of, respond
+from lro.integrations._base import (
+    OwnStartOptions,
+    PathRule,
+    below_prefix,
+    error_of,
+    make_edge,
+    on_this_loop,
+    path_rules,
+    start_reply,
+)
+
+try:
+    from aiohttp import web
+except ImportError as exc:
+    raise MissingExtra("lro.integrations.aiohttp", "aiohttp") from exc
+
+Req = TypeVar("Req")
+FindCaller: TypeAlias = Callable[[web.Request], str | Awaitable[str | None] | None]
+
+_LOOK_SECONDS: Final = 0.5
+"""How often a held call looks whether its caller is still there: aiohttp does not report it."""
+
+
+class Operations:
+    """The operations of a service, for an aiohttp application.
+
+    ``caller`` gives the name of the caller of a request: a plain function, which is called in a
+    thread, or a coroutine function. None is a caller without a name. It may raise aiohttp's HTTP
+    exceptions and :class:`lro.errors.Unauthenticated`. The other options are those of
+    :class:`lro.http.OperationsEdge`. With ``starts``, POSTs to these paths start operations.
+
+    Raises:
+        DeclarationError: As for ``OperationsEdge``.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        caller: FindCaller | None = None,
+        starts: Starts = False,
+        parents: Sequence[str] = (),
+        trusted_origins: Collection[str] = (),
+        max_body: int = DEFAULT_MAX_BODY,
+        poll_seconds: int = 1,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+    ) -> None:
+        self.edge = make_edge(
+            service,
+            caller=None if caller is None else _asking(caller),
+            starts=starts,
+            options={
+                "parents": parents,
+                "trusted_origins": trusted_origins,
+                "max_body": max_body,
+                "poll_seconds": poll_seconds,
+                "heartbeat_seconds": heartbeat_seconds,
+            },
+        )
+
+    def setup(self, app: web.Application) -> None:
+        """Serve the operations in an application, or in one that is made a part of another.
+
+        The service starts and stops with the application. What ``cleanup_ctx`` opens before this
+        call is closed after the service: running work may use it until its end.
+        """
+        check_instance("app", app, web.Application, "an aiohttp.web.Application")
+        resources: dict[str, web.Resource] = {}
+        for rule in path_rules(self.edge):
+            path = rule.path("{*}", "{*:.+}")
+            if path in resources:
+                continue  # of another HTTP method: the edge serves all of them
+            resource = resources[path] = app.router.add_resource(path)
+            for method in ("POST", "OPTIONS") if path in self.edge.starts else ("*",):
+                resource.add_route(method, functools.partial(self._answer, rule))
+        app.cleanup_ctx.append(self._running)
+        app.on_shutdown.append(self._end_waits)
+
+    async def start(
+        self,
+        request: web.Request,
+        method: Method[Req, Any, Any],
+        message: Req | None = None,
+        *,
+        parent: str = "",
+        target: str = "",
+        metadata: object | None = None,
+    ) -> web.Response:
+        """Start an operation for a request, in a handler of your own.
+
+        Without ``message`` it is read from the JSON body of the request. ``requestId`` and
+        ``validateOnly`` count if the body has them, and the caller is found. The rest is as for
+        ``Method.start``.
+
+        Returns:
+            The response: the operation, or the error.
+        """
+        options = OwnStartOptions(parent=parent, target=target, metadata=metadata)
+        scope = _scope(request)
+        path = scope["path"]
+        try:
+            body = await request.read()
+        except web.HTTPRequestEntityTooLarge as exc:
+            error: LroError = RequestTooLarge("body", exc.text or exc.reason)
+            return _response(self.edge.refusal(request_of(scope, path), error))
+        steps = start_reply(self.edge, request_of(scope, path, body), method, message, options)
+        return _response(await on_this_loop(self.edge, steps))
+
+    async def _answer(self, rule: PathRule, request: web.Request) -> web.StreamResponse:
+        self.edge.service.start_maintenance()
+        scope, exchange = _scope(request), _Exchange(request)
+        path = below_prefix(scope["path"], request.path, rule.filled(request.match_info))
+        await respond(self.edge, scope, exchange.receive, exchange.send, path=path)
+        return exchange.response or web.Response(status=499)  # the caller has gone away
+
+    async def _running(self, app: web.Application) -> AsyncIterator[None]:
+        async with self.edge.service.lifespan(app):
+            yield
+
+    async def _end_waits(self, _: web.Application) -> None:
+        await asyncio.to_thread(self.edge.service.end_waits)
+
+
+def _asking(caller: FindCaller) -> Authenticate:
+    """The hook of the edge that calls the application's function with the request."""
+    if is_coroutine_function(caller):
+
+        async def ask_awaited(_: Mapping[str, str], scope: Scope) -> Any:
+            try:
+                found: Any = caller(scope["aiohttp.request"])
+                return await found
+            except web.HTTPException as exc:
+                raise _said(exc) from exc
+
+        return ask_awaited
+
+    def ask(_: Mapping[str, str], scope: Scope) -> Any:
+        try:
+            return caller(scope["aiohttp.request"])
+        except web.HTTPException as exc:
+            raise _said(exc) from exc
+
+    return ask
+
+
+def _said(error: web.HTTPException) -> LroError:
+    return error_of(error.status, error.text or error.reason, error.headers)
+
+
+def _scope(request: web.Request) -> Scope:
+    """What the edge reads of an ASGI scope."""
+    path, _, query = request.raw_path.partition("?")
+    return {
+        "type": "http",
+        "method": request.method,
+        "path": path,
+        "query_string": query.encode("latin-1", "replace"),
+        "headers": [(name.lower(), value) for name, value in request.raw_headers],
+        "scheme": request.scheme,
+        "aiohttp.request": request,
+    }
+
+
+class _Exchange:
+    """A call of aiohttp, as the edge receives its body and sends the answer."""
+
+    def __init__(self, request: web.Request) -> None:
+        self.response: web.StreamResponse | None = None
+        self._request = request
+        self._read = False
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        """The next part of the body; then, when the caller has gone away, that."""
+        if not self._read:
+            try:
+                body = await self._request.content.readany()
+            except (OSError, web.RequestPayloadError):  # the body has no end
+                return {"type": "http.disconnect"}
+            more = not self._request.content.at_eof()
+            self._read = not more
+            return {"type": "http.request", "body": body, "more_body": more}
+        while self._request.transport is not None and not self._request.transport.is_closing():
+            await asyncio.sleep(_LOOK_SECONDS)
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        """Send the head of the answer, or a part of its body."""
+        if message["type"] == "http.response.start":
+            headers = [
+                (name.decode(), value.decode("latin-1")) for name, value in message["headers"]
+            ]
+            self.response = web.StreamResponse(status=message["status"], headers=headers)
+            await self.response.prepare(self._request)
+            return
+        assert self.response is not None  # the edge begins with the head
+        await self.response.write(message["body"])
+        if not message.get("more_body"):
+            await self.response.write_eof()
+
+
+def _response(reply: HttpReply) -> web.Response:
+    body, status, headers = reply.parts
+    return web.Response(body=body, status=status, headers=headers)
+
+
+__all__ = ["Operations"]
