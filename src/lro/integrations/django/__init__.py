@@ -1,0 +1,24 @@
+"""Operations in a Django project: an app with settings, URLs, permissions, commands and an admin.
+
+Put ``"lro.integrations.django"`` into ``INSTALLED_APPS``, the settings into ``LRO``, and
+``path("", include("lro.integrations.django.urls"))`` into the ``urlpatterns``. The settings:
+
+- ``SERVICE``: where the :class:`lro.Service` is, such as ``"shop.work.service"``.
+- ``CALLER``: where the function is that gives the name of the caller of a request; by default
+  :func:`signed_in_user`.
+- ``PERMISSION``: a permission that ``request.user`` must have, such as ``"shop.use_operations"``.
+- ``STARTS``, ``PARENTS``, ``TRUSTED_ORIGINS``, ``MAX_BODY``, ``POLL_SECONDS``: options of
+  :class:`lro.http.OperationsEdge`.
+- ``SCHEMA``: the schema of the PostgreSQL store, for the admin; by default ``"lro"``.
+"""
+
+from lro._base.errors import MissingExtra
+
+try:
+    from lro.integrations.django._operations import signed_in_user, start
+except ImportError as exc:
+    if (exc.name or "").partition(".")[0] != "django":
+        raise
+    raise MissingExtra("lro.integrations.django", "django") from exc
+
+__all__ = ["signed_in_user", "start"]

@@ -1,0 +1,197 @@
+"""The settings, the edge that they ask for, and how Django's requests reach it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar, cast
+
+import attrs
+from django.conf import settings
+from django.core.exceptions import (
+    ImproperlyConfigured,
+    PermissionDenied,
+    RequestDataTooBig,
+)
+from django.http import HttpRequest as Request
+from django.http import HttpResponse, UnreadablePostError
+from django.utils.module_loading import import_string
+
+import lro.asgi
+import lro.wsgi
+from lro._base import errors
+from lro._engine.methods import Method
+from lro._engine.service import Service
+from lro._http.edge import OperationsEdge, drive
+from lro._http.responses import HttpReply
+from lro._http.routes import HttpRequest
+from lro.integrations._base import (
+    EdgeOptions,
+    OwnStartOptions,
+    PathRule,
+    below_prefix,
+    make_edge,
+    start_reply,
+)
+
+Req = TypeVar("Req")
+
+_OPTIONS: Final = ("PARENTS", "TRUSTED_ORIGINS", "MAX_BODY", "POLL_SECONDS")
+_SETTINGS: Final = ("SERVICE", "CALLER", "PERMISSION", "STARTS", "SCHEMA", *_OPTIONS)
+
+
+def signed_in_user(request: Request) -> str:
+    """The primary key of the user who is signed in, as a text.
+
+    Raises:
+        Unauthenticated: Nobody is.
+    """
+    user = getattr(request, "user", None)
+    if user is None or not user.is_authenticated:
+        raise errors.Unauthenticated("sign in first")
+    return str(user.pk)
+
+
+def configured() -> Mapping[str, Any]:
+    """The settings in ``LRO``.
+
+    Raises:
+        ImproperlyConfigured: There are none, or one has an unknown name.
+    """
+    found: Any = getattr(settings, "LRO", None)
+    if not isinstance(found, Mapping) or "SERVICE" not in found:
+        raise ImproperlyConfigured('LRO must be a dict with "SERVICE", such as "shop.work.service"')
+    for name in found:
+        if name not in _SETTINGS:
+            raise ImproperlyConfigured(f"LRO has {name!r}, which is none of {', '.join(_SETTINGS)}")
+    return found
+
+
+@functools.cache
+def service() -> Service:
+    """The service of the project.
+
+    Raises:
+        ImproperlyConfigured: The settings name none.
+    """
+    path = configured()["SERVICE"]
+    found = import_string(path)
+    if not isinstance(found, Service):
+        raise ImproperlyConfigured(f"LRO['SERVICE'] is {path!r}, which is not an lro.Service")
+    return found
+
+
+@functools.cache
+def edge() -> OperationsEdge:
+    """The edge of the service, as the settings ask for it.
+
+    Raises:
+        ImproperlyConfigured: The settings cannot be read.
+        DeclarationError: An option is wrong.
+    """
+    given = configured()
+    caller = given.get("CALLER", signed_in_user)
+    options = {name.lower(): given[name] for name in _OPTIONS if name in given}
+    made = make_edge(
+        service(),
+        caller=_asking(import_string(caller) if isinstance(caller, str) else caller),
+        starts=given.get("STARTS", False),
+        options=cast(EdgeOptions, options),
+    )
+    made.check_plain("a Django view")
+    made.service.end_waits_at_signals()  # its calls may all come in other threads
+    return made
+
+
+def start(
+    request: Request,
+    method: Method[Req, Any, Any],
+    message: Req | None = None,
+    *,
+    parent: str = "",
+    target: str = "",
+    metadata: object | None = None,
+) -> HttpResponse:
+    """Start an operation for a request, in a view of your own.
+
+    Without ``message`` it is read from the JSON body of the request. ``requestId`` and
+    ``validateOnly`` count if the body has them, and the caller is found. The rest is as for
+    ``Method.start``. Like the library's views, such a view may be ``csrf_exempt``: POSTs from pages
+    of other sites are refused.
+
+    Returns:
+        The response: the operation, or the error.
+    """
+    options = OwnStartOptions(parent=parent, target=target, metadata=metadata)
+    edge().service.start_maintenance()
+    asked = _asked(request)
+    try:
+        asked = attrs.evolve(asked, body=_body(request, edge().max_body))
+    except errors.LroError as exc:
+        return _response(edge().refusal(asked, exc))
+    return _response(drive(start_reply(edge(), asked, method, message, options), edge().service))
+
+
+def answer(rule: PathRule, request: Request, **values: str) -> HttpResponse:
+    """The view of a route of ours."""
+    edge().service.start_maintenance()
+    asked = _asked(request)
+    path = below_prefix(asked.path, request.path_info, rule.filled(values))
+    asked = attrs.evolve(asked, path=path)
+    try:
+        body = _body(request, edge().max_body)
+    except errors.LroError as exc:
+        return _response(edge().refusal(asked, exc))
+    return _response(edge().handle(attrs.evolve(asked, body=body)))
+
+
+def _asking(caller: Callable[[Request], str | None]) -> Callable[[Any, Any], str | None]:
+    """The hook of the edge that calls the project's function with the request."""
+    permission = configured().get("PERMISSION", "")
+
+    def ask(_: Mapping[str, str], request: Any) -> str | None:
+        try:
+            name = caller(request)
+        except PermissionDenied as exc:
+            raise errors.PermissionDenied(*exc.args) from exc
+        if permission and not request.user.has_perm(permission):
+            raise errors.PermissionDenied(f"the user has no permission {permission}")
+        return name
+
+    return ask
+
+
+def _asked(request: Request) -> HttpRequest:
+    """A request without its body."""
+    if hasattr(request, "scope"):  # under ASGI
+        asked = lro.asgi.request_of(request.scope, lro.asgi.raw_path(request.scope))
+    else:
+        asked = lro.wsgi.request_of(request.META)
+    return attrs.evolve(asked, native=request)
+
+
+def _body(request: Request, limit: int) -> bytes:
+    """The body of a request.
+
+    Raises:
+        RequestTooLarge, MalformedRequest: It has more bytes than the limit, or cannot be read.
+    """
+    length = request.headers.get("content-length", "")
+    if length.isascii() and length.isdigit() and (len(length) > 18 or int(length) > limit):
+        raise errors.RequestTooLarge("body", f"must have at most {limit} bytes")
+    try:
+        body: bytes = request.body
+        return body
+    except RequestDataTooBig:
+        bound = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        raise errors.RequestTooLarge("body", f"must have at most {bound} bytes") from None
+    except UnreadablePostError as exc:
+        raise errors.MalformedRequest("body", "could not be read to its end") from exc
+
+
+def _response(reply: HttpReply) -> HttpResponse:
+    body, status, headers = reply.parts
+    response = HttpResponse(body, status=status, headers=headers)
+    if reply.turn is not None:
+        reply.turn.release()  # the bytes are the response's now
+    return response

@@ -1,0 +1,41 @@
+"""The operations in Django's admin, to read: where the store is in the project's PostgreSQL."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.db import connection
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from lro.integrations.django.models import Operation
+
+
+class OperationAdmin(admin.ModelAdmin):  # type: ignore[misc]  # Django ships no types
+    """Lists operations, and shows each. Changes are made by the interface alone."""
+
+    list_display = ("name", "method", "state", "caller", "create_time", "end_time")
+    list_filter = ("state", "method")
+    search_fields = ("name",)
+    show_full_result_count = False
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Operation]:
+        """All that callers can see: not what is deleted, and still at work."""
+        return super().get_queryset(request).exclude(state="HIDDEN")
+
+    def has_add_permission(self, *_: Any) -> bool:
+        """Methods start operations."""
+        return False
+
+    def has_change_permission(self, *_: Any) -> bool:
+        """The work changes them."""
+        return False
+
+    def has_delete_permission(self, *_: Any) -> bool:
+        """The interface deletes them."""
+        return False
+
+
+if connection.vendor == "postgresql":
+    admin.site.register(Operation, OperationAdmin)

@@ -1,0 +1,47 @@
+"""The operations in PostgreSQL as a model that the admin reads; the store makes the table."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django.conf import settings
+from django.db import models
+
+_SCHEMA = getattr(settings, "LRO", {}).get("SCHEMA", "lro")
+
+
+class Moment(models.BigIntegerField):  # type: ignore[misc]  # Django ships no types
+    """A time, stored as microseconds since 1970."""
+
+    def from_db_value(self, value: int | None, *_: Any) -> datetime | None:
+        """The time of a stored value."""
+        return None if value is None else datetime.fromtimestamp(value / 1_000_000, UTC)
+
+
+class Operation(models.Model):  # type: ignore[misc]  # Django ships no types
+    """An operation, as the store keeps it."""
+
+    id = models.UUIDField(primary_key=True)
+    name = models.TextField()
+    method = models.TextField()
+    state = models.TextField()
+    caller = models.TextField()
+    create_time = Moment()
+    start_time = Moment(null=True)
+    end_time = Moment(null=True)
+    attempt = models.BigIntegerField()
+    cancel_requested = models.BigIntegerField()
+    metadata = models.TextField(null=True)
+    result = models.TextField(null=True)
+
+    class Meta:
+        """Made by the store, and read here."""
+
+        managed = False
+        app_label = "lro"
+        db_table = f'{_SCHEMA}"."operations'
+        ordering = ("-create_time",)
+
+    def __str__(self) -> str:
+        return str(self.name)

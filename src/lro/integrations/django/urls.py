@@ -1,0 +1,24 @@
+"""The routes of the operations, for ``include``: those of the settings in ``LRO``."""
+
+import functools
+from typing import Any
+
+from django.db import transaction
+from django.urls import path
+from django.views.decorators.csrf import csrf_exempt
+
+from lro.integrations._base import PathRule, path_rules
+from lro.integrations.django._operations import answer, edge
+
+
+def _view(rule: PathRule) -> Any:
+    # The edge refuses POSTs from pages of other sites itself, and asks who is calling: a caller
+    # without a session gets 401 and no page to sign in.
+    view = csrf_exempt(functools.update_wrapper(functools.partial(answer, rule), answer))
+    view = transaction.non_atomic_requests(view)  # no transaction of the project's for a poll
+    view.login_required = False  # for LoginRequiredMiddleware
+    return view
+
+
+_RULES = {rule.path("<str:*>", "<path:*>"): rule for rule in reversed(path_rules(edge()))}
+urlpatterns = [path(text.removeprefix("/"), _view(rule)) for text, rule in reversed(_RULES.items())]

@@ -1,0 +1,87 @@
+"""A Django project: its settings, its URLs, its service and a view of its own."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from typing import Any
+
+from tests.integrations.work import MAX_BODY, build, caller_of
+
+FOLDER = tempfile.mkdtemp(prefix="lro-django-")
+atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
+
+SECRET_KEY = "only for tests"
+ALLOWED_HOSTS = ["*"]
+USE_TZ = True
+ROOT_URLCONF = __name__
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "lro.integrations.django",
+]
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.auth.middleware.LoginRequiredMiddleware",
+]
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": f"{FOLDER}/project.db",
+        "ATOMIC_REQUESTS": True,
+    }
+}
+LRO = {
+    "SERVICE": f"{__name__}.service",
+    "CALLER": f"{__name__}.caller",
+    "STARTS": True,
+    "PARENTS": ["projects/*"],
+    "MAX_BODY": MAX_BODY,
+}
+
+counting = build()
+service = counting.service
+
+
+def caller(request: Any) -> str:
+    """The caller whose token the request has, or the user who is signed in."""
+    from lro.integrations.django import signed_in_user
+
+    if "authorization" in request.headers or not request.user.is_authenticated:
+        return caller_of({key.lower(): value for key, value in request.headers.items()})
+    return signed_in_user(request)
+
+
+def __getattr__(name: str) -> Any:
+    """The URLs, which Django asks for when it is set up."""
+    if name != "urlpatterns":
+        raise AttributeError(name)
+    from django.contrib.auth.decorators import login_not_required
+    from django.http import HttpResponse
+    from django.urls import include, path
+    from django.views.decorators.csrf import csrf_exempt
+
+    from lro.integrations.django import start
+
+    @csrf_exempt
+    @login_not_required
+    def own(request: Any) -> HttpResponse:
+        return start(request, counting.count)
+
+    @login_not_required
+    def other(request: Any) -> HttpResponse:
+        return HttpResponse("mine")
+
+    found = [
+        path("own", own),
+        path("v1/own", other),
+        path("", include("lro.integrations.django.urls")),
+        path("api/", include("lro.integrations.django.urls")),
+    ]
+    globals()["urlpatterns"] = found
+    return found

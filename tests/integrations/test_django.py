@@ -1,0 +1,224 @@
+"""Operations in a Django project: its URLs, its users, its errors left alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+import lro
+from lro import wsgi
+from tests.http.servers import HOST, uvicorn_serving, waitress_serving
+from tests.integrations.work import (
+    ANN,
+    MAX_BODY,
+    PARENTS,
+    START,
+    BadCall,
+    answered,
+    caller_of,
+    check_client,
+    check_google_client,
+    each_bad_call,
+)
+
+django = pytest.importorskip("django")
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.integrations.django_project")
+django.setup()
+
+from django.conf import settings  # noqa: E402
+from django.contrib.auth.models import AnonymousUser, User  # noqa: E402
+from django.core.asgi import get_asgi_application  # noqa: E402
+from django.core.exceptions import PermissionDenied  # noqa: E402
+from django.core.management import call_command  # noqa: E402
+from django.core.wsgi import get_wsgi_application  # noqa: E402
+from django.test import Client, RequestFactory, override_settings  # noqa: E402
+
+from lro.integrations import django as integration  # noqa: E402
+from lro.integrations.django import _operations, signed_in_user  # noqa: E402
+from lro.integrations.django.apps import check_settings  # noqa: E402
+from tests.integrations import django_project  # noqa: E402
+
+counting = django_project.counting
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """The project behind waitress."""
+    with waitress_serving(get_wsgi_application()) as port:
+        yield f"http://{HOST}:{port}"
+
+
+@pytest.fixture(scope="module")
+def url_asgi() -> Iterator[str]:
+    """The project behind uvicorn."""
+    with uvicorn_serving(get_asgi_application(), lifespan="off") as port:
+        yield f"http://{HOST}:{port}"
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[str]:
+    """The same service behind the plain edge."""
+    app = wsgi.OperationsApp(
+        counting.service,
+        starts=True,
+        parents=PARENTS,
+        authenticate=caller_of,
+        max_body=MAX_BODY,
+    )
+    with waitress_serving(app) as port:
+        yield f"http://{HOST}:{port}"
+
+
+def test_clients_are_served(url: str) -> None:
+    """Ours and Google's."""
+    check_client(url)
+    check_google_client(url, counting)
+
+
+@each_bad_call
+def test_bad_call_is_answered_as_by_the_plain_edge(url: str, plain: str, call: BadCall) -> None:
+    """Status, headers and body are the same."""
+    check_same(url, plain, call)
+
+
+@each_bad_call
+def test_bad_call_is_answered_alike_under_asgi(url_asgi: str, plain: str, call: BadCall) -> None:
+    """Status, headers and body are the same."""
+    check_same(url_asgi, plain, call)
+
+
+def check_same(url: str, plain: str, call: BadCall) -> None:
+    """Check that a call is answered as by the plain edge."""
+    bobs = httpx.post(f"{plain}{START}", json={}, headers={"authorization": "Bearer b2"})
+    name = bobs.json()["name"]
+    found = answered(url, call, name)
+    assert found == answered(plain, call, name)
+    assert found[0] == call.status
+
+
+def test_view_of_the_project_starts_an_operation(url: str) -> None:
+    """The body is read, and errors are those of the plain edge."""
+    assert httpx.post(f"{url}/own", json={"number": 3}, headers=ANN).json()["name"]
+    assert httpx.post(f"{url}/own", json={"number": "x"}, headers=ANN).status_code == 400
+    assert httpx.post(f"{url}/own", json={}).status_code == 401
+    large = httpx.post(f"{url}/own", content=b" " * (MAX_BODY + 1), headers=ANN)
+    assert (large.status_code, large.json()["error"]["status"]) == (413, "INVALID_ARGUMENT")
+
+
+def test_errors_of_the_framework_are_left_alone(url: str) -> None:
+    """Paths that are not of the operations are answered by Django."""
+    assert httpx.get(f"{url}/v1/own").text == "mine"
+    for path in ("/v1/unknown", "/unknown"):
+        missing = httpx.get(url + path)
+        assert (missing.status_code, missing.headers["content-type"]) == (
+            404,
+            "text/html; charset=utf-8",
+        )
+
+
+def test_operations_below_a_prefix(url: str) -> None:
+    """``include`` below a prefix serves them there too."""
+    name = httpx.post(f"{url}/api{START}", json={}, headers=ANN).json()["name"]
+    assert httpx.get(f"{url}/api/v1/{name}", headers=ANN).json()["name"] == name
+
+
+def test_user_who_is_signed_in_by_a_session_owns_the_operation() -> None:
+    """The caller is the user's primary key, and pages of other sites can do nothing."""
+    call_command("migrate", verbosity=0)
+    user = User.objects.create_user("ann", password="secret")
+    browser = Client(enforce_csrf_checks=True)
+    assert browser.login(username="ann", password="secret")
+    started = browser.post(START, {"number": 3}, content_type="application/json").json()
+    record = counting.service.store.get(started["name"])
+    assert record.caller == str(user.pk)
+    refused = browser.post(
+        START, {}, content_type="application/json", headers={"sec-fetch-site": "cross-site"}
+    )
+    assert refused.json()["error"]["status"] == "PERMISSION_DENIED"
+    assert Client().get("/v1/operations").status_code == 401
+
+
+def ask(caller: Any, user: Any, **more: Any) -> Any:
+    """What the hook of the edge gives for a user, with these settings."""
+    with override_settings(LRO={**settings.LRO, **more}):
+        hook = _operations._asking(caller)
+    return hook({}, SimpleNamespace(user=user))
+
+
+def test_only_users_who_are_signed_in_call_by_default() -> None:
+    """Without a session, or without users, a call is UNAUTHENTICATED."""
+    for request in (SimpleNamespace(user=AnonymousUser()), RequestFactory().get("/")):
+        with pytest.raises(lro.errors.Unauthenticated):
+            signed_in_user(request)
+
+
+def test_user_without_the_permission_is_refused() -> None:
+    """As is one whom the project's own function refuses by Django's exception."""
+    user = SimpleNamespace(has_perm=lambda permission: permission == "shop.see")
+    assert ask(lambda request: "ann", user, PERMISSION="shop.see") == "ann"
+    with pytest.raises(lro.errors.PermissionDenied, match=r"no permission shop\.do"):
+        ask(lambda request: "ann", user, PERMISSION="shop.do")
+
+    def refuse(request: Any) -> str:
+        raise PermissionDenied("not you")
+
+    with pytest.raises(lro.errors.PermissionDenied, match="not you"):
+        ask(refuse, user)
+
+
+def test_limit_of_django_counts_if_it_is_smaller(url: str) -> None:
+    """DATA_UPLOAD_MAX_MEMORY_SIZE bounds our views too."""
+    with override_settings(DATA_UPLOAD_MAX_MEMORY_SIZE=100):
+        large = httpx.post(url + START, content=b" " * 101, headers=ANN)
+    assert (large.status_code, "100 bytes" in large.json()["error"]["message"]) == (413, True)
+
+
+def test_body_that_cannot_be_read_is_malformed() -> None:
+    """The connection broke off."""
+
+    class Broken:
+        def read(self, *_: Any) -> bytes:
+            raise OSError("gone")
+
+        def close(self) -> None:
+            """The server closes it all the same."""
+
+    request = RequestFactory().post(START, data=b"{}", content_type="application/json")
+    request._stream = Broken()
+    with pytest.raises(lro.errors.MalformedRequest):
+        _operations._body(request, 100)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (None, 'must be a dict with "SERVICE"'),
+        ({}, 'must be a dict with "SERVICE"'),
+        ({"SERVICE": "x", "COLOUR": 1}, "has 'COLOUR', which is none of SERVICE"),
+        ({"SERVICE": "tests.integrations.django_project.FOLDER"}, "is not an lro.Service"),
+        ({"SERVICE": "nowhere.at.all"}, "nowhere"),
+        ({**settings.LRO, "MAX_BODY": "x"}, "max_body"),
+    ],
+)
+def test_wrong_settings_are_found_by_the_check(
+    wrong: Any, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``manage.py check`` says what is wrong."""
+    for function in (_operations.service, _operations.edge):
+        monkeypatch.setattr(_operations, function.__name__, function.__wrapped__)
+    monkeypatch.setattr("lro.integrations.django.apps.edge", _operations.edge)
+    with override_settings(LRO=wrong):
+        (found,) = check_settings(None)
+    assert text in found.msg
+
+
+def test_right_settings_pass_the_check() -> None:
+    """``manage.py check`` has nothing to say."""
+    assert check_settings(None) == []
+    call_command("check")
+    assert integration.__all__ == ["signed_in_user", "start"]
