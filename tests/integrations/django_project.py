@@ -7,6 +7,8 @@ import shutil
 import tempfile
 from typing import Any
 
+import django
+
 from tests.integrations.work import MAX_BODY, build, caller_of
 
 FOLDER = tempfile.mkdtemp(prefix="lro-django-")
@@ -36,6 +38,9 @@ DATABASES = {
         "ATOMIC_REQUESTS": True,
     }
 }
+TASKS = {"default": {"BACKEND": "lro.integrations.django.tasks.TaskBackend"}}
+if django.VERSION < (6,):
+    TASKS.clear()
 LRO = {
     "SERVICE": f"{__name__}.service",
     "CALLER": f"{__name__}.caller",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -181,12 +182,12 @@ def test_limit_of_django_counts_if_it_is_smaller(url: str) -> None:
 def test_body_that_cannot_be_read_is_malformed() -> None:
     """The connection broke off."""
 
-    class Broken:
+    class Broken(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
         def read(self, *_: Any) -> bytes:
             raise OSError("gone")
-
-        def close(self) -> None:
-            """The server closes it all the same."""
 
     request = RequestFactory().post(START, data=b"{}", content_type="application/json")
     request._stream = Broken()

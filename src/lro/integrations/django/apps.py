@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django.apps import AppConfig
+from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 
@@ -20,8 +21,16 @@ class OperationsConfig(AppConfig):  # type: ignore[misc]  # Django ships no type
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Have ``manage.py check`` look at the settings."""
+        """Have ``manage.py check`` look at the settings, and declare the method of tasks.
+
+        A process that starts no task must know the method too, to do what another has left.
+        """
         checks.register(check_settings)
+        backends = getattr(settings, "TASKS", {}).values()
+        if any(one.get("BACKEND") == f"{self.name}.tasks.TaskBackend" for one in backends):
+            from lro.integrations.django.tasks import run_method
+
+            run_method()
 
 
 def check_settings(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:  # noqa: ARG001

@@ -1,0 +1,123 @@
+"""Django's own tasks as operations: results, progress, errors, cancels, restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import lro
+
+django = pytest.importorskip("django", minversion="6.0")
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.integrations.django_project")
+django.setup()
+
+from django.tasks import TaskResultStatus, default_task_backend  # noqa: E402
+from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist  # noqa: E402
+from django.tasks.signals import task_enqueued, task_finished, task_started  # noqa: E402
+
+from tests.integrations import django_tasks as tasks  # noqa: E402
+from tests.integrations.django_project import counting, service  # noqa: E402
+
+
+def ended(result: Any) -> Any:
+    """The result when the work has ended."""
+    assert service.waiters.wait(result.id, 60).done
+    result.refresh()
+    return result
+
+
+@pytest.fixture
+def held() -> Iterator[Any]:
+    """The result of a task that runs."""
+    tasks.BEGUN.clear()
+    tasks.GO_ON.clear()
+    yield tasks.hold.enqueue(label="it")
+    tasks.GO_ON.set()
+
+
+@pytest.mark.parametrize("task", [tasks.add, tasks.add_awaited])
+def test_task_runs_and_gives_its_value(task: Any) -> None:
+    """The result has the times, the arguments and the worker."""
+    result = task.enqueue(1, other=2)
+    assert (result.args, result.kwargs) == ([1], {"other": 2})
+    done = ended(result)
+    assert (done.status, done.return_value, done.attempts) == (TaskResultStatus.SUCCESSFUL, 3, 1)
+    assert done.enqueued_at <= done.started_at <= done.finished_at
+    assert done.worker_ids == [service.workers.owner]
+    assert task.get_result(result.id).return_value == 3
+
+
+def test_task_is_enqueued_in_a_coroutine() -> None:
+    """As Django's other backends have it."""
+    result = asyncio.run(tasks.add.aenqueue(1, 2))
+    assert ended(result).return_value == 3
+
+
+def test_failure_names_the_exception_and_hides_its_text(caplog: pytest.LogCaptureFixture) -> None:
+    """Callers of the interface may see the error too: the log alone has the traceback."""
+    result = ended(tasks.fail.enqueue())
+    assert result.status == TaskResultStatus.FAILED
+    (error,) = result.errors
+    assert error.exception_class is KeyError
+    assert "secret" not in error.traceback
+    assert "secret" in caplog.text
+
+
+def test_progress_is_seen_and_a_cancel_arrives(held: Any) -> None:
+    """The operation of the result is that of the interface."""
+    assert tasks.BEGUN.wait(60)
+    payload: Any = service.get(held.id).metadata.payload
+    assert (payload["progressPercent"], payload["statusMessage"]) == (50, "half of it")
+    held.refresh()
+    assert held.status == TaskResultStatus.RUNNING
+    service.cancel(held.id)
+    done = ended(held)
+    assert done.status == TaskResultStatus.FAILED
+    assert done.errors[0].traceback.startswith("CANCELLED: ")
+
+
+def test_task_that_takes_context_goes_on(held: Any) -> None:
+    """Its context has the result, too."""
+    assert tasks.BEGUN.wait(60)
+    tasks.GO_ON.set()
+    assert ended(held).return_value == "it"
+
+
+def test_signals_are_sent() -> None:
+    """Those of Django's tasks, by the backend."""
+    seen: list[tuple[str, Any]] = []
+
+    def hear(signal: Any, task_result: Any, **_: Any) -> None:
+        seen.append((names[signal], task_result.status))
+
+    names = {task_enqueued: "enqueued", task_started: "started", task_finished: "finished"}
+    for signal in names:
+        signal.connect(hear)
+    try:
+        ended(tasks.add.enqueue(1, 2))
+        ended(tasks.fail.enqueue())
+    finally:
+        for signal in names:
+            signal.disconnect(hear)
+    assert ("finished", TaskResultStatus.SUCCESSFUL) in seen
+    assert ("finished", TaskResultStatus.FAILED) in seen
+    assert [name for name, _ in seen].count("enqueued") == 2
+    assert ("started", TaskResultStatus.RUNNING) in seen
+
+
+def test_result_that_is_not_there_is_not_found() -> None:
+    """An operation of another method is not a result either."""
+    other = counting.spell.start(lro.Struct()).name
+    for name in ("operations/unknown", other):
+        with pytest.raises(TaskResultDoesNotExist):
+            default_task_backend.get_result(name)
+
+
+def test_what_the_backend_cannot_do_is_refused() -> None:
+    """Priorities, and a time to begin."""
+    with pytest.raises(InvalidTask):
+        tasks.add.using(priority=5)
