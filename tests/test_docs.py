@@ -28,14 +28,24 @@ LINKED: Final = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTIN
 NOT_RUN: Final = re.compile(r"<!--\s*not run(?::\s*(?P<reason>.*?))?\s*-->", re.DOTALL)
 SERVED: Final = re.compile(r"<!--\s*served on port (?P<port>\d+)\s*-->")
 """Stands before a block that makes an ``app``: the blocks after it find that on this port."""
+FILE: Final = re.compile(r"<!--\s*file: (?P<path>[\w/.]+)\s*-->")
+"""Stands before a block that is a file of its own, which the other blocks import."""
 SERVING: Final = """
-import socket, threading, time, uvicorn
+import atexit, socket, threading, time, uvicorn
 
 def serve(app, port):
     config = uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error")
     server = uvicorn.Server(config)
-    threading.Thread(target=server.run, daemon=True).start()
+    thread = threading.Thread(target=server.run, daemon=True)
+
+    def stop():  # a thread that runs on while the interpreter ends may crash it
+        server.should_exit = True
+        thread.join(60)
+
+    atexit.register(stop)
+    thread.start()
     while not server.started:
+        assert thread.is_alive()
         time.sleep(0.01)
 """
 OTHER_PYTHON: Final = {"", "py", "python3", "pycon", "ipython"}
@@ -84,12 +94,19 @@ def program(page: Path, *, serving: bool = True) -> str:
     """
     source = ""
     for block in blocks(page):
-        if block.language == "python" and not NOT_RUN.search(block.comment):
+        apart = NOT_RUN.search(block.comment) or FILE.search(block.comment)
+        if block.language == "python" and not apart:
             source += "\n" * (block.line - source.count("\n")) + block.text
             served = SERVED.search(block.comment)
             if served and serving:
                 source += f"import serving; serving.serve(app, {served['port']})\n"
     return source
+
+
+def files(page: Path) -> dict[str, str]:
+    """The blocks of a page that are files, by path."""
+    named = [(FILE.search(block.comment), block.text) for block in blocks(page)]
+    return {match["path"]: text for match, text in named if match}
 
 
 @each_page
@@ -100,7 +117,9 @@ def test_the_code_runs(page: Path, tmp_path: Path) -> None:
     for port in set(SERVED.findall(page.read_text(encoding="utf-8"))):
         source = source.replace(port, str(free_port()))
     script.write_text(source, encoding="utf-8")
-    (tmp_path / "serving.py").write_text(SERVING, encoding="utf-8")
+    for path, text in {"serving.py": SERVING, **files(page)}.items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text, encoding="utf-8")
     command = [sys.executable, "-W", "error", script.name]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=360)
     assert run.returncode == 0, f"{page.name}, by its own line numbers:\n{run.stderr}"

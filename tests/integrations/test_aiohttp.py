@@ -221,7 +221,7 @@ def test_caller_who_goes_away_frees_the_wait(waiting: tuple[Counting, str, str])
     until(lambda: counting.service.waiting == 0)
 
 
-def test_caller_who_goes_away_amid_the_body_is_not_answered(
+def test_caller_who_goes_away_in_the_middle_of_the_body_is_not_answered(
     waiting: tuple[Counting, str, str],
 ) -> None:
     """The server goes on."""

@@ -38,7 +38,7 @@ class CountResponse:
 
 
 def authorize(caller: str, verb: str, name: str) -> bool:
-    """Nobody but ann may delete."""
+    """Only ann may delete."""
     return verb != "DeleteOperation" or caller == "ann"
 
 

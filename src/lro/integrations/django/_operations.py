@@ -44,7 +44,7 @@ def signed_in_user(request: Request) -> str:
     """The primary key of the user who is signed in, as a text.
 
     Raises:
-        Unauthenticated: Nobody is.
+        Unauthenticated: No user is.
     """
     user = getattr(request, "user", None)
     if user is None or not user.is_authenticated:

@@ -9,7 +9,7 @@ from django.db import connection
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from lro.integrations.django.models import Operation
+from lro.integrations.django.models import OperationRow
 
 
 class OperationAdmin(admin.ModelAdmin):  # type: ignore[misc]  # Django ships no types
@@ -20,7 +20,7 @@ class OperationAdmin(admin.ModelAdmin):  # type: ignore[misc]  # Django ships no
     search_fields = ("name",)
     show_full_result_count = False
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Operation]:
+    def get_queryset(self, request: HttpRequest) -> QuerySet[OperationRow]:
         """All that callers can see: not what is deleted, and still at work."""
         return super().get_queryset(request).exclude(state="HIDDEN")
 
@@ -38,4 +38,4 @@ class OperationAdmin(admin.ModelAdmin):  # type: ignore[misc]  # Django ships no
 
 
 if connection.vendor == "postgresql":
-    admin.site.register(Operation, OperationAdmin)
+    admin.site.register(OperationRow, OperationAdmin)

@@ -19,7 +19,7 @@ class Moment(models.BigIntegerField):  # type: ignore[misc]  # Django ships no t
         return None if value is None else datetime.fromtimestamp(value / 1_000_000, UTC)
 
 
-class Operation(models.Model):  # type: ignore[misc]  # Django ships no types
+class OperationRow(models.Model):  # type: ignore[misc]  # Django ships no types
     """An operation, as the store keeps it."""
 
     id = models.UUIDField(primary_key=True)
