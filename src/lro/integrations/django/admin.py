@@ -37,5 +37,10 @@ class OperationAdmin(admin.ModelAdmin):  # type: ignore[misc]  # Django ships no
         return False
 
 
-if connection.vendor == "postgresql":
-    admin.site.register(OperationRow, OperationAdmin)
+def register(site: admin.AdminSite, vendor: str) -> None:
+    """Show the operations in this site, if the database is PostgreSQL."""
+    if vendor == "postgresql":
+        site.register(OperationRow, OperationAdmin)
+
+
+register(admin.site, connection.vendor)

@@ -40,6 +40,7 @@ class OperationRow(models.Model):  # type: ignore[misc]  # Django ships no types
 
         managed = False
         app_label = "lro"
+        verbose_name = "operation"
         db_table = f'{_SCHEMA}"."operations'
         ordering = ("-create_time",)
 
