@@ -218,6 +218,13 @@ def test_wrong_settings_are_found_by_the_check(
     assert text in found.msg
 
 
+def test_project_with_wrong_settings_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that ``manage.py check`` can say what is wrong."""
+    monkeypatch.setattr("lro.integrations.django.apps.service", _operations.service.__wrapped__)
+    with override_settings(LRO=None, TASKS={}):
+        django.apps.apps.get_app_config("lro").ready()
+
+
 def test_right_settings_pass_the_check() -> None:
     """``manage.py check`` has nothing to say."""
     assert check_settings(None) == []

@@ -73,6 +73,12 @@ def lro_serve(*options: str) -> tuple[str, ...]:
     return ("-m", "lro.cli", "serve", "work:service", "--port", "0", *options)
 
 
+def within(app: str) -> tuple[str, ...]:
+    """The command for gunicorn with an application of a framework, on a free port."""
+    bound = ("--bind", "127.0.0.1:0", "-c", "/dev/null", "--threads", "12")
+    return ("-m", "gunicorn", *bound, app)
+
+
 def hypercorn(*options: str) -> tuple[str, ...]:
     """The command for hypercorn on a free port."""
     bound = ("--bind", "127.0.0.1:0", "--graceful-timeout", "1")
@@ -96,6 +102,9 @@ KINDS: Final = {
     "gunicorn, sync": Kind(("gunicorn",), gunicorn("-c", "/dev/null", "-w", "3"), 2, 1),
     "gunicorn, threads": Kind(("gunicorn",), gunicorn("-c", "/dev/null", "--threads", "12")),
     "gunicorn, threads, preload": Kind(("gunicorn",), gunicorn("--threads", "12", "--preload")),
+    "Flask": Kind(("flask", "gunicorn"), within("tests.stopping.in_flask:app")),
+    "Django": Kind(("django", "gunicorn"), within("tests.stopping.in_django:application")),
+    "aiohttp": Kind(("aiohttp",), ("-m", "tests.stopping.in_aiohttp")),
     "waitress": Kind(("waitress",), ("serve.py",)),
     "gRPC": Kind(("grpc", "google.longrunning"), ("grpc_server.py",), grpc=True),
     "gRPC, asyncio": Kind(("grpc", "google.longrunning"), ("grpc_aio_server.py",), grpc=True),

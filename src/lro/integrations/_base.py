@@ -128,6 +128,27 @@ def path_rules(edge: OperationsEdge) -> Sequence[PathRule]:
     return [PathRule.of(route, edge.starts.get(route.rpc, route.rpc)) for route in routes]
 
 
+EVERY_METHOD: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+
+
+def rules_by_path(
+    edge: OperationsEdge, one: str, many: str
+) -> Mapping[str, tuple[PathRule, frozenset[str]]]:
+    """The paths to declare, in their order, each with one of its rules and its HTTP methods.
+
+    For frameworks that declare a path once. ``one`` and ``many`` are as for :meth:`PathRule.path`.
+    At a path of operations all methods are the edge's, which refuses those that it does not serve.
+    At a path of starts others may be the application's.
+    """
+    found: dict[str, tuple[PathRule, frozenset[str]]] = {}
+    starts = set(edge.starts.values())
+    for rule in path_rules(edge):
+        path = rule.path(one, many)
+        methods = frozenset((rule.method, "OPTIONS")) if rule.rpc in starts else EVERY_METHOD
+        found[path] = rule, methods | (found[path][1] if path in found else frozenset())
+    return found
+
+
 def below_prefix(raw: str, decoded: str, own: str) -> str:
     """The raw path without the prefix under which a framework has included our routes.
 

@@ -29,7 +29,7 @@ from lro.integrations._base import (
     error_of,
     make_edge,
     on_this_loop,
-    path_rules,
+    rules_by_path,
     start_reply,
 )
 
@@ -89,13 +89,9 @@ class Operations:
         call is closed after the service: running work may use it until its end.
         """
         check_instance("app", app, web.Application, "an aiohttp.web.Application")
-        resources: dict[str, web.Resource] = {}
-        for rule in path_rules(self.edge):
-            path = rule.path("{*}", "{*:.+}")
-            if path in resources:
-                continue  # of another HTTP method: the edge serves all of them
-            resource = resources[path] = app.router.add_resource(path)
-            for method in ("POST", "OPTIONS") if path in self.edge.starts else ("*",):
+        for path, (rule, methods) in rules_by_path(self.edge, "{*}", "{*:.+}").items():
+            resource = app.router.add_resource(path)
+            for method in sorted(methods):
                 resource.add_route(method, functools.partial(self._answer, rule))
         app.cleanup_ctx.append(self._running)
         app.on_shutdown.append(self._end_waits)

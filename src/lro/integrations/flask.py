@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import attrs
 
@@ -20,7 +20,7 @@ from lro.integrations._base import (
     below_prefix,
     error_of,
     make_edge,
-    path_rules,
+    rules_by_path,
     start_reply,
 )
 from lro.wsgi import request_of
@@ -33,9 +33,6 @@ except ImportError as exc:
 
 Req = TypeVar("Req")
 View: TypeAlias = Callable[..., Any]
-
-_METHODS: Final = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-"""At the paths of operations all are the edge's, which refuses those that it does not serve."""
 
 
 class Operations:
@@ -91,7 +88,8 @@ class Operations:
         """
         check_instance("app", app, Flask, "a Flask application")
         routes = Blueprint("lro", __name__, url_prefix=url_prefix)
-        for number, (path, rule) in enumerate(_by_path(path_rules(self.edge)).items()):
+        rules = rules_by_path(self.edge, "<*>", "<path:*>")
+        for number, (path, (rule, methods)) in enumerate(rules.items()):
             view: View = functools.partial(self._answer, rule)
             for decorate in reversed(decorators):
                 view = decorate(functools.update_wrapper(view, Operations._answer))
@@ -99,7 +97,7 @@ class Operations:
                 path,
                 endpoint=f"{rule.rpc.replace('.', '_')}_{number}",
                 view_func=functools.partial(self._guarded, view),
-                methods=("POST", "OPTIONS") if path in self.edge.starts else _METHODS,
+                methods=methods,
                 provide_automatic_options=False,
             )
         app.register_blueprint(routes)
@@ -168,11 +166,6 @@ class Operations:
             raise RequestTooLarge("body", f"must have at most {bound} bytes") from None
         except ClientDisconnected as exc:
             raise MalformedRequest("body", "could not be read to its end") from exc
-
-
-def _by_path(rules: Sequence[PathRule]) -> Mapping[str, PathRule]:
-    """One rule for each path in Flask's syntax, whatever HTTP method it is of."""
-    return {rule.path("<*>", "<path:*>"): rule for rule in reversed(rules)}
 
 
 def _ask(caller: Callable[[], str | None], _: Mapping[str, str]) -> str | None:

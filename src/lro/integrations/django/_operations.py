@@ -99,7 +99,6 @@ def edge() -> OperationsEdge:
         options=cast(EdgeOptions, options),
     )
     made.check_plain("a Django view")
-    made.service.end_waits_at_signals()  # its calls may all come in other threads
     return made
 
 

@@ -1,7 +1,8 @@
 """The app of the operations, and the check of its settings."""
 
+import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from django.apps import AppConfig
 from django.conf import settings
@@ -9,7 +10,10 @@ from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 
 from lro._base.errors import LroError
-from lro.integrations.django._operations import edge
+from lro.integrations.django._operations import edge, service
+
+_WRONG: Final = (ImproperlyConfigured, LroError, ImportError)
+"""What :func:`edge` raises where the settings are wrong."""
 
 
 class OperationsConfig(AppConfig):  # type: ignore[misc]  # Django ships no types
@@ -21,11 +25,14 @@ class OperationsConfig(AppConfig):  # type: ignore[misc]  # Django ships no type
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Have ``manage.py check`` look at the settings, and declare the method of tasks.
+        """Prepare this process: look at the settings when asked, stop well, know the tasks.
 
-        A process that starts no task must know the method too, to do what another has left.
+        Only here is the main thread at work, which signals need. A process that starts no task must
+        know the method of tasks too, to do what another has left.
         """
         checks.register(check_settings)
+        with contextlib.suppress(*_WRONG):  # what is wrong is reported by the check
+            service().end_waits_at_signals()
         backends = getattr(settings, "TASKS", {}).values()
         if any(one.get("BACKEND") == f"{self.name}.tasks.TaskBackend" for one in backends):
             from lro.integrations.django.tasks import run_method
@@ -37,6 +44,6 @@ def check_settings(app_configs: Any, **_: Any) -> Sequence[checks.CheckMessage]:
     """Whether the settings name a service, and an edge can be made of them."""
     try:
         edge()
-    except (ImproperlyConfigured, LroError, ImportError) as exc:
+    except _WRONG as exc:
         return [checks.Error(str(exc), hint="See LRO in the settings.", id="lro.E001")]
     return []

@@ -7,7 +7,7 @@ from django.db import transaction
 from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 
-from lro.integrations._base import PathRule, path_rules
+from lro.integrations._base import PathRule, rules_by_path
 from lro.integrations.django._operations import answer, edge
 
 
@@ -20,5 +20,7 @@ def _view(rule: PathRule) -> Any:
     return view
 
 
-_RULES = {rule.path("<str:*>", "<path:*>"): rule for rule in reversed(path_rules(edge()))}
-urlpatterns = [path(text.removeprefix("/"), _view(rule)) for text, rule in reversed(_RULES.items())]
+urlpatterns = [
+    path(text.removeprefix("/"), _view(rule))
+    for text, (rule, _) in rules_by_path(edge(), "<str:*>", "<path:*>").items()
+]
