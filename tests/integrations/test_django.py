@@ -35,7 +35,7 @@ from django.conf import settings  # noqa: E402
 from django.contrib.auth.models import AnonymousUser, User  # noqa: E402
 from django.core.asgi import get_asgi_application  # noqa: E402
 from django.core.exceptions import PermissionDenied  # noqa: E402
-from django.core.management import call_command  # noqa: E402
+from django.core.management import CommandError, call_command  # noqa: E402
 from django.core.wsgi import get_wsgi_application  # noqa: E402
 from django.test import Client, RequestFactory, override_settings  # noqa: E402
 
@@ -223,6 +223,31 @@ def test_project_with_wrong_settings_starts(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("lro.integrations.django.apps.service", _operations.service.__wrapped__)
     with override_settings(LRO=None, TASKS={}):
         django.apps.apps.get_app_config("lro").ready()
+
+
+def test_command_looks_at_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can be used, or the command says why not."""
+    said = io.StringIO()
+    call_command("lro", "check", stdout=said)
+    assert said.getvalue().startswith("The MemoryStore can be used; methods: ")
+
+    def away(*_: Any) -> None:
+        raise lro.errors.Unavailable("the store is away")
+
+    monkeypatch.setattr(counting.service.store, "find", away)
+    with pytest.raises(CommandError, match="the store is away"):
+        call_command("lro", "check")
+
+
+def test_command_removes_what_has_expired(capsys: pytest.CaptureFixture[str]) -> None:
+    """As ``lro purge`` does; and what cannot be done ends with its status."""
+    pytest.importorskip("click")
+    call_command("lro", "purge")
+    assert capsys.readouterr().out == "removed: 0\n"
+    with pytest.raises(CommandError) as caught:
+        call_command("lro", "worker")
+    assert caught.value.returncode == 2
+    assert "MemoryStore" in capsys.readouterr().err
 
 
 def test_right_settings_pass_the_check() -> None:

@@ -1,0 +1,44 @@
+"""``manage.py lro``: look at the store, remove what has expired, or work."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from lro._base.errors import Unavailable
+from lro.integrations.django._operations import configured, service
+
+
+class Command(BaseCommand):  # type: ignore[misc]  # Django ships no types
+    """The command, for the service in the settings ``LRO``."""
+
+    help = "Check whether the store can be used, purge what has expired, or be a worker."
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Take the name of what is to be done."""
+        parser.add_argument("what", choices=("check", "purge", "worker"))
+
+    def handle(self, *, what: str, **_: Any) -> None:
+        """Do it.
+
+        Raises:
+            CommandError: It cannot be done.
+        """
+        if what == "check":
+            self._check()
+            return
+        from lro.cli import main
+
+        status = main([what, ":".join(configured()["SERVICE"].rsplit(".", 1))])
+        if status:
+            raise CommandError(f"lro {what} has failed", returncode=status)
+
+    def _check(self) -> None:
+        try:
+            service().store.find(("operations/check",))  # whether that is there does not matter
+        except Unavailable as exc:
+            raise CommandError(str(exc)) from exc
+        methods = len(service().specs)
+        self.stdout.write(f"The {type(service().store).__name__} can be used; methods: {methods}.")
