@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         StatusError,
     )
     from lro._base.status import Any, Code, Status
+    from lro._engine.handle import Handle
     from lro._engine.job import Job
     from lro._engine.limits import Limits
     from lro._engine.method_spec import Options, WorkerLost
@@ -83,6 +84,7 @@ else:
 _HOMES: Final = {
     "lro._base.errors": "Cancelled DeclarationError InvalidArgument LroError StatusError",
     "lro._base.status": "Any Code Status",
+    "lro._engine.handle": "Handle",
     "lro._engine.job": "Job",
     "lro._engine.limits": "Limits",
     "lro._engine.method_spec": "Options WorkerLost",
@@ -119,6 +121,7 @@ __all__ = [
     "Empty",
     "Float",
     "GetOperationRequest",
+    "Handle",
     "Int32",
     "Int64",
     "InvalidArgument",

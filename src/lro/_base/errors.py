@@ -23,6 +23,7 @@ from lro._base.status import (
     PreconditionViolation,
     ResourceInfo,
     RetryInfo,
+    Status,
 )
 
 OPERATION_TYPE = "google.longrunning.Operation"
@@ -384,6 +385,51 @@ class StatusError(LroError):
         """An ErrorInfo with the chosen reason, then the details that were given."""
         info = ErrorInfo(reason=self.why or self.chosen.name, domain=domain)
         return (info, *self.extra)
+
+
+class OperationFailed(LroError):
+    """The operation called ``name`` ended with an error, its ``status``. Raised by a handle.
+
+    Code that lets it pass fails in the same way: with the code and the details of the operation.
+    """
+
+    def __init__(self, name: str, status: Status) -> None:
+        super().__init__(name, status)
+        self.name, self.status = name, status
+
+    def __str__(self) -> str:
+        return f"{self.name} ended with {self.status_code.name}: {self.status.message}"
+
+    @property
+    def status_code(self) -> Code:
+        """The canonical code it ended with; UNKNOWN for 0 and for numbers outside the list."""
+        return Code.of(self.status.code or Code.UNKNOWN)
+
+    def details(self, domain: str) -> tuple[object, ...]:
+        """The details it ended with, packed."""
+        return self.status.details
+
+
+class OperationCancelled(OperationFailed):
+    """The operation was cancelled. Raised by a handle."""
+
+
+class OperationTimeout(LroError, TimeoutError):
+    """The operation called ``name`` was not done within ``timeout`` seconds; it goes on.
+
+    Raised by a handle.
+    """
+
+    code = Code.DEADLINE_EXCEEDED
+    reason = "DEADLINE_EXCEEDED"
+    fact_names = ("name",)
+
+    def __init__(self, name: str, timeout: float) -> None:
+        super().__init__(name, timeout)
+        self.name, self.timeout = name, timeout
+
+    def __str__(self) -> str:
+        return f"{self.name} was not done within {self.timeout:g} s; it goes on"
 
 
 def _clipped(path: str) -> str:

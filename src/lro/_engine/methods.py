@@ -34,7 +34,8 @@ from lro._base.status import Any, Code, Status
 from lro._engine.access import Access, application_call, ask_validity
 from lro._engine.attempt import Attempt
 from lro._engine.executor_port import Slot
-from lro._engine.flow import Flow, InsertWrite, MayBlock, flow_of, on_loop, run_all, verb
+from lro._engine.flow import Flow, InsertWrite, MayBlock, on_loop, run, run_all
+from lro._engine.handle import Handle, HandleCalls
 from lro._engine.job import Job, job_alone
 from lro._engine.limits import Limits
 from lro._engine.maintenance import Background
@@ -452,9 +453,10 @@ class Methods:
 class Method(Generic[Req, Resp, Meta]):
     """A method that returns an Operation. ``Service.method`` and ``Service.declare`` make it."""
 
-    def __init__(self, spec: MethodSpec, starter: Starter) -> None:
+    def __init__(self, spec: MethodSpec, starter: Starter, calls: HandleCalls) -> None:
         self.spec = spec
         self._starter = starter
+        self._calls = calls
 
     @property
     def full_name(self) -> str:
@@ -493,7 +495,6 @@ class Method(Generic[Req, Resp, Meta]):
     def _returned(self, found: object) -> object:
         return Empty() if found is None and self.spec.response is Empty else found
 
-    @verb
     def start(
         self,
         request: Req,
@@ -504,14 +505,14 @@ class Method(Generic[Req, Resp, Meta]):
         target: str = "",
         caller: str = "",
         validate_only: bool = False,
-    ) -> Flow[Operation]:
-        """Store a new operation, have its work begun, and return it at once.
+    ) -> Handle[Resp, Meta]:
+        """Store a new operation, have its work begun, and return its handle at once.
 
         ``request_id``: a UUID that makes a repeated start harmless for 24 hours (spec §9.1).
         ``parent``: the resource whose operation it is, such as ``projects/p``. ``metadata``: what
         callers see before the first report. ``target``: a resource that the work needs alone. By
         default parent and target are what the method's options say. ``validate_only``: check
-        everything, start nothing.
+        everything, start nothing; the handle then has no name.
 
         Raises:
             InvalidArgument: The request is refused, the request id malformed or used otherwise.
@@ -521,7 +522,7 @@ class Method(Generic[Req, Resp, Meta]):
             PermissionDenied: The ``authorize`` hook refuses it.
             HookFailed: The ``authorize`` hook, or ``validate``, does not answer as it must.
         """
-        return self._starter.start(
+        started = self._starter.start(
             self.spec,
             request,
             request_id=request_id,
@@ -531,6 +532,7 @@ class Method(Generic[Req, Resp, Meta]):
             caller=caller,
             validate_only=validate_only,
         )
+        return self._handle(run(started))
 
     async def start_async(
         self,
@@ -542,23 +544,23 @@ class Method(Generic[Req, Resp, Meta]):
         target: str = "",
         caller: str = "",
         validate_only: bool = False,
-    ) -> Operation:
+    ) -> Handle[Resp, Meta]:
         """:meth:`start` for coroutines: no thread waits for the store.
 
         If the task that awaits this is cancelled, the operation has been started, or it has not:
         what was handed to the store by then is stored, and its work is done.
         """
-        return await on_loop(
-            flow_of(self.start)(
-                request,
-                request_id=request_id,
-                parent=parent,
-                metadata=metadata,
-                target=target,
-                caller=caller,
-                validate_only=validate_only,
-            )
+        started = self._starter.start(
+            self.spec,
+            request,
+            request_id=request_id,
+            parent=parent,
+            metadata=metadata,
+            target=target,
+            caller=caller,
+            validate_only=validate_only,
         )
+        return self._handle(await on_loop(started))
 
     def start_many(
         self,
@@ -567,7 +569,7 @@ class Method(Generic[Req, Resp, Meta]):
         request_ids: Sequence[str] = (),
         parent: str = "",
         caller: str = "",
-    ) -> Sequence[Operation | LroError]:
+    ) -> Sequence[Handle[Resp, Meta] | LroError]:
         """Start an operation for each of these requests; they are stored together.
 
         Returns:
@@ -578,7 +580,7 @@ class Method(Generic[Req, Resp, Meta]):
             InvalidArgument: There are request ids, but not one for each request; or an argument is
                 no list or tuple.
         """
-        return _answers(run_all(self._flows(requests, request_ids, parent, caller)))
+        return self._handles(run_all(self._flows(requests, request_ids, parent, caller)))
 
     async def start_many_async(
         self,
@@ -587,12 +589,12 @@ class Method(Generic[Req, Resp, Meta]):
         request_ids: Sequence[str] = (),
         parent: str = "",
         caller: str = "",
-    ) -> Sequence[Operation | LroError]:
+    ) -> Sequence[Handle[Resp, Meta] | LroError]:
         """:meth:`start_many` for coroutines."""
         import asyncio
 
         flows = self._flows(requests, request_ids, parent, caller)
-        return _answers(await asyncio.gather(*map(on_loop, flows), return_exceptions=True))
+        return self._handles(await asyncio.gather(*map(on_loop, flows), return_exceptions=True))
 
     def _flows(
         self, requests: Sequence[Req], request_ids: Sequence[str], parent: str, caller: str
@@ -603,26 +605,32 @@ class Method(Generic[Req, Resp, Meta]):
         if request_ids and len(request_ids) != len(requests):
             wanted = f"one for each of the {len(requests)} requests, got {len(request_ids)}"
             raise InvalidArgument("request_ids", f"must be {wanted}")
-        start = flow_of(self.start)
         ids = request_ids or [""] * len(requests)
         return [
-            start(request, request_id=one, parent=parent, caller=caller)
+            self._starter.start(self.spec, request, request_id=one, parent=parent, caller=caller)
             for request, one in zip(requests, ids, strict=True)
         ]
 
+    def _handles(
+        self, found: Sequence[Operation | BaseException]
+    ) -> Sequence[Handle[Resp, Meta] | LroError]:
+        """Handles, and the errors of starts that were refused.
 
-def _answers(found: Sequence[Operation | BaseException]) -> Sequence[Operation | LroError]:
-    """These answers; an error that is none of the service's is raised.
+        Raises:
+            BaseException: One that is not the service's: what a hook has raised, for instance.
+        """
+        answers: list[Handle[Resp, Meta] | LroError] = []
+        for one in found:
+            if isinstance(one, Operation):
+                answers.append(self._handle(one))
+            elif isinstance(one, LroError):
+                answers.append(one)
+            else:
+                raise one
+        return answers
 
-    Raises:
-        BaseException: What a hook of the application has raised, for instance.
-    """
-    answers: list[Operation | LroError] = []
-    for one in found:
-        if isinstance(one, BaseException) and not isinstance(one, LroError):
-            raise one
-        answers.append(one)
-    return answers
+    def _handle(self, operation: Operation) -> Handle[Resp, Meta]:
+        return Handle(operation, self.spec, self._calls)
 
 
 class MethodDecorator(Protocol):

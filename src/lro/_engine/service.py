@@ -23,6 +23,7 @@ from lro._base.errors import InvalidArgument
 from lro._engine.access import VERBS, Access, Authorize
 from lro._engine.executor_port import Executor
 from lro._engine.flow import Flow, MayBlock, flow_of, in_threads, on_loop, run, verb
+from lro._engine.handle import HandleCalls
 from lro._engine.limits import DEFAULT_LIMITS, ByteBudget, Limits
 from lro._engine.listing import BatchRead, CheckedList, Listing, read_descriptions
 from lro._engine.maintenance import LEAST_LEASE, Background
@@ -167,6 +168,7 @@ class Service:
         self.waiters = Waiters(
             self._runtime.updater, self._background.change_listener, limits, self.replies
         )
+        self._calls = HandleCalls(store, self.workers, self.waiters)
         self._closing_by: int | None = None
         self._closing = threading.Lock()
         self._closed = threading.Event()
@@ -239,7 +241,7 @@ class Service:
                 full_name, function, options, request=request, response=response, metadata=metadata
             )
             self._background.maintenance.method_declared()
-            return Method(spec, self._starter)
+            return Method(spec, self._starter, self._calls)
 
         return decorate
 
@@ -288,7 +290,7 @@ class Service:
             response=response,
             metadata=metadata,
         )
-        return Method(spec, self._starter)
+        return Method(spec, self._starter, self._calls)
 
     def check_own(self, method: Method[Any, Any, Any]) -> None:
         """Check that a method is one of this service; edges check the methods that they start.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -36,19 +37,28 @@ def wait_limit(
         InvalidTimeout: The timeout is negative or not a valid duration.
         DeadlineExceeded: The deadline is over already.
     """
-    limit = maximum.total_seconds()
-    if timeout is not None:
-        span = _as_duration(timeout)
-        if not span.valid or span.total_seconds < 0:
-            raise InvalidTimeout(
-                "timeout", f"must be a duration of 0 or more, got {span.seconds} s {span.nanos} ns"
-            )
-        limit = min(limit, span.total_seconds)
+    limit = min(maximum.total_seconds(), timeout_seconds(timeout))
     if deadline_seconds is not None:
         if deadline_seconds <= 0:
             raise DeadlineExceeded()
         limit = min(limit, deadline_seconds)
     return limit
+
+
+def timeout_seconds(timeout: Duration | timedelta | float | None) -> float:
+    """Return how many seconds a timeout is; None is without end.
+
+    Raises:
+        InvalidTimeout: It is negative or not a valid duration.
+    """
+    if timeout is None:
+        return math.inf
+    span = _as_duration(timeout)
+    if not span.valid or span.total_seconds < 0:
+        raise InvalidTimeout(
+            "timeout", f"must be a duration of 0 or more, got {span.seconds} s {span.nanos} ns"
+        )
+    return span.total_seconds
 
 
 class Waiters:
@@ -106,22 +116,30 @@ class Waiters:
             ResourceExhausted: There are too many waits.
         """
         with self._waits.take(caller):
-            end = self._clock() + limit
-            operation = self._look(name)
-            if operation.done or limit <= 0:
-                return operation
-            notified = threading.Event()
+            return self.until_done(name, limit)
 
-            def listener(ended: bool) -> None:
-                if ended:
-                    notified.set()
+    def until_done(self, name: str, limit: float) -> Operation:
+        """:meth:`wait` for the application itself, which is not counted; ``limit`` may be inf.
 
-            self._updater.notifier.listen(name, listener)
-            try:
-                self._change_listener.ensure_running()
-                return self._wait_until(end, name, notified)
-            finally:
-                self._updater.notifier.leave(name, listener)
+        Raises:
+            OperationNotFound, Unavailable: As for :meth:`wait`.
+        """
+        end = self._clock() + limit
+        operation = self._look(name)
+        if operation.done or limit <= 0:
+            return operation
+        notified = threading.Event()
+
+        def listener(ended: bool) -> None:
+            if ended:
+                notified.set()
+
+        self._updater.notifier.listen(name, listener)
+        try:
+            self._change_listener.ensure_running()
+            return self._wait_until(end, name, notified)
+        finally:
+            self._updater.notifier.leave(name, listener)
 
     def _wait_until(self, end: float, name: str, notified: threading.Event) -> Operation:
         while True:
@@ -136,30 +154,34 @@ class Waiters:
             except Unavailable:  # it may be back before the time is over
                 if left <= 0:
                     raise
-            self._park(notified, left)
+            self._park(notified, min(left, threading.TIMEOUT_MAX))
 
     async def wait_async(self, name: str, limit: float, caller: str = "") -> Operation:
         """:meth:`wait` for coroutines: no thread is held."""
         self._waits.enter(caller)
         try:
-            if limit <= 0:
-                return await self._look_async(name)
-            wait = self._of_loops().here().begin(name, limit)
-            try:
-                operation = await self._look_async(name)
-                if operation.done:
-                    return operation
-                self._change_listener.ensure_running()
-                found = None if self._closed else await wait.future
-            finally:
-                wait.end()
-            if found is not None:
-                return found
-            if self._closed:
-                raise stopping()
-            return await self._look_async(name)
+            return await self.until_done_async(name, limit)
         finally:
             self._waits.leave(caller)
+
+    async def until_done_async(self, name: str, limit: float) -> Operation:
+        """:meth:`until_done` for coroutines: no thread is held."""
+        if limit <= 0:
+            return await self._look_async(name)
+        wait = self._of_loops().here().begin(name, limit)
+        try:
+            operation = await self._look_async(name)
+            if operation.done:
+                return operation
+            self._change_listener.ensure_running()
+            found = None if self._closed else await wait.future
+        finally:
+            wait.end()
+        if found is not None:
+            return found
+        if self._closed:
+            raise stopping()
+        return await self._look_async(name)
 
     def watch(self, names: Sequence[str], see: See, caller: str = "") -> WatchStream:
         """Watch operations; ``see`` reads those that the caller can see.

@@ -39,6 +39,7 @@ from lro._base.errors import (
 from lro._base.status import Json
 from lro._engine.access import Hook, application_call, ask_caller
 from lro._engine.flow import Flow, flow_of, in_threads, on_loop, run
+from lro._engine.handle import Handle
 from lro._engine.limits import ReplyReservation
 from lro._engine.listing import Listing
 from lro._engine.methods import Method
@@ -489,7 +490,11 @@ def _served_twice(path: str, name: str, other: str) -> DeclarationError:
     return DeclarationError("starts", f"{path!r} cannot start {name}: it is served as {other}")
 
 
-def answer(service: Service, start: Callable[[], Operation], poll_seconds: int = 1) -> HttpReply:
+Started: TypeAlias = Handle[Any, Any] | Operation
+"""What a start gives: a method's own a handle, one by the method's name an operation."""
+
+
+def answer(service: Service, start: Callable[[], Started], poll_seconds: int = 1) -> HttpReply:
     """The reply to a call that starts an operation: the operation, or the error of ``start``.
 
     For endpoints written in a framework; ``Response(*answer(...).parts)`` is what they return in
@@ -497,19 +502,24 @@ def answer(service: Service, start: Callable[[], Operation], poll_seconds: int =
     framework to report.
     """
     try:
-        return operation_reply(start(), service.types, poll_seconds)
+        return _started_reply(service, start(), poll_seconds)
     except LroError as exc:
         return _refused_start(service, exc)
 
 
 async def answer_async(
-    service: Service, start: Awaitable[Operation], poll_seconds: int = 1
+    service: Service, start: Awaitable[Started], poll_seconds: int = 1
 ) -> HttpReply:
     """:func:`answer` for coroutines: ``await answer_async(service, resize.start_async(...))``."""
     try:
-        return operation_reply(await start, service.types, poll_seconds)
+        return _started_reply(service, await start, poll_seconds)
     except LroError as exc:
         return _refused_start(service, exc)
+
+
+def _started_reply(service: Service, started: Started, poll_seconds: int) -> HttpReply:
+    operation = started.operation if isinstance(started, Handle) else started
+    return operation_reply(operation, service.types, poll_seconds)
 
 
 def _refused_start(service: Service, error: LroError) -> HttpReply:

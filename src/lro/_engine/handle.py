@@ -1,0 +1,230 @@
+"""What a start gives the application that made it: the operation, with the classes of its method.
+
+The application asks for its own operation here. So no hook is asked, a verb that is switched off
+for callers works, and no bound on callers counts.
+"""
+
+from __future__ import annotations
+
+import typing
+from datetime import timedelta
+from typing import Final, Generic, TypeVar
+
+from lro._base.errors import (
+    DeclarationError,
+    OperationCancelled,
+    OperationFailed,
+    OperationNotFound,
+    OperationTimeout,
+)
+from lro._base.status import Code, Status
+from lro._engine.flow import Flow, flow_of, on_loop, read, verb
+from lro._engine.job import event_loop_runs
+from lro._engine.method_spec import MethodSpec
+from lro._engine.store_port import Store
+from lro._engine.waiting import Waiters, timeout_seconds
+from lro._engine.workers import Workers
+from lro._messages.times import Duration
+from lro._model.operation import Operation, Record
+
+Resp = TypeVar("Resp")
+Meta = TypeVar("Meta")
+
+_HOLDS_UP_LOOP: Final = (
+    "handle.{0} would hold up the event loop that runs in this thread: "
+    "use `await handle.{0}_async(...)` in an async function"
+)
+
+
+class HandleCalls:
+    """The calls that the handles of one service make."""
+
+    def __init__(self, store: Store, workers: Workers, waiters: Waiters) -> None:
+        self.waiters = waiters
+        self._store = store
+        self._workers = workers
+
+    def read(self, name: str) -> Flow[Record]:
+        """Return the record of an operation.
+
+        Raises:
+            OperationNotFound: It was deleted, or has expired.
+        """
+        record = yield from read(self._store, name)
+        if not record.visible(self._store.now()):
+            raise OperationNotFound(name)
+        return record
+
+    def cancel(self, name: str) -> Flow[None]:
+        """Ask for the work of an operation to stop.
+
+        Raises:
+            OperationNotFound: It was deleted, or has expired.
+        """
+        yield from self._workers.cancel((yield from self.read(name)))
+
+
+class Handle(Generic[Resp, Meta]):
+    """A started operation, for the code that started it: cached values, and verbs that ask.
+
+    The properties are of the last state seen, at first that of the start. Safe to share between
+    threads. ``operation`` is the operation as callers see it.
+    """
+
+    __slots__ = ("__weakref__", "_calls", "_operation", "_spec")
+
+    def __init__(self, operation: Operation, spec: MethodSpec, calls: HandleCalls) -> None:
+        self._operation = operation
+        self._spec = spec
+        self._calls = calls
+
+    @property
+    def operation(self) -> Operation:
+        """The last state seen, as callers see it, its messages packed."""
+        return self._operation
+
+    @property
+    def name(self) -> str:
+        """The operation's name; empty if the start only checked the request."""
+        return self._operation.name
+
+    @property
+    def done(self) -> bool:
+        """Whether the last state seen is a final one."""
+        return self._operation.done
+
+    @property
+    def metadata(self) -> Meta | None:
+        """The metadata of the last state seen; None while there is none.
+
+        Raises:
+            InvalidArgument: Another version of the method stored it, with another class.
+        """
+        packed, spec = self._operation.metadata, self._spec
+        if packed is None:
+            return None
+        return typing.cast(Meta, spec.types.unpack(packed, spec.metadata))
+
+    @verb
+    def refresh(self) -> Flow[Operation]:
+        """Read the latest state, and return it.
+
+        Raises:
+            OperationNotFound: The operation was deleted, or has expired.
+            Unavailable: The store cannot be reached.
+            DeclarationError: Nothing was started: the start had ``validate_only=True``.
+        """
+        record = yield from self._calls.read(self._started())
+        return self._seen(record.operation)
+
+    async def refresh_async(self) -> Operation:
+        """:meth:`refresh` for coroutines."""
+        return await on_loop(flow_of(self.refresh)())
+
+    def wait(self, timeout: Duration | timedelta | float | None = None) -> Operation:
+        """Block until the operation is done, and return its last state, whatever the outcome.
+
+        ``timeout`` is a timedelta or seconds, from now; None waits until it is done, however long
+        that takes.
+
+        Raises:
+            OperationTimeout: The time is over; the operation goes on. It is a ``TimeoutError``.
+            OperationNotFound: The operation was deleted, or has expired.
+            InvalidTimeout: The timeout is negative or no span of time.
+            Unavailable: The store cannot be reached, or the service is stopping.
+            DeclarationError: Nothing was started: the start had ``validate_only=True``.
+            RuntimeError: The operation is not done, and an event loop runs in this thread, which
+                this would hold up: await :meth:`wait_async`.
+        """
+        return self._wait(timeout, "wait")
+
+    async def wait_async(self, timeout: Duration | timedelta | float | None = None) -> Operation:
+        """:meth:`wait` for coroutines: no thread is held.
+
+        Raises:
+            OperationTimeout, OperationNotFound, InvalidTimeout, Unavailable, DeclarationError: As
+                for :meth:`wait`.
+        """
+        name, limit = self._started(), timeout_seconds(timeout)
+        if not self._operation.done:
+            self._seen(await self._calls.waiters.until_done_async(name, limit))
+        return self._over(limit)
+
+    def result(self, timeout: Duration | timedelta | float | None = None) -> Resp:
+        """Wait as :meth:`wait` does, then return the response.
+
+        That is None if the operation has ended without one (:meth:`lro.Reporter.finish`).
+
+        Raises:
+            OperationFailed: The operation ended with an error.
+            OperationCancelled: It was cancelled.
+            OperationTimeout, OperationNotFound, InvalidTimeout, Unavailable, DeclarationError,
+                RuntimeError: As for :meth:`wait`.
+            InvalidArgument: Another version of the method stored the response, with another class.
+        """
+        return self._result(self._wait(timeout, "result"))
+
+    async def result_async(self, timeout: Duration | timedelta | float | None = None) -> Resp:
+        """:meth:`result` for coroutines: no thread is held.
+
+        Raises:
+            OperationFailed, OperationCancelled, OperationTimeout, OperationNotFound,
+                InvalidTimeout, Unavailable, DeclarationError, InvalidArgument: As for
+                :meth:`result`.
+        """
+        return self._result(await self.wait_async(timeout))
+
+    @verb
+    def cancel(self) -> Flow[None]:
+        """Ask for the work to stop; the operation shows whether it does (spec §2.6).
+
+        Raises:
+            OperationNotFound: The operation was deleted, or has expired.
+            Unavailable: The store cannot be reached.
+            DeclarationError: Nothing was started: the start had ``validate_only=True``.
+        """
+        return self._calls.cancel(self._started())
+
+    async def cancel_async(self) -> None:
+        """:meth:`cancel` for coroutines."""
+        await on_loop(flow_of(self.cancel)())
+
+    def __repr__(self) -> str:
+        return f"<Handle {self.name!r} {self._operation.state}>"
+
+    def _wait(self, timeout: Duration | timedelta | float | None, verb: str) -> Operation:
+        name, limit = self._started(), timeout_seconds(timeout)
+        if not self._operation.done:
+            if event_loop_runs():
+                raise RuntimeError(_HOLDS_UP_LOOP.format(verb))
+            self._seen(self._calls.waiters.until_done(name, limit))
+        return self._over(limit)
+
+    def _started(self) -> str:
+        """The name of the operation.
+
+        Raises:
+            DeclarationError: There is none.
+        """
+        if not self.name:
+            text = "the start only checked the request, so that there is no operation to ask for"
+            raise DeclarationError("validate_only", text)
+        return self.name
+
+    def _seen(self, operation: Operation) -> Operation:
+        if not self._operation.done:  # a final state stays (spec §2.9)
+            self._operation = operation
+        return self._operation
+
+    def _over(self, limit: float) -> Operation:
+        if not self._operation.done:
+            raise OperationTimeout(self.name, limit)
+        return self._operation
+
+    def _result(self, operation: Operation) -> Resp:
+        result, spec = operation.result, self._spec
+        if isinstance(result, Status):
+            cancelled = result.code == Code.CANCELLED
+            raise (OperationCancelled if cancelled else OperationFailed)(operation.name, result)
+        found = None if result is None else spec.types.unpack(result, spec.response)
+        return typing.cast(Resp, found)
