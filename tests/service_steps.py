@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from typing import Any
 
 from lro._engine.executor_port import Executor
+from lro._engine.handle import Handle
 from lro._engine.service import Service
 from lro._model.operation import Operation
 from lro.testing import ManualClock
@@ -15,7 +17,7 @@ PATIENCE = 120.0
 """Seconds after which what should have happened counts as not happening."""
 
 
-def ended(service: Service, operation: Operation | str) -> Operation:
+def ended(service: Service, operation: Operation | Handle[Any, Any] | str) -> Operation:
     """An operation once it is done."""
     name = operation if isinstance(operation, str) else operation.name
     for _ in range(3):  # most services hold a Wait for a minute

@@ -89,8 +89,7 @@ class Lro:
 def started(harness: Harness, *steps: Any) -> str:
     """The name of a new operation, which takes these steps."""
     harness.say(*steps)
-    operation: lro.Operation = harness.resize.start(ResizeRequest(source="a.png"))
-    return operation.name
+    return harness.resize.start(ResizeRequest(source="a.png")).name
 
 
 def over(harness: Harness, *steps: Any) -> str:

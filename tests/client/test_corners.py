@@ -239,7 +239,7 @@ def test_groups_within_a_process() -> None:
 
         started = [work.start(ResizeMetadata(percent=number)) for number in range(6)]
         with Client(transport=LocalTransport(service)) as client:
-            group = client.group([client.operation(one, **TYPES) for one in started])
+            group = client.group([client.operation(one.name, **TYPES) for one in started])
             assert group.wait(timeout=0.05).done == ()
             go.set()
             assert [one.size_bytes for one in group.results(120)] == list(range(6))

@@ -55,7 +55,7 @@ class Served:
     def start(self, parent: str = "projects/p", **metadata: object) -> Any:
         """A new operation, as a starting call of such a service returns it."""
         started = self.method.start(lro.Struct(), parent=parent, metadata=lro.Struct(metadata))
-        return operation_to_proto(started, self.service.types)
+        return operation_to_proto(started.operation, self.service.types)
 
     def complete(self, started: Any, value: str) -> None:
         assert self.service.reporter(started.name).complete(lro.types.StringValue(value))

@@ -81,8 +81,8 @@ def fastapi_app(counting: CountService, prefix: str) -> Any:
 
     @app.post(OWN)
     def start(body: dict[str, Any]) -> dict[str, Any]:
-        operation = count.start(service.types.load(body, CountRequest))  # type: ignore[arg-type]
-        return lro.wire.operation_to_json(operation, service.types)
+        started = count.start(service.types.load(body, CountRequest))  # type: ignore[arg-type]
+        return lro.wire.operation_to_json(started.operation, service.types)
 
     app.add_route(READY, asgi.OperationsApp(service, starts={READY: count}))
     place_operations(app, prefix, service)

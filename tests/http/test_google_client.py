@@ -46,7 +46,7 @@ class Served:
     def start(self, parent: str = "projects/p", **metadata: object) -> Any:
         """A new operation, as a starting call of such a service returns it."""
         started = self.method.start(lro.Struct(), parent=parent, metadata=lro.Struct(metadata))
-        shown = lro.wire.operation_to_json(started, self.service.types)
+        shown = lro.wire.operation_to_json(started.operation, self.service.types)
         return json_format.ParseDict(shown, operations_pb2.Operation())
 
     def future(self, started: Any, result_type: Any = wrappers_pb2.StringValue) -> Any:

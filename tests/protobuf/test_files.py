@@ -680,14 +680,16 @@ def test_lists_look_into_messages_of_protobuf():
     with Service(MemoryStore(), InlineExecutor(), types=types) as service:
         method = service.declare("lrofix.v1.Books.Read", request=book, response=book, metadata=meta)
         names = [
-            method.start(book(), metadata=meta(verb=verb, stage="COPYING", steps=[{"name": verb}]))
+            method.start(
+                book(), metadata=meta(verb=verb, stage="COPYING", steps=[{"name": verb}])
+            ).name
             for verb in ("export", "import")
         ]
-        service.reporter(names[0].name).complete(Any("x/lrofix.v1.Book", b"\xff"))
+        service.reporter(names[0]).complete(Any("x/lrofix.v1.Book", b"\xff"))
 
         def found(text):
             page = service.list(lro.ListOperationsRequest(filter=text))
-            return {names.index(one) for one in page.operations if one in names}
+            return {names.index(one.name) for one in page.operations}
 
         assert found('metadata.verb = "import"') == {1}
         assert found("metadata.stage = COPYING") >= {1}

@@ -594,7 +594,7 @@ def ended(function: Callable[..., Any], **options: Any) -> tuple[lro.Service, lr
     limits = lro.Limits(metadata_bytes=200, response_bytes=300)
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False, limits=limits)
     method = service.method(METHOD, metadata=WorkMetadata, **options)(function)
-    return service, method.start(WorkRequest())
+    return service, method.start(WorkRequest()).operation
 
 
 def too_large(operation: lro.Operation, setting: str) -> None:

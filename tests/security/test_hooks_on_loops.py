@@ -440,7 +440,7 @@ def test_verbs_on_loop_ask_hooks_of_both_kinds(color: str, store: Any) -> None:
         request = CountRequest()
         started = await counting.count.start_async(request, caller=caller)
         named = await service.start_async(START, request, caller=caller)
-        assert await service.get_async(started.name, caller=caller) == started
+        assert await service.get_async(started.name, caller=caller) == started.operation
         wanted = lro.ListOperationsRequest()
         page = await service.list_async(wanted, caller=caller)
         assert {one.name for one in page.operations} == {started.name, named.name}
@@ -451,7 +451,7 @@ def test_verbs_on_loop_ask_hooks_of_both_kinds(color: str, store: Any) -> None:
         assert [one.method for one in described.descriptions] == [START]
         await service.cancel_async(named.name, caller=caller)
         await service.delete_async(named.name, caller=caller)
-        assert await service.wait_async(started.name, 0.0, caller=caller) == started
+        assert await service.wait_async(started.name, 0.0, caller=caller) == started.operation
         watching = await service.watch([named.name], caller=caller)
         assert [one async for one in watching] == [lro.MissingOperation(named.name)]
 

@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, assert_type
 
 import lro
 import lro.adapters
 import lro.asgi
+import lro.testing
 import lro.wsgi
-from lro.http import OperationsEdge, Start
+from lro.http import OperationsEdge, Start, answer, answer_async
 from tests.typing.messages import ResizeMetadata, ResizeRequest, ResizeResponse
 
 
@@ -90,8 +92,8 @@ def declared_methods(service: lro.Service) -> None:
 
 
 def starting(method: lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]) -> None:
-    """A start takes the method's request and metadata, and returns an operation."""
-    assert_type(method.start(ResizeRequest()), lro.Operation)
+    """A start takes the method's request and metadata, and returns a handle of its classes."""
+    assert_type(method.start(ResizeRequest()), lro.Handle[ResizeResponse, ResizeMetadata])
     method.start(ResizeRequest(), metadata=ResizeMetadata())
     method.start(ResizeResponse())  # type: ignore[arg-type]
     method.start({"source": "a"})  # type: ignore[arg-type]
@@ -102,9 +104,47 @@ def starting(method: lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]) 
     assert_type(method.full_name, str)
 
 
+def handles(started: lro.Handle[ResizeResponse, ResizeMetadata]) -> None:
+    """A handle has the response and the metadata of its method, and the operation as it is."""
+    assert_type(started.name, str)
+    assert_type(started.done, bool)
+    assert_type(started.metadata, ResizeMetadata | None)
+    assert_type(started.operation, lro.Operation)
+    assert_type(started.result(), ResizeResponse)
+    assert_type(started.result(timedelta(seconds=1)), ResizeResponse)
+    assert_type(started.wait(1.5), lro.Operation)
+    assert_type(started.refresh(), lro.Operation)
+    assert_type(started.cancel(), None)
+    started.result("soon")  # type: ignore[arg-type]
+
+
+async def handles_on_loop(
+    service: lro.Service, method: lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]
+) -> None:
+    """A coroutine has the same of the verbs for coroutines, and of several starts together."""
+    started = await method.start_async(ResizeRequest())
+    assert_type(started, lro.Handle[ResizeResponse, ResizeMetadata])
+    assert_type(await started.result_async(), ResizeResponse)
+    assert_type(await started.wait_async(1), lro.Operation)
+    assert_type(await started.refresh_async(), lro.Operation)
+    assert_type(await started.cancel_async(), None)
+    for one in method.start_many([ResizeRequest()]):
+        if not isinstance(one, lro.LroError):
+            assert_type(one.result(), ResizeResponse)
+    for other in await method.start_many_async([ResizeRequest()]):
+        if not isinstance(other, lro.LroError):
+            assert_type(await other.result_async(), ResizeResponse)
+    answer(service, lambda: method.start(ResizeRequest()))
+    answer(service, lambda: service.start(method.full_name, ResizeRequest()))
+    await answer_async(service, method.start_async(ResizeRequest()))
+    await answer_async(service, service.start_async(method.full_name, ResizeRequest()))
+    answer(service, lambda: ResizeResponse())  # type: ignore[arg-type, return-value]
+
+
 async def calling(method: lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]) -> None:
     """A method that is called returns what its function does."""
     assert_type(method(ResizeRequest()), ResizeResponse)
+    assert_type(method(ResizeRequest(), job=lro.testing.job()), ResizeResponse)
     assert_type(await method.call_async(ResizeRequest()), ResizeResponse)
     method(ResizeResponse())  # type: ignore[arg-type]
 
