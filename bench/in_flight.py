@@ -40,7 +40,7 @@ async def rate(service: Any, method: Any, callers: int, starts: int) -> float:
 
     async def call() -> None:
         for _ in range(starts // callers):
-            operation = await method.start_async(Request(1))
+            operation = (await method.start_async(Request(1))).operation
             if not operation.done:
                 operation = await service.wait_async(operation.name)
             assert operation.response is not None

@@ -57,7 +57,7 @@ def one_by_one(service: lro.Service, method: Any, times: int = ONE_BY_ONE) -> Sa
         found = []
         for _ in range(times):
             began = time.perf_counter()
-            operation = method.start(Request(1))
+            operation = method.start(Request(1)).operation
             if not operation.done:
                 operation = service.wait(operation.name)
             assert operation.response is not None

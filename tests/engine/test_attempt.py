@@ -154,7 +154,8 @@ def test_a_function_chooses_its_error(service, colour):
 )
 def test_errors_of_ours(quick, error, wanted):
     """OK is no error, and anything else is what it says."""
-    assert reason(method_of(quick, "sync", raising(error)).start(WorkRequest())) == wanted
+    started = method_of(quick, "sync", raising(error)).start(WorkRequest())
+    assert reason(started.operation) == wanted
 
 
 class Untellable(StatusError):
@@ -237,7 +238,7 @@ def test_a_method_without_an_answer(quick):
     def work(request: WorkRequest):
         return None
 
-    operation = work.start(WorkRequest())
+    operation = work.start(WorkRequest()).operation
     assert quick.types.unpack(operation.response, Empty) == Empty()
 
 
@@ -265,7 +266,7 @@ def test_a_codec_that_gives_what_json_has_not(make_service, store):
     def work(request: WorkRequest) -> Foreign:
         return Foreign()
 
-    assert reason(work.start(WorkRequest())) == (Code.INTERNAL, "ENCODING_FAILED")
+    assert reason(work.start(WorkRequest()).operation) == (Code.INTERNAL, "ENCODING_FAILED")
 
 
 @pytest.mark.parametrize("error", [ValueError("hunter2"), InvalidArgument("", "hunter2")])
@@ -285,7 +286,7 @@ def test_a_store_that_cannot_write_the_result(make_service, error, caplog):
     service = make_service(Picky(), InlineExecutor())
     method = method_of(service, "sync", lambda request, job: WorkResponse())
     with caplog.at_level(logging.ERROR, "lro"):
-        operation = method.start(WorkRequest())
+        operation = method.start(WorkRequest()).operation
     assert reason(operation) == (Code.INTERNAL, "ENCODING_FAILED")
     assert "hunter2" not in str(operation)
 
@@ -594,10 +595,10 @@ def test_a_function_over_its_time(quick, clock, way):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(threading.Event, "wait", wait)
-            found = method.start(WorkRequest())
+            found = method.start(WorkRequest()).operation
         assert waits == [0, 1.0]
     else:
-        found = method.start(WorkRequest())
+        found = method.start(WorkRequest()).operation
     assert reason(found) == (Code.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")
     assert found.error.message == "the time limit of the method is over"
 
@@ -841,7 +842,7 @@ def test_conventional_fields_are_filled_in(quick, clock):
         return WorkResponse()
 
     method = method_of(quick, "sync", body, keep_for=timedelta(hours=1))
-    found = method.start(WorkRequest())
+    found = method.start(WorkRequest()).operation
     times = {"create_time": start, "start_time": start}
     assert seen[0] == WorkMetadata(50, **times)
     assert seen[1] == WorkMetadata(50, cancel_requested=True, **times)
@@ -858,7 +859,7 @@ def test_what_the_work_says_itself_stays(quick, clock):
         job.report(WorkMetadata(create_time=own))
         return WorkResponse()
 
-    found = method_of(quick, "sync", body).start(WorkRequest())
+    found = method_of(quick, "sync", body).start(WorkRequest()).operation
     assert unpacked(quick, found).create_time == own
 
 

@@ -42,7 +42,7 @@ def test_an_operation_shows_what_the_library_knows(service: Any) -> None:
         job.progress(0.5)
         return WorkResponse()
 
-    operation = resize.start(WorkRequest())
+    operation = resize.start(WorkRequest()).operation
     assert operation.metadata.type_url == "type.googleapis.com/lro.v1.OperationMetadata"
     assert seen(service, operation) == lro.OperationMetadata(
         create_time=START,
@@ -64,7 +64,7 @@ def test_a_failure_keeps_the_last_progress(service: Any) -> None:
         job.progress(0.29)
         raise lro.StatusError(lro.Code.DATA_LOSS, "the disk is broken")
 
-    metadata = seen(service, resize.start(WorkRequest()))
+    metadata = seen(service, resize.start(WorkRequest()).operation)
     assert metadata.progress_percent == 29
     assert metadata.end_time == START
 
@@ -75,7 +75,7 @@ def test_a_function_that_only_takes_a_request(service: Any) -> None:
     @service.method("Images.Nap")
     def nap(request: WorkRequest) -> None: ...
 
-    operation = nap.start(WorkRequest())
+    operation = nap.start(WorkRequest()).operation
     assert service.types.unpack(operation.response, lro.Empty) == lro.Empty()
     metadata = seen(service, operation)
     assert (metadata.verb, metadata.api_version, metadata.end_time) == ("nap", "", START)
@@ -85,10 +85,10 @@ def test_before_the_first_report(store: Any, make_service: Any) -> None:
     """The metadata stand there from the start, unless the start brings its own."""
     service = make_service(store)
     declared = service.declare(NAME, request=WorkRequest, response=WorkResponse)
-    first = seen(service, declared.start(WorkRequest()))
+    first = seen(service, declared.start(WorkRequest()).operation)
     assert (first.create_time, first.start_time, first.verb) == (START, None, "resize")
     own = lro.OperationMetadata(status_message="in the queue")
-    given = seen(service, declared.start(WorkRequest(), metadata=own))
+    given = seen(service, declared.start(WorkRequest(), metadata=own).operation)
     assert (given.status_message, given.verb) == ("in the queue", "")
 
 
@@ -99,7 +99,7 @@ def test_the_target_is_that_of_the_work(service: Any) -> None:
     def resize(request: WorkRequest, job: lro.Job) -> None:
         job.progress(1)
 
-    metadata = seen(service, resize.start(WorkRequest("a")))
+    metadata = seen(service, resize.start(WorkRequest("a")).operation)
     assert (metadata.target, metadata.progress_percent) == ("images/a", 100)
 
 
@@ -184,7 +184,7 @@ def test_a_method_with_a_class_of_its_own_reports_in_it(service: Any) -> None:
             job.progress(0.5)  # type: ignore[misc]
         found.append(str(caught.value))
 
-    assert seen(service, resize.start(WorkRequest()), WorkMetadata).percent == 3
+    assert seen(service, resize.start(WorkRequest()).operation, WorkMetadata).percent == 3
     assert "must be a WorkMetadata, got OperationMetadata(" in found[0]
 
 
@@ -208,14 +208,14 @@ def test_a_queue_of_starts_in_one_event_loop(make_service: Any, store: Any) -> N
     """A start on a loop has the same first metadata."""
     service = make_service(store)
     declared = service.declare(NAME, request=WorkRequest, response=WorkResponse)
-    operation = asyncio.run(declared.start_async(WorkRequest()))
+    operation = asyncio.run(declared.start_async(WorkRequest())).operation
     assert seen(service, operation).verb == "resize"
 
 
 def test_metadata_in_binary_form_stays_as_it_is(service: Any) -> None:
     """Where a caller from outside has given it so."""
     declared = service.declare(NAME, request=WorkRequest, response=WorkResponse)
-    operation = declared.start(WorkRequest())
+    operation = declared.start(WorkRequest()).operation
     reporter = service.reporter(operation.name)
     packed = lro.Any(operation.metadata.type_url, b"")
     assert reporter.complete(WorkResponse(), metadata=packed)

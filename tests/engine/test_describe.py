@@ -83,28 +83,28 @@ def test_description_follows_life_of_operation(
     """From the start to the end, each time by the store's clock."""
     service = make_service(store, InlineExecutor())
     began = clock()
-    operation = declared(service).start(WorkRequest("secret"), request_id="", caller="ann")
-    waiting = service.describe(operation.name)
+    started = declared(service).start(WorkRequest("secret"), request_id="", caller="ann")
+    waiting = service.describe(started.name)
     assert waiting == lro.DescribedOperation(
-        name=operation.name,
+        name=started.name,
         state="IN_PROGRESS",
         method=METHOD,
         create_time=began,
         update_time=began,
         start_time=waiting.start_time,
-        operation=operation,
+        operation=started.operation,
     )
     clock.advance(seconds=5)
-    service.cancel(operation.name)
-    asked = service.describe(operation.name)
+    service.cancel(started.name)
+    asked = service.describe(started.name)
     assert (asked.cancel_requested, asked.update_time) == (True, began + timedelta(seconds=5))
     clock.advance(seconds=5)
-    service.reporter(operation.name).complete(WorkResponse("done"))
-    over = service.describe(operation.name)
+    service.reporter(started.name).complete(WorkResponse("done"))
+    over = service.describe(started.name)
     ended = began + timedelta(seconds=10)
     assert (over.state, over.end_time, over.update_time) == ("SUCCEEDED", ended, ended)
     assert over.expire_time == ended + timedelta(days=30)
-    assert (over.create_time, over.operation) == (began, service.get(operation.name))
+    assert (over.create_time, over.operation) == (began, service.get(started.name))
 
 
 def test_attempt_is_counted(store: Store, make_service: MakeService, clock: ManualClock) -> None:

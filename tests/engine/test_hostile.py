@@ -188,7 +188,7 @@ def test_an_error_that_cannot_be_described(caplog):
 
     service, method = make(MemoryStore(), InlineExecutor(), fail)
     with caplog.at_level(logging.ERROR, "lro"):
-        operation = method.start(DoRequest())
+        operation = method.start(DoRequest()).operation
     assert operation.error.code == lro.Code.INTERNAL
     assert operation.name in caplog.text
     service.close()

@@ -73,7 +73,7 @@ class Life:
             validate_only=step.get("validate_only", False),
         )
         expected = step["expect"]
-        self.check(operation, expected)
+        self.check(operation.operation, expected)
         if "same_as" in expected:
             assert operation.name == self.names[expected["same_as"]]
         elif expected.get("name_empty"):

@@ -314,7 +314,7 @@ def test_retries_of_plain_function_started_on_event_loop_pause(make_service, sto
     method = work_of(service, body, attempts=2, retry_on=(OSError,))
 
     async def main():
-        return method.start(WorkRequest())
+        return method.start(WorkRequest()).operation
 
     assert asyncio.run(main()).state == "SUCCEEDED"
     assert len(calls) == 2

@@ -24,6 +24,7 @@ from lro._base.errors import (
 )
 from lro._base.status import Code
 from lro._engine import attempt, flow
+from lro._engine.handle import Handle
 from lro._engine.job import Job, JobControl
 from lro._engine.methods import RandomBytes
 from lro._engine.service import Service
@@ -206,8 +207,8 @@ def test_inline_work_is_done_beside_the_loop(make_service: Any, store: Any) -> N
         names.append(threading.current_thread().name)
         return WorkResponse(request.text)
 
-    operation = asyncio.run(work.start_async(WorkRequest("a")))
-    assert answer(service, operation) == "a"
+    started = asyncio.run(work.start_async(WorkRequest("a")))
+    assert answer(service, started.operation) == "a"
     assert names != ["MainThread"]
 
 
@@ -285,7 +286,7 @@ def test_many_are_refused_by_an_async_hook_in_a_thread(make_service: Any, store:
     (refused,) = asyncio.run(work.start_many_async([WorkRequest("a")], caller="bob"))
     assert isinstance(refused, PermissionDenied)
     (started,) = asyncio.run(work.start_many_async([WorkRequest("a")], caller="ann"))
-    assert isinstance(started, Operation)
+    assert isinstance(started, Handle)
 
 
 class Refusing(MemoryStore):
@@ -610,8 +611,8 @@ def test_a_start_that_is_given_up_while_it_is_submitted(make_service: Any, store
 def test_a_flow_that_is_dropped_while_it_is_submitted(make_service: Any, store: Any) -> None:
     """It yields nothing more, and what is stored is handed back."""
     service = make_service(store, InlineExecutor())
-    work = declared(service)
-    start = flow.flow_of(work.start)(WorkRequest("a"))
+    declared(service)
+    start = service.start_flow(NAME)(WorkRequest("a"))
     step = next(start)
     while not isinstance(step, flow.Write):
         step = start.send(step.here())

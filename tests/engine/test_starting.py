@@ -83,7 +83,7 @@ def test_an_operation_is_returned_at_once(store, make_service):
         step()
         return WorkResponse()
 
-    operation = method_of(service, body).start(WorkRequest(), metadata=WorkMetadata(1))
+    operation = method_of(service, body).start(WorkRequest(), metadata=WorkMetadata(1)).operation
     step.reached()
     assert re.fullmatch(r"operations/[A-Za-z0-9_-]{23}", operation.name)
     assert (operation.done, operation.result) == (False, None)
@@ -233,14 +233,14 @@ def test_work_that_is_cancelled_while_it_is_stored(doubtful):
     """Its name is known from a list: the function is not called, and the end is there at once."""
     service, store, method = doubtful
     store.then = lambda record: service.cancel(record.name)
-    assert method.start(WorkRequest("x")).state == "CANCELLED"
+    assert method.start(WorkRequest("x")).operation.state == "CANCELLED"
 
 
 def test_a_start_that_took_long_is_claimed(doubtful, clock):
     """Its lease counts from before it was stored, and may be over for others."""
     service, store, method = doubtful
     store.then = lambda record: clock.advance(5)
-    operation = method.start(WorkRequest("x"))
+    operation = method.start(WorkRequest("x")).operation
     assert answer(service, operation) == "x"
     assert store.get(operation.name).attempt == 2
 
@@ -321,7 +321,7 @@ def test_a_close_does_not_wait_for_the_start_of_what_has_begun(make_service, clo
     assert not waiting.is_alive()
     step.go.set()
     starting.join(PATIENCE)
-    assert answer(service, found[0]) == "done"
+    assert answer(service, found[0].operation) == "done"
 
 
 def test_a_start_that_is_interrupted_when_its_work_has_begun(store, make_service, monkeypatch):
@@ -382,7 +382,7 @@ def test_a_start_that_is_interrupted_at_its_end(store, make_service, monkeypatch
 
 def test_quick_work_may_be_over(quick):
     """The operation is then returned as it is (spec §9.8)."""
-    operation = method_of(quick).start(WorkRequest("hello"))
+    operation = method_of(quick).start(WorkRequest("hello")).operation
     assert answer(quick, operation) == "hello"
 
 
@@ -401,7 +401,7 @@ def test_work_may_delete_itself(quick):
 @pytest.mark.parametrize("parent", ["projects/p", "projects/p/operations"])
 def test_a_parent(quick, parent):
     """Both spellings mean the same (spec §3.3(2))."""
-    operation = method_of(quick).start(WorkRequest(), parent=parent)
+    operation = method_of(quick).start(WorkRequest(), parent=parent).operation
     assert operation.name.startswith("projects/p/operations/")
     page = quick.list(ListOperationsRequest(name="projects/p"))
     assert page.operations == (operation,)
@@ -510,7 +510,7 @@ def test_packed_metadata_is_taken_as_it_is(quick):
         return WorkResponse()
 
     packed = Any("x/foreign.Type", {"a": 1})
-    operation = method_of(quick, body).start(WorkRequest(), metadata=packed)
+    operation = method_of(quick, body).start(WorkRequest(), metadata=packed).operation
     assert (operation.state, operation.metadata) == ("SUCCEEDED", packed)
 
 
@@ -526,8 +526,8 @@ def test_a_repeated_start_does_nothing_more(quick):
         return WorkResponse()
 
     method = method_of(quick, body)
-    first = method.start(WorkRequest("x"), request_id=ID)
-    assert method.start(WorkRequest("x"), request_id=ID.upper()) == first
+    first = method.start(WorkRequest("x"), request_id=ID).operation
+    assert method.start(WorkRequest("x"), request_id=ID.upper()).operation == first
     with pytest.raises(RequestIdConflict):
         method.start(WorkRequest("y"), request_id=ID)
     with pytest.raises(RequestIdConflict):
@@ -566,7 +566,7 @@ def test_a_validation_stores_nothing(quick):
     calls = []
     method = method_of(quick, lambda *_: calls.append(1))
     for _ in range(2):
-        operation = method.start(WorkRequest(), request_id=ID, validate_only=True)
+        operation = method.start(WorkRequest(), request_id=ID, validate_only=True).operation
         assert operation == Operation(done=True, result=quick.types.pack(Empty()))
     assert (stored(quick), calls) == (0, [])
 
@@ -690,7 +690,7 @@ def test_an_answered_operation_survives_when_the_executor_refuses(
     method = method_of(service)
 
     def start():
-        return method.start(WorkRequest("one"), request_id=ID, target="t")
+        return method.start(WorkRequest("one"), request_id=ID, target="t").operation
 
     executor.again = start
     if isinstance(error, Exception):
@@ -791,6 +791,6 @@ def test_a_request_in_binary_form(store, make_service):
         requests.append(request)
         return WorkResponse()
 
-    first = work.start(Blob(), request_id=ID)
-    assert work.start(Blob(), request_id=ID) == first
+    first = work.start(Blob(), request_id=ID).operation
+    assert work.start(Blob(), request_id=ID).operation == first
     assert [type(one) for one in requests] == [Blob]

@@ -403,7 +403,7 @@ def test_the_inline_executor_does_async_work_below_a_running_event_loop():
         return WaitResponse(request.number)
 
     async def start():
-        return wait.start(WaitRequest(7))
+        return wait.start(WaitRequest(7)).operation
 
     with service:
         operation = asyncio.run(start())

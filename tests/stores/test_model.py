@@ -217,7 +217,7 @@ class Traces(RuleBasedStateMachine):
                 target=wanted,
                 metadata=WorkMetadata(),
             )
-            return self.answer(started)
+            return self.answer(started.operation)
 
         with mock.patch("lro._engine.methods.new_id", return_value=f"{self.count:03d}"):
             self.all(call, expected)

@@ -405,7 +405,7 @@ class OperationFailed(LroError):
         """The canonical code it ended with; UNKNOWN for 0 and for numbers outside the list."""
         return Code.of(self.status.code or Code.UNKNOWN)
 
-    def details(self, domain: str) -> tuple[object, ...]:
+    def details(self, domain: str) -> tuple[object, ...]:  # noqa: ARG002 - they name their own
         """The details it ended with, packed."""
         return self.status.details
 
