@@ -204,6 +204,11 @@ class Waiters:
         self._updater.notifier.notify_all()
 
     @property
+    def open(self) -> int:
+        """How many threads wait, and for how many names coroutines wait or watch."""
+        return len(self._updater.notifier)
+
+    @property
     def waiting(self) -> int:
         """How many coroutines wait for operations."""
         return 0 if self._hub is None else self._hub.waiting
