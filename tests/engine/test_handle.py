@@ -86,6 +86,9 @@ def test_handle_shows_cached_state_until_it_is_refreshed(service: lro.Service, a
     assert not started.done
     assert ask(started, "wait") is started.operation
     assert started.done
+    final = started.operation
+    assert ask(started, "refresh") is final
+    assert ask(started, "wait") is final
 
 
 def test_result_waits_until_work_ends_without_limit(service: lro.Service) -> None:

@@ -129,7 +129,7 @@ class Script:
             result, state = Status(Code.CANCELLED, "cancelled"), State.CANCELLED
         elif self.error is not None:
             state = State.FAILED
-        end = _moment(self.began + self.ends_after)
+        end = moment(self.began + self.ends_after)
         return record.next_version(
             state=state, metadata=metadata, result=result, update_time=end, end_time=end
         )
@@ -148,7 +148,7 @@ class ScriptedStore(MemoryStore):
     """
 
     def __init__(self, clock: Callable[[], float], pack: Pack) -> None:
-        super().__init__(lambda: _moment(clock()))
+        super().__init__(lambda: moment(clock()))
         self._seconds = clock
         self._pack = pack
         self._scripts: dict[str, Script] = {}
@@ -205,7 +205,7 @@ class ScriptedStore(MemoryStore):
             record,
             name=script.name,
             parent=script.name.rpartition("/operations/")[0],
-            expire_time=_moment(script.began + script.gone_after),
+            expire_time=moment(script.began + script.gone_after),
         )
         super().insert(record, request, key)
         self.play(script.name)
@@ -221,12 +221,12 @@ class ScriptedStore(MemoryStore):
                 return script.ended(record, metadata)
             if metadata == record.metadata:
                 return record
-            return record.next_version(metadata=metadata, update_time=_moment(now))
+            return record.next_version(metadata=metadata, update_time=moment(now))
 
         with contextlib.suppress(OperationNotFound):  # a thread has deleted it meanwhile
             self.update(script.name, change)
 
 
-def _moment(seconds: float) -> datetime:
+def moment(seconds: float) -> datetime:
     """The seconds of a virtual clock as a time in UTC."""
     return _EPOCH + timedelta(seconds=min(seconds, _MAX_SECONDS))

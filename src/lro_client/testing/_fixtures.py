@@ -1,0 +1,48 @@
+"""What the pytest plugin's fixtures are made of: a service in memory, and a client of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from datetime import timedelta
+
+from lro import Service
+from lro.executors.inline import InlineExecutor
+from lro.stores.memory import MemoryStore
+from lro_client._client.client import Client
+from lro_client.testing._clock import VirtualClock
+from lro_client.testing._script import moment
+from lro_client.transports.local import LocalTransport
+
+
+@contextlib.contextmanager
+def service_in_memory(clock: VirtualClock) -> Iterator[Service]:
+    """Give a service that does the work of a start within the start, and close it.
+
+    A Wait is answered at once with the present state: only the pauses of a client let time pass.
+
+    Raises:
+        AssertionError: Work is still running at the end, or a wait or a watch is open.
+    """
+    service = Service(
+        MemoryStore(lambda: moment(clock())),
+        InlineExecutor(),
+        max_wait=timedelta(0),
+        maintenance=False,
+        clock=clock,
+    )
+    try:
+        yield service
+    finally:
+        left = [f"the work of {name} is still running" for name in sorted(service.workers.held())]
+        waits = service.waiters.open
+        if waits:
+            left.append(f"waits or watches of operations are still open: {waits}")
+        service.close(0)
+    if left:
+        raise AssertionError(f"lro_service: {'; '.join(left)}")
+
+
+def client_of(service: Service, clock: VirtualClock) -> Client:
+    """A client of a service of this process, which sleeps on a virtual clock."""
+    return Client(transport=LocalTransport(service), clock=clock, sleep=clock.sleep)
