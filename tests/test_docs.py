@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -30,6 +31,8 @@ SERVED: Final = re.compile(r"<!--\s*served on port (?P<port>\d+)\s*-->")
 """Stands before a block that makes an ``app``: the blocks after it find that on this port."""
 FILE: Final = re.compile(r"<!--\s*file: (?P<path>[\w/.]+)\s*-->")
 """Stands before a block that is a file of its own, which the other blocks import."""
+TESTS: Final = re.compile(r"<!--\s*run by pytest\s*-->")
+"""Stands before a block with tests, which are run when the page itself has run."""
 SERVING: Final = """
 import atexit, socket, threading, time, uvicorn
 
@@ -123,6 +126,14 @@ def test_the_code_runs(page: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "error", script.name]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=360)
     assert run.returncode == 0, f"{page.name}, by its own line numbers:\n{run.stderr}"
+    if any(TESTS.search(block.comment) for block in blocks(page)):
+        plugins = ["-p", "pytest_lro", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", "-q", "-W", "error", *plugins, script.name]
+        alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        tested = subprocess.run(
+            command, cwd=tmp_path, env=alone, capture_output=True, text=True, timeout=360
+        )
+        assert tested.returncode == 0, tested.stdout
 
 
 @each_page

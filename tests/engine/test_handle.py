@@ -222,6 +222,22 @@ def test_cancelled_operation_raises_its_own_error(service: lro.Service, ask: Ask
         ask(started, "result")
 
 
+def test_any_stays_packed(make_service: Any) -> None:
+    """Where the method says that its messages may be of any class."""
+    service = make_service(
+        MemoryStore(), InlineExecutor(), types=lro.TypeRegistry(WorkResponse, WorkMetadata)
+    )
+
+    @service.method(NAME)
+    def work(request: WorkRequest, job: lro.Job[lro.Any]) -> lro.Any:
+        job.report(service.types.pack(WorkMetadata(percent=7)))
+        return service.types.pack(WorkResponse("a"))
+
+    started = work.start(WorkRequest())
+    assert service.types.unpack_any(started.result()) == WorkResponse("a")
+    assert started.metadata.type_name == "acme.v1.WorkMetadata"
+
+
 def test_end_without_result_gives_none(service: lro.Service, ask: Ask) -> None:
     """Where the worker outside has finished without a response (spec §2.5)."""
     started = declared(service).start(WorkRequest())

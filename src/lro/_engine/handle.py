@@ -17,7 +17,7 @@ from lro._base.errors import (
     OperationNotFound,
     OperationTimeout,
 )
-from lro._base.status import Code, Status
+from lro._base.status import Any, Code, Status
 from lro._engine.flow import Flow, flow_of, on_loop, read, verb
 from lro._engine.job import event_loop_runs
 from lro._engine.method_spec import MethodSpec
@@ -100,10 +100,7 @@ class Handle(Generic[Resp, Meta]):
         Raises:
             InvalidArgument: Another version of the method stored it, with another class.
         """
-        packed, spec = self._operation.metadata, self._spec
-        if packed is None:
-            return None
-        return typing.cast(Meta, spec.types.unpack(packed, spec.metadata))
+        return typing.cast(Meta, self._unpacked(self._operation.metadata, self._spec.metadata))
 
     @verb
     def refresh(self) -> Flow[Operation]:
@@ -222,9 +219,13 @@ class Handle(Generic[Resp, Meta]):
         return self._operation
 
     def _result(self, operation: Operation) -> Resp:
-        result, spec = operation.result, self._spec
+        result = operation.result
         if isinstance(result, Status):
             cancelled = result.code == Code.CANCELLED
             raise (OperationCancelled if cancelled else OperationFailed)(operation.name, result)
-        found = None if result is None else spec.types.unpack(result, spec.response)
-        return typing.cast(Resp, found)
+        return typing.cast(Resp, self._unpacked(result, self._spec.response))
+
+    def _unpacked(self, packed: Any | None, cls: type) -> object:
+        if packed is None or cls is Any:  # the method declares that it may be of any class
+            return packed
+        return self._spec.types.unpack(packed, cls)
