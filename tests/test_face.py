@@ -67,8 +67,8 @@ def test_all_names_exist(face: str) -> None:
 
 
 def test_face_of_the_server_is_small() -> None:
-    """``lro`` has what a first server needs, at most 45 names; other modules have the rest."""
-    assert len(importlib.import_module("lro").__all__) <= 45
+    """``lro`` has what a first server needs, at most 46 names; other modules have the rest."""
+    assert len(importlib.import_module("lro").__all__) <= 46
 
 
 def test_names_that_are_loaded_late_are_those_that_type_checkers_see() -> None:

@@ -28,10 +28,7 @@ from lro._base.errors import (
     MissingExtra,
     NameRefused,
     NotApplied,
-    OperationCancelled,
-    OperationFailed,
     OperationNotFound,
-    OperationTimeout,
     PageTokenExpired,
     PartialSuccessNotSupported,
     PermissionDenied,
@@ -47,6 +44,9 @@ from lro._base.errors import (
     Unavailable,
     UnknownType,
     UnsupportedMediaType,
+    WaitTimeout,
+    WorkCancelled,
+    WorkFailed,
 )
 
 __all__ = [
@@ -74,10 +74,7 @@ __all__ = [
     "MissingExtra",
     "NameRefused",
     "NotApplied",
-    "OperationCancelled",
-    "OperationFailed",
     "OperationNotFound",
-    "OperationTimeout",
     "PageTokenExpired",
     "PartialSuccessNotSupported",
     "PermissionDenied",
@@ -93,4 +90,7 @@ __all__ = [
     "Unavailable",
     "UnknownType",
     "UnsupportedMediaType",
+    "WaitTimeout",
+    "WorkCancelled",
+    "WorkFailed",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 
-from lro import Any, Code, DeclarationError, LroError, Operation, Status, TypeRegistry
+from lro import Any, Code, DeclarationError, Operation, Status, TypeRegistry
 from lro.types import ErrorInfo
 
 
@@ -53,7 +53,7 @@ class CallError(ClientError):
 
     def details(self, types: TypeRegistry | None = None) -> tuple[object, ...]:
         """The details as messages; those of unknown types stay packed."""
-        return decoded(self.status.details, types)
+        return decoded(self.status, types)
 
     def __str__(self) -> str:
         return f"{self.verb} failed with {self.code.name}: {self.status.message}"
@@ -148,7 +148,7 @@ class OperationFailed(ClientError):
 
     def details(self, types: TypeRegistry | None = None) -> tuple[object, ...]:
         """The details as messages; those of unknown types stay packed."""
-        return decoded(self.status.details, types)
+        return decoded(self.status, types)
 
     def __str__(self) -> str:
         name = self.operation.name or "the operation"
@@ -224,19 +224,11 @@ class DecodingError(ClientError):
         return f"{self.name}: {self.description}"
 
 
-def decoded(details: tuple[Any, ...], types: TypeRegistry | None) -> tuple[object, ...]:
-    """Each detail as a message of its type, or as it came where that cannot be."""
-    registry = types or _details_alone()
-    return tuple(_message(detail, registry) for detail in details)
+def decoded(status: Status, types: TypeRegistry | None = None) -> tuple[object, ...]:
+    """The details of a status as messages; those that cannot be read stay as they came."""
+    return (types or _details_alone()).details_of(status)
 
 
 @functools.cache
 def _details_alone() -> TypeRegistry:
     return TypeRegistry()  # made when an error is first looked into: an import must be quick
-
-
-def _message(detail: Any, registry: TypeRegistry) -> object:
-    try:
-        return registry.unpack_any(detail)
-    except LroError:  # data of an unknown kind, never an error
-        return detail

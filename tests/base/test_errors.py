@@ -37,6 +37,9 @@ from lro._base.errors import (
     TooManyHeld,
     Unavailable,
     UnknownType,
+    WaitTimeout,
+    WorkCancelled,
+    WorkFailed,
     got,
 )
 from lro._base.status import (
@@ -46,6 +49,7 @@ from lro._base.status import (
     PreconditionFailure,
     ResourceInfo,
     RetryInfo,
+    Status,
 )
 from lro._messages.registry import TypeRegistry
 
@@ -63,6 +67,9 @@ EXAMPLES = {
     NameRefused: NameRefused("operations/a", "not yours"),
     MissingExtra: MissingExtra("the gRPC edge", "grpc"),
     MessageTooLarge: MessageTooLarge("acme.v1.Thing", 11, 10, "response_bytes"),
+    WorkFailed: WorkFailed("operations/a", Status(Code.ABORTED, "no paper")),
+    WorkCancelled: WorkCancelled("operations/a", Status(Code.CANCELLED, "stopped")),
+    WaitTimeout: WaitTimeout("operations/a", 2.5),
     TooManyHeld: TooManyHeld("calls of Wait are held", 10, "waits"),
 }
 

@@ -387,15 +387,16 @@ class StatusError(LroError):
         return (info, *self.extra)
 
 
-class OperationFailed(LroError):
+class WorkFailed(LroError):
     """The operation called ``name`` ended with an error, its ``status``. Raised by a handle.
 
-    Code that lets it pass fails in the same way: with the code and the details of the operation.
+    ``extra`` are the details of the status as messages; those of unknown types stay packed. Code
+    that lets this pass fails in the same way: with the code and the details of the operation.
     """
 
-    def __init__(self, name: str, status: Status) -> None:
-        super().__init__(name, status)
-        self.name, self.status = name, status
+    def __init__(self, name: str, status: Status, extra: tuple[object, ...] = ()) -> None:
+        super().__init__(name, status, extra)
+        self.name, self.status, self.extra = name, status, extra
 
     def __str__(self) -> str:
         return f"{self.name} ended with {self.status_code.name}: {self.status.message}"
@@ -405,16 +406,18 @@ class OperationFailed(LroError):
         """The canonical code it ended with; UNKNOWN for 0 and for numbers outside the list."""
         return Code.of(self.status.code or Code.UNKNOWN)
 
-    def details(self, domain: str) -> tuple[object, ...]:  # noqa: ARG002 - they name their own
-        """The details it ended with, packed."""
-        return self.status.details
+    def details(self, domain: str) -> tuple[object, ...]:
+        """The details it ended with, and an ErrorInfo if there is none among them."""
+        if any(isinstance(one, ErrorInfo) for one in self.extra):
+            return self.extra
+        return (ErrorInfo(reason=self.status_code.name, domain=domain), *self.extra)
 
 
-class OperationCancelled(OperationFailed):
-    """The operation was cancelled. Raised by a handle."""
+class WorkCancelled(WorkFailed):
+    """The operation called ``name`` was cancelled. Raised by a handle."""
 
 
-class OperationTimeout(LroError, TimeoutError):
+class WaitTimeout(LroError, TimeoutError):
     """The operation called ``name`` was not done within ``timeout`` seconds; it goes on.
 
     Raised by a handle.

@@ -12,10 +12,10 @@ from typing import Final, Generic, TypeVar
 
 from lro._base.errors import (
     DeclarationError,
-    OperationCancelled,
-    OperationFailed,
     OperationNotFound,
-    OperationTimeout,
+    WaitTimeout,
+    WorkCancelled,
+    WorkFailed,
 )
 from lro._base.status import Any, Code, Status
 from lro._engine.flow import Flow, flow_of, on_loop, read, verb
@@ -125,7 +125,7 @@ class Handle(Generic[Resp, Meta]):
         that takes.
 
         Raises:
-            OperationTimeout: The time is over; the operation goes on. It is a ``TimeoutError``.
+            WaitTimeout: The time is over; the operation goes on. It is a ``TimeoutError``.
             OperationNotFound: The operation was deleted, or has expired.
             InvalidTimeout: The timeout is negative or no span of time.
             Unavailable: The store cannot be reached, or the service is stopping.
@@ -139,7 +139,7 @@ class Handle(Generic[Resp, Meta]):
         """:meth:`wait` for coroutines: no thread is held.
 
         Raises:
-            OperationTimeout, OperationNotFound, InvalidTimeout, Unavailable, DeclarationError: As
+            WaitTimeout, OperationNotFound, InvalidTimeout, Unavailable, DeclarationError: As
                 for :meth:`wait`.
         """
         name, limit = self._started(), timeout_seconds(timeout)
@@ -153,9 +153,9 @@ class Handle(Generic[Resp, Meta]):
         That is None if the operation has ended without one (:meth:`lro.Reporter.finish`).
 
         Raises:
-            OperationFailed: The operation ended with an error.
-            OperationCancelled: It was cancelled.
-            OperationTimeout, OperationNotFound, InvalidTimeout, Unavailable, DeclarationError,
+            WorkFailed: The operation ended with an error.
+            WorkCancelled: It was cancelled.
+            WaitTimeout, OperationNotFound, InvalidTimeout, Unavailable, DeclarationError,
                 RuntimeError: As for :meth:`wait`.
             InvalidArgument: Another version of the method stored the response, with another class.
         """
@@ -165,7 +165,7 @@ class Handle(Generic[Resp, Meta]):
         """:meth:`result` for coroutines: no thread is held.
 
         Raises:
-            OperationFailed, OperationCancelled, OperationTimeout, OperationNotFound,
+            WorkFailed, WorkCancelled, WaitTimeout, OperationNotFound,
                 InvalidTimeout, Unavailable, DeclarationError, InvalidArgument: As for
                 :meth:`result`.
         """
@@ -215,14 +215,14 @@ class Handle(Generic[Resp, Meta]):
 
     def _over(self, limit: float) -> Operation:
         if not self._operation.done:
-            raise OperationTimeout(self.name, limit)
+            raise WaitTimeout(self.name, limit)
         return self._operation
 
     def _result(self, operation: Operation) -> Resp:
         result = operation.result
         if isinstance(result, Status):
-            cancelled = result.code == Code.CANCELLED
-            raise (OperationCancelled if cancelled else OperationFailed)(operation.name, result)
+            error = WorkCancelled if result.code == Code.CANCELLED else WorkFailed
+            raise error(operation.name, result, self._spec.types.details_of(result))
         return typing.cast(Resp, self._unpacked(result, self._spec.response))
 
     def _unpacked(self, packed: Any | None, cls: type) -> object:

@@ -523,6 +523,16 @@ class TypeRegistry:
         check_instance("status_code", code, Code, "a Code")
         return Status(int(code), text, tuple(self.pack(detail) for detail in details))
 
+    def details_of(self, status: Status) -> tuple[object, ...]:
+        """Return the details of a status as messages; those that cannot be read stay packed."""
+        return tuple(self._unpacked(detail) for detail in status.details)
+
+    def _unpacked(self, packed: Any) -> object:
+        try:
+            return self.unpack_any(packed)
+        except LroError:  # data of an unknown kind, never an error
+            return packed
+
     def readable(self, packed: Any) -> Any:
         """The same Any with a JSON value in it, if one can be had of its bytes."""
         _check_packed(packed)

@@ -208,7 +208,7 @@ def _is_too_large(call: Call, text: str) -> bool:
 
 def _retry_after(status: Status) -> float | None:
     found = None
-    for detail in decoded(status.details, None):
+    for detail in decoded(status):
         if isinstance(detail, RetryInfo) and detail.retry_delay is not None:
             found = min(detail.retry_delay.total_seconds(), _MAX_PAUSE_SECONDS)
     return found

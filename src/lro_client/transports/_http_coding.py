@@ -542,7 +542,7 @@ class HttpCoder:
         if status.message == status_from_error_body(http, None, self._types).message:
             # Nothing was said, perhaps by another server than was meant.
             status = attrs.evolve(status, message=f"{status.message} to {where}")
-        for detail in decoded(status.details, None):
+        for detail in decoded(status):
             if isinstance(detail, RetryInfo) and detail.retry_delay is not None:
                 asked = min(detail.retry_delay.total_seconds(), _MAX_PAUSE_SECONDS)
                 retry_after = max(retry_after or 0.0, asked)
@@ -588,5 +588,5 @@ def _says_what_is_missing(body: Json, status: Status) -> bool:
     # A page of a proxy, or of a framework without such a route, has no error body.
     return _error_member(body) is not None and not any(
         isinstance(detail, ErrorInfo) and detail.reason == RouteNotFound.reason
-        for detail in decoded(status.details, None)
+        for detail in decoded(status)
     )
