@@ -30,12 +30,18 @@ def noxfile_value(name: str) -> Any:
     raise LookupError(name)
 
 
-@pytest.mark.parametrize("package", ["lro", "lro_client"])
+@pytest.mark.parametrize("package", ["lro", "lro_client", "pytest_lro"])
 def test_types_ship(package: str) -> None:
     """Each installed package says that it is typed."""
     source = importlib.import_module(package).__file__
     assert source is not None
     assert Path(source).with_name("py.typed").is_file()
+
+
+def test_pytest_finds_plugin_in_wheel() -> None:
+    """By the entry point, whose package is one of those that are shipped."""
+    assert PROJECT["entry-points"]["pytest11"] == {"pytest_lro": "pytest_lro"}
+    assert "src/pytest_lro" in TOOL["hatch"]["build"]["targets"]["wheel"]["packages"]
 
 
 def test_one_lowest_python() -> None:

@@ -303,7 +303,9 @@ class Service:
 
     @verb
     def start(self, full_name: str, request: object, **options: Any) -> Flow[Operation]:
-        """Start an operation of the method of this name; the rest as for ``Method.start``.
+        """Start an operation of the method of this name, and return it as callers see it.
+
+        The options are those of ``Method.start``, which returns a handle instead.
 
         Raises:
             DeclarationError: No such method is declared.
