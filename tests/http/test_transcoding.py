@@ -265,7 +265,9 @@ def test_delete_reads_no_body() -> None:
 def test_a_start_says_its_own_rule() -> None:
     """Whatever the method was declared with; one method may have several."""
     with service_of("/v1/shelves:make", body="shelf") as service:
-        method = lro.Method(service.specs["acme.v1.Rooms.MakeShelf"], service._starter)
+        method = lro.Method(
+            service.specs["acme.v1.Rooms.MakeShelf"], service._starter, service._calls
+        )
         starts = {
             "/v1/{parent=rooms/*}/shelves": method,
             "/v1/{parent=rooms/*}": Start(method, http_method="DELETE"),
@@ -330,7 +332,9 @@ def test_a_rule_is_refused_for_a_request_without_known_fields() -> None:
 def test_raw_bodies_are_refused_where_the_body_is_not_the_request() -> None:
     """``raw`` gives a whole request."""
     with service_of("/v1/{parent=rooms/*}/shelves") as service:
-        method = lro.Method(service.specs["acme.v1.Rooms.MakeShelf"], service._starter)
+        method = lro.Method(
+            service.specs["acme.v1.Rooms.MakeShelf"], service._starter, service._calls
+        )
         start = Start(method, raw=lambda kind, body: None)
         with pytest.raises(lro.DeclarationError, match=r"^raw: reads the whole request"):
             OperationsEdge(service, starts={"/v1/{parent}": start})
