@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.test_docs import NOT_RUN, PAGES, ROOT, blocks, program
+from tests.test_docs import NOT_RUN, PAGES, ROOT, blocks, files, program
 
 WORK: Final = """
 import attrs
@@ -40,9 +40,10 @@ _PYRIGHT: Final = {
 }
 _MYPY: Final = (
     # Of a part of google-auth and of Google's clients, and of waitress and uvicorn-worker, there
-    # are no types: no snippet can mend that.
+    # are no types: no snippet can mend that. Django has none either, its decorators included.
     "--untyped-calls-exclude=google",
     "--disable-error-code=import-untyped",
+    "--allow-untyped-decorators",
 )
 
 
@@ -59,21 +60,26 @@ def modules(page: Path) -> Iterator[str]:
             yield "\n" * block.line + block.text
 
 
-def write(folder: Path) -> dict[str, Path]:
-    """Write the modules of all pages; the page of each module, by the stem of its file."""
-    pages: dict[str, Path] = {}
+def write(folder: Path) -> dict[Path, Path]:
+    """Write the modules of all pages; the page of each module, by its file."""
+    pages: dict[Path, Path] = {}
     for page in PAGES:
         for number, source in enumerate(modules(page)):
             name = f"{page.relative_to(ROOT).with_suffix('')}_{number}"
-            stem = re.sub(r"\W", "_", name)
-            (folder / f"{stem}.py").write_text(source, encoding="utf-8")
-            pages[stem] = page.relative_to(ROOT)
+            file = folder / (re.sub(r"\W", "_", name) + ".py")
+            file.write_text(source, encoding="utf-8")
+            pages[file] = page.relative_to(ROOT)
+        for path, source in files(page).items():
+            (folder / path).parent.mkdir(exist_ok=True)
+            (folder / path).with_name("__init__.py").touch()  # or mypy sees two modules in it
+            (folder / path).write_text(source, encoding="utf-8")
+            pages[folder / path] = page.relative_to(ROOT)
     (folder / "work.pyi").write_text(WORK, encoding="utf-8")
     (folder / "pyrightconfig.json").write_text(json.dumps(_PYRIGHT), encoding="utf-8")
     return pages
 
 
-def findings(command: Sequence[str], folder: Path, pages: dict[str, Path]) -> list[str]:
+def findings(command: Sequence[str], folder: Path, pages: dict[Path, Path]) -> list[str]:
     """What a type checker says of the modules, each line under the name of its page."""
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     found = [line for line in done.stdout.splitlines() if re.search(r"\berror:", line)]
@@ -81,8 +87,9 @@ def findings(command: Sequence[str], folder: Path, pages: dict[str, Path]) -> li
         raise RuntimeError(
             f"{command[0]} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
         )
+    named = {path.stem: page for path, page in pages.items()}
     return [
-        re.sub(r"^\s*\S*?(\w+)\.py(?=:)", lambda at: str(pages.get(at[1], at[0])), line)
+        re.sub(r"^\s*\S*?(\w+)\.py(?=:)", lambda at: str(named.get(at[1], at[0])), line)
         for line in found
     ]
 
@@ -92,8 +99,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         pages = write(folder)
-        files = [str(folder / f"{stem}.py") for stem in pages]
-        mypy = [sys.executable, "-m", "mypy", *_MYPY, *files]
+        mypy = [sys.executable, "-m", "mypy", *_MYPY, *map(str, pages)]
         pyright = ["pyright", "--pythonpath", sys.executable, "--project", str(folder)]
         found = [*findings(mypy, folder, pages), *findings(pyright, folder, pages)]
     print("\n".join(found) or f"{len(pages)} modules of the docs: nothing found")
