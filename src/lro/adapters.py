@@ -8,6 +8,7 @@ from lro._engine.executor_port import (
 )
 from lro._engine.store_port import (
     ChangeSubscription,
+    DatabaseConnection,
     Done,
     Expired,
     Found,
@@ -18,6 +19,7 @@ from lro._engine.store_port import (
     RequestKey,
     StateSummary,
     Store,
+    TransactionalStore,
 )
 from lro._model.operation import Change, Record
 from lro._model.page_tokens import Cursor
@@ -27,6 +29,7 @@ __all__ = [
     "Change",
     "ChangeSubscription",
     "Cursor",
+    "DatabaseConnection",
     "Done",
     "Executor",
     "Expired",
@@ -41,4 +44,5 @@ __all__ = [
     "StateSummary",
     "Store",
     "Task",
+    "TransactionalStore",
 ]

@@ -18,6 +18,7 @@ from lro._engine.change_listener import ChangeListener
 from lro._engine.flow import run
 from lro._engine.method_spec import FinalMetadataFailed, MethodSpec, WorkerLost
 from lro._engine.runtime import Runtime
+from lro._engine.uncommitted import Uncommitted
 from lro._engine.workers import Workers
 from lro._model.operation import Record, State, abandon, if_unchanged_since
 
@@ -54,6 +55,8 @@ class _Suspect:
 class Maintenance:
     """Renews the leases of this process, recovers orphans, and removes what has expired.
 
+    It also begins what was started within a transaction of the application, after the commit.
+
     :meth:`run_due` does what is due; :meth:`start` has a thread do that. The clock of the runtime,
     which no administrator can set, decides what is due when. Leases end by the store's clock, which
     can be set.
@@ -79,6 +82,7 @@ class Maintenance:
         """How soon what could not be written is tried again."""
         self._scan_period = min(lease, runtime.executor.redelivery or lease).total_seconds()
         self._lead: float | None = None
+        self._uncommitted = Uncommitted(runtime.clock)
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
@@ -89,6 +93,7 @@ class Maintenance:
         self._scan_at = self._scan_not_before = self._calm_until = self._expire_at = self._clock()
         self._asked_at = math.inf
         self._renew_now = False
+        self._uncommitted.reset_after_fork()
         self._suspects: dict[str, _Suspect] = {}
         self._looked_at = -math.inf
         self._away = False
@@ -126,6 +131,11 @@ class Maintenance:
         self._renew_now = True
         self._wake.set()
 
+    def begin_after_commit(self, name: str) -> None:
+        """Begin the work of an operation soon after the transaction that stores it commits."""
+        self._uncommitted.add(name)
+        self._wake.set()
+
     def run_due(self) -> float:
         """Do what is due, and return the seconds until something will be.
 
@@ -159,12 +169,14 @@ class Maintenance:
             self._renew(frozenset(held).intersection(self._left))
         if self._renew_at is None or self._clock() < self._renew_at:  # leases come first
             self._workers.release_not_started()
+            self._begin_committed()
             if self._next_scan() <= self._clock():
                 self._scan_orphans()
             if self._expire_at <= self._clock():
                 self._expire()
         # New work does not wake this thread, which looks for it often enough, and asks no store.
         due = [self._next_scan(), self._expire_at, self._retry_at, at + self._period]
+        due.append(self._uncommitted.next_look)
         if self._renew_at is not None:
             due.append(self._renew_at)
         return max(_REST_SECONDS, min(due) - self._clock())
@@ -210,6 +222,38 @@ class Maintenance:
         for name in renewed.cancel_requested:
             self._workers.cancel_held(name)
 
+    @property
+    def _renewal_due(self) -> bool:
+        return self._renew_at is not None and self._renew_at <= self._clock()
+
+    def _begin_committed(self) -> None:
+        due = dict(self._uncommitted.take_due())
+        if not due:
+            return
+        try:
+            for record in self._store.find(due).records:
+                if self._renewal_due:
+                    break  # our own work first: the rest is looked for again at once
+                del due[record.name]
+                # What there is no room for now is left to the next orphan scan.
+                if record.unclaimed and not self._try_recover(record):
+                    self._scan_at = min(self._scan_at, self._clock() + self._grace)
+        finally:
+            for name, since in due.items():
+                self._uncommitted.keep(name, since)
+
+    def _try_recover(self, record: Record) -> bool:
+        """Do what :meth:`recover` does, if that can be done now."""
+        try:
+            self.recover(record)
+        except LroError as exc:
+            log.info("%s: not taken over now: %s", record.name, exc)
+        except BaseException:  # one that cannot be must not be in the way of the others
+            log.exception("%s: cannot be taken over", record.name)
+        else:
+            return True
+        return False
+
     def _scan_orphans(self) -> None:
         self._asked_at = math.inf
         methods = [name for name, spec in self._specs.items() if spec.function is not None]
@@ -221,14 +265,9 @@ class Maintenance:
         if at - began > self._grace / 2 or at - self._looked_at > self._grace + _STEP_SECONDS:
             self._suspects.clear()
         for record in self._lost(found.records, at):
-            if self._renew_at is not None and self._renew_at <= self._clock():
+            if self._renewal_due:
                 break  # our own work first: the rest is found again at once
-            try:
-                self.recover(record)
-            except LroError as exc:
-                log.info("%s: not taken over now: %s", record.name, exc)
-            except BaseException:  # one that cannot be must not be in the way of the others
-                log.exception("%s: cannot be taken over", record.name)
+            self._try_recover(record)
         # The grace of those that are new begins now: what was taken over may have taken long.
         self._looked_at = self._clock()
         for name, suspect in self._suspects.items():
@@ -395,6 +434,11 @@ class Background:
     def request_orphan_scan(self) -> None:
         """See :meth:`Maintenance.request_orphan_scan`."""
         self.maintenance.request_orphan_scan()
+
+    def begin_after_commit(self, name: str) -> None:
+        """See :meth:`Maintenance.begin_after_commit`."""
+        self.start()
+        self.maintenance.begin_after_commit(name)
 
     def request_renewal(self) -> None:
         """See :meth:`Maintenance.request_renewal`."""

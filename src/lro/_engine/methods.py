@@ -42,7 +42,7 @@ from lro._engine.maintenance import Background
 from lro._engine.method_spec import MethodSpec, Options
 from lro._engine.process import after_fork
 from lro._engine.runtime import RecordUpdater, Runtime, stopping
-from lro._engine.store_port import Inserted, RequestKey
+from lro._engine.store_port import DatabaseConnection, Inserted, RequestKey
 from lro._filters.indexes import Indexes
 from lro._messages.registry import TypeRegistry
 from lro._messages.wellknown import Empty
@@ -99,8 +99,21 @@ class RandomBytes:
 class NewRecord(Protocol):
     """Makes the record of a new operation."""
 
-    def __call__(self, *, begun: bool = False) -> Record:
-        """The record; one that has ``begun`` is held and claimed by this process."""
+    def __call__(self, *, begun: bool = False, held: bool = True) -> Record:
+        """The record; one that has ``begun`` is held and claimed by this process.
+
+        One that is not ``held`` waits for the first process that claims it.
+        """
+        ...
+
+
+class Insert(Protocol):
+    """``Store.insert``, or what does the same in the application's transaction."""
+
+    def __call__(
+        self, record: Record, request: Any, key: RequestKey | None, *, check_only: bool = False
+    ) -> Inserted:
+        """Insert the record; or, with ``check_only``, only check whether it could be."""
         ...
 
 
@@ -125,6 +138,7 @@ class Starter:
         target: str = "",
         caller: str = "",
         validate_only: bool = False,
+        within: DatabaseConnection | None = None,
     ) -> Flow[Operation]:
         """See ``Method.start``."""
         self._background.start()
@@ -136,6 +150,7 @@ class Starter:
         if not isinstance(validate_only, bool):
             wanted = f"must be True or False, got {got(validate_only)}"
             raise InvalidArgument("validate_only", wanted)
+        insert = self._runtime.store.insert if within is None else self._insert_within(within)
         if not isinstance(request, spec.request):
             wanted = f"must be a {spec.request.__name__}, got {got(request)}"
             raise InvalidArgument("request", wanted)
@@ -162,10 +177,17 @@ class Starter:
             yield from self._runtime.first_use.reach()
         new = functools.partial(self._record, spec, parent, first, target, caller, key)
         if validate_only:
-            yield from self._checked(new(), packed, key)
+            check = functools.partial(insert, new(), packed, key, check_only=True)
+            yield MayBlock(check, blocks=within is None and self._runtime.store.reads_block)
             return Operation(done=True, result=spec.types.pack(Empty()))
+        if within is not None:
+            # In this thread, even of a loop: the connection is one that this thread uses.
+            inserted = insert(new(held=False), packed, key)
+            if inserted.fresh and spec.function is not None:
+                self._background.begin_after_commit(inserted.record.name)
+            return inserted.record.operation
         if spec.function is None:
-            inserted: Inserted = yield InsertWrite(self._runtime.store, new(), packed, key)
+            inserted = yield InsertWrite(self._runtime.store, new(), packed, key)
             return inserted.record.operation
         return (yield from self._insert_and_run(spec, new, request, packed, key))
 
@@ -179,13 +201,14 @@ class Starter:
         key: RequestKey | None,
         *,
         begun: bool = False,
+        held: bool = True,
     ) -> Record:
         """A new record; one that has ``begun`` is as a claim that follows at once would leave it.
 
-        That is one write less.
+        That is one write less. One that is not ``held`` is as a process would hand it back.
         """
         now = self._runtime.store.now()
-        owner, span = self._first_lease(spec)
+        owner, span = self._first_lease(spec, held=held)
         return spec.stamp(
             Record(
                 name=_prefix(parent) + new_id(self._random, now),
@@ -205,13 +228,25 @@ class Starter:
             )
         )
 
-    def _first_lease(self, spec: MethodSpec) -> tuple[str, timedelta | None]:
+    def _first_lease(self, spec: MethodSpec, *, held: bool) -> tuple[str, timedelta | None]:
         if spec.function is None:
             return "", None
+        if not held:
+            return "", timedelta(0)
         redelivery = self._runtime.executor.redelivery
         return (
             (self._workers.owner, self._runtime.lease) if redelivery is None else ("", redelivery)
         )
+
+    def _insert_within(self, connection: DatabaseConnection) -> Insert:
+        store = self._runtime.store
+        insert = getattr(store, "insert_within", None)
+        if insert is None:
+            able = "the PostgresStore and the SQLiteStore can"
+            text = f"a {type(store).__name__} cannot write in the application's transactions: {able}"
+            raise InvalidArgument("within", text)
+        bound: Insert = functools.partial(insert, connection)
+        return bound
 
     def _checked(self, record: Record, packed: Any, key: RequestKey | None) -> Flow[Inserted]:
         store = self._runtime.store
@@ -505,6 +540,7 @@ class Method(Generic[Req, Resp, Meta]):
         target: str = "",
         caller: str = "",
         validate_only: bool = False,
+        within: DatabaseConnection | None = None,
     ) -> Handle[Resp, Meta]:
         """Store a new operation, have its work begun, and return its handle at once.
 
@@ -514,8 +550,15 @@ class Method(Generic[Req, Resp, Meta]):
         default parent and target are what the method's options say. ``validate_only``: check
         everything, start nothing; the handle then has no name.
 
+        ``within``: a connection or session of the application, of psycopg, sqlite3, Django or
+        SQLAlchemy, to the database of the store. The start is then part of its transaction: nothing
+        else sees the operation before the commit, the work begins after it, and after a rollback
+        the operation never was. No room in the executor's queue is taken before.
+
         Raises:
-            InvalidArgument: The request is refused, the request id malformed or used otherwise.
+            InvalidArgument: The request is refused, the request id malformed or used otherwise. Or
+                ``within`` is of another kind, to another database, or has no transaction open; or
+                the store cannot take part in one.
             TargetBusy: Another operation works on the target.
             ResourceExhausted: The queue is full; nothing was stored.
             Unavailable: The store or executor cannot be reached, or the service is stopping.
@@ -531,6 +574,7 @@ class Method(Generic[Req, Resp, Meta]):
             target=target,
             caller=caller,
             validate_only=validate_only,
+            within=within,
         )
         return self._handle(run(started))
 
@@ -544,8 +588,11 @@ class Method(Generic[Req, Resp, Meta]):
         target: str = "",
         caller: str = "",
         validate_only: bool = False,
+        within: DatabaseConnection | None = None,
     ) -> Handle[Resp, Meta]:
         """:meth:`start` for coroutines: no thread waits for the store.
+
+        ``within`` takes no asynchronous connection; the statements on it hold up the event loop.
 
         If the task that awaits this is cancelled, the operation has been started, or it has not:
         what was handed to the store by then is stored, and its work is done.
@@ -559,6 +606,7 @@ class Method(Generic[Req, Resp, Meta]):
             target=target,
             caller=caller,
             validate_only=validate_only,
+            within=within,
         )
         return self._handle(await on_loop(started))
 

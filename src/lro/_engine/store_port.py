@@ -144,6 +144,21 @@ class ChangeSubscription(Protocol):
         ...
 
 
+class DatabaseConnection(Protocol):
+    """A connection or session of the application's own, as a start takes ``within``.
+
+    Of psycopg, sqlite3, Django or SQLAlchemy. No part of this library commits it or rolls it back.
+    """
+
+    def commit(self) -> None:
+        """End the transaction; what was started within it is there."""
+        ...
+
+    def rollback(self) -> None:
+        """End the transaction; what was started within it never was there."""
+        ...
+
+
 class Store(Protocol):
     """Where operations are kept.
 
@@ -326,4 +341,32 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Free what the store holds. Idempotent."""
+        ...
+
+
+class TransactionalStore(Store, Protocol):
+    """A store that also inserts as part of a transaction of the application's. Optional."""
+
+    def insert_within(
+        self,
+        connection: DatabaseConnection,
+        record: Record,
+        request: Any,
+        key: RequestKey | None,
+        *,
+        check_only: bool = False,
+    ) -> Inserted:
+        """Do what :meth:`insert` does, by statements on this connection, in its transaction.
+
+        That transaction is neither committed nor rolled back. After an error, its other statements
+        are as they were, and it can go on. Nothing else is written, and nothing is remembered of
+        the record, which may never be committed. Called in the thread that uses the connection,
+        maybe that of an event loop.
+
+        Raises:
+            InvalidArgument: Also, with the field ``within``: the connection is of a kind that the
+                store does not know, or to another database; or it has no transaction that could be
+                written in.
+            RequestIdConflict, TargetBusy: As for :meth:`insert`.
+        """
         ...

@@ -172,6 +172,11 @@ class ServerAddress:
         whole: dict[str, Any] = {**_DEFAULTS, **limits, **given, "client_encoding": "UTF8"}
         object.__setattr__(self, "_conninfo", make_conninfo("", **whole))
 
+    @property
+    def quoted_schema(self) -> str:
+        """The schema's name as it stands in SQL."""
+        return '"' + self.schema.replace('"', '""') + '"'
+
     def connect(self, clock: ServerClock) -> BoundedConnection:
         """A new connection; making it also measures the clock.
 
@@ -182,10 +187,9 @@ class ServerAddress:
         try:
             connection.patience = self.statement_seconds + 1
             milliseconds = max(1, round(self.statement_seconds * 1000))  # 0 is no limit
-            path = '"' + self.schema.replace('"', '""') + '"'
             began = clock.monotonic()
             # One row that blocks must not use up the time of all that are written with it.
-            limits = (path, str(milliseconds), str(max(1, milliseconds // 5)))
+            limits = (self.quoted_schema, str(milliseconds), str(max(1, milliseconds // 5)))
             row = connection.execute(_SET_UP.encode(), limits, prepare=False).fetchone()
             assert row is not None
             clock.measured(row[-1], began, clock.monotonic())

@@ -49,7 +49,7 @@ from lro.stores.postgres._statements import (
     replacement,
     sql_array,
     start_id,
-    statement_for,
+    statement_of,
     target_id,
 )
 
@@ -116,8 +116,7 @@ class GroupWriter(GroupCommit[RecordWrite]):
         return group, left
 
     def _send(self, group: Sequence[RecordWrite]) -> None:
-        text = (b"[" + b",".join([write.text for write in group]) + b"]").decode()
-        sql = statement_for({write.kind for write in group})
+        sql, text = statement_of(group)
         cause: BaseException | None = None
         for _ in range(ATTEMPTS):
             try:
@@ -181,7 +180,7 @@ _THREADS_ASIDE: Final = 4
 _ENCODED_BYTES: Final = 64 * 1024
 """Records that are larger are made text by such a thread: it takes long for an event loop."""
 
-_INSERT_ATTEMPTS: Final = 10
+INSERT_ATTEMPTS: Final = 10
 """How often an insert is tried again whose obstacle is gone when it is looked for."""
 
 
@@ -257,14 +256,14 @@ class RecordTable:
         """
         row = to_row(record)
         write = insertion(record, row, request, key)
-        for _ in range(_INSERT_ATTEMPTS):
+        for _ in range(INSERT_ATTEMPTS):
             if self._writer.write(write):
                 return self._inserted(record, row)
             found = self.find_obstacle(record, key, write)
             if found is not None:
                 return found
             write = write.again()
-        raise _too_slow()
+        raise too_slow()
 
     def _inserted(self, record: Record, row: tuple[object, ...]) -> Inserted:
         self.cache.keep(record, text_length(row))
@@ -296,12 +295,12 @@ class RecordTable:
                 elif left:
                     hand_in(write.again(), left - 1)
                 else:
-                    raise _too_slow()
+                    raise too_slow()
 
             write.on_over = over
             self._writer.hand_in(write)
 
-        hand_in(insertion(record, row, request, key), _INSERT_ATTEMPTS - 1)
+        hand_in(insertion(record, row, request, key), INSERT_ATTEMPTS - 1)
 
     def _do_aside(self, action: Callable[[], None], done: Done[T]) -> None:
         """Have another thread do what calls ``done``, or raises an error for it.
@@ -328,21 +327,10 @@ class RecordTable:
         Raises:
             RequestIdConflict, TargetBusy, InvalidArgument: What is there forbids the insert.
         """
-        ids = id_of(record.name), target_id(record.target), key and start_id(key)
-        ((state, busy, *first),) = self._connections.rows(FIND_FIRST, ids)
-        ours = write is not None and write.doubtful
-        if ours and (state is not None or _is(first, record)):
-            # The attempt whose answer was lost has been carried out: no other has this name.
-            return Inserted(record, fresh=True)
-        if key is not None and first[0] is not None:
-            began = _first_record(key, first, record)
-            if began is not None:
-                return Inserted(began, fresh=False)
-        if busy:
-            raise TargetBusy(record.target)
-        if state is not None:
-            raise taken(record.name)
-        return None
+        doubtful = write is not None and write.doubtful
+        return find_obstacle(
+            self._connections.rows, FIND_FIRST, record, key, doubtful=doubtful
+        )
 
     def update(self, name: str, change: Change) -> Record | None:
         """Replace or remove a record, all or nothing.
@@ -455,11 +443,43 @@ class RecordTable:
         return self.cache.keep(from_row(row), text_length(row), wanted=True)
 
 
+def find_obstacle(
+    rows: Callable[[bytes, Sequence[object]], list[typing.Any]],
+    sql: bytes,
+    record: Record,
+    key: RequestKey | None,
+    *,
+    doubtful: bool = False,
+) -> Inserted | None:
+    """What an insert finds already by ``sql``, which is ``FIND_FIRST``; None if that is nothing.
+
+    ``doubtful``: an earlier attempt may have been carried out.
+
+    Raises:
+        RequestIdConflict, TargetBusy, InvalidArgument: What is there forbids the insert.
+    """
+    ids = id_of(record.name), target_id(record.target), key and start_id(key)
+    ((state, busy, *first),) = rows(sql, ids)
+    if doubtful and (state is not None or _is(first, record)):
+        # The attempt whose answer was lost has been carried out: no other has this name.
+        return Inserted(record, fresh=True)
+    if key is not None and first[0] is not None:
+        began = _first_record(key, first, record)
+        if began is not None:
+            return Inserted(began, fresh=False)
+    if busy:
+        raise TargetBusy(record.target)
+    if state is not None:
+        raise taken(record.name)
+    return None
+
+
 def _differs(changed: Record | None, record: Record) -> bool:
     return changed is None or (changed is not record and changed != record)
 
 
-def _too_slow() -> Unavailable:
+def too_slow() -> Unavailable:
+    """The error for an insert whose obstacle is gone each time that it is looked for."""
     return Unavailable("others start and end the same work faster than it can be read")
 
 

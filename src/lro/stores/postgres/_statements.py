@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import hashlib
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, TypeAlias
 
@@ -171,6 +172,19 @@ def _sql(text: str) -> bytes:
     return " ".join(text.split()).encode()
 
 
+_TABLE: Final = re.compile(r"(?<=(?:FROM|INTO|JOIN) )(?=(?:operations|inputs|starts)\b)")
+
+
+@functools.lru_cache(maxsize=64)
+def qualified(sql: bytes, schema: str) -> bytes:
+    """A statement that inserts or reads, for connections whose search path is not ours.
+
+    ``schema`` is as it stands in SQL.
+    """
+    prefix = schema.replace("%", "%%") + "."
+    return _TABLE.sub(lambda _: prefix, sql.decode()).encode()
+
+
 WEIGHT: Final = f"""{RECORD_WEIGHT} + octet_length(name)
     + coalesce(octet_length(metadata), 0) + coalesce(octet_length(result), 0)"""
 """``Record.weight`` in SQL. The length of a long text is known without reading it."""
@@ -269,6 +283,12 @@ REMOVE: Final = _sql(f"""WITH removed AS (
     DELETE FROM inputs i USING removed r WHERE i.id = r.id
 )
 SELECT name FROM removed""")
+
+
+def statement_of(writes: Sequence[RecordWrite]) -> tuple[bytes, str]:
+    """The statement that makes these writes, and the text that is its one value."""
+    text = b"[" + b",".join([write.text for write in writes]) + b"]"
+    return statement_for({write.kind for write in writes}), text.decode()
 
 
 def statement_for(kinds: Collection[WriteKind]) -> bytes:

@@ -21,6 +21,7 @@ from lro._engine.process import after_fork
 from lro._engine.store_port import (
     READ_BYTES,
     SCAN,
+    DatabaseConnection,
     Done,
     Expired,
     Found,
@@ -56,6 +57,7 @@ from lro.stores.postgres._schema import (
     schema_sql,
 )
 from lro.stores.postgres._statements import NOTIFY, id_of, ids_of
+from lro.stores.postgres._within import TransactionInserts
 
 
 class ProcessResources:
@@ -71,6 +73,7 @@ class ProcessResources:
         self._closed = False
         self.connections = ConnectionPool(address, clock, size, setup)
         self.records = RecordTable(self.connections)
+        self.within = TransactionInserts(self.connections)
         self.announcer = Announcer(self._notify, self._sender)
 
     def listen(self) -> NotifySubscription:
@@ -254,6 +257,23 @@ class PostgresStore:
     ) -> None:
         """Have a record and its request added with the next group of writes."""
         self._resources.records.insert_later(record, request, key, done)
+
+    def insert_within(
+        self,
+        connection: DatabaseConnection,
+        record: Record,
+        request: Any,
+        key: RequestKey | None,
+        *,
+        check_only: bool = False,
+    ) -> Inserted:
+        """Add a record and its request in the application's transaction on the same database.
+
+        Raises:
+            InvalidArgument: As :meth:`TransactionalStore.insert_within` says.
+        """
+        inserts = self._resources.within
+        return inserts.insert(connection, record, request, key, check_only=check_only)
 
     def forget(self, name: str) -> None:
         """Undo an insert."""

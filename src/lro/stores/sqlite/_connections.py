@@ -17,6 +17,7 @@ from lro._engine.process import after_fork
 from lro._engine.store_port import Done
 from lro.stores.sqlite._file import DATABASE_ERRORS, DatabaseFile, Readers, translate_error
 from lro.stores.sqlite._group_commit import SharedTransactions, Together
+from lro.stores.sqlite._within import UserTransaction
 from lro.stores.sqlite._writer import Writer
 
 _COMMIT_SECONDS: Final = 1.0
@@ -219,6 +220,16 @@ class FileConnections:
             raise translate_error(exc) from exc
         finally:
             self._writer.end()
+
+    def transaction_of(self, connection: object) -> UserTransaction:
+        """The application's transaction on this connection of its own.
+
+        Raises:
+            InvalidArgument: As for :class:`UserTransaction`.
+            Unavailable: The store is closed.
+        """
+        self._file.check()
+        return UserTransaction(connection, self._file)
 
     def listen(self, look_seconds: float) -> CounterSubscription:
         """See :class:`CounterSubscription`."""

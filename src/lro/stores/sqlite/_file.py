@@ -111,7 +111,7 @@ class DatabaseFile:
         )
         try:
             if self._identity is None:
-                self._identity = self._find_identity()
+                self._identity = _identity_of(self.path)
             self._check_identity()
         except BaseException:
             connection.close()
@@ -155,19 +155,24 @@ class DatabaseFile:
         """Refuse everything from now on, for this reason."""
         self._useless = why
 
+    def is_at(self, path: str) -> bool:
+        """Whether this path leads to the file, by whatever name."""
+        return path != "" and _identity_of(path) == self._identity
+
     def _check_identity(self) -> None:
         now = time.monotonic()
-        if self._find_identity() != self._identity:
+        if _identity_of(self.path) != self._identity:
             self._seen = -SEEN_SECONDS
             raise Unavailable("the operations database was deleted or replaced")
         self._seen = now
 
-    def _find_identity(self) -> tuple[int, int] | None:
-        try:
-            found = os.stat(self.path)
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino
+
+def _identity_of(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 T = TypeVar("T")

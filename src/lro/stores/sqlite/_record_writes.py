@@ -94,7 +94,7 @@ class InsertRecord:
         self._key = key
         self._start = None if key is None else sql.start_row(key, record, self.row)
 
-    def __call__(self, writer: sqlite3.Connection) -> Inserted:
+    def __call__(self, writer: sql.Executes) -> Inserted:
         """Insert it.
 
         Raises:

@@ -10,7 +10,7 @@ import sqlite3
 import time
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from lro._base.errors import DeclarationError, Unavailable
 from lro._engine.store_port import RequestKey
@@ -202,11 +202,20 @@ _FORGET_START: Final = "DELETE FROM starts WHERE name = ?"
 _UNFINISHED: Final = frozenset({State.IN_PROGRESS.value, State.HIDDEN.value})
 
 
-def rows_of(connection: sqlite3.Connection) -> FetchRows:
+class Executes(Protocol):
+    """What executes statements: our connection, or the application's."""
+
+    def execute(self, sql: str, values: tuple[object, ...] = ..., /) -> Any:
+        """What a statement gives."""
+        ...
+
+
+def rows_of(connection: Executes) -> FetchRows:
     """What a query finds for this connection, uncommitted changes of its own included."""
 
     def rows(sql: str, values: tuple[object, ...] = ()) -> list[Any]:
-        return connection.execute(sql, values).fetchall()
+        found: list[Any] = connection.execute(sql, values).fetchall()
+        return found
 
     return rows
 
@@ -281,7 +290,7 @@ def start_row(key: RequestKey, record: Record, row: tuple[object, ...]) -> tuple
     return key.method, key.caller, key.request_id, key.fingerprint, at, record.name, first
 
 
-def remember_start(writer: sqlite3.Connection, start: tuple[object, ...]) -> None:
+def remember_start(writer: Executes, start: tuple[object, ...]) -> None:
     """Keep a start for its day, in place of an older one with this key."""
     writer.execute(_REMEMBER_START, start)
 

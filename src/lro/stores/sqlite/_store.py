@@ -17,6 +17,7 @@ from lro._engine.process import after_fork
 from lro._engine.store_port import (
     READ_BYTES,
     SCAN,
+    DatabaseConnection,
     Done,
     Expired,
     Found,
@@ -151,6 +152,27 @@ class SQLiteStore:
         """Have a record and its request added with the next group of writes."""
         insert = InsertRecord(self._cache, record, request, key)
         self._file.write_later(insert, done, insert.committed)
+
+    def insert_within(
+        self,
+        connection: DatabaseConnection,
+        record: Record,
+        request: Any,
+        key: RequestKey | None,
+        *,
+        check_only: bool = False,
+    ) -> Inserted:
+        """Add a record and its request in the application's transaction on the same file.
+
+        Raises:
+            InvalidArgument: As :meth:`TransactionalStore.insert_within` says.
+        """
+        insert = InsertRecord(self._cache, record, request, key)
+        transaction = self._file.transaction_of(connection)
+        with transaction.all_or_nothing(writes=not check_only):
+            if check_only:
+                return checked(sql.rows_of(transaction), record, key)
+            return insert(transaction)
 
     def forget(self, name: str) -> None:
         """Undo an insert."""

@@ -1,0 +1,161 @@
+"""Starts within a transaction of the application, on a connection of its own to the database."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+import psycopg
+from psycopg import errors
+from psycopg.rows import tuple_row
+
+from lro._base.errors import InvalidArgument, LroError
+from lro._base.status import Any as PackedMessage
+from lro._engine.store_port import Inserted, RequestKey
+from lro._model.operation import Record
+from lro.stores._rows import refuse_untextual, to_row
+from lro.stores._user_connections import (
+    AUTOCOMMIT,
+    SAVEPOINT,
+    driver_of,
+    execute_on,
+    refused,
+    unsuitable,
+)
+from lro.stores.postgres._connections import ConnectionPool, unavailable
+from lro.stores.postgres._records import INSERT_ATTEMPTS, find_obstacle, too_slow
+from lro.stores.postgres._statements import (
+    FIND_FIRST,
+    insertion,
+    qualified,
+    statement_of,
+)
+
+_WANTED: Final = "a connection of psycopg, or of Django or SQLAlchemy on it"
+
+# Which table of which database of which server is the store's. A server that serves a copy of the
+# data has been started at another moment.
+_IDENTITY: Final = b"""SELECT current_setting('client_encoding'), to_regclass(%s)::oid::bigint,
+    (SELECT oid::bigint FROM pg_database WHERE datname = current_database()),
+    (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"""
+
+Execute: TypeAlias = Callable[[bytes, Sequence[object]], list[Any]]
+"""Executes a statement in the application's transaction, and returns its rows as tuples."""
+
+_REFUSED: Final[dict[type[psycopg.Error], str]] = {
+    errors.NoActiveSqlTransaction: AUTOCOMMIT,
+    errors.InFailedSqlTransaction: "the transaction has failed, and can only be rolled back",
+    errors.ReadOnlySqlTransaction: "the transaction is one that only reads",
+    errors.InsufficientPrivilege: "the user of the connection may not write to the store's tables",
+}
+
+
+class TransactionInserts:
+    """Inserts into the store's tables on connections of the application."""
+
+    def __init__(self, connections: ConnectionPool) -> None:
+        self._connections = connections
+        self._schema = connections.address.quoted_schema
+        self._find_first = qualified(FIND_FIRST, self._schema)
+        self._identity: Sequence[Any] = ()
+
+    def insert(
+        self,
+        connection: object,
+        record: Record,
+        request: PackedMessage,
+        key: RequestKey | None,
+        *,
+        check_only: bool = False,
+    ) -> Inserted:
+        """See ``TransactionalStore.insert_within``.
+
+        Raises:
+            InvalidArgument, RequestIdConflict, TargetBusy: As said there.
+            Unavailable: The database cannot be used now, by us or on this connection.
+        """
+        refuse_untextual(record, key)
+        execute = _executing(connection)
+        if check_only:
+            with _all_or_nothing(execute):
+                self._check_same(execute)
+                return self._obstacle(execute, record, key) or Inserted(record, fresh=True)
+        sql, text = statement_of([insertion(record, to_row(record), request, key)])
+        sql = qualified(sql, self._schema)
+        for _ in range(INSERT_ATTEMPTS):
+            # What another transaction has committed in the same moment is found the next time.
+            with contextlib.suppress(errors.UniqueViolation), _all_or_nothing(execute):
+                self._check_same(execute)
+                if execute(sql, (text,)):
+                    return Inserted(record, fresh=True)
+                found = self._obstacle(execute, record, key)
+                if found is not None:
+                    return found
+        raise too_slow()
+
+    def _obstacle(self, execute: Execute, record: Record, key: RequestKey | None) -> Inserted | None:
+        return find_obstacle(execute, self._find_first, record, key)
+
+    def _check_same(self, execute: Execute) -> None:
+        table = (f"{self._schema}.operations",)
+        ((encoding, *theirs),) = execute(_IDENTITY, table)
+        if theirs != self._identity:  # perhaps the server was started again since
+            ((_, *self._identity),) = self._connections.rows(_IDENTITY, table)
+        if theirs != self._identity:
+            raise refused("the connection is to another database than the store's")
+        if encoding != "UTF8":
+            raise refused("the client_encoding of the connection must be UTF8")
+
+
+def _executing(given: object) -> Execute:
+    driver, sqlalchemy = driver_of(given)
+    if not isinstance(driver, psycopg.Connection):
+        raise unsuitable(given, _WANTED)
+
+    def on_driver(sql: bytes, values: Sequence[object]) -> list[Any]:
+        # Made here, so that the connection's own factories of cursors and rows have no part.
+        with psycopg.Cursor(driver, row_factory=tuple_row) as cursor:
+            cursor.execute(sql, values or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def through_sqlalchemy(sql: bytes, values: Sequence[object]) -> list[Any]:
+        result = execute_on(sqlalchemy, sql.decode(), values)
+        return list(result.fetchall()) if result.returns_rows else []
+
+    return on_driver if sqlalchemy is None else through_sqlalchemy
+
+
+@contextlib.contextmanager
+def _all_or_nothing(execute: Execute) -> Iterator[None]:
+    """Undo what was written in the block if it raises an error; the transaction can then go on.
+
+    Raises:
+        InvalidArgument: The connection cannot be written on as it is.
+        Unavailable: The database cannot be used now.
+    """
+    name = SAVEPOINT.encode()
+    try:
+        execute(b"SAVEPOINT " + name, ())
+        try:
+            yield
+            execute(b"RELEASE SAVEPOINT " + name, ())
+        except BaseException:
+            with contextlib.suppress(psycopg.Error):  # the connection may be lost
+                execute(b"ROLLBACK TO SAVEPOINT " + name, ())
+                execute(b"RELEASE SAVEPOINT " + name, ())
+            raise
+    except errors.UniqueViolation:
+        raise
+    except psycopg.Error as exc:
+        raise _translate(exc) from exc
+
+
+def _translate(error: psycopg.Error) -> LroError:
+    for kind, why in _REFUSED.items():
+        if isinstance(error, kind):
+            return refused(why)
+    if isinstance(error, (psycopg.DataError, errors.ProgramLimitExceeded)):
+        text = f"the record cannot be kept by the database ({type(error).__name__})"
+        return InvalidArgument("", text)
+    return unavailable(error)
