@@ -150,7 +150,7 @@ class Starter:
         if not isinstance(validate_only, bool):
             wanted = f"must be True or False, got {got(validate_only)}"
             raise InvalidArgument("validate_only", wanted)
-        insert = self._runtime.store.insert if within is None else self._insert_within(within)
+        insert = None if within is None else self._insert_within(within)
         if not isinstance(request, spec.request):
             wanted = f"must be a {spec.request.__name__}, got {got(request)}"
             raise InvalidArgument("request", wanted)
@@ -177,12 +177,11 @@ class Starter:
             yield from self._runtime.first_use.reach()
         new = functools.partial(self._record, spec, parent, first, target, caller, key)
         if validate_only:
-            check = functools.partial(insert, new(), packed, key, check_only=True)
-            yield MayBlock(check, blocks=within is None and self._runtime.store.reads_block)
+            yield from self._checked(new(), packed, key, insert)
             return Operation(done=True, result=spec.types.pack(Empty()))
-        if within is not None:
+        if insert is not None:
             # In this thread, even of a loop: the connection is one that this thread uses.
-            inserted = insert(new(held=False), packed, key)
+            inserted: Inserted = insert(new(held=False), packed, key)
             if inserted.fresh and spec.function is not None:
                 self._background.begin_after_commit(inserted.record.name)
             return inserted.record.operation
@@ -243,15 +242,19 @@ class Starter:
         insert = getattr(store, "insert_within", None)
         if insert is None:
             able = "the PostgresStore and the SQLiteStore can"
-            text = f"a {type(store).__name__} cannot write in the application's transactions: {able}"
+            text = (
+                f"a {type(store).__name__} cannot write in the application's transactions: {able}"
+            )
             raise InvalidArgument("within", text)
         bound: Insert = functools.partial(insert, connection)
         return bound
 
-    def _checked(self, record: Record, packed: Any, key: RequestKey | None) -> Flow[Inserted]:
+    def _checked(
+        self, record: Record, packed: Any, key: RequestKey | None, within: Insert | None = None
+    ) -> Flow[Inserted]:
         store = self._runtime.store
-        check = functools.partial(store.insert, record, packed, key, check_only=True)
-        found: Inserted = yield MayBlock(check, blocks=store.reads_block)
+        check = functools.partial(within or store.insert, record, packed, key, check_only=True)
+        found: Inserted = yield MayBlock(check, blocks=within is None and store.reads_block)
         return found
 
     def _insert_and_run(

@@ -328,9 +328,7 @@ class RecordTable:
             RequestIdConflict, TargetBusy, InvalidArgument: What is there forbids the insert.
         """
         doubtful = write is not None and write.doubtful
-        return find_obstacle(
-            self._connections.rows, FIND_FIRST, record, key, doubtful=doubtful
-        )
+        return find_obstacle(self._connections.rows, FIND_FIRST, record, key, doubtful=doubtful)
 
     def update(self, name: str, change: Change) -> Record | None:
         """Replace or remove a record, all or nothing.

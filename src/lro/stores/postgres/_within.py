@@ -94,7 +94,9 @@ class TransactionInserts:
                     return found
         raise too_slow()
 
-    def _obstacle(self, execute: Execute, record: Record, key: RequestKey | None) -> Inserted | None:
+    def _obstacle(
+        self, execute: Execute, record: Record, key: RequestKey | None
+    ) -> Inserted | None:
         return find_obstacle(execute, self._find_first, record, key)
 
     def _check_same(self, execute: Execute) -> None:

@@ -1,0 +1,178 @@
+"""Databases with operations and a table of the application's, and its connections to them."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from lro.stores.sqlite import SQLiteStore
+from tests.services.postgres import shared_server
+
+SQLITE: Final = ("sqlite3", "django-sqlite", "sqlalchemy-sqlite", "session-sqlite")
+POSTGRES: Final = ("psycopg", "django-postgres", "sqlalchemy-postgres", "session-postgres")
+KINDS: Final = (*SQLITE, *POSTGRES)
+"""What a start can be within, by library and database."""
+
+
+@attrs.define
+class UserDatabase:
+    """A store, and the application's own connections to the same database.
+
+    ``open`` gives one by the name of its library, without a transaction; ``tables`` names ours.
+    """
+
+    store: Any
+    place: str
+    tables: str
+    stack: contextlib.ExitStack
+
+    def open(self, kind: str) -> Any:
+        """A connection or session of this kind, which is closed in the end."""
+        library, _, _ = kind.partition("-")
+        return _OPEN[library](self.place, self.stack)
+
+    def note(self, connection: Any, text: str) -> None:
+        """Write a row of the application's own, on a connection of any kind."""
+        run(connection, f"INSERT INTO notes VALUES ('{text}')")
+
+    @property
+    def notes(self) -> list[str]:
+        """The committed rows of the application's own."""
+        return [text for (text,) in self.rows("SELECT text FROM notes ORDER BY text")]
+
+    def counts(self) -> tuple[int, ...]:
+        """How many rows our tables have: operations, requests, request ids."""
+        names = ("operations", "inputs", "starts")
+        return tuple(self.rows(f"SELECT count(*) FROM {self.tables}{n}")[0][0] for n in names)
+
+    def rows(self, sql: str) -> list[Any]:
+        """What another connection sees."""
+        if self.tables == "":
+            with contextlib.closing(sqlite3.connect(self.place)) as connection:
+                return connection.execute(sql).fetchall()
+        import psycopg
+
+        with psycopg.connect(self.place) as plain:
+            return plain.execute(sql.encode()).fetchall()
+
+
+def run(connection: Any, sql: str) -> None:
+    """Execute a statement of the application's own."""
+    if hasattr(connection, "get_bind"):
+        connection = connection.connection()
+    if hasattr(connection, "exec_driver_sql"):
+        connection.exec_driver_sql(sql)
+    else:
+        connection.cursor().execute(sql)
+
+
+def sqlite_database(folder: Path, clock: Callable[[], Any] | None = None) -> UserDatabase:
+    """A file with a store in it."""
+    path = folder / "shop.db"
+    store = SQLiteStore(path, clock=clock)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE notes (text TEXT)")
+        connection.commit()
+    return UserDatabase(store, str(path), "", contextlib.ExitStack())
+
+
+def postgres_database(clock: Callable[[], Any] | None = None) -> UserDatabase:
+    """A database of its own, with a store in one of its schemas."""
+    import psycopg
+
+    from lro.stores.postgres import PostgresStore
+
+    server = shared_server()
+    name = server.fresh_schema()
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    url = server.url.rpartition("/")[0] + "/" + name
+    store = PostgresStore(url, schema='of the "shop" 100%', clock=clock, statement_seconds=60)
+    with psycopg.connect(url) as connection:
+        connection.execute("CREATE TABLE notes (text TEXT)")
+    return UserDatabase(store, url, '"of the ""shop"" 100%".', contextlib.ExitStack())
+
+
+@contextlib.contextmanager
+def database_of(
+    kind: str, folder: Path, clock: Callable[[], Any] | None = None
+) -> Iterator[UserDatabase]:
+    """The database for connections of this kind."""
+    made = sqlite_database(folder, clock) if kind in SQLITE else postgres_database(clock)
+    with contextlib.closing(made.store), made.stack:
+        yield made
+
+
+def _sqlite3(place: str, stack: contextlib.ExitStack) -> Any:
+    return stack.enter_context(contextlib.closing(sqlite3.connect(place, timeout=10)))
+
+
+def _psycopg(place: str, stack: contextlib.ExitStack) -> Any:
+    import psycopg
+    from psycopg.rows import dict_row
+
+    # With factories as an application may have them.
+    connection = psycopg.connect(place, row_factory=dict_row, cursor_factory=psycopg.ClientCursor)
+    return stack.enter_context(contextlib.closing(connection))
+
+
+def _django(place: str, stack: contextlib.ExitStack) -> Any:
+    connection = django_connection(place)
+    connection.set_autocommit(False)  # as Django does where a transaction begins
+    stack.callback(connection.close)
+    return connection
+
+
+def django_connection(place: str) -> Any:
+    """A connection of Django, which commits each statement outside of its transactions."""
+    import django
+    from django.conf import settings
+    from django.db.utils import ConnectionHandler
+
+    if not settings.configured:
+        settings.configure(USE_TZ=True)
+        django.setup()
+    database: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3", "NAME": place}
+    if place.startswith("postgresql:"):
+        from psycopg.conninfo import conninfo_to_dict
+
+        said = conninfo_to_dict(place)
+        database = {"ENGINE": "django.db.backends.postgresql", "NAME": said["dbname"]}
+        database |= {key.upper(): str(said[key]) for key in ("user", "host", "port")}
+    return ConnectionHandler({"default": database})["default"]
+
+
+def engine(place: str, stack: contextlib.ExitStack, **options: Any) -> Any:
+    """An engine of SQLAlchemy."""
+    import sqlalchemy
+
+    url = f"sqlite:///{place}"
+    if place.startswith("postgresql:"):
+        url = "postgresql+psycopg" + place.removeprefix("postgresql")
+    made = sqlalchemy.create_engine(url, **options)
+    stack.callback(made.dispose)
+    return made
+
+
+def _sqlalchemy(place: str, stack: contextlib.ExitStack) -> Any:
+    return stack.enter_context(engine(place, stack).connect())
+
+
+def _session(place: str, stack: contextlib.ExitStack) -> Any:
+    from sqlalchemy.orm import Session
+
+    return stack.enter_context(Session(engine(place, stack)))
+
+
+_OPEN: Final = {
+    "sqlite3": _sqlite3,
+    "psycopg": _psycopg,
+    "django": _django,
+    "sqlalchemy": _sqlalchemy,
+    "session": _session,
+}
