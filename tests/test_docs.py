@@ -20,6 +20,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from tests.services.ports import free_port
+from tests.services.postgres import shared_server
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = ROOT / "docs"
@@ -51,6 +52,8 @@ def serve(app, port):
         assert thread.is_alive()
         time.sleep(0.01)
 """
+DATABASE: Final = "://localhost/shop"
+"""How pages write the address of a PostgreSQL server; that of the tests takes its place."""
 OTHER_PYTHON: Final = {"", "py", "python3", "pycon", "ipython"}
 MACHINE_PATH: Final = re.compile(
     r"(?<![\w./:~-])/(?:home|root|Users|tmp|var|opt|mnt|srv|work|workspace)/\w|\b[A-Z]:\\"
@@ -119,6 +122,8 @@ def test_the_code_runs(page: Path, tmp_path: Path) -> None:
     source = program(page)
     for port in set(SERVED.findall(page.read_text(encoding="utf-8"))):
         source = source.replace(port, str(free_port()))
+    if DATABASE in source:
+        source = source.replace(DATABASE, shared_server().url.removeprefix("postgresql"))
     script.write_text(source, encoding="utf-8")
     for path, text in {"serving.py": SERVING, **files(page)}.items():
         (tmp_path / path).parent.mkdir(exist_ok=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
+import threading
+import time
 
 import pytest
 
@@ -22,7 +24,8 @@ from lro._model.operation import ListOperationsRequest, State
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
-from tests.service_steps import PATIENCE, answer, ended, unpacked
+from lro.stores.sqlite import SQLiteStore
+from tests.service_steps import PATIENCE, Step, answer, ended, unpacked
 from tests.stores.user_databases import (
     KINDS,
     POSTGRES,
@@ -30,7 +33,6 @@ from tests.stores.user_databases import (
     database_of,
     django_connection,
     engine,
-    run,
 )
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -314,8 +316,9 @@ def refused(method, connection, why, **options):
     assert caught.value.field == "within"
 
 
+@pytest.mark.parametrize("kind", SQLITE, indirect=True)
 @pytest.mark.parametrize("options", [{}, {"validate_only": True}])
-def test_other_database_is_refused_before_anything_is_written(
+def test_other_file_is_refused_before_anything_is_written(
     database, kind, tmp_path, service, work, options
 ):
     other = tmp_path / "other"
@@ -401,7 +404,7 @@ def test_asynchronous_connection_is_refused(any_work):
 
 def test_connection_of_the_other_database_is_refused(database, kind, tmp_path, service, work):
     pytest.importorskip("psycopg")
-    kinds = {**dict(zip(SQLITE, POSTGRES)), **dict(zip(POSTGRES, SQLITE))}
+    kinds = dict(zip(SQLITE + POSTGRES, POSTGRES + SQLITE, strict=True))
     other = tmp_path / "other"
     other.mkdir()
     with database_of(kinds[kind], other) as stranger:
@@ -421,3 +424,331 @@ def test_closed_service_refuses(database, connection, service, work):
     database.note(connection, "mine")
     connection.commit()
     assert database.notes == ["mine"]
+
+
+# -- what only one of the databases has -------------------------------------------------------
+
+
+@pytest.fixture
+def on_sqlite(tmp_path, clock):
+    with database_of("sqlite3", tmp_path, clock) as made:
+        yield made
+
+
+@pytest.fixture
+def on_postgres(tmp_path, clock):
+    pytest.importorskip("psycopg")
+    with database_of("psycopg", tmp_path, clock) as made:
+        yield made
+
+
+def test_link_to_the_file_is_the_file(on_sqlite, make_service, clock, tmp_path):
+    link = tmp_path / "link.db"
+    link.symlink_to(on_sqlite.place)
+    service = make_service(on_sqlite.store, InlineExecutor())
+    with contextlib.closing(sqlite3.connect(link)) as connection:
+        name = method_of(service).start(REQUEST, within=connection).name
+        connection.commit()
+    assert service.get(name)
+
+
+def test_file_in_memory_is_another_one(on_sqlite, make_service):
+    work = method_of(make_service(on_sqlite.store, InlineExecutor()))
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        refused(work, connection, "is to another file")
+
+
+def test_transaction_that_was_begun_by_hand_is_taken(on_sqlite, make_service, clock):
+    service = make_service(on_sqlite.store, InlineExecutor())
+    with contextlib.closing(sqlite3.connect(on_sqlite.place, isolation_level=None)) as connection:
+        connection.execute("BEGIN")
+        name = method_of(service).start(REQUEST, within=connection).name
+        assert absent(service, name)
+        connection.execute("COMMIT")
+    assert service.get(name)
+
+
+def test_rows_and_texts_of_another_form_do_no_harm(on_sqlite, make_service):
+    work = method_of(make_service(on_sqlite.store, InlineExecutor()))
+    connection = on_sqlite.open("sqlite3")
+    connection.row_factory = lambda *_: None
+    first = work.start(REQUEST, request_id=ID, within=connection)
+    assert work.start(REQUEST, request_id=ID, within=connection).name == first.name
+    connection.text_factory = bytes
+    refused(work, connection, "text_factory")
+
+
+def test_locked_file_is_unavailable_and_nothing_is_begun(on_sqlite, make_service):
+    work = method_of(make_service(on_sqlite.store, InlineExecutor()))
+    other = on_sqlite.open("sqlite3")
+    on_sqlite.note(other, "mine")
+    with contextlib.closing(sqlite3.connect(on_sqlite.place, timeout=0)) as connection:
+        with pytest.raises(Unavailable):
+            work.start(REQUEST, within=connection)
+        assert not connection.in_transaction
+
+
+def test_own_write_beside_an_open_transaction_is_unavailable(tmp_path, make_service):
+    store = SQLiteStore(tmp_path / "operations.db", busy_seconds=0.1)
+    work = method_of(make_service(store, InlineExecutor()))
+    with contextlib.closing(sqlite3.connect(tmp_path / "operations.db")) as connection:
+        name = work.start(REQUEST, within=connection).name
+        with pytest.raises(Unavailable):  # it waits for the lock that this thread holds
+            work.start(REQUEST)
+        connection.commit()
+    assert store.get(name)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda connection: connection.close(), "cannot be used: .*closed"),
+        (lambda connection: connection.execute("PRAGMA query_only = ON"), "may only read"),
+    ],
+)
+def test_file_connection_that_cannot_write_is_refused(on_sqlite, make_service, spoil, why):
+    work = method_of(make_service(on_sqlite.store, InlineExecutor()))
+    connection = on_sqlite.open("sqlite3")
+    connection.execute("BEGIN")
+    spoil(connection)
+    refused(work, connection, why)
+
+
+def test_half_done_start_is_undone_though_the_transaction_commits(on_sqlite, make_service, clock):
+    service = make_service(on_sqlite.store, InlineExecutor())
+    connection = on_sqlite.open("sqlite3")
+    on_sqlite.note(connection, "before")
+    connection.set_authorizer(
+        lambda action, table, *_: (
+            sqlite3.SQLITE_DENY
+            if (action, table) == (sqlite3.SQLITE_INSERT, "inputs")
+            else sqlite3.SQLITE_OK
+        )
+    )
+    with pytest.raises(Unavailable):
+        method_of(service).start(REQUEST, within=connection)
+    connection.set_authorizer(None)
+    connection.commit()
+    assert (on_sqlite.counts(), on_sqlite.notes) == ((0, 0, 0), ["before"])
+
+
+def test_other_database_of_the_server_is_another_one(on_postgres, make_service):
+    import psycopg
+
+    work = method_of(make_service(on_postgres.store, InlineExecutor()))
+    url = on_postgres.place.rpartition("/")[0] + "/template1"
+    with contextlib.closing(psycopg.connect(url)) as connection:
+        refused(work, connection, "is to another database")
+
+
+def test_server_that_was_started_again_is_still_the_same(make_service, clock):
+    pytest.importorskip("psycopg")
+    import psycopg
+
+    from lro.stores.postgres import PostgresStore
+    from tests.services.postgres import new_server
+
+    server = new_server()
+    with contextlib.closing(PostgresStore(server.url, statement_seconds=60)) as store:
+        work = method_of(make_service(store, InlineExecutor()))
+        for _ in range(2):
+            with psycopg.connect(server.url) as connection:
+                name = work.start(REQUEST, within=connection).name
+            assert store.get(name)
+            server.stop()
+            server.start()
+    server.stop()
+
+
+@pytest.mark.parametrize(
+    ("statement", "why"),
+    [
+        (b"SELECT 1 / 0", "has failed, and can only be rolled back"),
+        (b"SET TRANSACTION READ ONLY", "one that only reads"),
+        (b"SET client_encoding = 'LATIN1'", "client_encoding .* must be UTF8"),
+        (b"SET ROLE pg_monitor", "may not write to the store's tables"),
+    ],
+)
+def test_connection_that_cannot_write_is_refused(on_postgres, make_service, statement, why):
+    import psycopg
+
+    work = method_of(make_service(on_postgres.store, InlineExecutor()))
+    with contextlib.closing(psycopg.connect(on_postgres.place)) as connection:
+        with contextlib.suppress(psycopg.errors.DivisionByZero):
+            connection.execute(statement)
+        refused(work, connection, why)
+
+
+def test_lost_connection_is_unavailable(on_postgres, make_service):
+    work = method_of(make_service(on_postgres.store, InlineExecutor()))
+    connection = on_postgres.open("psycopg")
+    on_postgres.rows(f"SELECT pg_terminate_backend({connection.info.backend_pid})")
+    with pytest.raises(Unavailable):
+        work.start(REQUEST, within=connection)
+
+
+def test_closed_connection_of_sqlalchemy_is_its_own_error(on_postgres, make_service):
+    import sqlalchemy.exc
+
+    work = method_of(make_service(on_postgres.store, InlineExecutor()))
+    connection = on_postgres.open("sqlalchemy")
+    connection.close()
+    with pytest.raises(sqlalchemy.exc.ResourceClosedError):
+        work.start(REQUEST, within=connection)
+
+
+def test_value_that_the_database_cannot_keep_is_refused(on_postgres, make_service):
+    work = method_of(make_service(on_postgres.store, InlineExecutor()))
+    connection = on_postgres.open("psycopg")
+    table = f"{on_postgres.tables}operations"
+    with contextlib.closing(on_postgres.open("psycopg")) as owner:
+        owner.execute(f"ALTER TABLE {table} ALTER caller TYPE varchar(3)".encode())
+        owner.commit()
+    with pytest.raises(InvalidArgument, match="cannot be kept by the database"):
+        work.start(REQUEST, caller="a caller", within=connection)
+    on_postgres.note(connection, "after")
+    connection.commit()
+    assert on_postgres.notes == ["after"]
+
+
+def test_start_of_the_same_moment_is_waited_for(on_postgres, make_service):
+    """The first to commit has the target; the other finds it busy, and its transaction goes on."""
+    service = make_service(on_postgres.store, InlineExecutor())
+    work = method_of(service)
+    first, second = on_postgres.open("psycopg"), on_postgres.open("psycopg")
+    on_postgres.note(second, "before")
+    kept = work.start(REQUEST, target="t", within=first)
+    pid, found = second.info.backend_pid, []
+
+    def start():
+        try:
+            work.start(REQUEST, target="t", within=second)
+        except Exception as exc:
+            found.append(exc)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    waiting = f"SELECT wait_event_type FROM pg_stat_activity WHERE pid = {pid}"
+    until(lambda: on_postgres.rows(waiting) == [("Lock",)])
+    first.commit()
+    thread.join(PATIENCE)
+    assert [type(error) for error in found] == [TargetBusy]
+    second.commit()
+    assert on_postgres.notes == ["before"]
+    assert service.get(kept.name)
+
+
+def test_obstacle_that_cannot_be_seen_is_unavailable(on_postgres, make_service):
+    work = method_of(make_service(on_postgres.store, ThreadExecutor(1)))
+    connection = on_postgres.open("psycopg")
+    connection.isolation_level = 3  # psycopg.IsolationLevel.REPEATABLE_READ
+    on_postgres.note(connection, "before")  # from now on it sees nothing that others commit
+    with contextlib.closing(on_postgres.open("psycopg")) as other:
+        work.start(REQUEST, target="t", within=other)
+        other.commit()
+    with pytest.raises(Unavailable):
+        work.start(REQUEST, target="t", within=connection)
+    connection.commit()
+    assert on_postgres.notes == ["before"]
+
+
+def until(true):
+    """Wait until something is so."""
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_obstacle_that_is_gone_when_it_is_looked_for_is_none(
+    on_postgres, make_service, monkeypatch
+):
+    service = make_service(on_postgres.store, InlineExecutor())
+    work, connection = method_of(service), on_postgres.open("psycopg")
+    first = work.start(REQUEST, target="t", within=connection)
+
+    def find_nothing(*_):
+        monkeypatch.undo()
+        run(connection, f"DELETE FROM {on_postgres.tables}operations")
+
+    monkeypatch.setattr("lro.stores.postgres._within.find_obstacle", find_nothing)
+    second = work.start(REQUEST, target="t", within=connection)
+    connection.commit()
+    assert absent(service, first.name)
+    assert service.get(second.name)
+
+
+def test_error_of_a_listener_of_sqlalchemy_is_raised_as_it_is(on_sqlite, make_service):
+    from sqlalchemy import event
+
+    work = method_of(make_service(on_sqlite.store, InlineExecutor()))
+    made = engine(on_sqlite.place, on_sqlite.stack)
+
+    @event.listens_for(made, "before_cursor_execute")
+    def listen(connection, cursor, statement, *_):
+        if statement.startswith("INSERT INTO inputs"):
+            raise RuntimeError("of the application")
+
+    with made.connect() as connection:
+        on_sqlite.note(connection, "before")
+        with pytest.raises(RuntimeError, match="of the application"):
+            work.start(REQUEST, within=connection)
+        connection.commit()
+    assert (on_sqlite.counts(), on_sqlite.notes) == ((0, 0, 0), ["before"])
+
+
+# -- when the work begins ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def ticking(kind, tmp_path):
+    """A database whose store has a clock that goes."""
+    with database_of(kind, tmp_path) as made:
+        yield made
+
+
+def test_work_begins_without_being_asked_for(ticking, kind):
+    """By the thread of the maintenance, on threads; a full queue refuses no such start."""
+    step = Step()
+
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        step()
+        return WorkResponse(request.text)
+
+    connection = ticking.open(kind)
+    with Service(ticking.store, ThreadExecutor(1, queue=0)) as service:
+        method = service.method("acme.v1.Works.Work")(work)
+        method.start(REQUEST)
+        step.reached()
+        names = [method.start(REQUEST, within=connection).name for _ in range(2)]
+        connection.commit()
+        step.go.set()
+        assert [answer(service, ended(service, name)) for name in names] == ["a", "a"]
+
+
+def test_commit_that_comes_late_is_left_to_the_orphan_scan(
+    database, connection, service, work, done, clock
+):
+    name = work.start(REQUEST, within=connection).name
+    clock.advance(61)
+    service.run_maintenance()  # the last look
+    connection.commit()
+    clock.advance(1)
+    service.run_maintenance()
+    assert done == []
+    clock.advance(15)
+    service.run_maintenance()
+    assert service.get(name).done
+
+
+def test_process_that_dies_after_the_commit_leaves_the_work_to_others(
+    database, connection, service, work, make_service, clock, done
+):
+    name = work.start(REQUEST, within=connection).name
+    connection.commit()
+    other = make_service(database.store, InlineExecutor())
+    method_of(other, done)
+    other.run_maintenance()
+    assert answer(other, other.get(name)) == "a"
+    maintained(service, clock)  # finds that it was begun
+    assert done == ["a"]

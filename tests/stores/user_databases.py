@@ -23,12 +23,13 @@ KINDS: Final = (*SQLITE, *POSTGRES)
 class UserDatabase:
     """A store, and the application's own connections to the same database.
 
-    ``open`` gives one by the name of its library, without a transaction; ``tables`` names ours.
+    ``tables`` is what stands before the names of our tables.
     """
 
     store: Any
     place: str
     tables: str
+    notes_table: str
     stack: contextlib.ExitStack
 
     def open(self, kind: str) -> Any:
@@ -38,12 +39,12 @@ class UserDatabase:
 
     def note(self, connection: Any, text: str) -> None:
         """Write a row of the application's own, on a connection of any kind."""
-        run(connection, f"INSERT INTO notes VALUES ('{text}')")
+        run(connection, f"INSERT INTO {self.notes_table} VALUES ('{text}')")
 
     @property
     def notes(self) -> list[str]:
         """The committed rows of the application's own."""
-        return [text for (text,) in self.rows("SELECT text FROM notes ORDER BY text")]
+        return [text for (text,) in self.rows(f"SELECT text FROM {self.notes_table} ORDER BY text")]
 
     def counts(self) -> tuple[int, ...]:
         """How many rows our tables have: operations, requests, request ids."""
@@ -78,24 +79,22 @@ def sqlite_database(folder: Path, clock: Callable[[], Any] | None = None) -> Use
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE notes (text TEXT)")
         connection.commit()
-    return UserDatabase(store, str(path), "", contextlib.ExitStack())
+    return UserDatabase(store, str(path), "", "notes", contextlib.ExitStack())
 
 
 def postgres_database(clock: Callable[[], Any] | None = None) -> UserDatabase:
-    """A database of its own, with a store in one of its schemas."""
+    """A store in a schema of its own, whose name needs care, and a table in another schema."""
     import psycopg
 
     from lro.stores.postgres import PostgresStore
 
     server = shared_server()
     name = server.fresh_schema()
-    with psycopg.connect(server.url, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
-    url = server.url.rpartition("/")[0] + "/" + name
-    store = PostgresStore(url, schema='of the "shop" 100%', clock=clock, statement_seconds=60)
-    with psycopg.connect(url) as connection:
-        connection.execute("CREATE TABLE notes (text TEXT)")
-    return UserDatabase(store, url, '"of the ""shop"" 100%".', contextlib.ExitStack())
+    store = PostgresStore(server.url, schema=f'{name} "100%', clock=clock, statement_seconds=60)
+    with psycopg.connect(server.url) as connection:
+        connection.execute(f"CREATE TABLE notes_{name} (text TEXT)".encode())
+    tables = f'"{name} ""100%".'
+    return UserDatabase(store, server.url, tables, f"notes_{name}", contextlib.ExitStack())
 
 
 @contextlib.contextmanager
