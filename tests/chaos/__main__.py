@@ -17,6 +17,7 @@ from tests.chaos.kill import ROWS, kill_trial
 from tests.chaos.locks import LOCKS, lock_trial, spans
 from tests.chaos.loops import loop_trial
 from tests.chaos.outage import crash, lock, outage_trial
+from tests.chaos.transactions import POINTS, transaction_trial
 from tests.chaos.verdict import Verdict
 from tests.chaos.world import Ground
 from tests.services.postgres import shared_server
@@ -53,6 +54,10 @@ def main(arguments: Sequence[str]) -> int:
     loops = commands.add_parser("loops", help="servers that live shorter than their leases")
     _common(loops)
     loops.set_defaults(run=_loops, lease=4.0, executors="threads,processes")
+    within = commands.add_parser("transactions", help="kill between insert, commit and claim")
+    _common(within)
+    within.add_argument("--rows", default=",".join(POINTS), help="where")
+    within.set_defaults(run=_transactions, executors="threads")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all servers are stopped
     status: int = options.run(options)
@@ -129,6 +134,24 @@ def _loops(options: argparse.Namespace) -> int:
         return await loop_trial(ground, seed)
 
     return _run(options, trial, ["crash loop"])
+
+
+def _transactions(options: argparse.Namespace) -> int:
+    runs, faults = 0, 0
+    for seed in range(options.first, options.first + options.seeds):
+        for point in options.rows.split(","):
+            for store in options.stores.split(","):
+                with tempfile.TemporaryDirectory(prefix="lro-rows-") as folder:
+                    place = f"{folder}/rows.db"
+                    if store == "postgres":
+                        place = f"{shared_server().url}#{shared_server().fresh_schema()}"
+                    found = transaction_trial(place, Path(folder), point, seed)
+                runs += 1
+                faults += len(found)
+                for fault in found:
+                    print(f"{store}, {point}, seed {seed}: {fault}")
+    print(f"{runs} processes killed, {faults} violations")
+    return int(faults > 0)
 
 
 def _run(

@@ -33,6 +33,7 @@ from tests.stores.user_databases import (
     database_of,
     django_connection,
     engine,
+    run,
 )
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
