@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Final, Protocol, TypeAlias, TypeVar
@@ -144,11 +145,8 @@ class ChangeSubscription(Protocol):
         ...
 
 
-class DatabaseConnection(Protocol):
-    """A connection or session of the application's own, as a start takes ``within``.
-
-    Of psycopg, sqlite3, Django or SQLAlchemy. No part of this library commits it or rolls it back.
-    """
+class OwnConnection(Protocol):
+    """A connection or session of the application's own, with its transaction."""
 
     def commit(self) -> None:
         """End the transaction; what was started within it is there."""
@@ -157,6 +155,21 @@ class DatabaseConnection(Protocol):
     def rollback(self) -> None:
         """End the transaction; what was started within it never was there."""
         ...
+
+
+class ConnectionProxy(Protocol):
+    """What stands for such a connection, as ``django.db.connection`` does for that of a thread."""
+
+    def __getattr__(self, name: str, /) -> typing.Any:
+        """An attribute of the connection."""
+        ...
+
+
+DatabaseConnection: TypeAlias = OwnConnection | ConnectionProxy
+"""What a start takes ``within``: a connection or session of psycopg, sqlite3, Django or SQLAlchemy.
+
+No part of this library commits it or rolls it back.
+"""
 
 
 class Store(Protocol):
