@@ -18,6 +18,7 @@ from lro._base.errors import (
     Unavailable,
 )
 from lro._engine.job import Job
+from lro._engine.maintenance import Maintenance
 from lro._engine.service import Service
 from lro._messages.wellknown import Empty
 from lro._model.operation import ListOperationsRequest, State
@@ -753,3 +754,19 @@ def test_process_that_dies_after_the_commit_leaves_the_work_to_others(
     assert answer(other, other.get(name)) == "a"
     maintained(service, clock)  # finds that it was begun
     assert done == ["a"]
+
+
+def test_leases_are_renewed_before_committed_work_is_begun(
+    on_sqlite, make_service, clock, monkeypatch
+):
+    """What was looked for in vain, because a renewal had become due, is begun after that."""
+    service = make_service(on_sqlite.store, InlineExecutor())
+    connection = on_sqlite.open("sqlite3")
+    name = method_of(service).start(REQUEST, within=connection).name
+    connection.commit()
+    monkeypatch.setattr(Maintenance, "_renewal_due", True)
+    maintained(service, clock)
+    assert not service.get(name).done
+    monkeypatch.undo()
+    maintained(service, clock)
+    assert service.get(name).done
