@@ -1,4 +1,4 @@
-"""When records are looked for that are there after a commit which nobody reports."""
+"""When records are looked for that are there after a commit which no database reports."""
 
 from __future__ import annotations
 

@@ -57,6 +57,7 @@ class TransactionInserts:
     def __init__(self, connections: ConnectionPool) -> None:
         self._connections = connections
         self._schema = connections.address.quoted_schema
+        self._table = (f"{self._schema}.operations",)
         self._find_first = qualified(FIND_FIRST, self._schema)
         self._identity: Sequence[Any] = ()
 
@@ -77,6 +78,8 @@ class TransactionInserts:
         """
         refuse_untextual(record, key)
         execute = _executing(connection)
+        if not self._identity:  # first of all: the tables may have to be made
+            self._identity = self._own_identity()
         if check_only:
             with _all_or_nothing(execute):
                 self._check_same(execute)
@@ -99,11 +102,14 @@ class TransactionInserts:
     ) -> Inserted | None:
         return find_obstacle(execute, self._find_first, record, key)
 
+    def _own_identity(self) -> Sequence[Any]:
+        ((_, *found),) = self._connections.rows(_IDENTITY, self._table)
+        return found
+
     def _check_same(self, execute: Execute) -> None:
-        table = (f"{self._schema}.operations",)
-        ((encoding, *theirs),) = execute(_IDENTITY, table)
+        ((encoding, *theirs),) = execute(_IDENTITY, self._table)
         if theirs != self._identity:  # perhaps the server was started again since
-            ((_, *self._identity),) = self._connections.rows(_IDENTITY, table)
+            self._identity = self._own_identity()
         if theirs != self._identity:
             raise refused("the connection is to another database than the store's")
         if encoding != "UTF8":
