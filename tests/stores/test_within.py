@@ -602,6 +602,7 @@ def test_closed_connection_of_sqlalchemy_is_its_own_error(on_postgres, make_serv
 def test_value_that_the_database_cannot_keep_is_refused(on_postgres, make_service):
     work = method_of(make_service(on_postgres.store, InlineExecutor()))
     connection = on_postgres.open("psycopg")
+    work.start(REQUEST)  # makes the tables
     table = f"{on_postgres.tables}operations"
     with contextlib.closing(on_postgres.open("psycopg")) as owner:
         owner.execute(f"ALTER TABLE {table} ALTER caller TYPE varchar(3)".encode())
