@@ -17,18 +17,10 @@ from lro._base.status import (
     RequestInfo,
     ResourceInfo,
     RetryInfo,
-    declared_name,
 )
-from lro._messages.registry import Codec, CodecFactory, TypeRegistry
-from lro._messages.schema import (
-    Float,
-    Int32,
-    Int64,
-    UInt32,
-    UInt64,
-    message,
-    number,
-)
+from lro._messages.registry import Codec, CodecFactory, TypeRegistry, full_name
+from lro._messages.schema import Float, Int32, Int64, UInt32, UInt64, message, number, simple_name
+from lro._messages.shapes import is_message_class
 from lro._messages.times import Duration, Timestamp
 from lro._messages.wellknown import (
     BoolValue,
@@ -91,7 +83,9 @@ __all__ = [
     "UInt64",
     "UInt64Value",
     "Value",
-    "declared_name",
+    "full_name",
+    "is_message_class",
     "message",
     "number",
+    "simple_name",
 ]

@@ -7,7 +7,6 @@ never a ``CallError``: no call was made that could have failed.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import inspect
 import re
 import typing
@@ -27,7 +26,7 @@ from lro import (
     TypeRegistry,
     WaitOperationRequest,
 )
-from lro.types import declared_name
+from lro.types import full_name, is_message_class
 from lro_client._errors import check
 from lro_client._flow.policy import is_number
 from lro_client._flow.steps import StartRequest
@@ -45,7 +44,8 @@ _NOWHERE: Final = frozenset({"", ".", ".."})
 _FILTER: Final = re.compile(r"""["]|[=:]'|\s(?:[<>!]?=|[<>:]|AND|OR)\s""")
 """What shows a filter, though an id may hold any of these characters by itself (spec §3.1(2))."""
 
-_MESSAGES: Final = "an attrs or data class, a message of protobuf, a dict or an lro.Any"
+_MESSAGES: Final = "a message, such as an instance of an attrs class, a dict or an lro.Any"
+_CLASSES: Final = "a message class, such as an attrs class, or dict or lro.Any"
 
 
 def check_name(name: object) -> None:
@@ -117,45 +117,39 @@ def check_message(message: object, types: TypeRegistry) -> None:
     Raises:
         DeclarationError: Its class is not one of messages.
     """
-    cls = type(message)
-    hint = ""
-    if hasattr(cls, "model_dump"):
-        hint = '; give the dict of a pydantic model: message.model_dump(mode="json")'
-    elif is_proto_plus(cls):
-        hint = f"; give the message of protobuf inside: {cls.__name__}.pb(message)"
-    fine = isinstance(message, Any | Mapping) or types.knows(cls) or _may_be_message(cls)
-    check("message", message, f"{_MESSAGES}{hint}", fine=fine)
+    fine = isinstance(message, Any | Mapping) or _may_be_message(type(message), types)
+    check("message", message, f"{_MESSAGES}{_way_out(message)}", fine=fine)
 
 
 def check_class(name: str, cls: object, types: TypeRegistry) -> None:
-    """Check that a value is a message class, ``lro.Any`` or None.
+    """Check that a value is a message class, ``dict``, ``lro.Any`` or None.
 
     Raises:
         DeclarationError: It is not a class of which ``types`` can make a message.
     """
-    fine, hint = cls is None, ""
-    if isinstance(cls, type):
-        if types.knows(cls):
-            return
-        fine = _may_be_message(cls)
-        if is_proto_plus(cls):
-            fine, hint = False, f"; give that of protobuf: {cls.__name__}.pb()"
-        elif hasattr(cls, "model_validate"):
-            hint = "; for one of pydantic give types=, a TypeRegistry with a codec factory for it"
-    check(name, cls, f"a class of messages or lro.Any{hint}", fine=fine)
+    fine = cls in (None, dict) or (isinstance(cls, type) and _may_be_message(cls, types))
+    check(name, cls, f"{_CLASSES}{_way_out(cls)}", fine=fine)
 
 
-def is_proto_plus(cls: type) -> bool:
-    """Whether a class is one of proto-plus, which wraps the messages of protobuf."""
-    return any(f"{one.__module__}.{one.__name__}" == _PROTO_PLUS for one in cls.__mro__)
+def _may_be_message(cls: type, types: TypeRegistry) -> bool:
+    # Of a class of another library that has a name, the registry knows whether it has a codec.
+    return types.knows(cls) or is_message_class(cls) or full_name(cls) is not None
 
 
-_PROTO_PLUS: Final = "proto.message.Message"
-
-
-def _may_be_message(cls: type) -> bool:
-    kinds = attrs.has(cls) or dataclasses.is_dataclass(cls) or hasattr(cls, "DESCRIPTOR")
-    return kinds or declared_name(cls) is not None  # the registry knows whether it has a codec
+def _way_out(value: object) -> str:
+    """What to write instead, where that is known."""
+    cls = value if isinstance(value, type) else type(value)
+    if not isinstance(value, type) and (is_message_class(cls) or full_name(cls) is not None):
+        return f"; give the class itself: {cls.__name__}"
+    if is_message_class(value):
+        return f"; give an instance of it: {cls.__name__}(...)"
+    if typing.get_origin(value) is not None:
+        return "; put such a value into a field of a message"
+    if cls.__module__ != "builtins":
+        return (
+            "; for one of another library give types=, a TypeRegistry with a codec factory for it"
+        )
+    return ""
 
 
 def check_seconds(name: str, value: object) -> None:
@@ -271,6 +265,9 @@ def starting(
         DeclarationError: An argument is not of its type, or the message of no class of messages.
     """
     check("target", target, "a text", fine=isinstance(target, str))
+    wanted = "a path such as /v1/images:resize, or the name of a method over gRPC"
+    check("target", target, wanted, fine=target != "")
+    check("validate_only", validate_only, "True or False", fine=isinstance(validate_only, bool))
     check_message(message, types)
     check_request_id(request_id)
     return StartRequest(
@@ -293,13 +290,13 @@ def listing(
                 f"a filter is a text or an Expression of lro_client.filters, not {wanted!r}"
             )
     text = str(wanted)
-    for name, value, cls in (("page_size", page_size, int), ("page_token", page_token, str)):
-        wanted_type = "a whole number" if cls is int else "a text"
-        check(name, value, wanted_type, fine=isinstance(value, cls))
+    _check_page(page_size, page_token)
     if isinstance(request, ListOperationsRequest):
         _refuse_more("ListOperationsRequest", text or page_size or page_token)
         if not isinstance(request.filter, str):
             raise TypeError(f"the filter of a request is a text: str({request.filter!r})")
+        check("name", request.name, "a text", fine=isinstance(request.name, str))
+        _check_page(request.page_size, request.page_token)
         return request
     if not isinstance(request, str):
         raise TypeError(f"first comes the parent, a text, then the filter; got {request!r}")
@@ -309,6 +306,11 @@ def listing(
     )
 
 
+def _check_page(page_size: object, page_token: object) -> None:
+    check("page_size", page_size, "a whole number", fine=type(page_size) is int)
+    check("page_token", page_token, "a text", fine=isinstance(page_token, str))
+
+
 def waiting(
     request: str | WaitOperationRequest, timeout: timedelta | float | None
 ) -> WaitOperationRequest:
@@ -316,6 +318,9 @@ def waiting(
     found = named(WaitOperationRequest, request)
     if found is request:
         _refuse_more("WaitOperationRequest", timeout is not None)
+        wanted = "an lro.Duration, as Duration.from_timedelta() gives"
+        fine = found.timeout is None or isinstance(found.timeout, Duration)
+        check("timeout", found.timeout, wanted, fine=fine)
         return found
     if timeout is None:
         return found
@@ -339,7 +344,8 @@ def seconds(timeout: timedelta | float | None) -> float | None:
         timeout = timeout.total_seconds()
     if timeout is None:
         return None
-    if not isinstance(timeout, int | float) or timeout != timeout:  # which NaN alone is
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not number or timeout != timeout:  # which NaN alone is
         raise TypeError(f"a timeout is a timedelta, or seconds as a number, not {timeout!r}")
     # An int may be larger than a float can be.
     return max(timeout, -MAX_TIMEOUT_SECONDS) if timeout < MAX_TIMEOUT_SECONDS else None

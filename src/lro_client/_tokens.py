@@ -8,7 +8,7 @@ from typing import Final
 import attrs
 
 from lro import InvalidArgument
-from lro.types import Json, declared_name
+from lro.types import Json, full_name, simple_name
 from lro.wire import dumps, loads
 
 VERSION: Final = 1
@@ -49,10 +49,9 @@ def dotted(path: str) -> bool:
 
 def message_name(cls: type | None) -> str:
     """What a class is called in tokens: its message's full name, or else its simple one."""
-    if cls is None:
+    if cls in (None, dict):
         return ""
-    descriptor = getattr(cls, "DESCRIPTOR", None)  # of protobuf's classes
-    return declared_name(cls) or getattr(descriptor, "full_name", "") or cls.__name__
+    return full_name(cls) or simple_name(cls)
 
 
 @attrs.frozen(kw_only=True)

@@ -78,9 +78,44 @@ class InvalidArgument(LroError):
     def __str__(self) -> str:
         return f"{self.field}: {self.description}" if self.field else self.description
 
+    @property
+    def violations(self) -> tuple[FieldViolation, ...]:
+        """Each wrong field, the first one first."""
+        return (FieldViolation(field=self.field, description=self.description),)
+
     def more_details(self) -> Sequence[object]:
-        violation = FieldViolation(field=self.field, description=self.description)
-        return (BadRequest(field_violations=(violation,)),)
+        return (BadRequest(field_violations=self.violations),)
+
+
+class InvalidFields(InvalidArgument):
+    """Several fields of a request are wrong; ``field`` and ``description`` are of the first.
+
+    Of more than a hundred the first hundred are kept.
+    """
+
+    def __init__(self, *violations: FieldViolation) -> None:
+        super().__init__(violations[0].field, violations[0].description)
+        self.args = self._violations = violations[:MAX_VIOLATIONS]
+
+    def __str__(self) -> str:
+        found = (str(InvalidArgument(one.field, one.description)) for one in self._violations[:5])
+        more = len(self._violations) - 5
+        return "; ".join(found) + (f"; and {more} more" if more > 0 else "")
+
+    @property
+    def violations(self) -> tuple[FieldViolation, ...]:
+        """Each wrong field, the first one first."""
+        return self._violations
+
+
+MAX_VIOLATIONS: Final = 100
+
+
+def all_of(errors: Sequence[InvalidArgument]) -> InvalidArgument:
+    """One error that says all that these say."""
+    if len(errors) == 1:
+        return errors[0]
+    return InvalidFields(*(one for error in errors for one in error.violations))
 
 
 class InvalidOperationName(InvalidArgument):

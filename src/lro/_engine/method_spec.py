@@ -24,7 +24,8 @@ from lro._base.status import Any, Json, type_url
 from lro._engine.limits import DEFAULT_LIMITS, Limits
 from lro._filters.indexes import Indexes
 from lro._messages.registry import Amending, Codec, TypeRegistry
-from lro._messages.schema import TIMESTAMP, Kind, Shape, no_message
+from lro._messages.schema import TIMESTAMP, Kind, Shape, simple_name
+from lro._messages.shapes import is_typed_dict, no_message
 from lro._messages.times import datetime_text
 from lro._messages.wellknown import Empty, OperationMetadata
 from lro._model.method_names import MethodName, Said, Signature
@@ -238,6 +239,8 @@ class MethodSpec:
     standard_metadata: StandardMetadata
     keep_for: timedelta
     indexes: Indexes
+    instances: Mapping[type, type]
+    """What messages of the three classes are instances of: of a TypedDict, dicts."""
     limits: Limits = DEFAULT_LIMITS
     default_metadata: OperationMetadata | None = None
     """The first metadata of a method without a metadata class."""
@@ -299,6 +302,9 @@ class MethodSpec:
             standard_metadata=StandardMetadata.of(codec.shape, codec, names[2]),
             keep_for=keep_for if options.keep_for is None else options.keep_for,
             indexes=indexes,
+            instances={
+                cls: dict if is_typed_dict(cls) else cls for cls in (request, response, metadata)
+            },
             limits=limits,
             default_metadata=_default_metadata(name) if metadata is OperationMetadata else None,
         )
@@ -370,10 +376,10 @@ class MethodSpec:
         return self.limits.check_metadata(packed)
 
     def _pack(self, message: object, cls: type, type_name: str) -> Any:
-        if not isinstance(message, cls):
+        if not isinstance(message, self.instances[cls]):
             wanted = f"must be a {cls.__name__}, got {got(message)}"
             raise EncodingError(type_name, "", wanted)
-        return self.types.pack(message)
+        return self.types.pack(message, cls)
 
     def final_metadata(self, metadata: Any | None, state: State) -> Any | None:
         """Return the last metadata of an operation that ends in this state.
@@ -425,7 +431,7 @@ def _needed(method: str, role: str, given: type | None, said: Said) -> type:
 def _registered(method: MethodName, message: type, said: Said, types: TypeRegistry) -> str:
     # A class without a name of its own belongs to the method's package (spec §8.3).
     known = types.knows(message)
-    name = types.name_of(message) if known else method.qualify(message.__name__)
+    name = types.name_of(message) if known else method.qualify(simple_name(message))
     try:
         return types.register(message, name)
     except DeclarationError as exc:

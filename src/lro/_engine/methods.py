@@ -151,7 +151,7 @@ class Starter:
             wanted = f"must be True or False, got {got(validate_only)}"
             raise InvalidArgument("validate_only", wanted)
         insert = None if within is None else self._insert_within(within)
-        if not isinstance(request, spec.request):
+        if not isinstance(request, spec.instances[spec.request]):
             wanted = f"must be a {spec.request.__name__}, got {got(request)}"
             raise InvalidArgument("request", wanted)
         if spec.options.validate is not None:
@@ -360,17 +360,18 @@ def _check_text(name: str, value: object) -> None:
 
 def _packed(spec: MethodSpec, request: object) -> Any:
     try:
-        return spec.types.pack(request)
+        return spec.types.pack(request, spec.request)
     except EncodingError as exc:
         path = f"request.{exc.path}" if exc.path else "request"
         raise InvalidArgument(path, exc.description) from None
 
 
 def _first_metadata(spec: MethodSpec, metadata: object) -> Any:
-    if not isinstance(metadata, (spec.metadata, Any)):
+    packed_already = isinstance(metadata, Any)
+    if not packed_already and not isinstance(metadata, spec.instances[spec.metadata]):
         wanted = f"must be a {spec.metadata.__name__}, got {got(metadata)}"
         raise InvalidArgument("metadata", wanted)
-    packed = spec.types.pack(metadata)
+    packed = spec.types.pack(metadata, None if packed_already else spec.metadata)
     try:
         return spec.limits.check_metadata(packed)
     except MessageTooLarge as exc:  # it is mostly made of the request
@@ -784,8 +785,9 @@ class Reporter:
             return False
 
     def _pack(self, role: str, message: object, cls: type) -> Any:
-        if not isinstance(message, cls):
-            check_instance(role, message, Any, f"a {cls.__name__}, or one packed")
+        if isinstance(message, self._spec.instances[cls]):
+            return self._spec.types.pack(message, cls)
+        check_instance(role, message, Any, f"a {cls.__name__}, or one packed")
         return self._spec.types.pack(message)
 
     def _metadata(self, message: object) -> Any:

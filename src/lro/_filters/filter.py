@@ -48,7 +48,8 @@ from lro._filters.plan import (
 )
 from lro._filters.prefilter import Test
 from lro._filters.types import MessageType, Pattern, ValueType, type_of_message
-from lro._messages.schema import Int32, shape_of
+from lro._messages.schema import Int32
+from lro._messages.shapes import shape_of
 
 _EVERYTHING: Final = All(())
 

@@ -30,6 +30,7 @@ from lro._base.status import Json
 from lro._messages.json_text import dumps, loads_strict
 from lro._messages.registry import TypeRegistry
 from lro._messages.schema import Shape, json_name
+from lro._messages.shapes import shape_of
 from lro._model.http_rules import MAX_PATH, percent_decode
 from lro._model.operation import (
     BatchGetOperationsRequest,
@@ -234,6 +235,8 @@ _REQUESTS: Final[dict[str, type[_Request]]] = {
     "CancelOperation": CancelOperationRequest,
     "WaitOperation": WaitOperationRequest,
 }
+for _cls in (CancelOperationRequest, WaitOperationRequest):
+    shape_of(_cls)  # read once, here: not by the first request
 _PARAMETER: Final = re.compile(r';[ \t]*([^\s;="]+)=("(?:[^"\\]|\\.)*"|[^;"]*)')
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _WANTED: Final[dict[type, str]] = {str: "text", bool: "true or false"}

@@ -1,4 +1,4 @@
-"""Messages as JSON values: attrs classes and dataclasses by their shape (spec §1.8).
+"""Messages as JSON values: message classes of every kind by their shape (spec §1.8).
 
 cattrs finds the reader and the writer of a class; the hooks below say what they do. Every failure
 is an :class:`InvalidArgument` whose ``field`` is the path into the message.
@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 import attrs
 import cattrs
 
-from lro._base.errors import InvalidArgument, got
+from lro._base.errors import MAX_VIOLATIONS, InvalidArgument, InvalidFields, got
 from lro._base.status import Any, Json
 from lro._messages.schema import (
     DUMPERS,
@@ -24,12 +24,14 @@ from lro._messages.schema import (
     Kind,
     Label,
     Loader,
+    Make,
     Shape,
+    Violations,
     enum_codec,
-    is_message_class,
     is_text,
-    shape_of,
+    raise_all,
 )
+from lro._messages.shapes import is_message_class, is_typed_dict, library_of, shape_of
 from lro._messages.times import datetime_text, parse_datetime
 from lro._messages.wellknown import NULL_IS_A_VALUE, SPECIAL, UNCOPIED, dump_any, load_any
 
@@ -69,7 +71,9 @@ def compile_dumper(
     lines += [" shown = {}", " try:"]
     names: Namespace = {"cls": cls, "slow": slow}
     for number, field in enumerate(shape.fields):
-        lines.append(f"  v = message.{field.name}")
+        names[f"g{number}"] = field.get
+        read = f"message.{field.name}" if field.get is None else f"g{number}(message)"
+        lines.append(f"  v = {read}")
         lines += (f"  {line}" for line in _write(field, number))
         names[f"h{number}"] = _late(names, f"h{number}", field, hook)
     lines += ["  return shown"]
@@ -121,15 +125,18 @@ def _write(field: Field, number: int) -> list[str]:
     optional = field.label is Label.OPTIONAL
     key, kind = repr(field.json_name), field.kind
     test, form = _WRITTEN.get(field.python if field.python is datetime else kind, ("", ""))
+    if field.lower is not None:
+        test = ""
     other = "return slow(message)"
+    some = "" if field.explicit else "if w: "
     if field.label is Label.REPEATED:  # no iterator: after an error, slow reads it again
         return [
             f"if v.__class__ is not tuple and v.__class__ is not list: {other}",
             *(_each(test, form, list, other) if test else [f"w = h{number}(v)"]),
-            f"if w: shown[{key}] = w",
+            f"{some}shown[{key}] = w",
         ]
     if field.label is Label.MAP or (field.zero == {} and not optional):
-        return [f"w = h{number}(v)", f"if w: shown[{key}] = w"]
+        return [f"w = h{number}(v)", f"{some}shown[{key}] = w"]
     put = f"shown[{key}] = {form}"
     if test and optional:
         return ["if v is None: pass", f"elif {test}: {put}", f"else: {other}"]
@@ -148,6 +155,8 @@ def _write(field: Field, number: int) -> list[str]:
 
 def _read(field: Field, number: int) -> list[str]:
     test, form = _READ.get(field.python if field.python is datetime else field.kind, ("", ""))
+    if field.lift is not None:
+        test = ""
     other = "return slow(value, _)"
     if not test or field.label is Label.MAP:
         lines = [f"if v is None: {other}", f"a{number} = h{number}(v)"]
@@ -164,7 +173,7 @@ def _each(test: str, form: str, container: type, other: str) -> list[str]:
         return [f"w = {container.__name__}(v)", "for v in w:", f" if not ({test}): {other}"]
     whole = f"[{form} for v in v if {test}]"
     lines = [f"w = {whole}", f"if len(w) != len(v): {other}"]
-    return lines if container is list else [*lines, "w = tuple(w)"]
+    return lines if container is list else [*lines, f"w = {container.__name__}(w)"]
 
 
 def _late(
@@ -220,14 +229,15 @@ Row: TypeAlias = tuple[str, Loader, bool]
 
 def below(path: str, error: InvalidArgument) -> InvalidArgument:
     """The same complaint, seen from one level further up."""
-    inner = error.field
-    if not inner:
-        whole = path
-    elif inner.startswith("["):
-        whole = path + inner
-    else:
-        whole = f"{path}.{inner}"
-    return InvalidArgument(whole, error.description)
+    if isinstance(error, InvalidFields):
+        return InvalidFields(
+            *(attrs.evolve(one, field=_joined(path, one.field)) for one in error.violations)
+        )
+    return InvalidArgument(_joined(path, error.field), error.description)
+
+
+def _joined(path: str, inner: str) -> str:
+    return f"{path}{inner}" if inner[:1] in ("", "[") else f"{path}.{inner}"
 
 
 class JsonCodec:
@@ -300,6 +310,10 @@ class JsonCodec:
     # -- fields -------------------------------------------------------------------------------
 
     def _one_loader(self, field: Field) -> Loader:
+        read, lift = self._kind_loader(field), field.lift
+        return read if lift is None else lambda value: lift(read(value))
+
+    def _kind_loader(self, field: Field) -> Loader:
         if field.kind in LOADERS:
             return LOADERS[field.kind]
         if field.kind is Kind.ENUM:  # cattrs would take an IntEnum for an int
@@ -307,6 +321,10 @@ class JsonCodec:
         return self.reader(field.python)
 
     def _one_dumper(self, field: Field) -> Dumper:
+        write, lower = self._kind_dumper(field), field.lower
+        return write if lower is None else lambda value: write(lower(value))
+
+    def _kind_dumper(self, field: Field) -> Dumper:
         if field.kind in DUMPERS:
             return DUMPERS[field.kind]
         if field.kind is Kind.ENUM:
@@ -330,21 +348,22 @@ class JsonCodec:
     # -- messages -----------------------------------------------------------------------------
 
     def _message_loader(self, cls: type) -> Callable[[Json, object], object]:
-        required = {f.name: f for f in shape_of(cls).fields if f.required}
+        shape, library = shape_of(cls), library_of(cls)
+        made = library.maker(cls, shape) if library else _maker(cls)
+        fill = _filler(shape, missed=self.strict)
 
-        def make(known: dict[str, object]) -> object:
-            if required and not required.keys() <= known.keys():
-                _fill(known, required)
-            return _construct(cls, known)
+        def make(known: dict[str, object], wrong: Violations) -> object:
+            fill(known, wrong)
+            return made(known, wrong)
 
         read = object_loader(cls.__name__, lambda: self._rows(cls).get, make, strict=self.strict)
-        return compile_loader(cls, shape_of(cls), self._field_loader, _ignoring_type(read), DROP)
+        return compile_loader(cls, shape, self._field_loader, _ignoring_type(read), DROP)
 
     def _rows(self, cls: type) -> Mapping[str, Row]:
         return {
             spelling: (
                 field.name,
-                self._field_loader(field),
+                _dropped if field.read_only else self._field_loader(field),
                 field.label is Label.OPTIONAL and field.python in NULL_IS_A_VALUE,
             )
             for spelling, field in shape_of(cls).spellings.items()
@@ -354,28 +373,30 @@ class JsonCodec:
         shape = shape_of(cls)
         if self._draft:
             return compile_dumper(cls, shape, self._field_dumper, _unusual)
-        rows: Sequence[tuple[str, str, bool, object, Dumper]] | None = None
+        rows: Sequence[tuple[Field, Dumper]] | None = None
+        is_dict = is_typed_dict(cls)
 
         def dump(message: object) -> Json:
             nonlocal rows
             if rows is None:  # at the first message: a class may contain itself
-                rows = [
-                    (f.name, f.json_name, f.label is Label.OPTIONAL, f.zero, self._field_dumper(f))
-                    for f in shape.fields
-                ]
-            if not isinstance(message, cls):
+                rows = [(field, self._field_dumper(field)) for field in shape.fields]
+            if not isinstance(message, dict if is_dict else cls):
                 raise InvalidArgument("", f"must be a {cls.__name__}, got {got(message)}")
+            if is_dict:
+                _check_keys(typing.cast("dict[object, object]", message), shape)
             shown: dict[str, Json] = {}
-            for name, key, presence, zero, write in rows:
-                value = getattr(message, name)
-                if value is None and presence:
-                    continue
+            for field, write in rows:
+                presence = field.label is Label.OPTIONAL
                 try:
+                    value = field.get(message) if field.get else getattr(message, field.name)
+                    if value is None and presence:
+                        continue
                     written = write(value)
                 except InvalidArgument as exc:
-                    raise below(name, exc) from None
-                if presence or not (_is_zero(value, zero) or written == {} or written == []):
-                    shown[key] = written
+                    raise below(field.name, exc) from None
+                empty = _is_zero(value, field.zero) or written == {} or written == []
+                if presence or field.explicit or not empty:
+                    shown[field.json_name] = written
             return shown
 
         return compile_dumper(cls, shape, self._field_dumper, dump)
@@ -384,15 +405,15 @@ class JsonCodec:
 def object_loader(
     named: str,
     rows: Callable[[], Callable[[str], Row | None]],
-    make: Callable[[dict[str, object]], object],
+    make: Make,
     *,
     strict: bool,
 ) -> Loader:
     """The reader of the objects that are messages called ``named`` (spec §1.8).
 
     ``rows`` is called once, by the first message, as a message may contain itself; what it gives
-    finds the row of a key. ``make`` makes a message of values by field name. Unknown keys are
-    refused if ``strict``, else dropped.
+    finds the row of a key. ``make`` makes a message of values by field name, or raises what is
+    wrong. Unknown keys are refused if ``strict``, else dropped.
     """
     find: Callable[[str], Row | None] | None = None
 
@@ -404,25 +425,28 @@ def object_loader(
             raise InvalidArgument("", f"must be an object, got {got(value)}")
         given: set[str] = set()
         known: dict[str, object] = {}
+        wrong: Violations = []
         for key, item in value.items():
             row = find(key)
             if row is None:
                 if strict:
-                    raise InvalidArgument(key, f"is not a field of {named}")
+                    _note(wrong, key, InvalidArgument(key, f"is not a field of {named}"))
                 continue
             name, read, null_ok = row
             if name in given:
-                raise InvalidArgument(name, "is given twice, in both spellings")
+                _note(wrong, name, InvalidArgument(name, "is given twice, in both spellings"))
+                continue
             given.add(name)
             if item is None and not null_ok:
                 continue
             try:
                 found = read(item)
             except InvalidArgument as exc:
-                raise below(name, exc) from None
+                _note(wrong, name, below(name, exc))
+                found = item
             if found is not DROP:
                 known[name] = found
-        return make(known)
+        return make(known, wrong)
 
     return load
 
@@ -466,29 +490,62 @@ def _is_zero(value: object, zero: object) -> bool:
     return value == zero and not (isinstance(value, float) and str(value)[0] == "-")
 
 
-def _fill(known: dict[str, object], required: Mapping[str, Field]) -> None:
-    for name, field in required.items():
-        if name in known:
-            continue
-        if field.label is Label.IMPLICIT:
-            known[name] = field.zero if field.python is not dict else {}
-        elif field.label is Label.REPEATED:
-            known[name] = field.container()
-        elif field.label is Label.MAP:
-            known[name] = {}
-        elif field.nullable:
-            known[name] = None
-        else:
-            raise InvalidArgument(name, "is required")
+def _note(wrong: Violations, name: str, error: InvalidArgument) -> None:
+    # A hostile message may have any number of wrong fields.
+    wrong.append((name, error))
+    if len(wrong) >= MAX_VIOLATIONS:
+        raise_all(wrong)
 
 
-def _construct(cls: type, known: dict[str, object]) -> object:
-    try:
-        return cls(**known)
-    except InvalidArgument:
-        raise
-    except (ValueError, TypeError) as exc:
-        raise InvalidArgument("", str(exc) or f"is no valid {cls.__name__}") from exc
+def _filler(shape: Shape, *, missed: bool) -> Callable[[dict[str, object], Violations], None]:
+    """What gives fields without a default the values of absent ones.
+
+    Explicit ones are not given any if they are ``missed``: the library says what is missing.
+    """
+    required = {field.name: field for field in shape.fields if field.required}
+
+    def fill(known: dict[str, object], wrong: Violations) -> None:
+        if required.keys() <= known.keys():
+            return
+        for name, field in required.items():
+            if name in known or field.read_only:
+                continue
+            if field.nullable:
+                known[name] = None
+            elif field.explicit and missed:
+                continue
+            elif field.label is Label.REPEATED:
+                known[name] = field.container()
+            elif field.label is Label.MAP or field.python is dict:
+                known[name] = {}
+            elif field.label is Label.IMPLICIT or (field.explicit and field.has_zero):
+                known[name] = field.zero
+            else:
+                wrong.append((name, InvalidArgument(name, "is required")))
+
+    return fill
+
+
+def _maker(cls: type) -> Make:
+    def make(known: dict[str, object], wrong: Violations) -> object:
+        raise_all(wrong)
+        try:
+            return cls(**known)
+        except InvalidArgument:
+            raise
+        except (ValueError, TypeError) as exc:
+            raise InvalidArgument("", str(exc) or f"is no valid {cls.__name__}") from exc
+
+    return make
+
+
+def _dropped(_: Json) -> object:
+    return DROP
+
+
+def _check_keys(message: dict[object, object], shape: Shape) -> None:
+    for key in message.keys() - {field.name for field in shape.fields}:
+        raise InvalidArgument(str(key), f"is not a key of {shape.python.__name__}")
 
 
 def _element(one: Loader) -> Loader:
@@ -505,14 +562,17 @@ def _list_loader(one: Loader, container: type) -> Loader:
         if type(value) is not list:
             raise InvalidArgument("", f"must be a list, got {got(value)}")
         found = []
+        wrong: Violations = []
         for place, item in enumerate(value):
             try:
                 element = one(item)
             except InvalidArgument as exc:
-                raise below(f"[{place}]", exc) from None
+                _note(wrong, "", below(f"[{place}]", exc))
+                continue
             if element is not DROP:
                 found.append(element)
-        return found if container is list else tuple(found)
+        raise_all(wrong)
+        return found if container is list else container(found)
 
     return load
 
@@ -522,13 +582,15 @@ def _map_loader(one: Loader, read_key: Loader) -> Loader:
         if type(value) is not dict:
             raise InvalidArgument("", f"must be an object, got {got(value)}")
         found = {}
+        wrong: Violations = []
         for key, item in value.items():
             try:
                 element = one(item)
                 if element is not DROP:
                     found[read_key(key)] = element
             except InvalidArgument as exc:
-                raise below(f"[{got(key)}]", exc) from None
+                _note(wrong, "", below(f"[{got(key)}]", exc))
+        raise_all(wrong)
         return found
 
     return load
@@ -557,6 +619,8 @@ def _list_dumper(one: Dumper) -> Dumper:
                 shown.append(one(item))
             except InvalidArgument as exc:
                 raise below(f"[{place}]", exc) from None
+        if isinstance(value, (set, frozenset)):
+            shown.sort(key=repr)  # the order of a set differs from process to process
         return shown
 
     return dump

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
@@ -44,7 +43,8 @@ from lro._base.status import (
 )
 from lro._messages.json_codec import JsonCodec
 from lro._messages.json_text import MAX_MESSAGE_DEPTH, deeper_than, plain_copy
-from lro._messages.schema import Shape, check_full_name, is_message_class, no_message, shape_of
+from lro._messages.schema import Field, Label, Shape, check_full_name
+from lro._messages.shapes import is_message_class, no_message, shape_of
 from lro._messages.times import Duration, Timestamp
 from lro._messages.wellknown import (
     MESSAGES,
@@ -106,13 +106,15 @@ CodecFactory = Callable[[type], "Codec | None"]
 
 @attrs.frozen(slots=False)
 class ClassCodec:
-    """The codec of an attrs class or dataclass: ProtoJSON by its shape."""
+    """The codec of a class with fields of its own: ProtoJSON by its shape."""
 
     python: type
     strict: JsonCodec
     lenient: JsonCodec
     draft: JsonCodec
     open_ended: bool
+    misses_empty: bool = False
+    """Whether a message without a certain list or map is refused, though proto has no such."""
 
     @property
     def shape(self) -> Shape | None:
@@ -158,26 +160,61 @@ class ClassCodec:
 @functools.cache
 def open_ended(cls: type) -> bool:
     """Whether messages of this class can nest to any depth: they hold JSON, an Any, themselves."""
-    return cls is Any or _open_ended(cls, ())
+    return cls is Any or _any_field(cls, _holds_anything, loops=True)
 
 
-def _open_ended(cls: type, above: tuple[type, ...]) -> bool:
+@functools.cache
+def misses_empty(cls: type) -> bool:
+    """Whether this class, or one in its fields, has a list or map that must be there."""
+    return cls is not Any and _any_field(cls, _misses_empty, loops=False)
+
+
+def _holds_anything(field: Field) -> bool:
+    return field.python in (object, dict, Any)
+
+
+def _misses_empty(field: Field) -> bool:
+    return field.explicit and field.label in (Label.REPEATED, Label.MAP)
+
+
+def _any_field(
+    cls: type, test: Callable[[Field], bool], *, loops: bool, above: tuple[type, ...] = ()
+) -> bool:
+    """Whether a field passes, here or below; ``loops`` is the answer for a class in itself."""
     for field in shape_of(cls).fields:
         inner = field.python
-        if inner in (object, dict, Any) or inner in above or inner is cls:
+        if test(field) or (loops and inner in (*above, cls)):
             return True
-        if is_message_class(inner) and _open_ended(inner, (*above, cls)):
+        if inner is Any or inner in (*above, cls) or not is_message_class(inner):
+            continue
+        if _any_field(inner, test, loops=loops, above=(*above, cls)):
             return True
     return False
 
 
+def protobuf_class(cls: type) -> typing.Any:
+    """The class of the protobuf library that this is, or that it wraps (proto-plus); else None."""
+    named = {f"{one.__module__}.{one.__qualname__}" for one in cls.__mro__}
+    if "google.protobuf.message.Message" in named:
+        return cls
+    return cls.pb() if PROTO_PLUS in named else None  # type: ignore[attr-defined]  # of proto-plus
+
+
 def protobuf_name(cls: type) -> str | None:
-    """The full name of a class of the protobuf library; None for any other."""
-    library = sys.modules.get("google.protobuf.message")
-    if library is None or not issubclass(cls, library.Message):
+    """The full name of a class of protobuf or proto-plus; None for any other."""
+    found = protobuf_class(cls)
+    if found is None:
         return None
-    name: str = cls.DESCRIPTOR.full_name  # type: ignore[attr-defined]  # of Message
+    name: str = found.DESCRIPTOR.full_name
     return name
+
+
+PROTO_PLUS: Final = "proto.message.Message"
+
+
+def full_name(cls: type) -> str | None:
+    """The full name that a class has of itself: declared, or of its descriptor; or None."""
+    return declared_name(cls) or protobuf_name(cls)
 
 
 def payload_of(codec: Codec, message: object) -> Json | bytes:
@@ -212,9 +249,9 @@ M = TypeVar("M")
 class TypeRegistry:
     """Full name <-> message class. The well-known types and error details are always there.
 
-    Message classes are attrs classes, dataclasses, and those of protobuf (with its extra).
-    ``factories`` make codecs for classes of other libraries (pydantic, msgspec, ...), asked before
-    the built-in one for attrs classes and dataclasses.
+    Message classes are attrs classes, dataclasses, pydantic models, msgspec Structs, TypedDicts,
+    and those of protobuf and proto-plus (with the extra ``protobuf``). ``factories`` make codecs
+    for classes of other libraries, asked before the built-in ones.
 
     Raises (the constructor and every method):
         DeclarationError: An argument is not of the type that its name says.
@@ -262,6 +299,8 @@ class TypeRegistry:
         known = self._names.get(cls)
         name = declared_name(cls) or protobuf_name(cls) or full_name or known
         if name is None:
+            if not is_message_class(cls):
+                self._make_codec(cls)  # may say that it is no message class at all
             raise DeclarationError(cls.__qualname__, "has no full name; decorate it: @lro.message")
         check_full_name(name)
         if known == name:
@@ -269,8 +308,9 @@ class TypeRegistry:
         if known is not None:
             raise DeclarationError(cls.__qualname__, f"is registered as {known}, not as {name}")
         taken = self._codecs.get(name)
-        # Protobuf's own class for a message that is always known goes by the same name.
-        if taken is not None and (taken.python not in _ALWAYS or protobuf_name(cls) != name):
+        # Protobuf's own class for a message that is always known goes by the same name, and so does
+        # the class of proto-plus around one.
+        if taken is not None and not _same_message(taken.python, cls, name):
             raise DeclarationError(name, f"is the name of {taken.python!r} already")
         codec = self._of_class[cls] = self._make_codec(cls)
         self._codecs.setdefault(name, codec)
@@ -319,32 +359,36 @@ class TypeRegistry:
         except KeyError:
             raise UnknownType(cls.__qualname__) from None
 
-    def pack(self, message: object) -> Any:
+    def pack(self, message: object, cls: type | None = None) -> Any:
         """Pack a message of a registered class; an Any is passed through.
+
+        ``cls`` is the class to pack it as, by default its own. That of a TypedDict has to be given,
+        as its messages are dicts.
 
         Raises:
             UnknownType: Its class is not registered.
             EncodingError: It cannot be encoded; the error names the field.
         """
-        known = self._plain.get(message.__class__)
+        known = self._plain.get(message.__class__ if cls is None else cls)
         if known is not None:
             url, codec = known
             try:
                 return _any_of(url, codec.write(message))
             except InvalidArgument as exc:
                 raise EncodingError(url.rpartition("/")[2], exc.field, exc.description) from exc
-        return self._pack(message)
+        return self._pack(message, cls)
 
-    def _pack(self, message: object) -> Any:
+    def _pack(self, message: object, cls: type | None) -> Any:
         if isinstance(message, Any):
             return message
         if isinstance(message, timedelta):
             message = Duration.from_timedelta(message)
         elif isinstance(message, datetime):
             message = _timestamp(message)
-        name = self.name_of(type(message))
+        cls = type(message) if cls is None else cls
+        name = self.name_of(cls)
         try:
-            return Any(type_url(name), payload_of(self._of_class[type(message)], message))
+            return Any(type_url(name), payload_of(self._of_class[cls], message))
         except InvalidArgument as exc:
             raise EncodingError(name, exc.field, exc.description) from exc
 
@@ -423,7 +467,7 @@ class TypeRegistry:
         return self.checked(found) if strict and not found.empty else found
 
     def load(self, value: Json, cls: type[M], *, strict: bool = True) -> M:
-        """A message of any attrs class or dataclass from its JSON value, named or not.
+        """A message of any message class from its JSON value, named or not.
 
         Raises:
             InvalidArgument: The value says no such message.
@@ -435,22 +479,25 @@ class TypeRegistry:
             return cast(M, codec.load(value, strict=strict))
         return cast(M, (self._strict if strict else self._lenient).load(value, cls))
 
-    def dump(self, message: object) -> Json:
-        """The JSON value of any message, without a type.
+    def dump(self, message: object, cls: type | None = None) -> Json:
+        """The JSON value of any message, without a type; ``cls`` as for :meth:`pack`.
 
         Raises:
             EncodingError: It cannot be encoded.
         """
-        codec = self._of_class.get(type(message))
+        cls = type(message) if cls is None else cls
+        codec = self._of_class.get(cls)
         try:
-            shown = payload_of(codec, message) if codec is not None else self._strict.dump(message)
+            if codec is None:
+                return self._strict.dump(message, cls)
+            shown = payload_of(codec, message)
             if isinstance(shown, bytes):
-                return self.binary.to_json(self._names[type(message)], shown)
+                return self.binary.to_json(self._names[cls], shown)
             return shown
         except (UnknownType, MissingExtra):  # of another library, which gives bytes
-            raise EncodingError(type(message).__qualname__, "", "has no JSON form") from None
+            raise EncodingError(cls.__qualname__, "", "has no JSON form") from None
         except InvalidArgument as exc:
-            raise EncodingError(type(message).__qualname__, exc.field, exc.description) from exc
+            raise EncodingError(cls.__qualname__, exc.field, exc.description) from exc
 
     @property
     def binary(self) -> Binary:
@@ -471,7 +518,7 @@ class TypeRegistry:
         codecs, classes = self._codecs.copy(), self._of_class.copy()
         theirs = [cls for cls in classes if protobuf_name(cls) is not None]
         shapes = {name: codec.shape for name, codec in codecs.items() if codec.python not in theirs}
-        made = Binary(shapes, self._names.copy(), theirs)
+        made = Binary(shapes, self._names.copy(), [protobuf_class(cls) for cls in theirs])
         self._binary = (generation, made)
         return made
 
@@ -551,21 +598,25 @@ class TypeRegistry:
 
     def _load(self, codec: Codec, name: str, payload: Json | bytes, *, strict: bool) -> object:
         if isinstance(payload, bytes) and isinstance(codec, ClassCodec):
-            payload = self.binary.to_json(name, payload)
+            payload = self.binary.to_json(name, payload, with_empty=strict and codec.misses_empty)
         return codec.load(payload, strict=strict)
 
     def _protobuf_codec(self, cls: type) -> Codec | None:
-        if protobuf_name(cls) is None:
+        found = protobuf_class(cls)
+        if found is None:
             return None
-        from lro._messages.protobuf.binary import ProtobufCodec
+        from lro._messages.protobuf.binary import ProtobufCodec, ProtoPlusCodec
 
-        return ProtobufCodec(cls, lambda: self.binary)
+        codec = ProtobufCodec(found, lambda: self.binary)
+        return codec if found is cls else ProtoPlusCodec(cls, codec)
 
     def _class_codec(self, cls: type) -> Codec | None:
         if cls not in MESSAGES and not is_message_class(cls):
             return None
         # A field that no message can have is refused here, in the classes below this one too.
-        return ClassCodec(cls, self._strict, self._lenient, self._draft, open_ended(cls))
+        return ClassCodec(
+            cls, self._strict, self._lenient, self._draft, open_ended(cls), misses_empty(cls)
+        )
 
     def _make_codec(self, cls: type) -> Codec:
         for factory in self._factories:
@@ -573,6 +624,15 @@ class TypeRegistry:
             if codec is not None:
                 return codec
         raise DeclarationError(cls.__qualname__, no_message(cls))
+
+
+def _same_message(taken: type, cls: type, name: str) -> bool:
+    found = protobuf_class(cls)
+    if found is None:
+        return False
+    if taken in _ALWAYS:
+        return bool(found.DESCRIPTOR.full_name == name)
+    return protobuf_class(taken) is found
 
 
 _ALWAYS: Final = frozenset((*MESSAGES, *DETAIL_TYPES))

@@ -1,36 +1,33 @@
-"""What a message class looks like as a message: its fields, kinds and labels.
+"""What a message looks like: fields, kinds and labels, and their values in JSON.
 
-One reading of a class serves the JSON codec, the filters and (with the protobuf extra) the binary
-form. The rules of presence are those of proto3, see ``docs/explanation/messages.md``:
+``lro._messages.shapes`` reads them off a class. The rules of presence are those of proto3, see
+``docs/explanation/messages.md``:
 
 - a field whose default is the zero of its type, or that has no default, is *implicit*: left out
   of JSON when zero, zero when it is missing;
 - ``X | None``, and a field with any other default, has *presence*: missing means the default;
-- ``list``/``tuple``/``Sequence`` are *repeated*, ``dict``/``Mapping`` are *maps*.
+- ``list``/``tuple``/``Sequence`` are *repeated*, ``dict``/``Mapping`` are *maps*;
+- a field without a default of a pydantic model or msgspec Struct is *explicit*: always written, as
+  the library refuses a request without it.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import collections.abc
-import dataclasses
 import enum
-import functools
 import math
 import re
 import struct
-import types
 import typing
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from typing import Annotated, Final, TypeGuard, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import attrs
 
-from lro._base.errors import DeclarationError, InvalidArgument, got
-from lro._base.status import UNKNOWN, Any, Json, declared_name, named
+from lro._base.errors import DeclarationError, InvalidArgument, all_of, got
+from lro._base.status import Json, named
 
 T = TypeVar("T")
 
@@ -55,7 +52,8 @@ def check_full_name(full_name: object) -> None:
 def message(full_name: str) -> Callable[[type[T]], type[T]]:
     """Give a message class its full name, for example ``acme.images.v1.ResizeResponse``.
 
-    A class decorator, put above ``@attrs.frozen`` or ``@dataclass``. The name travels in the
+    A class decorator, put above ``@attrs.frozen`` or ``@dataclass``, or directly above a pydantic
+    model, a msgspec Struct or a TypedDict. The name travels in the
     ``@type`` of every Any that packs such a message, so client and server must agree on it.
 
     Raises:
@@ -91,12 +89,16 @@ Float = Annotated[float, Kind.FLOAT]
 """A floating-point number of 32 bits. Plain ``float`` is a double."""
 
 
-_NUMBER_KEY: Final = "lro.number"
+NUMBER_KEY: Final = "lro.number"
 
 
 def number(value: int) -> dict[str, object]:
-    """Field metadata that fixes a field number: ``attrs.field(default="", metadata=number(4))``."""
-    return {_NUMBER_KEY: value}
+    """Field metadata that fixes a field number: ``attrs.field(default="", metadata=number(4))``.
+
+    For classes whose fields have no metadata it is put into the annotation:
+    ``Annotated[str, number(4)]``.
+    """
+    return {NUMBER_KEY: value}
 
 
 class Label(enum.Enum):
@@ -109,25 +111,6 @@ class Label(enum.Enum):
 
 
 INT_KINDS: Final = frozenset({Kind.INT32, Kind.INT64, Kind.UINT32, Kind.UINT64})
-
-_ZERO: Final[Mapping[Kind, object]] = {
-    Kind.STRING: "",
-    Kind.BYTES: b"",
-    Kind.BOOL: False,
-    **dict.fromkeys(INT_KINDS, 0),
-    Kind.FLOAT: 0.0,
-    Kind.DOUBLE: 0.0,
-}
-_PLAIN: Final[Mapping[object, Kind]] = {
-    str: Kind.STRING,
-    bytes: Kind.BYTES,
-    bool: Kind.BOOL,
-    int: Kind.INT64,
-    float: Kind.DOUBLE,
-}
-_LISTS: Final = (list, tuple, collections.abc.Sequence)
-_MAPS: Final = (dict, collections.abc.Mapping)
-_KEY_KINDS: Final = INT_KINDS | {Kind.STRING, Kind.BOOL}
 
 DURATION: Final = "google.protobuf.Duration"
 TIMESTAMP: Final = "google.protobuf.Timestamp"
@@ -144,7 +127,10 @@ class Field:
     the full name of a message kind where it has a fixed one (the well-known types), ``zero`` what
     an implicit field is when it is missing, ``required`` that the class itself has no default,
     ``nullable`` that None says absent, ``container`` what a repeated field is read as, ``below``
-    gives the shape of messages that are not attrs classes.
+    gives the shape of messages that have one of their own. ``explicit`` says that it is always
+    written, and missed where it is not; ``read_only`` that it is written and never read;
+    ``aliases`` are more spellings that are read. ``get`` takes it from a message where it is no
+    attribute, ``lift`` makes the Python value of one that was read, ``lower`` the one written.
     """
 
     name: str
@@ -160,11 +146,23 @@ class Field:
     nullable: bool = False
     container: type = tuple
     below: Callable[[], Shape] | None = None
+    explicit: bool = False
+    read_only: bool = False
+    aliases: tuple[str, ...] = ()
+    get: Callable[[typing.Any], object] | None = None
+    lift: Callable[[typing.Any], object] | None = None
+    lower: Callable[[typing.Any], object] | None = None
+
+    @property
+    def has_zero(self) -> bool:
+        """Whether the zero of its kind is one of its values."""
+        return self.kind is not Kind.MESSAGE and self.lower is None
 
     @property
     def shape(self) -> Shape:
-        """The shape of the messages that it holds, if these have fields."""
-        return shape_of(self.python) if self.below is None else self.below()
+        """The shape of the messages that it holds, which have fields."""
+        assert self.below is not None
+        return self.below()
 
 
 @attrs.frozen
@@ -179,8 +177,9 @@ class Shape:
     def __attrs_post_init__(self) -> None:
         by_json = {field.json_name: field for field in self.fields}
         by_name = {field.name: field for field in self.fields}
-        # The JSON name counts more: it is what is written.
-        object.__setattr__(self, "spellings", {**by_name, **by_json})
+        aliases = {alias: field for field in self.fields for alias in field.aliases}
+        # The JSON name counts most: it is what is written.
+        object.__setattr__(self, "spellings", {**by_name, **aliases, **by_json})
 
 
 def json_name(name: str) -> str:
@@ -189,240 +188,131 @@ def json_name(name: str) -> str:
     return head + "".join(part[:1].upper() + part[1:] for part in rest)
 
 
-def is_message_class(cls: object) -> bool:
-    """True for attrs classes and dataclasses."""
-    return isinstance(cls, type) and (attrs.has(cls) or dataclasses.is_dataclass(cls))
+@attrs.frozen(kw_only=True)
+class Declared:
+    """A field as its class declares it; what is empty follows from the name and the annotation."""
+
+    name: str
+    annotation: object
+    default: object
+    number: object = None
+    json_name: str = ""
+    aliases: tuple[str, ...] = ()
+    explicit: bool = False
+    read_only: bool = False
+    get: Callable[[typing.Any], object] | None = None
+    foreign: ForeignType | None = None
 
 
-def no_message(annotation: object) -> str:
-    """Why this is not a message class, and what to write instead."""
-    kind = typing.get_origin(annotation) or annotation
-    if kind in _MAPS:
-        return "is no message class; lro.Struct is the one for any JSON object"
-    if kind in _LISTS:
-        return "is no message class; put the list into a field of one, such as items: list[str]"
-    if not isinstance(annotation, type):
-        return "is no class"
-    instead = "write it as one, or give a codec factory: lro.TypeRegistry(factories=...)"
-    return f"is neither an attrs class nor a dataclass; {instead}"
+@attrs.frozen(kw_only=True)
+class ForeignType:
+    """A type that proto has not, as a field: its kind, and the two ways to and from that."""
+
+    kind: Kind
+    lift: Callable[[typing.Any], object]
+    lower: Callable[[typing.Any], object]
 
 
-@functools.cache
-def shape_of(cls: type) -> Shape:
-    """The shape of an attrs class or dataclass.
+Violations = list[tuple[str, InvalidArgument]]
+"""What is wrong with the values of fields, and the names of these."""
+
+
+def raise_all(wrong: Violations) -> None:
+    """Raise one error that says all that is wrong, if anything is.
 
     Raises:
-        DeclarationError: The class is neither, or a field has a type that no proto field has.
+        InvalidArgument: Something is.
     """
-    if not is_message_class(cls):
-        raise DeclarationError(_label(cls), no_message(cls))
-    try:
-        hints = typing.get_type_hints(cls, include_extras=True)
-    except NameError as exc:
-        raise DeclarationError(_label(cls), f"has an annotation that names nothing: {exc}") from exc
-    fields: dict[int, Field] = {}
-    spelled: set[str] = set()
-    for place, (name, default, extra) in enumerate(_defaults(cls), start=1):
-        where = extra.get(_NUMBER_KEY, place)
-        try:
-            if not _is_number(where) or where in fields:
-                raise _Unsupported(f"{where!r} is no field number that is still free")
-            if name.startswith("_") or not name.isascii():
-                raise _Unsupported("a field's name is ASCII, and cannot begin with an underscore")
-            if json_name(name) in spelled:
-                raise _Unsupported(f"another field is called {json_name(name)!r} in JSON")
-            spelled.add(json_name(name))
-            if name not in hints:
-                raise _Unsupported("has no annotation, which says the type of the field")
-            fields[where] = _field(name, where, hints[name], default)
-        except _Unsupported as exc:
-            raise DeclarationError(f"{_label(cls)}.{name}", str(exc)) from None
-    return Shape(cls, tuple(fields.values()))
+    if wrong:
+        raise all_of([error for _, error in wrong])
 
 
-_REQUIRED: Final = object()
-_DYNAMIC: Final = object()
+Make = Callable[[dict[str, object], Violations], object]
+"""Makes a message of values by field name, or raises what is wrong, together with the violations.
+
+Among the values are, as they came, those of the fields that the violations name.
+"""
 
 
-class _Unsupported(Exception):
-    pass
+def _no_foreign(_: object) -> ForeignType | None:
+    return None
 
 
-def _is_number(value: object) -> TypeGuard[int]:
-    # From 19,000 on, a thousand are protobuf's own; two are those of what a start says beside its
-    # request (``lro._messages.protobuf.binary``).
-    free = type(value) is int and 0 < value < 2**29 and not 19_000 <= value < 20_000
-    return free and value not in (2046, 2047)
+def _no_form(_: object) -> bool:
+    return False
 
 
-def _label(cls: type) -> str:
-    return declared_name(cls) or str(getattr(cls, "__qualname__", repr(cls)))
+def _no_constraint(_annotation: object, _kind: Kind) -> Callable[[typing.Any], object] | None:
+    return None
 
 
-_Declared = tuple[str, object, Mapping[str, object]]
+@attrs.frozen(kw_only=True)
+class Library:
+    """What a library of classes knows of them.
+
+    ``declared`` gives the fields of a class, and raises DeclarationError for one that no message
+    can have, NameError for an annotation that names nothing. ``maker`` gives what makes messages
+    of a class. ``foreign`` says how a type that proto has not is written in JSON, None if it is
+    not. ``rewrites`` says whether a type is written in a form of its own, though proto has such a
+    type. ``constraint`` gives what checks a single value, where the class itself does not.
+    """
+
+    declared: Callable[[typing.Any], list[Declared]]
+    maker: Callable[[typing.Any, Shape], Make]
+    foreign: Callable[[object], ForeignType | None] = _no_foreign
+    rewrites: Callable[[object], bool] = _no_form
+    constraint: Callable[[object, Kind], Callable[[typing.Any], object] | None] = _no_constraint
 
 
-def _defaults(cls: type) -> list[_Declared]:
-    if attrs.has(cls):
-        own = [a for a in attrs.fields(cls) if a.init and not a.metadata.get(UNKNOWN)]
-        return [(a.name, _attrs_default(a), a.metadata) for a in own]
-    found: list[_Declared] = []
-    for f in dataclasses.fields(cls):
-        default: object = f.default
-        if f.default_factory is not dataclasses.MISSING:
-            default = f.default_factory()
-        elif default is dataclasses.MISSING:
-            default = _REQUIRED
-        if f.init:
-            found.append((f.name, default, f.metadata))
-    return found
+def simple_name(cls: type) -> str:
+    """The name of a message class within its package; that of ``Page[Item]`` is Page_Item."""
+    name = cls.__name__
+    return name if name.isidentifier() else re.sub(r"\W+", "_", name).strip("_")
 
 
-def _attrs_default(attribute: attrs.Attribute[object]) -> object:
-    default = attribute.default
-    if default is attrs.NOTHING:
-        return _REQUIRED
-    if isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # a function to mypy
-        return _DYNAMIC if default.takes_self else default.factory()  # type: ignore[attr-defined]
-    return default
+REQUIRED: Final = object()
+"""The default of a field that has none."""
+DYNAMIC: Final = object()
+"""That of a field whose default depends on the message."""
+NO_ANNOTATION: Final = object()
 
 
-def _field(name: str, number: int, annotation: object, default: object) -> Field:
-    inner, optional = _without_none(annotation)
-    origin = typing.get_origin(inner)
-    key_kind = None
-    label = Label.OPTIONAL
-    if _is_bare(inner):
-        raise _no_field(inner)
-    if origin in _LISTS:
-        if optional:
-            raise _Unsupported("a repeated field cannot be None; use an empty one")
-        label, value = Label.REPEATED, _element(inner)
-    elif origin in _MAPS and not _is_struct(inner):
-        if optional:
-            raise _Unsupported("a map cannot be None; use an empty one")
-        key, value = typing.get_args(inner)
-        label, key_kind = Label.MAP, _kind(key)[0]
-        if key_kind not in _KEY_KINDS:
-            raise _Unsupported(f"{key!r} cannot be the key of a map")
-    else:
-        value = inner
-    kind, python, message_name = _kind(value)
-    zero: object = _zero(kind, python)
-    if label is Label.OPTIONAL and not optional and (kind is not Kind.MESSAGE or python is dict):
-        label = Label.IMPLICIT if default is _REQUIRED or _same(default, zero) else Label.OPTIONAL
-    return Field(
-        name=name,
-        json_name=json_name(name),
-        number=number,
-        label=label,
-        kind=kind,
-        python=python,
-        key_kind=key_kind,
-        message_name=message_name,
-        zero=zero,
-        required=default is _REQUIRED,
-        nullable=optional,
-        container=list if origin is list else tuple,
-    )
+def marks_of(annotation: object) -> tuple[object, ...]:
+    """What stands in an ``Annotated`` beside the type."""
+    if typing.get_origin(annotation) is not Annotated:
+        return ()
+    base, *marks = typing.get_args(annotation)
+    return (*marks_of(base), *marks)
 
 
-def _same(default: object, zero: object) -> bool:
-    # Like any number, a float may be declared with an integer: ``rate: float = 0``.
-    alike = type(default) is type(zero) or (type(default), type(zero)) == (int, float)
-    return alike and default == zero
+def bare(annotation: object) -> typing.Any:
+    """The type in an ``Annotated``, and that for which another name was made."""
+    while True:
+        if typing.get_origin(annotation) is Annotated:
+            annotation = typing.get_args(annotation)[0]
+        elif isinstance(annotation, typing.NewType):
+            annotation = annotation.__supertype__
+        else:
+            return annotation
 
 
-def _without_none(annotation: object) -> tuple[object, bool]:
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        members = typing.get_args(annotation)
-        rest = [member for member in members if member is not type(None)]
-        if len(rest) != 1 or len(rest) == len(members):
-            raise _Unsupported(f"a field has one type, or that type or None, not {annotation!r}")
-        return rest[0], True
-    return annotation, False
+_JSON_KINDS: Final = {
+    "string": Kind.STRING,
+    "integer": Kind.INT64,
+    "number": Kind.DOUBLE,
+    "boolean": Kind.BOOL,
+}
 
 
-def _element(annotation: object) -> object:
-    args = typing.get_args(annotation)
-    if typing.get_origin(annotation) is tuple and (len(args) != 2 or args[1] is not Ellipsis):
-        raise _Unsupported("a tuple must be of one type and any length: tuple[X, ...]")
-    return args[0]
+def foreign_kind(schema: Mapping[str, typing.Any]) -> Kind | None:
+    """The kind of what a JSON Schema says: a scalar, or MESSAGE for any JSON value.
 
-
-def _is_struct(annotation: object) -> bool:
-    args = typing.get_args(annotation)
-    return len(args) == 2 and args[0] is str and args[1] in (object, typing.Any)
-
-
-def _kind(annotation: object) -> tuple[Kind, object, str | None]:
-    if typing.get_origin(annotation) is Annotated:
-        base, *marks = typing.get_args(annotation)
-        for mark in marks:
-            if isinstance(mark, Kind):
-                return mark, base, None
-        return _kind(base)
-    if annotation in _PLAIN:
-        return _PLAIN[annotation], annotation, None
-    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
-        _check_enum(annotation)
-        return Kind.ENUM, annotation, None
-    if annotation is datetime:
-        return Kind.MESSAGE, datetime, TIMESTAMP
-    if annotation is timedelta:
-        return Kind.MESSAGE, timedelta, DURATION
-    if annotation in (object, typing.Any):
-        return Kind.MESSAGE, object, VALUE
-    if typing.get_origin(annotation) in _MAPS and _is_struct(annotation):
-        return Kind.MESSAGE, dict, STRUCT
-    if annotation is Any:
-        return Kind.MESSAGE, Any, ANY
-    if is_message_class(annotation):
-        return Kind.MESSAGE, annotation, declared_name(typing.cast(type, annotation))
-    raise _no_field(annotation)
-
-
-def _is_bare(annotation: object) -> bool:
-    kind = typing.get_origin(annotation) or annotation
-    return kind in (*_LISTS, *_MAPS) and not typing.get_args(annotation)
-
-
-def _no_field(annotation: object) -> _Unsupported:
-    why = f"no proto field has the type {annotation!r}"
-    if not _is_bare(annotation):
-        if isinstance(annotation, type):
-            why += "; a message in a field is an attrs class or a dataclass"
-    elif (typing.get_origin(annotation) or annotation) in _LISTS:
-        why += "; a list needs the type of its elements, such as list[str]"
-    else:
-        why += "; a dict needs the types of its keys and values, such as dict[str, int]"
-        why += " (dict[str, object] is any JSON object)"
-    return _Unsupported(why)
-
-
-def _check_enum(cls: type[enum.Enum]) -> None:
-    if issubclass(cls, enum.Flag):
-        raise _Unsupported(f"{cls.__name__} is a Flag: a combination is no value of a proto enum")
-    for name in cls.__members__:
-        if not name.isascii() or name in ("option", "reserved"):
-            raise _Unsupported(f"no value of a proto enum is called {name!r}, as in {cls.__name__}")
-    alike = {member.name.replace("_", "").lower() for member in cls}
-    if len(alike) < len(cls):
-        raise _Unsupported(f"names in {cls.__name__} differ by case and underscores alone")
-    if not issubclass(cls, int):
-        return  # numbered as its members stand
-    values = [int(member.value) for member in cls]
-    if not values or values[0] != 0:
-        raise _Unsupported(f"the first member of {cls.__name__} must be 0, as for any proto3 enum")
-    if not all(-(2**31) <= value < 2**31 for value in values):
-        raise _Unsupported(f"a member of {cls.__name__} has more than 32 bits")
-
-
-def _zero(kind: Kind, python: object) -> object:
-    if kind is Kind.ENUM:
-        members = list(typing.cast("type[enum.Enum]", python))
-        return members[0] if members else None
-    return {} if python is dict else _ZERO.get(kind)
+    None for a secret, which its library does not write.
+    """
+    if schema.get("writeOnly"):
+        return None
+    said = schema.get("type")
+    return _JSON_KINDS.get(said, Kind.MESSAGE) if isinstance(said, str) else Kind.MESSAGE
 
 
 _NUMBER_TEXT: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)

@@ -21,7 +21,6 @@ from lro._messages.schema import (
     Label,
     Shape,
     enum_numbers,
-    is_message_class,
     load_bool,
     load_string,
 )
@@ -110,7 +109,7 @@ def _shape(field: Field, types: TypeRegistry) -> Shape | None:
     cls = field.python
     if types.knows(cls):
         return types.codec(types.name_of(cls)).shape
-    return field.shape if field.below or is_message_class(cls) else None
+    return field.shape if field.below else None
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from typing import Final
 
 from lro._engine.service import Service
 from lro._messages.protobuf.files import ProtoFiles
-from lro._messages.schema import is_message_class
+from lro._messages.shapes import is_message_class
 
 _ADDED: Final = {
     "request_id": "Makes the call safe to repeat: the same id starts one operation only.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Container, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Final
@@ -37,7 +38,7 @@ from lro._messages.protobuf.options import (
     OPERATION_INFO,
 )
 from lro._messages.registry import TypeRegistry
-from lro._messages.schema import Field, Label, Shape
+from lro._messages.schema import Field, Label, Shape, json_name
 from lro._model.method_names import MethodName
 from lro.protobuf._comments import comments_of
 
@@ -408,7 +409,9 @@ class _Printer:
 
     def _field_options(self, field: FieldDescriptorProto) -> list[str]:
         options = field.options.Extensions
-        said = [
+        own_name = field.json_name and field.json_name != json_name(field.name)
+        said = [f"json_name = {json.dumps(field.json_name)}"] if own_name else []
+        said += [
             f"({self._known('.google.api.field_behavior')}) = {FieldBehavior.Name(one)}"
             for one in options[FIELD_BEHAVIOR]
         ]

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from contextlib import aclosing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 from lro import (
     CancelOperationRequest,
@@ -127,7 +127,7 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         """Each changed state until the operation is done, looked for at most ``every`` seconds.
 
         Raises:
-            InvalidArgument: ``every`` is not more than 0.
+            DeclarationError: ``every`` is not a number of seconds above 0.
             PollTimeout, OperationGone, CallError: As for :meth:`wait`.
         """
         limit = _arguments.seconds(timeout)
@@ -329,6 +329,7 @@ class AsyncClient:
             journal=journal,
         )
 
+    @overload
     async def start(
         self,
         target: str,
@@ -338,14 +339,47 @@ class AsyncClient:
         metadata: type[Meta],
         request_id: str | uuid.UUID = "",
         validate_only: bool = False,
-    ) -> AsyncOperationHandle[Resp, Meta]:
+    ) -> AsyncOperationHandle[Resp, Meta]: ...
+
+    @overload
+    async def start(
+        self,
+        target: str,
+        message: object,
+        *,
+        response: type[Resp],
+        request_id: str | uuid.UUID = "",
+        validate_only: bool = False,
+    ) -> AsyncOperationHandle[Resp, dict[str, Any]]: ...
+
+    @overload
+    async def start(
+        self,
+        target: str,
+        message: object,
+        *,
+        request_id: str | uuid.UUID = "",
+        validate_only: bool = False,
+    ) -> AsyncOperationHandle[dict[str, Any], dict[str, Any]]: ...
+
+    async def start(
+        self,
+        target: str,
+        message: object,
+        *,
+        response: type[Any] = dict,
+        metadata: type[Any] = dict,
+        request_id: str | uuid.UUID = "",
+        validate_only: bool = False,
+    ) -> AsyncOperationHandle[Any, Any]:
         """Call a method that returns an operation: POST ``message`` as JSON to the path ``target``.
 
         With ``request_id``, a UUID, the call is retried, and starts nothing twice (spec §9.1).
 
         With a journal every start has a request id, and is noted before it is sent. ``message`` may
-        also be a packed ``lro.Any`` or, but for gRPC, a dict; with ``lro.Any`` for ``response`` or
-        ``metadata`` what comes stays packed.
+        also be a packed ``lro.Any`` or, but for gRPC, a dict, which is sent as JSON as it is.
+        Without a class for the response or the metadata you get a dict of its JSON, without the
+        ``@type``; with ``lro.Any`` what comes stays packed.
 
         Raises:
             DeclarationError: An argument cannot be used; nothing was sent.
@@ -358,13 +392,28 @@ class AsyncClient:
         flow = handle_flows.start(self._state, request, response, metadata)
         return self._handle(await self._driver.run(flow), response, metadata)
 
+    @overload
+    def operation(
+        self, operation: Operation | str, *, response: type[Resp], metadata: type[Meta]
+    ) -> AsyncOperationHandle[Resp, Meta]: ...
+
+    @overload
+    def operation(
+        self, operation: Operation | str, *, response: type[Resp]
+    ) -> AsyncOperationHandle[Resp, dict[str, Any]]: ...
+
+    @overload
+    def operation(
+        self, operation: Operation | str
+    ) -> AsyncOperationHandle[dict[str, Any], dict[str, Any]]: ...
+
     def operation(
         self,
         operation: Operation | str,
         *,
-        response: type[Resp],
-        metadata: type[Meta],
-    ) -> AsyncOperationHandle[Resp, Meta]:
+        response: type[Any] = dict,
+        metadata: type[Any] = dict,
+    ) -> AsyncOperationHandle[Any, Any]:
         """A handle for an operation, or for a name or token that was kept; makes no call.
 
         Raises:

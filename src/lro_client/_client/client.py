@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 from lro import (
     CancelOperationRequest,
@@ -122,7 +122,7 @@ class OperationHandle(HandleBase[Resp, Meta]):
         """Each changed state until the operation is done, looked for at most ``every`` seconds.
 
         Raises:
-            InvalidArgument: ``every`` is not more than 0.
+            DeclarationError: ``every`` is not a number of seconds above 0.
             PollTimeout, OperationGone, CallError: As for :meth:`wait`.
         """
         limit = _arguments.seconds(timeout)
@@ -312,6 +312,7 @@ class Client:
             journal=journal,
         )
 
+    @overload
     def start(
         self,
         target: str,
@@ -321,14 +322,47 @@ class Client:
         metadata: type[Meta],
         request_id: str | uuid.UUID = "",
         validate_only: bool = False,
-    ) -> OperationHandle[Resp, Meta]:
+    ) -> OperationHandle[Resp, Meta]: ...
+
+    @overload
+    def start(
+        self,
+        target: str,
+        message: object,
+        *,
+        response: type[Resp],
+        request_id: str | uuid.UUID = "",
+        validate_only: bool = False,
+    ) -> OperationHandle[Resp, dict[str, Any]]: ...
+
+    @overload
+    def start(
+        self,
+        target: str,
+        message: object,
+        *,
+        request_id: str | uuid.UUID = "",
+        validate_only: bool = False,
+    ) -> OperationHandle[dict[str, Any], dict[str, Any]]: ...
+
+    def start(
+        self,
+        target: str,
+        message: object,
+        *,
+        response: type[Any] = dict,
+        metadata: type[Any] = dict,
+        request_id: str | uuid.UUID = "",
+        validate_only: bool = False,
+    ) -> OperationHandle[Any, Any]:
         """Call a method that returns an operation: POST ``message`` as JSON to the path ``target``.
 
         With ``request_id``, a UUID, the call is retried, and starts nothing twice (spec §9.1).
 
         With a journal every start has a request id, and is noted before it is sent. ``message`` may
-        also be a packed ``lro.Any`` or, but for gRPC, a dict; with ``lro.Any`` for ``response`` or
-        ``metadata`` what comes stays packed.
+        also be a packed ``lro.Any`` or, but for gRPC, a dict, which is sent as JSON as it is.
+        Without a class for the response or the metadata you get a dict of its JSON, without the
+        ``@type``; with ``lro.Any`` what comes stays packed.
 
         Raises:
             DeclarationError: An argument cannot be used; nothing was sent.
@@ -341,13 +375,28 @@ class Client:
         flow = handle_flows.start(self._state, request, response, metadata)
         return self._handle(self._driver.run(flow), response, metadata)
 
+    @overload
+    def operation(
+        self, operation: Operation | str, *, response: type[Resp], metadata: type[Meta]
+    ) -> OperationHandle[Resp, Meta]: ...
+
+    @overload
+    def operation(
+        self, operation: Operation | str, *, response: type[Resp]
+    ) -> OperationHandle[Resp, dict[str, Any]]: ...
+
+    @overload
+    def operation(
+        self, operation: Operation | str
+    ) -> OperationHandle[dict[str, Any], dict[str, Any]]: ...
+
     def operation(
         self,
         operation: Operation | str,
         *,
-        response: type[Resp],
-        metadata: type[Meta],
-    ) -> OperationHandle[Resp, Meta]:
+        response: type[Any] = dict,
+        metadata: type[Any] = dict,
+    ) -> OperationHandle[Any, Any]:
         """A handle for an operation, or for a name or token that was kept; makes no call.
 
         Raises:

@@ -29,7 +29,8 @@ def describe_many(state: ClientState, names: Iterable[str]) -> Flow[DescribeOper
         DeclarationError: ``names`` is one text, or has one that is not a name; nothing was sent.
         CallError: A call failed; UNIMPLEMENTED where the server has no such call.
     """
-    check("names", names, "a list of names", fine=not isinstance(names, str))
+    several = isinstance(names, Iterable) and not isinstance(names, str)
+    check("names", names, "a list of names", fine=several)
     wanted = tuple(dict.fromkeys(names))
     for name in wanted:
         check_name(name)

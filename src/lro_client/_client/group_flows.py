@@ -137,6 +137,8 @@ def members(handles: Iterable[H]) -> tuple[H, ...]:
     Raises:
         TypeError: One is not a handle.
     """
+    if not isinstance(handles, Iterable):
+        raise TypeError(f"a group is of a list of handles, not {handles!r:.80}")
     found = tuple(handles)
     for one in found:
         if not isinstance(one, HandleBase):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import typing
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 import attrs
 
-from lro import Any, Empty, InvalidArgument, Operation, Status, TypeRegistry
-from lro.types import declared_name
+from lro import Any, Empty, InvalidArgument, LroError, Operation, Status, TypeRegistry
+from lro.types import Json, full_name, simple_name
 from lro_client._arguments import check_class, check_name
 from lro_client._client.state import ClientState
 from lro_client._errors import DecodingError, OperationCancelled, OperationFailed, again
@@ -239,8 +240,10 @@ def _decode(
         raise DecodingError(name, f"no class was given for its {role}", packed)
     if cls is Any:  # as it came is what was asked for
         return cast(M, packed)
+    if cls is dict:
+        return cast(M, _fields(name, role, packed, types))
     known = types.knows(cls)
-    if not known and packed.type_name.rpartition(".")[2] != cls.__name__:
+    if not known and packed.type_name.rpartition(".")[2] != simple_name(cls):
         wanted = f"its {role} must be a {cls.__name__}, got {packed.type_name or 'nothing'}"
         raise DecodingError(name, wanted, packed)
     try:
@@ -254,17 +257,23 @@ def _decode(
         raise DecodingError(name, f"its {role} does not fit: {exc}", packed) from exc
 
 
+def _fields(name: str, role: str, packed: Any, types: TypeRegistry) -> dict[str, Json]:
+    """What a message says in JSON, without its type; what is no object stands under ``value``."""
+    try:
+        payload = copy.deepcopy(types.json_payload(packed))
+    except LroError as exc:
+        way = "give a class for it, or a registry that knows one: Client(types=...)"
+        text = f"its {role} is in binary form: {exc}; {way}"
+        raise DecodingError(name, text, packed) from exc
+    return payload if isinstance(payload, dict) else {"value": payload}
+
+
 @functools.lru_cache(maxsize=256)
 def _called(cls: type, full_name: str) -> TypeRegistry:
     # For a class without a name: it has the one that the server gives it.
     types = TypeRegistry()
     types.register(cls, full_name)
     return types
-
-
-def _is_named(cls: type) -> bool:
-    # Protobuf's classes have their names in their descriptors.
-    return declared_name(cls) is not None or hasattr(cls, "DESCRIPTOR")
 
 
 def register(
@@ -284,7 +293,7 @@ def register(
     for cls in (message, response, metadata):
         if cls in (None, Any, dict) or types.knows(cls):
             continue
-        if _is_named(cls):
+        if full_name(cls) is not None:
             types.register(cls)
 
 

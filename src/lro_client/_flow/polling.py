@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import attrs
 
-from lro import GetOperationRequest, InvalidArgument, Operation
-from lro_client._errors import CallError, PollTimeout
+from lro import GetOperationRequest, Operation
+from lro_client._errors import CallError, PollTimeout, check
+from lro_client._flow.policy import is_number
 from lro_client._flow.poll_state import (
     ANSWERED,
     GRACE_SECONDS,
@@ -44,13 +45,14 @@ def until_done(
     at most ``every`` seconds after the last look.
 
     Raises:
-        InvalidArgument: ``every`` is not more than 0.
+        DeclarationError: ``every`` is not a number of seconds above 0.
         PollTimeout: ``timeout`` seconds are over.
         OperationGone: There is no such operation any more.
         CallError: A poll failed for a reason that does not pass.
     """
-    if every is not None and not every > 0:
-        raise InvalidArgument("every", f"must be more than 0 seconds, got {every!r}")
+    if every is not None:
+        fine = is_number(every, 0.0) and every > 0
+        check("every", every, "seconds above 0", fine=fine)
     if first is not None and first.done:
         if every is not None:
             yield Emit(first)

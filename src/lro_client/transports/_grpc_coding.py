@@ -30,7 +30,7 @@ from lro import (
 from lro.errors import MethodNotSupported
 from lro.protobuf import StartOptions, from_proto, status_from_proto, to_proto, write_options
 from lro.types import RetryInfo
-from lro_client._errors import CallError, decoded, too_late, unreadable
+from lro_client._errors import CallError, check, decoded, too_late, unreadable
 from lro_client._flow.single import check_operation
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,
@@ -58,6 +58,10 @@ _OWN_WORDS: Final = frozenset({"", "Deadline Exceeded"})
 _TOO_LARGE: Final = re.compile(r"(CLIENT: )?Received message larger than max \(")
 """How grpcio refuses a reply. Before 1.70 a server refused requests in the same words."""
 
+_PAIRS: Final = "pairs of a key in lower case and a text of ASCII (bytes for a key in -bin)"
+_KEY: Final = re.compile(r"[0-9a-z_.-]+")
+_TEXT: Final = re.compile(r"[\x20-\x7e]*")
+
 _MAX_PAUSE_SECONDS: Final = 1e9
 
 
@@ -66,6 +70,8 @@ class GrpcCoder:
 
     def __init__(self, metadata: Metadata, types: TypeRegistry) -> None:
         self._metadata = tuple(metadata)
+        for pair in self._metadata:
+            check("metadata", pair, _PAIRS, fine=_is_pair(pair))
         self._types = types
         self._lock = threading.Lock()
 
@@ -100,7 +106,10 @@ class GrpcCoder:
 
     def _start(self, request: StartRequest) -> bytes:
         if isinstance(request.message, Mapping):
-            wanted = "an instance of a class of messages over gRPC, where a dict has no form"
+            wanted = (
+                "an instance of a message class over gRPC, where a dict has no form (that of a"
+                " TypedDict is packed by types.pack(message, cls), with the types of the client)"
+            )
             raise InvalidArgument("message", f"must be {wanted}, got {request.message!r:.200}")
         with self._lock:  # as registering replaces what is made of the classes
             if not isinstance(request.message, Any):
@@ -146,6 +155,18 @@ class GrpcCoder:
             passing = code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
             return CallError(call.verb, Status(code, text), passing=passing)
         return CallError(call.verb, status, retry_after=_retry_after(status))
+
+
+def _is_pair(pair: object) -> bool:
+    # As grpcio has it, which finds a mistake at each call.
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        return False
+    key, value = pair
+    if not isinstance(key, str) or not _KEY.fullmatch(key):
+        return False
+    if key.endswith("-bin"):
+        return isinstance(value, bytes)
+    return isinstance(value, str) and bool(_TEXT.fullmatch(value))
 
 
 def start_to_binary(request: StartRequest, types: TypeRegistry) -> bytes:

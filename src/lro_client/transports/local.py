@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Final
 
@@ -81,10 +81,9 @@ def _wanted(service: Service, call: Call) -> tuple[str, dict[str, typing.Any]]:
     """The name of the verb of a service that does a call, and its arguments but the caller."""
     request = call.request
     if isinstance(request, StartRequest):
-        message = request.message
         return "start", {
             "full_name": request.target,
-            "request": service.types.unpack_any(message) if isinstance(message, Any) else message,
+            "request": _message(service, request),
             "request_id": request.request_id,
             "validate_only": request.validate_only,
         }
@@ -101,6 +100,16 @@ def _wanted(service: Service, call: Call) -> tuple[str, dict[str, typing.Any]]:
     if isinstance(request, DescribeOperationsRequest):
         return "describe_many", {"names": request.names}
     raise MethodNotSupported(call.verb)  # only an event loop can watch
+
+
+def _message(service: Service, request: StartRequest) -> object:
+    """The message of a start; a dict is read as the JSON that HTTP would send."""
+    message, spec = request.message, service.specs.get(request.target)
+    if isinstance(message, Any):
+        return service.types.unpack_any(message)
+    if isinstance(message, Mapping) and spec is not None:
+        return service.types.load(dict(message), spec.request)
+    return message
 
 
 class AsyncLocalTransport:

@@ -86,7 +86,7 @@ class Binary:
         """The full names of all classes, given or made up."""
         for said in files:
             self._put(said)
-        self._written: dict[tuple[str, bytes], bytes] = {}
+        self._written: dict[tuple[str, bytes, bool], bytes] = {}
         self._strict = ProtoReader(self.message_class, strict=True)
         self._lenient = ProtoReader(self.message_class, strict=False)
 
@@ -134,18 +134,20 @@ class Binary:
         """
         return (self._strict if strict else self._lenient).read(cls, value)
 
-    def to_json(self, full_name: str, payload: bytes) -> Json:
+    def to_json(self, full_name: str, payload: bytes, *, with_empty: bool = False) -> Json:
         """The canonical JSON value of a message in binary form.
+
+        ``with_empty`` shows lists, maps and implicit fields also where they are empty or zero.
 
         Raises:
             UnknownType: There is no such message.
             InvalidArgument: The bytes are not such a message, or it has no JSON form.
         """
-        key = (full_name, payload)
+        key = (full_name, payload, with_empty)
         text = self._written.get(key)
         if text is None:
             message = parsed(self.message_class(full_name), payload)
-            value = json_of(message, pool=self.pool)
+            value = json_of(message, pool=self.pool, with_empty=with_empty)
             # Protobuf gives dictionaries of another class here and there.
             text = _or_invalid(lambda: dumps_bounded(reread(dumps(value).decode())))
             if len(payload) <= _KEPT_BYTES:
@@ -250,13 +252,19 @@ def serialized(message: Message) -> bytes:
         raise InvalidArgument("", str(exc)) from exc
 
 
-def json_of(message: Message, *, pool: DescriptorPool | None = None) -> Json:
-    """The canonical JSON value of a message (spec §1.8(1)).
+def json_of(
+    message: Message, *, pool: DescriptorPool | None = None, with_empty: bool = False
+) -> Json:
+    """The canonical JSON value of a message (spec §1.8(1)); ``with_empty`` shows zeros too.
 
     Raises:
         InvalidArgument: It has none.
     """
-    return _or_invalid(lambda: json_format.MessageToDict(message, descriptor_pool=pool))
+    return _or_invalid(
+        lambda: json_format.MessageToDict(
+            message, descriptor_pool=pool, always_print_fields_with_no_presence=with_empty
+        )
+    )
 
 
 _WRONG: Final = (
@@ -317,6 +325,35 @@ class ProtobufCodec:
         if isinstance(payload, bytes):
             return parsed(self.python, payload)
         return self.binary().read(self.python, payload, strict=strict)
+
+
+@attrs.frozen
+class ProtoPlusCodec:
+    """The codec of a class of proto-plus: that of the protobuf class inside, with its wrapping."""
+
+    python: Any
+    inner: ProtobufCodec
+
+    @property
+    def shape(self) -> Shape | None:
+        """The fields, by the descriptor."""
+        return self.inner.shape
+
+    def dump(self, message: Any) -> Json | bytes:
+        """The deterministic binary form."""
+        if not isinstance(message, self.python):
+            raise InvalidArgument("", f"must be a {self.python.__name__}, got {got(message)}")
+        return self.inner.dump(self.python.pb(message))
+
+    def amend(
+        self, payload: bytes, unless_set: Mapping[str, Json], always: Mapping[str, Json]
+    ) -> bytes:
+        """As :meth:`ProtobufCodec.amend`."""
+        return self.inner.amend(payload, unless_set, always)
+
+    def load(self, payload: Json | bytes, *, strict: bool) -> Any:
+        """The message of a JSON value, or of the binary form."""
+        return self.python.wrap(self.inner.load(payload, strict=strict))
 
 
 REQUEST_ID: Final = 2046

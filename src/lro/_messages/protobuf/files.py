@@ -24,7 +24,8 @@ from google.protobuf.descriptor_pb2 import (
 
 from lro._base.errors import DeclarationError
 from lro._base.status import declared_name
-from lro._messages.schema import Field, Kind, Label, Shape, enum_numbers, shape_of
+from lro._messages.schema import Field, Kind, Label, Shape, enum_numbers, simple_name
+from lro._messages.shapes import shape_of
 
 _TYPES: Final = {
     Kind.STRING: FieldDescriptorProto.TYPE_STRING,
@@ -170,7 +171,7 @@ class ProtoFiles:
                 continue
             inner = self._names.get(cls) or declared_name(cls)
             if inner is None:
-                inner = _Place(self.message_package(name), cls.__name__).full_name
+                inner = _Place(self.message_package(name), simple_name(cls)).full_name
             self._names[cls] = inner
             if inner in self._known:
                 continue

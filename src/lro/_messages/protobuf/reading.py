@@ -31,7 +31,9 @@ from lro._messages.schema import (
     Label,
     Loader,
     Shape,
+    Violations,
     enum_loader,
+    raise_all,
 )
 from lro._messages.wellknown import MESSAGES, SPECIAL, ListValue, Struct, Value, load_any
 
@@ -247,7 +249,7 @@ class ProtoReader:
         return key, read, null_ok
 
 
-def _maker(cls: type[Message]) -> Callable[[dict[str, object]], Message]:
+def _maker(cls: type[Message]) -> Callable[[dict[str, object], Violations], Message]:
     make: typing.Any = cls
     descriptor = cast(Descriptor, cls.DESCRIPTOR)
     one_ofs = [
@@ -256,7 +258,8 @@ def _maker(cls: type[Message]) -> Callable[[dict[str, object]], Message]:
         if len(one.fields) > 1
     ]
 
-    def checked(known: dict[str, object]) -> Message:
+    def checked(known: dict[str, object], wrong: Violations) -> Message:
+        raise_all(wrong)
         for one_of in one_ofs:
             given = [name for name in known if name in one_of]
             if len(given) > 1:

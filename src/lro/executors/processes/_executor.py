@@ -360,7 +360,7 @@ class ChildLease:
             name=control.name,
             attempt=control.attempt,
             domain=control.domain,
-            request=spec.types.pack(request),
-            metadata=None if present is None else spec.types.pack(present),
+            request=spec.types.pack(request, spec.request),
+            metadata=None if present is None else spec.types.pack(present, spec.metadata),
             stop_at=None if left is None else time.monotonic() + left,
         )

@@ -1,0 +1,293 @@
+"""Models and dataclasses of pydantic 2 as message classes.
+
+A message is read field by field, as for any class, and validated by its own class as a whole, so
+that each constraint and validator counts. Their aliases are the names in JSON. A type that proto
+has not is written as pydantic writes it: as text or a number, or else as any JSON value.
+"""
+
+from __future__ import annotations
+
+import enum
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final, TypeVar
+
+import pydantic
+from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
+from pydantic.fields import ComputedFieldInfo, FieldInfo
+from pydantic.functional_serializers import PlainSerializer, WrapSerializer
+from pydantic.functional_validators import BeforeValidator, PlainValidator, WrapValidator
+from pydantic_core import ErrorDetails
+
+from lro._base.errors import DeclarationError, InvalidArgument, MissingExtra, all_of, got
+from lro._base.status import Json
+from lro._messages.schema import (
+    DYNAMIC,
+    REQUIRED,
+    Declared,
+    ForeignType,
+    Kind,
+    Label,
+    Library,
+    Make,
+    Shape,
+    Violations,
+    foreign_kind,
+    marks_of,
+    raise_all,
+)
+
+T = TypeVar("T")
+
+_LEAST: Final = (2, 11)
+_WRITE: Final = (PlainSerializer, WrapSerializer)
+_READ: Final = (BeforeValidator, PlainValidator, WrapValidator)
+
+
+def has_fields(cls: Any) -> bool:
+    """Whether the JSON of a model is that of its fields, unlike that of a RootModel.
+
+    Raises:
+        MissingExtra: The version of pydantic is too old.
+    """
+    if tuple(map(int, pydantic.VERSION.split(".")[:2])) < _LEAST:
+        raise MissingExtra("a message class of pydantic", "pydantic")
+    root = getattr(cls, "__pydantic_root_model__", False)
+    return not root and not cls.__pydantic_decorators__.model_serializers
+
+
+def declared(cls: Any) -> list[Declared]:
+    """The fields, and the computed ones, which are written alone."""
+    if not cls.__pydantic_complete__:
+        _complete(cls)
+    written = _serialized_fields(cls)
+    found = []
+    for name, field in cls.__pydantic_fields__.items():
+        if field.exclude:
+            if field.is_required():
+                wrong = "is excluded from what is written, and has no default to be read as"
+                raise DeclarationError(f"{cls.__qualname__}.{name}", wrong)
+        elif field.init is not False:
+            found.append(_declared(cls, name, field, written.get(name)))
+    for name, one in cls.__pydantic_decorators__.computed_fields.items():
+        found.append(_computed(name, one.info))
+    return found
+
+
+def foreign(annotation: Any) -> ForeignType | None:
+    """A type as pydantic writes it, by its JSON Schema."""
+    try:
+        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(annotation)
+        kind = foreign_kind(adapter.json_schema(mode="serialization"))
+    except PydanticUserError:
+        return None
+
+    def lift(value: Any) -> object:
+        read = adapter.validate_python
+        return _contained(lambda: read(value, strict=False, by_alias=True, by_name=True))
+
+    def lower(value: object) -> object:
+        write = adapter.dump_python
+        return _contained(lambda: write(value, mode="json", by_alias=True, warnings="error"))
+
+    return None if kind is None else ForeignType(kind=kind, lift=lift, lower=lower)
+
+
+def rewrites(annotation: object) -> bool:
+    """Whether a serializer is part of the type."""
+    return any(isinstance(mark, _WRITE) for mark in marks_of(annotation))
+
+
+def maker(cls: Any, shape: Shape) -> Make:
+    """What validates the values, by the names of their fields."""
+    own_readers = _own_readers(cls)
+    fields = {field.name: field for field in shape.fields}
+
+    def make(known: dict[str, object], wrong: Violations) -> object:
+        wrong = [(name, error) for name, error in wrong if name not in own_readers]
+        failed = {name for name, _ in wrong}
+        validate = cls.__pydantic_validator__.validate_python
+        message: object = None
+        try:
+            message = validate(known, strict=False, by_alias=False, by_name=True)
+        except pydantic.ValidationError as exc:
+            for one in exc.errors(include_url=False, include_input=False):
+                name = str(one["loc"][0]) if one["loc"] else ""
+                if name not in failed:
+                    is_map = name in fields and fields[name].label is Label.MAP
+                    wrong.append((name, _invalid(one, one["loc"], key=is_map)))
+        except InvalidArgument as exc:  # of a validator
+            wrong.append(("", exc))
+        except (ValueError, TypeError) as exc:
+            wrong.append(("", InvalidArgument("", str(exc) or f"is no valid {cls.__name__}")))
+        raise_all(wrong)
+        return message
+
+    return make
+
+
+LIBRARY: Final = Library(declared=declared, maker=maker, foreign=foreign, rewrites=rewrites)
+
+
+def _complete(cls: Any) -> None:
+    try:
+        if isinstance(cls, type) and issubclass(cls, pydantic.BaseModel):
+            cls.model_rebuild()
+        else:
+            pydantic.dataclasses.rebuild_dataclass(cls)
+    except PydanticUndefinedAnnotation as exc:
+        raise NameError(exc.message) from exc
+
+
+def _declared(cls: Any, name: str, field: FieldInfo, schema: Json) -> Declared:
+    annotation: Any = field.annotation
+    if field.metadata:
+        annotation = Annotated[(annotation, *field.metadata)]
+    foreign, get = None, None
+    if isinstance(schema, dict):
+        kind = foreign_kind(schema) or Kind.MESSAGE
+        foreign, get = ForeignType(kind=kind, lift=_same, lower=_same), _serializer(name)
+    elif _config(cls).get("use_enum_values"):
+        get = _enum_getter(name, annotation)
+    in_json, aliases = _aliases(cls, name, field)
+    default: object = REQUIRED
+    if not field.is_required():
+        takes_data = field.default_factory_takes_validated_data
+        default = DYNAMIC if takes_data else field.get_default(call_default_factory=True)
+    return Declared(
+        name=name,
+        annotation=annotation,
+        default=default,
+        json_name=in_json,
+        aliases=aliases,
+        explicit=field.is_required(),
+        get=get,
+        foreign=foreign,
+    )
+
+
+def _computed(name: str, field: ComputedFieldInfo) -> Declared:
+    return Declared(
+        name=name,
+        annotation=field.return_type,
+        default=REQUIRED,
+        json_name=field.alias or "",
+        read_only=True,
+    )
+
+
+def _config(cls: Any) -> Mapping[str, Any]:
+    # A model has one or the other, a dataclass the latter, if any.
+    found: Mapping[str, Any] | None = getattr(cls, "__pydantic_config__", None)
+    return found or getattr(cls, "model_config", {})
+
+
+def _aliases(cls: Any, name: str, field: FieldInfo) -> tuple[str, tuple[str, ...]]:
+    """The name in JSON, empty if none is given, and the others that are read."""
+    given = field.validation_alias
+    choices = given.choices if isinstance(given, pydantic.AliasChoices) else [given]
+    read = tuple(one for one in choices if isinstance(one, str))
+    if given is not None and not read:
+        wrong = "is read from a part of another field (AliasPath), which no message can have"
+        raise DeclarationError(f"{cls.__qualname__}.{name}", wrong)
+    return field.serialization_alias or (read[0] if read else ""), read
+
+
+def _serialized_fields(cls: Any) -> dict[str, Json]:
+    """The JSON Schemas of the fields with a serializer among the methods of the model."""
+    own = cls.__pydantic_decorators__.field_serializers.values()
+    names = {name for one in own for name in one.info.fields}
+    if not names:
+        return {}
+    schema = pydantic.TypeAdapter(cls).json_schema(mode="serialization", by_alias=False)
+    if "$ref" in schema:  # of a model that contains itself
+        schema = schema["$defs"][schema["$ref"].rpartition("/")[2]]
+    found: dict[str, Json] = schema["properties"]
+    return {name: one for name, one in found.items() if "*" in names or name in names}
+
+
+def _serializer(name: str) -> Callable[[Any], object]:
+    def get(message: Any) -> object:
+        write = message.__pydantic_serializer__.to_python
+        return _contained(lambda: write(message, mode="json", include={name})[name])
+
+    return get
+
+
+def _enum_getter(name: str, annotation: object) -> Callable[[Any], object] | None:
+    cls = _enum_in(annotation)
+    if cls is None:
+        return None
+
+    def member(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: member(one) for key, one in value.items()}
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return [member(one) for one in value]
+        return None if value is None else _contained(lambda: cls(value))
+
+    return lambda message: member(getattr(message, name))
+
+
+def _enum_in(annotation: object) -> type[enum.Enum] | None:
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return annotation
+    found = map(_enum_in, typing.get_args(annotation))
+    return next((one for one in found if one is not None), None)
+
+
+def _own_readers(cls: Any) -> frozenset[str]:
+    """The fields whose values a validator gets as they come, which may be no ProtoJSON."""
+    decorators = cls.__pydantic_decorators__
+    if any(one.info.mode != "after" for one in decorators.model_validators.values()):
+        return frozenset(cls.__pydantic_fields__)
+    found = {
+        name
+        for one in decorators.field_validators.values()
+        if one.info.mode != "after"
+        for name in one.info.fields
+    }
+    if "*" in found:
+        return frozenset(cls.__pydantic_fields__)
+    marked = {
+        name
+        for name, field in cls.__pydantic_fields__.items()
+        if any(isinstance(mark, _READ) for mark in field.metadata)
+    }
+    return frozenset(found | marked)
+
+
+def _same(value: T) -> T:
+    return value
+
+
+def _contained(action: Callable[[], T]) -> T:
+    """What an action gives; what pydantic refuses is what is wrong with a field.
+
+    Raises:
+        InvalidArgument: It refused.
+    """
+    try:
+        return action()
+    except pydantic.ValidationError as exc:
+        found = exc.errors(include_url=False, include_input=False)
+        raise all_of([_invalid(one, one["loc"]) for one in found]) from None
+    except (ValueError, TypeError) as exc:
+        raise InvalidArgument("", str(exc)) from None
+
+
+def _invalid(
+    error: ErrorDetails, place: Sequence[int | str], *, key: bool = False
+) -> InvalidArgument:
+    """One error; ``key`` says that the second part of its place is the key of a map."""
+    path = ""
+    for depth, part in enumerate(place):
+        if part == "[key]":
+            continue
+        if isinstance(part, int) or (key and depth == 1):
+            path += f"[{part if isinstance(part, int) else got(part)}]"
+        else:
+            path += f".{part}" if path else part
+    cause = error.get("ctx", {}).get("error")
+    text = str(cause) if isinstance(cause, Exception) else error["msg"]
+    return InvalidArgument(path, text or error["msg"])

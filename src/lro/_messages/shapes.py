@@ -1,0 +1,457 @@
+"""Message classes read as shapes: what their fields are in proto's terms.
+
+One reading of a class serves the JSON codec, the filters and (with the protobuf extra) the binary
+form. What pydantic, msgspec and TypedDicts know of their classes stands in a module for each.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import enum
+import functools
+import types
+import typing
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Annotated, Final, TypeGuard
+
+import attrs
+
+from lro._base.errors import DeclarationError, InvalidArgument, got
+from lro._base.status import UNKNOWN, Any, declared_name
+from lro._messages.schema import (
+    ANY,
+    DURATION,
+    DYNAMIC,
+    INT_KINDS,
+    NO_ANNOTATION,
+    NUMBER_KEY,
+    REQUIRED,
+    STRUCT,
+    TIMESTAMP,
+    VALUE,
+    Declared,
+    Field,
+    ForeignType,
+    Kind,
+    Label,
+    Library,
+    Shape,
+    bare,
+    json_name,
+    marks_of,
+)
+
+_ZERO: Final[Mapping[Kind, object]] = {
+    Kind.STRING: "",
+    Kind.BYTES: b"",
+    Kind.BOOL: False,
+    **dict.fromkeys(INT_KINDS, 0),
+    Kind.FLOAT: 0.0,
+    Kind.DOUBLE: 0.0,
+}
+_PLAIN: Final[Mapping[object, Kind]] = {
+    str: Kind.STRING,
+    bytes: Kind.BYTES,
+    bool: Kind.BOOL,
+    int: Kind.INT64,
+    float: Kind.DOUBLE,
+}
+_PYTHON: Final = {kind: python for python, kind in _PLAIN.items()}
+_LISTS: Final = (list, tuple, collections.abc.Sequence)
+_SETS: Final = (set, frozenset, collections.abc.Set)
+_MAPS: Final = (dict, collections.abc.Mapping)
+_KEY_KINDS: Final = INT_KINDS | {Kind.STRING, Kind.BOOL}
+
+
+def library_of(cls: type) -> Library | None:
+    """The library of a message class: pydantic, msgspec, typing (for a TypedDict), or None.
+
+    None of them is imported but for a class of theirs.
+    """
+    if "__pydantic_fields__" in vars(cls):
+        from lro._messages import pydantic_models
+
+        return pydantic_models.LIBRARY if pydantic_models.has_fields(cls) else None
+    if hasattr(cls, "__struct_config__"):
+        from lro._messages import msgspec_structs
+
+        return msgspec_structs.LIBRARY
+    if is_typed_dict(cls):
+        from lro._messages import typed_dicts
+
+        return typed_dicts.LIBRARY
+    return None
+
+
+def is_typed_dict(cls: object) -> TypeGuard[type]:
+    """True for a TypedDict of ``typing`` or ``typing_extensions``."""
+    return isinstance(cls, type) and issubclass(cls, dict) and hasattr(cls, "__required_keys__")
+
+
+def is_message_class(cls: object) -> bool:
+    """True for attrs classes, dataclasses, pydantic models, msgspec Structs and TypedDicts."""
+    if not isinstance(cls, type):
+        return False
+    return attrs.has(cls) or library_of(cls) is not None or _is_dataclass(cls)
+
+
+def _is_dataclass(cls: type) -> bool:
+    return dataclasses.is_dataclass(cls) and "__pydantic_fields__" not in vars(cls)
+
+
+def no_message(annotation: object) -> str:
+    """Why this is not a message class, and what to write instead."""
+    kind = typing.get_origin(annotation) or annotation
+    if kind in _MAPS:
+        return "is no message class; lro.Struct is the one for any JSON object"
+    if kind in _LISTS:
+        return "is no message class; put the list into a field of one, such as items: list[str]"
+    if not isinstance(annotation, type):
+        return "is no class"
+    if hasattr(annotation, "__pydantic_root_model__"):
+        return "says its JSON as a whole, not by fields; put it into a field of a model that does"
+    if hasattr(annotation, "__fields__") and hasattr(annotation, "__validators__"):
+        return "is a model of pydantic 1; message classes are those of pydantic 2"
+    kinds = "an attrs class, a dataclass, a pydantic model, a msgspec Struct or a TypedDict"
+    return f"is not {kinds}; write it as one, or give lro.TypeRegistry(factories=...) its codec"
+
+
+@functools.cache
+def shape_of(cls: type) -> Shape:
+    """The shape of a message class.
+
+    Raises:
+        DeclarationError: It is none, or a field has a type that no proto field has.
+    """
+    if not is_message_class(cls):
+        raise DeclarationError(_label(cls), no_message(cls))
+    library = library_of(cls)
+    try:
+        declared = library.declared(cls) if library else _declared(cls)
+    except NameError as exc:
+        raise DeclarationError(_label(cls), f"has an annotation that names nothing: {exc}") from exc
+    fields: dict[int, Field] = {}
+    spelled: set[str] = set()
+    for place, said in enumerate(declared, start=1):
+        name, in_json = said.name, said.json_name or json_name(said.name)
+        where = _number_in(said, place)
+        try:
+            if not _is_number(where) or where in fields:
+                raise _Unsupported(f"{where!r} is no field number that is still free")
+            if name.startswith("_") or not name.isascii():
+                raise _Unsupported("a field's name is ASCII, and cannot begin with an underscore")
+            if in_json in spelled:
+                raise _Unsupported(f"another field is called {in_json!r} in JSON")
+            if in_json[:1] in ("@", "["):
+                raise _Unsupported(
+                    f"no field is called {in_json!r} in JSON, where @type and such are"
+                )
+            spelled.add(in_json)
+            if said.annotation is NO_ANNOTATION:
+                raise _Unsupported("has no annotation, which says the type of the field")
+            fields[where] = _field(said, where, in_json, library)
+        except _Unsupported as exc:
+            raise DeclarationError(f"{_label(cls)}.{name}", str(exc)) from None
+    return Shape(cls, tuple(fields.values()))
+
+
+class _Unsupported(Exception):
+    pass
+
+
+def _is_number(value: object) -> TypeGuard[int]:
+    # From 19,000 on, a thousand are protobuf's own; two are those of what a start says beside its
+    # request (``lro._messages.protobuf.binary``).
+    free = type(value) is int and 0 < value < 2**29 and not 19_000 <= value < 20_000
+    return free and value not in (2046, 2047)
+
+
+def _label(cls: type) -> str:
+    return declared_name(cls) or str(getattr(cls, "__qualname__", repr(cls)))
+
+
+def _declared(cls: type) -> list[Declared]:
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return [
+        Declared(
+            name=name,
+            annotation=hints.get(name, NO_ANNOTATION),
+            default=default,
+            number=extra.get(NUMBER_KEY),
+        )
+        for name, default, extra in _defaults(cls)
+    ]
+
+
+def _defaults(cls: type) -> list[tuple[str, object, Mapping[str, object]]]:
+    if attrs.has(cls):
+        own = [a for a in attrs.fields(cls) if a.init and not a.metadata.get(UNKNOWN)]
+        return [(a.name, _attrs_default(a), a.metadata) for a in own]
+    found: list[tuple[str, object, Mapping[str, object]]] = []
+    for f in dataclasses.fields(cls):
+        default: object = f.default
+        if f.default_factory is not dataclasses.MISSING:
+            default = f.default_factory()
+        elif default is dataclasses.MISSING:
+            default = REQUIRED
+        if f.init:
+            found.append((f.name, default, f.metadata))
+    return found
+
+
+def _attrs_default(attribute: attrs.Attribute[object]) -> object:
+    default = attribute.default
+    if default is attrs.NOTHING:
+        return REQUIRED
+    if isinstance(default, attrs.Factory):  # type: ignore[arg-type]  # a function to mypy
+        return DYNAMIC if default.takes_self else default.factory()  # type: ignore[attr-defined]
+    return default
+
+
+def _number_in(said: Declared, place: int) -> object:
+    found = said.number
+    for mark in marks_of(said.annotation):
+        if found is None and isinstance(mark, dict):
+            found = mark.get(NUMBER_KEY)
+    return place if found is None else found
+
+
+def _field(said: Declared, number: int, in_json: str, library: Library | None) -> Field:
+    try:
+        if said.foreign or (library and library.rewrites(said.annotation)):
+            raise _Unsupported("is written by its library")
+        inner, optional = _without_none(said.annotation)
+        label, key_kind, value = _labelled(inner, optional=optional)
+        kind, python, message_name, lift, lower = _value(value, library)
+    except _Unsupported:
+        foreign = said.foreign
+        if foreign is None and library is not None:
+            foreign = library.foreign(said.annotation)
+        if foreign is None:
+            raise
+        optional, label, key_kind, inner = False, Label.OPTIONAL, None, None
+        kind, python, message_name, lift, lower = _of_library(foreign)
+    default = said.default
+    zero: object = _zero(kind, python)
+    chosen = lower is not None or said.explicit  # the former may not have the zero as a value
+    if label is Label.OPTIONAL and not optional and (kind is not Kind.MESSAGE or python is dict):
+        alike = default is REQUIRED or _same(default, zero)
+        label = Label.IMPLICIT if alike and not chosen else Label.OPTIONAL
+    return Field(
+        name=said.name,
+        json_name=in_json,
+        number=number,
+        label=label,
+        kind=kind,
+        python=python,
+        key_kind=key_kind,
+        below=functools.partial(shape_of, python) if is_message_class(python) else None,
+        message_name=message_name,
+        zero=zero,
+        required=default is REQUIRED,
+        nullable=optional,
+        container=_container(inner),
+        explicit=said.explicit,
+        read_only=said.read_only,
+        aliases=said.aliases,
+        get=said.get,
+        lift=lift,
+        lower=lower,
+    )
+
+
+def _labelled(annotation: object, *, optional: bool) -> tuple[Label, Kind | None, object]:
+    """How often a field holds a value, the kind of a map's keys, and the type of one value."""
+    inner = bare(annotation)
+    origin = typing.get_origin(inner)
+    if _is_bare(inner):
+        raise _no_field(inner)
+    if origin in _LISTS:
+        if optional:
+            raise _Unsupported("a repeated field cannot be None; use an empty one")
+        return Label.REPEATED, None, _element(inner)
+    if origin in _SETS:
+        (value,) = typing.get_args(inner)
+        if optional or _kind(value)[0] is Kind.MESSAGE:
+            raise _Unsupported("a set is one of texts, numbers or other scalars, and is not None")
+        return Label.REPEATED, None, value
+    if origin in _MAPS and not _is_struct(inner):
+        if optional:
+            raise _Unsupported("a map cannot be None; use an empty one")
+        key, value = typing.get_args(inner)
+        key_kind = _kind(key)[0]
+        if key_kind not in _KEY_KINDS or typing.get_origin(bare(key)) is typing.Literal:
+            raise _Unsupported(f"{key!r} cannot be the key of a map")
+        return Label.MAP, key_kind, value
+    return Label.OPTIONAL, None, annotation
+
+
+def _container(annotation: object) -> type:
+    origin = typing.get_origin(bare(annotation))
+    if origin in _SETS:
+        return set if origin is set else frozenset
+    return list if origin is list else tuple
+
+
+_Value = tuple[
+    Kind,
+    typing.Any,
+    str | None,
+    Callable[[typing.Any], object] | None,
+    Callable[[typing.Any], object] | None,
+]
+"""The kind of a value, its Python type, the name of its message, and the two ways of a Field."""
+
+
+def _value(annotation: object, library: Library | None) -> _Value:
+    try:
+        if library and library.rewrites(annotation):
+            raise _Unsupported("is written by its library")
+        kind, python, message_name = _kind(annotation)
+    except _Unsupported:
+        foreign = None if library is None else library.foreign(annotation)
+        if foreign is None:
+            raise
+        return _of_library(foreign)
+    inner = bare(annotation)
+    if typing.get_origin(inner) is typing.Literal:
+        check = _one_of(typing.get_args(inner))
+        return kind, str, None, check, check
+    lift = library.constraint(annotation, kind) if library else None
+    return kind, python, message_name, lift, None
+
+
+def _of_library(foreign: ForeignType) -> _Value:
+    kind = foreign.kind
+    python, name = (object, VALUE) if kind is Kind.MESSAGE else (_PYTHON[kind], None)
+    return kind, python, name, foreign.lift, foreign.lower
+
+
+def _one_of(values: tuple[object, ...]) -> Callable[[typing.Any], object]:
+    wanted = f"one of {', '.join(map(repr, values))}"
+
+    def check(value: object) -> object:
+        if value not in values:
+            raise InvalidArgument("", f"must be {wanted}, got {got(value)}")
+        return value
+
+    return check
+
+
+def _same(default: object, zero: object) -> bool:
+    # Like any number, a float may be declared with an integer: ``rate: float = 0``.
+    alike = type(default) is type(zero) or (type(default), type(zero)) == (int, float)
+    return alike and default == zero
+
+
+def _without_none(annotation: object) -> tuple[object, bool]:
+    if typing.get_origin(annotation) is Annotated:
+        inner, optional = _without_none(bare(annotation))
+        marks = marks_of(annotation)
+        return Annotated[(inner, *marks)], optional
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        members = typing.get_args(annotation)
+        rest = [member for member in members if member is not type(None)]
+        if len(rest) != 1 or len(rest) == len(members):
+            raise _Unsupported(f"a field has one type, or that type or None, not {annotation!r}")
+        return rest[0], True
+    return annotation, False
+
+
+def _element(annotation: object) -> object:
+    args = typing.get_args(annotation)
+    if typing.get_origin(annotation) is tuple and (len(args) != 2 or args[1] is not Ellipsis):
+        raise _Unsupported("a tuple must be of one type and any length: tuple[X, ...]")
+    return args[0]
+
+
+def _is_struct(annotation: object) -> bool:
+    args = typing.get_args(annotation)
+    return len(args) == 2 and args[0] is str and args[1] in (object, typing.Any)
+
+
+def _kind(annotation: object) -> tuple[Kind, object, str | None]:
+    if typing.get_origin(annotation) is Annotated:
+        base, *marks = typing.get_args(annotation)
+        for mark in marks:
+            if isinstance(mark, Kind):
+                return mark, bare(base), None
+        return _kind(base)
+    if isinstance(annotation, typing.NewType):
+        return _kind(annotation.__supertype__)
+    if typing.get_origin(annotation) is typing.Literal:
+        if all(isinstance(one, str) for one in typing.get_args(annotation)):
+            return Kind.STRING, str, None
+        raise _Unsupported(f"the values of a Literal are texts, not {annotation!r}; use an Enum")
+    if annotation in _PLAIN:
+        return _PLAIN[annotation], annotation, None
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        _check_enum(annotation)
+        return Kind.ENUM, annotation, None
+    if annotation is datetime or _is_checked_datetime(annotation):
+        return Kind.MESSAGE, datetime, TIMESTAMP
+    if annotation is timedelta:
+        return Kind.MESSAGE, timedelta, DURATION
+    if annotation in (object, typing.Any):
+        return Kind.MESSAGE, object, VALUE
+    if typing.get_origin(annotation) in _MAPS and _is_struct(annotation):
+        return Kind.MESSAGE, dict, STRUCT
+    if annotation is Any:
+        return Kind.MESSAGE, Any, ANY
+    if is_message_class(annotation):
+        return Kind.MESSAGE, annotation, declared_name(typing.cast(type, annotation))
+    raise _no_field(annotation)
+
+
+def _is_checked_datetime(annotation: object) -> bool:
+    # Of pydantic; not by import, as a model need not have one. The model checks what is more.
+    where = getattr(annotation, "__module__", "")
+    return where == "pydantic.types" and getattr(annotation, "__name__", "") in _CHECKED_DATETIMES
+
+
+_CHECKED_DATETIMES: Final = ("AwareDatetime", "PastDatetime", "FutureDatetime")
+
+
+def _is_bare(annotation: object) -> bool:
+    kind = typing.get_origin(annotation) or annotation
+    return kind in (*_LISTS, *_SETS, *_MAPS) and not typing.get_args(annotation)
+
+
+def _no_field(annotation: object) -> _Unsupported:
+    why = f"no proto field has the type {annotation!r}"
+    if not _is_bare(annotation):
+        if isinstance(annotation, type):
+            why += f"; as a message, {annotation.__name__} {no_message(annotation)}"
+    elif (typing.get_origin(annotation) or annotation) in (*_LISTS, *_SETS):
+        why += "; a list needs the type of its elements, such as list[str]"
+    else:
+        why += "; a dict needs the types of its keys and values, such as dict[str, int]"
+        why += " (dict[str, object] is any JSON object)"
+    return _Unsupported(why)
+
+
+def _check_enum(cls: type[enum.Enum]) -> None:
+    if issubclass(cls, enum.Flag):
+        raise _Unsupported(f"{cls.__name__} is a Flag: a combination is no value of a proto enum")
+    for name in cls.__members__:
+        if not name.isascii() or name in ("option", "reserved"):
+            raise _Unsupported(f"no value of a proto enum is called {name!r}, as in {cls.__name__}")
+    alike = {member.name.replace("_", "").lower() for member in cls}
+    if len(alike) < len(cls):
+        raise _Unsupported(f"names in {cls.__name__} differ by case and underscores alone")
+    if not issubclass(cls, int):
+        return  # numbered as its members stand
+    values = [int(member.value) for member in cls]
+    if not values or values[0] != 0:
+        raise _Unsupported(f"the first member of {cls.__name__} must be 0, as for any proto3 enum")
+    if not all(-(2**31) <= value < 2**31 for value in values):
+        raise _Unsupported(f"a member of {cls.__name__} has more than 32 bits")
+
+
+def _zero(kind: Kind, python: object) -> object:
+    if kind is Kind.ENUM:
+        members = list(typing.cast("type[enum.Enum]", python))
+        return members[0] if members else None
+    return {} if python is dict else _ZERO.get(kind)

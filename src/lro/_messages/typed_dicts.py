@@ -1,0 +1,79 @@
+"""TypedDicts as message classes: their messages are dicts.
+
+A key that need not be there (``NotRequired``, ``total=False``) is a field with presence; any other
+is one without a default.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+from typing import Any, Final
+
+from lro._base.errors import InvalidArgument
+from lro._messages.schema import (
+    DYNAMIC,
+    REQUIRED,
+    Declared,
+    Library,
+    Make,
+    Shape,
+    Violations,
+    raise_all,
+)
+
+_MARKS: Final = ("Required", "NotRequired", "ReadOnly")
+
+
+def declared(cls: type) -> list[Declared]:
+    """The keys; ``NotRequired`` counts also where annotations are kept as text."""
+    needed: frozenset[str] = cls.__required_keys__  # type: ignore[attr-defined]  # of a TypedDict
+    found = []
+    for name, hint in typing.get_type_hints(cls, include_extras=True).items():
+        annotation, marks = _unmarked(hint)
+        required = "NotRequired" not in marks and (name in needed or "Required" in marks)
+        found.append(
+            Declared(
+                name=name,
+                annotation=annotation,
+                default=REQUIRED if required else DYNAMIC,
+                get=_getter(name) if required else _optional_getter(name),
+            )
+        )
+    return found
+
+
+def maker(_cls: type, _shape: Shape) -> Make:
+    """What gives the dict itself."""
+
+    def make(known: dict[str, object], wrong: Violations) -> object:
+        raise_all(wrong)
+        return known
+
+    return make
+
+
+LIBRARY: Final = Library(declared=declared, maker=maker)
+
+
+def _unmarked(hint: object) -> tuple[object, set[str]]:
+    marks = set()
+    # typing_extensions has marks that typing has not, in some versions of Python.
+    while (name := getattr(typing.get_origin(hint), "_name", None)) in _MARKS:
+        marks.add(str(name))
+        hint = typing.get_args(hint)[0]
+    return hint, marks
+
+
+def _getter(name: str) -> Callable[[Any], object]:
+    def get(message: dict[str, object]) -> object:
+        try:
+            return message[name]
+        except KeyError:
+            raise InvalidArgument("", "is required") from None
+
+    return get
+
+
+def _optional_getter(name: str) -> Callable[[Any], object]:
+    return lambda message: message.get(name)
