@@ -13,6 +13,7 @@ import pytest
 import respx
 
 import lro
+from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro_client import (
@@ -29,6 +30,7 @@ from lro_client import (
     Routes,
 )
 from lro_client.testing import ScriptedServer
+from lro_client.transports.grpc import AsyncGrpcTransport, GrpcTransport
 from tests.client.faces import URL, Face
 from tests.client.messages import (
     NAME,
@@ -47,7 +49,7 @@ ID = "9A1b2c3d-4e5f-4a6b-8c7d-0e1f2a3b4c5d"
 
 
 class Model:
-    """What a class of pydantic looks like to one who does not know it."""
+    """A class of a library that this one does not know."""
 
     def model_dump(self) -> dict[str, Any]:
         return {}
@@ -55,10 +57,6 @@ class Model:
     @classmethod
     def model_validate(cls, value: object) -> Model:
         return cls()
-
-
-Instance = type("Instance", (type("Message", (), {"__module__": "proto.message"}),), {})
-"""What a class of proto-plus looks like."""
 
 
 @attrs.frozen
@@ -70,12 +68,11 @@ class Mistake:
 
 
 START = {
-    "None": Mistake(lambda: None, "message: must be an attrs or data class, .*, got None"),
+    "None": Mistake(lambda: None, "message: must be a message, such as .*, got None"),
     "a number": Mistake(lambda: 5, "got 5$"),
     "a text": Mistake(lambda: "text", "got 'text'"),
-    "a class": Mistake(lambda: ResizeRequest, "message: must be an attrs or data class"),
-    "pydantic": Mistake(Model, r"message\.model_dump"),
-    "proto-plus": Mistake(Instance, r"Instance\.pb\(message\)"),
+    "a class": Mistake(lambda: ResizeRequest, r"give an instance of it: ResizeRequest\(\.\.\.\)"),
+    "of another library": Mistake(Model, "give types=, a TypeRegistry with a codec factory for it"),
 }
 
 
@@ -106,16 +103,13 @@ def test_a_start_that_cannot_be_sent_is_not_in_the_journal(face: Face, tmp_path:
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"response": ResizeResponse()}, "^response: must be a class of messages .*got Resize"),
-        (
-            {"metadata": dict},
-            r"^metadata: must be a class of messages or lro\.Any, got <class 'dict",
-        ),
-        ({"metadata": Instance}, r"give that of protobuf: Instance\.pb\(\)"),
-        (
-            {"response": Model},
-            "pydantic give types=, a TypeRegistry with a codec factory for it, got",
-        ),
+        ({"response": ResizeResponse()}, "^response: .*give the class itself: ResizeResponse, got"),
+        ({"response": list[ResizeResponse]}, "put such a value into a field of a message, got"),
+        ({"metadata": int}, r"^metadata: must be a message class, .*lro\.Any, got <class 'int"),
+        ({"metadata": "Meta"}, r"^metadata: must be a message class, .*lro\.Any, got 'Meta'"),
+        ({"response": Model}, "give types=, a TypeRegistry with a codec factory for it, got"),
+        ({"validate_only": "no"}, "validate_only: must be True or False, got 'no'"),
+        ({"target": ""}, "target: must be a path such as /v1/images:resize, .*, got ''"),
         ({"request_id": 5}, "request_id: must be a UUID of 36 characters, not all zero, got 5"),
         ({"request_id": "abc"}, "got 'abc'"),
         ({"request_id": uuid.UUID(int=0)}, "must be a UUID"),
@@ -177,6 +171,12 @@ def test_arguments_of_a_list(face: Face, server: respx.Router) -> None:
         ({"request": "projects//p"}, "parent: must have no segment that is empty"),
         ({"page_size": "5"}, "page_size: must be a whole number, got '5'"),
         ({"page_token": 5}, "page_token: must be a text, got 5"),
+        ({"page_size": True}, "page_size: must be a whole number, got True"),
+        ({"request": lro.ListOperationsRequest(5)}, "name: must be a text, got 5"),
+        (
+            {"request": lro.ListOperationsRequest("", page_token=5)},
+            "page_token: must be a text, got 5",
+        ),
     ):
         with pytest.raises(lro.DeclarationError, match=says):
             client.list(**arguments)
@@ -256,13 +256,109 @@ def test_a_class_that_declares_its_name_and_has_a_codec(face: Face, server: resp
 def test_a_timeout_that_is_not_valid(face: Face, server: respx.Router) -> None:
     """It is raised before the call."""
     client = face.client()
-    with pytest.raises(TypeError, match="a timeout is a timedelta, or seconds as a number"):
-        client.wait(NAME, timeout="5")
+    for wrong in ("5", True, math.nan):
+        with pytest.raises(TypeError, match="a timeout is a timedelta, or seconds as a number"):
+            client.wait(NAME, timeout=wrong)
+    request = lro.WaitOperationRequest(NAME, timeout=5)  # type: ignore[arg-type]
+    with pytest.raises(lro.DeclarationError, match=r"timeout: must be an lro\.Duration"):
+        client.wait(request)
     handle = client.operation(NAME, **TYPES)
     for verb in (handle.wait, handle.result, handle.cancel_and_wait):
         with pytest.raises(TypeError, match="a timeout is a timedelta"):
             verb("5")
     assert not server.calls
+
+
+def bare_handle(client: Any) -> Any:
+    """A handle as the face gives it, without what makes it block."""
+    handle = client.operation(NAME)
+    return getattr(handle, "target", handle)
+
+
+def local_of(face: Face) -> Any:
+    """A transport to a service in this process."""
+    kind = LocalTransport if face.name == "sync" else AsyncLocalTransport
+    return face.run(kind, lro.Service(MemoryStore(), InlineExecutor()))
+
+
+def grpc_of(face: Face, **options: Any) -> Any:
+    """A transport to where no server is."""
+    kind = GrpcTransport if face.name == "sync" else AsyncGrpcTransport
+    return face.run(lambda: kind("localhost:1", **options))
+
+
+REACHES_NO_SERVER = {
+    "http": lambda face: {},
+    "local": lambda face: {"transport": local_of(face)},
+    "grpc": lambda face: {"transport": grpc_of(face)},
+}
+"""How a client asks a server that never gets a call."""
+
+MISTAKES = {
+    "a message that is a class": lambda client: client.start(TARGET, ResizeRequest, **TYPES),
+    "a message that is a number": lambda client: client.start(TARGET, 5, **TYPES),
+    "a response that is a message": lambda client: client.start(
+        TARGET, ResizeRequest(), response=ResizeResponse(), metadata=dict
+    ),
+    "a metadata class that is none": lambda client: client.start(
+        TARGET, ResizeRequest(), response=dict, metadata=int
+    ),
+    "an empty target": lambda client: client.start("", ResizeRequest(), **TYPES),
+    "a target that is no text": lambda client: client.start(None, ResizeRequest(), **TYPES),
+    "a request id that is none": lambda client: client.start(
+        TARGET, ResizeRequest(), request_id="x", **TYPES
+    ),
+    "an operation without a name": lambda client: client.operation("", **TYPES),
+    "an operation of a class that is none": lambda client: client.operation(NAME, response="R"),
+    "an empty name": lambda client: client.get(""),
+    "a name that is none": lambda client: client.cancel(5),
+    "a name of None": lambda client: client.delete(None),
+    "a parent that is none": lambda client: client.list(5),
+    "a filter that is none": lambda client: client.list("", 5),
+    "a page size that is a text": lambda client: client.list(page_size="5"),
+    "a timeout that is a text": lambda client: client.wait(NAME, timeout="5"),
+    "a timeout in a request": lambda client: client.wait(lro.WaitOperationRequest(NAME, timeout=5)),
+    "a handle's timeout": lambda client: client.operation(NAME).result("5"),
+    "a handle's bool as timeout": lambda client: client.operation(NAME).wait(True),
+    "a pause that is a text": lambda client: list(client.operation(NAME).updates(every="5")),
+    "no pause": lambda client: list(client.operation(NAME).updates(every=0)),
+    "one name to describe": lambda client: client.describe(NAME),
+    "nothing to describe": lambda client: client.describe(None),
+    "a group of nothing": lambda client: client.group(None),
+    "a group of names": lambda client: client.group([NAME]),
+    "a count of a group": lambda client: client.group([bare_handle(client)]).wait("x"),
+    "a group's timeout": lambda client: client.group([bare_handle(client)]).results("x"),
+    "pending without a journal": lambda client: list(client.pending(**TYPES)),
+}
+
+
+@pytest.mark.parametrize("transport", REACHES_NO_SERVER)
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_are_the_same_over_every_transport(
+    mistake: Any, transport: str, face: Face, server: respx.Router
+) -> None:
+    """A TypeError or a ValueError, never a CallError of a call that was not made."""
+    client = (
+        face.client("", **REACHES_NO_SERVER[transport](face))
+        if transport != "http"
+        else face.client()
+    )
+    with pytest.raises((TypeError, ValueError)) as caught:
+        mistake(client)
+    assert "argument" not in str(caught.value)  # as Python says of a wrong call
+    assert not server.calls
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [[("Key", "a")], [("key", "ä")], [("key", b"a")], [("key-bin", "a")], ["key"], [(1, 2)]],
+)
+def test_metadata_that_grpc_cannot_send(metadata: Any, face: Face) -> None:
+    """It is refused with the transport, not by each call."""
+    with pytest.raises(
+        lro.DeclarationError, match="metadata: must be pairs of a key in lower case"
+    ):
+        grpc_of(face, metadata=metadata)
 
 
 BASES = [

@@ -21,7 +21,7 @@ import lro_client
 from lro._filters.filter import compile_filter
 from lro._filters.parse import Comparison, Member, parse
 from lro._filters.types import MessageType
-from lro._messages.schema import shape_of
+from lro._messages.shapes import shape_of
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro_client import AsyncLocalTransport, LocalTransport

@@ -167,7 +167,7 @@ def test_a_timeout(face: Face, clock: Clock, server: respx.Router) -> None:
 @pytest.mark.parametrize("every", [0, -1, float("nan")])
 def test_how_often_must_be_positive(every: float, face: Face) -> None:
     """Looking all the time is refused."""
-    with pytest.raises(lro.InvalidArgument, match="every: must be more than 0 seconds"):
+    with pytest.raises(lro.DeclarationError, match="every: must be seconds above 0"):
         next(face.client().operation(NAME, **TYPES).updates(every=every))
 
 

@@ -12,7 +12,7 @@ from lro._base.errors import DeclarationError
 from lro._base.status import Any, Code, Status
 from lro._engine.job import Job
 from lro._engine.method_spec import StandardMetadata
-from lro._messages.schema import shape_of
+from lro._messages.shapes import shape_of
 from lro._model.method_names import (
     MethodName,
     OperationInfoRegistry,
@@ -243,8 +243,9 @@ def model(request: Model) -> WorkResponse: ...
         ),
         (
             model,
-            "the parameter 'request' of model: Model: is neither an attrs class nor a dataclass;"
-            " write it as one, or give a codec factory: lro.TypeRegistry(factories=...)",
+            "the parameter 'request' of model: Model: is not an attrs class, a dataclass, a"
+            " pydantic model, a msgspec Struct or a TypedDict; write it as one, or give"
+            " lro.TypeRegistry(factories=...) its codec",
         ),
     ],
 )
@@ -261,7 +262,7 @@ def classes_of(function):
 
 def test_a_given_class_that_is_no_message_class(make_service):
     """Is named alone: no annotation says it."""
-    with pytest.raises(DeclarationError, match=r"^Model: is neither"):
+    with pytest.raises(DeclarationError, match=r"^Model: is not an attrs class"):
         make_service().method("acme.v1.Works.Odd", request=Model, metadata=WorkMetadata)(plain)
 
 

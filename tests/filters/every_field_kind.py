@@ -14,7 +14,8 @@ from lro._base.errors import InvalidFilter
 from lro._base.status import Any, Json, type_url
 from lro._filters.filter import Filter, compile_filter
 from lro._filters.types import MessageType
-from lro._messages.schema import Float, Int32, Int64, UInt32, shape_of
+from lro._messages.schema import Float, Int32, Int64, UInt32
+from lro._messages.shapes import shape_of
 from lro._messages.wellknown import BytesValue, FieldMask, ListValue, Struct, Value
 from tests.filters.messages import Row
 

@@ -11,7 +11,8 @@ import attrs
 from lro import message
 from lro._base.status import WRAPPED_TYPES, Any, Json, Status
 from lro._filters.types import MessageType
-from lro._messages.schema import Float, Int32, UInt64, shape_of
+from lro._messages.schema import Float, Int32, UInt64
+from lro._messages.shapes import shape_of
 from lro._messages.wellknown import BoolValue, Empty, FieldMask, Int32Value, StringValue
 
 

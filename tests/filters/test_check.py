@@ -13,7 +13,8 @@ from lro._filters.parse import Op, suggestion
 from lro._filters.parse import refusal as refused
 from lro._filters.plan import All, Compare, RecordTest, Some, Source, Untrue
 from lro._filters.types import MessageType, ValueType
-from lro._messages.schema import Int32, shape_of
+from lro._messages.schema import Int32
+from lro._messages.shapes import shape_of
 from tests.filters.every_field_kind import compiled, refusal
 from tests.filters.messages import types
 

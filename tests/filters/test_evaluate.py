@@ -11,7 +11,7 @@ from lro._base.status import Any, Json, Status, type_url
 from lro._filters.filter import compile_filter
 from lro._filters.parse import Op
 from lro._filters.types import MessageType
-from lro._messages.schema import shape_of
+from lro._messages.shapes import shape_of
 from tests.filters.every_field_kind import NAME, Everything, compiled, matches, refusal
 from tests.filters.messages import TYPES, Row
 

@@ -24,7 +24,8 @@ from lro._filters.filter import compile_filter
 from lro._filters.indexes import CALLER, Indexes
 from lro._filters.prefilter import ABSENT, KeyIn, key_value
 from lro._messages.registry import TypeRegistry
-from lro._messages.schema import Int64, shape_of
+from lro._messages.schema import Int64
+from lro._messages.shapes import shape_of
 from lro._messages.wellknown import Empty
 from lro._model.operation import ListOperationsRequest, report
 from lro.executors.inline import InlineExecutor

@@ -19,7 +19,7 @@ from lro._base.errors import (
 )
 from lro._http.requests import MANY_BYTES, media_type, read_object, read_request, take_field
 from lro._messages.registry import TypeRegistry
-from lro._messages.schema import shape_of
+from lro._messages.shapes import shape_of
 from lro._messages.times import Duration
 from lro._model.operation import CancelOperationRequest, WaitOperationRequest
 from lro.http import CallFunction, OperationsEdge

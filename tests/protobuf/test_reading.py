@@ -25,7 +25,8 @@ from lro import message
 from lro._base.errors import InvalidArgument
 from lro._base.status import Any
 from lro._messages.registry import TypeRegistry
-from lro._messages.schema import Float, Int32, UInt32, UInt64, shape_of
+from lro._messages.schema import Float, Int32, UInt32, UInt64
+from lro._messages.shapes import shape_of
 from lro._messages.wellknown import (
     BoolValue,
     BytesValue,

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from lro import message
 from lro._base.status import Any, Json, Status, declared_name, type_url
 from lro._messages.json_text import dumps, reread
-from lro._messages.schema import Field, Int32, Kind, Label, number, shape_of
+from lro._messages.schema import Field, Int32, Kind, Label, number
+from lro._messages.shapes import shape_of
 from lro._model.operation import Record
 from lro.testing import START
 from tests.filters.every_field_kind import Everything

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from typing import assert_type
+from typing import Any, assert_type
+
+from google.cloud import redis_v1
 
 import lro
 import lro_client
@@ -28,7 +30,14 @@ from lro_client import (
     wait_exponential,
     wait_proportional,
 )
-from tests.typing.messages import ResizeMetadata, ResizeRequest, ResizeResponse
+from tests.typing.messages import (
+    Keys,
+    Model,
+    ResizeMetadata,
+    ResizeRequest,
+    ResizeResponse,
+    Struct,
+)
 
 Handle = OperationHandle[ResizeResponse, ResizeMetadata]
 AsyncHandle = AsyncOperationHandle[ResizeResponse, ResizeMetadata]
@@ -42,6 +51,37 @@ def starting(client: Client) -> None:
     assert_type(started, OperationHandle[ResizeResponse, ResizeMetadata])
     resumed = client.operation("operations/a", response=ResizeResponse, metadata=ResizeMetadata)
     assert_type(resumed, OperationHandle[ResizeResponse, ResizeMetadata])
+
+
+def without_classes(client: Client) -> None:
+    """What no class is given for is a dict, as it is in JSON."""
+    started = client.start("/v1/images:resize", {"source": "a"})
+    assert_type(started, OperationHandle[dict[str, Any], dict[str, Any]])
+    assert_type(started.result(), dict[str, Any])
+    resumed = client.operation("operations/a")
+    assert_type(resumed.metadata, dict[str, Any] | None)
+    half = client.start("/v1/images:resize", {}, response=ResizeResponse)
+    assert_type(half, OperationHandle[ResizeResponse, dict[str, Any]])
+    assert_type(client.operation("operations/a", response=ResizeResponse).result(), ResizeResponse)
+
+
+def with_classes_of_every_kind(client: Client) -> None:
+    """The handle has them, whatever library they are of."""
+    one = client.start("/v1/images:resize", Model(), response=Struct, metadata=Model)
+    assert_type(one.result(), Struct)
+    assert_type(one.metadata, Model | None)
+    two = client.operation("operations/a", response=Keys, metadata=redis_v1.OperationMetadata)
+    assert_type(two.result(), Keys)
+    assert_type(two.metadata, redis_v1.OperationMetadata | None)
+
+
+async def without_classes_async(client: AsyncClient) -> None:
+    """The same of the other face."""
+    started = await client.start("/v1/images:resize", {"source": "a"})
+    assert_type(started, AsyncOperationHandle[dict[str, Any], dict[str, Any]])
+    half = await client.start("/v1/images:resize", {}, response=ResizeResponse)
+    assert_type(half, AsyncOperationHandle[ResizeResponse, dict[str, Any]])
+    assert_type(client.operation("operations/a").metadata, dict[str, Any] | None)
 
 
 async def starting_async(client: AsyncClient) -> None:

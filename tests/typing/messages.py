@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import assert_type
+from typing import TypedDict, assert_type
 
 import attrs
+import msgspec
+import pydantic
+from google.cloud import redis_v1
 
 import lro
 
@@ -53,3 +56,32 @@ def registries_unpack_as_the_class(types: lro.TypeRegistry, packed: lro.Any) -> 
     assert_type(types.unpack(packed, ResizeResponse), ResizeResponse)
     assert_type(types.load({}, ResizeRequest), ResizeRequest)
     assert_type(types.unpack_any(packed), object)
+
+
+@lro.message("acme.images.v1.Model")
+class Model(pydantic.BaseModel):
+    percent: lro.Int32 = 0
+
+
+@lro.message("acme.images.v1.Struct")
+class Struct(msgspec.Struct):
+    percent: lro.Int32 = 0
+
+
+@lro.message("acme.images.v1.Keys")
+class Keys(TypedDict):
+    percent: lro.Int32
+
+
+def classes_of_every_kind_are_kept(types: lro.TypeRegistry, packed: lro.Any) -> None:
+    """Also where a message is a dict."""
+    assert_type(Model(percent=3).percent, int)
+    assert_type(Struct(percent=3).percent, int)
+    keys: Keys = {"percent": 3}
+    assert_type(keys["percent"], int)
+    assert_type(types.unpack(packed, Model), Model)
+    assert_type(types.unpack(packed, Struct), Struct)
+    assert_type(types.unpack(packed, Keys), Keys)
+    assert_type(types.unpack(packed, redis_v1.Instance), redis_v1.Instance)
+    assert_type(types.pack(keys, Keys), lro.Any)
+    Struct(percent="x")  # type: ignore[arg-type]

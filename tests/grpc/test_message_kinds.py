@@ -1,0 +1,325 @@
+"""Methods whose messages are pydantic models, Structs, TypedDicts or those of Google's clients."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Annotated, Any, NotRequired
+
+import attrs
+import httpx
+import msgspec
+import pydantic
+import pytest
+from google.cloud import redis_v1
+from typing_extensions import TypedDict
+
+import lro
+import lro.grpc
+from lro.executors.threads import ThreadExecutor
+from lro.protobuf import proto_sources
+from lro.stores.memory import MemoryStore
+from lro.wsgi import OperationsApp
+from lro_client import CallError, Client, DecodingError, LocalTransport
+from lro_client.transports.grpc import GrpcTransport
+from tests.grpc.serving import on_threads
+
+
+@lro.message("acme.v1.ModelRequest")
+class ModelRequest(pydantic.BaseModel):
+    pages: int = pydantic.Field(ge=0)
+    tags: list[str]
+
+
+@lro.message("acme.v1.ModelMetadata")
+class ModelMetadata(pydantic.BaseModel):
+    done: int = 0
+    dataset: str = ""
+    create_time: datetime | None = None
+    end_time: datetime | None = None
+    cancel_requested: bool = False
+
+
+@lro.message("acme.v1.ModelResponse")
+class ModelResponse(pydantic.BaseModel):
+    sheets: int
+
+
+@lro.message("acme.v1.StructRequest")
+class StructRequest(msgspec.Struct):
+    pages: Annotated[int, msgspec.Meta(ge=0)]
+    tags: list[str]
+
+
+@lro.message("acme.v1.StructMetadata")
+class StructMetadata(msgspec.Struct):
+    done: int = 0
+    dataset: str = ""
+    create_time: datetime | None = None
+    end_time: datetime | None = None
+    cancel_requested: bool = False
+
+
+@lro.message("acme.v1.StructResponse")
+class StructResponse(msgspec.Struct):
+    sheets: int
+
+
+@lro.message("acme.v1.DictRequest")
+class DictRequest(TypedDict):
+    pages: int
+    tags: list[str]
+
+
+@lro.message("acme.v1.DictMetadata")
+class DictMetadata(TypedDict):
+    done: int
+    dataset: NotRequired[str]
+    create_time: NotRequired[datetime]
+    end_time: NotRequired[datetime]
+    cancel_requested: NotRequired[bool]
+
+
+@lro.message("acme.v1.DictResponse")
+class DictResponse(TypedDict):
+    sheets: int
+
+
+@attrs.frozen
+class Kind:
+    """The three classes of a method, and how a field is read."""
+
+    request: Any
+    metadata: Any
+    response: Any
+    get: Callable[[Any, str], Any] = getattr
+
+
+KINDS = {
+    "pydantic": Kind(ModelRequest, ModelMetadata, ModelResponse),
+    "msgspec": Kind(StructRequest, StructMetadata, StructResponse),
+    "TypedDict": Kind(DictRequest, DictMetadata, DictResponse, lambda one, name: one[name]),
+}
+METHOD = "acme.v1.Works.Do"
+
+
+class Server:
+    """A service with one method, as what each transport needs; ``gate`` lets the work end."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.gate = threading.Event()
+        self.service = lro.Service(MemoryStore(), ThreadExecutor())
+
+        def do(request: Any, job: Any) -> Any:
+            job.report(kind.metadata(done=kind.get(request, "pages"), dataset="a"))
+            while not self.gate.wait(0.01):
+                job.raise_if_cancelled()
+            return kind.response(sheets=len(kind.get(request, "tags")))
+
+        self.method = self.service.method(
+            METHOD,
+            request=kind.request,
+            response=kind.response,
+            metadata=kind.metadata,
+            indexed_paths=("dataset",),
+        )(do)
+        self.app = OperationsApp(self.service, starts={"/v1/works:do": self.method})
+
+    @contextlib.contextmanager
+    def client(self, transport: str) -> Iterator[tuple[Client, str]]:
+        """A client by one transport, and the target of a start."""
+        if transport == "local":
+            with Client(transport=LocalTransport(self.service)) as client:
+                yield client, METHOD
+        elif transport == "http":
+            with (
+                httpx.Client(
+                    transport=httpx.WSGITransport(self.app), base_url="http://test"
+                ) as http,
+                Client(http=http) as client,
+            ):
+                yield client, "/v1/works:do"
+        else:
+            with on_threads(lambda made: lro.grpc.add_to(made, self.service)) as address:
+                types = lro.TypeRegistry(DictRequest)
+                wire = GrpcTransport(address, types=types)
+                with Client(transport=wire, types=types) as client:
+                    yield client, METHOD
+
+
+@pytest.fixture(params=KINDS)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server with one method of each kind of messages."""
+    made = Server(KINDS[request.param])
+    yield made
+    made.gate.set()
+    made.service.close()
+
+
+@pytest.mark.parametrize("transport", ["http", "grpc", "local"])
+def test_a_method_of_every_kind_over_every_transport(server: Server, transport: str) -> None:
+    """The classes come back; the library has filled in the times; filters see the fields."""
+    kind = server.kind
+    with server.client(transport) as (client, target):
+        message = kind.request(pages=0, tags=[])
+        if kind.request is DictRequest:  # a dict goes over HTTP as it is, but has no binary form
+            types = lro.TypeRegistry(DictRequest)
+            message = types.pack(message, DictRequest)
+        handle = client.start(target, message, response=kind.response, metadata=kind.metadata)
+        server.gate.set()
+        assert handle.result(60) == kind.response(sheets=0)
+        metadata = handle.metadata
+        assert kind.get(metadata, "done") == 0
+        assert kind.get(metadata, "create_time") <= kind.get(metadata, "end_time")
+        for wanted, count in (
+            ('metadata.dataset = "a"', 1),
+            ('metadata.dataset = "b"', 0),
+            ("metadata.done < 1 AND response.sheets = 0", 1),
+        ):
+            assert len(list(client.list(filter=wanted))) == count, wanted
+
+
+def test_a_cancelled_operation_shows_its_flag(server: Server) -> None:
+    """As metadata of attrs classes does."""
+    kind = server.kind
+    with server.client("http") as (client, target):
+        message = {"pages": 1, "tags": ["a"]}
+        handle = client.start(target, message, response=kind.response, metadata=kind.metadata)
+        assert handle.cancel_and_wait(60).state == "CANCELLED"
+        assert kind.get(handle.metadata, "cancel_requested") is True
+
+
+@pytest.mark.parametrize("transport", ["http", "local"])
+def test_every_violation_of_a_request_is_in_the_reply(server: Server, transport: str) -> None:
+    """By path, in a BadRequest; so also for a caller without any classes."""
+    wrong = {"pages": "many", "tags": ["a", 3], "colour": "red"}
+    with server.client(transport) as (client, target):
+        with pytest.raises(CallError) as caught:
+            client.start(target, wrong)
+        assert caught.value.code is lro.Code.INVALID_ARGUMENT
+        (bad,) = (one for one in caught.value.details() if isinstance(one, lro.types.BadRequest))
+        assert [one.field for one in bad.field_violations] == ["pages", "tags[1]", "colour"]
+
+
+@pytest.mark.parametrize("transport", ["http", "local"])
+def test_a_client_without_classes_gets_dicts(server: Server, transport: str) -> None:
+    """The JSON of the messages, without their types."""
+    with server.client(transport) as (client, target):
+        handle = client.start(target, {"pages": 3, "tags": ["a"]})
+        server.gate.set()
+        result = handle.result(60)
+        assert result == {"sheets": "1"}
+        assert handle.metadata is not None
+        assert handle.metadata["done"] == "3"
+        assert "@type" not in handle.metadata
+        result["sheets"] = "changed"  # a copy, as the caller may change it
+        assert client.operation(handle.name).refresh().response.payload == {"sheets": "1"}  # type: ignore[union-attr]
+        only = client.operation(handle.name, response=server.kind.response)
+        assert only.result(60) == server.kind.response(sheets=1)
+        assert isinstance(only.metadata, dict)
+
+
+def test_a_dict_has_no_form_over_grpc(server: Server) -> None:
+    """It is refused before the call, with what to give instead; a reply needs a class, too."""
+    with server.client("grpc") as (client, target):
+        with pytest.raises(lro.DeclarationError, match=r"packed by types\.pack\(message, cls\)"):
+            client.start(target, {"pages": 3, "tags": []})
+        server.gate.set()
+        handle = server.method.start(server.kind.request(pages=1, tags=[]))
+        plain = client.operation(handle.name)
+        plain.wait(60)
+        with pytest.raises(DecodingError, match=r"is in binary form: .*give a class for it"):
+            plain.result(60)
+
+
+def test_the_proto_file_has_the_messages(server: Server) -> None:
+    """A field that must be there is optional in proto, so that a zero is not lost."""
+    (text,) = proto_sources(server.service).values()
+    required = "int64" if server.kind.request is DictRequest else "optional int64"
+    assert f"  {required} pages = 1" in text
+    assert "repeated string tags = 2" in text
+    behaviour = "optional int64 pages = 1 [(google.api.field_behavior) = REQUIRED];"
+    assert (behaviour in text) is (server.kind.request is not DictRequest)
+
+
+# -- a client of Google's, unmodified -------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def redis() -> Iterator[tuple[lro.Service, Any]]:
+    """A service whose messages are classes of proto-plus."""
+    service = lro.Service(
+        MemoryStore(), ThreadExecutor(), types=lro.TypeRegistry(redis_v1.Instance)
+    )
+
+    @service.method("google.cloud.redis.v1.CloudRedis.CreateInstance")
+    def create(
+        request: redis_v1.CreateInstanceRequest, job: lro.Job[redis_v1.OperationMetadata]
+    ) -> redis_v1.Instance:
+        job.report(redis_v1.OperationMetadata(target=request.instance_id))
+        return redis_v1.Instance(
+            name=request.instance_id, memory_size_gb=request.instance.memory_size_gb
+        )
+
+    try:
+        yield service, create
+    finally:
+        service.close()
+
+
+TYPED = {"response": redis_v1.Instance, "metadata": redis_v1.OperationMetadata}
+CREATE = redis_v1.CreateInstanceRequest(
+    parent="projects/p/locations/l", instance_id="i", instance={"memory_size_gb": 3}
+)
+
+
+def test_a_server_may_be_annotated_with_proto_plus() -> None:
+    """And our client gives them back, over gRPC, HTTP and in process."""
+    with redis() as (service, create):
+        app = OperationsApp(service, starts={"/v1/redis:create": create})
+        with (
+            httpx.Client(transport=httpx.WSGITransport(app), base_url="http://test") as http,
+            on_threads(lambda made: lro.grpc.add_to(made, service)) as address,
+        ):
+            target = "google.cloud.redis.v1.CloudRedis.CreateInstance"
+            types = lro.TypeRegistry()
+            for client, path in (
+                (Client(http=http), "/v1/redis:create"),
+                (Client(transport=GrpcTransport(address, types=types), types=types), target),
+                (Client(transport=LocalTransport(service)), target),
+            ):
+                with client:
+                    handle = client.start(path, CREATE, **TYPED)
+                    made = handle.result(60)
+                    assert type(made) is redis_v1.Instance
+                    assert made == redis_v1.Instance(name="i", memory_size_gb=3)
+                    assert isinstance(handle.metadata, redis_v1.OperationMetadata)
+                    assert handle.metadata.target == "i"
+                    assert handle.metadata.create_time is not None
+                    again = client.operation(handle.token, **TYPED)
+                    assert again.result(60) == made
+        assert (
+            len(
+                list(Client(transport=LocalTransport(service)).list(filter='metadata.target = "i"'))
+            )
+            == 3
+        )
+
+
+def test_googles_own_client_calls_such_a_server() -> None:
+    """google-cloud-redis over a channel to it."""
+    with (
+        redis() as (service, _),
+        on_threads(lambda made: lro.grpc.add_to(made, service)) as address,
+    ):
+        from google.cloud.redis_v1.services.cloud_redis.transports import CloudRedisGrpcTransport
+
+        import grpc
+
+        with grpc.insecure_channel(address) as channel:
+            client = redis_v1.CloudRedisClient(transport=CloudRedisGrpcTransport(channel=channel))
+            made = client.create_instance(CREATE).result(timeout=60)
+            assert made == redis_v1.Instance(name="i", memory_size_gb=3)

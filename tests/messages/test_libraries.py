@@ -1,0 +1,929 @@
+"""What pydantic, msgspec and TypedDict say of their classes beyond what attrs classes can."""
+
+from __future__ import annotations
+
+import dataclasses
+import decimal
+import enum
+import subprocess
+import sys
+import typing
+import uuid
+from datetime import UTC, date, datetime, timedelta
+from types import SimpleNamespace
+from typing import Annotated, Any, Generic, Literal, NewType, NotRequired, TypedDict, TypeVar
+
+import attrs
+import msgspec
+import pydantic
+import pytest
+import typing_extensions
+from google.cloud import redis_v1
+from pydantic import AliasChoices, AliasPath, BaseModel, Field
+from pydantic.dataclasses import dataclass as pydantic_dataclass
+
+import lro
+from lro._messages import pydantic_models
+from lro._messages.schema import Kind, Label, simple_name
+from lro._messages.shapes import shape_of
+from lro.errors import DeclarationError, EncodingError, InvalidArgument, MissingExtra, UnknownType
+
+T = TypeVar("T")
+UserId = NewType("UserId", str)
+
+
+class Stage(enum.Enum):
+    WAITING = "waiting"
+    COPYING = "copying"
+
+
+def known(cls: type, name: str = "acme.v1.Made") -> lro.TypeRegistry:
+    """A registry that knows one class."""
+    types = lro.TypeRegistry()
+    types.register(cls, name)
+    return types
+
+
+def both_ways(message: Any, cls: Any = None) -> Any:
+    """The JSON of a message, which comes back from JSON and from the binary form."""
+    cls = cls or type(message)
+    types = known(cls)
+    packed = types.pack(message, cls)
+    binary = lro.Any(packed.type_url, types.binary_payload(packed))
+    for strict in (True, False):
+        assert types.unpack(packed, cls, strict=strict) == message
+        assert types.unpack(binary, cls, strict=strict) == message
+    return packed.payload
+
+
+def violations(cls: Any, value: Any, *, strict: bool = True) -> dict[str, str]:
+    """What is wrong with a JSON value, by path."""
+    with pytest.raises(InvalidArgument) as caught:
+        known(cls).load(value, cls, strict=strict)
+    return {one.field: one.description for one in caught.value.violations}
+
+
+# -- fields without a default ---------------------------------------------------------------------
+
+
+class Needy(BaseModel):
+    count: int
+    tags: list[str]
+    labels: dict[str, int]
+    note: str | None
+    stage: Stage
+
+
+class NeedyStruct(msgspec.Struct):
+    count: int
+    tags: list[str]
+    labels: dict[str, int]
+    note: str | None
+    stage: Stage
+
+
+@pytest.mark.parametrize(("cls", "text"), [(Needy, "Field required"), (NeedyStruct, "is required")])
+def test_a_field_without_default_is_required_of_a_request_and_always_written(
+    cls: Any, text: str
+) -> None:
+    """So zeros survive, also in binary form; what may be None is None where it is missing."""
+    empty = cls(count=0, tags=[], labels={}, note=None, stage=Stage.WAITING)
+    shown = {"count": "0", "tags": [], "labels": {}, "stage": "WAITING"}
+    assert both_ways(empty) == shown
+    assert violations(cls, {}) == dict.fromkeys(["count", "tags", "labels", "stage"], text)
+    assert violations(cls, {**shown, "count": None, "tags": "x"}) == {
+        "count": text,
+        "tags": "must be a list, got 'x'",
+    }
+    # A server that leaves zeros out is understood.
+    assert known(cls).load({}, cls, strict=False) == empty
+
+
+class Outer(BaseModel):
+    inner: Needy
+    uid: uuid.UUID
+
+
+def test_what_has_no_zero_must_be_there_in_an_answer_too() -> None:
+    """A message, and a text that is not any."""
+    assert violations(Outer, {}, strict=False)["inner"] == "is required"
+    assert violations(Outer, {}, strict=False)["uid"] == "is required"
+
+
+class Part(TypedDict):
+    name: str
+
+
+class Whole(typing_extensions.TypedDict, total=False):
+    count: typing_extensions.Required[int]
+    tags: typing_extensions.Required[list[str]]
+    note: typing_extensions.Required[str | None]
+    part: NotRequired[Part]
+    kept: typing_extensions.ReadOnly[str]
+
+
+def test_a_typed_dict_has_the_keys_that_it_must_have() -> None:
+    """Those of a request that are missing are zero; those of a message are not made up."""
+
+    types = known(Whole)
+    assert types.load({}, Whole) == {"count": 0, "tags": [], "note": None}
+    assert both_ways({"count": 0, "tags": [], "note": None, "kept": ""}, Whole) == {"kept": ""}
+    full = {"count": 1, "tags": ["a"], "note": "", "part": {"name": "x"}}
+    assert both_ways(full, Whole) == {**full, "count": "1"}
+    for wrong, says in (
+        ({"tags": [], "note": ""}, "field count is required"),
+        ({**full, "odd": 1}, "field odd is not a key of Whole"),
+        ([], r"must be a Whole, got \[\]"),
+    ):
+        with pytest.raises(EncodingError, match=says):
+            types.pack(wrong, Whole)
+    with pytest.raises(UnknownType, match="dict"):
+        types.pack(full)
+    assert types.dump(full, Whole) == {**full, "count": "1"}
+
+
+# -- names ----------------------------------------------------------------------------------------
+
+
+class Aliased(BaseModel):
+    model_config = pydantic.ConfigDict(alias_generator=lambda name: f"x-{name}")
+
+    plain_one: str = ""
+    given: str = Field("", alias="gegeben")
+    written: str = Field("", serialization_alias="out")
+    read: str = Field("", validation_alias=AliasChoices("in", "ein", AliasPath("a", 0)))
+
+
+class Renamed(msgspec.Struct, rename=lambda name: f"x-{name}"):
+    plain_one: str = ""
+    given: str = msgspec.field(default="", name="gegeben")
+
+
+@pydantic_dataclass
+class AliasedData:
+    given: str = Field("", alias="gegeben")
+    tries: Annotated[int, Field(ge=1)] = 1
+    hidden: str = Field("x", init=False)
+
+
+def test_aliases_are_the_names_in_json() -> None:
+    """Also in proto files; the name of the field is read as well."""
+    message = Aliased.model_validate(
+        {"x-plain_one": "a", "gegeben": "b", "x-written": "c", "ein": "d"}
+    )
+    shown = {"x-plain_one": "a", "gegeben": "b", "out": "c", "x-read": "d"}
+    assert both_ways(message) == shown
+    types = known(Aliased)
+    other = {"plain_one": "a", "given": "b", "written": "c", "ein": "d"}
+    assert types.load(other, Aliased) == message
+    assert violations(Aliased, {"plainOne": "", "gegeben": 5}) == {
+        "plainOne": "is not a field of Aliased",
+        "given": "must be a string, got 5",
+    }
+    assert both_ways(Renamed("a", "b")) == {"x-plain_one": "a", "gegeben": "b"}
+    assert both_ways(AliasedData(gegeben="b")) == {"gegeben": "b", "tries": "1"}  # type: ignore[call-arg]
+    assert violations(AliasedData, {"given": 5, "tries": 0}) == {
+        "given": "must be a string, got 5",
+        "tries": "Input should be greater than or equal to 1",
+    }
+
+
+class CamelStruct(msgspec.Struct, rename="camel"):
+    item_name: str = ""
+
+
+def test_names_without_an_alias_are_those_of_protojson() -> None:
+    """In lowerCamelCase, whether the library would do that or not."""
+    assert both_ways(CamelStruct("a")) == {"itemName": "a"}
+    assert known(CamelStruct).load({"item_name": "a"}, CamelStruct) == CamelStruct("a")
+
+
+class Page(BaseModel, Generic[T]):
+    items: list[T] = []
+
+
+def test_a_generic_model_has_a_name_that_proto_has() -> None:
+    """Of the names of the model and of its argument."""
+    assert simple_name(Page[int]) == "Page_int"
+    assert both_ways(Page[int](items=[1])) == {"items": ["1"]}
+
+
+@pytest.mark.parametrize(
+    "cls", [Needy, NeedyStruct, AliasedData, type("Part", (Needy,), {"__module__": __name__})]
+)
+def test_lro_message_names_classes_of_every_kind(cls: Any) -> None:
+    """The class itself is named, not one derived from it."""
+    named = lro.message("acme.v1.Named")(type(cls)("Copy", (cls,), {}))
+    if dataclasses.is_dataclass(cls):
+        named = lro.message("acme.v1.Named")(pydantic_dataclass(named))
+    assert lro.TypeRegistry().register(named) == "acme.v1.Named"
+
+
+def test_lro_message_names_a_typed_dict() -> None:
+    """Whose messages are dicts, which know no class."""
+
+    @lro.message("acme.v1.Named")
+    class Named(TypedDict):
+        name: str
+
+    assert lro.TypeRegistry(Named).pack({"name": "a"}, Named).type_name == "acme.v1.Named"
+
+
+class NumberedModel(BaseModel):
+    name: Annotated[str, lro.types.number(4)] = ""
+    size: Annotated[lro.Int32, lro.types.number(1), Field(ge=0)] = 0
+
+
+class NumberedStruct(msgspec.Struct):
+    name: Annotated[str, lro.types.number(4)] = ""
+    size: Annotated[lro.Int32, lro.types.number(1)] = 0
+
+
+class NumberedDict(TypedDict):
+    name: Annotated[str, lro.types.number(4)]
+    size: Annotated[lro.Int32, lro.types.number(1)]
+
+
+@pytest.mark.parametrize("cls", [NumberedModel, NumberedStruct, NumberedDict])
+def test_field_numbers_may_stand_in_the_annotation(cls: Any) -> None:
+    """As for classes whose fields have metadata."""
+    numbers = [(one.name, one.number, one.kind) for one in shape_of(cls).fields]
+    assert numbers == [("name", 4, Kind.STRING), ("size", 1, Kind.INT32)]
+
+
+# -- types of fields ------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Point:
+    x: lro.Int32 = 0
+
+
+@dataclasses.dataclass
+class Line:
+    length: float = 0.0
+
+
+class Rich(BaseModel):
+    model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+
+    uid: uuid.UUID = uuid.UUID(int=0)
+    price: decimal.Decimal = decimal.Decimal("1.50")
+    day: date | None = None
+    site: pydantic.HttpUrl | None = None
+    ids: list[uuid.UUID] = []
+    by_id: dict[str, uuid.UUID] = {}
+    size: pydantic.ByteSize = pydantic.ByteSize(0)
+    level: Literal[1, 2] = 1
+    mode: Literal["fast", "slow"] = "fast"
+    pet: Line | Needy | None = None
+    maybe: list[Needy] | None = None
+    pair: tuple[int, str] = (1, "a")
+    tags: frozenset[str] = frozenset()
+    user: UserId = UserId("")
+    due: pydantic.AwareDatetime | None = None
+    line: Line = Line()
+    point: Point = Point()
+    any: Any = None
+
+
+class RichStruct(msgspec.Struct):
+    uid: uuid.UUID = uuid.UUID(int=0)
+    price: decimal.Decimal = decimal.Decimal("1.50")
+    day: date | None = None
+    ids: list[uuid.UUID] = []
+    by_id: dict[str, uuid.UUID] = {}
+    level: Literal[1, 2] = 1
+    mode: Literal["fast", "slow"] = "fast"
+    pet: int | CamelStruct | None = None
+    maybe: list[CamelStruct] | None = None
+    pair: tuple[int, str] = (1, "a")
+    tags: frozenset[str] = frozenset()
+    user: UserId = UserId("")
+    line: Line = msgspec.field(default_factory=Line)
+    point: Point = Point()
+    unset: int | msgspec.UnsetType = msgspec.UNSET
+    texts: list[str] | msgspec.UnsetType = msgspec.UNSET
+    preset: int | msgspec.UnsetType = 0
+
+
+ID = uuid.UUID(int=7)
+
+
+def test_types_that_proto_has_not_are_written_as_pydantic_writes_them() -> None:
+    """As a scalar where that is one, else as any JSON value."""
+    rich = Rich(
+        uid=ID,
+        price=decimal.Decimal("2.5"),
+        day=date(2030, 1, 2),
+        site=pydantic.HttpUrl("http://test/x"),
+        ids=[ID],
+        by_id={"a": ID},
+        size=pydantic.ByteSize(5),
+        level=2,
+        mode="slow",
+        pet=Needy(count=1, tags=[], labels={}, note=None, stage=Stage.COPYING),
+        maybe=[],
+        pair=(2, "b"),
+        tags=frozenset("ab"),
+        user=UserId("me"),
+        due=datetime(2030, 1, 2, tzinfo=UTC),
+        line=Line(1.5),
+        point=Point(3),
+        any={"a": [1.0, None]},
+    )
+    assert both_ways(rich) == {
+        "uid": str(ID),
+        "price": "2.5",
+        "day": "2030-01-02",
+        "site": "http://test/x",
+        "ids": [str(ID)],
+        "byId": {"a": str(ID)},
+        "size": "5",
+        "level": "2",
+        "mode": "slow",
+        "pet": {"count": 1, "tags": [], "labels": {}, "note": None, "stage": "copying"},
+        "maybe": [],
+        "pair": [2, "b"],
+        "tags": ["a", "b"],
+        "user": "me",
+        "due": "2030-01-02T00:00:00Z",
+        "line": {"length": 1.5},
+        "point": {"x": 3},
+        "any": {"a": [1.0, None]},
+    }
+    assert violations(
+        Rich,
+        {
+            "uid": "x",
+            "ids": [5, "y"],
+            "level": 3,
+            "mode": "x",
+            "pair": [1, 2, 3],
+            "due": 5,
+            "line": {"length": "x"},
+            "point": {"x": "y"},
+        },
+    ).keys() >= {"uid", "ids[0]", "ids[1]", "level", "mode", "pair", "line.length", "point.x"}
+
+
+def test_types_that_proto_has_not_are_written_as_msgspec_writes_them() -> None:
+    """As text where that is one, else as any JSON value."""
+    rich = RichStruct(
+        uid=ID,
+        price=decimal.Decimal("2.5"),
+        day=date(2030, 1, 2),
+        ids=[ID],
+        by_id={"a": ID},
+        level=2,
+        mode="slow",
+        pet=CamelStruct("a"),
+        maybe=[],
+        pair=(2, "b"),
+        tags=frozenset("ab"),
+        user=UserId("me"),
+        line=Line(1.5),
+        point=Point(3),
+        unset=0,
+        texts=[],
+    )
+    assert both_ways(rich) == {
+        "uid": str(ID),
+        "price": "2.5",
+        "day": "2030-01-02",
+        "ids": [str(ID)],
+        "byId": {"a": str(ID)},
+        "level": 2,
+        "mode": "slow",
+        "pet": {"itemName": "a"},
+        "maybe": [],
+        "pair": [2, "b"],
+        "tags": ["a", "b"],
+        "user": "me",
+        "line": {"length": 1.5},
+        "point": {"x": 3},
+        "unset": "0",
+        "texts": [],
+        "preset": "0",
+    }
+    assert both_ways(RichStruct()).keys() == {
+        "uid", "price", "level", "mode", "pair", "line", "point", "preset",
+    }  # fmt: skip
+    wrong = {"uid": "x", "ids": [5, "y"], "level": 3, "pet": {"itemName": 5}, "pair": [1, 2.0]}
+    assert violations(RichStruct, wrong) == {
+        "uid": "Invalid UUID",
+        "ids[0]": "must be a string, got 5",
+        "ids[1]": "Invalid UUID",
+        "level": "Invalid enum value 3",
+        "pet.itemName": "Expected `str`, got `int`",
+        "pair[1]": "Expected `str`, got `int`",
+    }
+
+
+class Holder(msgspec.Struct):
+    """Messages of other kinds than its own."""
+
+    model: Needy | None = None
+    point: Point | None = None
+
+
+class Bag(TypedDict):
+    struct: NotRequired[Holder]
+    models: list[Needy]
+
+
+def test_messages_of_every_kind_stand_in_each_other() -> None:
+    """And each is checked by its own class."""
+    needy = Needy(count=1, tags=["a"], labels={}, note="", stage=Stage.COPYING)
+    both_ways({"struct": Holder(needy, Point(1)), "models": [needy]}, Bag)
+    wrong = {"struct": {"model": {}, "point": {"x": "y"}}, "models": [{"count": 1}]}
+    assert violations(Bag, wrong).keys() == {
+        *(f"struct.model.{name}" for name in ("count", "tags", "labels", "stage")),
+        *(f"models[0].{name}" for name in ("tags", "labels", "stage")),
+        "struct.point.x",
+    }
+
+
+class Tree(BaseModel):
+    kids: list[Tree] = []
+    need: int
+
+
+class TreeStruct(msgspec.Struct):
+    need: list[str]
+    kids: list[TreeStruct] = []
+
+
+def test_a_class_may_contain_itself() -> None:
+    """To any depth that JSON may have."""
+    assert both_ways(Tree(kids=[Tree(need=0)], need=1)) == {"kids": [{"need": "0"}], "need": "1"}
+    assert both_ways(TreeStruct([], [TreeStruct(["a"])])) == {
+        "need": [],
+        "kids": [{"need": ["a"]}],
+    }
+
+
+class Secret(BaseModel):
+    word: pydantic.SecretStr = pydantic.SecretStr("")
+
+
+class Excluded(BaseModel):
+    shown: str = ""
+    hidden: str = Field("default", exclude=True)
+
+
+class ExcludedAndNeeded(BaseModel):
+    hidden: str = Field(exclude=True)
+
+
+class FromPart(BaseModel):
+    part: str = Field("", validation_alias=AliasPath("whole", 0))
+
+
+class Called(BaseModel):
+    call: typing.Callable[[], int] | None = None
+
+
+class Rooted(pydantic.RootModel[list[int]]):
+    pass
+
+
+class OwnForm(BaseModel):
+    a: int = 0
+
+    @pydantic.model_serializer
+    def write(self) -> str:
+        return str(self.a)
+
+
+class Odd(msgspec.Struct):
+    odd: SimpleNamespace | None = None
+
+
+class Raw(msgspec.Struct):
+    raw: msgspec.Raw = msgspec.Raw(b"")
+
+
+class At(msgspec.Struct):
+    at: str = msgspec.field(name="@type", default="")
+
+
+class Twice(BaseModel):
+    page_count: int = 0
+    other: int = Field(0, alias="pageCount")
+
+
+@pydantic_dataclass
+class LostData:
+    other: Missing  # type: ignore[name-defined]  # noqa: F821 - that is the point
+
+
+class Lost(BaseModel):
+    other: Missing  # type: ignore[name-defined]  # noqa: F821 - that is the point
+
+
+class OldModel:
+    """What a model of pydantic 1 looks like."""
+
+    __fields__: typing.ClassVar[dict[str, object]] = {}
+    __validators__: typing.ClassVar[dict[str, object]] = {}
+
+
+@pytest.mark.parametrize(
+    ("cls", "says"),
+    [
+        (Secret, r"word: no proto field has the type .*SecretStr"),
+        (ExcludedAndNeeded, "hidden: is excluded from what is written, and has no default"),
+        (FromPart, "part: is read from a part of another field"),
+        (Called, "call: no proto field has the type"),
+        (Rooted, "says its JSON as a whole, not by fields; put it into a field"),
+        (OwnForm, "says its JSON as a whole"),
+        (Odd, "odd: no proto field has the type"),
+        (Raw, "raw: no proto field has the type"),
+        (At, "at: no field is called '@type' in JSON"),
+        (Twice, "other: another field is called 'pageCount' in JSON"),
+        (LostData, "has an annotation that names nothing: name 'Missing'"),
+        (Lost, "has an annotation that names nothing: name 'Missing'"),
+        (OldModel, "message classes are those of pydantic 2"),
+    ],
+)
+def test_what_cannot_be_said_is_refused_at_declaration(cls: type, says: str) -> None:
+    """With the field, and what to do."""
+    with pytest.raises(DeclarationError, match=says):
+        known(cls)
+
+
+def test_an_excluded_field_is_not_part_of_the_message() -> None:
+    """It is neither written nor read."""
+    types = known(Excluded)
+    assert types.dump(Excluded(shown="a", hidden="b")) == {"shown": "a"}
+    assert violations(Excluded, {"hidden": "b"}) == {"hidden": "is not a field of Excluded"}
+    assert types.load({"hidden": "b"}, Excluded, strict=False).hidden == "default"
+
+
+def test_a_model_of_its_own_form_may_stand_in_a_field() -> None:
+    """As any JSON value."""
+    cls = pydantic.create_model("Made", root=(Rooted, Rooted([])), own=(OwnForm | None, None))
+    assert both_ways(cls(root=Rooted([1]))) == {"root": [1]}
+    assert known(cls).dump(cls(own=OwnForm(a=3))) == {"root": [], "own": "3"}
+
+
+def test_a_value_of_another_type_than_declared_is_not_written() -> None:
+    """The error names the field."""
+    for message, path in (
+        (Rich.model_construct(uid=5), "uid"),
+        (Rich.model_construct(pet=object()), "pet"),
+        (Rich.model_construct(level=object()), "level"),
+        (RichStruct(uid=5), "uid"),  # type: ignore[arg-type]
+        (RichStruct(pet=object()), "pet"),  # type: ignore[arg-type]
+        (Rich.model_construct(due=datetime(2030, 1, 1)), "due"),
+    ):
+        with pytest.raises(EncodingError, match=f"field {path} ") as caught:
+            known(type(message)).pack(message)
+        assert caught.value.path == path
+
+
+# -- validators, serializers, configuration -------------------------------------------------------
+
+
+class Checked(BaseModel):
+    model_config = pydantic.ConfigDict(extra="allow", strict=True, frozen=True)
+
+    low: int = Field(0, ge=0)
+    high: int = 9
+    words: Annotated[list[str], Field(max_length=2)] = []
+    codes: Annotated[
+        list[int], pydantic.BeforeValidator(lambda v: v.split(",") if isinstance(v, str) else v)
+    ] = []
+    title: str = ""
+    uid: uuid.UUID | None = None
+    scores: dict[str, Annotated[float, Field(lt=1)]] = {}
+    by_code: dict[Annotated[str, Field(max_length=1)], int] = {}
+
+    @pydantic.field_validator("title")
+    @classmethod
+    def no_shouting(cls, value: str) -> str:
+        if value.isupper():
+            raise ValueError("must not shout")
+        return value
+
+    @pydantic.model_validator(mode="after")
+    def in_order(self) -> Checked:
+        if self.low > self.high:
+            raise lro.errors.InvalidArgument("low", "must not be above high")
+        return self
+
+
+def test_every_violation_of_a_model_is_named() -> None:
+    """Those of the JSON, of constraints, of validators."""
+    assert violations(
+        Checked,
+        {
+            "low": -1,
+            "high": "x",
+            "words": ["a", "b", "c"],
+            "title": "LOUD",
+            "scores": {"a b": 2, "c": "d"},
+            "odd": 1,
+        },
+    ) == {
+        "high": "must be an int64, got 'x'",
+        "scores['c']": "must be a number, got 'd'",
+        "odd": "is not a field of Checked",
+        "low": "Input should be greater than or equal to 0",
+        "words": "List should have at most 2 items after validation, not 3",
+        "title": "must not shout",
+    }
+    assert violations(Checked, {"scores": {"a b": 2}}) == {
+        "scores['a b']": "Input should be less than 1"
+    }
+    assert violations(Checked, {"byCode": {"ab": 2}}) == {
+        "by_code['ab']": "String should have at most 1 character"
+    }
+    assert violations(Checked, {"low": 10}) == {"low": "must not be above high"}
+    assert known(Checked).load({"codes": "1,2"}, Checked).codes == [1, 2]
+    assert "codes" in str(violations(Checked, {"codes": "1,b"}))
+    # A stored message of another version of the class, whatever its configuration.
+    assert known(Checked).load({"odd": 1, "uid": str(ID)}, Checked, strict=False) == Checked(uid=ID)
+
+
+class Mended(BaseModel):
+    size: int = 0
+    shape: str = ""
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def mend(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if value.get("size") == "small":
+            return {**value, "size": 1}
+        if value.get("size") == 7:
+            raise TypeError("is no size")
+        return value
+
+    @pydantic.field_validator("*", mode="after")
+    @classmethod
+    def as_it_is(cls, value: T) -> T:
+        return value
+
+
+class Worded(BaseModel):
+    size: int = 0
+
+    @pydantic.field_validator("size", mode="before")
+    @classmethod
+    def mend(cls, value: object) -> object:
+        return 1 if value == "small" else value
+
+
+class AllWorded(BaseModel):
+    size: int = 0
+
+    @pydantic.field_validator("*", mode="wrap")
+    @classmethod
+    def mend(cls, value: object, go_on: Any) -> Any:
+        return go_on(1 if value == "small" else value)
+
+
+@pytest.mark.parametrize("cls", [Mended, Worded, AllWorded])
+def test_a_validator_that_runs_before_gets_what_came(cls: Any) -> None:
+    """It may understand what ProtoJSON does not."""
+    assert known(cls).load({"size": "small"}, cls).size == 1
+    assert violations(cls, {"size": "large"}).keys() == {"size"}
+
+
+def test_a_type_error_of_a_validator_is_a_violation() -> None:
+    """As that of an attrs class is."""
+    assert violations(Mended, {"size": 7}) == {"": "is no size"}
+
+
+class Written(BaseModel):
+    model_config = pydantic.ConfigDict(use_enum_values=True)
+
+    stage: Stage = Stage.WAITING
+    stages: list[Stage] = []
+    by_name: dict[str, Stage] = {}
+    maybe: Stage | None = None
+    number: lro.Int32 = 0
+    percent: float = 0.0
+    since: Annotated[
+        datetime,
+        pydantic.PlainSerializer(lambda one: one.year, return_type=int),
+        pydantic.PlainValidator(
+            lambda one: datetime(one, 1, 1, tzinfo=UTC) if isinstance(one, int) else one
+        ),
+    ] = datetime(2030, 1, 1, tzinfo=UTC)
+
+    @pydantic.field_serializer("percent")
+    def as_text(self, value: float) -> str:
+        return f"{value:.1f}"
+
+    @pydantic.computed_field(alias="twice-as-much")  # type: ignore[prop-decorator]
+    @property
+    def twice(self) -> lro.Int32:
+        return self.number * 2
+
+
+class SelfWritten(BaseModel):
+    kids: list[SelfWritten] = []
+    count: int = 0
+
+    @pydantic.field_serializer("count")
+    def as_text(self, value: int) -> str:
+        return str(value)
+
+
+class AllWritten(BaseModel):
+    size: int = 0
+
+    @pydantic.field_serializer("*")
+    def in_metres(self, value: int) -> str:
+        return f"{value} m"
+
+    @pydantic.field_validator("size", mode="before")
+    @classmethod
+    def of_metres(cls, value: object) -> object:
+        return int(value.removesuffix(" m")) if isinstance(value, str) else value
+
+
+class Years(BaseModel):
+    since: list[
+        Annotated[datetime, pydantic.PlainSerializer(lambda one: one.year, return_type=int)]
+    ] = []
+
+
+def test_serializers_and_computed_fields_of_a_model_count() -> None:
+    """What is computed is written alone; enums are written by name, also where values are kept."""
+    message = Written(
+        stage=Stage.COPYING,
+        stages=[Stage.WAITING],
+        by_name={"a": Stage.COPYING},
+        maybe=Stage.WAITING,
+        number=2,
+        percent=0.25,
+        since=datetime(2031, 1, 1, tzinfo=UTC),
+    )
+    assert both_ways(message.model_copy(update={"percent": 0.2})) == {
+        "stage": "COPYING",
+        "stages": ["WAITING"],
+        "byName": {"a": "COPYING"},
+        "maybe": "WAITING",
+        "number": 2,
+        "percent": "0.2",
+        "since": "2031",
+        "twice-as-much": 4,
+    }
+    assert {one.name: one.kind for one in shape_of(Written).fields}["percent"] is Kind.STRING
+    assert known(Written).load({"twice": 9}, Written) == Written()
+    assert both_ways(SelfWritten(kids=[SelfWritten(count=1)])) == {
+        "kids": [{"count": "1"}],
+        "count": "0",
+    }
+    assert both_ways(AllWritten(size=2)) == {"size": "2 m"}
+    year = SelfWritten.model_construct(count=datetime(2030, 1, 1, tzinfo=UTC))
+    assert known(SelfWritten).dump(year)["count"].startswith("2030")  # type: ignore[index,call-overload,union-attr]
+    years = Years(since=[datetime(2031, 1, 1, tzinfo=UTC)])
+    assert known(Years).dump(years) == {"since": ["2031"]}
+    with pytest.raises(EncodingError, match="field stage"):
+        known(Written).pack(Written.model_construct(stage="odd"))
+
+
+class Dated(BaseModel):
+    start: datetime | None = None
+    made: list[str] = Field(default_factory=lambda data: [str(data["start"])])
+
+
+class Capped(msgspec.Struct, forbid_unknown_fields=True):
+    low: Annotated[int, msgspec.Meta(ge=0)] = 0
+    high: Annotated[int | None, msgspec.Meta(le=9)] = None
+    words: Annotated[
+        list[Annotated[str, msgspec.Meta(min_length=1)]], msgspec.Meta(max_length=2)
+    ] = []
+    labels: Annotated[dict[str, int], msgspec.Meta(max_length=1)] = {}
+    due: Annotated[datetime | None, msgspec.Meta(tz=True)] = None
+    took: Annotated[timedelta, msgspec.Meta(description="how long")] | None = None
+    stage: Annotated[Stage, msgspec.Meta(description="of the work")] = Stage.WAITING
+    raw: Annotated[bytes, msgspec.Meta(max_length=2)] = b""
+
+    def __post_init__(self) -> None:
+        if self.low == 7:
+            raise ValueError("is no good number")
+        if self.low == 8:
+            raise lro.errors.InvalidArgument("low", "is no good number")
+
+
+def test_every_violation_of_a_struct_is_named() -> None:
+    """Each value, each list and the whole; a stored message may have unknown fields."""
+    assert violations(
+        Capped,
+        {
+            "low": -1,
+            "high": 10,
+            "words": ["", "a", ""],
+            "labels": {"a": 1, "b": 2},
+            "raw": "YWJj",
+            "odd": 1,
+        },
+    ) == {
+        "low": "Expected `int` >= 0",
+        "high": "Expected `int` <= 9",
+        "words[0]": "Expected `str` of length >= 1",
+        "words[2]": "Expected `str` of length >= 1",
+        "raw": "Expected `bytes` of length <= 2",
+        "odd": "is not a field of Capped",
+        "labels": "Expected `object` of length <= 1",
+    }
+    assert violations(Capped, {"words": ["a"] * 3}) == {"words": "Expected `array` of length <= 2"}
+    assert violations(Capped, {"low": 7}) == {"": "is no good number"}
+    assert violations(Capped, {"low": 8}) == {"low": "is no good number"}
+    assert known(Capped).load({"odd": 1}, Capped, strict=False) == Capped()
+    both_ways(Capped(1, 2, ["a"], {"a": 1}, datetime(2030, 1, 1, tzinfo=UTC), timedelta(1)))
+
+
+def test_a_default_that_needs_the_other_values_is_left_to_the_class() -> None:
+    """The field has presence."""
+    assert {one.name: one.label for one in shape_of(Dated).fields}["made"] is Label.REPEATED
+    assert both_ways(Dated(made=["a"])) == {"made": ["a"]}
+
+
+def test_more_violations_than_a_hundred_are_not_collected() -> None:
+    """A hostile request gets no reply without end."""
+    for wrong in ({"tags": [5] * 1000}, {f"odd{place}": 1 for place in range(1000)}):
+        with pytest.raises(lro.errors.InvalidFields) as caught:
+            known(Needy).load(wrong, Needy)
+        assert len(caught.value.violations) == 100
+    assert str(caught.value).endswith("odd4: is not a field of Needy; and 95 more")
+    assert "more" not in str(lro.errors.InvalidFields(*caught.value.violations[:5]))
+
+
+@attrs.frozen
+class Chosen:
+    mode: Literal["fast", "slow"]
+    modes: tuple[Literal["a", "b"], ...] = ()
+    numbers: set[int] = attrs.field(factory=set)
+    names: frozenset[str] = frozenset()
+
+
+def test_literals_and_sets_of_an_attrs_class() -> None:
+    """A Literal has no zero; a set is a list in a fixed order."""
+    shown = {"mode": "slow", "modes": ["b"], "numbers": ["1", "2"], "names": ["a", "b"]}
+    assert both_ways(Chosen("slow", ("b",), {2, 1}, frozenset("ba"))) == shown
+    assert violations(Chosen, {}) == {"mode": "is required"}
+    assert violations(Chosen, {"mode": "x", "modes": ["a", "c"]}) == {
+        "mode": "must be one of 'fast', 'slow', got 'x'",
+        "modes[1]": "must be one of 'a', 'b', got 'c'",
+    }
+    with pytest.raises(EncodingError, match="field mode must be one of"):
+        known(Chosen).pack(Chosen("x"))  # type: ignore[arg-type]
+
+
+# -- proto-plus -----------------------------------------------------------------------------------
+
+
+def test_a_class_of_proto_plus_is_its_protobuf_message() -> None:
+    """Named by its descriptor, packed in binary form, and given back wrapped."""
+    types = lro.TypeRegistry(redis_v1.Instance)
+    instance = redis_v1.Instance(name="a", memory_size_gb=3)
+    packed = types.pack(instance)
+    assert packed.type_name == "google.cloud.redis.v1.Instance"
+    assert packed.payload == redis_v1.Instance.serialize(instance)
+    found = types.unpack(packed, redis_v1.Instance)
+    assert type(found) is redis_v1.Instance
+    assert found == instance
+    shown = types.dump(instance)
+    assert shown == {"name": "a", "memorySizeGb": 3}
+    assert types.load(shown, redis_v1.Instance) == instance
+    types.register(redis_v1.Instance.pb())  # the message inside is no other one
+    with pytest.raises(EncodingError, match="must be a Instance, got 5"):
+        types.pack(5, redis_v1.Instance)
+
+
+# -- without the libraries ------------------------------------------------------------------------
+
+
+def test_an_old_pydantic_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the extra that has a newer one."""
+    monkeypatch.setattr(pydantic_models.pydantic, "VERSION", "2.10.6")
+    with pytest.raises(MissingExtra, match=r"lro\[pydantic\]"):
+        known(type("Fresh", (Needy,), {"__module__": __name__}))
+
+
+PLAIN = """
+import sys
+import dataclasses, attrs, lro
+@attrs.frozen
+class A:
+    a: int = 0
+@dataclasses.dataclass
+class D:
+    a: A = A()
+types = lro.TypeRegistry()
+types.register(A, "acme.v1.A"); types.register(D, "acme.v1.D")
+assert types.unpack(types.pack(D(A(1))), D) == D(A(1))
+found = {"pydantic", "msgspec", "proto", "google.protobuf"} & sys.modules.keys()
+assert not found, found
+"""
+
+
+def test_nothing_is_imported_for_classes_of_attrs() -> None:
+    """In a process of its own."""
+    subprocess.run([sys.executable, "-c", PLAIN], check=True, timeout=60)
