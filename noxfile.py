@@ -19,7 +19,16 @@ AT_ONCE = ["--numprocesses=6", "--dist=worksteal"]
 """More than the two processors that most machines have at least: many tests wait for servers."""
 BYTECODE = {"PYTHONDONTWRITEBYTECODE": None}
 """Tests start hundreds of processes, which would compile every module again without it."""
-EVERYTHING = ".[aiohttp,celery,cli,docs,examples,fast,google,grpc,postgres,progress,protobuf,test]"
+FRAMEWORKS = ["django", "fastapi", "flask", "litestar", "quart", "starlette"]
+"""The extras of lro.integrations."""
+EVERYTHING = (
+    f".[aiohttp,celery,cli,docs,examples,fast,{','.join(FRAMEWORKS)},google,grpc,postgres,progress,"
+    "protobuf,test]"
+)
+OLD_FRAMEWORKS_NEED = ["sniffio"]
+"""What old frameworks import that newer versions of their dependencies no longer bring along."""
+OLD_WARNINGS = ["-W", "ignore::DeprecationWarning", "-W", "ignore::ResourceWarning"]
+"""Old frameworks use what is deprecated by now, and leave streams of anyio open in tests."""
 PROTOBUF = ["google-api-core", "googleapis-common-protos", "grpcio", "grpcio-tools", "protobuf"]
 """What tests of the wires need, and the library only for its extras."""
 WITHOUT_SERVICES = BYTECODE | {"LRO_REQUIRE_SERVICES": ""}
@@ -51,6 +60,17 @@ def lowest(session: nox.Session) -> None:
     constraints.write_text("\n".join(map(as_lowest, requirements("test"))) + "\n")
     session.install("-e", ".[test]", "--constraint", str(constraints))
     session.run("pytest", *AT_ONCE, *CORE, *session.posargs, env=WITHOUT_SERVICES)
+
+
+@nox.session(python="3.11")
+def frameworks(session: nox.Session) -> None:
+    """The integrations with the lowest versions of the frameworks that pyproject.toml allows."""
+    constraints = Path(session.create_tmp()) / "lowest.txt"
+    wanted = [one for extra in FRAMEWORKS for one in requirements(extra, plain=False)]
+    constraints.write_text("\n".join(map(as_lowest, wanted)) + "\n")
+    session.install("-e", f".[{','.join(FRAMEWORKS)}]", "--constraint", str(constraints))
+    session.install(*OLD_FRAMEWORKS_NEED, "-e", ".[test]", "--constraint", str(constraints))
+    session.run("pytest", *AT_ONCE, *OLD_WARNINGS, "tests/integrations", *session.posargs)
 
 
 @nox.session

@@ -161,8 +161,19 @@ def test_each_class_has_a_name_of_its_own() -> None:
                 places.setdefault(node.name, []).append(f"{package}.{name}")
     twice = {name: found for name, found in places.items() if len(found) > 1}
     assert twice == {
-        "Operations": ["lro.integrations.aiohttp", "lro.integrations.flask"],
         "BatchGetOperationsRequest": ["lro._model.operation", "lro_client._flow.steps"],
+        "Operation": [
+            "lro._model.operation",
+            "lro.integrations.fastapi",
+        ],
+        "Operations": [
+            "lro.integrations.aiohttp",
+            "lro.integrations.fastapi",
+            "lro.integrations.flask",
+            "lro.integrations.litestar",
+            "lro.integrations.quart",
+            "lro.integrations.starlette",
+        ],
         "OperationsApp": ["lro.asgi", "lro.wsgi"],
     }
 

@@ -26,6 +26,7 @@ from lro._base.arguments import (
 )
 from lro._base.errors import (
     DeclarationError,
+    HookFailed,
     HttpMethodNotAllowed,
     InvalidTimeout,
     LroError,
@@ -701,11 +702,15 @@ class OperationsEdge:
         ``message`` the body is read as there. The rest is as for ``Method.start``.
 
         Raises:
+            HookFailed: The method is of another service.
             LroError: The operation is not started.
         """
         handler = self._own_starts.get(method.full_name)
         if handler is None:
-            self.service.check_own(method)
+            try:
+                self.service.check_own(method)
+            except DeclarationError as exc:  # no fault of the caller
+                raise HookFailed("endpoint", str(exc)) from exc
             handler = StartHandler(self.service, method.full_name, _WHOLE_BODY)
             self._own_starts[method.full_name] = handler
         if request.method in CHANGING:

@@ -5,26 +5,33 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any, Final, TypedDict, TypeVar
 
 import attrs
 
 from lro._base.errors import (
+    HookFailed,
     LroError,
     PermissionDenied,
+    RequestTooLarge,
     ResourceExhausted,
     StatusError,
     Unauthenticated,
     Unavailable,
+    UnsupportedMediaType,
+    got,
 )
 from lro._base.status import Code, code_from_http
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._http.edge import Authenticate, OperationsEdge, Starts, Steps, adrive
+from lro._http.requests import raw_form, wire_text
 from lro._http.responses import HttpReply
 from lro._http.routes import HttpRequest, Route
 from lro._model.http_rules import Literal, Wild
 from lro._model.operation import Operation
+from lro.asgi import Scope
 
 Req = TypeVar("Req")
 T = TypeVar("T")
@@ -59,6 +66,22 @@ def make_edge(
 
 def _without_name(headers: Mapping[str, str]) -> None:
     """Every caller is one without a name."""
+
+
+def named_by_framework(headers: Mapping[str, str]) -> None:  # pragma: no cover - never asked
+    """The hook of an edge whose requests all come with the name of their caller."""
+
+
+def caller_name(found: object) -> str:
+    """The name of the caller, which a dependency of a framework has given.
+
+    Raises:
+        HookFailed: It is neither a text nor None.
+    """
+    if found is None or isinstance(found, str):
+        return found or ""
+    wanted = "must give a text, or None for a caller without a name"
+    raise HookFailed("caller", f"{wanted}, got {got(found)}")
 
 
 @attrs.frozen
@@ -159,6 +182,15 @@ def below_prefix(raw: str, decoded: str, own: str) -> str:
     return "/" + raw.split("/", segments + 1)[-1] if segments else raw
 
 
+def path_below(scope: Scope, own: str) -> str:
+    """The raw path of an ASGI call below the mounts and prefixes of a framework.
+
+    ``own`` is the decoded end of the path, which one of our routes has matched.
+    """
+    raw = wire_text(scope.get("raw_path") or b"").partition("?")[0]
+    return below_prefix(raw_form(raw, scope["path"]), scope["path"], own)
+
+
 class OwnStartOptions(TypedDict, total=False):
     """What an endpoint of the application says of a start: see ``Method.start``."""
 
@@ -207,6 +239,10 @@ def error_of(status: int, text: str, headers: Mapping[str, str] | None = None) -
     Authentication of the framework raises such exceptions; callers get one format all the same.
     ``headers`` are those of the exception: ``WWW-Authenticate`` becomes the challenge.
     """
+    if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        return RequestTooLarge("body", text)
+    if status == HTTPStatus.UNSUPPORTED_MEDIA_TYPE:
+        return UnsupportedMediaType("Content-Type", text)
     code = code_from_http(status)
     if code is Code.UNAUTHENTICATED:
         for name, value in (headers or {}).items():

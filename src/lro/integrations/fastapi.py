@@ -1,0 +1,266 @@
+"""Operations in a FastAPI application: its routes, its dependencies, ``/docs``, start and stop.
+
+Needs the extra ``fastapi``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any, ClassVar, Generic, TypeVar, Unpack, get_args
+
+from lro._base.errors import (
+    DeclarationError,
+    InvalidFields,
+    LroError,
+    MissingExtra,
+)
+from lro._base.status import FieldViolation
+from lro._engine.methods import Method
+from lro._engine.service import Service
+from lro._http.edge import OperationsEdge, Starts
+from lro._http.requests import read_object
+from lro._http.responses import HttpReply
+from lro._model import operation as values
+from lro.asgi import raw_path, request_of, respond
+from lro.integrations._base import (
+    EdgeOptions,
+    PathRule,
+    caller_name,
+    error_of,
+    make_edge,
+    named_by_framework,
+    on_this_loop,
+    path_below,
+    path_rules,
+    rules_by_path,
+)
+
+try:
+    from fastapi import APIRouter, Depends, Request, Response
+    from fastapi.exceptions import RequestValidationError
+    from fastapi.routing import APIRoute
+    from starlette.exceptions import HTTPException
+
+    from lro.integrations import _fastapi_models as models
+    from lro.integrations.starlette import request_with_body
+except ImportError as exc:
+    raise MissingExtra("the integration into FastAPI", "fastapi") from exc
+
+__all__ = ["Operation", "Operations", "RequestOperations"]
+
+Req = TypeVar("Req")
+Resp = TypeVar("Resp")
+Meta = TypeVar("Meta")
+
+
+class Operation(Response, Generic[Resp, Meta]):
+    """What an endpoint that starts an operation returns, as its return type says.
+
+    ``Operation[ResizeResponse, ResizeMetadata]`` shows both classes in ``/docs``. ``operation`` is
+    the operation as it was started.
+    """
+
+    def __init__(self, operation: values.Operation, reply: HttpReply) -> None:
+        super().__init__(*reply.parts)
+        self.operation = operation
+
+    @property
+    def name(self) -> str:
+        """The name of the operation."""
+        return self.operation.name
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Callable[[Any], Any]) -> Any:
+        return handler(models.operation_model(*get_args(source)))
+
+
+class Operations:
+    """A service in a FastAPI application.
+
+    ``caller`` is a dependency, plain or async, with or without ``yield``; its value is the caller's
+    name, or None for a caller without a name. The options are those of
+    :class:`lro.http.OperationsEdge`.
+
+    In an endpoint, ``Annotated[RequestOperations, Depends(operations)]`` starts operations for the
+    caller of the request.
+
+    Raises:
+        DeclarationError: As for ``OperationsEdge``; or the service has ``owner_only`` and there is
+            no ``caller``.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        caller: Callable[..., Any] | None = None,
+        **options: Unpack[EdgeOptions],
+    ) -> None:
+        self.service = service
+        self._options = options
+        self._named = caller is not None
+        self._edge = self._make_edge(False)
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters = [inspect.Parameter("request", kind, annotation=Request)]
+        if caller is not None:
+            default = Depends(caller)
+            parameters.append(inspect.Parameter("caller", kind, default=default, annotation=Any))
+        self.__signature__ = inspect.Signature(parameters)  # FastAPI reads its dependencies there
+
+    def _make_edge(self, starts: Starts) -> OperationsEdge:
+        hook = named_by_framework if self._named else None
+        return make_edge(self.service, caller=hook, starts=starts, options=self._options)
+
+    async def __call__(self, *, request: Request, caller: Any = None) -> RequestOperations:
+        """The dependency of endpoints: the operations, for the caller of a request.
+
+        Raises:
+            DeclarationError: The errors of the endpoint would not reach callers.
+            HookFailed: The caller is neither a text nor None.
+        """
+        handled = isinstance(request.scope.get("route"), OperationsRoute)
+        if not handled and LroError not in request.app.exception_handlers:
+            wanted = "must be declared on operations.router(), or the application needs"
+            way = "app.add_exception_handler(lro.LroError, operations.refuse)"
+            raise DeclarationError(request.url.path, f"{wanted} {way}")
+        return RequestOperations(self._edge, request, caller_name(caller))
+
+    def router(self, *, starts: Starts = False, **options: Any) -> APIRouter:
+        """A router with the operations, and with ``starts`` as ``OperationsApp`` takes them.
+
+        ``options`` are those of ``APIRouter``, such as ``prefix``, ``tags`` and ``dependencies``.
+        Endpoints of your own that start operations belong on this router: their errors, those of
+        FastAPI's validation and of dependencies too, then have the form of all errors here.
+        Included in an application, the router starts and closes the service with it.
+
+        Raises:
+            DeclarationError: As for ``OperationsApp``.
+        """
+        edge = self._make_edge(starts)
+        kind = type("OperationsRoute", (OperationsRoute,), {"edge": edge})
+        options = {"tags": ["operations"], "route_class": kind, **options}
+        options.setdefault("lifespan", self.service.lifespan)
+        options["responses"] = {"default": models.ERROR, **options.get("responses", {})}
+        router = APIRouter(**options)
+        rules = path_rules(edge)
+        for rule in rules:
+            router.add_api_route(
+                rule.path("{*}", "{*:path}"),
+                self._endpoint(edge, rule),
+                methods=[rule.method],
+                name=rule.rpc,
+                **models.described(rule, self.service),
+            )
+        for path, (rule, methods) in rules_by_path(edge, "{*}", "{*:path}").items():
+            endpoint = self._endpoint(edge, rule)  # the edge says what it allows here
+            router.add_api_route(path, endpoint, methods=list(methods), include_in_schema=False)
+        return router
+
+    def _endpoint(self, edge: OperationsEdge, rule: PathRule) -> Callable[..., Any]:
+        async def call(operations: RequestOperations = Depends(self)) -> Response:  # noqa: B008
+            request = operations.request
+            path = path_below(request.scope, rule.filled(request.path_params))
+            return _EdgeReply(edge, path, operations.caller)
+
+        return call
+
+    async def refuse(self, request: Request, error: Exception) -> Response:
+        """The handler of our errors, for endpoints that are not on :meth:`router`.
+
+        ``app.add_exception_handler(lro.LroError, operations.refuse)``.
+        """
+        return _refusal(self._edge, request, error)
+
+
+class RequestOperations:
+    """The operations, for the caller of a request: see :class:`Operations`."""
+
+    def __init__(self, edge: OperationsEdge, request: Request, caller: str) -> None:
+        self.request = request
+        self.caller = caller
+        self._edge = edge
+
+    async def start(
+        self,
+        method: Method[Req, Resp, Meta],
+        message: Req | None = None,
+        *,
+        parent: str = "",
+        target: str = "",
+        metadata: Meta | None = None,
+    ) -> Operation[Resp, Meta]:
+        """Start an operation of the caller. The rest is as for ``Method.start``.
+
+        ``requestId`` and ``validateOnly`` count if the request's JSON body has them. Without
+        ``message`` the body is the message.
+
+        Raises:
+            LroError: The operation is not started; the route turns it into the reply.
+        """
+        wanted = await request_with_body(self._edge, self.request, self.caller)
+        steps = self._edge.start(
+            wanted, method, message, parent=parent, target=target, metadata=metadata
+        )
+        operation = await on_this_loop(self._edge, steps)
+        return Operation(operation, self._edge.shown(operation))
+
+
+class OperationsRoute(APIRoute):
+    """A route whose errors have the form of all errors of this library."""
+
+    edge: ClassVar[OperationsEdge]
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler of FastAPI, and what becomes of its errors."""
+        handle = super().get_route_handler()
+
+        async def handle_or_refuse(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except LroError as exc:
+                return _refusal(self.edge, request, exc)
+            except HTTPException as exc:
+                if exc.status_code < 400:
+                    raise
+                error = error_of(exc.status_code, str(exc.detail), exc.headers)
+                return _refusal(self.edge, request, error, exc.headers)
+            except RequestValidationError as exc:
+                return _refusal(self.edge, request, await _invalid(request, exc))
+
+        return handle_or_refuse
+
+
+class _EdgeReply(Response):
+    def __init__(self, edge: OperationsEdge, path: str, caller: str) -> None:
+        super().__init__()
+        self._edge, self._path, self._caller = edge, path, caller
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await respond(self._edge, scope, receive, send, path=self._path, caller=self._caller)
+
+
+def _refusal(
+    edge: OperationsEdge, request: Request, error: Exception, headers: Any = None
+) -> Response:
+    asked = request_of(request.scope, raw_path(request.scope))
+    response = Response(*edge.refusal(asked, error).parts)
+    for name, value in (headers or {}).items():
+        response.headers.setdefault(name, value)
+    return response
+
+
+async def _invalid(request: Request, error: RequestValidationError) -> LroError:
+    """The error of ours for what FastAPI has found wrong, in the words of the edge if it can."""
+    found = error.errors()
+    if any(one["loc"][:1] == ("body",) for one in found):
+        try:
+            read_object(request.headers.get("content-type"), await request.body())
+        except LroError as exc:
+            return exc
+    violations = []
+    for one in found[:100]:
+        place = one["loc"][1:] if len(one["loc"]) > 1 else one["loc"]
+        field = ".".join(map(str, place))
+        violations.append(FieldViolation(field=field, description=one["msg"]))
+    return InvalidFields(*violations)

@@ -1,0 +1,261 @@
+"""Operations in a Litestar application: a plugin with its handlers, guards and dependencies.
+
+Needs the extra ``litestar``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final, Generic, TypeAlias, TypeVar, Unpack
+
+import attrs
+
+from lro._base.arguments import check_function, is_coroutine_function
+from lro._base.errors import InvalidFields, LroError, MissingExtra
+from lro._base.status import FieldViolation
+from lro._engine.methods import Method
+from lro._engine.service import Service
+from lro._http.edge import OperationsEdge, Starts
+from lro._http.responses import HttpReply
+from lro.asgi import Receive, Scope, Send, raw_path, request_of, respond
+from lro.integrations._base import (
+    EVERY_METHOD,
+    EdgeOptions,
+    PathRule,
+    caller_name,
+    error_of,
+    make_edge,
+    named_by_framework,
+    on_this_loop,
+    path_rules,
+)
+
+try:
+    from litestar import Request, Response, Router, route
+    from litestar.config.app import AppConfig
+    from litestar.di import Provide
+    from litestar.exceptions import HTTPException
+    from litestar.plugins import InitPlugin
+    from litestar.types import Guard
+except ImportError as exc:
+    raise MissingExtra("the integration into Litestar", "litestar") from exc
+
+__all__ = ["Operation", "Operations", "OperationsPlugin"]
+
+T = TypeVar("T")
+Req = TypeVar("Req")
+Resp = TypeVar("Resp")
+Meta = TypeVar("Meta")
+AnyRequest: TypeAlias = Request[Any, Any, Any]
+
+_INJECTED: Final = "by its name"
+"""Newer versions have ``NamedDependency``, and warn of what is not annotated."""
+
+
+@attrs.frozen
+class OperationBody(Generic[Resp, Meta]):
+    """An operation, as the document of the application describes it."""
+
+    name: str
+    metadata: Meta | None = None
+    done: bool = False
+    error: dict[str, Any] | None = None
+    response: Resp | None = None
+
+
+class OperationReply(Response[T]):
+    """The reply to a start."""
+
+    def __init__(self, reply: HttpReply) -> None:
+        headers = dict(reply.headers)
+        kind = headers.pop("content-type")
+        body: Any = reply.body
+        super().__init__(body, status_code=reply.status, headers=headers, media_type=kind)
+
+
+Operation: TypeAlias = OperationReply[OperationBody[Resp, Meta]]
+"""The return type of a handler that starts operations: ``Operation[Resized, ResizeMetadata]``."""
+
+
+class Operations:
+    """The operations, for the caller of a request: a dependency of handlers."""
+
+    def __init__(self, edge: OperationsEdge, request: AnyRequest, caller: str) -> None:
+        self.caller = caller
+        self._edge, self._request = edge, request
+
+    async def start(
+        self,
+        method: Method[Req, Resp, Meta],
+        message: Req | None = None,
+        *,
+        parent: str = "",
+        target: str = "",
+        metadata: Meta | None = None,
+    ) -> Operation[Resp, Meta]:
+        """Start an operation of the caller. The rest is as for ``Method.start``.
+
+        ``requestId`` and ``validateOnly`` count if the request's JSON body has them. Without
+        ``message`` the body is the message.
+
+        Raises:
+            LroError: The operation is not started; the plugin turns it into the reply.
+        """
+        scope: Any = self._request.scope
+        wanted = request_of(scope, raw_path(scope), await self._request.body(), self.caller)
+        steps = self._edge.start(
+            wanted, method, message, parent=parent, target=target, metadata=metadata
+        )
+        return OperationReply(self._edge.shown(await on_this_loop(self._edge, steps)))
+
+
+class OperationsPlugin(InitPlugin):
+    """A service in a Litestar application: ``Litestar(plugins=[OperationsPlugin(service)])``.
+
+    ``caller`` is a dependency; its value is the caller's name, or None for a caller without a name.
+    ``guards`` are those of the operations and ``starts``, which are served below ``prefix``. The
+    other options are those of :class:`lro.http.OperationsEdge`. A handler that has a parameter
+    ``operations: NamedDependency[Operations]`` gets the operations for its caller. The service is
+    started and closed with the application.
+
+    Raises:
+        DeclarationError: As for ``OperationsEdge``; or the service has ``owner_only`` and there is
+            no ``caller``.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        starts: Starts = False,
+        caller: Callable[..., Any] | None = None,
+        guards: Sequence[Guard] = (),
+        prefix: str = "",
+        **options: Unpack[EdgeOptions],
+    ) -> None:
+        hook = None if caller is None else named_by_framework
+        self.edge = make_edge(service, caller=hook, starts=starts, options=options)
+        self._caller = _without_name if caller is None else caller
+        check_function("caller", self._caller)
+        self._guards, self._prefix = guards, prefix
+
+    def __deepcopy__(self, _: object) -> OperationsPlugin:
+        return self  # Litestar copies routers, and what their functions are bound to
+
+    @property
+    def exception_handlers(self) -> dict[Any, Any]:
+        """Handlers of a handler of yours: its errors then have the form of all errors here."""
+        return {LroError: self._refuse, HTTPException: self._refuse}
+
+    def on_app_init(self, app_config: AppConfig) -> AppConfig:
+        """Add the handlers, the dependency, the form of our errors, and start and stop."""
+        threaded = None if is_coroutine_function(self._caller) else True
+        caller = Provide(self._caller, sync_to_thread=threaded)
+        operations = Provide(self._operations)
+        app_config.dependencies |= {"operations_caller": caller, "operations": operations}
+        app_config.exception_handlers.setdefault(LroError, self._refuse)
+        app_config.lifespan.append(self.edge.service.lifespan)
+        app_config.route_handlers.append(
+            Router(
+                self._prefix or "/",
+                route_handlers=list(self._handlers()),
+                guards=self._guards,
+                exception_handlers=self.exception_handlers,
+                tags=["operations"],
+            )
+        )
+        return app_config
+
+    async def _operations(
+        self, request: AnyRequest, operations_caller: Annotated[Any, _INJECTED]
+    ) -> Operations:
+        return Operations(self.edge, request, caller_name(operations_caller))
+
+    def _refuse(self, request: AnyRequest, error: Exception) -> Response[Any]:
+        scope: Any = request.scope
+        headers = {}
+        if isinstance(error, HTTPException):
+            headers = {name.lower(): text for name, text in (error.headers or {}).items()}
+            error = _ours(error)
+        reply = OperationReply[Any](self.edge.refusal(request_of(scope, raw_path(scope)), error))
+        reply.headers = {**headers, **reply.headers}
+        return reply
+
+    def _handlers(self) -> Any:
+        """One handler for each path and method.
+
+        Litestar has no verbs after a parameter: a POST to an operation is Cancel or Wait.
+        """
+        described: dict[str, dict[str, list[PathRule]]] = {}
+        for rule in path_rules(self.edge):
+            path = _path(rule)
+            described.setdefault(path, {}).setdefault(rule.method, []).append(rule)
+        for path, methods in described.items():
+            starts = set(self.edge.starts.values())
+            if not any(rule.rpc in starts for rules in methods.values() for rule in rules):
+                others = EVERY_METHOD - set(methods)
+                yield self._handler(path, sorted(others))  # first, or Litestar adds OPTIONS itself
+            for method, rules in methods.items():
+                yield self._handler(path, [method], rules)
+
+    def _handler(self, path: str, methods: Any, rules: Sequence[PathRule] = ()) -> Any:
+        async def call(request: AnyRequest, operations: Annotated[Operations, _INJECTED]) -> Any:
+            scope: Any = request.scope
+            below = "/" + raw_path(scope).split("/", segments + 1)[-1]
+            return _EdgeReply(self.edge, below, operations.caller)
+
+        segments = self._prefix.strip("/").count("/") + 1 if self._prefix.strip("/") else 0
+        call.__annotations__["return"] = _EdgeReply[self._body_of(rules)]  # type: ignore[misc]
+        names = [rule.rpc.rpartition(".")[2] for rule in rules]
+        call.__name__ = "_or_".join(names) or call.__name__  # a part of the operationId
+        return route(
+            path,
+            http_method=methods,
+            status_code=200,
+            include_in_schema=bool(rules),
+            summary=" or ".join(names),
+        )(call)
+
+    def _body_of(self, rules: Sequence[PathRule]) -> Any:
+        for rule in rules:
+            spec = self.edge.service.specs.get(rule.rpc)
+            if spec is not None:
+                return OperationBody[spec.response, spec.metadata]  # type: ignore[name-defined]
+            if rule.rpc == "GetOperation":
+                return OperationBody[Any, Any]
+        return dict[str, Any]
+
+
+def _path(rule: PathRule) -> str:
+    parts = rule.parts[:-1] if len(rule.parts) % 2 and rule.parts[-1][0] == ":" else rule.parts
+    return attrs.evolve(rule, parts=parts).path("{*:str}", "{*:path}")
+
+
+def _without_name() -> None:
+    """The caller where there is no authentication."""
+
+
+def _ours(error: HTTPException) -> LroError:
+    found = [one for one in error.extra or () if isinstance(one, Mapping) and "message" in one]
+    if error.status_code != 400 or not found:
+        return error_of(error.status_code, error.detail, error.headers)
+    return InvalidFields(
+        *(
+            FieldViolation(field=str(one.get("key", "")), description=str(one["message"]))
+            for one in found
+        )
+    )
+
+
+class _EdgeReply(Response[T]):
+    def __init__(self, edge: OperationsEdge, path: str, caller: str) -> None:
+        nothing: Any = None
+        super().__init__(nothing)
+        self._edge, self._path, self._caller = edge, path, caller
+
+    def to_asgi_response(self, *_: Any, **__: Any) -> Any:
+        """Gives the edge as an application."""
+        return self._answer
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await respond(self._edge, scope, receive, send, path=self._path, caller=self._caller)

@@ -1,0 +1,167 @@
+"""Operations in a Quart application: views, callers, starts.
+
+Needs the extra ``quart``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from http import HTTPStatus
+from typing import Any, TypeAlias, TypeVar, Unpack, cast
+
+from lro._base.arguments import check_function, is_coroutine_function
+from lro._base.errors import LroError, MissingExtra
+from lro._engine.methods import Method
+from lro._engine.service import Service
+from lro._http.edge import Starts
+from lro._http.responses import EventStream, HttpReply
+from lro._http.routes import HttpRequest
+from lro.asgi import Scope, request_of
+from lro.integrations._base import (
+    EdgeOptions,
+    PathRule,
+    error_of,
+    make_edge,
+    on_this_loop,
+    path_below,
+    rules_by_path,
+    start_reply,
+)
+
+try:
+    from quart import Quart, Response, request
+    from quart.utils import run_sync
+    from werkzeug.exceptions import HTTPException
+except ImportError as exc:
+    raise MissingExtra("the integration into Quart", "quart") from exc
+
+__all__ = ["Operations"]
+
+Req = TypeVar("Req")
+FindCaller: TypeAlias = Callable[[], str | Awaitable[str | None] | None]
+View: TypeAlias = Callable[..., Any]
+
+
+class Operations:
+    """A service in a Quart application: ``Operations(service, ...).init_app(app)``.
+
+    ``caller`` gives the caller's name, or None for a caller without a name; it is called in the
+    context of the request, so that ``quart.request`` and ``current_user`` of Quart-Auth are there.
+    A plain function is called in a thread. An HTTPException that it raises, as ``abort`` does,
+    refuses the call. ``decorators`` are put around the views of the operations and ``starts``,
+    such as ``login_required``. The other options are those of :class:`lro.http.OperationsEdge`.
+
+    Raises:
+        DeclarationError: As for ``OperationsEdge``; or the service has ``owner_only`` and there is
+            no ``caller``.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        starts: Starts = False,
+        caller: FindCaller | None = None,
+        decorators: Sequence[Callable[[View], View]] = (),
+        **options: Unpack[EdgeOptions],
+    ) -> None:
+        hook = None if caller is None else _hook_of(caller)
+        self.edge = make_edge(service, caller=hook, starts=starts, options=options)
+        self._decorators = decorators
+
+    def init_app(self, app: Quart, prefix: str = "") -> None:
+        """Add the views, below ``prefix``, and have the service start and stop with ``app``.
+
+        The service is closed before what ``app`` closes by functions that are registered later.
+        """
+        for path, (rule, methods) in rules_by_path(self.edge, "<*>", "<path:*>").items():
+            app.add_url_rule(
+                prefix + path,
+                f"lro:{path}",
+                self._view(rule),
+                methods=sorted(methods),
+                provide_automatic_options=False,
+            )
+        app.before_serving(self._start)
+        app.after_serving(self._stop)
+
+    async def start(
+        self,
+        method: Method[Req, Any, Any],
+        message: Req | None = None,
+        *,
+        parent: str = "",
+        target: str = "",
+        metadata: object | None = None,
+    ) -> Response:
+        """What a view that starts an operation returns: the operation, or the error.
+
+        The caller is that of the request. ``requestId`` and ``validateOnly`` count if the request's
+        JSON body has them. Without ``message`` the body is the message. The rest is as for
+        ``Method.start``.
+        """
+        options: Any = {"parent": parent, "target": target, "metadata": metadata}
+        steps = start_reply(self.edge, await self._request(request.path), method, message, options)
+        return _response(await on_this_loop(self.edge, steps))
+
+    def _view(self, rule: PathRule) -> View:
+        async def answer(**values: str) -> Response:
+            path = path_below(_scope(), rule.filled(values))
+            exchange = self.edge.exchange(await self._request(path))
+            return _response(await on_this_loop(self.edge, exchange))
+
+        view: View = answer
+        for decorate in self._decorators:
+            view = decorate(view)
+
+        async def answer_or_refuse(**values: str) -> Any:
+            try:
+                return await view(**values)
+            except HTTPException as exc:
+                if (exc.code or 0) < HTTPStatus.BAD_REQUEST:
+                    raise
+                asked = request_of(_scope(), request.path)
+                return _response(self.edge.refusal(asked, _ours(exc)))
+
+        return answer_or_refuse
+
+    async def _request(self, path: str) -> HttpRequest:
+        body: Any = await request.get_data()
+        return request_of(_scope(), path, body)
+
+    async def _start(self) -> None:
+        self.edge.service.start_maintenance()
+
+    async def _stop(self) -> None:
+        await asyncio.to_thread(self.edge.service.close)
+
+
+def _hook_of(caller: FindCaller) -> Callable[[Any], Awaitable[Any]]:
+    check_function("caller", caller)
+    found: Any = caller if is_coroutine_function(caller) else run_sync(caller)
+
+    async def ask(_: Any) -> Any:
+        try:
+            return await found()
+        except HTTPException as exc:
+            raise _ours(exc) from exc
+
+    return ask
+
+
+def _ours(error: HTTPException) -> LroError:
+    return error_of(error.code or 500, error.description or "", dict(error.get_headers()))
+
+
+def _scope() -> Scope:
+    scope: Any = request.scope
+    return cast(Scope, scope)
+
+
+def _response(reply: HttpReply | EventStream) -> Response:
+    if isinstance(reply, EventStream):
+        response = Response(reply.events, reply.status, dict(reply.headers))
+        response.timeout = None  # it goes on for as long as the operations run
+        return response
+    return Response(*reply.parts)

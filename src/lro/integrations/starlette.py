@@ -1,0 +1,137 @@
+"""Operations in a Starlette application: routes, callers, starts.
+
+Needs the extra ``starlette``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias, TypeVar, Unpack
+
+from lro._base.arguments import check_function, is_coroutine_function
+from lro._base.errors import MissingExtra
+from lro._engine.methods import Method
+from lro._engine.service import Service
+from lro._http.edge import OperationsEdge, Starts
+from lro._http.routes import HttpRequest
+from lro.asgi import Receive, Scope, Send, raw_path, request_of, respond
+from lro.integrations._base import (
+    EdgeOptions,
+    PathRule,
+    error_of,
+    make_edge,
+    on_this_loop,
+    path_below,
+    rules_by_path,
+    start_reply,
+)
+
+try:
+    from starlette.concurrency import run_in_threadpool
+    from starlette.exceptions import HTTPException
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import BaseRoute, Route
+except ImportError as exc:
+    raise MissingExtra("the integration into Starlette", "starlette") from exc
+
+__all__ = ["Operations"]
+
+Req = TypeVar("Req")
+FindCaller: TypeAlias = Callable[[Request], str | Awaitable[str | None] | None]
+
+
+class Operations:
+    """A service in a Starlette application.
+
+    ``caller`` gives the caller's name for a request, or None for a caller without a name; an
+    HTTPException that it raises refuses the call. Plain functions are called in a thread.
+    ``starts`` and the other options are those of :class:`lro.http.OperationsEdge`.
+
+    Raises:
+        DeclarationError: As for ``OperationsEdge``; or the service has ``owner_only`` and there is
+            no ``caller``.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        starts: Starts = False,
+        caller: FindCaller | None = None,
+        **options: Unpack[EdgeOptions],
+    ) -> None:
+        hook = None if caller is None else _hook_of(caller)
+        self.edge = make_edge(service, caller=hook, starts=starts, options=options)
+
+    @property
+    def routes(self) -> list[BaseRoute]:
+        """The routes of the operations and starts, for ``Starlette(routes=...)`` or a ``Mount``."""
+        rules = rules_by_path(self.edge, "{*}", "{*:path}")
+        return [
+            Route(path, _Endpoint(self.edge, rule), methods=methods, name=rule.rpc)
+            for path, (rule, methods) in rules.items()
+        ]
+
+    async def start(
+        self,
+        request: Request,
+        method: Method[Req, Any, Any],
+        message: Req | None = None,
+        *,
+        parent: str = "",
+        target: str = "",
+        metadata: object | None = None,
+    ) -> Response:
+        """What an endpoint that starts an operation returns: the operation, or the error.
+
+        The caller is that of the request. ``requestId`` and ``validateOnly`` count if the request's
+        JSON body has them. Without ``message`` the body is the message. The rest is as for
+        ``Method.start``.
+        """
+        wanted = await request_with_body(self.edge, request)
+        options: Any = {"parent": parent, "target": target, "metadata": metadata}
+        steps = start_reply(self.edge, wanted, method, message, options)
+        return Response(*(await on_this_loop(self.edge, steps)).parts)
+
+
+async def request_with_body(
+    edge: OperationsEdge, request: Request, caller: str | None = None
+) -> HttpRequest:
+    """A request with its body, which is read until it is over the limit at most."""
+    body = bytearray()
+    with contextlib.suppress(RuntimeError):  # the application has read it as a form
+        async for piece in request.stream():
+            body += piece
+            if len(body) > edge.max_body:
+                break
+    return request_of(request.scope, raw_path(request.scope), bytes(body), caller)
+
+
+def _hook_of(caller: FindCaller) -> Callable[[Any, Any], Awaitable[Any]]:
+    check_function("caller", caller)
+    awaited = is_coroutine_function(caller)
+
+    async def ask(_: Any, scope: Scope) -> Any:
+        request = Request(scope)
+        try:
+            if not awaited:
+                return await run_in_threadpool(caller, request)
+            found: Any = caller(request)
+            return await found
+        except HTTPException as exc:
+            raise error_of(exc.status_code, exc.detail, exc.headers) from exc
+
+    return ask
+
+
+class _Endpoint:
+    """Answers a route of the edge as an ASGI application, so that it gets every method."""
+
+    def __init__(self, edge: OperationsEdge, rule: PathRule) -> None:
+        self._edge, self._rule = edge, rule
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = path_below(scope, self._rule.filled(scope["path_params"]))
+        await respond(self._edge, scope, receive, send, path=path)

@@ -1,0 +1,220 @@
+"""Tests that hold for every framework: a module imports them all, and gives the fixture."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Any
+
+import httpx
+import pytest
+
+import lro
+from lro_client import Client
+from tests.integrations.counting import (
+    ANN,
+    BOB,
+    START,
+    CountMetadata,
+    CountRequest,
+    CountResponse,
+    Served,
+)
+
+__all__ = [
+    "test_errors_are_those_of_the_plain_edge",
+    "test_errors_of_own_starts_are_those_of_the_plain_edge",
+    "test_escaped_slash_in_a_name_reaches_the_edge",
+    "test_google_client_reads_lists_cancels_and_deletes",
+    "test_life_of_an_operation_through_our_client",
+    "test_operation_of_another_caller_is_not_found",
+    "test_own_start_counts_a_request_id_once",
+    "test_own_start_validates_only",
+    "test_path_with_a_variable_starts_without_an_endpoint",
+    "test_unknown_path_is_left_to_the_framework",
+    "test_watch_streams_until_the_operation_is_done",
+]
+
+JSON = {"content-type": "application/json"}
+REQUEST_ID = "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"
+
+
+def compared(reply: httpx.Response) -> tuple[Any, ...]:
+    """What callers see of an error: status, body, and the headers that belong to it."""
+    assert reply.status_code >= 400, reply.text
+    names = ("content-type", "cache-control", "x-content-type-options", "www-authenticate")
+    headers = {name: reply.headers.get(name) for name in (*names, "allow", "retry-after")}
+    return reply.status_code, json.loads(reply.content) if reply.content else None, headers
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "options"),
+    [
+        ("GET", "/v1/operations/x", {}),  # unauthenticated
+        ("GET", "/v1/operations/x", {"headers": ANN}),  # not there
+        ("GET", "/v1/operations/a%2Fb%3Ac", {"headers": ANN}),
+        ("GET", "/v1/operations/a/b", {"headers": ANN}),
+        ("GET", "/v1/operations/%2E%2E", {"headers": ANN}),  # not a name
+        ("GET", "/v1/operations/x?a=b", {"headers": ANN}),  # a parameter that is unknown
+        ("DELETE", "/v1/operations/x", {"headers": BOB}),  # forbidden
+        ("PUT", "/v1/operations/x", {"headers": ANN}),  # method not allowed
+        ("POST", "/v1/operations/x:cancel", {"headers": ANN | JSON, "content": b"{"}),
+        ("POST", "/v1/operations/x:cancel", {"headers": ANN | {"sec-fetch-site": "cross-site"}}),
+        ("GET", "/v1/operations?filter=a+AND", {"headers": ANN}),
+        ("GET", "/v1/operations?pageSize=x", {"headers": ANN}),
+        ("POST", "/v1/operations:batchGet", {"headers": ANN, "json": {"names": []}}),
+        ("POST", START, {"json": {}}),
+        ("POST", START, {"headers": ANN | JSON, "content": b'{"steps": 1'}),
+        ("POST", START, {"headers": ANN, "json": {"steps": "many"}}),
+        ("POST", START, {"headers": ANN, "json": {"colour": "red"}}),
+        ("POST", START, {"headers": ANN, "json": [1]}),
+        ("POST", START, {"headers": ANN | {"content-type": "text/plain"}, "content": b"{}"}),
+        ("POST", START, {"headers": ANN, "json": {"pad": "x" * 1_100_000}}),  # too large
+        ("POST", START, {"headers": ANN | JSON, "content": b"\xff"}),
+    ],
+)
+def test_errors_are_those_of_the_plain_edge(
+    served: Served, method: str, path: str, options: Any
+) -> None:
+    """Code, body and headers are the same, whatever the framework would say itself."""
+    ours = served.http.request(method, served.prefix + path, **options)
+    assert compared(ours) == compared(served.plain.request(method, path, **options))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"json": {}},  # unauthenticated
+        {"headers": ANN, "json": {"steps": 1, "requestId": "x"}},
+        {"headers": ANN, "json": {"steps": 1, "requestId": 7}},
+        {"headers": ANN | JSON, "content": b'{"steps": 1'},
+        {"headers": ANN, "json": {"steps": "many"}},
+        {"headers": ANN, "json": {"colour": "red"}},
+        {"headers": ANN | {"content-type": "text/plain"}, "content": b"{}"},
+        {"headers": ANN | {"sec-fetch-site": "cross-site"}, "json": {"steps": 1}},
+        {"headers": ANN, "json": {"pad": "x" * 1_100_000}},  # too large
+    ],
+)
+def test_errors_of_own_starts_are_those_of_the_plain_edge(served: Served, options: Any) -> None:
+    """An endpoint of the application gives callers the same errors as a path of ``starts``."""
+    ours = served.http.post(served.own_path, **options)
+    assert compared(ours) == compared(served.plain.post(START, **options))
+
+
+def test_life_of_an_operation_through_our_client(served: Served) -> None:
+    """Started, followed to its typed result, listed, cancelled and deleted."""
+    with httpx.Client(base_url=served.url, headers=ANN) as http, Client(http=http) as client:
+        operation = client.start(
+            START,
+            CountRequest(steps=7),
+            response=CountResponse,
+            metadata=CountMetadata,
+            request_id=REQUEST_ID,
+        )
+        assert operation.result(timeout=60).total == 7
+        assert operation.metadata == CountMetadata(percent=50)
+        assert operation.name in {one.name for one in client.list(filter="done=true")}
+        client.delete(operation.name)
+        waiting = client.start(
+            START, CountRequest(steps=-1), response=CountResponse, metadata=CountMetadata
+        )
+        waiting.cancel()
+        served.counting.go.set()
+
+
+def test_path_with_a_variable_starts_without_an_endpoint(served: Served) -> None:
+    """The variable is a field of the request; a wrong body has the error of the edge."""
+    at = f"{served.prefix}/v1/boxes/a%20b:count"
+    name = served.http.post(at, json={"steps": 1}, headers=ANN).json()["name"]
+    assert served.wait(name)["response"]["total"] == len("a b")
+    wrong = served.http.post(at, json={"steps": "x"}, headers=ANN)
+    assert wrong.json()["error"]["status"] == "INVALID_ARGUMENT"
+
+
+def test_own_start_counts_a_request_id_once(served: Served) -> None:
+    """The application's endpoint passes on what the body says of the library's own fields."""
+    body = {"steps": 3, "requestId": REQUEST_ID[:-1] + "2"}
+    first, second = (served.http.post(served.own_path, json=body, headers=ANN) for _ in "ab")
+    assert first.status_code == second.status_code == 200, first.text
+    assert first.json()["name"] == second.json()["name"]
+    assert served.wait(first.json()["name"])["response"]["total"] == 3
+    assert first.headers["cache-control"] == "no-store"
+
+
+def test_own_start_validates_only(served: Served) -> None:
+    """Nothing is started."""
+    body = {"steps": 3, "validateOnly": True}
+    reply = served.http.post(served.own_path, json=body, headers=ANN)
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["done"]
+    assert not reply.json().get("name")
+
+
+def test_operation_of_another_caller_is_not_found(served: Served) -> None:
+    """The framework's authentication says whose it is, also in an endpoint of the application."""
+    started = served.http.post(served.own_path, json={"steps": 1}, headers=ANN).json()
+    at = f"{served.prefix}/v1/{started['name']}"
+    assert served.http.get(at, headers=ANN).status_code == 200
+    assert served.http.get(at, headers=BOB).status_code == 404
+    listed = served.http.get(f"{served.prefix}/v1/operations", headers=BOB).json()
+    assert started["name"] not in {one["name"] for one in listed.get("operations", [])}
+
+
+def test_escaped_slash_in_a_name_reaches_the_edge(served: Served) -> None:
+    """The name that the error quotes is the one that was sent."""
+    reply = served.http.get(f"{served.prefix}/v1/operations/a%2Fb", headers=ANN)
+    assert reply.json()["error"]["message"] == "there is no operation 'operations/a%2Fb'"
+
+
+def test_watch_streams_until_the_operation_is_done(served: Served) -> None:
+    """A stream is not held back by the framework, and ends."""
+    served.counting.go.clear()
+    name = served.start(-2)
+    at = f"{served.prefix}/v1/{name}:watch"
+    with served.http.stream("GET", at, headers=ANN) as reply:
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        lines = (line for line in reply.iter_lines() if line.startswith("data:"))
+        assert not json.loads(next(lines).partition(":")[2]).get("done")
+        served.counting.go.set()
+        *_, last = lines
+        assert json.loads(last.partition(":")[2])["done"]
+
+
+def test_unknown_path_is_left_to_the_framework(served: Served) -> None:
+    """Its 404 has its own form."""
+    reply = served.http.get("/nothing")
+    assert reply.status_code == 404
+    assert "google.rpc" not in reply.text
+
+
+def test_google_client_reads_lists_cancels_and_deletes(served: Served) -> None:
+    """The REST client of google-api-core works, unmodified, with a token of the application."""
+    pytest.importorskip("google.api_core")
+    pytest.importorskip("requests")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Please install grpcio-status", ImportWarning)
+        from google.api_core import exceptions, operations_v1
+    from google.auth.credentials import AnonymousCredentials
+    from google.protobuf import struct_pb2, wrappers_pb2
+
+    transport = operations_v1.OperationsRestTransport(
+        host=served.url, credentials=AnonymousCredentials()
+    )
+    transport._session.headers.update(ANN)
+    client = operations_v1.AbstractOperationsClient(transport=transport)
+    try:
+        counting = served.counting
+        name = counting.name.start(lro.Struct(), parent="projects/p", caller="ann").name
+        counting.service.wait(name, caller="ann")
+        found = client.get_operation(name)
+        value, metadata = wrappers_pb2.StringValue(), struct_pb2.Struct()
+        assert found.response.Unpack(value)
+        assert found.metadata.Unpack(metadata)
+        assert (found.name, value.value, dict(metadata)) == (name, "ann", {"percent": 50})
+        assert name in {one.name for one in client.list_operations("projects/p", "")}
+        client.cancel_operation(name)
+        client.delete_operation(name)
+        with pytest.raises(exceptions.NotFound):
+            client.get_operation(name)
+    finally:
+        transport._session.close()

@@ -1,0 +1,218 @@
+"""The integration into Litestar: handlers, guards, dependencies, errors, document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, TypeVar
+
+import pytest
+
+pytest.importorskip("litestar")
+
+from litestar import Litestar, Request, get, post
+from litestar.exceptions import NotAuthorizedException, PermissionDeniedException
+from litestar.testing import TestClient
+
+try:
+    from litestar.di import NamedDependency
+except ImportError:  # older versions have names alone
+    NamedDependency = Annotated[TypeVar("T"), "by its name"]  # type: ignore[assignment,misc]
+
+import lro
+from lro.integrations.litestar import Operation, Operations, OperationsPlugin
+from tests.integrations.checks import *  # noqa: F403
+from tests.integrations.counting import (
+    ANN,
+    BOB,
+    OPTIONS,
+    START,
+    Counting,
+    CountMetadata,
+    CountRequest,
+    CountResponse,
+    Served,
+    build,
+    name_of,
+    serving,
+)
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(deprecated inferred style|without a body marker)"
+)
+
+
+def plain(counting: Counting) -> Litestar:
+    """A plain function gives the caller."""
+
+    def caller(request: Request[Any, Any, Any]) -> str:
+        return name_of(request.headers.get("authorization"))
+
+    @post("/v1/shelves/{shelf:str}/things:count", status_code=200)
+    async def start(
+        shelf: str, operations: NamedDependency[Operations]
+    ) -> Operation[CountResponse, CountMetadata]:
+        assert (shelf, bool(operations.caller)) == ("a", True)
+        return await operations.start(counting.count)
+
+    plugin = OperationsPlugin(counting.service, starts=True, caller=caller, **OPTIONS)
+    return Litestar([start], plugins=[plugin], logging_config=None)
+
+
+def prefixed(counting: Counting) -> Litestar:
+    """Below a prefix, with a coroutine function."""
+
+    async def caller(request: Request[Any, Any, Any]) -> str:
+        return name_of(request.headers.get("authorization"))
+
+    @post("/v1/shelves/a/things:count", status_code=200)
+    async def start(
+        operations: NamedDependency[Operations],
+    ) -> Operation[CountResponse, CountMetadata]:
+        return await operations.start(counting.count)
+
+    plugin = OperationsPlugin(
+        counting.service, starts=counting.starts, caller=caller, prefix="/api/b", **OPTIONS
+    )
+    return Litestar([start], plugins=[plugin], logging_config=None)
+
+
+@pytest.fixture(params=["plain", "prefixed"], scope="module")
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+    """An application behind uvicorn."""
+    if request.param == "plain":
+        with serving(plain) as found:
+            yield found
+    else:
+        with serving(prefixed, prefix="/api/b") as found:
+            yield found
+
+
+def guarded(counting: Counting) -> Litestar:
+    """A handler whose body Litestar reads, and a guard."""
+
+    def caller(request: Request[Any, Any, Any]) -> Any:
+        token = request.headers.get("authorization", "")
+        if not token:
+            raise NotAuthorizedException("sign in", headers={"WWW-Authenticate": "Basic"})
+        return (
+            {"none": None, "number": 7}.get(token)
+            if token in ("none", "number")
+            else (name_of(token))
+        )
+
+    def guard(connection: Any, _: Any) -> None:
+        if connection.headers.get("x-bad"):
+            raise PermissionDeniedException("not you")
+
+    plugin = OperationsPlugin(
+        counting.service, starts=True, caller=caller, guards=[guard], parents=["projects/*"]
+    )
+
+    @post("/v1/read:count", status_code=200, exception_handlers=plugin.exception_handlers)
+    async def start(
+        data: CountRequest, operations: NamedDependency[Operations]
+    ) -> Operation[CountResponse, CountMetadata]:
+        return await operations.start(
+            counting.count, data, parent="projects/p", metadata=CountMetadata(percent=1)
+        )
+
+    @get("/number")
+    async def number(n: int) -> int:
+        return n
+
+    return Litestar([start, number], plugins=[plugin], logging_config=None)
+
+
+@pytest.fixture
+def counting() -> Iterator[Counting]:
+    """A service."""
+    found = build()
+    yield found
+    found.service.close()
+
+
+@pytest.fixture
+def client(counting: Counting) -> Iterator[TestClient[Litestar]]:
+    """The application with a guard."""
+    with TestClient(guarded(counting)) as found:
+        found.headers.update(ANN)
+        yield found
+
+
+def reason(reply: Any, status: int) -> str:
+    """The reason of an error of ours."""
+    assert reply.status_code == status, reply.text
+    return str(reply.json()["error"]["details"][0]["reason"])
+
+
+def test_body_that_litestar_reads_starts_an_operation(client: TestClient[Litestar]) -> None:
+    """It is decoded by Litestar's own means."""
+    name = client.post("/v1/read:count", json={"steps": 3}).json()["name"]
+    assert name.startswith("projects/p/operations/")
+    assert client.post(f"/v1/{name}:wait").json()["response"]["total"] == 3
+
+
+def test_what_litestar_refuses_has_our_form_with_our_handlers(
+    client: TestClient[Litestar],
+) -> None:
+    """Wrong fields are named; other endpoints keep the form of Litestar."""
+    reply = client.post("/v1/read:count", json={"steps": "x"})
+    assert reason(reply, 400) == "INVALID_ARGUMENT"
+    assert reply.json()["error"]["details"][1]["fieldViolations"][0]["field"] == "steps"
+    bad = client.post("/v1/read:count", content=b"{", headers={"content-type": "application/json"})
+    assert reason(bad, 400) == "INVALID_ARGUMENT"
+    assert "extra" in client.get("/number?n=x").json()
+
+
+def test_refusals_of_guards_and_callers_have_our_form(client: TestClient[Litestar]) -> None:
+    """With the challenge of the exception."""
+    refused = client.get("/v1/operations/x", headers={"authorization": ""})
+    assert reason(refused, 401) == "UNAUTHENTICATED"
+    assert refused.headers["www-authenticate"] == "Basic"
+    assert reason(client.get("/v1/operations/x", headers={"x-bad": "1"}), 403) == (
+        "PERMISSION_DENIED"
+    )
+    number = client.get("/v1/operations/x", headers={"authorization": "number"})
+    assert reason(number, 500) == "INTERNAL"
+    unnamed = client.get("/v1/operations", headers={"authorization": "none"})
+    assert (unnamed.status_code, unnamed.json()) == (200, {})
+
+
+def test_document_has_the_operations_and_the_types_of_starts(
+    client: TestClient[Litestar],
+) -> None:
+    """Litestar has no path for a verb after a parameter: Cancel and Wait are one POST."""
+    document = client.get("/schema/openapi.json").json()
+    paths = document["paths"]
+    assert {START, "/v1/operations", "/v1/operations:batchGet", "/v1/read:count"} <= set(paths)
+    one = paths["/v1/operations/{operationsId}"]
+    assert set(one) == {"get", "post", "delete"}
+    assert "CancelOperation or WaitOperation" in one["post"]["summary"]
+    assert "OperationBody" in str(one["get"]["responses"]["200"])
+    schema = paths[START]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    name = schema["$ref"].rpartition("/")[2]
+    assert "CountResponse" in str(document["components"]["schemas"][name])
+
+
+def test_service_closes_before_what_the_application_closes() -> None:
+    """The application's own lifespan is around ours."""
+    import contextlib
+
+    counting, closed = build(owner_only=False, authorize=None), []
+
+    @contextlib.asynccontextmanager
+    async def mine(app: Litestar) -> Any:
+        yield
+        with pytest.raises(lro.errors.Unavailable):
+            counting.count.start(CountRequest())
+        closed.append(app)
+
+    app = Litestar(
+        lifespan=[mine],
+        plugins=[OperationsPlugin(counting.service, starts=True)],
+        logging_config=None,
+    )
+    with TestClient(app) as client:
+        name = client.post(START, json={"steps": 2}).json()["name"]
+        assert client.get(f"/v1/{name}", headers=BOB).status_code == 200
+    assert closed == [app]

@@ -1,0 +1,128 @@
+"""The integration into Starlette: routes, callers, starts, start and stop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette")
+
+from starlette.applications import Starlette
+from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.testclient import TestClient
+
+from lro.integrations.starlette import Operations
+from tests.integrations.checks import *  # noqa: F403
+from tests.integrations.counting import (
+    OPTIONS,
+    OWN,
+    START,
+    TOKENS,
+    Counting,
+    CountRequest,
+    Served,
+    build,
+    name_of,
+    serving,
+)
+
+
+def by_header(counting: Counting) -> Starlette:
+    """Routes of the application itself, with a plain function that gives the caller."""
+
+    def caller(request: Request) -> str:
+        return name_of(request.headers.get("authorization"))
+
+    operations = Operations(counting.service, starts=True, caller=caller, **OPTIONS)
+
+    async def start(request: Request) -> Response:
+        return await operations.start(request, counting.count, target=request.path_params["shelf"])
+
+    own = Route("/v1/shelves/{shelf}/things:count", start, methods=["POST"])
+    return Starlette(routes=[own, *operations.routes], lifespan=counting.service.lifespan)
+
+
+class Backend(AuthenticationBackend):
+    """Authentication as Starlette has it."""
+
+    async def authenticate(self, conn: HTTPConnection) -> Any:
+        name = TOKENS.get(conn.headers.get("authorization", ""))
+        return name and (AuthCredentials(["authenticated"]), SimpleUser(name))
+
+
+def by_middleware(counting: Counting) -> Starlette:
+    """Routes below a mount, with the user of a middleware."""
+
+    async def caller(request: Request) -> str:
+        if not request.user.is_authenticated:
+            return name_of(None)
+        return str(request.user.display_name)
+
+    operations = Operations(counting.service, starts=counting.starts, caller=caller, **OPTIONS)
+
+    async def start(request: Request) -> Response:
+        return await operations.start(request, counting.count)
+
+    return Starlette(
+        routes=[
+            Mount("/api ü", routes=operations.routes),
+            Route(OWN, start, methods=["POST"]),
+        ],
+        middleware=[Middleware(AuthenticationMiddleware, backend=Backend())],
+        lifespan=counting.service.lifespan,
+    )
+
+
+@pytest.fixture(params=["header", "middleware"], scope="module")
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+    """An application behind uvicorn."""
+    if request.param == "header":
+        with serving(by_header) as found:
+            yield found
+    else:
+        with serving(by_middleware, prefix="/api%20%C3%BC") as found:
+            yield found
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+def test_exception_of_a_caller_function_refuses(awaited: bool) -> None:
+    """An HTTPException has our form; TestClient works without the lifespan."""
+    counting = build()
+
+    def refuse(request: Request) -> str:
+        raise HTTPException(401, "sign in", {"WWW-Authenticate": "Basic"})
+
+    async def refuse_async(request: Request) -> str:
+        return refuse(request)
+
+    caller: Any = refuse_async if awaited else refuse
+    operations = Operations(counting.service, starts=True, caller=caller)
+    reply = TestClient(Starlette(routes=operations.routes)).post(START, json={})
+    assert (reply.status_code, reply.headers["www-authenticate"]) == (401, "Basic")
+    assert reply.json()["error"]["message"] == "sign in"
+    counting.service.close()
+
+
+def test_form_that_the_endpoint_has_read_is_no_body() -> None:
+    """The endpoint has made the message of it."""
+    counting = build(owner_only=False, authorize=None)
+    operations = Operations(counting.service)
+
+    async def start(request: Request) -> Response:
+        async for _ in request.stream():
+            pass
+        return await operations.start(request, counting.count, CountRequest(steps=4))
+
+    app = Starlette(routes=[Route(START, start, methods=["POST"]), *operations.routes])
+    with TestClient(app) as client:
+        name = client.post(START, content=b"steps=4").json()["name"]
+        assert client.post(f"/v1/{name}:wait").json()["response"]["total"] == 4
+    counting.service.close()

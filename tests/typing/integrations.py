@@ -1,0 +1,55 @@
+"""Types of the integrations: what a start returns has the classes of its method."""
+
+from __future__ import annotations
+
+from typing import Any, assert_type
+
+from litestar import Litestar
+from quart import Quart, Response
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response as StarletteResponse
+
+import lro
+import lro.integrations.fastapi
+import lro.integrations.litestar
+import lro.integrations.quart
+import lro.integrations.starlette
+from tests.typing.messages import ResizeMetadata, ResizeRequest, ResizeResponse
+
+ResizeMethod = lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]
+
+
+async def in_fastapi(
+    here: lro.integrations.fastapi.RequestOperations, resize: ResizeMethod
+) -> lro.integrations.fastapi.Operation[ResizeResponse, ResizeMetadata]:
+    """The return type of an endpoint is that of its start."""
+    started = await here.start(resize, ResizeRequest(), metadata=ResizeMetadata())
+    assert_type(started.operation, lro.Operation)
+    return started
+
+
+async def in_litestar(
+    here: lro.integrations.litestar.Operations, resize: ResizeMethod
+) -> lro.integrations.litestar.Operation[ResizeResponse, ResizeMetadata]:
+    """The same."""
+    return await here.start(resize)
+
+
+async def in_others(
+    starlette: lro.integrations.starlette.Operations,
+    quart: lro.integrations.quart.Operations,
+    resize: ResizeMethod,
+    request: Request,
+) -> None:
+    """They return responses of their frameworks."""
+    assert_type(await starlette.start(request, resize), StarletteResponse)
+    assert_type(await quart.start(resize, ResizeRequest()), Response)
+
+
+def applications(service: lro.Service, mine: Any) -> None:
+    """The lifespan is one of each framework."""
+    Starlette(lifespan=service.lifespan)
+    Starlette(lifespan=service.lifespan_around(mine))
+    Litestar(plugins=[lro.integrations.litestar.OperationsPlugin(service, parents=["a/*"])])
+    lro.integrations.quart.Operations(service).init_app(Quart("app"))
