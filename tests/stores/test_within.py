@@ -26,7 +26,7 @@ from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from tests.service_steps import PATIENCE, Step, answer, ended, unpacked
+from tests.service_steps import PATIENCE, Step, answer, ended
 from tests.stores.user_databases import (
     KINDS,
     POSTGRES,
@@ -240,7 +240,7 @@ def test_arguments_are_stored_as_by_any_start(database, connection, make_service
         within=connection,
     )
     assert operation.name.startswith("projects/p/operations/")
-    assert unpacked(service, operation).note == "first"
+    assert operation.metadata.note == "first"
     connection.commit()
     wanted = ListOperationsRequest(name="projects/p", filter='metadata.note = "first"')
     found = service.list(wanted, caller="ann").operations
@@ -258,7 +258,7 @@ def test_validate_only_checks_and_stores_nothing(database, connection, service, 
     first = work.start(REQUEST, request_id=ID, target="t", within=connection)
     checked = work.start(REQUEST, validate_only=True, within=connection)
     assert (checked.name, checked.done) == ("", True)
-    assert service.types.unpack(checked.response, Empty) == Empty()
+    assert service.types.unpack(checked.operation.response, Empty) == Empty()
     assert work.start(REQUEST, request_id=ID, validate_only=True, within=connection).done
     with pytest.raises(TargetBusy):  # it sees what the transaction has written
         work.start(REQUEST, target="t", validate_only=True, within=connection)

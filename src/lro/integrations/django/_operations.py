@@ -162,8 +162,9 @@ def _asking(caller: Callable[[Request], str | None]) -> Callable[[Any, Any], str
 
 def _asked(request: Request) -> HttpRequest:
     """A request without its body."""
-    if hasattr(request, "scope"):  # under ASGI
-        asked = lro.asgi.request_of(request.scope, lro.asgi.raw_path(request.scope))
+    scope = getattr(request, "scope", None)
+    if scope is not None:  # under ASGI
+        asked = lro.asgi.request_of(scope, lro.asgi.raw_path(scope))
     else:
         asked = lro.wsgi.request_of(request.META)
     return attrs.evolve(asked, native=request)
@@ -175,7 +176,7 @@ def _body(request: Request, limit: int) -> bytes:
     Raises:
         RequestTooLarge, MalformedRequest: It has more bytes than the limit, or cannot be read.
     """
-    length = request.headers.get("content-length", "")
+    length = request.META.get("CONTENT_LENGTH") or ""
     if length.isascii() and length.isdigit() and (len(length) > 18 or int(length) > limit):
         raise errors.RequestTooLarge("body", f"must have at most {limit} bytes")
     try:

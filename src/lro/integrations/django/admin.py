@@ -24,20 +24,20 @@ class OperationAdmin(admin.ModelAdmin):  # type: ignore[misc]  # Django ships no
         """All that callers can see: not what is deleted, and still at work."""
         return super().get_queryset(request).exclude(state="HIDDEN")
 
-    def has_add_permission(self, *_: Any) -> bool:
+    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
         """Methods start operations."""
         return False
 
-    def has_change_permission(self, *_: Any) -> bool:
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
         """The work changes them."""
         return False
 
-    def has_delete_permission(self, *_: Any) -> bool:
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
         """The interface deletes them."""
         return False
 
 
-def register(site: admin.AdminSite, vendor: str) -> None:
+def register(site: Any, vendor: str) -> None:
     """Show the operations in this site, if the database is PostgreSQL."""
     if vendor == "postgresql":
         site.register(OperationRow, OperationAdmin)

@@ -22,7 +22,6 @@ class OperationsConfig(AppConfig):  # type: ignore[misc]  # Django ships no type
     name = "lro.integrations.django"
     label = "lro"
     verbose_name = "Long-running operations"
-    default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
         """Prepare this process: look at the settings when asked, stop well, know the tasks.

@@ -14,7 +14,7 @@ from lro.integrations.django._operations import answer, edge
 def _view(rule: PathRule) -> Any:
     # The edge refuses POSTs from pages of other sites itself, and asks who is calling: a caller
     # without a session gets 401 and no page to sign in.
-    view = csrf_exempt(functools.update_wrapper(functools.partial(answer, rule), answer))
+    view: Any = csrf_exempt(functools.update_wrapper(functools.partial(answer, rule), answer))
     view = transaction.non_atomic_requests(view)  # no transaction of the project's for a poll
     view.login_required = False  # for LoginRequiredMiddleware
     return view
