@@ -22,8 +22,8 @@ BYTECODE = {"PYTHONDONTWRITEBYTECODE": None}
 FRAMEWORKS = ["django", "fastapi", "flask", "litestar", "quart", "starlette"]
 """The extras of lro.integrations."""
 EVERYTHING = (
-    f".[aiohttp,celery,cli,docs,examples,fast,{','.join(FRAMEWORKS)},google,grpc,postgres,progress,"
-    "protobuf,test]"
+    f".[aiohttp,celery,cli,docs,examples,fast,{','.join(FRAMEWORKS)},google,grpc,judges,postgres,"
+    "progress,protobuf,test]"
 )
 OLD_FRAMEWORKS_NEED = ["sniffio"]
 """What old frameworks import that newer versions of their dependencies no longer bring along."""

@@ -27,9 +27,11 @@ from lro import LroError, Service
 from lro.asgi import OperationsApp
 from lro.errors import InvalidParent, RouteNotFound
 from lro.http import HttpRequest, Start, allow_reply, error_reply, json_reply
+from lro.openapi import Document
 
 MAX_BODY: Final = 32 * 1024 * 1024
 PARENTS: Final = ("projects/*", "projects/*/locations/*")
+DOCUMENT: Final = Document(title="Image analysis", description="Ten analyses of pictures.")
 RAW_VERBS: Final = frozenset({"detect", "segment", "classify", "score", "explain", "extract"})
 STOP_SECONDS: Final = 3
 """How long calls in flight, such as a Wait, may hold up the end of the server."""
@@ -93,7 +95,9 @@ class Router:
     def __init__(self, service: Service, methods: Mapping[str, AnalysisMethod]) -> None:
         self._service = service
         starts = {f"/v1/{verb}": _start(verb, method) for verb, method in methods.items()}
-        self._app = OperationsApp(service, starts=starts, parents=PARENTS, max_body=MAX_BODY)
+        self._app = OperationsApp(
+            service, starts=starts, parents=PARENTS, max_body=MAX_BODY, openapi=DOCUMENT
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = scope["method"]

@@ -19,9 +19,11 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from lro._base.arguments import check_takes
 from lro._base.errors import MalformedRequest, RouteNotFound
+from lro._base.status import Json
 from lro._engine.limits import ReplyReservation
 from lro._engine.runtime import stopping
 from lro._engine.service import Service
+from lro._http.document import Document
 from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, Found, OperationsEdge, Starts, adrive
 from lro._http.requests import raw_form, strip_mount, wire_text
 from lro._http.responses import HEARTBEAT_SECONDS, EventStream, HttpReply
@@ -76,6 +78,7 @@ class OperationsApp:
         max_body: int = DEFAULT_MAX_BODY,
         poll_seconds: int = 1,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
+        openapi: str | Document = "",
     ) -> None:
         if fallback is not None:
             wanted = "an ASGI application, which takes scope, receive and send"
@@ -89,8 +92,13 @@ class OperationsApp:
             max_body=max_body,
             poll_seconds=poll_seconds,
             heartbeat_seconds=heartbeat_seconds,
+            openapi=openapi,
         )
         self._fallback = fallback
+
+    def openapi(self, document: Document | None = None) -> dict[str, Json]:
+        """The OpenAPI document: see :meth:`lro.http.OperationsEdge.openapi`."""
+        return self.edge.openapi(document)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI interface."""

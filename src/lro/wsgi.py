@@ -15,7 +15,9 @@ import attrs
 
 from lro._base.arguments import check_plain_function, check_takes
 from lro._base.errors import LroError, MalformedRequest, RouteNotFound
+from lro._base.status import Json
 from lro._engine.service import Service
+from lro._http.document import Document
 from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, Found, OperationsEdge, Starts
 from lro._http.requests import raw_form, strip_mount, wire_text
 from lro._http.responses import HttpReply
@@ -54,6 +56,7 @@ class OperationsApp:
         trusted_origins: Collection[str] = (),
         max_body: int = DEFAULT_MAX_BODY,
         poll_seconds: int = 1,
+        openapi: str | Document = "",
     ) -> None:
         if fallback is not None:
             wanted = "a WSGI application, which takes environ and start_response"
@@ -67,10 +70,16 @@ class OperationsApp:
             trusted_origins=trusted_origins,
             max_body=max_body,
             poll_seconds=poll_seconds,
+            openapi=openapi,
         )
         self.edge.check_plain("a WSGI application")
+        self.edge.streams = False
         self._fallback = fallback
         service.end_waits_at_signals()  # its calls may all come in other threads
+
+    def openapi(self, document: Document | None = None) -> dict[str, Json]:
+        """The OpenAPI document: see :meth:`lro.http.OperationsEdge.openapi`."""
+        return self.edge.openapi(document)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """The WSGI interface."""

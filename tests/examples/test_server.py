@@ -344,6 +344,7 @@ def test_the_example_shows_what_users_write() -> None:
         "lro.executors.threads",
         "lro.grpc",
         "lro.http",
+        "lro.openapi",
         "lro.stores.postgres",
         "lro.stores.sqlite",
         "lro.types",

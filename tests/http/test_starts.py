@@ -339,6 +339,7 @@ def test_answer_gives_the_operation() -> None:
         "content-type": "application/json; charset=utf-8",
         "cache-control": "no-store",
         "x-content-type-options": "nosniff",
+        "operation-id": names(counting)[0].removeprefix("operations/"),
         "retry-after": "5",
     }
 

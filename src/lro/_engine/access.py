@@ -274,8 +274,12 @@ class Access:
         Raises:
             MethodNotSupported: It is switched off (spec §3.9).
         """
-        if verb not in self._verbs:
+        if not self.offers(verb):
             raise MethodNotSupported(verb)
+
+    def offers(self, verb: str) -> bool:
+        """Whether the service offers a verb."""
+        return verb in self._verbs
 
     def permit(self, caller: str, verb: str, name: str) -> Iterable[Step]:
         """Ask ``authorize`` whether it allows this; without a hook there is nothing to ask.

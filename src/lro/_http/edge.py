@@ -45,6 +45,7 @@ from lro._engine.limits import ReplyReservation
 from lro._engine.listing import Listing
 from lro._engine.methods import Method
 from lro._engine.service import Service
+from lro._http.document import Document, make_document
 from lro._http.requests import (
     CHANGING,
     MANY_BYTES,
@@ -475,6 +476,25 @@ def start_routes(
     return routes, found
 
 
+_DOCUMENT: Final = "OpenAPI document"
+"""Stands for an RPC where the document is served."""
+
+
+def _as_document(given: str | Document) -> Document | None:
+    if isinstance(given, str):
+        return Document(path=given) if given else None
+    check_instance("openapi", given, Document, "a path, or an lro.openapi.Document")
+    return given
+
+
+def _document_route(routes: Sequence[Route], path: str) -> Route:
+    route = Route(method="GET", template=path, rpc=_DOCUMENT)
+    other = _rpc_at(RouteTable(routes), "GET", route.template)
+    if other is not None:
+        raise DeclarationError("openapi", f"{path!r} is served already, as {other}")
+    return route
+
+
 def _rpc_at(table: RouteTable, method: str, template: Template) -> str | None:
     """The RPC that a table already has for a call to a path of a template."""
     texts = (one.written if isinstance(one, Literal) else "x" for one in template.segments)
@@ -520,7 +540,7 @@ async def answer_async(
 
 def _started_reply(service: Service, started: Started, poll_seconds: int) -> HttpReply:
     operation = started.operation if isinstance(started, Handle) else started
-    return operation_reply(operation, service.types, poll_seconds)
+    return operation_reply(operation, service.types, poll_seconds, started=True)
 
 
 def _refused_start(service: Service, error: LroError) -> HttpReply:
@@ -566,13 +586,15 @@ class OperationsEdge:
     pages may make calls that change something, beside this server's own (spec §5.9(5)).
     ``max_body`` bounds bodies in bytes, ``poll_seconds`` is the polling interval that callers are
     recommended, from 1; ``heartbeat_seconds`` is how often a quiet stream of Watch has a comment,
-    at most 15.
+    at most 15. ``openapi`` is the path of the OpenAPI document of all this, such as
+    ``/openapi.json``, or an :class:`lro.openapi.Document`, which says more; by default it is not
+    served.
 
     Raises:
         DeclarationError: An option is not of its type, or out of its bounds; or a parent is not
             such a pattern; or a start is not a method of this service; or its path has variables
-            that are no fields of its request, or is served already; or the service has
-            ``owner_only`` and there is no ``authenticate``.
+            that are no fields of its request, or is served already, as that of ``openapi`` may be;
+            or the service has ``owner_only`` and there is no ``authenticate``.
     """
 
     def __init__(
@@ -586,6 +608,7 @@ class OperationsEdge:
         max_body: int = DEFAULT_MAX_BODY,
         poll_seconds: int = 1,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
+        openapi: str | Document = "",
     ) -> None:
         check_instance("service", service, Service, "a Service")
         check_texts("parents", parents)
@@ -600,12 +623,20 @@ class OperationsEdge:
         self._trusted_origins = trusted(trusted_origins)
         self._poll_seconds = poll_seconds
         self._heartbeat_seconds = heartbeat_seconds
+        self._parents = tuple(parents)
+        self.streams = True
+        """Whether the host can answer Watch, and the document has it."""
+        self._document = _as_document(openapi)
+        self._document_reply: HttpReply | None = None
         self.verb_routes = (*default_routes(parents), *extension_routes(parents))
         self._verb_table = RouteTable(self.verb_routes)
         self.start_routes, self._starts = start_routes(
             self._verb_table, start_handlers(service, starts)
         )
-        self._routes = RouteTable((*self.verb_routes, *self.start_routes))
+        routes = [*self.verb_routes, *self.start_routes]
+        if self._document is not None:
+            routes.append(_document_route(self.verb_routes, self._document.path))
+        self._routes = RouteTable(routes)
         self._own_starts: dict[str, StartHandler[Any]] = {}
         self._verbs: Mapping[str, Callable[[HttpRequest, str, str], Exchange]] = {
             "GetOperation": self._get,
@@ -663,6 +694,8 @@ class OperationsEdge:
                 check_site(request.headers, request.scheme, self._trusted_origins)
             start = self._starts.get(found.rpc)
             if start is None:
+                if found.rpc is _DOCUMENT:
+                    return self._documented(request)
                 self.service.require(found.rpc)
             caller = yield from self._caller(request)
             if start is not None:
@@ -672,6 +705,21 @@ class OperationsEdge:
                 reply = yield from self._verbs[found.rpc](request, name, caller)
         except Exception as exc:
             return self.refusal(request, exc)
+        return reply.headless if request.method == "HEAD" else reply
+
+    def openapi(self, document: Document | None = None) -> dict[str, Json]:
+        """The OpenAPI document of what this edge serves.
+
+        ``document`` says what stands beside the paths; by default it is the option ``openapi``.
+        """
+        said = document or self._document or Document()
+        starts = [(start.full_name, start.rule) for start in self._starts.values()]
+        return make_document(self.service, starts, self._parents, said, streams=self.streams)
+
+    def _documented(self, request: HttpRequest) -> HttpReply:
+        if self._document_reply is None:
+            self._document_reply = json_reply(200, self.openapi())
+        reply = self._document_reply
         return reply.headless if request.method == "HEAD" else reply
 
     def refusal(self, request: HttpRequest, error: Exception) -> HttpReply:
@@ -746,7 +794,7 @@ class OperationsEdge:
         parameters, enum_numbers = start.read_query(request.query)
         flow = start.start(request, caller, bound, parameters)
         operation = yield self._starting(request, flow)
-        return self._shown(operation, enum_numbers)
+        return self._shown(operation, enum_numbers, started=True)
 
     def _starting(self, request: HttpRequest, flow: Flow[Operation]) -> CallFunction:
         self._check_size(request)
@@ -889,11 +937,18 @@ class OperationsEdge:
         Raises:
             EncodingError: The operation cannot be printed.
         """
-        return self._shown(operation, enum_numbers=False)
+        return self._shown(operation, enum_numbers=False, started=True)
 
-    def _shown(self, operation: Operation, enum_numbers: bool) -> HttpReply:
-        types = self.service.types
-        return operation_reply(operation, types, self._poll_seconds, enum_numbers=enum_numbers)
+    def _shown(
+        self, operation: Operation, enum_numbers: bool, *, started: bool = False
+    ) -> HttpReply:
+        return operation_reply(
+            operation,
+            self.service.types,
+            self._poll_seconds,
+            enum_numbers=enum_numbers,
+            started=started,
+        )
 
 
 def _query_of(request: HttpRequest, rpc: str) -> Query:

@@ -236,10 +236,12 @@ def operation_reply(
     poll_seconds: int = 1,
     *,
     enum_numbers: bool = False,
+    started: bool = False,
 ) -> HttpReply:
     """The reply that carries an operation, with the recommended polling interval (spec §5.13).
 
-    ``enum_numbers``: enum values in its messages as numbers (spec §5.8(5)).
+    ``enum_numbers``: enum values in its messages as numbers (spec §5.8(5)). ``started``: the call
+    has started it, so that a header gives its id (spec §9.8).
 
     Raises:
         EncodingError: The operation cannot be printed.
@@ -247,9 +249,12 @@ def operation_reply(
     if enum_numbers:
         operation = with_enum_numbers(operation, types)
     value = operation_to_json(operation, types)
-    if operation.done:
-        return json_reply(200, value)
-    return json_reply(200, value, ("retry-after", str(poll_seconds)))
+    more = []
+    if started and operation.name:
+        more.append(("operation-id", operation.name.rpartition("/")[2]))
+    if not operation.done:
+        more.append(("retry-after", str(poll_seconds)))
+    return json_reply(200, value, *more)
 
 
 def error_reply(

@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 import binascii
 import enum
+import inspect
 import math
 import re
 import struct
@@ -186,6 +187,15 @@ def json_name(name: str) -> str:
     """The lowerCamelCase spelling of a field name, as protobuf computes it."""
     head, *rest = name.split("_")
     return head + "".join(part[:1].upper() + part[1:] for part in rest)
+
+
+def docstring(thing: object) -> str:
+    """What the author of a class or function wrote of it, as Markdown; empty without that."""
+    text = vars(thing).get("__doc__") if isinstance(thing, type) else thing.__doc__
+    # A dataclass without a docstring describes itself by its signature.
+    if not text or (isinstance(thing, type) and text.startswith(f"{thing.__name__}(")):
+        return ""
+    return inspect.cleandoc(text).replace("``", "`")
 
 
 @attrs.frozen(kw_only=True)

@@ -188,7 +188,7 @@ def _path_to(shape: Shape, text: str) -> FieldPath:
         path.append(field)
         shape = field.shape
     field = _field(shape, last)
-    message = field.kind is Kind.MESSAGE and field.message_name not in _AS_TEXT
+    message = field.kind is Kind.MESSAGE and field.message_name not in AS_TEXT
     if field.label is Label.MAP or message:
         raise LookupError(f"{last[:80]!r} is an object, and no text can be one")
     return (*path, field)
@@ -207,7 +207,7 @@ def _is_object(field: Field) -> bool:
     return single and field.message_name not in WRAPPED_TYPES - {STRUCT}
 
 
-_AS_TEXT: Final = frozenset(
+AS_TEXT: Final = frozenset(
     {TIMESTAMP, DURATION, "google.protobuf.FieldMask"}
     | {name for name in WRAPPED_TYPES if name.endswith("Value")}
 ) - {"google.protobuf.Value", "google.protobuf.ListValue"}

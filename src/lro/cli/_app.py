@@ -21,7 +21,7 @@ from typing import Any, Final
 import click
 
 from lro._base.errors import LroError
-from lro.cli._commands import breaking, lint, proto
+from lro.cli._commands import breaking, lint, openapi, proto
 from lro.cli._output import INTERRUPTED, Unusable, ending, plain
 from lro.cli._service_commands import purge, schema, serve, worker
 
@@ -156,7 +156,7 @@ def _write_section(formatter: click.HelpFormatter, title: str, rows: Mapping[str
             formatter.write_dl(list(rows.items()))
 
 
-_CHECKING: Final = (lint, breaking, proto)
+_CHECKING: Final = (lint, breaking, proto, openapi)
 _RUNNING: Final = (serve, worker, schema, purge)
 
 

@@ -1,8 +1,12 @@
-"""The commands that check an API, and write it down: ``lint``, ``breaking`` and ``proto``."""
+"""The commands that check an API, and write it down.
+
+These are ``lint``, ``breaking``, ``proto`` and ``openapi``.
+"""
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import sys
@@ -238,6 +242,44 @@ def proto(service: str, out: str | None, descriptor_set: str | None) -> None:
         elif out is not None:
             _write(Path(out) / name, text.encode())
             click.echo(Path(out) / name)
+
+
+@click.command()
+@click.argument("source", metavar="MODULE:SERVICE")
+@click.option(
+    "--parent",
+    "parents",
+    multiple=True,
+    metavar="PATTERN",
+    help="Operations also stand there, such as projects/*. May be repeated. For a service alone.",
+)
+@click.option("--out", metavar="FILE", help="Write the document there.")
+def openapi(source: str, parents: tuple[str, ...], out: str | None) -> None:
+    """Print the OpenAPI document of a service, or of an application that has one.
+
+    MODULE:SERVICE is a service, whose methods with a path are in the document; or an application,
+    such as an OperationsApp or one of FastAPI, which knows its paths.
+    """
+    from lro.openapi import describe  # what other commands do not need
+
+    found = read_object(source)
+    if isinstance(found, Service):
+        text = json.dumps(describe(found, parents=parents), indent=2)
+    elif callable(own := getattr(found, "openapi", None)):
+        if parents:
+            raise InvalidArgument("--parent", "is for a service alone: an application has its own")
+        try:
+            text = json.dumps(own(), indent=2)
+        except Exception as exc:  # of an application, which may be anything
+            raise InvalidArgument(source, f"{type(exc).__name__}: {exc}") from exc
+    else:
+        kind = type(found).__name__
+        raise InvalidArgument(source, f"is {kind}, which has no OpenAPI document")
+    text += "\n"
+    if out is None:
+        click.echo(text, nl=False)
+    else:
+        _write(Path(out), text.encode())
 
 
 def _write(path: Path, content: bytes) -> None:

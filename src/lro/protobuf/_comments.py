@@ -11,6 +11,7 @@ from typing import Final
 
 from lro._engine.service import Service
 from lro._messages.protobuf.files import ProtoFiles
+from lro._messages.schema import docstring
 from lro._messages.shapes import is_message_class
 
 _ADDED: Final = {
@@ -34,15 +35,9 @@ def comments_of(service: Service, files: ProtoFiles) -> dict[str, str]:
         found |= {f"{request}.{name}": text for name, text in _ADDED.items()}
         found[spec.full_name] = spec.function.__doc__ if spec.function else None
     for cls, name in {**files.names, **files.enum_names}.items():
-        found[name] = _own_docstring(cls)
+        found[name] = docstring(cls)
         found |= {f"{name}.{attribute}": text for attribute, text in _below_attributes(cls)}
     return {name: inspect.cleandoc(text).replace("``", "`") for name, text in found.items() if text}
-
-
-def _own_docstring(cls: type) -> str | None:
-    text: str | None = cls.__dict__.get("__doc__")
-    # A dataclass without a docstring describes itself by its parameters.
-    return None if text is not None and text.startswith(f"{cls.__name__}(") else text
 
 
 def _below_attributes(cls: type) -> Iterator[tuple[str, str]]:

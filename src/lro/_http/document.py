@@ -1,0 +1,406 @@
+"""The OpenAPI document of a service: its verbs, and the POSTs that start operations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+from lro._base.arguments import check, check_text, check_texts
+from lro._base.status import WRAPPED_TYPES, Code, Json
+from lro._engine.service import Service
+from lro._http.routes import Route, default_routes, extension_routes
+from lro._messages.json_schema import DURATION_SCHEMA, MessageSchemas, Schema, or_null
+from lro._messages.schema import Kind, Label, Shape, docstring
+from lro._model.description import DescribeOperationsResponse
+from lro._model.http_rules import Literal, Template, path_template
+from lro._model.method_names import MethodName
+from lro._model.operation import MAX_NAMES
+from lro._model.transcoding import AS_TEXT, WHOLE, FieldPath, HttpRule, RequestBinding
+
+_Part: TypeAlias = dict[str, Any]
+"""A part of the document, as JSON."""
+
+_VERSION: Final = "3.1.0"
+_PACKAGE: Final = "google.longrunning"
+_OPERATION: Final = f"{_PACKAGE}.Operation"
+_LINKED: Final = ("Get", "Cancel", "Wait", "Delete")
+"""The verbs that the reply of a start links to."""
+_ODD: Final = re.compile(r"[^A-Za-z0-9_]+")
+_ID: Final = r"^[^/:\x00-\x1f\x7f]+$"
+"""One segment of a name (spec §3.1(2)); a colon would begin a verb."""
+
+_ORDER: Final = (
+    "summary",
+    "description",
+    "parameters",
+    "requestBody",
+    "responses",
+    "x-aep-long-running-operation",
+)
+_SECONDS: Final[_Part] = {"schema": {"type": "integer", "minimum": 1}}
+_RETRY_AFTER: Final[_Part] = {
+    "Retry-After": {**_SECONDS, "description": "Seconds until the next poll, while it is not done."}
+}
+_START_HEADERS: Final[_Part] = {
+    "Operation-Id": {
+        "description": "The last part of the operation's name; not for validateOnly.",
+        "schema": {"type": "string"},
+    },
+    **_RETRY_AFTER,
+}
+_START_FIELDS: Final[_Part] = {
+    "requestId": {
+        "type": ["string", "null"],
+        "format": "uuid",
+        "description": "The same request with the same id starts nothing twice within 24 hours.",
+    },
+    "validateOnly": {
+        "type": ["boolean", "null"],
+        "description": "Check the request, and start nothing.",
+    },
+}
+_LIST_PARAMETERS: Final[tuple[_Part, ...]] = (
+    {
+        "name": "filter",
+        "in": "query",
+        "description": "Which operations (AIP-160, https://google.aip.dev/160).",
+        "schema": {"type": "string", "maxLength": 8192},
+    },
+    {
+        "name": "pageSize",
+        "in": "query",
+        "description": "The most operations of a page; 0 leaves it to the server.",
+        "schema": {"type": "integer", "format": "int32", "minimum": 0, "maximum": 2**31 - 1},
+    },
+    {
+        "name": "pageToken",
+        "in": "query",
+        "description": "The nextPageToken of the page before; the filter must be the same.",
+        "schema": {"type": "string", "maxLength": 8192},
+    },
+)
+_MANY: Final[_Part] = {
+    "type": "object",
+    "properties": {
+        "names": {
+            "type": "array",
+            "items": {"type": "string", "pattern": f"(^|/)operations/{_ID[1:]}"},
+            "minItems": 1,
+            "maxItems": MAX_NAMES,
+        }
+    },
+    "required": ["names"],
+    "additionalProperties": False,
+}
+"""Asks for many operations."""
+
+
+@attrs.frozen(kw_only=True)
+class Document:
+    """What an OpenAPI document says beside its paths, and where an application serves it.
+
+    ``path`` is the path of a GET, which is answered without asking ``authenticate``. ``title`` is
+    by default the domain of the service, ``version`` that of the API. ``servers`` are URLs, such as
+    ``/api`` for an application that is mounted there. ``security`` are security schemes as OpenAPI
+    has them, by name, such as ``{"token": {"type": "http", "scheme": "bearer"}}``; each alone lets
+    a caller in.
+
+    Raises:
+        DeclarationError: A value is not of its type, or ``path`` has variables.
+    """
+
+    path: str = "/openapi.json"
+    title: str = ""
+    version: str = "1.0.0"
+    description: str = ""
+    servers: Sequence[str] = ()
+    security: Mapping[str, Mapping[str, Json]] = attrs.field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("path", "title", "version", "description"):
+            check_text(name, getattr(self, name))
+        template = path_template("path", self.path)
+        plain = all(isinstance(segment, Literal) for segment in template.segments)
+        check("path", self.path, "a path without variables", fine=plain)
+        check_texts("servers", self.servers)
+        wanted = "security schemes by name, each a dict"
+        fine = isinstance(self.security, Mapping)
+        fine = fine and all(isinstance(one, Mapping) for one in self.security.values())
+        check("security", self.security, wanted, fine=fine)
+
+
+def make_document(
+    service: Service,
+    starts: Sequence[tuple[str, HttpRule]],
+    parents: Sequence[str],
+    said: Document,
+    *,
+    streams: bool = True,
+) -> dict[str, Json]:
+    """The OpenAPI document of the verbs that a service offers, and of its starts.
+
+    ``starts`` are the full names of the methods that are started, and how; ``parents`` are as
+    ``default_routes`` takes them; ``streams`` says whether Watch is served.
+
+    Raises:
+        DeclarationError: A parent is not such a pattern.
+    """
+    made = _Maker(service)
+    for route in (*default_routes(parents), *extension_routes(parents)):
+        if service.access.offers(route.rpc) and (streams or route.rpc != "WatchOperations"):
+            made.add_verb(route)  # first, since links go by the ids of the verbs
+    first = [made.add_start(full_name, rule) for full_name, rule in starts]
+    paths = {path: made.paths[path] for path in (*first, *made.paths)}
+    info: _Part = {"title": said.title or service.domain, "version": said.version}
+    document: _Part = {"openapi": _VERSION, "info": info}
+    if said.description:
+        info["description"] = said.description
+    if said.servers:
+        document["servers"] = [{"url": url} for url in said.servers]
+    if said.security:
+        document["security"] = [{name: []} for name in said.security]
+    schemas = dict(sorted(made.schemas.named.items()))
+    components: _Part = {"schemas": schemas, "responses": {"Error": made.error}}
+    if said.security:
+        components["securitySchemes"] = {name: dict(one) for name, one in said.security.items()}
+    return {**document, "paths": paths, "components": components}
+
+
+class _Maker:
+    """Collects the paths of a document, and the schemas that they refer to."""
+
+    def __init__(self, service: Service) -> None:
+        self.paths: _Part = {}
+        self.schemas = MessageSchemas(service.types)
+        self._service = service
+        self._ids: set[str] = set()
+        self._verbs: Mapping[str, Callable[[], _Part]] = {
+            "Get": self._get,
+            "List": self._list,
+            "Delete": self._delete,
+            "Cancel": self._cancel,
+            "Wait": self._wait,
+            "BatchGet": self._batch_get,
+            "Describe": self._describe,
+            "Watch": self._watch,
+            "WatchMany": self._watch_many,
+        }
+        packed = self.schemas.any()
+        code, details = {"type": "integer", "format": "int32"}, _list(packed)
+        status = {"code": code, "message": {"type": "string"}, "details": details}
+        self._status = self.schemas.add("google.rpc.Status", _object(status))
+        text = "A piece of work, and in the end its result."
+        self._operation = self.schemas.add(_OPERATION, self._operation_of(text, packed, packed))
+        error = {**status, "status": {"type": "string", "enum": [code.name for code in Code]}}
+        error = _object(error, "code", "message", "status")
+        text = "An error (AIP-193): the HTTP status as code, the canonical code as status."
+        body = self.schemas.add("Error", _object({"error": error}, "error"))
+        self.error = {"description": text, **_json(body)}
+
+    def add_verb(self, route: Route) -> None:
+        """Add a verb at the path of a route."""
+        path, parameters, parents = _flat(route.template)
+        name = route.rpc.removesuffix("s").removesuffix("Operation")
+        if name == "Watch" and route.method == "POST":
+            name = "WatchMany"
+        said = self._verbs[name]()
+        parameters += said.pop("parameters", [])
+        self._add(
+            path, route.method, ("Operations", name, *parents), {**said, "parameters": parameters}
+        )
+
+    def add_start(self, full_name: str, rule: HttpRule) -> str:
+        """Add the call that starts a method; its path."""
+        path, parameters, _ = _flat(rule.template)
+        spec = self._service.specs[full_name]
+        name = MethodName.parse(full_name)
+        text = docstring(spec.function) if spec.function is not None else ""
+        packed = self.schemas.packed(spec.metadata), self.schemas.packed(spec.response)
+        summary = f"The operations of {full_name}."
+        operation = self.schemas.add(f"{full_name}.Operation", self._operation_of(summary, *packed))
+        reply = {**_reply("The operation.", operation), "headers": _START_HEADERS}
+        reply["links"] = {
+            verb.lower(): {
+                "operationId": f"Operations_{verb}",
+                "parameters": {"operation": "$response.header.Operation-Id"},
+                "description": "For an operation without a parent.",
+            }
+            for verb in _LINKED
+            if self._service.access.offers(f"{verb}Operation")
+        }
+        start: _Part = {
+            "summary": text.partition("\n\n")[0].replace("\n", " ") or f"Start {full_name}.",
+            "description": text.partition("\n\n")[2],
+            **self._asked(spec.request, rule, parameters),
+            "responses": {"200": reply},
+            "x-aep-long-running-operation": {
+                "response": self.schemas.written(spec.response),
+                "metadata": self.schemas.written(spec.metadata),
+            },
+        }
+        self._add(path, rule.method, (name.service, name.name), start)
+        return path
+
+    def _asked(self, cls: type, rule: HttpRule, parameters: list[_Part]) -> _Part:
+        """The parameters and the body of a start (spec §5.16)."""
+        types = self._service.types
+        name = types.name_of(cls)
+        binding = RequestBinding.of(rule, types.codec(name).shape, name)
+        if binding is None:
+            return _body(self.schemas.read(cls, ".Start", _START_FIELDS), required=True)
+        paths = [*binding.variables.values()]
+        if rule.body == WHOLE:
+            bound = frozenset(path[0].json_name for path in paths if len(path) == 1)
+            body = self.schemas.read(cls, ".Start", _START_FIELDS, bound)
+            return {"parameters": parameters, **_body(body)}
+        given = [*paths, *([(binding.body,)] if binding.body else [])]
+        query = [*self._query(binding.shape, name.rpartition(".")[0], (), given)]
+        for added, schema in _START_FIELDS.items():
+            if added not in (one["name"] for one in query):
+                query.append({"name": added, "in": "query", "schema": schema})
+        body = _body(self.schemas.field(binding.body, "")) if binding.body else {}
+        return {"parameters": [*parameters, *query], **body}
+
+    def _query(
+        self, shape: Shape, package: str, above: FieldPath, given: Collection[FieldPath]
+    ) -> Iterator[_Part]:
+        for field in shape.fields:
+            path = (*above, field)
+            if path in given or field.label is Label.MAP:
+                continue
+            if field.kind is not Kind.MESSAGE or field.message_name in AS_TEXT:
+                name = ".".join(one.json_name for one in path)
+                schema = self.schemas.field(field, package)
+                yield {"name": name, "in": "query", "schema": schema}
+                continue
+            single = field.label is not Label.REPEATED and field.message_name not in WRAPPED_TYPES
+            if single and field.python not in (one.python for one in above):  # it may hold itself
+                yield from self._query(field.shape, package, path, given)
+
+    def _add(self, path: str, method: str, words: Sequence[str], said: _Part) -> None:
+        said["responses"]["default"] = {"$ref": "#/components/responses/Error"}
+        number, free = 1, "_".join(words)
+        while free in self._ids:
+            number += 1
+            free = f"{'_'.join(words)}_{number}"
+        self._ids.add(free)
+        heading = {"operationId": free, "tags": [words[0]]}
+        present = {key: said[key] for key in _ORDER if said.get(key)}
+        self.paths.setdefault(path, {})[method.lower()] = {**heading, **present}
+
+    def _operation_of(self, text: str, metadata: Schema, response: Schema) -> Schema:
+        result = "Once the operation is done: this if it has succeeded, error if not, or neither."
+        fields: _Part = {
+            "name": {"type": "string", "description": "Such as operations/ID."},
+            "metadata": metadata,
+            "done": {"type": "boolean"},
+            "error": self._status,
+            "response": {"description": result, **response},
+        }
+        return {"description": text, **_object(fields)}
+
+    # -- verbs --------------------------------------------------------------------------------
+
+    def _get(self) -> _Part:
+        reply = _reply("The operation as it is now.", self._operation)
+        reply["headers"] = _RETRY_AFTER
+        return {"summary": "Read an operation.", "responses": {"200": reply}}
+
+    def _list(self) -> _Part:
+        page = {"operations": _list(self._operation), "nextPageToken": {"type": "string"}}
+        found = self.schemas.add(f"{_PACKAGE}.ListOperationsResponse", _object(page))
+        reply = _reply("A page of operations, the newest first.", found)
+        said = {"summary": "List operations.", "parameters": [*_LIST_PARAMETERS]}
+        return {**said, "responses": {"200": reply}}
+
+    def _delete(self) -> _Part:
+        reply = _reply("The operation is gone; its work goes on.", {"type": "object"})
+        return {"summary": "Forget an operation.", "responses": {"200": reply}}
+
+    def _cancel(self) -> _Part:
+        text = "The wish is noted; the operation may end in another way before."
+        body = _body({"type": "object", "additionalProperties": False})
+        reply = _reply(text, {"type": "object"})
+        return {"summary": "Cancel an operation.", **body, "responses": {"200": reply}}
+
+    def _wait(self) -> _Part:
+        text = "The operation: done, or as it is when the time is over."
+        reply = {**_reply(text, self._operation), "headers": _RETRY_AFTER}
+        timeout = or_null(DURATION_SCHEMA)
+        body = _body({**_object({"timeout": timeout}), "additionalProperties": False})
+        said = {"summary": "Wait for an operation.", **body}
+        return {**said, "responses": {"200": reply}}
+
+    def _batch_get(self) -> _Part:
+        batch = {"operations": _list(self._operation), "missing": _list({"type": "string"})}
+        found = self.schemas.add("BatchGetOperationsResponse", _object(batch))
+        reply = _reply("The operations, and the names of those that are not there.", found)
+        return {
+            "summary": "Read many operations.",
+            **_body(_MANY, required=True),
+            "responses": {"200": reply},
+        }
+
+    def _describe(self) -> _Part:
+        found = self.schemas.written(DescribeOperationsResponse)
+        reply = _reply("Their methods, times, attempts and states.", found)
+        return {
+            "summary": "Describe operations.",
+            **_body(_MANY, required=True),
+            "responses": {"200": reply},
+        }
+
+    def _watch(self) -> _Part:
+        text = "Server-sent events: operation, with an operation as JSON; missing, with the name of"
+        text += " one that is gone. They end when all are done or gone."
+        # No type: some tools take it for that of the text, and others for that of an event.
+        reply = {"description": text, "content": {"text/event-stream": {"schema": {}}}}
+        return {"summary": "Watch an operation.", "responses": {"200": reply}}
+
+    def _watch_many(self) -> _Part:
+        return {**self._watch(), "summary": "Watch operations.", **_body(_MANY, required=True)}
+
+
+def _object(fields: Mapping[str, Any], *required: str) -> _Part:
+    needed = {"required": [*required]} if required else {}
+    return {"type": "object", "properties": {**fields}, **needed}
+
+
+def _list(items: Schema) -> _Part:
+    return {"type": "array", "items": items}
+
+
+def _json(schema: Schema) -> _Part:
+    return {"content": {"application/json": {"schema": schema}}}
+
+
+def _reply(text: str, schema: Schema) -> _Part:
+    return {"description": text, **_json(schema)}
+
+
+def _body(schema: Schema, *, required: bool = False) -> _Part:
+    return {"requestBody": {"required": required, **_json(schema)}}
+
+
+def _flat(template: Template) -> tuple[str, list[_Part], list[str]]:
+    """A template as a path of OpenAPI; its parameters; the names of those of the parent."""
+    path, before, parameters, parents = "", "", [], []
+    named = {one.start: one.field for one in template.variables if one.single}
+    for place, segment in enumerate(template.segments):
+        if isinstance(segment, Literal):
+            path += f"/{segment.written}"
+            before = segment.text
+            continue
+        name = "operation" if before == "operations" else _ODD.sub("_", before.removesuffix("s"))
+        name = named.get(place, name)
+        while name in parents:
+            name += "_"
+        if before != "operations":
+            parents.append(name)
+        schema = {"type": "string", "pattern": _ID}
+        parameters.append({"name": name, "in": "path", "required": True, "schema": schema})
+        path += f"/{{{name}}}"
+    return path + (f":{template.verb.written}" if template.verb else ""), parameters, parents

@@ -1,0 +1,280 @@
+"""JSON Schemas (2020-12) of message classes, by their shapes.
+
+A class has two: of what is written, which is the canonical ProtoJSON, and of what is read, which is
+all that is accepted: numbers in quotes, names and numbers of enum values, null for an absent field.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from lro._base.status import WRAPPED_TYPES, Json, declared_name
+from lro._messages.registry import TypeRegistry, protobuf_name
+from lro._messages.schema import (
+    ANY,
+    DURATION,
+    STRUCT,
+    TIMESTAMP,
+    VALUE,
+    Field,
+    Kind,
+    Label,
+    Shape,
+    docstring,
+    enum_numbers,
+)
+from lro._messages.shapes import shape_of
+
+Schema = dict[str, Json]
+
+_CHAR: Final = "[A-Za-z0-9+/_-]"
+_BASE64: Final = f"^({_CHAR}{{4}})*({_CHAR}{{2}}(==)?|{_CHAR}{{3}}=?)?$"
+"""Standard or URL-safe, with or without padding."""
+_NUMBER: Final = r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?"
+_NO_NUMBER: Final = "NaN|-?Infinity"
+
+
+def _integer(kind: Kind, low: int, high: int, *, quoted: bool) -> tuple[Schema, Schema]:
+    text: Schema = {"format": kind.value, "pattern": "^-?[0-9]+$" if low else "^[0-9]+$"}
+    bounds: Schema = {"minimum": low, "maximum": high}
+    read: Schema = {"type": ["integer", "string"], **text, **bounds}
+    if quoted:
+        return {"type": "string", **text}, read
+    return {"type": "integer", "format": kind.value, **bounds}, read
+
+
+def _floating(kind: Kind) -> tuple[Schema, Schema]:
+    either: Schema = {"type": ["number", "string"], "format": kind.value}
+    written: Schema = {**either, "pattern": f"^({_NO_NUMBER})$"}
+    return written, {**either, "pattern": f"^({_NUMBER}|{_NO_NUMBER})$"}
+
+
+def _both(schema: Schema) -> tuple[Schema, Schema]:
+    return schema, schema
+
+
+_SCALARS: Final[Mapping[Kind, tuple[Schema, Schema]]] = {
+    Kind.STRING: _both({"type": "string"}),
+    Kind.BYTES: (
+        {"type": "string", "contentEncoding": "base64"},
+        {"type": "string", "contentEncoding": "base64", "pattern": _BASE64},
+    ),
+    Kind.BOOL: _both({"type": "boolean"}),
+    Kind.INT32: _integer(Kind.INT32, -(2**31), 2**31 - 1, quoted=False),
+    Kind.INT64: _integer(Kind.INT64, -(2**63), 2**63 - 1, quoted=True),
+    Kind.UINT32: _integer(Kind.UINT32, 0, 2**32 - 1, quoted=False),
+    Kind.UINT64: _integer(Kind.UINT64, 0, 2**64 - 1, quoted=True),
+    Kind.FLOAT: _floating(Kind.FLOAT),
+    Kind.DOUBLE: _floating(Kind.DOUBLE),
+}
+"""Written and read."""
+
+_ODD: Final = re.compile(r"[^A-Za-z0-9._-]")
+"""What no key of an OpenAPI component has."""
+
+DURATION_SCHEMA: Final[Schema] = {
+    "type": "string",
+    "pattern": r"^-?[0-9]{1,12}(\.[0-9]{1,9})?s$",
+}
+_EMPTY: Final = "google.protobuf.Empty"
+_SPECIAL: Final[Mapping[str, tuple[Schema, Schema]]] = {
+    DURATION: _both(DURATION_SCHEMA),
+    TIMESTAMP: _both({"type": "string", "format": "date-time"}),
+    "google.protobuf.FieldMask": _both({"type": "string", "pattern": "^[^_]*$"}),
+    STRUCT: _both({"type": "object"}),
+    VALUE: _both({}),
+    "google.protobuf.ListValue": _both({"type": "array", "items": {}}),
+    _EMPTY: ({"type": "object"}, {"type": "object", "additionalProperties": False}),
+    ANY: _both(
+        {
+            "type": "object",
+            "properties": {"@type": {"type": "string", "pattern": "/"}},
+            "required": ["@type"],
+        }
+    ),
+    **{
+        f"google.protobuf.{kind.name.title().replace('Uint', 'UInt')}Value": _SCALARS[kind]
+        for kind in _SCALARS
+    },
+}
+"""The same of the well-known types, by full name."""
+
+
+def or_null(schema: Schema) -> Schema:
+    """The schema of what this one takes, or null."""
+    if not schema:
+        return schema
+    kinds, choices = schema.get("type"), schema.get("anyOf", [schema])
+    if kinds is None:
+        assert isinstance(choices, list)
+        return {"anyOf": [*choices, {"type": "null"}]}
+    return {**schema, "type": [*kinds, "null"] if isinstance(kinds, list) else [kinds, "null"]}
+
+
+class MessageSchemas:
+    """Makes the schemas of message classes: objects by their name, with references between them.
+
+    ``named`` are the schemas that others refer to, by name; ``prefix`` stands before a name in a
+    reference. A class without a full name gets one in the package of the message that holds it.
+    """
+
+    def __init__(self, types: TypeRegistry, prefix: str = "#/components/schemas/") -> None:
+        self.named: dict[str, Json] = {}
+        self._types = types
+        self._prefix = prefix
+        self._references: dict[object, Schema] = {}
+
+    def written(self, cls: type) -> Schema:
+        """The schema of the JSON value that a message is printed as."""
+        return self._top(cls, reading=False)
+
+    def read(
+        self,
+        cls: type,
+        suffix: str = ".Input",
+        more: Mapping[str, Json] | None = None,
+        without: frozenset[str] = frozenset(),
+    ) -> Schema:
+        """The schema of the JSON values that are read as a message.
+
+        ``more`` are further properties, which a field of the same name replaces; ``without`` are
+        the JSON names of fields that are given elsewhere. ``suffix`` then sets the schema apart
+        from that of the message alone.
+        """
+        return self._top(cls, reading=True, suffix=suffix, more=more, without=without)
+
+    def field(self, field: Field, package: str) -> Schema:
+        """The schema of what is read as a field, for itself; ``package`` is that of its message."""
+        one = self._one(field, package, reading=True)
+        return {"type": "array", "items": one} if field.label is Label.REPEATED else one
+
+    def packed(self, cls: type) -> Schema:
+        """The schema of the JSON form of an Any that holds such a message (spec §1.10)."""
+        written = self.written(cls)
+        if self._types.name_of(cls) in WRAPPED_TYPES:
+            return {"allOf": [self.any(), {"type": "object", "properties": {"value": written}}]}
+        return {"allOf": [self.any(), written]}
+
+    def any(self) -> Schema:
+        """The schema of the JSON form of any Any."""
+        return self.add(ANY, _SPECIAL[ANY][0])
+
+    def add(self, name: str, schema: Schema) -> Schema:
+        """Keep a schema under a name, and return the reference to it."""
+        self.named[name] = schema
+        return {"$ref": f"{self._prefix}{name}"}
+
+    def _top(
+        self,
+        cls: type,
+        *,
+        reading: bool,
+        suffix: str = "",
+        more: Mapping[str, Json] | None = None,
+        without: frozenset[str] = frozenset(),
+    ) -> Schema:
+        name = self._types.name_of(cls) if self._types.knows(cls) else ""
+        shape = self._types.codec(name).shape if name else shape_of(cls)
+        if shape is not None:
+            return self._message(cls, shape, "", suffix, more or {}, without, reading=reading)
+        if more:
+            return self._own(cls, name + suffix, {"type": "object", "properties": dict(more)})
+        if name in _SPECIAL:
+            return _SPECIAL[name][reading]
+        return self._own(cls, name + suffix, {"type": "object"})
+
+    def _own(self, cls: type, name: str, schema: Schema) -> Schema:
+        text = docstring(cls)
+        return self.add(name, {"description": text, **schema} if text else schema)
+
+    def _message(
+        self,
+        cls: type,
+        shape: Shape,
+        package: str,
+        suffix: str,
+        more: Mapping[str, Json],
+        without: frozenset[str] = frozenset(),
+        *,
+        reading: bool,
+    ) -> Schema:
+        key = (cls, suffix, without)
+        found = self._references.get(key)
+        if found is not None:
+            return found
+        name = self._free(self._name(cls, package), suffix)
+        reference = self._references[key] = self.add(name, {})  # it may contain itself
+        package = name.removesuffix(suffix).rpartition(".")[0]
+        shown = [field for field in shape.fields if field.json_name not in without]
+        fields: dict[str, Json] = {
+            field.json_name: self._field(field, package, reading=reading) for field in shown
+        }
+        schema: Schema = {"type": "object", "properties": {**more, **fields}}
+        if reading:
+            needed: list[Json] = [field.json_name for field in shown if _needed(field)]
+            schema |= {"required": needed} if needed else {}
+            schema["additionalProperties"] = False
+        self._own(cls, name, schema)
+        return reference
+
+    def _name(self, cls: type, package: str) -> str:
+        if self._types.knows(cls):
+            return self._types.name_of(cls)
+        full_name = declared_name(cls) or protobuf_name(cls)
+        return full_name or f"{package}.{_ODD.sub('_', cls.__name__)}".lstrip(".")
+
+    def _free(self, name: str, suffix: str) -> str:
+        number, free = 1, name + suffix
+        while free in self.named:
+            number += 1
+            free = f"{name}{number}{suffix}"
+        return free
+
+    def _field(self, field: Field, package: str, *, reading: bool) -> Schema:
+        one = self._one(field, package, reading=reading)
+        if field.label is Label.REPEATED:
+            one = {"type": "array", "items": one}
+        elif field.label is Label.MAP:
+            one = {"type": "object", "additionalProperties": one, **_keys(field)}
+        return or_null(one) if reading and not _needed(field) else one
+
+    def _one(self, field: Field, package: str, *, reading: bool) -> Schema:
+        if field.kind in _SCALARS:
+            return _SCALARS[field.kind][reading]
+        if field.kind is Kind.ENUM:
+            return self._enum(field, package, reading=reading)
+        name = field.message_name or ""
+        if name == ANY:
+            return self.any()
+        if name in _SPECIAL:
+            return _SPECIAL[name][reading]
+        suffix = ".Input" if reading else ""
+        return self._message(field.python, field.shape, package, suffix, {}, reading=reading)
+
+    def _enum(self, field: Field, package: str, *, reading: bool) -> Schema:
+        cls = field.python
+        numbers = enum_numbers(cls)
+        reference = self._references.get(cls)
+        if reference is None:
+            name = self._free(self._name(cls, package), "")
+            names: list[Json] = list(cls.__members__)
+            reference = self._own(cls, name, {"type": "string", "enum": names})
+            self._references[cls] = reference
+        if not reading:
+            return reference
+        return {"anyOf": [reference, {"type": "integer", "enum": list(numbers)}]}
+
+
+def _needed(field: Field) -> bool:
+    # Where any other is missing, it is zero, or what its class says.
+    return field.required and field.label is Label.OPTIONAL and not field.nullable
+
+
+def _keys(field: Field) -> Schema:
+    if field.key_kind is Kind.STRING:
+        return {}
+    if field.key_kind is Kind.BOOL:
+        return {"propertyNames": {"enum": ["true", "false"]}}
+    return {"propertyNames": {"pattern": "^-?[0-9]+$"}}

@@ -1,0 +1,454 @@
+"""OpenAPI documents: what is in them, that they are valid, where they are served, FastAPI's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+import lro
+from lro import asgi, wsgi
+from lro.errors import Unauthenticated
+from lro.executors.inline import InlineExecutor
+from lro.http import OperationsEdge, Start, answer, answer_async
+from lro.openapi import Document, add_to, describe
+from lro.stores.memory import MemoryStore
+from tests.filters.messages import ExportMetadata
+from tests.http import servers
+from tests.http.counting_service import CountRequest, ask, build, headers_of
+from tests.messages.scalars_message import Scalars
+
+PATH = "/v1/things:count"
+SNAPSHOT = Path(__file__).with_name("openapi_snapshot.json")
+UUID = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
+VERBS = ("GetOperation", "ListOperations", "DeleteOperation", "CancelOperation", "WaitOperation")
+
+
+def valid(document: Mapping[str, Any]) -> Any:
+    """The document, which a validator accepts."""
+    pytest.importorskip("openapi_spec_validator").validate(document)
+    return document
+
+
+@lro.message("acme.v1.Node")
+@attrs.frozen
+class Node:
+    """A tree."""
+
+    name: str = ""
+    children: tuple[Node, ...] = ()
+
+
+@lro.message("acme.v1.OwnRequest")
+@attrs.frozen
+class OwnRequest:
+    request_id: str = ""
+
+
+def service_of_all(**options: Any) -> lro.Service:
+    """A service whose methods take and give messages of every kind."""
+    service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False, **options)
+
+    @service.method("acme.v1.Things.Scale", path="/v1/things:scale")
+    def scale(request: Scalars, job: lro.Job[ExportMetadata]) -> Scalars:
+        """Scale things.
+
+        All of them at once.
+        """
+        return request
+
+    @service.method("acme.v1.Trees.Grow", path="/v1/trees:grow")
+    def grow(request: Node) -> Node:
+        return request
+
+    @service.method("acme.v1.Times.Read", path="/v1/times:read")
+    def read(request: lro.types.Struct) -> lro.types.Timestamp:
+        return lro.types.Timestamp(0)
+
+    @service.method("acme.v1.Trees.Fell", path="/v1/trees:fell")
+    def fell(request: lro.types.Empty) -> None:
+        """Fell a tree."""
+
+    @service.method("other.v1.Trees.Grow", path="/v1/others:grow")
+    def grow_other(request: Node) -> Node:
+        return request
+
+    return service
+
+
+@pytest.mark.parametrize("parents", [(), ("projects/*", "projects/*/projects/*", "a/b")])
+@pytest.mark.parametrize("verbs", [VERBS, ()])
+def test_document_of_every_kind_of_message_is_valid(
+    parents: Sequence[str], verbs: Sequence[str]
+) -> None:
+    """With recursion and well-known types, parents, and verbs switched off."""
+    service = service_of_all(verbs=verbs) if verbs else service_of_all()
+    document = valid(describe(service, parents=parents))
+    ids = [call["operationId"] for path in document["paths"].values() for call in path.values()]
+    assert len(ids) == len(set(ids)) == 5 + (5 if verbs else 9) * (1 + len(parents))
+    assert {"Trees_Grow", "Trees_Grow_2"} < {*ids}
+
+
+@pytest.mark.parametrize("off", [(), ("ListOperations", "WaitOperation"), VERBS[1:]])
+def test_document_has_the_verbs_that_are_on(off: Sequence[str]) -> None:
+    """And links to those of them that the operation may go on with."""
+    from lro._engine.access import VERBS as every
+
+    service = service_of_all(verbs=[verb for verb in every if verb not in off])
+    document = valid(describe(service))
+    calls = [call for path in document["paths"].values() for call in path.values()]
+    ids = {call["operationId"].removesuffix("Many") for call in calls}
+    plural = {"List", "BatchGet", "Describe", "Watch"}
+    for verb in every:
+        name = verb.partition("Operation")[0]
+        assert (f"Operations_{name}" in ids) == (verb not in off)
+        assert verb.endswith("s") == (name in plural)
+    links = document["paths"]["/v1/things:scale"]["post"]["responses"]["200"]["links"]
+    wanted = {"GetOperation", "CancelOperation", "WaitOperation", "DeleteOperation"} - {*off}
+    assert {*links} == {verb.removesuffix("Operation").lower() for verb in wanted}
+    assert {link["operationId"] for link in links.values()} <= ids
+
+
+def test_start_says_its_three_types() -> None:
+    """In its body, its reply and the extension of AEP-151; its docstring is the description."""
+    document = valid(describe(service_of_all()))
+    start = document["paths"]["/v1/things:scale"]["post"]
+    assert (start["summary"], start["description"]) == ("Scale things.", "All of them at once.")
+    assert start["tags"] == ["Things"]
+    assert start["x-aep-long-running-operation"] == {
+        "response": {"$ref": "#/components/schemas/lrofix.v1.Scalars"},
+        "metadata": {"$ref": "#/components/schemas/lrofix.v1.ExportMetadata"},
+    }
+    schemas = document["components"]["schemas"]
+    body = schemas["lrofix.v1.Scalars.Start"]["properties"]
+    assert {"requestId", "validateOnly", "fInt64"} < {*body}
+    operation = schemas["acme.v1.Things.Scale.Operation"]["properties"]
+    assert operation["response"]["allOf"][1] == {"$ref": "#/components/schemas/lrofix.v1.Scalars"}
+    times = schemas["acme.v1.Times.Read.Operation"]["properties"]["response"]["allOf"][1]
+    assert times["properties"]["value"] == {"type": "string", "format": "date-time"}
+    undocumented = document["paths"]["/v1/trees:grow"]["post"]
+    assert undocumented["summary"] == "Start acme.v1.Trees.Grow."
+    assert "description" not in undocumented
+
+
+def test_links_lead_to_the_verbs_whatever_a_method_is_called() -> None:
+    """A service of the application may be called Operations."""
+    service = build().service
+
+    @service.method("acme.v1.Operations.Get", path="/v1/x")
+    def get(request: OwnRequest) -> None: ...
+
+    paths: Any = valid(describe(service))["paths"]
+    start = paths["/v1/x"]["post"]
+    assert next(iter(paths)) == "/v1/x"
+    assert start["operationId"] == "Operations_Get_2"
+    link = start["responses"]["200"]["links"]["get"]
+    assert link["operationId"] == paths["/v1/operations/{operation}"]["get"]["operationId"]
+
+
+def test_request_that_has_a_request_id_keeps_its_own() -> None:
+    """As a start reads it."""
+
+    service = build().service
+
+    @service.method("acme.v1.Own.Run", path="/v1/x")
+    def run(request: OwnRequest) -> None: ...
+
+    schema: Any = describe(service)["components"]
+    fields = schema["schemas"]["acme.v1.OwnRequest.Start"]["properties"]
+    assert fields["requestId"] == {"type": ["string", "null"]}
+
+    @service.method("acme.v1.Own.Stop", path="/v1/x", http_method="DELETE")
+    def stop(request: OwnRequest) -> None: ...
+
+    call: Any = describe(service)["paths"]
+    schemas = {one["name"]: one["schema"] for one in call["/v1/x"]["delete"]["parameters"]}
+    assert schemas["requestId"] == {"type": "string"}
+    assert {*schemas} == {"requestId", "validateOnly"}
+
+
+@lro.message("acme.v1.Disk")
+@attrs.frozen
+class Disk:
+    name: str = ""
+    size: lro.Int32 = 0
+    parent: Disk | None = None
+    when: datetime | None = None
+    labels: Mapping[str, str] = attrs.field(factory=dict)
+    tags: tuple[str, ...] = ()
+    rest: lro.types.Struct | None = None
+
+
+@lro.message("acme.v1.ResizeRequest")
+@attrs.frozen
+class ResizeRequest:
+    disk: Disk | None = None
+    zone: str = ""
+    others: tuple[Disk, ...] = ()
+    force: bool = False
+
+
+@pytest.mark.parametrize(
+    ("rule", "path", "parameters", "body"),
+    [
+        (
+            {"path": "/v1/zones/{zone}/disks:resize"},
+            "/v1/zones/{zone}/disks:resize",
+            {"zone": "path"},
+            {"requestId", "validateOnly", "disk", "others", "force"},
+        ),
+        (
+            {"path": "/v1/{disk.name=projects/*/disks/*}", "http_method": "PATCH", "body": "disk"},
+            "/v1/projects/{project}/disks/{disk}",
+            dict.fromkeys(["zone", "force", "requestId", "validateOnly"], "query")
+            | {"project": "path", "disk": "path"},
+            {"name", "size", "parent", "when", "labels", "tags", "rest"},
+        ),
+        (
+            {"path": "/v1/{zone=zones/**}", "http_method": "DELETE"},
+            "/v1/zones/{zone}",
+            dict.fromkeys(["disk.name", "disk.size", "disk.when", "disk.tags", "force"], "query")
+            | {"requestId": "query", "validateOnly": "query", "zone": "path"},
+            None,
+        ),
+    ],
+)
+def test_start_by_an_http_rule_has_its_parameters(
+    rule: dict[str, str], path: str, parameters: Mapping[str, str], body: set[str] | None
+) -> None:
+    """Variables of the path, what is left in the query, and the body (spec §5.16)."""
+    service = build().service
+
+    @service.method("acme.v1.Disks.Resize", **rule)
+    def resize(request: ResizeRequest) -> None: ...
+
+    edge = OperationsEdge(service, starts=True)
+    document: Any = valid(edge.openapi())
+    assert document == describe(service)
+    call = document["paths"][path][rule.get("http_method", "POST").lower()]
+    assert {one["name"]: one["in"] for one in call.get("parameters", [])} == parameters
+    if body is None:
+        assert "requestBody" not in call
+    else:
+        schema = call["requestBody"]["content"]["application/json"]["schema"]
+        fields = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+        assert {*fields["properties"]} == body
+
+
+def test_document_says_title_servers_and_security() -> None:
+    """Each security scheme alone lets a caller in."""
+    document = Document(
+        title="Things",
+        version="2.0.0",
+        description="All about things.",
+        servers=["/api"],
+        security={"token": {"type": "http", "scheme": "bearer"}},
+    )
+    made = valid(describe(service_of_all(), document=document))
+    wanted = {"title": "Things", "version": "2.0.0", "description": "All about things."}
+    assert made["info"] == wanted
+    assert (made["servers"], made["security"]) == ([{"url": "/api"}], [{"token": []}])
+    assert made["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    assert valid(describe(build().service))["info"]["title"] == "acme.example"
+
+
+def test_document_of_a_service_is_as_the_snapshot() -> None:
+    """A change of it is a change for all who generate clients: look at it, and delete the file."""
+    counting = build()
+    service = counting.service
+    made = describe(service, starts={PATH: counting.count}, parents=["projects/*"])
+    text = json.dumps(made, indent=1) + "\n"
+    if not SNAPSHOT.exists():
+        SNAPSHOT.write_text(text)
+        pytest.fail(f"{SNAPSHOT.name} was not there; it is now")
+    assert text == SNAPSHOT.read_text()
+
+
+Application = Callable[..., Any]
+
+INSIDE = pytest.mark.parametrize(
+    ("application", "inside"),
+    [(asgi.OperationsApp, servers.asgi_inside), (wsgi.OperationsApp, servers.wsgi_inside)],
+    ids=["asgi", "wsgi"],
+)
+
+
+def refuse(headers: Mapping[str, str]) -> str:
+    raise Unauthenticated("a token is needed")
+
+
+@INSIDE
+def test_document_is_served_without_authentication(application: Application, inside: Any) -> None:
+    """Other paths ask for it; without the option there is no document."""
+    counting = build()
+    starts = {PATH: counting.count}
+    app = application(counting.service, starts=starts, authenticate=refuse, openapi="/openapi.json")
+    with inside(app) as call:
+        for _ in range(2):
+            reply = call("GET", "/openapi.json")
+            assert (reply.status_code, reply.json()) == (200, app.openapi())
+        paths: Any = describe(counting.service, starts=starts)["paths"]
+        streams = application is asgi.OperationsApp
+        served = {path for path in paths if streams or not path.endswith(":watch")}
+        assert {*reply.json()["paths"]} == served
+        assert reply.headers["content-type"] == "application/json; charset=utf-8"
+        assert call("HEAD", "/openapi.json").text == ""
+        assert call("OPTIONS", "/openapi.json").headers["allow"] == "GET, HEAD, OPTIONS"
+        assert call("POST", "/openapi.json").status_code == 405
+        assert call("GET", "/v1/operations").status_code == 401
+    with inside(application(counting.service)) as call:
+        assert call("GET", "/openapi.json").status_code == 404
+
+
+@INSIDE
+def test_document_is_served_where_and_as_it_says(application: Application, inside: Any) -> None:
+    """By the option; another can be made by the method."""
+    document = Document(path="/v1/things.json", title="Things")
+    app = application(build().service, openapi=document)
+    with inside(app) as call:
+        assert call("GET", "/v1/things.json").json()["info"]["title"] == "Things"
+        assert call("GET", "/openapi.json").status_code == 404
+    assert app.openapi(Document(title="Others"))["info"]["title"] == "Others"
+
+
+@pytest.mark.parametrize("path", ["/v1/operations", "/v1/operations/x", "/v1/operations/x:watch"])
+def test_path_that_is_served_already_is_refused(path: str) -> None:
+    """The error says as what."""
+    with pytest.raises(lro.DeclarationError, match=r"is served already, as .*Operation"):
+        OperationsEdge(build().service, openapi=path)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: OperationsEdge(build().service, openapi=5),  # type: ignore[arg-type]
+        lambda: Document(path="openapi.json"),
+        lambda: Document(path="/{x}"),
+        lambda: Document(path=5),  # type: ignore[arg-type]
+        lambda: Document(title=None),  # type: ignore[arg-type]
+        lambda: Document(servers="/api"),
+        lambda: Document(security=["token"]),  # type: ignore[arg-type]
+        lambda: Document(security={"token": "bearer"}),  # type: ignore[dict-item]
+        lambda: describe(5),  # type: ignore[arg-type]
+        lambda: describe(build().service, parents="projects/*"),
+        lambda: describe(build().service, parents=["/projects"]),
+        lambda: describe(build().service, starts=True),
+        lambda: describe(build().service, document={}),  # type: ignore[arg-type]
+        lambda: add_to(object(), OperationsEdge(build().service)),
+        lambda: add_to(OperationsEdge(build().service), object()),  # type: ignore[arg-type]
+    ],
+)
+def test_argument_of_the_wrong_form_is_refused(make: Callable[[], object]) -> None:
+    """When it is given."""
+    with pytest.raises(lro.DeclarationError):
+        make()
+
+
+# -- the header of starts -------------------------------------------------------------------------
+
+
+def test_reply_of_a_start_has_the_id_of_the_operation() -> None:
+    """The last part of its name, also under a parent; a read of it has none (spec §5.10)."""
+    counting = build()
+    start = Start(counting.count, parent=lambda request: request.query)
+    edge = OperationsEdge(counting.service, starts={PATH: start})
+    for parent in ("projects/p", ""):
+        reply = edge.handle(ask("POST", f"{PATH}?{parent}"))
+        name = json.loads(reply.body)["name"]
+        assert name.startswith(parent)
+        assert headers_of(reply)["operation-id"] == name.rpartition("/")[2]
+    found = edge.handle(ask("GET", f"/v1/{name}"))
+    assert (found.status, "operation-id" in headers_of(found)) == (200, False)
+
+
+def test_reply_of_a_start_that_is_repeated_has_the_same_id() -> None:
+    """Whatever the operation has come to."""
+    counting = build()
+    edge = OperationsEdge(counting.service, starts={PATH: counting.count})
+    reply = edge.handle(ask("POST", PATH, {"requestId": UUID}))
+    counting.finish(json.loads(reply.body)["name"])
+    again = edge.handle(ask("POST", PATH, {"requestId": UUID}))
+    assert json.loads(again.body)["done"]
+    assert headers_of(again)["operation-id"] == headers_of(reply)["operation-id"]
+
+
+def test_reply_that_starts_nothing_has_no_id() -> None:
+    """A request that is only validated, or refused."""
+    counting = build()
+    edge = OperationsEdge(counting.service, starts={PATH: counting.count})
+    for body, status in (({"validateOnly": True}, 200), ({"unheardOf": 1}, 400)):
+        reply = edge.handle(ask("POST", PATH, body))
+        assert (reply.status, "operation-id" in headers_of(reply)) == (status, False)
+
+
+def test_reply_of_an_endpoint_of_ones_own_has_the_id() -> None:
+    """Of a plain function, and of a coroutine function."""
+    counting = build()
+    service, count = counting.service, counting.count
+    plain = answer(service, lambda: count.start(CountRequest()))
+    awaited = asyncio.run(answer_async(service, count.start_async(CountRequest())))
+    for reply in (plain, awaited):
+        name = json.loads(reply.body)["name"]
+        assert headers_of(reply)["operation-id"] == name.removeprefix("operations/")
+
+
+# -- FastAPI --------------------------------------------------------------------------------------
+
+
+def test_paths_are_in_the_document_of_fastapi_beside_its_own() -> None:
+    """Also those that are added later; where both have one, that of FastAPI wins."""
+    fastapi = pytest.importorskip("fastapi")
+    counting = build()
+    security = {"token": {"type": "http", "scheme": "bearer"}}
+    operations = asgi.OperationsApp(
+        counting.service, starts={PATH: counting.count}, openapi=Document(security=security)
+    )
+    app = fastapi.FastAPI(title="Shop")
+
+    @app.get("/v1/things")
+    def things(since: datetime) -> list[str]:
+        return []
+
+    @app.get("/v1/operations")
+    def own() -> None: ...
+
+    add_to(app, operations)
+    app.router.default = operations
+    with servers.asgi_socket(app) as call:
+        found = valid(call("GET", "/openapi.json").json())
+        paths = found["paths"]
+        assert {"/v1/things", PATH, "/v1/operations/{operation}:cancel"} < {*paths}
+        assert found["info"]["title"] == "Shop"
+        assert paths["/v1/operations"]["get"]["summary"] == "Own"
+        assert paths[PATH]["post"]["security"] == [{"token": []}]
+        assert "security" not in paths["/v1/things"]["get"]
+        schemas = found["components"]["schemas"]
+        assert {"HTTPValidationError", "acme.v1.CountRequest.Start"} < {*schemas}
+        assert found["components"]["securitySchemes"] == security
+        assert "/openapi.json" in call("GET", "/docs").text
+        assert app.openapi() is app.openapi()
+
+        @app.get("/v1/later")
+        def later() -> None: ...
+
+        app.openapi_schema = None  # as versions before 0.165 want it
+        assert "/v1/later" in call("GET", "/openapi.json").json()["paths"]
+
+
+def test_prefix_stands_before_the_paths_of_what_is_mounted() -> None:
+    """A FastAPI application without a path of its own has ours alone."""
+    fastapi = pytest.importorskip("fastapi")
+    app = fastapi.FastAPI()
+    operations = asgi.OperationsApp(build().service)
+    app.mount("/api", operations)
+    add_to(app, operations, prefix="/api")
+    with servers.asgi_socket(app) as call:
+        document = valid(call("GET", "/openapi.json").json())
+        assert "/api/v1/operations/{operation}" in document["paths"]
+        assert call("GET", "/api/v1/operations").json() == {}

@@ -1,0 +1,273 @@
+"""JSON Schemas of messages: what is printed fits the one, what is read and refused the other."""
+
+from __future__ import annotations
+
+import enum
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import attrs
+import pytest
+from hypothesis import given
+
+import lro
+from lro._messages.json_schema import MessageSchemas
+from lro._messages.schema import Shape, shape_of
+from lro._messages.wellknown import Empty, Struct, Timestamp
+from lro.errors import InvalidArgument
+from tests.filters.messages import Book, ExportMetadata
+from tests.messages.scalars_message import METADATA, SCALARS, Scalars
+
+jsonschema = pytest.importorskip("jsonschema")
+
+TYPES = lro.TypeRegistry(Scalars, ExportMetadata, Book)
+
+
+def validator(make: typing.Callable[[MessageSchemas], typing.Any], types=TYPES):
+    """A validator of the schema that is made."""
+    schemas = MessageSchemas(types, "#/$defs/")
+    schema = make(schemas)
+    jsonschema.Draft202012Validator.check_schema({**schema, "$defs": schemas.named})
+    return jsonschema.Draft202012Validator({**schema, "$defs": schemas.named})
+
+
+def schema_of(cls: type, *, reading: bool = False, types=TYPES) -> typing.Any:
+    """The schema of a class that refers to no other."""
+    schemas = MessageSchemas(types)
+    reference = schemas.read(cls) if reading else schemas.written(cls)
+    return schemas.named[reference["$ref"].removeprefix("#/components/schemas/")]
+
+
+WRITTEN = validator(lambda schemas: schemas.written(Scalars))
+READ = validator(lambda schemas: schemas.read(Scalars))
+
+
+@given(SCALARS)
+def test_scalars_that_are_printed_fit_both_schemas(message: Scalars) -> None:
+    """A server may read what it writes."""
+    printed = TYPES.dump(message)
+    WRITTEN.validate(printed)
+    READ.validate(printed)
+
+
+METADATA_WRITTEN = validator(lambda schemas: schemas.written(ExportMetadata))
+METADATA_READ = validator(lambda schemas: schemas.read(ExportMetadata))
+
+
+@given(METADATA)
+def test_messages_in_messages_that_are_printed_fit_both_schemas(message: ExportMetadata) -> None:
+    """With lists, maps, enums, times, spans, wrappers, Structs and an Any in it."""
+    printed = TYPES.dump(message)
+    METADATA_WRITTEN.validate(printed)
+    METADATA_READ.validate(printed)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        *({name: None} for name in ("fInt32", "fInt64", "words", "pairs", "fStage", "maybe")),
+        *({"fInt64": value} for value in (5, "5", -5, "-9223372036854775808")),
+        *({"fUint32": value} for value in (5, "5", 2**32 - 1, 5.0)),
+        *({"fDouble": value} for value in (1, 1.5, "1.5", "1e3", "NaN", "-Infinity")),
+        *({"fBytes": value} for value in ("", "AA==", "AA", "_-8=", "_-8", "AAAA")),
+        *({"fStage": value} for value in ("STAGE_UNSPECIFIED", 0, 1)),
+        {"flags": {"true": "x"}, "byId": {"-5": "y"}},
+        {"value": None},
+        {"value": [1, {"x": None}], "wInt64": 7, "wDouble": "Infinity", "list": [1, "x"]},
+    ],
+)
+def test_value_that_is_read_fits_the_schema(value: dict[str, typing.Any]) -> None:
+    """Numbers in quotes, numbers of enum values, every form of base64, null for absence."""
+    TYPES.load(value, Scalars)
+    READ.validate(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [],
+        {"unheardOf": 1},
+        *({"fInt32": value} for value in ("x", "", 1.5, True, 2**31, [])),
+        *({"fUint64": value} for value in (-1, "-1", {})),
+        *({"fDouble": value} for value in ("x", "nan", True)),
+        *({"fBytes": value} for value in ("A", "AAA==", "AA=", "A A=", "é", 5)),
+        *({"fStage": value} for value in ("NO_SUCH", 99, True, 1.5)),
+        *({"fBool": value} for value in ("true", 0)),
+        {"fString": 5},
+        {"words": "x"},
+        {"words": [None]},
+        {"pairs": {"x": None}},
+        {"flags": {"yes": "x"}},
+        {"byId": {"x": "y"}},
+        {"list": {}},
+        {"wInt64": "x"},
+    ],
+)
+def test_value_that_is_refused_does_not_fit_the_schema(value: typing.Any) -> None:
+    """So that a caller learns of it before the call."""
+    with pytest.raises(InvalidArgument):
+        TYPES.load(value, Scalars)
+    assert not READ.is_valid(value)
+
+
+@lro.message("acme.v1.Tree")
+@attrs.frozen
+class Tree:
+    """A tree of ``labels``.
+
+    It ends at leaves.
+    """
+
+    label: str = ""
+    children: tuple[Tree, ...] = ()
+
+
+def test_message_that_contains_itself_refers_to_itself() -> None:
+    """And its docstring is the description, as Markdown."""
+    types = lro.TypeRegistry(Tree)
+    schema = schema_of(Tree, types=types)
+    assert schema["description"] == "A tree of `labels`.\n\nIt ends at leaves."
+    assert schema["properties"]["children"]["items"] == {
+        "$ref": "#/components/schemas/acme.v1.Tree"
+    }
+    read = validator(lambda schemas: schemas.read(Tree), types)
+    assert read.is_valid({"children": [{"children": [{"label": "x"}]}]})
+    assert not read.is_valid({"children": [{"children": [{"label": 5}]}]})
+
+
+class Colour(enum.Enum):
+    """What it looks like."""
+
+    RED = "red"
+
+
+@dataclass
+class Wheel:
+    size: lro.Int32 = 0
+
+
+@lro.message("acme.v1.Car")
+@attrs.frozen(kw_only=True)
+class Car:
+    wheel: Wheel
+    colour: Colour = Colour.RED
+    when: datetime | None = None
+    took: timedelta | None = None
+    rest: Mapping[str, object] = attrs.field(factory=dict)
+    any: lro.types.Any | None = None
+
+
+def test_class_without_a_full_name_gets_one_in_the_package_that_holds_it() -> None:
+    """As in proto files; a dataclass that describes itself by its signature has no description."""
+    types = lro.TypeRegistry(Car)
+    schemas = MessageSchemas(types)
+    schemas.written(Car)
+    schemas.read(Car)
+    names = {"acme.v1.Car", "acme.v1.Wheel", "acme.v1.Colour", "google.protobuf.Any"}
+    assert set(schemas.named) == names | {"acme.v1.Car.Input", "acme.v1.Wheel.Input"}
+    assert "description" not in schemas.named["acme.v1.Wheel"]
+    assert schemas.named["acme.v1.Colour"] == {
+        "description": "What it looks like.",
+        "type": "string",
+        "enum": ["RED"],
+    }
+
+
+def test_message_in_a_field_without_a_default_is_required_where_it_is_read() -> None:
+    """What is written may be newer or older than the schema, and requires nothing."""
+    types = lro.TypeRegistry(Car)
+    assert schema_of(Car, reading=True, types=types)["required"] == ["wheel"]
+    assert "required" not in schema_of(Car, types=types)
+    read = validator(lambda schemas: schemas.read(Car), types)
+    for value, fine in (({}, False), ({"wheel": None}, False), ({"wheel": {}}, True)):
+        assert read.is_valid(value) is fine
+        if not fine:
+            with pytest.raises(InvalidArgument):
+                types.load(value, Car)
+
+
+def test_two_classes_of_one_name_get_two_schemas() -> None:
+    """The second has a number after it."""
+
+    def other() -> type:
+        @attrs.frozen
+        class Wheel:
+            spokes: str = ""
+
+        return Wheel
+
+    @lro.message("acme.v1.Bike")
+    @attrs.frozen
+    class Bike:
+        front: Wheel | None = None
+        back: typing.Any = None
+
+    Bike.__annotations__.update(front=Wheel | None, back=other() | None)
+    schemas = MessageSchemas(lro.TypeRegistry(Bike))
+    schemas.written(Bike)
+    fields = typing.cast("typing.Any", schemas.named["acme.v1.Bike"])["properties"]
+    assert fields["front"] == {"$ref": "#/components/schemas/acme.v1.Wheel"}
+    assert fields["back"] == {"$ref": "#/components/schemas/acme.v1.Wheel2"}
+
+
+def test_class_of_no_known_form_is_an_open_object() -> None:
+    """One whose codec gives no shape."""
+
+    @lro.message("acme.v1.Closed")
+    class Closed:
+        """Only its codec knows it."""
+
+    @attrs.frozen
+    class ClosedCodec:
+        python: type = Closed
+        shape: Shape | None = None
+
+        def dump(self, message: object) -> typing.Any:
+            return {}
+
+        def load(self, payload: object, *, strict: bool) -> object:
+            return Closed()
+
+    types = lro.TypeRegistry(
+        Closed, factories=[lambda cls: ClosedCodec() if cls is Closed else None]
+    )
+    schema = {"description": "Only its codec knows it.", "type": "object"}
+    assert schema_of(Closed, types=types) == schema_of(Closed, reading=True, types=types) == schema
+
+
+@pytest.mark.parametrize(
+    ("message", "printed"),
+    [
+        (Empty(), {"@type": "type.googleapis.com/google.protobuf.Empty"}),
+        (Timestamp(0), {"value": "1970-01-01T00:00:00Z"}),
+        (Struct({"x": 1}), {"value": {"x": 1}}),
+        (Scalars(f_int64=5), {"fInt64": "5"}),
+    ],
+)
+def test_any_that_is_printed_fits_its_schema(message: object, printed: dict[str, object]) -> None:
+    """Its type beside its fields, or beside a value."""
+    packed = TYPES.to_json(TYPES.pack(message))
+    assert isinstance(packed, dict)
+    assert printed.items() <= packed.items()
+    check = validator(lambda schemas: schemas.packed(type(message)))
+    check.validate(packed)
+    assert not check.is_valid(printed | {"@type": 5})
+
+
+def test_shape_of_a_registered_class_is_that_of_its_codec() -> None:
+    """A field of a protobuf message is described as that of an attrs class."""
+    pytest.importorskip("google.rpc.error_details_pb2")
+    from google.rpc.error_details_pb2 import BadRequest
+
+    types = lro.TypeRegistry()
+    types.register(BadRequest)
+    schemas = MessageSchemas(types)
+    reference = schemas.written(BadRequest)
+    schema = typing.cast("typing.Any", schemas.named["google.rpc.BadRequest"])
+    assert reference == {"$ref": "#/components/schemas/google.rpc.BadRequest"}
+    items = schema["properties"]["fieldViolations"]["items"]
+    assert items == {"$ref": "#/components/schemas/google.rpc.BadRequest.FieldViolation"}
+    assert shape_of(Tree).fields[0].name == "label"
