@@ -21,6 +21,7 @@ from lro._base.errors import (
     EncodingError,
     HttpMethodNotAllowed,
     InvalidArgument,
+    InvalidFields,
     InvalidFilter,
     LeaseLost,
     LroError,
@@ -46,6 +47,7 @@ from lro._base.status import (
     BadRequest,
     Code,
     ErrorInfo,
+    FieldViolation,
     PreconditionFailure,
     ResourceInfo,
     RetryInfo,
@@ -67,6 +69,9 @@ EXAMPLES = {
     NameRefused: NameRefused("operations/a", "not yours"),
     MissingExtra: MissingExtra("the gRPC edge", "grpc"),
     MessageTooLarge: MessageTooLarge("acme.v1.Thing", 11, 10, "response_bytes"),
+    InvalidFields: InvalidFields(
+        FieldViolation("pages", "is required"), FieldViolation("tags[1]", "must be a string")
+    ),
     WorkFailed: WorkFailed("operations/a", Status(Code.ABORTED, "no paper")),
     WorkCancelled: WorkCancelled("operations/a", Status(Code.CANCELLED, "stopped")),
     WaitTimeout: WaitTimeout("operations/a", 2.5),

@@ -36,7 +36,7 @@ from examples.analysis.messages import (
     VerifyRequest,
 )
 from lro import InvalidArgument, TypeRegistry
-from lro.types import declared_name
+from lro.types import full_name
 from tests.examples.conftest import refused, through_json
 
 PACKAGE = "lro.examples.analysis.v1."
@@ -49,7 +49,7 @@ PARTS = (
     "RegionWeight", "PaletteColor", "Fingerprint", "EmbeddedMetadata", "TrackedPosition",
 )  # fmt: skip
 MESSAGES = [cls for cls in vars(messages).values() if isinstance(cls, type) and attrs.has(cls)]
-NAMED = [cls for cls in MESSAGES if declared_name(cls)]
+NAMED = [cls for cls in MESSAGES if full_name(cls)]
 
 BOUNDS = [
     (DetectRequest, "min_size_px", 24, 2048, 40),
@@ -85,7 +85,7 @@ def camel(name: str) -> str:
 
 def test_names() -> None:
     """Each method has its request and response, and all the parts are there, once."""
-    names = sorted(str(declared_name(cls)) for cls in NAMED)
+    names = sorted(str(full_name(cls)) for cls in NAMED)
     wanted = [f"{verb}{kind}" for verb in VERBS for kind in ("Request", "Response")]
     assert names == sorted(PACKAGE + name for name in (*wanted, *PARTS, "AnalysisMetadata"))
 

@@ -14,7 +14,8 @@ from hypothesis import given
 
 import lro
 from lro._messages.json_schema import MessageSchemas
-from lro._messages.schema import Shape, shape_of
+from lro._messages.schema import Shape
+from lro._messages.shapes import shape_of
 from lro._messages.wellknown import Empty, Struct, Timestamp
 from lro.errors import InvalidArgument
 from tests.filters.messages import Book, ExportMetadata
