@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 import warnings
 from typing import Any
 
@@ -109,7 +110,7 @@ def test_life_of_an_operation_through_our_client(served: Served) -> None:
             CountRequest(steps=7),
             response=CountResponse,
             metadata=CountMetadata,
-            request_id=REQUEST_ID,
+            request_id=str(uuid.uuid4()),  # a service may be served more than once
         )
         assert operation.result(timeout=60).total == 7
         assert operation.metadata == CountMetadata(percent=50)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import attrs
@@ -84,11 +85,11 @@ class Counting:
         return {START: self.count, BOX: self.box}
 
 
-def build(**options: Any) -> Counting:
-    """A counting service."""
+def build(store: Any = None, **options: Any) -> Counting:
+    """A counting service, in memory unless another store is given."""
     go = threading.Event()
     service = lro.Service(
-        MemoryStore(),
+        store or MemoryStore(),
         ThreadExecutor(),
         domain=DOMAIN,
         **{"owner_only": True, "authorize": authorize, **options},
@@ -115,7 +116,7 @@ def build(**options: Any) -> Counting:
 
 @attrs.frozen
 class Served:
-    """An application behind uvicorn, and the plain edge with the same options to compare with."""
+    """An application behind a server, and the plain edge with the same options to compare with."""
 
     counting: Counting
     http: httpx.Client
@@ -149,10 +150,19 @@ class Served:
 
 @contextlib.contextmanager
 def serving(
-    make: Callable[[Counting], Any], prefix: str = "", own_path: str = OWN, **options: Any
+    make: Callable[[Counting], Any],
+    prefix: str = "",
+    own_path: str = OWN,
+    *,
+    serve: Callable[[Any], AbstractContextManager[int]] = uvicorn_serving,
+    counting: Counting | None = None,
+    **options: Any,
 ) -> Iterator[Served]:
-    """An application that ``make`` makes of a service, and the plain edge with another service."""
-    counting, other = build(), build()
+    """An application that ``make`` makes of a service, and the plain edge with another service.
+
+    ``serve`` gives the port at which a server of the framework's kind serves the application.
+    """
+    counting, other = counting or build(), build()
 
     def authenticate(headers: Any) -> str:
         return name_of(headers.get("authorization"))
@@ -163,7 +173,7 @@ def serving(
         authenticate=authenticate,
         **OPTIONS,
     )
-    with uvicorn_serving(make(counting)) as port, uvicorn_serving(plain) as plain_port:
+    with serve(make(counting)) as port, uvicorn_serving(plain) as plain_port:
         urls = [f"http://{HOST}:{one}" for one in (port, plain_port)]
         with httpx.Client(base_url=urls[0]) as http, httpx.Client(base_url=urls[1]) as beside:
             yield Served(counting, http, beside, prefix, own_path, **options)

@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from lro.stores.postgres import PostgresStore
 from tests.integrations import django_project
-from tests.integrations.work import CountRequest, build
+from tests.integrations.counting import CountRequest, build
 
 urlpatterns: list[Any] = []
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import django
 
-from tests.integrations.work import MAX_BODY, build, caller_of
+from tests.integrations.counting import OPTIONS, OWN, build, name_of
 
 FOLDER = tempfile.mkdtemp(prefix="lro-django-")
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
@@ -61,8 +61,7 @@ LRO = {
     "SERVICE": f"{__name__}.service",
     "CALLER": f"{__name__}.caller",
     "STARTS": True,
-    "PARENTS": ["projects/*"],
-    "MAX_BODY": MAX_BODY,
+    "PARENTS": OPTIONS["parents"],
 }
 
 counting = build()
@@ -74,7 +73,7 @@ def caller(request: Any) -> str:
     from lro.integrations.django import signed_in_user
 
     if "authorization" in request.headers or not request.user.is_authenticated:
-        return caller_of({key.lower(): value for key, value in request.headers.items()})
+        return name_of(request.headers.get("authorization"))
     return signed_in_user(request)
 
 
@@ -99,7 +98,7 @@ def __getattr__(name: str) -> Any:
         return HttpResponse("mine")
 
     found = [
-        path("own", own),
+        path(OWN.removeprefix("/"), own),
         path("v1/own", other),
         path("", include("lro.integrations.django.urls")),
         path("api/", include("lro.integrations.django.urls")),

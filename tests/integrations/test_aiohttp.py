@@ -1,10 +1,9 @@
-"""Operations in aiohttp: its routes, its authentication, start and stop with the application."""
+"""The integration into aiohttp: handlers, callers, start and stop with the application."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import socket
 import threading
 import time
@@ -15,23 +14,19 @@ import httpx
 import pytest
 
 import lro
-from lro import wsgi
-from tests.http.servers import HOST, listening, waitress_serving
-from tests.integrations.work import (
+from tests.http.servers import HOST, listening
+from tests.integrations.checks import *  # noqa: F403
+from tests.integrations.counting import (
     ANN,
-    MAX_BODY,
-    PARENTS,
+    OPTIONS,
+    OWN,
     START,
-    BadCall,
     Counting,
     CountRequest,
-    CountResponse,
-    answered,
+    Served,
     build,
-    caller_of,
-    check_client,
-    check_google_client,
-    each_bad_call,
+    name_of,
+    serving,
 )
 
 aiohttp = pytest.importorskip("aiohttp")
@@ -43,14 +38,14 @@ from lro.integrations.aiohttp import Operations  # noqa: E402
 
 async def caller(request: Any) -> str:
     """The caller of a request."""
-    return caller_of({key.lower(): value for key, value in request.headers.items()})
+    return name_of(request.headers.get("authorization"))
 
 
 def application(counting: Counting, **options: Any) -> Any:
     """An application with handlers of its own beside the operations."""
-    app = web.Application()
-    options = {"caller": caller, "starts": True, "parents": PARENTS, **options}
-    operations = Operations(counting.service, max_body=MAX_BODY, **options)
+    app = web.Application(client_max_size=2 << 20)
+    options = {"caller": caller, "starts": True, **OPTIONS, **options}
+    operations = Operations(counting.service, **options)
 
     async def own(request: web.Request) -> web.Response:
         return await operations.start(request, counting.count)
@@ -58,15 +53,22 @@ def application(counting: Counting, **options: Any) -> Any:
     async def other(request: web.Request) -> web.Response:
         return web.Response(text="mine")
 
-    app.router.add_post("/own", own)
+    app.router.add_post(OWN, own)
     app.router.add_get("/v1/own", other)
     operations.setup(app)
     return app
 
 
+def part(counting: Counting) -> Any:
+    """The same as a part of another application."""
+    whole = web.Application(client_max_size=2 << 20)
+    whole.add_subapp("/api", application(counting))
+    return whole
+
+
 @contextlib.contextmanager
-def serving(app: Any) -> Iterator[str]:
-    """The address at which aiohttp serves an application, from a thread with a loop."""
+def aiohttp_serving(app: Any) -> Iterator[int]:
+    """The port at which aiohttp serves an application, from a thread with a loop."""
     line, ready, loop = listening(), threading.Event(), asyncio.new_event_loop()
     over: list[asyncio.Event] = []
 
@@ -83,7 +85,7 @@ def serving(app: Any) -> Iterator[str]:
     thread.start()
     ready.wait()
     try:
-        yield f"http://{HOST}:{line.getsockname()[1]}"
+        yield line.getsockname()[1]
     finally:
         loop.call_soon_threadsafe(over[0].set)
         thread.join()
@@ -91,87 +93,48 @@ def serving(app: Any) -> Iterator[str]:
         loop.close()
 
 
-@pytest.fixture(scope="module")
-def counting() -> Counting:
-    """A service for the tests of this module: the application closes it."""
-    return build()
-
-
-@pytest.fixture(scope="module")
-def url(counting: Counting) -> Iterator[str]:
-    """The application behind its own server."""
-    with serving(application(counting)) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def plain(counting: Counting) -> Iterator[str]:
-    """The same service behind the plain edge."""
-    app = wsgi.OperationsApp(
-        counting.service,
-        starts=True,
-        parents=PARENTS,
-        authenticate=caller_of,
-        max_body=MAX_BODY,
-    )
-    with waitress_serving(app) as port:
+@contextlib.contextmanager
+def addressed(app: Any) -> Iterator[str]:
+    """The address of the same."""
+    with aiohttp_serving(app) as port:
         yield f"http://{HOST}:{port}"
 
 
-def test_clients_are_served(url: str, counting: Counting) -> None:
-    """Ours and Google's."""
-    check_client(url)
-    check_google_client(url, counting)
+@pytest.fixture(params=["whole", "part"], scope="module")
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+    """An application behind aiohttp's own server."""
+    if request.param == "whole":
+        with serving(application, serve=aiohttp_serving) as found:
+            yield found
+    else:
+        with serving(part, prefix="/api", own_path=f"/api{OWN}", serve=aiohttp_serving) as found:
+            yield found
 
 
-@each_bad_call
-def test_bad_call_is_answered_as_by_the_plain_edge(url: str, plain: str, call: BadCall) -> None:
-    """Status, headers and body are the same."""
-    bobs = httpx.post(f"{plain}{START}", json={}, headers={"authorization": "Bearer b2"})
-    name = bobs.json()["name"]
-    found = answered(url, call, name)
-    assert found == answered(plain, call, name)
-    assert found[0] == call.status
-
-
-def test_handler_of_the_application_starts_an_operation(url: str) -> None:
-    """The body is read, and errors are those of the plain edge."""
-    assert httpx.post(f"{url}/own", json={"number": 3}, headers=ANN).json()["name"]
-    assert httpx.post(f"{url}/own", json={"number": "x"}, headers=ANN).status_code == 400
-    assert httpx.post(f"{url}/own", json={}).status_code == 401
-    large = httpx.post(f"{url}/own", content=b" " * (MAX_BODY + 1), headers=ANN)
-    assert (large.status_code, large.json()["error"]["status"]) == (413, "INVALID_ARGUMENT")
-    larger = httpx.post(f"{url}/own", content=b" " * (2 << 20), headers=ANN)
-    assert (larger.status_code, larger.json()["error"]["status"]) == (413, "INVALID_ARGUMENT")
-
-
-def test_errors_of_the_framework_are_left_alone(url: str) -> None:
+def test_errors_of_the_framework_are_left_alone() -> None:
     """Paths that are not of the operations are answered by aiohttp."""
-    assert httpx.get(f"{url}/v1/own").text == "mine"
-    for path in ("/v1/unknown", "/unknown"):
-        assert (httpx.get(url + path).status_code, httpx.get(url + path).text) == (
-            404,
-            "404: Not Found",
-        )
-    assert httpx.get(url + START).status_code == 405
+    with addressed(application(build())) as url:
+        assert httpx.get(f"{url}/v1/own").text == "mine"
+        missing = httpx.get(f"{url}/v1/unknown")
+        assert (missing.status_code, missing.text) == (404, "404: Not Found")
+        assert httpx.get(url + START).status_code == 405
+        larger = httpx.post(url + OWN, content=b" " * (3 << 20), headers=ANN)
+        assert (larger.status_code, larger.json()["error"]["status"]) == (413, "INVALID_ARGUMENT")
 
 
-def test_body_in_pieces_is_put_together(url: str) -> None:
+def test_body_in_pieces_is_put_together() -> None:
     """A chunked request is read to its end."""
-    pieces = iter([b'{"num', b'ber": ', b"3}"])
+    pieces = iter([b'{"ste', b'ps": ', b"3}"])
     headers = {**ANN, "content-type": "application/json"}
-    assert httpx.post(url + START, content=pieces, headers=headers).status_code == 200
+    with addressed(application(build())) as url:
+        assert httpx.post(url + START, content=pieces, headers=headers).status_code == 200
 
 
-def test_operations_in_a_part_of_an_application() -> None:
-    """Names are those below the prefix, and the whole starts and stops the service."""
+def test_service_stops_with_the_application() -> None:
+    """Nothing is started after that."""
     counting = build()
-    whole = web.Application()
-    whole.add_subapp("/api", application(counting))
-    with serving(whole) as address:
-        base = f"{address}/api"
-        name = httpx.post(base + START, json={}, headers=ANN).json()["name"]
-        assert httpx.get(f"{base}/v1/{name}", headers=ANN).json()["name"] == name
+    with addressed(part(counting)):
+        assert counting.count.start(CountRequest()).name
     with pytest.raises(lro.errors.Unavailable):
         counting.count.start(CountRequest())
 
@@ -180,14 +143,10 @@ def test_operations_in_a_part_of_an_application() -> None:
 def waited_for() -> Iterator[tuple[Counting, str, str]]:
     """A served service with an operation that does not end: its address and name."""
     counting = build()
-    outside = counting.service.declare(
-        "acme.counts.v1.Counts.Outside",
-        request=CountRequest,
-        response=CountResponse,
-    )
-    name = outside.start(CountRequest(), caller="ann").name
-    with serving(application(counting)) as address:
+    name = counting.count.start(CountRequest(steps=-1), caller="ann").name
+    with addressed(application(counting)) as address:
         yield counting, address, name
+        counting.go.set()
 
 
 @pytest.fixture
@@ -246,19 +205,6 @@ def test_stop_of_the_server_ends_waits_at_once() -> None:
     assert replies[0].json()["error"]["status"] == "UNAVAILABLE"
 
 
-def test_changes_are_streamed(waiting: tuple[Counting, str, str]) -> None:
-    """The stream of Watch ends with the operation."""
-    counting, address, name = waiting
-    seen = []
-    with httpx.stream("GET", f"{address}/v1/{name}:watch", headers=ANN, timeout=60) as stream:
-        for line in stream.iter_lines():
-            if line.startswith("data: "):
-                seen.append(json.loads(line.removeprefix("data: ")).get("done", False))
-                if seen == [False]:
-                    counting.service.reporter(name).complete(CountResponse(total=1))
-    assert seen == [False, True]
-
-
 def test_plain_caller_function_is_called_in_a_thread() -> None:
     """What it raises as an HTTP exception is answered in our format."""
     threads: set[str] = set()
@@ -272,18 +218,18 @@ def test_plain_caller_function_is_called_in_a_thread() -> None:
     async def find_awaited(request: web.Request) -> str:
         raise web.HTTPUnauthorized(headers={"WWW-Authenticate": 'Basic realm="x"'})
 
-    with serving(application(build(), caller=find)) as address:
+    with addressed(application(build(), caller=find)) as address:
         refused = httpx.get(f"{address}/v1/operations", headers={"x": "1"})
         assert (refused.status_code, refused.json()["error"]["message"]) == (403, "not you")
         assert httpx.get(f"{address}/v1/operations", headers={"x": "2"}).status_code == 200
     assert all(name.startswith("asyncio_") for name in threads)
-    with serving(application(build(), caller=find_awaited)) as address:
+    with addressed(application(build(), caller=find_awaited)) as address:
         refused = httpx.get(f"{address}/v1/operations")
         assert refused.headers["www-authenticate"] == 'Basic realm="x"'
 
 
-def test_what_is_no_application_is_refused(counting: Counting) -> None:
+def test_what_is_no_application_is_refused() -> None:
     """By a sentence, when it is given."""
-    operations = Operations(counting.service, caller=caller)
+    operations = Operations(build().service, caller=caller)
     with pytest.raises(lro.DeclarationError, match=r"an aiohttp.web.Application"):
         operations.setup(object())  # type: ignore[arg-type]

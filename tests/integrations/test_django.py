@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 
 import lro
-from lro import wsgi
-from tests.http.servers import HOST, uvicorn_serving, waitress_serving
-from tests.integrations.work import (
-    ANN,
-    MAX_BODY,
-    PARENTS,
-    START,
-    BadCall,
-    answered,
-    caller_of,
-    check_client,
-    check_google_client,
-    each_bad_call,
-)
+from tests.http.servers import uvicorn_serving, waitress_serving
+from tests.integrations.counting import ANN, START, Served, serving
+from tests.integrations.wsgi_checks import *  # noqa: F403
 
 django = pytest.importorskip("django")
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.integrations.django_project")
@@ -47,85 +36,35 @@ from tests.integrations import django_project  # noqa: E402
 counting = django_project.counting
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    """The project behind waitress."""
-    with waitress_serving(get_wsgi_application()) as port:
-        yield f"http://{HOST}:{port}"
+@contextlib.contextmanager
+def uvicorn_without_lifespan(app: Any) -> Iterator[int]:
+    """The port at which uvicorn serves Django, which has no start and stop."""
+    with uvicorn_serving(app, lifespan="off") as port:
+        yield port
 
 
-@pytest.fixture(scope="module")
-def url_asgi() -> Iterator[str]:
-    """The project behind uvicorn."""
-    with uvicorn_serving(get_asgi_application(), lifespan="off") as port:
-        yield f"http://{HOST}:{port}"
+KINDS: Mapping[str, tuple[Any, Any, str]] = {
+    "WSGI": (get_wsgi_application, waitress_serving, ""),
+    "ASGI, below a prefix": (get_asgi_application, uvicorn_without_lifespan, "/api"),
+}
 
 
-@pytest.fixture(scope="module")
-def plain() -> Iterator[str]:
-    """The same service behind the plain edge."""
-    app = wsgi.OperationsApp(
-        counting.service,
-        starts=True,
-        parents=PARENTS,
-        authenticate=caller_of,
-        max_body=MAX_BODY,
-    )
-    with waitress_serving(app) as port:
-        yield f"http://{HOST}:{port}"
+@pytest.fixture(params=KINDS, scope="module")
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+    """The project behind a server."""
+    make, serve, prefix = KINDS[request.param]
+    with serving(lambda _: make(), prefix=prefix, serve=serve, counting=counting) as found:
+        yield found
 
 
-def test_clients_are_served(url: str) -> None:
-    """Ours and Google's."""
-    check_client(url)
-    check_google_client(url, counting)
-
-
-@each_bad_call
-def test_bad_call_is_answered_as_by_the_plain_edge(url: str, plain: str, call: BadCall) -> None:
-    """Status, headers and body are the same."""
-    check_same(url, plain, call)
-
-
-@each_bad_call
-def test_bad_call_is_answered_alike_under_asgi(url_asgi: str, plain: str, call: BadCall) -> None:
-    """Status, headers and body are the same."""
-    check_same(url_asgi, plain, call)
-
-
-def check_same(url: str, plain: str, call: BadCall) -> None:
-    """Check that a call is answered as by the plain edge."""
-    bobs = httpx.post(f"{plain}{START}", json={}, headers={"authorization": "Bearer b2"})
-    name = bobs.json()["name"]
-    found = answered(url, call, name)
-    assert found == answered(plain, call, name)
-    assert found[0] == call.status
-
-
-def test_view_of_the_project_starts_an_operation(url: str) -> None:
-    """The body is read, and errors are those of the plain edge."""
-    assert httpx.post(f"{url}/own", json={"number": 3}, headers=ANN).json()["name"]
-    assert httpx.post(f"{url}/own", json={"number": "x"}, headers=ANN).status_code == 400
-    assert httpx.post(f"{url}/own", json={}).status_code == 401
-    large = httpx.post(f"{url}/own", content=b" " * (MAX_BODY + 1), headers=ANN)
-    assert (large.status_code, large.json()["error"]["status"]) == (413, "INVALID_ARGUMENT")
-
-
-def test_errors_of_the_framework_are_left_alone(url: str) -> None:
+def test_errors_of_the_framework_are_left_alone() -> None:
     """Paths that are not of the operations are answered by Django."""
-    assert httpx.get(f"{url}/v1/own").text == "mine"
-    for path in ("/v1/unknown", "/unknown"):
-        missing = httpx.get(url + path)
-        assert (missing.status_code, missing.headers["content-type"]) == (
-            404,
-            "text/html; charset=utf-8",
-        )
-
-
-def test_operations_below_a_prefix(url: str) -> None:
-    """``include`` below a prefix serves them there too."""
-    name = httpx.post(f"{url}/api{START}", json={}, headers=ANN).json()["name"]
-    assert httpx.get(f"{url}/api/v1/{name}", headers=ANN).json()["name"] == name
+    assert Client().get("/v1/own").content == b"mine"
+    missing = Client().get("/v1/unknown")
+    assert (missing.status_code, missing.headers["content-type"]) == (
+        404,
+        "text/html; charset=utf-8",
+    )
 
 
 def test_user_who_is_signed_in_by_a_session_owns_the_operation() -> None:
@@ -134,7 +73,7 @@ def test_user_who_is_signed_in_by_a_session_owns_the_operation() -> None:
     user = User.objects.create_user("ann", password="secret")
     browser = Client(enforce_csrf_checks=True)
     assert browser.login(username="ann", password="secret")
-    started = browser.post(START, {"number": 3}, content_type="application/json").json()
+    started = browser.post(START, {"steps": 3}, content_type="application/json").json()
     record = counting.service.store.get(started["name"])
     assert record.caller == str(user.pk)
     refused = browser.post(
@@ -172,10 +111,10 @@ def test_user_without_the_permission_is_refused() -> None:
         ask(refuse, user)
 
 
-def test_limit_of_django_counts_if_it_is_smaller(url: str) -> None:
+def test_limit_of_django_counts_if_it_is_smaller() -> None:
     """DATA_UPLOAD_MAX_MEMORY_SIZE bounds our views too."""
     with override_settings(DATA_UPLOAD_MAX_MEMORY_SIZE=100):
-        large = httpx.post(url + START, content=b" " * 101, headers=ANN)
+        large = Client().post(START, b" " * 101, content_type="application/json", headers=ANN)
     assert (large.status_code, "100 bytes" in large.json()["error"]["message"]) == (413, True)
 
 

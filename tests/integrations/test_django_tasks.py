@@ -111,7 +111,7 @@ def test_signals_are_sent() -> None:
 
 def test_result_that_is_not_there_is_not_found() -> None:
     """An operation of another method is not a result either."""
-    other = counting.spell.start(lro.Struct()).name
+    other = counting.name.start(lro.Struct()).name
     for name in ("operations/unknown", other):
         with pytest.raises(TaskResultDoesNotExist):
             default_task_backend.get_result(name)

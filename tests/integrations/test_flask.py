@@ -1,30 +1,26 @@
-"""Operations in Flask: its routes, its authentication, its errors left alone."""
+"""The integration into Flask: views, callers, decorators, its errors left alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 
 import lro
-from lro import wsgi
-from tests.http.servers import HOST, waitress_serving
-from tests.integrations.work import (
+from tests.http.servers import waitress_serving
+from tests.integrations.counting import (
     ANN,
-    MAX_BODY,
-    PARENTS,
+    OPTIONS,
+    OWN,
     START,
-    BadCall,
     Counting,
-    answered,
+    Served,
     build,
-    caller_of,
-    check_client,
-    check_google_client,
-    each_bad_call,
+    name_of,
+    serving,
 )
+from tests.integrations.wsgi_checks import *  # noqa: F403
 
 flask = pytest.importorskip("flask")
 
@@ -33,18 +29,16 @@ from lro.integrations.flask import Operations  # noqa: E402
 
 def caller() -> str:
     """The caller of the present request."""
-    return caller_of({key.lower(): value for key, value in flask.request.headers.items()})
+    return name_of(flask.request.headers.get("authorization"))
 
 
 def application(counting: Counting, **options: Any) -> Any:
     """An application with views of its own beside the operations."""
     app = flask.Flask(__name__)
-    operations = Operations(
-        counting.service, caller=caller, starts=True, parents=PARENTS, max_body=MAX_BODY
-    )
+    operations = Operations(counting.service, caller=caller, starts=True, **OPTIONS)
     operations.init_app(app, **options)
 
-    @app.post("/own")
+    @app.post(OWN)
     def own() -> Any:
         return operations.start(counting.count)
 
@@ -55,80 +49,38 @@ def application(counting: Counting, **options: Any) -> Any:
     return app
 
 
+def prefixed(counting: Counting) -> Any:
+    """Below a prefix with a variable."""
+    return application(counting, url_prefix="/api/<tenant>")
+
+
+@pytest.fixture(params=["plain", "prefixed"], scope="module")
+def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+    """An application behind waitress."""
+    if request.param == "plain":
+        with serving(application, serve=waitress_serving) as found:
+            yield found
+    else:
+        with serving(prefixed, prefix="/api/%C3%BC%20b", serve=waitress_serving) as found:
+            yield found
+
+
 @pytest.fixture(scope="module")
 def counting() -> Iterator[Counting]:
-    """A service for all tests of this module."""
+    """A service for the tests that need no server."""
     made = build()
     with made.service:
         yield made
 
 
-@pytest.fixture(scope="module")
-def url(counting: Counting) -> Iterator[str]:
-    """An application behind waitress."""
-    with waitress_serving(application(counting)) as port:
-        yield f"http://{HOST}:{port}"
-
-
-@pytest.fixture(scope="module")
-def plain(counting: Counting) -> Iterator[str]:
-    """The same service behind the plain edge."""
-    app = wsgi.OperationsApp(
-        counting.service,
-        starts=True,
-        parents=PARENTS,
-        authenticate=caller_of,
-        max_body=MAX_BODY,
-    )
-    with waitress_serving(app) as port:
-        yield f"http://{HOST}:{port}"
-
-
-def test_clients_are_served(url: str, counting: Counting) -> None:
-    """Ours and Google's."""
-    check_client(url)
-    check_google_client(url, counting)
-
-
-@each_bad_call
-def test_bad_call_is_answered_as_by_the_plain_edge(url: str, plain: str, call: BadCall) -> None:
-    """Status, headers and body are the same."""
-    bobs = httpx.post(f"{plain}{START}", json={}, headers={"authorization": "Bearer b2"})
-    name = bobs.json()["name"]
-    found = answered(url, call, name)
-    assert found == answered(plain, call, name)
-    assert found[0] == call.status
-
-
-def test_view_of_the_application_starts_an_operation(url: str) -> None:
-    """The body is read, and errors are those of the plain edge."""
-    assert httpx.post(f"{url}/own", json={"number": 3}, headers=ANN).json()["name"]
-    assert httpx.post(f"{url}/own", json={"number": "x"}, headers=ANN).status_code == 400
-    assert httpx.post(f"{url}/own", json={}).status_code == 401
-    large = httpx.post(f"{url}/own", content=b" " * (MAX_BODY + 1), headers=ANN)
-    assert (large.status_code, large.json()["error"]["status"]) == (413, "INVALID_ARGUMENT")
-
-
-def test_errors_of_the_framework_are_left_alone(url: str) -> None:
+def test_errors_of_the_framework_are_left_alone(counting: Counting) -> None:
     """Paths that are not of the operations are answered by Flask."""
-    assert httpx.get(f"{url}/v1/own").text == "mine"
-    for path in ("/v1/unknown", "/unknown"):
-        missing = httpx.get(url + path)
-        assert (missing.status_code, missing.headers["content-type"]) == (
-            404,
-            "text/html; charset=utf-8",
-        )
-    assert httpx.post(f"{url}/v1/own").status_code == 405
-    assert httpx.get(url + START).status_code == 405
-
-
-def test_operations_below_a_prefix(counting: Counting) -> None:
-    """Names and encoded slashes are those below the prefix."""
-    with waitress_serving(application(counting, url_prefix="/api")) as port:
-        base = f"http://{HOST}:{port}/api"
-        name = httpx.post(base + START, json={}, headers=ANN).json()["name"]
-        assert httpx.get(f"{base}/v1/{name}", headers=ANN).json()["name"] == name
-        assert httpx.get(f"{base}/v1/{name.replace('/', '%2F')}", headers=ANN).status_code == 404
+    client = application(counting).test_client()
+    assert client.get("/v1/own").text == "mine"
+    missing = client.get("/v1/unknown")
+    assert (missing.status_code, missing.mimetype) == (404, "text/html")
+    assert client.post("/v1/own").status_code == 405
+    assert client.get(START).status_code == 405
 
 
 def test_decorators_guard_every_view(counting: Counting) -> None:
