@@ -5,6 +5,7 @@ Those that ask a server find a real one on a socket of this machine.
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,17 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("LRO_SERVER", "LRO_TOKEN", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the processes of a command do counts as covered, if coverage is measured."""
+    coverage = sys.modules.get("coverage")
+    current = None if coverage is None else coverage.Coverage.current()
+    if current is not None:
+        config = copy.deepcopy(current.config)
+        config.data_file, config.parallel = current.get_data().base_filename(), True
+        monkeypatch.setenv("COVERAGE_PROCESS_CONFIG", config.serialize())
 
 
 @pytest.fixture(scope="session")

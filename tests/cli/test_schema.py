@@ -69,8 +69,8 @@ def test_service_is_shown_by_its_store(here: Path, here_lro: Lro) -> None:
     found = here_lro("schema", "work:service")
     path = here / "operations.db"
     assert found.lines == [f"{path}: version 1, as this release uses it"]
-    write_service(here, MEMORY, name="kept")
-    refused = here_lro("schema", "kept:service")
+    write_service(here, MEMORY, name="in_memory")
+    refused = here_lro("schema", "in_memory:service")
     assert refused.status == 2
     assert "has a MemoryStore, which keeps no tables" in refused.err
 
