@@ -9,6 +9,7 @@ import pytest
 
 import lro
 from lro import cli, testing
+from lro._base.arguments import needs
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.processes import ProcessExecutor
@@ -86,6 +87,12 @@ def test_an_option_of_a_method_of_the_wrong_type_is_refused(name, value, wanted)
         assert ", got " in str(refused.value)
         with pytest.raises(ValueError, match=name):
             lro.Options(**{name: value})
+
+
+def test_function_in_c_needs_no_more_than_one_argument_as_far_as_python_knows():
+    """Python knows no parameters of it."""
+    assert not needs(max, 2)
+    assert needs(lambda one, other: None, 2)
 
 
 def test_attempts_need_the_exceptions_after_which_they_are_made():

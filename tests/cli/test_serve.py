@@ -103,10 +103,15 @@ def test_running_work_may_end_while_the_server_drains(here: Path) -> None:
         assert process_of(client, name) == first
 
 
+def skip_without_grpc() -> None:
+    """Skip a test whose server is asked over gRPC by the command."""
+    for module in ("grpc", "google.longrunning.operations_proto_pb2", "rich"):
+        pytest.importorskip(module)
+
+
 def test_grpc_is_served_beside_http(here: Path) -> None:
     """On one service: each sees what the other starts, and both stop."""
-    pytest.importorskip("grpc")
-    pytest.importorskip("google.longrunning.operations_proto_pb2")
+    skip_without_grpc()
     write_service(here)
     (here / "go").touch()
     with lro_serve(here, "work:service", "--grpc", "0") as server:
@@ -170,6 +175,7 @@ def test_open_server_warns_and_serves_what_its_options_say(here: Path) -> None:
 
 def test_several_processes_share_port_and_store(here: Path) -> None:
     """One that is killed is replaced; all end with the first one, or when that is killed."""
+    skip_without_grpc()
     write_service(here, lease=1)
     grpc = str(free_port())
     arguments = ("work:service", "--workers", "2", "--grpc", grpc, "--starts", "--parent", "a/*")
@@ -220,6 +226,26 @@ def test_process_that_begins_during_the_stop_is_stopped_too() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         assert asyncio.run(begin_late(listener)) == (False, -signal.SIGTERM)
+
+
+def test_stop_in_the_pause_after_a_crash_begins_no_process() -> None:
+    """The signal came when a process had just ended."""
+    runs: list[Processes] = []
+
+    async def stop_in_the_pause(listener: socket.socket) -> None:
+        processes = Processes((), 1, listener)
+
+        async def crashed(_: object) -> tuple[bool, int]:
+            runs.append(processes)
+            asyncio.get_running_loop().call_soon(processes._end)
+            return True, 1
+
+        processes._run_one = crashed  # type: ignore[method-assign]
+        await processes._keep_one(print)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        asyncio.run(stop_in_the_pause(listener))
+    assert len(runs) == 1
 
 
 def test_stopping_server_is_not_ready() -> None:

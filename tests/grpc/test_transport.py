@@ -455,6 +455,15 @@ def test_a_channel_that_is_closed_under_a_call() -> None:
     asyncio.run(main())
 
 
+def test_a_blocking_channel_that_is_closed_under_a_call() -> None:
+    """The call raises an error of ours."""
+    channel = grpc.insecure_channel("127.0.0.1:1")
+    transport = GrpcTransport(channel)
+    channel.close()
+    with pytest.raises(CallError):
+        transport.send(Call(request=lro.GetOperationRequest(NAME), budget=5.0))
+
+
 def test_a_call_that_ends_with_the_channel(monkeypatch: pytest.MonkeyPatch) -> None:
     """grpcio cancels it; the task goes on, unless it was cancelled itself."""
 

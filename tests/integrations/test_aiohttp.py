@@ -146,7 +146,7 @@ def waited_for() -> Iterator[tuple[Counting, str, str]]:
     name = counting.count.start(CountRequest(steps=-1), caller="ann").name
     with addressed(application(counting)) as address:
         yield counting, address, name
-        counting.go.set()
+    counting.go.set()
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def by_header(counting: Counting) -> Starlette:
     operations = Operations(counting.service, starts=True, caller=caller, **OPTIONS)
 
     async def start(request: Request) -> Response:
-        return await operations.start(request, counting.count, target=request.path_params["shelf"])
+        return await operations.start(request, counting.count, target="")
 
     own = Route("/v1/shelves/{shelf}/things:count", start, methods=["POST"])
     return Starlette(routes=[own, *operations.routes], lifespan=counting.service.lifespan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, Unpack
 
 import attrs
 
@@ -12,10 +12,9 @@ from lro._base.arguments import check_instance, check_plain_function
 from lro._base.errors import LroError, MalformedRequest, MissingExtra, RequestTooLarge
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import DEFAULT_MAX_BODY, Starts, drive
+from lro._http.edge import DEFAULT_MAX_BODY, OwnStartOptions, Starts, drive
 from lro._http.responses import HttpReply
 from lro.integrations._base import (
-    OwnStartOptions,
     PathRule,
     below_prefix,
     error_of,
@@ -32,6 +31,7 @@ except ImportError as exc:
     raise MissingExtra("lro.integrations.flask", "flask") from exc
 
 Req = TypeVar("Req")
+Meta = TypeVar("Meta")
 View: TypeAlias = Callable[..., Any]
 
 
@@ -79,12 +79,16 @@ class Operations:
         *,
         url_prefix: str | None = None,
         decorators: Sequence[Callable[[View], View]] = (),
-    ) -> None:
+    ) -> Blueprint:
         """Serve the operations in an application, below a prefix if one is given.
 
         ``decorators`` are applied to each view, as those of your own views are: ``login_required``
         for instance. An HTTP exception that one of them raises is answered in the format of all
         errors here.
+
+        Returns:
+            The blueprint of the views, for ``CSRFProtect.exempt``: pages of other sites are refused
+            here anyway.
         """
         check_instance("app", app, Flask, "a Flask application")
         routes = Blueprint("lro", __name__, url_prefix=url_prefix)
@@ -96,22 +100,22 @@ class Operations:
             routes.add_url_rule(
                 path,
                 endpoint=f"{rule.rpc.replace('.', '_')}_{number}",
-                view_func=functools.partial(self._guarded, view),
+                view_func=functools.update_wrapper(
+                    functools.partial(self._guarded, view), Operations._answer
+                ),
                 methods=methods,
                 provide_automatic_options=False,
             )
         app.register_blueprint(routes)
         app.extensions["lro"] = self
         self.edge.service.end_waits_at_signals()  # its calls may all come in other threads
+        return routes
 
     def start(
         self,
-        method: Method[Req, Any, Any],
+        method: Method[Req, Any, Meta],
         message: Req | None = None,
-        *,
-        parent: str = "",
-        target: str = "",
-        metadata: object | None = None,
+        **options: Unpack[OwnStartOptions[Meta]],
     ) -> Response:
         """Start an operation for the present request, in a view of your own.
 
@@ -122,7 +126,6 @@ class Operations:
         Returns:
             The response: the operation, or the error.
         """
-        options = OwnStartOptions(parent=parent, target=target, metadata=metadata)
         self.edge.service.start_maintenance()
         asked = request_of(request.environ)
         try:
