@@ -67,7 +67,7 @@ def test_rules_name_parameters_after_their_collections() -> None:
     )
     rules = path_rules(edge)
     paths = {rule.path("<*>", "<path:*>") for rule in rules}
-    assert "/v1/a-b/<a_bId>/a-b/<a_bId_>/operations/<path:operationsId>:wait" in paths
+    assert "/v1/a-b/<a_b>/a-b/<a_b_>/operations/<path:operation>:wait" in paths
     assert {"/v1/fixed/eu/operations", "/v1/operations:batchGet", "/v1/things:count"} <= paths
     verbs = [rule for rule in rules if rule.parts[-1] in (":cancel", ":wait", ":watch")]
     others = [rule for rule in rules if rule.rpc in ("GetOperation", "DeleteOperation")]

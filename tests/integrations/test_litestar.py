@@ -185,7 +185,7 @@ def test_document_has_the_operations_and_the_types_of_starts(
     document = client.get("/schema/openapi.json").json()
     paths = document["paths"]
     assert {START, "/v1/operations", "/v1/operations:batchGet", "/v1/read:count"} <= set(paths)
-    one = paths["/v1/operations/{operationsId}"]
+    one = paths["/v1/operations/{operation}"]
     assert set(one) == {"get", "post", "delete"}
     assert "CancelOperation or WaitOperation" in one["post"]["summary"]
     assert "OperationBody" in str(one["get"]["responses"]["200"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -11,8 +10,9 @@ import attrs
 from lro._base.arguments import check, check_text, check_texts
 from lro._base.status import WRAPPED_TYPES, Code, Json
 from lro._engine.service import Service
-from lro._http.routes import Route, default_routes, extension_routes
+from lro._http.routes import Route, default_routes, extension_routes, parameter_names
 from lro._messages.json_schema import DURATION_SCHEMA, MessageSchemas, Schema, or_null
+from lro._messages.registry import TypeRegistry
 from lro._messages.schema import Kind, Label, Shape, docstring
 from lro._model.description import DescribeOperationsResponse
 from lro._model.http_rules import Literal, Template, path_template
@@ -28,7 +28,6 @@ _PACKAGE: Final = "google.longrunning"
 _OPERATION: Final = f"{_PACKAGE}.Operation"
 _LINKED: Final = ("Get", "Cancel", "Wait", "Delete")
 """The verbs that the reply of a start links to."""
-_ODD: Final = re.compile(r"[^A-Za-z0-9_]+")
 _ID: Final = r"^[^/:\x00-\x1f\x7f]+$"
 """One segment of a name (spec §3.1(2)); a colon would begin a verb."""
 
@@ -148,12 +147,8 @@ def make_document(
     Raises:
         DeclarationError: A parent is not such a pattern.
     """
-    made = _Maker(service)
-    for route in (*default_routes(parents), *extension_routes(parents)):
-        if service.access.offers(route.rpc) and (streams or route.rpc != "WatchOperations"):
-            made.add_verb(route)  # first, since links go by the ids of the verbs
-    first = [made.add_start(full_name, rule) for full_name, rule in starts]
-    paths = {path: made.paths[path] for path in (*first, *made.paths)}
+    made = Describer(service)
+    made.add(starts, parents, streams=streams)
     info: _Part = {"title": said.title or service.domain, "version": said.version}
     document: _Part = {"openapi": _VERSION, "info": info}
     if said.description:
@@ -166,17 +161,67 @@ def make_document(
     components: _Part = {"schemas": schemas, "responses": {"Error": made.error}}
     if said.security:
         components["securitySchemes"] = {name: dict(one) for name, one in said.security.items()}
-    return {**document, "paths": paths, "components": components}
+    return {**document, "paths": made.paths, "components": components}
 
 
-class _Maker:
-    """Collects the paths of a document, and the schemas that they refer to."""
+class OperationSchemas(MessageSchemas):
+    """Makes the schemas of message classes, and of operations with them."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, types: TypeRegistry) -> None:
+        super().__init__(types)
+        code, details = {"type": "integer", "format": "int32"}, _list(self.any())
+        self._fields = {"code": code, "message": {"type": "string"}, "details": details}
+        self._status = self.add("google.rpc.Status", _object(self._fields))
+
+    def operation_of(self, response: object, metadata: object, method: str = "") -> Schema:
+        """The schema of the operations of a method, or of all with these classes.
+
+        What is not a class stands for all.
+        """
+        if not method:
+            method = ".".join(getattr(one, "__name__", "Any") for one in (response, metadata))
+        text = f"The operations of {method}."
+        return self.operation(f"{method}.Operation", text, metadata, response)
+
+    def operation(self, name: str, text: str, metadata: object, response: object) -> Schema:
+        """The schema of operations, as :meth:`operation_of` gives it, with its name and text."""
+        packed = [
+            self.packed(one) if isinstance(one, type) else self.any()
+            for one in (metadata, response)
+        ]
+        result = "Once the operation is done: this if it has succeeded, error if not, or neither."
+        fields: _Part = {
+            "name": {"type": "string", "description": "Such as operations/ID."},
+            "metadata": packed[0],
+            "done": {"type": "boolean"},
+            "error": self._status,
+            "response": {"description": result, **packed[1]},
+        }
+        return self.add(name, {"description": text, **_object(fields)})
+
+    def error(self) -> Schema:
+        """The schema of the body of an error."""
+        status = {"type": "string", "enum": [code.name for code in Code]}
+        error = _object({**self._fields, "status": status}, "code", "message", "status")
+        return self.add("Error", _object({"error": error}, "error"))
+
+
+class Describer:
+    """Collects the paths of a document, and the schemas that they refer to.
+
+    ``heading`` is the tag of the verbs, with which their ids begin; ``ids`` are those that the
+    document has already, and get those of these calls.
+    """
+
+    def __init__(
+        self, service: Service, heading: str = "Operations", ids: set[str] | None = None
+    ) -> None:
         self.paths: _Part = {}
-        self.schemas = MessageSchemas(service.types)
+        self.schemas = OperationSchemas(service.types)
         self._service = service
-        self._ids: set[str] = set()
+        self._heading = heading
+        self._ids = set() if ids is None else ids
+        self._linked: dict[str, str] = {}
         self._verbs: Mapping[str, Callable[[], _Part]] = {
             "Get": self._get,
             "List": self._list,
@@ -188,17 +233,22 @@ class _Maker:
             "Watch": self._watch,
             "WatchMany": self._watch_many,
         }
-        packed = self.schemas.any()
-        code, details = {"type": "integer", "format": "int32"}, _list(packed)
-        status = {"code": code, "message": {"type": "string"}, "details": details}
-        self._status = self.schemas.add("google.rpc.Status", _object(status))
         text = "A piece of work, and in the end its result."
-        self._operation = self.schemas.add(_OPERATION, self._operation_of(text, packed, packed))
-        error = {**status, "status": {"type": "string", "enum": [code.name for code in Code]}}
-        error = _object(error, "code", "message", "status")
+        self._operation = self.schemas.operation(_OPERATION, text, None, None)
+        self.error_body = self.schemas.error()
         text = "An error (AIP-193): the HTTP status as code, the canonical code as status."
-        body = self.schemas.add("Error", _object({"error": error}, "error"))
-        self.error = {"description": text, **_json(body)}
+        self.error = {"description": text, **_json(self.error_body)}
+
+    def add(
+        self, starts: Sequence[tuple[str, HttpRule]], parents: Sequence[str], *, streams: bool
+    ) -> None:
+        """Add the verbs that the service offers, and starts: see :func:`make_document`."""
+        for route in (*default_routes(parents), *extension_routes(parents)):
+            offered = self._service.access.offers(route.rpc)
+            if offered and (streams or route.rpc != "WatchOperations"):
+                self.add_verb(route)  # first, since links go by the ids of the verbs
+        first = [self.add_start(full_name, rule) for full_name, rule in starts]
+        self.paths = {path: self.paths[path] for path in (*first, *self.paths)}
 
     def add_verb(self, route: Route) -> None:
         """Add a verb at the path of a route."""
@@ -208,9 +258,10 @@ class _Maker:
             name = "WatchMany"
         said = self._verbs[name]()
         parameters += said.pop("parameters", [])
-        self._add(
-            path, route.method, ("Operations", name, *parents), {**said, "parameters": parameters}
-        )
+        words = self._heading, name, *parents
+        added = self._add(path, route.method, words, {**said, "parameters": parameters})
+        if not parents:
+            self._linked[name] = added
 
     def add_start(self, full_name: str, rule: HttpRule) -> str:
         """Add the call that starts a method; its path."""
@@ -218,31 +269,39 @@ class _Maker:
         spec = self._service.specs[full_name]
         name = MethodName.parse(full_name)
         text = docstring(spec.function) if spec.function is not None else ""
-        packed = self.schemas.packed(spec.metadata), self.schemas.packed(spec.response)
-        summary = f"The operations of {full_name}."
-        operation = self.schemas.add(f"{full_name}.Operation", self._operation_of(summary, *packed))
-        reply = {**_reply("The operation.", operation), "headers": _START_HEADERS}
-        reply["links"] = {
-            verb.lower(): {
-                "operationId": f"Operations_{verb}",
-                "parameters": {"operation": "$response.header.Operation-Id"},
-                "description": "For an operation without a parent.",
-            }
-            for verb in _LINKED
-            if self._service.access.offers(f"{verb}Operation")
-        }
         start: _Part = {
             "summary": text.partition("\n\n")[0].replace("\n", " ") or f"Start {full_name}.",
             "description": text.partition("\n\n")[2],
             **self._asked(spec.request, rule, parameters),
-            "responses": {"200": reply},
-            "x-aep-long-running-operation": {
-                "response": self.schemas.written(spec.response),
-                "metadata": self.schemas.written(spec.metadata),
-            },
+            **self.started(spec.response, spec.metadata, full_name),
         }
         self._add(path, rule.method, (name.service, name.name), start)
         return path
+
+    def started(self, response: object, metadata: object, full_name: str = "") -> _Part:
+        """What a call that starts operations with these classes says of its reply.
+
+        Without the full name of their method, the first one with these classes gives it.
+        """
+        for spec in self._service.specs.values():
+            if not full_name and (spec.response, spec.metadata) == (response, metadata):
+                full_name = spec.full_name
+        operation = self.schemas.operation_of(response, metadata, full_name)
+        reply = {**_reply("The operation.", operation), "headers": _START_HEADERS}
+        reply["links"] = {
+            verb.lower(): {
+                "operationId": self._linked[verb],
+                "parameters": {"operation": "$response.header.Operation-Id"},
+                "description": "For an operation without a parent.",
+            }
+            for verb in _LINKED
+            if verb in self._linked
+        }
+        types = {"response": response, "metadata": metadata}
+        written = {
+            name: self.schemas.written(one) for name, one in types.items() if isinstance(one, type)
+        }
+        return {"responses": {"200": reply}, "x-aep-long-running-operation": written}
 
     def _asked(self, cls: type, rule: HttpRule, parameters: list[_Part]) -> _Part:
         """The parameters and the body of a start (spec §5.16)."""
@@ -280,7 +339,7 @@ class _Maker:
             if single and field.python not in (one.python for one in above):  # it may hold itself
                 yield from self._query(field.shape, package, path, given)
 
-    def _add(self, path: str, method: str, words: Sequence[str], said: _Part) -> None:
+    def _add(self, path: str, method: str, words: Sequence[str], said: _Part) -> str:
         said["responses"]["default"] = {"$ref": "#/components/responses/Error"}
         number, free = 1, "_".join(words)
         while free in self._ids:
@@ -290,17 +349,7 @@ class _Maker:
         heading = {"operationId": free, "tags": [words[0]]}
         present = {key: said[key] for key in _ORDER if said.get(key)}
         self.paths.setdefault(path, {})[method.lower()] = {**heading, **present}
-
-    def _operation_of(self, text: str, metadata: Schema, response: Schema) -> Schema:
-        result = "Once the operation is done: this if it has succeeded, error if not, or neither."
-        fields: _Part = {
-            "name": {"type": "string", "description": "Such as operations/ID."},
-            "metadata": metadata,
-            "done": {"type": "boolean"},
-            "error": self._status,
-            "response": {"description": result, **response},
-        }
-        return {"description": text, **_object(fields)}
+        return free
 
     # -- verbs --------------------------------------------------------------------------------
 
@@ -388,16 +437,13 @@ def _body(schema: Schema, *, required: bool = False) -> _Part:
 def _flat(template: Template) -> tuple[str, list[_Part], list[str]]:
     """A template as a path of OpenAPI; its parameters; the names of those of the parent."""
     path, before, parameters, parents = "", "", [], []
-    named = {one.start: one.field for one in template.variables if one.single}
-    for place, segment in enumerate(template.segments):
+    names = iter(parameter_names(template))
+    for segment in template.segments:
         if isinstance(segment, Literal):
             path += f"/{segment.written}"
             before = segment.text
             continue
-        name = "operation" if before == "operations" else _ODD.sub("_", before.removesuffix("s"))
-        name = named.get(place, name)
-        while name in parents:
-            name += "_"
+        name = next(names)
         if before != "operations":
             parents.append(name)
         schema = {"type": "string", "pattern": _ID}

@@ -11,7 +11,7 @@ import functools
 import re
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
+from typing import Any, Final, Generic, TypeAlias, TypedDict, TypeVar, Unpack, cast
 
 import attrs
 
@@ -45,7 +45,8 @@ from lro._engine.limits import ReplyReservation
 from lro._engine.listing import Listing
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.document import Document, make_document
+from lro._engine.store_port import DatabaseConnection
+from lro._http.document import Describer, Document, make_document
 from lro._http.requests import (
     CHANGING,
     MANY_BYTES,
@@ -244,6 +245,17 @@ async def _act(step: Step, service: Service, hold: Hold) -> object:
 
 
 Req = TypeVar("Req")
+Meta = TypeVar("Meta")
+
+
+class OwnStartOptions(TypedDict, Generic[Meta], total=False):
+    """What an endpoint of the application says of a start: see ``Method.start``."""
+
+    parent: str
+    target: str
+    metadata: Meta | None
+    within: DatabaseConnection | None
+
 
 _METHOD: Final = "a method: decorate the function with service.method(...)"
 _STARTS: Final = "True, False, or a dict of paths, each with a method or an lro.http.Start"
@@ -713,8 +725,15 @@ class OperationsEdge:
         ``document`` says what stands beside the paths; by default it is the option ``openapi``.
         """
         said = document or self._document or Document()
-        starts = [(start.full_name, start.rule) for start in self._starts.values()]
-        return make_document(self.service, starts, self._parents, said, streams=self.streams)
+        return make_document(self.service, self._served, self._parents, said, streams=self.streams)
+
+    def describe_in(self, describer: Describer) -> None:
+        """Add what this edge serves to a document."""
+        describer.add(self._served, self._parents, streams=self.streams)
+
+    @property
+    def _served(self) -> Sequence[tuple[str, HttpRule]]:
+        return [(start.full_name, start.rule) for start in self._starts.values()]
 
     def _documented(self, request: HttpRequest) -> HttpReply:
         if self._document_reply is None:
@@ -736,12 +755,9 @@ class OperationsEdge:
     def start(
         self,
         request: HttpRequest,
-        method: Method[Req, Any, Any],
+        method: Method[Req, Any, Meta],
         message: Req | None = None,
-        *,
-        parent: str = "",
-        target: str = "",
-        metadata: object | None = None,
+        **options: Unpack[OwnStartOptions[Meta]],
     ) -> Steps[Operation]:
         """Steps that start an operation for an endpoint that the application writes itself.
 
@@ -764,7 +780,6 @@ class OperationsEdge:
         if request.method in CHANGING:
             check_site(request.headers, request.scheme, self._trusted_origins)
         caller = yield from self._caller(request)
-        options = {"parent": parent, "target": target, "metadata": metadata}
         operation: Operation = yield self._starting(
             request, handler.start_own(request, caller, message, **options)
         )

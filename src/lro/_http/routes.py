@@ -239,6 +239,29 @@ def extension_routes(parents: Sequence[str] = ()) -> tuple[Route, ...]:
     return routes
 
 
+def parameter_names(template: Template) -> Sequence[str]:
+    """Names for what varies in a path, in its order: identifiers, none of them twice.
+
+    A variable has its own, and else the collection before it gives one.
+    """
+    names: list[str] = []
+    fields = {one.start: one.field for one in template.variables if one.single}
+    before = ""
+    for place, segment in enumerate(template.segments):
+        if isinstance(segment, Literal):
+            before = segment.text
+            continue
+        name = fields.get(place, before.removesuffix("s"))
+        name = _NO_NAME.sub("_", name if name[:1].isalpha() else f"id{name}")
+        while name in names:
+            name += "_"
+        names.append(name)
+    return names
+
+
+_NO_NAME: Final = re.compile(r"[^A-Za-z0-9_]+")
+
+
 def _four(many: str, one: str) -> tuple[Route, ...]:
     return (
         Route(method="POST", template=f"{many}:batchGet", rpc="BatchGetOperations"),

@@ -153,7 +153,7 @@ class MessageSchemas:
     def packed(self, cls: type) -> Schema:
         """The schema of the JSON form of an Any that holds such a message (spec §1.10)."""
         written = self.written(cls)
-        if self._types.name_of(cls) in WRAPPED_TYPES:
+        if self._types.knows(cls) and self._types.name_of(cls) in WRAPPED_TYPES:
             return {"allOf": [self.any(), {"type": "object", "properties": {"value": written}}]}
         return {"allOf": [self.any(), written]}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, TypedDict, TypeVar
@@ -25,15 +24,23 @@ from lro._base.errors import (
 from lro._base.status import Code, code_from_http
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import Authenticate, OperationsEdge, Starts, Steps, adrive
+from lro._http.edge import (
+    Authenticate,
+    OperationsEdge,
+    OwnStartOptions,
+    Starts,
+    Steps,
+    adrive,
+)
 from lro._http.requests import raw_form, wire_text
 from lro._http.responses import HttpReply
-from lro._http.routes import HttpRequest, Route
+from lro._http.routes import HttpRequest, Route, parameter_names
 from lro._model.http_rules import Literal, Wild
 from lro._model.operation import Operation
 from lro.asgi import Scope
 
 Req = TypeVar("Req")
+Meta = TypeVar("Meta")
 T = TypeVar("T")
 
 
@@ -89,8 +96,8 @@ class PathRule:
     """A route of an edge as frameworks declare routes.
 
     ``rpc`` is the verb, or the full name of the method that is started here. ``parts`` are literal
-    text and, in turn, names of path parameters: ``("/v1/operations/", "operationsId", ":cancel")``.
-    The names are those of Google's discovery documents. ``many`` are those that may have slashes:
+    text and, in turn, names of path parameters: ``("/v1/operations/", "operation", ":cancel")``.
+    The names are those of the OpenAPI document. ``many`` are those that may have slashes:
     the id of an operation, in which they may be encoded or not, so that only the edge reads it
     right; and a wildcard of many segments.
     """
@@ -104,15 +111,14 @@ class PathRule:
     def of(cls, route: Route, rpc: str) -> PathRule:
         """The rule of a route."""
         parts, many, collection = [""], set(), ""
+        names = iter(parameter_names(route.template))
         for segment in route.template.segments:
             parts[-1] += "/"
             if isinstance(segment, Literal):
                 parts[-1] += segment.text
                 collection = segment.text
                 continue
-            name = f"{_NO_NAME.sub('_', collection)}Id"
-            while name in parts[1::2]:  # of a collection within one of the same name
-                name += "_"
+            name = next(names)
             if segment is Wild.MANY or collection == "operations":
                 many.add(name)
             parts += [name, ""]
@@ -135,9 +141,6 @@ class PathRule:
         return "".join(
             str(values[part]) if place % 2 else part for place, part in enumerate(self.parts)
         )
-
-
-_NO_NAME: Final = re.compile(r"\W")
 
 
 def path_rules(edge: OperationsEdge) -> Sequence[PathRule]:
@@ -191,20 +194,12 @@ def path_below(scope: Scope, own: str) -> str:
     return below_prefix(raw_form(raw, scope["path"]), scope["path"], own)
 
 
-class OwnStartOptions(TypedDict, total=False):
-    """What an endpoint of the application says of a start: see ``Method.start``."""
-
-    parent: str
-    target: str
-    metadata: object
-
-
 def start_reply(
     edge: OperationsEdge,
     request: HttpRequest,
-    method: Method[Req, Any, Any],
+    method: Method[Req, Any, Meta],
     message: Req | None,
-    options: OwnStartOptions,
+    options: OwnStartOptions[Meta],
 ) -> Steps[HttpReply]:
     """The reply to a start by an endpoint of the application: the operation, or the error.
 

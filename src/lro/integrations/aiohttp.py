@@ -13,17 +13,16 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, Unpack
 
 from lro._base.arguments import check_instance, is_coroutine_function
 from lro._base.errors import LroError, MissingExtra, RequestTooLarge
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, Starts
+from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, OwnStartOptions, Starts
 from lro._http.responses import HEARTBEAT_SECONDS, HttpReply
 from lro.asgi import Scope, request_of, respond
 from lro.integrations._base import (
-    OwnStartOptions,
     PathRule,
     below_prefix,
     error_of,
@@ -39,6 +38,7 @@ except ImportError as exc:
     raise MissingExtra("lro.integrations.aiohttp", "aiohttp") from exc
 
 Req = TypeVar("Req")
+Meta = TypeVar("Meta")
 FindCaller: TypeAlias = Callable[[web.Request], str | Awaitable[str | None] | None]
 
 _LOOK_SECONDS: Final = 0.5
@@ -99,12 +99,9 @@ class Operations:
     async def start(
         self,
         request: web.Request,
-        method: Method[Req, Any, Any],
+        method: Method[Req, Any, Meta],
         message: Req | None = None,
-        *,
-        parent: str = "",
-        target: str = "",
-        metadata: object | None = None,
+        **options: Unpack[OwnStartOptions[Meta]],
     ) -> web.Response:
         """Start an operation for a request, in a handler of your own.
 
@@ -115,7 +112,6 @@ class Operations:
         Returns:
             The response: the operation, or the error.
         """
-        options = OwnStartOptions(parent=parent, target=target, metadata=metadata)
         scope = _scope(request)
         path = scope["path"]
         try:

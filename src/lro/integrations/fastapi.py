@@ -6,8 +6,9 @@ Needs the extra ``fastapi``.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine
-from typing import Any, ClassVar, Generic, TypeVar, Unpack, get_args
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, ClassVar, Final, Generic, TypeVar, Unpack, get_args, get_origin
+from urllib.parse import unquote
 
 from lro._base.errors import (
     DeclarationError,
@@ -18,9 +19,11 @@ from lro._base.errors import (
 from lro._base.status import FieldViolation
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import OperationsEdge, Starts
+from lro._http.document import Describer, OperationSchemas
+from lro._http.edge import OperationsEdge, OwnStartOptions, Starts
 from lro._http.requests import read_object
 from lro._http.responses import HttpReply
+from lro._messages.registry import TypeRegistry
 from lro._model import operation as values
 from lro.asgi import raw_path, request_of, respond
 from lro.integrations._base import (
@@ -40,9 +43,11 @@ try:
     from fastapi import APIRouter, Depends, Request, Response
     from fastapi.exceptions import RequestValidationError
     from fastapi.routing import APIRoute
+    from fastapi.utils import deep_dict_update
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+    from pydantic_core import core_schema
     from starlette.exceptions import HTTPException
 
-    from lro.integrations import _fastapi_models as models
     from lro.integrations.starlette import request_with_body
 except ImportError as exc:
     raise MissingExtra("the integration into FastAPI", "fastapi") from exc
@@ -71,8 +76,9 @@ class Operation(Response, Generic[Resp, Meta]):
         return self.operation.name
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: Callable[[Any], Any]) -> Any:
-        return handler(models.operation_model(*get_args(source)))
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        schemas = OperationSchemas(TypeRegistry())  # beside the router nothing knows the service
+        return handler.generate_schema(_documents(schemas, schemas.operation_of(*get_args(source))))
 
 
 class Operations:
@@ -101,6 +107,7 @@ class Operations:
         self._options = options
         self._named = caller is not None
         self._edge = self._make_edge(False)
+        self._ids: set[str] = set()
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters = [inspect.Parameter("request", kind, annotation=Request)]
         if caller is not None:
@@ -138,20 +145,29 @@ class Operations:
             DeclarationError: As for ``OperationsApp``.
         """
         edge = self._make_edge(starts)
-        kind = type("OperationsRoute", (OperationsRoute,), {"edge": edge})
-        options = {"tags": ["operations"], "route_class": kind, **options}
+        options = {"tags": ["Operations"], **options}
+        heading = [str(getattr(tag, "value", tag)) for tag in options["tags"] or [""]]
+        describer = Describer(self.service, heading[0], self._ids)
+        edge.describe_in(describer)
+        model = _documents(describer.schemas, describer.error_body)
+        error = {"model": model, "description": describer.error["description"]}
+        options["responses"] = {"default": error, **options.get("responses", {})}
+        known = {"edge": edge, "describer": describer}
+        options.setdefault("route_class", type("OperationsRoute", (OperationsRoute,), known))
         options.setdefault("lifespan", self.service.lifespan)
-        options["responses"] = {"default": models.ERROR, **options.get("responses", {})}
         router = APIRouter(**options)
-        rules = path_rules(edge)
-        for rule in rules:
-            router.add_api_route(
-                rule.path("{*}", "{*:path}"),
-                self._endpoint(edge, rule),
-                methods=[rule.method],
-                name=rule.rpc,
-                **models.described(rule, self.service),
-            )
+        calls = {unquote(path): said for path, said in describer.paths.items()}
+        for rule in path_rules(edge):
+            said = calls.get(rule.path("{*}", "{*}"), {}).get(rule.method.lower())
+            if said is not None:
+                router.add_api_route(
+                    rule.path("{*}", "{*:path}"),
+                    self._endpoint(edge, rule),
+                    methods=[rule.method],
+                    name=rule.rpc,
+                    response_class=Response,
+                    **_described(said),
+                )
         for path, (rule, methods) in rules_by_path(edge, "{*}", "{*:path}").items():
             endpoint = self._endpoint(edge, rule)  # the edge says what it allows here
             router.add_api_route(path, endpoint, methods=list(methods), include_in_schema=False)
@@ -185,10 +201,7 @@ class RequestOperations:
         self,
         method: Method[Req, Resp, Meta],
         message: Req | None = None,
-        *,
-        parent: str = "",
-        target: str = "",
-        metadata: Meta | None = None,
+        **options: Unpack[OwnStartOptions[Meta]],
     ) -> Operation[Resp, Meta]:
         """Start an operation of the caller. The rest is as for ``Method.start``.
 
@@ -199,9 +212,7 @@ class RequestOperations:
             LroError: The operation is not started; the route turns it into the reply.
         """
         wanted = await request_with_body(self._edge, self.request, self.caller)
-        steps = self._edge.start(
-            wanted, method, message, parent=parent, target=target, metadata=metadata
-        )
+        steps = self._edge.start(wanted, method, message, **options)
         operation = await on_this_loop(self._edge, steps)
         return Operation(operation, self._edge.shown(operation))
 
@@ -210,6 +221,15 @@ class OperationsRoute(APIRoute):
     """A route whose errors have the form of all errors of this library."""
 
     edge: ClassVar[OperationsEdge]
+    describer: ClassVar[Describer]
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        if get_origin(self.response_model) is Operation:
+            said = _in_fastapi(self.describer.started(*get_args(self.response_model)))
+            deep_dict_update(said, self.openapi_extra or {})
+            self.openapi_extra = said
+            self.response_model = self.response_field = None
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler of FastAPI, and what becomes of its errors."""
@@ -264,3 +284,59 @@ async def _invalid(request: Request, error: RequestValidationError) -> LroError:
         field = ".".join(map(str, place))
         violations.append(FieldViolation(field=field, description=one["msg"]))
     return InvalidFields(*violations)
+
+
+def _documents(schemas: OperationSchemas, top: Mapping[str, Any]) -> type:
+    """A type by which FastAPI takes all of the schemas into its document; ``top`` refers to its own."""
+
+    class Documented:
+        @classmethod
+        def __get_pydantic_core_schema__(cls, *_: Any) -> core_schema.CoreSchema:
+            return core_schema.any_schema()
+
+        @classmethod
+        def __get_pydantic_json_schema__(cls, _: Any, handler: GetJsonSchemaHandler) -> Any:
+            references = {}
+            for name in schemas.named:  # within another schema, which keeps it by its name
+                one = core_schema.any_schema(ref=_schema_name(name))
+                references[name] = handler(core_schema.list_schema(one))["items"]
+            for name, schema in schemas.named.items():
+                found = handler.resolve_ref_schema(references[name])
+                found.update(_in_fastapi(schema, references))
+            return _in_fastapi(top, references)
+
+    return Documented
+
+
+def _described(said: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of FastAPI's routes for a call of our document."""
+    extra = {key: said[key] for key in ("parameters", "requestBody", _TYPES) if key in said}
+    extra["responses"] = {"200": said["responses"]["200"]}  # the router has the errors
+    text = {"summary": said["summary"], "description": said.get("description")}
+    return {**text, "operation_id": said["operationId"], "openapi_extra": _in_fastapi(extra)}
+
+
+_TYPES: Final = "x-aep-long-running-operation"
+
+
+def _in_fastapi(said: Any, references: Mapping[str, Any] | None = None) -> Any:
+    """A part of our document in the words of FastAPI, whose names of schemas have no dots.
+
+    ``references`` stand for those to our schemas, by name. Older versions of FastAPI know no lists
+    of types.
+    """
+    if isinstance(said, list):
+        return [_in_fastapi(one, references) for one in said]
+    if not isinstance(said, dict):
+        return said
+    found = {key: _in_fastapi(one, references) for key, one in said.items()}
+    if isinstance(said.get("$ref"), str):
+        name = said["$ref"].rpartition("/")[2]
+        found |= references[name] if references else {"$ref": _schema_name(said["$ref"])}
+    if isinstance(said.get("type"), list):
+        found["anyOf"] = [{"type": kind} for kind in found.pop("type")]
+    return found
+
+
+def _schema_name(name: str) -> str:
+    return name.replace(".", "__")

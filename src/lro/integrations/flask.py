@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, Unpack
 
 import attrs
 
@@ -12,10 +12,9 @@ from lro._base.arguments import check_instance, check_plain_function
 from lro._base.errors import LroError, MalformedRequest, MissingExtra, RequestTooLarge
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import DEFAULT_MAX_BODY, Starts, drive
+from lro._http.edge import DEFAULT_MAX_BODY, OwnStartOptions, Starts, drive
 from lro._http.responses import HttpReply
 from lro.integrations._base import (
-    OwnStartOptions,
     PathRule,
     below_prefix,
     error_of,
@@ -32,6 +31,7 @@ except ImportError as exc:
     raise MissingExtra("lro.integrations.flask", "flask") from exc
 
 Req = TypeVar("Req")
+Meta = TypeVar("Meta")
 View: TypeAlias = Callable[..., Any]
 
 
@@ -106,12 +106,9 @@ class Operations:
 
     def start(
         self,
-        method: Method[Req, Any, Any],
+        method: Method[Req, Any, Meta],
         message: Req | None = None,
-        *,
-        parent: str = "",
-        target: str = "",
-        metadata: object | None = None,
+        **options: Unpack[OwnStartOptions[Meta]],
     ) -> Response:
         """Start an operation for the present request, in a view of your own.
 
@@ -122,7 +119,6 @@ class Operations:
         Returns:
             The response: the operation, or the error.
         """
-        options = OwnStartOptions(parent=parent, target=target, metadata=metadata)
         self.edge.service.start_maintenance()
         asked = request_of(request.environ)
         try:

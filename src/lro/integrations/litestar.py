@@ -15,7 +15,7 @@ from lro._base.errors import InvalidFields, LroError, MissingExtra
 from lro._base.status import FieldViolation
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import OperationsEdge, Starts
+from lro._http.edge import OperationsEdge, OwnStartOptions, Starts
 from lro._http.responses import HttpReply
 from lro.asgi import Receive, Scope, Send, raw_path, request_of, respond
 from lro.integrations._base import (
@@ -88,10 +88,7 @@ class Operations:
         self,
         method: Method[Req, Resp, Meta],
         message: Req | None = None,
-        *,
-        parent: str = "",
-        target: str = "",
-        metadata: Meta | None = None,
+        **options: Unpack[OwnStartOptions[Meta]],
     ) -> Operation[Resp, Meta]:
         """Start an operation of the caller. The rest is as for ``Method.start``.
 
@@ -103,9 +100,7 @@ class Operations:
         """
         scope: Any = self._request.scope
         wanted = request_of(scope, raw_path(scope), await self._request.body(), self.caller)
-        steps = self._edge.start(
-            wanted, method, message, parent=parent, target=target, metadata=metadata
-        )
+        steps = self._edge.start(wanted, method, message, **options)
         return OperationReply(self._edge.shown(await on_this_loop(self._edge, steps)))
 
 

@@ -14,7 +14,7 @@ from lro._base.arguments import check_function, is_coroutine_function
 from lro._base.errors import LroError, MissingExtra
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import Starts
+from lro._http.edge import OwnStartOptions, Starts
 from lro._http.responses import EventStream, HttpReply
 from lro._http.routes import HttpRequest
 from lro.asgi import Scope, request_of
@@ -39,6 +39,7 @@ except ImportError as exc:
 __all__ = ["Operations"]
 
 Req = TypeVar("Req")
+Meta = TypeVar("Meta")
 FindCaller: TypeAlias = Callable[[], str | Awaitable[str | None] | None]
 View: TypeAlias = Callable[..., Any]
 
@@ -88,12 +89,9 @@ class Operations:
 
     async def start(
         self,
-        method: Method[Req, Any, Any],
+        method: Method[Req, Any, Meta],
         message: Req | None = None,
-        *,
-        parent: str = "",
-        target: str = "",
-        metadata: object | None = None,
+        **options: Unpack[OwnStartOptions[Meta]],
     ) -> Response:
         """What a view that starts an operation returns: the operation, or the error.
 
@@ -101,7 +99,6 @@ class Operations:
         JSON body has them. Without ``message`` the body is the message. The rest is as for
         ``Method.start``.
         """
-        options: Any = {"parent": parent, "target": target, "metadata": metadata}
         steps = start_reply(self.edge, await self._request(request.path), method, message, options)
         return _response(await on_this_loop(self.edge, steps))
 

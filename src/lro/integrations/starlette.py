@@ -13,7 +13,7 @@ from lro._base.arguments import check_function, is_coroutine_function
 from lro._base.errors import MissingExtra
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import OperationsEdge, Starts
+from lro._http.edge import OperationsEdge, OwnStartOptions, Starts
 from lro._http.routes import HttpRequest
 from lro.asgi import Receive, Scope, Send, raw_path, request_of, respond
 from lro.integrations._base import (
@@ -39,6 +39,7 @@ except ImportError as exc:
 __all__ = ["Operations"]
 
 Req = TypeVar("Req")
+Meta = TypeVar("Meta")
 FindCaller: TypeAlias = Callable[[Request], str | Awaitable[str | None] | None]
 
 
@@ -77,12 +78,9 @@ class Operations:
     async def start(
         self,
         request: Request,
-        method: Method[Req, Any, Any],
+        method: Method[Req, Any, Meta],
         message: Req | None = None,
-        *,
-        parent: str = "",
-        target: str = "",
-        metadata: object | None = None,
+        **options: Unpack[OwnStartOptions[Meta]],
     ) -> Response:
         """What an endpoint that starts an operation returns: the operation, or the error.
 
@@ -91,7 +89,6 @@ class Operations:
         ``Method.start``.
         """
         wanted = await request_with_body(self.edge, request)
-        options: Any = {"parent": parent, "target": target, "metadata": metadata}
         steps = start_reply(self.edge, wanted, method, message, options)
         return Response(*(await on_this_loop(self.edge, steps)).parts)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, Unpack, cast
 
 import attrs
 from django.conf import settings
@@ -22,12 +22,11 @@ import lro.wsgi
 from lro._base import errors
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import OperationsEdge, drive
+from lro._http.edge import OperationsEdge, OwnStartOptions, drive
 from lro._http.responses import HttpReply
 from lro._http.routes import HttpRequest
 from lro.integrations._base import (
     EdgeOptions,
-    OwnStartOptions,
     PathRule,
     below_prefix,
     make_edge,
@@ -35,6 +34,7 @@ from lro.integrations._base import (
 )
 
 Req = TypeVar("Req")
+Meta = TypeVar("Meta")
 
 _OPTIONS: Final = ("PARENTS", "TRUSTED_ORIGINS", "MAX_BODY", "POLL_SECONDS")
 _SETTINGS: Final = ("SERVICE", "CALLER", "PERMISSION", "STARTS", "SCHEMA", *_OPTIONS)
@@ -104,12 +104,9 @@ def edge() -> OperationsEdge:
 
 def start(
     request: Request,
-    method: Method[Req, Any, Any],
+    method: Method[Req, Any, Meta],
     message: Req | None = None,
-    *,
-    parent: str = "",
-    target: str = "",
-    metadata: object | None = None,
+    **options: Unpack[OwnStartOptions[Meta]],
 ) -> HttpResponse:
     """Start an operation for a request, in a view of your own.
 
@@ -121,7 +118,6 @@ def start(
     Returns:
         The response: the operation, or the error.
     """
-    options = OwnStartOptions(parent=parent, target=target, metadata=metadata)
     edge().service.start_maintenance()
     asked = _asked(request)
     try:
