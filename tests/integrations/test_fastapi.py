@@ -1,6 +1,11 @@
 """The integration into FastAPI: routes, dependencies, errors, ``/docs``, start and stop."""
 
+import contextlib
+import dataclasses
+import enum
+import sqlite3
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -13,11 +18,16 @@ from fastapi.testclient import TestClient
 from pydantic import BaseModel, ConfigDict
 
 import lro
+from lro.executors.inline import InlineExecutor
+from lro.executors.threads import ThreadExecutor
 from lro.integrations.fastapi import Operation, Operations, RequestOperations
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
 from tests.integrations.checks import *  # noqa: F403
 from tests.integrations.counting import (
     ANN,
     BOB,
+    BOX,
     OPTIONS,
     START,
     Counting,
@@ -296,9 +306,45 @@ def test_owner_only_service_without_caller_is_refused(counting: Counting) -> Non
         Operations(counting.service)
 
 
-def test_document_has_every_route_beside_the_applications_own(client: TestClient) -> None:
+def references(part: Any) -> Iterator[str]:
+    """The schemas that a part of a document refers to."""
+    if isinstance(part, dict):
+        if isinstance(part.get("$ref"), str):
+            yield part["$ref"].removeprefix("#/components/schemas/")
+        part = list(part.values())
+    if isinstance(part, list):
+        for one in part:
+            yield from references(one)
+
+
+def checked(app: FastAPI) -> dict[str, Any]:
+    """The document of an application, which is valid, and all of whose references lead somewhere.
+
+    Its operation ids are unique: FastAPI warns of others, and warnings are errors here.
+    """
+    document: dict[str, Any] = TestClient(app).get("/openapi.json").json()
+    validator = pytest.importorskip("openapi_spec_validator")
+    validator.validate(document)
+    assert set(references(document)) <= set(document["components"]["schemas"])
+    ids = {call["operationId"] for calls in document["paths"].values() for call in calls.values()}
+    for calls in document["paths"].values():
+        for call in calls.values():
+            links = call["responses"].get("200", {}).get("links", {})
+            assert {link["operationId"] for link in links.values()} <= ids
+    return document
+
+
+def schema_of(document: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
+    """The schema of the JSON content of a body or reply."""
+    (reference,) = references(part["content"]["application/json"])
+    found: dict[str, Any] = document["components"]["schemas"][reference]
+    return found
+
+
+def test_document_has_every_route_beside_the_applications_own(counting: Counting) -> None:
     """The verbs, the starts with their types, the lock of OAuth2."""
-    document = client.get("/openapi.json").json()
+    app = with_models(counting)
+    document = checked(app)
     paths = document["paths"]
     assert {"/number", "/v1/read:count", START, "/v1/operations"} <= set(paths)
     assert "/v1/projects/{project}/operations/{operation}:wait" in paths
@@ -308,7 +354,206 @@ def test_document_has_every_route_beside_the_applications_own(client: TestClient
     assert get["tags"] == ["work"]
     reply = paths["/v1/read:count"]["post"]["responses"]
     assert "422" not in reply
-    ref = reply["200"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
-    schemas = document["components"]["schemas"]
-    assert "/CountBody" in str(schemas[ref]["properties"]["response"])
-    assert client.get("/docs").status_code == 200
+    assert "lro__CountBody" in str(schema_of(document, reply["200"])["properties"]["response"])
+    assert "steps" in document["components"]["schemas"]["lro__CountBody"]["properties"]
+    assert list(references(reply["default"])) == ["lro__Error"]
+    assert TestClient(app).get("/docs").status_code == 200
+
+
+def test_document_shows_the_messages_of_starts(counting: Counting) -> None:
+    """The request with the fields of the library, both types, the header, the links."""
+    document = checked(with_models(counting))
+    start = document["paths"][START]["post"]
+    assert start["security"] == [{"OAuth2PasswordBearer": []}]
+    asked = schema_of(document, start["requestBody"])
+    assert asked["description"] == "What to count."
+    assert set(asked["properties"]) == {"steps", "label", "requestId", "validateOnly"}
+    at_box = document["paths"][BOX]["post"]
+    assert [one["name"] for one in at_box["parameters"]] == ["label"]
+    assert "label" not in schema_of(document, at_box["requestBody"])["properties"]
+    own = document["paths"]["/v1/form:count"]["post"]
+    for call in (start, own):
+        reply = call["responses"]["200"]
+        assert set(reply["headers"]) == {"Operation-Id", "Retry-After"}
+        assert set(reply["links"]) == {"get", "cancel", "wait", "delete"}
+        fields = schema_of(document, reply)["properties"]
+        assert "acme__v1__CountResponse" in references(fields["response"])
+        assert "acme__v1__CountMetadata" in references(fields["metadata"])
+        types = call["x-aep-long-running-operation"]
+        assert list(references(types)) == ["acme__v1__CountResponse", "acme__v1__CountMetadata"]
+
+
+class Page(BaseModel):
+    """A page."""
+
+    page_count: int = 0
+    next_page: "Page | None" = None
+
+
+@dataclasses.dataclass
+class Book:
+    """A book."""
+
+    pages: list[Page] = dataclasses.field(default_factory=list)
+
+
+class Error(BaseModel):
+    """The application has one of its own."""
+
+    why: str = ""
+
+
+def test_document_shows_messages_of_every_kind() -> None:
+    """Pydantic's, which may contain themselves, dataclasses and protobuf's."""
+    protobuf = pytest.importorskip("google.rpc.error_details_pb2")
+    service = lro.Service(MemoryStore(), InlineExecutor())
+
+    @service.method("acme.v1.Books.Print", path="/v1/books:print")
+    def print_book(request: Book) -> Page:
+        return Page(page_count=len(request.pages))
+
+    @service.method("acme.v1.Books.Help", path="/v1/books:help")
+    def help_reader(request: protobuf.Help) -> None:
+        """Help a reader.
+
+        At length.
+        """
+
+    operations = Operations(service)
+    router = operations.router(starts=True)
+    app = FastAPI()
+
+    @router.post("/v1/pages:print", openapi_extra={"x-own": 1, "responses": {"200": {"x-a": 2}}})
+    async def own(page: Page) -> Operation[Page, Error]:
+        raise NotImplementedError
+
+    @app.post("/v1/beside:print")
+    async def beside(error: Error) -> Operation[Page, Any]:
+        raise NotImplementedError
+
+    app.include_router(router)
+    document = checked(app)
+    paths, schemas = document["paths"], document["components"]["schemas"]
+    book = schema_of(document, paths["/v1/books:print"]["post"]["requestBody"])
+    assert list(references(book["properties"]["pages"])) == ["acme__v1__Page__Input"]
+    page = schemas["acme__v1__Page__Input"]["properties"]
+    assert list(references(page["nextPage"])) == ["acme__v1__Page__Input"]
+    assert schemas["acme__v1__Page"]["properties"]["pageCount"]["type"] == "string"
+    help_call = paths["/v1/books:help"]["post"]
+    assert (help_call["summary"], help_call["description"]) == ("Help a reader.", "At length.")
+    assert "links" in schema_of(document, help_call["requestBody"])["properties"]
+    own_call = paths["/v1/pages:print"]["post"]
+    assert own_call["x-own"] == 1
+    assert {"content", "headers", "links", "x-a"} < set(own_call["responses"]["200"])
+    assert "page_count" in schema_of(document, own_call["requestBody"])["properties"]
+    beside_call = paths["/v1/beside:print"]["post"]
+    reply = schema_of(document, beside_call["responses"]["200"])
+    assert "lro__Page" in references(reply["properties"]["response"])
+    assert "why" in schema_of(document, beside_call["requestBody"])["properties"]
+    assert "error" in schemas["lro__Error"]["properties"]
+    service.close()
+
+
+class Tag(enum.Enum):
+    """A tag."""
+
+    BOX = "box"
+
+
+def test_routers_of_one_application_have_ids_of_their_own(counting: Counting) -> None:
+    """By their first tag, or by a number; prefixes of each kind are in the paths."""
+    operations = Operations(counting.service, caller=lambda: "ann")
+    app = FastAPI()
+    app.include_router(operations.router(starts={"/v1/a:count": counting.box}), prefix="/a")
+    app.include_router(operations.router(starts=True, tags=[], prefix="/b"), prefix="/c")
+    app.include_router(operations.router(tags=[Tag.BOX, "more"]), prefix="/d", tags=["all"])
+    paths = checked(app)["paths"]
+    found = {
+        path: call["operationId"]
+        for path, calls in paths.items()
+        for method, call in calls.items()
+        if path.endswith("/operations/{operation}") and method == "get"
+    }
+    assert found == {
+        "/a/v1/operations/{operation}": "Operations_Get",
+        "/c/b/v1/operations/{operation}": "Operations_Get_2",
+        "/d/v1/operations/{operation}": "box_Get",
+    }
+    assert paths["/d/v1/operations"]["get"]["tags"] == ["all", "box", "more"]
+    box, start = (paths[path]["post"] for path in ("/a/v1/a:count", f"/c/b{BOX}"))
+    assert [*references(box["requestBody"])] != [*references(start["requestBody"])]
+    assert start["responses"]["200"]["links"]["get"]["operationId"] == "Operations_Get_2"
+
+
+def test_verbs_that_the_service_does_not_offer_are_not_in_the_document() -> None:
+    """They are still refused as everywhere."""
+    service = lro.Service(MemoryStore(), InlineExecutor(), verbs=["GetOperation"])
+    app = FastAPI()
+    app.include_router(Operations(service).router())
+    (calls,) = checked(app)["paths"].values()
+    assert list(calls) == ["get"]
+    assert TestClient(app).post("/v1/operations/a:wait").status_code == 501
+    service.close()
+
+
+def test_request_class_may_be_the_body_that_fastapi_reads() -> None:
+    """FastAPI reads it by the names and aliases of the model, and the request id counts."""
+    service = lro.Service(MemoryStore(), InlineExecutor())
+
+    @service.method("acme.v1.Books.Turn", path="/v1/pages:turn")
+    def turn(request: Page) -> Page:
+        return Page(page_count=request.page_count + 1)
+
+    operations = Operations(service)
+    router = operations.router(starts=True)
+
+    @router.post("/v1/own:turn")
+    async def own(
+        page: Page, ops: Annotated[RequestOperations, Depends(operations)]
+    ) -> Operation[Page, lro.OperationMetadata]:
+        return await ops.start(turn, page)
+
+    app = FastAPI()
+    app.include_router(router)
+    client = TestClient(app)
+    body = {"page_count": 1, "requestId": "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"}
+    first, again = (client.post("/v1/own:turn", json=body).json() for _ in "ab")
+    assert first["name"] == again["name"]
+    assert client.get(f"/v1/{first['name']}").json()["response"]["pageCount"] == "2"
+    ours = client.post("/v1/pages:turn", json={"pageCount": 1}).json()
+    assert client.get(f"/v1/{ours['name']}").json()["response"]["pageCount"] == "2"
+    service.close()
+
+
+def test_start_within_a_transaction_is_there_once_it_commits(tmp_path: Path) -> None:
+    """The same for all integrations, which pass ``within`` on."""
+    file = tmp_path / "shop.db"
+    service = lro.Service(SQLiteStore(file), ThreadExecutor())
+
+    @service.method("acme.v1.Books.Turn")
+    def turn(request: Page) -> Page:
+        return Page(page_count=request.page_count + 1)
+
+    operations = Operations(service)
+    router = operations.router()
+
+    @router.post("/v1/own:turn")
+    async def own(
+        ops: Annotated[RequestOperations, Depends(operations)], commit: bool
+    ) -> Operation[Page, lro.OperationMetadata]:
+        with contextlib.closing(sqlite3.connect(file)) as db:
+            db.execute("BEGIN")
+            started = await ops.start(turn, Page(page_count=1), within=db)
+            db.commit() if commit else db.rollback()
+        return started
+
+    app = FastAPI()
+    app.include_router(router)
+    with TestClient(app) as client:
+        lost, kept = (
+            client.post("/v1/own:turn", params={"commit": commit}).json()["name"]
+            for commit in (False, True)
+        )
+        done = client.post(f"/v1/{kept}:wait", json={"timeout": "60s"}).json()
+        assert done["response"]["pageCount"] == "2"
+        assert client.get(f"/v1/{lost}").status_code == 404

@@ -176,7 +176,7 @@ class OperationSchemas(MessageSchemas):
     def operation_of(self, response: object, metadata: object, method: str = "") -> Schema:
         """The schema of the operations of a method, or of all with these classes.
 
-        What is not a class stands for all.
+        What is not a message class stands for all.
         """
         if not method:
             method = ".".join(getattr(one, "__name__", "Any") for one in (response, metadata))
@@ -186,8 +186,7 @@ class OperationSchemas(MessageSchemas):
     def operation(self, name: str, text: str, metadata: object, response: object) -> Schema:
         """The schema of operations, as :meth:`operation_of` gives it, with its name and text."""
         packed = [
-            self.packed(one) if isinstance(one, type) else self.any()
-            for one in (metadata, response)
+            self.packed(one) if self.is_message(one) else self.any() for one in (metadata, response)
         ]
         result = "Once the operation is done: this if it has succeeded, error if not, or neither."
         fields: _Part = {
@@ -209,18 +208,16 @@ class OperationSchemas(MessageSchemas):
 class Describer:
     """Collects the paths of a document, and the schemas that they refer to.
 
-    ``heading`` is the tag of the verbs, with which their ids begin; ``ids`` are those that the
-    document has already, and get those of these calls.
+    It may describe several edges of a service in turn, each by :meth:`add`, for one document:
+    ``paths`` are those of the last one, ``schemas`` and the ids those of all.
     """
 
-    def __init__(
-        self, service: Service, heading: str = "Operations", ids: set[str] | None = None
-    ) -> None:
+    def __init__(self, service: Service) -> None:
         self.paths: _Part = {}
         self.schemas = OperationSchemas(service.types)
         self._service = service
-        self._heading = heading
-        self._ids = set() if ids is None else ids
+        self._heading = "Operations"
+        self._ids: set[str] = set()
         self._linked: dict[str, str] = {}
         self._verbs: Mapping[str, Callable[[], _Part]] = {
             "Get": self._get,
@@ -240,9 +237,18 @@ class Describer:
         self.error = {"description": text, **_json(self.error_body)}
 
     def add(
-        self, starts: Sequence[tuple[str, HttpRule]], parents: Sequence[str], *, streams: bool
+        self,
+        starts: Sequence[tuple[str, HttpRule]],
+        parents: Sequence[str],
+        *,
+        streams: bool,
+        heading: str = "Operations",
     ) -> None:
-        """Add the verbs that the service offers, and starts: see :func:`make_document`."""
+        """Describe the verbs that the service offers, and starts: see :func:`make_document`.
+
+        ``heading`` is the tag of the verbs, with which their ids begin.
+        """
+        self.paths, self._heading = {}, heading
         for route in (*default_routes(parents), *extension_routes(parents)):
             offered = self._service.access.offers(route.rpc)
             if offered and (streams or route.rpc != "WatchOperations"):
@@ -299,7 +305,9 @@ class Describer:
         }
         types = {"response": response, "metadata": metadata}
         written = {
-            name: self.schemas.written(one) for name, one in types.items() if isinstance(one, type)
+            name: self.schemas.written(one)
+            for name, one in types.items()
+            if self.schemas.is_message(one)
         }
         return {"responses": {"200": reply}, "x-aep-long-running-operation": written}
 

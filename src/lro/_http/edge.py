@@ -727,9 +727,9 @@ class OperationsEdge:
         said = document or self._document or Document()
         return make_document(self.service, self._served, self._parents, said, streams=self.streams)
 
-    def describe_in(self, describer: Describer) -> None:
-        """Add what this edge serves to a document."""
-        describer.add(self._served, self._parents, streams=self.streams)
+    def describe_in(self, describer: Describer, heading: str) -> None:
+        """Have a describer describe what this edge serves: see ``Describer.add``."""
+        describer.add(self._served, self._parents, streams=self.streams, heading=heading)
 
     @property
     def _served(self) -> Sequence[tuple[str, HttpRule]]:

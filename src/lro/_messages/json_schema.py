@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeGuard
 
 from lro._base.status import WRAPPED_TYPES, Json, declared_name
 from lro._messages.registry import TypeRegistry, protobuf_name
@@ -25,7 +25,7 @@ from lro._messages.schema import (
     docstring,
     enum_numbers,
 )
-from lro._messages.shapes import shape_of
+from lro._messages.shapes import is_message_class, shape_of
 
 Schema = dict[str, Json]
 
@@ -156,6 +156,10 @@ class MessageSchemas:
         if self._types.knows(cls) and self._types.name_of(cls) in WRAPPED_TYPES:
             return {"allOf": [self.any(), {"type": "object", "properties": {"value": written}}]}
         return {"allOf": [self.any(), written]}
+
+    def is_message(self, cls: object) -> TypeGuard[type]:
+        """Whether this is a message class, registered or not."""
+        return isinstance(cls, type) and (self._types.knows(cls) or is_message_class(cls))
 
     def any(self) -> Schema:
         """The schema of the JSON form of any Any."""

@@ -107,7 +107,9 @@ class Operations:
         self._options = options
         self._named = caller is not None
         self._edge = self._make_edge(False)
-        self._ids: set[str] = set()
+        described = self._describer = Describer(service)
+        model = _documents(described.schemas, described.error_body)
+        self._error = {"model": model, "description": described.error["description"]}
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters = [inspect.Parameter("request", kind, annotation=Request)]
         if caller is not None:
@@ -146,17 +148,14 @@ class Operations:
         """
         edge = self._make_edge(starts)
         options = {"tags": ["Operations"], **options}
-        heading = [str(getattr(tag, "value", tag)) for tag in options["tags"] or [""]]
-        describer = Describer(self.service, heading[0], self._ids)
-        edge.describe_in(describer)
-        model = _documents(describer.schemas, describer.error_body)
-        error = {"model": model, "description": describer.error["description"]}
-        options["responses"] = {"default": error, **options.get("responses", {})}
-        known = {"edge": edge, "describer": describer}
+        heading = [getattr(tag, "value", tag) for tag in options["tags"] or ["Operations"]]
+        edge.describe_in(self._describer, heading[0])
+        options["responses"] = {"default": self._error, **options.get("responses", {})}
+        known = {"edge": edge, "describer": self._describer}
         options.setdefault("route_class", type("OperationsRoute", (OperationsRoute,), known))
         options.setdefault("lifespan", self.service.lifespan)
         router = APIRouter(**options)
-        calls = {unquote(path): said for path, said in describer.paths.items()}
+        calls = {unquote(path): said for path, said in self._describer.paths.items()}
         for rule in path_rules(edge):
             said = calls.get(rule.path("{*}", "{*}"), {}).get(rule.method.lower())
             if said is not None:
@@ -287,12 +286,13 @@ async def _invalid(request: Request, error: RequestValidationError) -> LroError:
 
 
 def _documents(schemas: OperationSchemas, top: Mapping[str, Any]) -> type:
-    """A type by which FastAPI takes all of the schemas into its document; ``top`` refers to its own."""
+    """A type by which FastAPI takes all of the schemas into its document; ``top`` is its own."""
+    name = _schema_name(top["$ref"].rpartition("/")[2])
 
     class Documented:
         @classmethod
         def __get_pydantic_core_schema__(cls, *_: Any) -> core_schema.CoreSchema:
-            return core_schema.any_schema()
+            return core_schema.any_schema(ref=name)
 
         @classmethod
         def __get_pydantic_json_schema__(cls, _: Any, handler: GetJsonSchemaHandler) -> Any:
@@ -332,11 +332,15 @@ def _in_fastapi(said: Any, references: Mapping[str, Any] | None = None) -> Any:
     found = {key: _in_fastapi(one, references) for key, one in said.items()}
     if isinstance(said.get("$ref"), str):
         name = said["$ref"].rpartition("/")[2]
-        found |= references[name] if references else {"$ref": _schema_name(said["$ref"])}
+        found |= references[name] if references else {"$ref": f"{_SCHEMAS}{_schema_name(name)}"}
     if isinstance(said.get("type"), list):
         found["anyOf"] = [{"type": kind} for kind in found.pop("type")]
     return found
 
 
+_SCHEMAS: Final = "#/components/schemas/"
+
+
 def _schema_name(name: str) -> str:
-    return name.replace(".", "__")
+    """The name of a schema there: one that no class of the application has, so it is kept."""
+    return (name if "." in name else f"lro.{name}").replace(".", "__")
