@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
@@ -12,8 +13,10 @@ from typing import Any
 import pytest
 
 import lro
+from lro.integrations._base import make_edge
+from lro.stores.sqlite import SQLiteStore
 from tests.http.servers import uvicorn_serving, waitress_serving
-from tests.integrations.counting import ANN, START, Served, serving
+from tests.integrations.counting import ANN, START, Served, build, serving
 from tests.integrations.wsgi_checks import *  # noqa: F403
 
 django = pytest.importorskip("django")
@@ -26,6 +29,7 @@ from django.core.asgi import get_asgi_application  # noqa: E402
 from django.core.exceptions import PermissionDenied  # noqa: E402
 from django.core.management import CommandError, call_command  # noqa: E402
 from django.core.wsgi import get_wsgi_application  # noqa: E402
+from django.db import connection, transaction  # noqa: E402
 from django.test import Client, RequestFactory, override_settings  # noqa: E402
 
 from lro.integrations import django as integration  # noqa: E402
@@ -81,6 +85,35 @@ def test_user_who_is_signed_in_by_a_session_owns_the_operation() -> None:
     )
     assert refused.json()["error"]["status"] == "PERMISSION_DENIED"
     assert Client().get("/v1/operations").status_code == 401
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_start_within_a_transaction_is_there_with_the_rows_of_the_project(
+    committed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or neither is; the store is in the file of the project's database."""
+    call_command("migrate", verbosity=0)
+    other = build(
+        SQLiteStore(settings.DATABASES["default"]["NAME"]), owner_only=False, authorize=None
+    )
+    edge = make_edge(other.service, caller=None, starts=False, options={})
+    monkeypatch.setattr(_operations, "edge", lambda: edge)
+    request = RequestFactory().post("/own", {"steps": 3}, content_type="application/json")
+    with transaction.atomic():
+        user = User.objects.create_user(f"within-{committed}")
+        reply = integration.start(request, other.count, within=connection)
+        refused = integration.start(request, other.count, within=object())
+        transaction.set_rollback(not committed)
+    assert refused.status_code == 400
+    name = json.loads(reply.content)["name"]
+    assert User.objects.filter(pk=user.pk).exists() == committed
+    if committed:
+        assert other.service.wait(name, 60).done
+    else:
+        with pytest.raises(lro.errors.OperationNotFound):
+            other.service.get(name)
+    connection.close()
+    other.service.close()
 
 
 def ask(caller: Any, user: Any, **more: Any) -> Any:
