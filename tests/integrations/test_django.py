@@ -93,14 +93,16 @@ def test_start_within_a_transaction_is_there_with_the_rows_of_the_project(
 ) -> None:
     """Or neither is; the store is in the file of the project's database."""
     call_command("migrate", verbosity=0)
-    other = build(SQLiteStore(settings.DATABASES["default"]["NAME"]), owner_only=False)
+    other = build(
+        SQLiteStore(settings.DATABASES["default"]["NAME"]), owner_only=False, authorize=None
+    )
     edge = make_edge(other.service, caller=None, starts=False, options={})
     monkeypatch.setattr(_operations, "edge", lambda: edge)
     request = RequestFactory().post("/own", {"steps": 3}, content_type="application/json")
     with transaction.atomic():
         user = User.objects.create_user(f"within-{committed}")
         reply = integration.start(request, other.count, within=connection)
-        refused = integration.start(request, other.name, within=object())
+        refused = integration.start(request, other.count, within=object())
         transaction.set_rollback(not committed)
     assert refused.status_code == 400
     name = json.loads(reply.content)["name"]

@@ -6,8 +6,8 @@ Needs the extra ``fastapi``.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, ClassVar, Final, Generic, TypeVar, Unpack, get_args, get_origin
+from collections.abc import Callable, Coroutine
+from typing import Any, ClassVar, Generic, TypeVar, Unpack, get_args, get_origin
 from urllib.parse import unquote
 
 from lro._base.errors import (
@@ -44,10 +44,10 @@ try:
     from fastapi.exceptions import RequestValidationError
     from fastapi.routing import APIRoute
     from fastapi.utils import deep_dict_update
-    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
-    from pydantic_core import core_schema
+    from pydantic import GetCoreSchemaHandler
     from starlette.exceptions import HTTPException
 
+    from lro.integrations._fastapi_document import as_in_fastapi, route_options, type_with
     from lro.integrations.starlette import request_with_body
 except ImportError as exc:
     raise MissingExtra("the integration into FastAPI", "fastapi") from exc
@@ -78,7 +78,7 @@ class Operation(Response, Generic[Resp, Meta]):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
         schemas = OperationSchemas(TypeRegistry())  # beside the router nothing knows the service
-        return handler.generate_schema(_documents(schemas, schemas.operation_of(*get_args(source))))
+        return handler.generate_schema(type_with(schemas, schemas.operation_of(*get_args(source))))
 
 
 class Operations:
@@ -108,7 +108,7 @@ class Operations:
         self._named = caller is not None
         self._edge = self._make_edge(False)
         described = self._describer = Describer(service)
-        model = _documents(described.schemas, described.error_body)
+        model = type_with(described.schemas, described.error_body)
         self._error = {"model": model, "description": described.error["description"]}
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters = [inspect.Parameter("request", kind, annotation=Request)]
@@ -165,7 +165,7 @@ class Operations:
                     methods=[rule.method],
                     name=rule.rpc,
                     response_class=Response,
-                    **_described(said),
+                    **route_options(said),
                 )
         for path, (rule, methods) in rules_by_path(edge, "{*}", "{*:path}").items():
             endpoint = self._endpoint(edge, rule)  # the edge says what it allows here
@@ -225,7 +225,7 @@ class OperationsRoute(APIRoute):
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         super().__init__(path, endpoint, **options)
         if get_origin(self.response_model) is Operation:
-            said = _in_fastapi(self.describer.started(*get_args(self.response_model)))
+            said = as_in_fastapi(self.describer.started(*get_args(self.response_model)))
             deep_dict_update(said, self.openapi_extra or {})
             self.openapi_extra = said
             self.response_model = self.response_field = None
@@ -283,64 +283,3 @@ async def _invalid(request: Request, error: RequestValidationError) -> LroError:
         field = ".".join(map(str, place))
         violations.append(FieldViolation(field=field, description=one["msg"]))
     return InvalidFields(*violations)
-
-
-def _documents(schemas: OperationSchemas, top: Mapping[str, Any]) -> type:
-    """A type by which FastAPI takes all of the schemas into its document; ``top`` is its own."""
-    name = _schema_name(top["$ref"].rpartition("/")[2])
-
-    class Documented:
-        @classmethod
-        def __get_pydantic_core_schema__(cls, *_: Any) -> core_schema.CoreSchema:
-            return core_schema.any_schema(ref=name)
-
-        @classmethod
-        def __get_pydantic_json_schema__(cls, _: Any, handler: GetJsonSchemaHandler) -> Any:
-            references = {}
-            for name in schemas.named:  # within another schema, which keeps it by its name
-                one = core_schema.any_schema(ref=_schema_name(name))
-                references[name] = handler(core_schema.list_schema(one))["items"]
-            for name, schema in schemas.named.items():
-                found = handler.resolve_ref_schema(references[name])
-                found.update(_in_fastapi(schema, references))
-            return _in_fastapi(top, references)
-
-    return Documented
-
-
-def _described(said: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of FastAPI's routes for a call of our document."""
-    extra = {key: said[key] for key in ("parameters", "requestBody", _TYPES) if key in said}
-    extra["responses"] = {"200": said["responses"]["200"]}  # the router has the errors
-    text = {"summary": said["summary"], "description": said.get("description")}
-    return {**text, "operation_id": said["operationId"], "openapi_extra": _in_fastapi(extra)}
-
-
-_TYPES: Final = "x-aep-long-running-operation"
-
-
-def _in_fastapi(said: Any, references: Mapping[str, Any] | None = None) -> Any:
-    """A part of our document in the words of FastAPI, whose names of schemas have no dots.
-
-    ``references`` stand for those to our schemas, by name. Older versions of FastAPI know no lists
-    of types.
-    """
-    if isinstance(said, list):
-        return [_in_fastapi(one, references) for one in said]
-    if not isinstance(said, dict):
-        return said
-    found = {key: _in_fastapi(one, references) for key, one in said.items()}
-    if isinstance(said.get("$ref"), str):
-        name = said["$ref"].rpartition("/")[2]
-        found |= references[name] if references else {"$ref": f"{_SCHEMAS}{_schema_name(name)}"}
-    if isinstance(said.get("type"), list):
-        found["anyOf"] = [{"type": kind} for kind in found.pop("type")]
-    return found
-
-
-_SCHEMAS: Final = "#/components/schemas/"
-
-
-def _schema_name(name: str) -> str:
-    """The name of a schema there: one that no class of the application has, so it is kept."""
-    return (name if "." in name else f"lro.{name}").replace(".", "__")
