@@ -121,7 +121,7 @@ class OperationsApp:
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._fallback is None:
-            await self._live(receive, send)
+            await live(self.edge.service, receive, send)
             return
         received = answered = False
 
@@ -146,17 +146,20 @@ class OperationsApp:
         if not answered:  # it takes no part in start and stop
             if received:
                 await send({"type": "lifespan.startup.complete"})
-            await self._live(receive, send)
+            await live(self.edge.service, receive, send)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        while True:
-            message = await receive()
-            if message["type"] == "lifespan.startup":
-                await send({"type": "lifespan.startup.complete"})
-            else:
-                await asyncio.to_thread(self.edge.service.close)
-                await send({"type": "lifespan.shutdown.complete"})
-                return
+
+async def live(service: Service, receive: Receive, send: Send) -> None:
+    """Answer the server's start and stop: maintenance begins, and the service is closed."""
+    while True:
+        message = await receive()
+        if message["type"] == "lifespan.startup":
+            service.start_maintenance()
+            await send({"type": "lifespan.startup.complete"})
+        else:
+            await asyncio.to_thread(service.close)
+            await send({"type": "lifespan.shutdown.complete"})
+            return
 
 
 async def respond(

@@ -93,7 +93,7 @@ def test_prefix_is_cut_from_the_raw_path(
 def test_missing_caller_is_called_caller(caplog: pytest.LogCaptureFixture) -> None:
     """In the error, and in the warning of a service with ``authorize`` alone."""
     counting = build()
-    with pytest.raises(lro.DeclarationError, match="caller=lambda headers: None"):
+    with pytest.raises(lro.DeclarationError, match="caller=lambda request: None"):
         make_edge(counting.service, caller=None, starts=False, options={})
     counting.service.close()
     asked = build(owner_only=False)

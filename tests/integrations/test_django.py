@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 import lro
 from lro.integrations._base import make_edge
 from lro.stores.sqlite import SQLiteStore
-from tests.http.servers import uvicorn_serving, waitress_serving
-from tests.integrations.counting import ANN, START, Served, build, serving
+from tests.http.servers import HOST, uvicorn_serving, waitress_serving
+from tests.integrations.counting import ANN, START, CountRequest, Served, build, serving
 from tests.integrations.wsgi_checks import *  # noqa: F403
 
 django = pytest.importorskip("django")
@@ -190,6 +191,19 @@ def test_wrong_settings_are_found_by_the_check(
     assert text in found.msg
 
 
+def test_service_starts_and_stops_with_the_server_under_asgi(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All but that is Django's."""
+    other = build()
+    monkeypatch.setattr(_operations, "service", lambda: other.service)
+    with uvicorn_serving(integration.with_lifespan(get_asgi_application())) as port:
+        assert httpx.get(f"http://{HOST}:{port}/v1/own").text == "mine"
+        assert other.count.start(CountRequest(), caller="ann").name
+    with pytest.raises(lro.errors.Unavailable):
+        other.count.start(CountRequest(), caller="ann")
+
+
 def test_project_with_wrong_settings_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that ``manage.py check`` can say what is wrong."""
     monkeypatch.setattr("lro.integrations.django.apps.service", _operations.service.__wrapped__)
@@ -226,4 +240,4 @@ def test_right_settings_pass_the_check() -> None:
     """``manage.py check`` has nothing to say."""
     assert check_settings(None) == []
     call_command("check")
-    assert integration.__all__ == ["signed_in_user", "start"]
+    assert integration.__all__ == ["signed_in_user", "start", "with_lifespan"]

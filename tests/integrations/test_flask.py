@@ -24,6 +24,8 @@ from tests.integrations.wsgi_checks import *  # noqa: F403
 
 flask = pytest.importorskip("flask")
 
+from werkzeug.exceptions import ClientDisconnected  # noqa: E402
+
 from lro.integrations.flask import Operations  # noqa: E402
 
 
@@ -123,6 +125,28 @@ def test_body_limit_of_the_application_counts_if_it_is_smaller(counting: Countin
     app.config["MAX_CONTENT_LENGTH"] = 100
     large = app.test_client().post(START, data=b" " * 101, headers=ANN)
     assert (large.status_code, "100 bytes" in large.json["error"]["message"]) == (413, True)
+
+
+def test_views_have_names_that_extensions_ask_for(counting: Counting) -> None:
+    """Flask-WTF knows views by module and name; the blueprint is what it exempts."""
+    app = flask.Flask(__name__)
+    routes = Operations(counting.service, caller=caller).init_app(app)
+    views = [view for name, view in app.view_functions.items() if name.startswith(routes.name)]
+    assert views
+    assert all(f"{view.__module__}.{view.__name__}" for view in views)
+
+
+def test_body_that_cannot_be_read_is_malformed(
+    counting: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection broke off."""
+
+    def broken(_: object) -> bytes:
+        raise ClientDisconnected
+
+    monkeypatch.setattr(flask.Request, "get_data", broken)
+    reply = application(counting).test_client().post(START, json={}, headers=ANN)
+    assert (reply.status_code, reply.json["error"]["status"]) == (400, "INVALID_ARGUMENT")
 
 
 def test_what_is_no_application_or_function_is_refused(counting: Counting) -> None:

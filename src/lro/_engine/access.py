@@ -248,10 +248,17 @@ class Access:
         if self._hook is not None:
             self._hook.check_plain(where)
 
-    def check_named(self, where: str, authenticate: object, option: str = "authenticate") -> None:
+    def check_named(
+        self,
+        where: str,
+        authenticate: object,
+        option: str = "authenticate",
+        none: str = "lambda headers: None",
+    ) -> None:
         """Check that an edge gives callers names if the service goes by them.
 
-        ``option`` is what the edge calls the function that finds the caller.
+        ``option`` is what the edge calls the function that finds the caller, ``none`` how one is
+        written that finds none.
 
         An ``authorize`` that is asked about callers without a name is only warned of in the log:
         it may go by the verb alone, or by a context variable that a middleware has set.
@@ -263,7 +270,7 @@ class Access:
             return
         if self._owner_only:
             wanted = "is needed, since owner_only goes by the name of the caller"
-            instead = f"{option}=lambda headers: None says that callers here have none"
+            instead = f"{option}={none} says that callers here have none"
             raise DeclarationError(option, f"{wanted}; {instead}")
         if self._hook is not None:
             log.warning("%s has no %s: authorize gets no names of callers", where, option)

@@ -55,17 +55,22 @@ class EdgeOptions(TypedDict, total=False):
 
 
 def make_edge(
-    service: Service, *, caller: Authenticate | None, starts: Starts, options: EdgeOptions
+    service: Service,
+    *,
+    caller: Authenticate | None,
+    starts: Starts,
+    options: EdgeOptions,
+    none: str = "lambda request: None",
 ) -> OperationsEdge:
     """An edge whose errors call the hook that gives the caller ``caller``.
 
     ``caller`` is as ``authenticate`` of the edge: it is asked where an ``HttpRequest`` has no
-    ``caller`` yet.
+    ``caller`` yet. ``none`` is how users of the framework write a function that finds no caller.
 
     Raises:
         DeclarationError: As for :class:`lro.http.OperationsEdge`.
     """
-    service.access.check_named("the integration", caller, "caller")
+    service.access.check_named("the integration", caller, "caller", none)
     if caller is None:  # checked, and said in the words of the integration
         caller = _without_name
     return OperationsEdge(service, authenticate=caller, starts=starts, **options)

@@ -119,7 +119,9 @@ class Operations:
 
     def _make_edge(self, starts: Starts) -> OperationsEdge:
         hook = named_by_framework if self._named else None
-        return make_edge(self.service, caller=hook, starts=starts, options=self._options)
+        return make_edge(
+            self.service, caller=hook, starts=starts, options=self._options, none="lambda: None"
+        )
 
     async def __call__(self, *, request: Request, caller: Any = None) -> RequestOperations:
         """The dependency of endpoints: the operations, for the caller of a request.

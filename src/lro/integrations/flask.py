@@ -63,6 +63,7 @@ class Operations:
         self.edge = make_edge(
             service,
             caller=None if caller is None else functools.partial(_ask, caller),
+            none="lambda: None",
             starts=starts,
             options={
                 "parents": parents,

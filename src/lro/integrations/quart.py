@@ -68,7 +68,9 @@ class Operations:
         **options: Unpack[EdgeOptions],
     ) -> None:
         hook = None if caller is None else _hook_of(caller)
-        self.edge = make_edge(service, caller=hook, starts=starts, options=options)
+        self.edge = make_edge(
+            service, caller=hook, starts=starts, options=options, none="lambda: None"
+        )
         self._decorators = decorators
 
     def init_app(self, app: Quart, prefix: str = "") -> None:

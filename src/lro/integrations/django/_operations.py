@@ -127,6 +127,22 @@ def start(
     return _response(drive(start_reply(edge(), asked, method, message, options), edge().service))
 
 
+def with_lifespan(app: lro.asgi.App) -> lro.asgi.App:
+    """The ASGI application of a project, whose service starts and stops with the server.
+
+    Django itself takes no part in that. For ``asgi.py``:
+    ``application = with_lifespan(get_asgi_application())``.
+    """
+
+    async def served(scope: lro.asgi.Scope, receive: lro.asgi.Receive, send: lro.asgi.Send) -> None:
+        if scope["type"] == "lifespan":
+            await lro.asgi.live(service(), receive, send)
+        else:
+            await app(scope, receive, send)
+
+    return served
+
+
 def answer(rule: PathRule, request: Request, **values: str) -> HttpResponse:
     """The view of a route of ours."""
     edge().service.start_maintenance()
