@@ -16,7 +16,14 @@ from lro._base.errors import (
     MalformedRequest,
     RouteNotFound,
 )
-from lro._http.routes import Allowed, Match, Route, RouteTable, default_routes
+from lro._http.routes import (
+    Allowed,
+    Match,
+    Route,
+    RouteTable,
+    default_routes,
+    parameter_names,
+)
 from lro._model.http_rules import MAX_PATH, RawPath, Template, Wild
 from tests.vector_files import vectors
 
@@ -293,3 +300,18 @@ def test_path_that_is_too_long_is_malformed() -> None:
     assert isinstance(table.find("GET", longest), Match)
     with pytest.raises(MalformedRequest, match="at most 16384 characters, got 16385"):
         table.find("GET", longest + "a")
+
+
+@pytest.mark.parametrize(
+    ("template", "names"),
+    [
+        ("/v1/{name=projects/*/locations/*}/operations", ["project", "location"]),
+        ("/v1/{name=operations/**}:wait", ["operation"]),
+        ("/v1/shelves/{shelf}/books/{book.full_title}:print", ["shelf", "book_full_title"]),
+        ("/v1/a-b/*/a-b/*", ["a_b", "a_b_"]),
+        ("/*/2d/*", ["id", "id2d"]),
+    ],
+)
+def test_parameters_are_named_by_variable_or_collection(template: str, names: list[str]) -> None:
+    """Frameworks take only identifiers, each once."""
+    assert parameter_names(Template.parse(template)) == names
