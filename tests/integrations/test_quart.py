@@ -138,3 +138,25 @@ def test_service_without_callers_needs_no_function() -> None:
             assert (await app.test_client().post(START, json={})).status_code == 200
 
     asyncio.run(call())
+
+
+@pytest.mark.parametrize("error", [StopIteration, SystemExit, GeneratorExit])
+def test_caller_that_raises_what_no_coroutine_can_fails(error: type[BaseException]) -> None:
+    """Nothing waits for ever, and the server goes on."""
+    counting = build()
+
+    def caller() -> str:
+        raise error
+
+    app = Quart("odd")
+    Operations(counting.service, starts=True, caller=caller).init_app(app)
+
+    async def call() -> None:
+        async with app.test_app():
+            reply = await app.test_client().get("/v1/operations")
+            assert (await reply.json)["error"]["status"] == "INTERNAL"
+
+    async def in_time() -> None:
+        await asyncio.wait_for(call(), 60)
+
+    asyncio.run(in_time())
