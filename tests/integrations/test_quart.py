@@ -107,6 +107,10 @@ def test_decorators_and_aborts_refuse_in_our_form() -> None:
     app = Quart("decorated")
     operations.init_app(app)
 
+    @app.post("/own")
+    async def own() -> Response:
+        return await operations.start(counting.count)
+
     async def call() -> None:
         async with app.test_app():
             client = app.test_client()
@@ -116,8 +120,9 @@ def test_decorators_and_aborts_refuse_in_our_form() -> None:
             assert (await teapot.json)["error"]["status"] == "FAILED_PRECONDITION"
             away = await client.get("/v1/operations", headers={"x-page": "1"})
             assert away.status_code == 302
-            large = await client.post(START, data=b"x" * 20_000_000, headers=ANN)
-            assert (large.status_code, (await large.json)["error"]["code"]) == (413, 413)
+            for path in (START, "/own"):
+                large = await client.post(path, data=b"x" * 20_000_000, headers=ANN)
+                assert (large.status_code, (await large.json)["error"]["code"]) == (413, 413)
             started = await client.post(START, json={"steps": 2}, headers=ANN)
             name = (await started.json)["name"]
             assert (await client.get(f"/v1/{name}", headers=BOB)).status_code == 404

@@ -98,7 +98,12 @@ class Operations:
         JSON body has them. Without ``message`` the body is the message. The rest is as for
         ``Method.start``.
         """
-        steps = start_reply(self.edge, await self._request(request.path), method, message, options)
+        try:
+            asked = await self._request(request.path)
+        except HTTPException as exc:  # the body is too large for Quart, or does not come
+            asked = request_of(_scope(), request.path)
+            return _response(self.edge.refusal(asked, _ours(exc)))
+        steps = start_reply(self.edge, asked, method, message, options)
         return _response(await on_this_loop(self.edge, steps))
 
     def _view(self, rule: PathRule) -> View:
