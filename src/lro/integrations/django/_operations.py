@@ -14,7 +14,7 @@ from django.core.exceptions import (
     RequestDataTooBig,
 )
 from django.http import HttpRequest as Request
-from django.http import HttpResponse, UnreadablePostError
+from django.http import HttpResponse, RawPostDataException, UnreadablePostError
 from django.utils.module_loading import import_string
 
 import lro.asgi
@@ -178,6 +178,8 @@ def _body(request: Request, limit: int) -> bytes:
     try:
         body: bytes = request.body
         return body
+    except RawPostDataException:  # the view has read it as a form
+        return b""
     except RequestDataTooBig:
         bound = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
         raise errors.RequestTooLarge("body", f"must have at most {bound} bytes") from None
