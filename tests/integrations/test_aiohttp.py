@@ -132,6 +132,12 @@ def test_body_that_cannot_be_decoded_is_malformed(served: Served, own: bool) -> 
     assert reply.json()["error"]["message"] == "body: could not be read to its end"
 
 
+def test_name_with_a_line_break_is_malformed(served: Served) -> None:
+    """As everywhere: it reaches the edge."""
+    reply = served.http.get(f"{served.prefix}/v1/operations/a%0Ab", headers=ANN)
+    assert reply.json()["error"]["status"] == "INVALID_ARGUMENT"
+
+
 def test_body_in_pieces_is_put_together() -> None:
     """A chunked request is read to its end."""
     pieces = iter([b'{"ste', b'ps": ', b"3}"])

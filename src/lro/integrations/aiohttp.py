@@ -89,7 +89,7 @@ class Operations:
         call is closed after the service: running work may use it until its end.
         """
         check_instance("app", app, web.Application, "an aiohttp.web.Application")
-        for path, (rule, methods) in rules_by_path(self.edge, "{*}", "{*:.+}").items():
+        for path, (rule, methods) in rules_by_path(self.edge, "{*}", "{*:(?s:.+)}").items():
             resource = app.router.add_resource(path)
             for method in sorted(methods):
                 resource.add_route(method, functools.partial(self._answer, rule))
