@@ -162,8 +162,14 @@ def _asked(request: Request) -> HttpRequest:
     if scope is not None:  # under ASGI
         asked = lro.asgi.request_of(scope, lro.asgi.raw_path(scope))
     else:
-        asked = lro.wsgi.request_of(request.META)
+        # Django has put texts where WSGI has bytes as Latin-1.
+        paths = {name: _as_latin1(request.META[name]) for name in ("SCRIPT_NAME", "PATH_INFO")}
+        asked = lro.wsgi.request_of({**request.META, **paths})
     return attrs.evolve(asked, native=request)
+
+
+def _as_latin1(text: str) -> str:
+    return text.encode("utf-8", "surrogateescape").decode("latin-1")
 
 
 def _body(request: Request, limit: int) -> bytes:
