@@ -20,6 +20,7 @@ from tests.http.counting_service import (
     DOMAIN,
     URL,
     CountMetadata,
+    CountRequest,
     CountService,
     Wrapped,
     ask,
@@ -214,6 +215,28 @@ def test_caller_whom_a_framework_has_found_is_not_asked_for() -> None:
     edge = edge_of(counting, authenticate=refuse_caller)
     request = attrs.evolve(ask("GET", "/v1/operations"), caller="ann")
     assert (edge.handle(request).status, seen) == (200, ["ann"])
+
+
+class AnyName(str):
+    """Equal to every text, as a text that ignores case is to more than one."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str)
+
+    __hash__ = str.__hash__
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_caller_name_of_an_odd_class_sees_only_what_is_its_own(found: bool) -> None:
+    """Owners are compared as texts, whatever their class says is equal."""
+    counting = build(owner_only=True)
+    name = counting.count.start(CountRequest(), caller="bob").name
+    edge = edge_of(counting, authenticate=lambda headers: AnyName("ann"))
+    request = attrs.evolve(ask("GET", f"/v1/{name}"), caller=AnyName("ann") if found else None)
+    assert AnyName("ann") == "bob"
+    assert edge.handle(request).status == 404
 
 
 @EACH_VERB

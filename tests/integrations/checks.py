@@ -55,6 +55,8 @@ def compared(reply: httpx.Response) -> tuple[Any, ...]:
         ("GET", "/v1/operations/x", {"headers": ANN}),  # not there
         ("GET", "/v1/operations/a%2Fb%3Ac", {"headers": ANN}),
         ("GET", "/v1/operations/a/b", {"headers": ANN}),
+        ("GET", "/v1/operations/%C3%BC", {"headers": ANN}),  # a letter of Latin-1, and one beyond
+        ("GET", "/v1/operations/%E6%97%A5", {"headers": ANN}),
         ("GET", "/v1/operations/%2E%2E", {"headers": ANN}),  # not a name
         ("GET", "/v1/operations/x?a=b", {"headers": ANN}),  # a parameter that is unknown
         ("DELETE", "/v1/operations/x", {"headers": BOB}),  # forbidden

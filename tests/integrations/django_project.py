@@ -9,7 +9,7 @@ from typing import Any
 
 import django
 
-from tests.integrations.counting import OPTIONS, OWN, build, name_of
+from tests.integrations.counting import OPTIONS, OWN, CountRequest, build, name_of
 
 FOLDER = tempfile.mkdtemp(prefix="lro-django-")
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
@@ -93,12 +93,18 @@ def __getattr__(name: str) -> Any:
     def own(request: Any) -> HttpResponse:
         return start(request, counting.count)
 
+    @csrf_exempt
+    @login_not_required
+    def upload(request: Any) -> HttpResponse:
+        return start(request, counting.count, CountRequest(request.FILES["file"].size))
+
     @login_not_required
     def other(request: Any) -> HttpResponse:
         return HttpResponse("mine")
 
     found = [
         path(OWN.removeprefix("/"), own),
+        path("upload", upload),
         path("v1/own", other),
         path("", include("lro.integrations.django.urls")),
         path("api/", include("lro.integrations.django.urls")),

@@ -122,6 +122,22 @@ def test_errors_of_the_framework_are_left_alone() -> None:
         assert (larger.status_code, larger.json()["error"]["status"]) == (413, "INVALID_ARGUMENT")
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_body_that_cannot_be_decoded_is_malformed(served: Served, own: bool) -> None:
+    """The caller is there, and is told so: aiohttp itself decodes what is compressed."""
+    path = served.own_path if own else served.prefix + START
+    headers = {**ANN, "content-type": "application/json", "content-encoding": "gzip"}
+    reply = served.http.post(path, content=b"no gzip", headers=headers)
+    assert reply.status_code == 400
+    assert reply.json()["error"]["message"] == "body: could not be read to its end"
+
+
+def test_name_with_a_line_break_is_malformed(served: Served) -> None:
+    """As everywhere: it reaches the edge."""
+    reply = served.http.get(f"{served.prefix}/v1/operations/a%0Ab", headers=ANN)
+    assert reply.json()["error"]["status"] == "INVALID_ARGUMENT"
+
+
 def test_body_in_pieces_is_put_together() -> None:
     """A chunked request is read to its end."""
     pieces = iter([b'{"ste', b'ps": ', b"3}"])

@@ -62,6 +62,13 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
         yield found
 
 
+def test_view_that_has_read_a_form_starts_an_operation(served: Served) -> None:
+    """The body is Django's then, and has nothing for the library."""
+    reply = served.http.post("/upload", files={"file": b"12345"}, headers=ANN)
+    assert reply.status_code == 200, reply.text
+    assert served.wait(reply.json()["name"])["response"]["total"] == 5
+
+
 def test_errors_of_the_framework_are_left_alone() -> None:
     """Paths that are not of the operations are answered by Django."""
     assert Client().get("/v1/own").content == b"mine"

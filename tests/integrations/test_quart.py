@@ -107,6 +107,10 @@ def test_decorators_and_aborts_refuse_in_our_form() -> None:
     app = Quart("decorated")
     operations.init_app(app)
 
+    @app.post("/own")
+    async def own() -> Response:
+        return await operations.start(counting.count)
+
     async def call() -> None:
         async with app.test_app():
             client = app.test_client()
@@ -116,8 +120,9 @@ def test_decorators_and_aborts_refuse_in_our_form() -> None:
             assert (await teapot.json)["error"]["status"] == "FAILED_PRECONDITION"
             away = await client.get("/v1/operations", headers={"x-page": "1"})
             assert away.status_code == 302
-            large = await client.post(START, data=b"x" * 20_000_000, headers=ANN)
-            assert (large.status_code, (await large.json)["error"]["code"]) == (413, 413)
+            for path in (START, "/own"):
+                large = await client.post(path, data=b"x" * 20_000_000, headers=ANN)
+                assert (large.status_code, (await large.json)["error"]["code"]) == (413, 413)
             started = await client.post(START, json={"steps": 2}, headers=ANN)
             name = (await started.json)["name"]
             assert (await client.get(f"/v1/{name}", headers=BOB)).status_code == 404
@@ -138,3 +143,25 @@ def test_service_without_callers_needs_no_function() -> None:
             assert (await app.test_client().post(START, json={})).status_code == 200
 
     asyncio.run(call())
+
+
+@pytest.mark.parametrize("error", [StopIteration, SystemExit, GeneratorExit])
+def test_caller_that_raises_what_no_coroutine_can_fails(error: type[BaseException]) -> None:
+    """Nothing waits for ever, and the server goes on."""
+    counting = build()
+
+    def caller() -> str:
+        raise error
+
+    app = Quart("odd")
+    Operations(counting.service, starts=True, caller=caller).init_app(app)
+
+    async def call() -> None:
+        async with app.test_app():
+            reply = await app.test_client().get("/v1/operations")
+            assert (await reply.json)["error"]["status"] == "INTERNAL"
+
+    async def in_time() -> None:
+        await asyncio.wait_for(call(), 60)
+
+    asyncio.run(in_time())

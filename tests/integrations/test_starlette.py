@@ -126,3 +126,16 @@ def test_form_that_the_endpoint_has_read_is_no_body() -> None:
         name = client.post(START, content=b"steps=4").json()["name"]
         assert client.post(f"/v1/{name}:wait").json()["response"]["total"] == 4
     counting.service.close()
+
+
+@pytest.mark.parametrize("error", [StopIteration, SystemExit, GeneratorExit])
+def test_caller_that_raises_what_no_coroutine_can_fails(error: type[BaseException]) -> None:
+    """Nothing waits for ever, and the server goes on."""
+    counting = build()
+
+    def caller(request: Request) -> str:
+        raise error
+
+    app = Starlette(routes=Operations(counting.service, starts=True, caller=caller).routes)
+    with TestClient(app) as client:
+        assert client.get("/v1/operations").json()["error"]["status"] == "INTERNAL"

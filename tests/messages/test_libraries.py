@@ -927,3 +927,80 @@ assert not found, found
 def test_nothing_is_imported_for_classes_of_attrs() -> None:
     """In a process of its own."""
     subprocess.run([sys.executable, "-c", PLAIN], check=True, timeout=60)
+
+
+# -- found by a hostile tester ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["class", "None"])
+@pytest.mark.parametrize("library", ["pydantic", "msgspec", "typing"])
+def test_field_that_is_called_as_a_word_of_python_is_read_and_written(library: str, name: str):
+    """Classes that are made by a call may have such fields."""
+    made: Any
+    if library == "pydantic":
+        made = pydantic.create_model("Made", **{name: (int, 0)})
+    elif library == "msgspec":
+        made = msgspec.defstruct("Made", [(name, int, 0)])
+    else:
+        made = TypedDict("Made", {name: int})
+    types = lro.TypeRegistry()
+    types.register(lro.message(f"acme.v1.Made{library.title()}{name.title()}")(made))
+    assert types.dump(types.load({name: "3"}, made), made) == {name: "3"}
+
+
+class Circle(BaseModel):
+    """One of two that are told apart by their tag."""
+
+    kind: Literal["circle"] = "circle"
+    size: int = 0
+
+
+class Square(BaseModel):
+    """The other one."""
+
+    kind: Literal["square"] = "square"
+    size: int = 0
+
+
+def by_size(value: Any) -> str:
+    """The tag of a shape: large ones are squares."""
+    size = value.get("size", 0) if isinstance(value, dict) else value.size
+    return "square" if size > 9 else "circle"
+
+
+@lro.message("acme.v1.Drawing")
+class Drawing(BaseModel):
+    """Has the discriminator in the field, where pydantic keeps it apart from the type."""
+
+    shape: Circle | Square = Field(default=Circle(), discriminator="kind")
+    sized: Annotated[Circle, pydantic.Tag("circle")] | Annotated[Square, pydantic.Tag("square")] = (
+        Field(default=Circle(), discriminator=pydantic.Discriminator(by_size))
+    )
+
+
+def test_discriminator_of_a_field_chooses_the_class():
+    """As pydantic does: also where several classes would take the value."""
+    types = lro.TypeRegistry()
+    types.register(Drawing)
+    value: Any = {"shape": {"kind": "square", "size": 1}, "sized": {"size": 10}}
+    drawing = types.load(value, Drawing)
+    assert drawing == Drawing.model_validate(value)
+    assert isinstance(drawing.sized, Square)
+    assert types.unpack(types.pack(drawing), Drawing) == drawing
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ({}, "shape: Unable to extract tag using discriminator 'kind'"),
+        ({"kind": "line"}, "shape: Input tag 'line' found using 'kind' does not match"),
+        ({"kind": "square", "size": "x"}, "shape.square.size: Input should be a valid integer"),
+    ],
+)
+def test_discriminator_of_a_field_refuses_what_it_does_not_know(shape: Any, said: str):
+    """One error, of the class that the tag names."""
+    types = lro.TypeRegistry()
+    types.register(Drawing)
+    with pytest.raises(InvalidArgument) as found:
+        types.load({"shape": shape}, Drawing)
+    assert str(found.value).startswith(said)

@@ -8,9 +8,10 @@ import enum
 import typing
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Literal, Optional, Union
+from typing import Annotated, Literal, Optional, TypedDict, Union
 
 import attrs
+import pydantic
 import pytest
 
 from lro import message
@@ -582,8 +583,16 @@ def test_field_numbers_are_numbers(numbers):
 
 def test_a_field_that_begins_with_an_underscore():
     """Its argument has another name than the field."""
-    with pytest.raises(DeclarationError, match="cannot begin with an underscore"):
+    with pytest.raises(DeclarationError, match="begins with a letter"):
         shape_of(attrs.make_class("Made", {"_odd": attrs.field(default="", type=str)}))
+
+
+@pytest.mark.parametrize("name", ["", "a-b", "1a", "a b", "a.b", "a\n", "\u00e9"])
+def test_a_field_whose_name_no_proto_field_has(name):
+    """A TypedDict may have any text as a key, and a model that is made by a call."""
+    for made in (TypedDict("Made", {name: int}), pydantic.create_model("Made", **{name: (int, 0)})):
+        with pytest.raises(DeclarationError, match="has ASCII letters, digits and underscores"):
+            shape_of(made)
 
 
 def test_an_annotation_that_names_nothing():

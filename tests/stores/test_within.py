@@ -581,6 +581,21 @@ def test_connection_that_cannot_write_is_refused(on_postgres, make_service, stat
         refused(work, connection, why)
 
 
+def test_connection_in_pipeline_mode_is_refused_and_goes_on(on_postgres, make_service):
+    """What is asked for there is answered later."""
+    service = make_service(on_postgres.store, InlineExecutor())
+    work = method_of(service)
+    connection = on_postgres.open("psycopg")
+    with connection.pipeline():
+        with pytest.raises(InvalidArgument, match="in pipeline mode"):
+            work.start(REQUEST, within=connection)
+        on_postgres.note(connection, "mine")
+    name = work.start(REQUEST, within=connection).name
+    connection.commit()
+    assert service.get(name).name == name
+    assert on_postgres.notes == ["mine"]
+
+
 def test_lost_connection_is_unavailable(on_postgres, make_service):
     work = method_of(make_service(on_postgres.store, InlineExecutor()))
     connection = on_postgres.open("psycopg")

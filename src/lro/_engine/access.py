@@ -136,8 +136,7 @@ def ask_caller(hook: Hook, headers: Mapping[str, str], native: object) -> Flow[s
         return ""
     if issubclass(type(found), str):  # what an object says of its own class may be untrue
         caller: Any = found
-        named: str = caller
-        return named
+        return str.__str__(caller)  # a text of a class of its own may be equal to any other
     raise _mistake(hook.name, found, "a text, or None for a caller without a name")
 
 

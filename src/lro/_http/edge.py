@@ -787,7 +787,7 @@ class OperationsEdge:
 
     def _caller(self, request: HttpRequest) -> Steps[str]:
         if request.caller is not None or self._hook is None:
-            return request.caller or ""
+            return str.__str__(request.caller or "")  # as ask_caller makes it plain
         return (yield from identify(self._hook, request.headers, request.native))
 
     def handle(self, request: HttpRequest, found: Found | None = None) -> HttpReply:

@@ -6,6 +6,8 @@ is an :class:`InvalidArgument` whose ``field`` is the path into the message.
 
 from __future__ import annotations
 
+import keyword
+import operator
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -71,8 +73,9 @@ def compile_dumper(
     lines += [" shown = {}", " try:"]
     names: Namespace = {"cls": cls, "slow": slow}
     for number, field in enumerate(shape.fields):
-        names[f"g{number}"] = field.get
-        read = f"message.{field.name}" if field.get is None else f"g{number}(message)"
+        attribute = field.get is None and not keyword.iskeyword(field.name)
+        names[f"g{number}"] = field.get or operator.attrgetter(field.name)
+        read = f"message.{field.name}" if attribute else f"g{number}(message)"
         lines.append(f"  v = {read}")
         lines += (f"  {line}" for line in _write(field, number))
         names[f"h{number}"] = _late(names, f"h{number}", field, hook)

@@ -141,6 +141,9 @@ def _complete(cls: Any) -> None:
 
 def _declared(cls: Any, name: str, field: FieldInfo, schema: Json) -> Declared:
     annotation: Any = field.annotation
+    if field.discriminator is not None:  # which pydantic keeps apart from the type
+        mark = pydantic.Field(discriminator=field.discriminator)
+        annotation = Annotated[annotation, mark]
     if field.metadata:
         annotation = Annotated[(annotation, *field.metadata)]
     foreign, get = None, None

@@ -10,6 +10,7 @@ import collections.abc
 import dataclasses
 import enum
 import functools
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -62,6 +63,8 @@ _PYTHON: Final = {kind: python for python, kind in _PLAIN.items()}
 _LISTS: Final = (list, tuple, collections.abc.Sequence)
 _SETS: Final = (set, frozenset, collections.abc.Set)
 _MAPS: Final = (dict, collections.abc.Mapping)
+_NAME: Final = re.compile("[A-Za-z][A-Za-z0-9_]*")
+"""The names that proto has for fields."""
 _KEY_KINDS: Final = INT_KINDS | {Kind.STRING, Kind.BOOL}
 
 
@@ -140,8 +143,9 @@ def shape_of(cls: type) -> Shape:
         try:
             if not _is_number(where) or where in fields:
                 raise _Unsupported(f"{where!r} is no field number that is still free")
-            if name.startswith("_") or not name.isascii():
-                raise _Unsupported("a field's name is ASCII, and cannot begin with an underscore")
+            if not _NAME.fullmatch(name):
+                wanted = "has ASCII letters, digits and underscores, and begins with a letter"
+                raise _Unsupported(f"a field's name {wanted}")
             if in_json in spelled:
                 raise _Unsupported(f"another field is called {in_json!r} in JSON")
             if in_json[:1] in ("@", "["):

@@ -16,7 +16,7 @@ from collections.abc import (
 from typing import Any, Final, TypeAlias, TypeVar, Unpack
 
 from lro._base.arguments import check_instance, is_coroutine_function
-from lro._base.errors import LroError, MissingExtra, RequestTooLarge
+from lro._base.errors import LroError, MalformedRequest, MissingExtra, RequestTooLarge
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, OwnStartOptions, Starts
@@ -89,7 +89,7 @@ class Operations:
         call is closed after the service: running work may use it until its end.
         """
         check_instance("app", app, web.Application, "an aiohttp.web.Application")
-        for path, (rule, methods) in rules_by_path(self.edge, "{*}", "{*:.+}").items():
+        for path, (rule, methods) in rules_by_path(self.edge, "{*}", "{*:(?s:.+)}").items():
             resource = app.router.add_resource(path)
             for method in sorted(methods):
                 resource.add_route(method, functools.partial(self._answer, rule))
@@ -116,8 +116,10 @@ class Operations:
         path = scope["path"]
         try:
             body = await request.read()
-        except web.HTTPRequestEntityTooLarge as exc:
-            error: LroError = RequestTooLarge("body", exc.text or exc.reason)
+        except (web.HTTPRequestEntityTooLarge, web.RequestPayloadError) as exc:
+            error: LroError = _unreadable()
+            if isinstance(exc, web.HTTPRequestEntityTooLarge):
+                error = RequestTooLarge("body", exc.text or exc.reason)
             return _response(self.edge.refusal(request_of(scope, path), error))
         steps = start_reply(self.edge, request_of(scope, path, body), method, message, options)
         return _response(await on_this_loop(self.edge, steps))
@@ -126,7 +128,10 @@ class Operations:
         self.edge.service.start_maintenance()
         scope, exchange = _scope(request), _Exchange(request)
         path = below_prefix(scope["path"], request.path, rule.filled(request.match_info))
-        await respond(self.edge, scope, exchange.receive, exchange.send, path=path)
+        try:
+            await respond(self.edge, scope, exchange.receive, exchange.send, path=path)
+        except MalformedRequest as exc:
+            return _response(self.edge.refusal(request_of(scope, path), exc))
         return exchange.response or web.Response(status=499)  # the caller has gone away
 
     async def _running(self, app: web.Application) -> AsyncIterator[None]:
@@ -163,6 +168,10 @@ def _said(error: web.HTTPException) -> LroError:
     return error_of(error.status, error.text or error.reason, error.headers)
 
 
+def _unreadable() -> MalformedRequest:
+    return MalformedRequest("body", "could not be read to its end")
+
+
 def _scope(request: web.Request) -> Scope:
     """What the edge reads of an ASGI scope."""
     path, _, query = request.raw_path.partition("?")
@@ -186,12 +195,18 @@ class _Exchange:
         self._read = False
 
     async def receive(self) -> MutableMapping[str, Any]:
-        """The next part of the body; then, when the caller has gone away, that."""
+        """The next part of the body; then, when the caller has gone away, that.
+
+        Raises:
+            MalformedRequest: The body cannot be read.
+        """
         if not self._read:
             try:
                 body = await self._request.content.readany()
-            except (OSError, web.RequestPayloadError):  # the body has no end
+            except OSError:
                 return {"type": "http.disconnect"}
+            except web.RequestPayloadError as exc:
+                raise _unreadable() from exc
             more = not self._request.content.at_eof()
             self._read = not more
             return {"type": "http.request", "body": body, "more_body": more}

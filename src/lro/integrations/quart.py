@@ -14,7 +14,7 @@ from lro._base.arguments import check_function, is_coroutine_function
 from lro._base.errors import LroError, MissingExtra
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import OwnStartOptions, Starts
+from lro._http.edge import Authenticate, OwnStartOptions, Starts
 from lro._http.responses import EventStream, HttpReply
 from lro._http.routes import HttpRequest
 from lro.asgi import Scope, request_of
@@ -31,7 +31,6 @@ from lro.integrations._base import (
 
 try:
     from quart import Quart, Response, request
-    from quart.utils import run_sync
     from werkzeug.exceptions import HTTPException
 except ImportError as exc:
     raise MissingExtra("the integration into Quart", "quart") from exc
@@ -101,7 +100,12 @@ class Operations:
         JSON body has them. Without ``message`` the body is the message. The rest is as for
         ``Method.start``.
         """
-        steps = start_reply(self.edge, await self._request(request.path), method, message, options)
+        try:
+            asked = await self._request(request.path)
+        except HTTPException as exc:  # the body is too large for Quart, or does not come
+            asked = request_of(_scope(), request.path)
+            return _response(self.edge.refusal(asked, _ours(exc)))
+        steps = start_reply(self.edge, asked, method, message, options)
         return _response(await on_this_loop(self.edge, steps))
 
     def _view(self, rule: PathRule) -> View:
@@ -136,17 +140,23 @@ class Operations:
         await asyncio.to_thread(self.edge.service.close)
 
 
-def _hook_of(caller: FindCaller) -> Callable[[Any], Awaitable[Any]]:
+def _hook_of(caller: FindCaller) -> Authenticate:
     check_function("caller", caller)
-    found: Any = caller if is_coroutine_function(caller) else run_sync(caller)
 
-    async def ask(_: Any) -> Any:
+    async def ask_awaited(_: Any) -> Any:
         try:
-            return await found()
+            found: Any = caller()
+            return await found
         except HTTPException as exc:
             raise _ours(exc) from exc
 
-    return ask
+    def ask(_: Any) -> Any:  # the edge calls it in a thread, in the context of the request
+        try:
+            return caller()
+        except HTTPException as exc:
+            raise _ours(exc) from exc
+
+    return ask_awaited if is_coroutine_function(caller) else ask
 
 
 def _ours(error: HTTPException) -> LroError:

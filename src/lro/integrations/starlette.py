@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar, Unpack
 
 from lro._base.arguments import check_function, is_coroutine_function
-from lro._base.errors import MissingExtra
+from lro._base.errors import LroError, MissingExtra
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import OperationsEdge, OwnStartOptions, Starts
+from lro._http.edge import Authenticate, OperationsEdge, OwnStartOptions, Starts
 from lro._http.routes import HttpRequest
 from lro.asgi import Receive, Scope, Send, raw_path, request_of, respond
 from lro.integrations._base import (
@@ -28,7 +28,6 @@ from lro.integrations._base import (
 )
 
 try:
-    from starlette.concurrency import run_in_threadpool
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
     from starlette.responses import Response
@@ -106,21 +105,27 @@ async def request_with_body(
     return request_of(request.scope, raw_path(request.scope), bytes(body), caller)
 
 
-def _hook_of(caller: FindCaller) -> Callable[[Any, Any], Awaitable[Any]]:
+def _hook_of(caller: FindCaller) -> Authenticate:
     check_function("caller", caller)
-    awaited = is_coroutine_function(caller)
 
-    async def ask(_: Any, scope: Scope) -> Any:
-        request = Request(scope)
+    async def ask_awaited(_: Any, scope: Scope) -> Any:
         try:
-            if not awaited:
-                return await run_in_threadpool(caller, request)
-            found: Any = caller(request)
+            found: Any = caller(Request(scope))
             return await found
         except HTTPException as exc:
-            raise error_of(exc.status_code, exc.detail, exc.headers) from exc
+            raise _ours(exc) from exc
 
-    return ask
+    def ask(_: Any, scope: Scope) -> Any:  # the edge calls it in a thread
+        try:
+            return caller(Request(scope))
+        except HTTPException as exc:
+            raise _ours(exc) from exc
+
+    return ask_awaited if is_coroutine_function(caller) else ask
+
+
+def _ours(error: HTTPException) -> LroError:
+    return error_of(error.status_code, error.detail, error.headers)
 
 
 class _Endpoint:

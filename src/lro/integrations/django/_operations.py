@@ -14,7 +14,7 @@ from django.core.exceptions import (
     RequestDataTooBig,
 )
 from django.http import HttpRequest as Request
-from django.http import HttpResponse, UnreadablePostError
+from django.http import HttpResponse, RawPostDataException, UnreadablePostError
 from django.utils.module_loading import import_string
 
 import lro.asgi
@@ -178,8 +178,14 @@ def _asked(request: Request) -> HttpRequest:
     if scope is not None:  # under ASGI
         asked = lro.asgi.request_of(scope, lro.asgi.raw_path(scope))
     else:
-        asked = lro.wsgi.request_of(request.META)
+        # Django has put texts where WSGI has bytes as Latin-1.
+        paths = {name: _as_latin1(request.META[name]) for name in ("SCRIPT_NAME", "PATH_INFO")}
+        asked = lro.wsgi.request_of({**request.META, **paths})
     return attrs.evolve(asked, native=request)
+
+
+def _as_latin1(text: str) -> str:
+    return text.encode("utf-8", "surrogateescape").decode("latin-1")
 
 
 def _body(request: Request, limit: int) -> bytes:
@@ -194,6 +200,8 @@ def _body(request: Request, limit: int) -> bytes:
     try:
         body: bytes = request.body
         return body
+    except RawPostDataException:  # the view has read it as a form
+        return b""
     except RequestDataTooBig:
         bound = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
         raise errors.RequestTooLarge("body", f"must have at most {bound} bytes") from None

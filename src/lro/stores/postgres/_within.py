@@ -120,6 +120,8 @@ def _executing(given: object) -> Execute:
     driver, sqlalchemy = driver_of(given)
     if not isinstance(driver, psycopg.Connection):
         raise unsuitable(given, _WANTED)
+    if not driver.closed and driver.info.pipeline_status:  # whose statements give nothing at once
+        raise refused("the connection is in pipeline mode: start before it, or after")
 
     def on_driver(sql: bytes, values: Sequence[object]) -> list[Any]:
         # Made here, so that the connection's own factories of cursors and rows have no part.
