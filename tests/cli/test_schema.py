@@ -28,12 +28,12 @@ store = PostgresStore({url!r}, schema={schema!r})
 
 @pytest.fixture
 def here_lro(here: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Lro]:
-    """The command, in the folder with a module; which is forgotten afterwards."""
+    """The command, in the folder with a module, whose service is closed and forgotten."""
     before = {*sys.modules}
     yield Lro(capsys)
     for name in {*sys.modules} - before:
-        if name in ("work", "kept"):
-            del sys.modules[name]
+        if name in ("work", "in_memory"):
+            sys.modules.pop(name).service.close(0)
 
 
 def test_file_is_shown_and_made(here: Path, here_lro: Lro) -> None:

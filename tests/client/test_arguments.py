@@ -30,7 +30,6 @@ from lro_client import (
     Routes,
 )
 from lro_client.testing import ScriptedServer
-from lro_client.transports.grpc import AsyncGrpcTransport, GrpcTransport
 from tests.client.faces import URL, Face
 from tests.client.messages import (
     NAME,
@@ -283,6 +282,10 @@ def local_of(face: Face) -> Any:
 
 def grpc_of(face: Face, **options: Any) -> Any:
     """A transport to where no server is."""
+    pytest.importorskip("grpc")
+    pytest.importorskip("google.longrunning.operations_proto_pb2")
+    from lro_client.transports.grpc import AsyncGrpcTransport, GrpcTransport
+
     kind = GrpcTransport if face.name == "sync" else AsyncGrpcTransport
     return face.run(lambda: kind("localhost:1", **options))
 

@@ -8,11 +8,15 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Annotated, Any, NotRequired
 
+import pytest
+
+pytest.importorskip("google.cloud.redis_v1")
+pytest.importorskip("google.longrunning.operations_proto_pb2")
+
 import attrs
 import httpx
 import msgspec
 import pydantic
-import pytest
 from google.cloud import redis_v1
 from typing_extensions import TypedDict
 

@@ -13,10 +13,14 @@ from datetime import UTC, date, datetime, timedelta
 from types import SimpleNamespace
 from typing import Annotated, Any, Generic, Literal, NewType, NotRequired, TypedDict, TypeVar
 
+import pytest
+
+pytest.importorskip("google.cloud.redis_v1")
+pytest.importorskip("google.longrunning.operations_proto_pb2")
+
 import attrs
 import msgspec
 import pydantic
-import pytest
 import typing_extensions
 from google.cloud import redis_v1
 from pydantic import AliasChoices, AliasPath, BaseModel, Field

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+pytest.importorskip("google.protobuf")
+pytest.importorskip("google.longrunning.operations_proto_pb2")
+
 import lro
 from lro._messages.shapes import shape_of
 from tests.messages.twins import EXPORT, PAIRS, made, registry, values
