@@ -199,8 +199,7 @@ class _Exchange:
     async def receive(self) -> MutableMapping[str, Any]:
         """The next part of the body; then, when the caller has gone away, that.
 
-        Raises:
-            RequestPayloadError: The body is not what its encoding says.
+        What aiohttp raises for a body that is not what its encoding says passes.
         """
         if not self._read:
             try:
