@@ -124,7 +124,7 @@ def test_errors_of_the_framework_are_left_alone() -> None:
 
 @pytest.mark.parametrize("own", [True, False])
 def test_body_that_cannot_be_decoded_is_malformed(served: Served, own: bool) -> None:
-    """The caller is there, and is told so: aiohttp itself decodes what is compressed."""
+    """The caller is there, and gets the reason: aiohttp itself decodes what is compressed."""
     path = served.own_path if own else served.prefix + START
     headers = {**ANN, "content-type": "application/json", "content-encoding": "gzip"}
     reply = served.http.post(path, content=b"no gzip", headers=headers)

@@ -953,7 +953,7 @@ def test_field_that_is_called_as_a_word_of_python_is_read_and_written(library: s
 
 
 class Circle(BaseModel):
-    """One of two that are told apart by their tag."""
+    """One of two that are kept apart by their tag."""
 
     kind: Literal["circle"] = "circle"
     size: int = 0

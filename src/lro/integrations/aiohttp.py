@@ -116,11 +116,11 @@ class Operations:
         path = scope["path"]
         try:
             body = await request.read()
-        except (web.HTTPRequestEntityTooLarge, web.RequestPayloadError) as exc:
-            error: LroError = _unreadable()
-            if isinstance(exc, web.HTTPRequestEntityTooLarge):
-                error = RequestTooLarge("body", exc.text or exc.reason)
+        except web.HTTPRequestEntityTooLarge as exc:
+            error: LroError = RequestTooLarge("body", exc.text or exc.reason)
             return _response(self.edge.refusal(request_of(scope, path), error))
+        except web.RequestPayloadError:
+            return self._unreadable(scope, path)
         steps = start_reply(self.edge, request_of(scope, path, body), method, message, options)
         return _response(await on_this_loop(self.edge, steps))
 
@@ -130,9 +130,15 @@ class Operations:
         path = below_prefix(scope["path"], request.path, rule.filled(request.match_info))
         try:
             await respond(self.edge, scope, exchange.receive, exchange.send, path=path)
-        except MalformedRequest as exc:
-            return _response(self.edge.refusal(request_of(scope, path), exc))
+        except web.RequestPayloadError:
+            return self._unreadable(scope, path)
         return exchange.response or web.Response(status=499)  # the caller has gone away
+
+    def _unreadable(self, scope: Scope, path: str) -> web.Response:
+        error = MalformedRequest("body", "could not be read to its end")
+        response = _response(self.edge.refusal(request_of(scope, path), error))
+        response.force_close()  # aiohttp closes it: where does the next request begin?
+        return response
 
     async def _running(self, app: web.Application) -> AsyncIterator[None]:
         async with self.edge.service.lifespan(app):
@@ -168,10 +174,6 @@ def _said(error: web.HTTPException) -> LroError:
     return error_of(error.status, error.text or error.reason, error.headers)
 
 
-def _unreadable() -> MalformedRequest:
-    return MalformedRequest("body", "could not be read to its end")
-
-
 def _scope(request: web.Request) -> Scope:
     """What the edge reads of an ASGI scope."""
     path, _, query = request.raw_path.partition("?")
@@ -197,16 +199,13 @@ class _Exchange:
     async def receive(self) -> MutableMapping[str, Any]:
         """The next part of the body; then, when the caller has gone away, that.
 
-        Raises:
-            MalformedRequest: The body cannot be read.
+        What aiohttp raises for a body that is not what its encoding says passes.
         """
         if not self._read:
             try:
                 body = await self._request.content.readany()
-            except OSError:
+            except OSError:  # the body has no end
                 return {"type": "http.disconnect"}
-            except web.RequestPayloadError as exc:
-                raise _unreadable() from exc
             more = not self._request.content.at_eof()
             self._read = not more
             return {"type": "http.request", "body": body, "more_body": more}
