@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 import lro
-from lro.http import OperationsEdge
+from lro.http import OperationsEdge, drive
 from lro.integrations._base import below_prefix, error_of, make_edge, path_rules
 from tests.integrations.counting import CountRequest, build
 
@@ -127,6 +127,17 @@ def test_start_of_a_method_of_another_service_is_refused() -> None:
         next(edge.start(request, other.count))
     one.service.close()
     other.service.close()
+
+
+def test_endpoint_of_the_application_may_start_by_get() -> None:
+    """What pages of other sites may ask for is the application's to say."""
+    counting = build(owner_only=False)
+    edge = OperationsEdge(counting.service, authenticate=lambda headers: "ann")
+    headers = {"sec-fetch-site": "cross-site"}
+    request = lro.http.HttpRequest(method="GET", path="/", headers=headers)
+    steps = edge.start(request, counting.count, CountRequest(steps=1))
+    assert drive(steps, counting.service).name
+    counting.service.close()
 
 
 def test_service_is_closed_before_what_the_application_closes() -> None:

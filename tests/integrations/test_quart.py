@@ -92,6 +92,24 @@ def signed_in(view: Any) -> Any:
     return checked
 
 
+def test_coroutine_function_that_aborts_refuses_in_our_form() -> None:
+    """As a plain one does."""
+    counting = build()
+
+    async def caller() -> str:
+        abort(403, "not you")
+
+    app = Quart("aborting")
+    Operations(counting.service, caller=caller).init_app(app)
+
+    async def call() -> None:
+        refused = await app.test_client().get("/v1/operations")
+        assert (await refused.json)["error"]["message"] == "not you"
+
+    asyncio.run(call())
+    counting.service.close()
+
+
 def test_decorators_and_aborts_refuse_in_our_form() -> None:
     """Errors are ours, redirects are left as they are; the service closes with the application."""
     counting = build()

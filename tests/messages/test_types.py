@@ -650,3 +650,15 @@ def test_a_dataclass_has_a_shape():
     Plain.__annotations__ = {"text": str, "number": int, "hidden": int}
     found = [(f.name, f.number, f.required) for f in shape_of(Plain).fields]
     assert found == [("text", 1, True), ("number", 7, False)]
+
+
+def test_class_that_is_no_message_is_refused_with_the_way_out() -> None:
+    """Even where its name is what is missing first; as is a TypedDict with such a field."""
+    with pytest.raises(DeclarationError, match="int: is "):
+        TypeRegistry().register(int)
+
+    class Odd(TypedDict):
+        number: complex
+
+    with pytest.raises(DeclarationError, match="no proto field has the type"):
+        shape_of(Odd)

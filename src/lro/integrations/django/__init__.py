@@ -15,10 +15,10 @@ Put ``"lro.integrations.django"`` into ``INSTALLED_APPS``, the settings into ``L
 from lro._base.errors import MissingExtra
 
 try:
-    from lro.integrations.django._operations import signed_in_user, start, with_lifespan
+    import django.conf  # noqa: F401 - looks whether it is there
 except ImportError as exc:
-    if (exc.name or "").partition(".")[0] != "django":
-        raise
     raise MissingExtra("lro.integrations.django", "django") from exc
+
+from lro.integrations.django._operations import signed_in_user, start, with_lifespan
 
 __all__ = ["signed_in_user", "start", "with_lifespan"]
