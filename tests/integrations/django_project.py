@@ -17,6 +17,7 @@ atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
 SECRET_KEY = "only for tests"
 ALLOWED_HOSTS = ["*"]
 USE_TZ = True
+STATIC_URL = "static/"
 ROOT_URLCONF = __name__
 INSTALLED_APPS = [
     "django.contrib.admin",
