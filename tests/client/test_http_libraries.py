@@ -170,7 +170,8 @@ def test_close_while_a_call_connects_leaves_no_connection(
     reply = sockets.answering("200 OK\r\nContent-Type: text/event-stream", ":\n\n")
 
     def behave(connection: socket.socket, over: threading.Event) -> None:
-        reply(connection, over)
+        with contextlib.suppress(ConnectionError):  # a close with bytes unread resets it
+            reply(connection, over)
         if not over.is_set():
             left.set()
 
