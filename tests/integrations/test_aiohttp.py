@@ -249,3 +249,5 @@ def test_what_is_no_application_is_refused() -> None:
     operations = Operations(build().service, caller=caller)
     with pytest.raises(lro.DeclarationError, match=r"an aiohttp.web.Application"):
         operations.setup(object())  # type: ignore[arg-type]
+    with pytest.raises(lro.DeclarationError, match="caller=lambda request: None"):
+        Operations(build().service)

@@ -127,7 +127,7 @@ def test_start_within_a_transaction_is_there_with_the_rows_of_the_project(
 def ask(caller: Any, user: Any, **more: Any) -> Any:
     """What the hook of the edge gives for a user, with these settings."""
     with override_settings(LRO={**settings.LRO, **more}):
-        hook = _operations._asking(caller)
+        hook = _operations._hook(caller)
     return hook({}, SimpleNamespace(user=user))
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final, TypedDict, TypeVar
 
 import attrs
 
+from lro._base.arguments import check_function, is_coroutine_function
 from lro._base.errors import (
     HookFailed,
     LroError,
@@ -74,6 +75,40 @@ def make_edge(
     if caller is None:  # checked, and said in the words of the integration
         caller = _without_name
     return OperationsEdge(service, authenticate=caller, starts=starts, **options)
+
+
+E = TypeVar("E", bound=Exception)
+
+
+def caller_hook(
+    caller: Callable[..., Any],
+    arguments: Callable[[Any], tuple[Any, ...]],
+    refusal: type[E],
+    ours: Callable[[E], LroError],
+) -> Authenticate:
+    """The hook of an edge that asks the application's function, be it a coroutine function or not.
+
+    ``arguments`` gives what the function takes, of the request as the server has it. What it raises
+    of the class ``refusal`` is raised as ``ours`` says it.
+
+    Raises:
+        DeclarationError: ``caller`` cannot be called.
+    """
+    check_function("caller", caller)
+
+    async def ask_awaited(_: Mapping[str, str], native: Any) -> Any:
+        try:
+            return await caller(*arguments(native))
+        except refusal as exc:
+            raise ours(exc) from exc
+
+    def ask(_: Mapping[str, str], native: Any) -> Any:  # on an event loop it is asked in a thread
+        try:
+            return caller(*arguments(native))
+        except refusal as exc:
+            raise ours(exc) from exc
+
+    return ask_awaited if is_coroutine_function(caller) else ask
 
 
 def _without_name(headers: Mapping[str, str]) -> None:

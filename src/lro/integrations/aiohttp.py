@@ -8,23 +8,22 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Collection,
-    Mapping,
     MutableMapping,
-    Sequence,
 )
 from typing import Any, Final, TypeAlias, TypeVar, Unpack
 
-from lro._base.arguments import check_instance, is_coroutine_function
+from lro._base.arguments import check_instance
 from lro._base.errors import LroError, MalformedRequest, MissingExtra, RequestTooLarge
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, OwnStartOptions, Starts
-from lro._http.responses import HEARTBEAT_SECONDS, HttpReply
+from lro._http.edge import OwnStartOptions, Starts
+from lro._http.responses import HttpReply
 from lro.asgi import Scope, request_of, respond
 from lro.integrations._base import (
+    EdgeOptions,
     PathRule,
     below_prefix,
+    caller_hook,
     error_of,
     make_edge,
     on_this_loop,
@@ -61,26 +60,16 @@ class Operations:
         self,
         service: Service,
         *,
-        caller: FindCaller | None = None,
         starts: Starts = False,
-        parents: Sequence[str] = (),
-        trusted_origins: Collection[str] = (),
-        max_body: int = DEFAULT_MAX_BODY,
-        poll_seconds: int = 1,
-        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+        caller: FindCaller | None = None,
+        **options: Unpack[EdgeOptions],
     ) -> None:
-        self.edge = make_edge(
-            service,
-            caller=None if caller is None else _asking(caller),
-            starts=starts,
-            options={
-                "parents": parents,
-                "trusted_origins": trusted_origins,
-                "max_body": max_body,
-                "poll_seconds": poll_seconds,
-                "heartbeat_seconds": heartbeat_seconds,
-            },
-        )
+        hook = None
+        if caller is not None:
+            hook = caller_hook(
+                caller, lambda scope: (scope["aiohttp.request"],), web.HTTPException, _said
+            )
+        self.edge = make_edge(service, caller=hook, starts=starts, options=options)
 
     def setup(self, app: web.Application) -> None:
         """Serve the operations in an application, or in one that is made a part of another.
@@ -146,28 +135,6 @@ class Operations:
 
     async def _end_waits(self, _: web.Application) -> None:
         await asyncio.to_thread(self.edge.service.end_waits)
-
-
-def _asking(caller: FindCaller) -> Authenticate:
-    """The hook of the edge that calls the application's function with the request."""
-    if is_coroutine_function(caller):
-
-        async def ask_awaited(_: Mapping[str, str], scope: Scope) -> Any:
-            try:
-                found: Any = caller(scope["aiohttp.request"])
-                return await found
-            except web.HTTPException as exc:
-                raise _said(exc) from exc
-
-        return ask_awaited
-
-    def ask(_: Mapping[str, str], scope: Scope) -> Any:
-        try:
-            return caller(scope["aiohttp.request"])
-        except web.HTTPException as exc:
-            raise _said(exc) from exc
-
-    return ask
 
 
 def _said(error: web.HTTPException) -> LroError:

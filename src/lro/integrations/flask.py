@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar, Unpack
 
 import attrs
@@ -12,11 +12,13 @@ from lro._base.arguments import check_instance, check_plain_function
 from lro._base.errors import LroError, MalformedRequest, MissingExtra, RequestTooLarge
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import DEFAULT_MAX_BODY, OwnStartOptions, Starts, drive
+from lro._http.edge import OwnStartOptions, Starts, drive
 from lro._http.responses import HttpReply
 from lro.integrations._base import (
+    EdgeOptions,
     PathRule,
     below_prefix,
+    caller_hook,
     error_of,
     make_edge,
     rules_by_path,
@@ -51,26 +53,16 @@ class Operations:
         self,
         service: Service,
         *,
-        caller: Callable[[], str | None] | None = None,
         starts: Starts = False,
-        parents: Sequence[str] = (),
-        trusted_origins: Collection[str] = (),
-        max_body: int = DEFAULT_MAX_BODY,
-        poll_seconds: int = 1,
+        caller: Callable[[], str | None] | None = None,
+        **options: Unpack[EdgeOptions],
     ) -> None:
+        hook = None
         if caller is not None:
             check_plain_function("caller", caller)
+            hook = caller_hook(caller, lambda _: (), HTTPException, _said)
         self.edge = make_edge(
-            service,
-            caller=None if caller is None else functools.partial(_ask, caller),
-            none="lambda: None",
-            starts=starts,
-            options={
-                "parents": parents,
-                "trusted_origins": trusted_origins,
-                "max_body": max_body,
-                "poll_seconds": poll_seconds,
-            },
+            service, caller=hook, starts=starts, options=options, none="lambda: None"
         )
         self.edge.check_plain("a WSGI application")
 
@@ -170,13 +162,6 @@ class Operations:
             raise RequestTooLarge("body", f"must have at most {bound} bytes") from None
         except ClientDisconnected as exc:
             raise MalformedRequest("body", "could not be read to its end") from exc
-
-
-def _ask(caller: Callable[[], str | None], _: Mapping[str, str]) -> str | None:
-    try:
-        return caller()
-    except HTTPException as exc:
-        raise _said(exc) from exc
 
 
 def _said(error: HTTPException) -> LroError:

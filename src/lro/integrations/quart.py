@@ -10,17 +10,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from typing import Any, TypeAlias, TypeVar, Unpack, cast
 
-from lro._base.arguments import check_function, is_coroutine_function
 from lro._base.errors import LroError, MissingExtra
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import Authenticate, OwnStartOptions, Starts
+from lro._http.edge import OwnStartOptions, Starts
 from lro._http.responses import EventStream, HttpReply
 from lro._http.routes import HttpRequest
 from lro.asgi import Scope, request_of
 from lro.integrations._base import (
     EdgeOptions,
     PathRule,
+    caller_hook,
     error_of,
     make_edge,
     on_this_loop,
@@ -66,7 +66,7 @@ class Operations:
         decorators: Sequence[Callable[[View], View]] = (),
         **options: Unpack[EdgeOptions],
     ) -> None:
-        hook = None if caller is None else _hook_of(caller)
+        hook = None if caller is None else caller_hook(caller, lambda _: (), HTTPException, _ours)
         self.edge = make_edge(
             service, caller=hook, starts=starts, options=options, none="lambda: None"
         )
@@ -138,25 +138,6 @@ class Operations:
 
     async def _stop(self) -> None:
         await asyncio.to_thread(self.edge.service.close)
-
-
-def _hook_of(caller: FindCaller) -> Authenticate:
-    check_function("caller", caller)
-
-    async def ask_awaited(_: Any) -> Any:
-        try:
-            found: Any = caller()
-            return await found
-        except HTTPException as exc:
-            raise _ours(exc) from exc
-
-    def ask(_: Any) -> Any:  # the edge calls it in a thread, in the context of the request
-        try:
-            return caller()
-        except HTTPException as exc:
-            raise _ours(exc) from exc
-
-    return ask_awaited if is_coroutine_function(caller) else ask
 
 
 def _ours(error: HTTPException) -> LroError:

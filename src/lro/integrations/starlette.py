@@ -9,16 +9,16 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar, Unpack
 
-from lro._base.arguments import check_function, is_coroutine_function
 from lro._base.errors import LroError, MissingExtra
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import Authenticate, OperationsEdge, OwnStartOptions, Starts
+from lro._http.edge import OperationsEdge, OwnStartOptions, Starts
 from lro._http.routes import HttpRequest
 from lro.asgi import Receive, Scope, Send, raw_path, request_of, respond
 from lro.integrations._base import (
     EdgeOptions,
     PathRule,
+    caller_hook,
     error_of,
     make_edge,
     on_this_loop,
@@ -62,7 +62,11 @@ class Operations:
         caller: FindCaller | None = None,
         **options: Unpack[EdgeOptions],
     ) -> None:
-        hook = None if caller is None else _hook_of(caller)
+        hook = (
+            None
+            if caller is None
+            else caller_hook(caller, lambda scope: (Request(scope),), HTTPException, _ours)
+        )
         self.edge = make_edge(service, caller=hook, starts=starts, options=options)
 
     @property
@@ -103,25 +107,6 @@ async def request_with_body(
             if len(body) > edge.max_body:
                 break
     return request_of(request.scope, raw_path(request.scope), bytes(body), caller)
-
-
-def _hook_of(caller: FindCaller) -> Authenticate:
-    check_function("caller", caller)
-
-    async def ask_awaited(_: Any, scope: Scope) -> Any:
-        try:
-            found: Any = caller(Request(scope))
-            return await found
-        except HTTPException as exc:
-            raise _ours(exc) from exc
-
-    def ask(_: Any, scope: Scope) -> Any:  # the edge calls it in a thread
-        try:
-            return caller(Request(scope))
-        except HTTPException as exc:
-            raise _ours(exc) from exc
-
-    return ask_awaited if is_coroutine_function(caller) else ask
 
 
 def _ours(error: HTTPException) -> LroError:

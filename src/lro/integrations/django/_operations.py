@@ -20,15 +20,17 @@ from django.utils.module_loading import import_string
 import lro.asgi
 import lro.wsgi
 from lro._base import errors
+from lro._base.arguments import check_plain_function
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import OperationsEdge, OwnStartOptions, drive
+from lro._http.edge import Authenticate, OperationsEdge, OwnStartOptions, drive
 from lro._http.responses import HttpReply
 from lro._http.routes import HttpRequest
 from lro.integrations._base import (
     EdgeOptions,
     PathRule,
     below_prefix,
+    caller_hook,
     make_edge,
     start_reply,
 )
@@ -94,7 +96,7 @@ def edge() -> OperationsEdge:
     options = {name.lower(): given[name] for name in _OPTIONS if name in given}
     made = make_edge(
         service(),
-        caller=_asking(import_string(caller) if isinstance(caller, str) else caller),
+        caller=_hook(import_string(caller) if isinstance(caller, str) else caller),
         starts=given.get("STARTS", False),
         options=cast(EdgeOptions, options),
     )
@@ -156,20 +158,22 @@ def answer(rule: PathRule, request: Request, **values: str) -> HttpResponse:
     return _response(edge().handle(attrs.evolve(asked, body=body)))
 
 
-def _asking(caller: Callable[[Request], str | None]) -> Callable[[Any, Any], str | None]:
+def _hook(caller: Callable[[Request], str | None]) -> Authenticate:
     """The hook of the edge that calls the project's function with the request."""
+    check_plain_function("CALLER", caller)
     permission = configured().get("PERMISSION", "")
 
-    def ask(_: Mapping[str, str], request: Any) -> str | None:
-        try:
-            name = caller(request)
-        except PermissionDenied as exc:
-            raise errors.PermissionDenied(*exc.args) from exc
+    def permitted(request: Any) -> str | None:
+        name = caller(request)
         if permission and not request.user.has_perm(permission):
             raise errors.PermissionDenied(f"the user has no permission {permission}")
         return name
 
-    return ask
+    return caller_hook(permitted, lambda request: (request,), PermissionDenied, _denied)
+
+
+def _denied(error: PermissionDenied) -> errors.LroError:
+    return errors.PermissionDenied(*error.args)
 
 
 def _asked(request: Request) -> HttpRequest:
