@@ -92,16 +92,13 @@ def serve(
     """
     from lro.cli import _serving
     from lro.cli._processes import Inherited, Processes
-    from lro.cli._stores import check_store
 
     serve_http = _serving.http_server()
     app = read_app(target, starts=starts, parents=parents)
     service = app.edge.service
     edge = None
     if grpc_port is not None:
-        if app.edge.authenticates:
-            what = "has an authenticate hook for HTTP, which gRPC would not ask"
-            raise InvalidArgument(target, f"{what}: serve gRPC by a program of your own")
+        _check_open(app, target)
         edge = _serving.GrpcEdge(
             host=host, port=grpc_port, starts=starts is not False, shared=inherited is not None
         )
@@ -116,14 +113,7 @@ def serve(
     if workers > 1:
         _check_many(service, grpc_port)
     with _serving.listen(host, port) as listener:
-        if not app.edge.authenticates and not _is_loopback(host):
-            text = "all who reach it may start, read and cancel operations"
-            _serving.warn(
-                f"{target} has no authenticate hook, and {host} is not a loopback: {text}"
-            )
-        why = check_store(service.store)
-        if why:
-            _serving.warn(f"for now calls are answered UNAVAILABLE: {why}")
+        _warn(app, target, host)
         url = f"http://{_serving.host_port(host, listener.getsockname()[1])}"
 
         def announce(grpc_address: str) -> None:
@@ -161,6 +151,25 @@ def read_app(target: str, *, starts: bool | None, parents: Sequence[str]) -> Ope
     if starts is not None or parents:
         raise InvalidArgument(target, "is an application, which has its own starts and parents")
     return found
+
+
+def _check_open(app: OperationsApp, target: str) -> None:
+    if app.edge.authenticates:
+        what = "has an authenticate hook for HTTP, which gRPC would not ask"
+        raise InvalidArgument(target, f"{what}: serve gRPC by a program of your own")
+
+
+def _warn(app: OperationsApp, target: str, host: str) -> None:
+    """Say what is open to all, and whether the store cannot be used now."""
+    from lro.cli._serving import warn
+    from lro.cli._stores import check_store
+
+    if not app.edge.authenticates and not _is_loopback(host):
+        text = "all who reach it may start, read and cancel operations"
+        warn(f"{target} has no authenticate hook, and {host} is not a loopback: {text}")
+    why = check_store(app.edge.service.store)
+    if why:
+        warn(f"for now calls are answered UNAVAILABLE: {why}")
 
 
 def _check_many(service: Service, grpc_port: int | None) -> None:
