@@ -13,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -54,9 +54,11 @@ class PostgresServer:
     def __init__(self, binaries: Path, folder: Path) -> None:
         self._binaries = binaries
         self._folder = folder
-        self._as = _other_user() if os.geteuid() == 0 else {}
-        if self._as:
-            os.chown(folder, self._as["user"], self._as["group"])
+        self._as: Sequence[str] = ()
+        if os.geteuid() == 0:
+            user = _other_user()
+            os.chown(folder, user.pw_uid, user.pw_gid)
+            self._as = _as_user(user)
         self._process: subprocess.Popen[str] | None = None
         self._guardian: subprocess.Popen[bytes] | None = None
         self._log: list[str] = []
@@ -65,6 +67,7 @@ class PostgresServer:
         self.url = f"postgresql://lro@127.0.0.1:{self.port}/postgres"
         subprocess.run(
             [
+                *self._as,
                 binaries / "initdb",
                 "-D",
                 folder / "data",
@@ -78,7 +81,6 @@ class PostgresServer:
             check=True,
             capture_output=True,
             cwd=folder,
-            **self._as,
         )
 
     def start(self) -> None:
@@ -87,14 +89,13 @@ class PostgresServer:
         settings = {**_SETTINGS, "port": str(self.port), "unix_socket_directories": self._folder}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         self._process = subprocess.Popen(
-            [self._binaries / "postgres", "-D", self._folder / "data", *options],
+            [*self._as, self._binaries / "postgres", "-D", self._folder / "data", *options],
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
             errors="replace",
             cwd=self._folder,
             start_new_session=True,  # Ctrl-C is for the tests, which then stop it
-            **self._as,
         )
         self._guardian = subprocess.Popen(
             ["sh", "-c", _GUARD, str(self._process.pid), self._folder],
@@ -228,11 +229,20 @@ def _binaries() -> Path | None:
     return versions[-1].parent if versions else None
 
 
-def _other_user() -> Mapping[str, Any]:
+def _other_user() -> pwd.struct_passwd:
     for name in ("postgres", "nobody"):
-        try:
-            user = pwd.getpwnam(name)
-        except KeyError:
-            continue
-        return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
     pytest.skip("PostgreSQL does not run as root, and there is neither 'postgres' nor 'nobody'")
+
+
+def _as_user(user: pwd.struct_passwd) -> Sequence[str]:
+    """What runs a command as this user.
+
+    ``Popen(user=...)`` would fork by ``fork()``, which runs what grpcio has to do in a child: now
+    and then that ended the child before it became the server. Without, Popen uses ``vfork()``.
+    """
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        pytest.skip("PostgreSQL does not run as root, and util-linux's setpriv is not installed")
+    return (setpriv, f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups", "--")
