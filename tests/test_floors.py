@@ -20,7 +20,7 @@ FLOORS: Final = {
         _base _messages _model _filters _engine
         stores executors _http
         errors types adapters wire
-        http openapi asgi wsgi protobuf grpc lint testing cli integrations
+        logging http openapi asgi wsgi protobuf grpc lint testing cli integrations
         __init__
         """,
     "lro_client": """

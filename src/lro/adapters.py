@@ -1,5 +1,21 @@
-"""The ports that a store or an executor of your own implements, and the values they exchange."""
+"""The ports that a store, an executor or an observer of your own implements, and their values."""
 
+from lro._engine.events import (
+    AttemptBegan,
+    AttemptOutcome,
+    AttemptOver,
+    CancelRequested,
+    LeasesRenewed,
+    MetadataReported,
+    Observer,
+    OperationEnded,
+    OperationsExpired,
+    OperationStarted,
+    ServiceEvent,
+    StartOutcome,
+    WorkLost,
+    WriteRefused,
+)
 from lro._engine.executor_port import (
     CancelSupport,
     Executor,
@@ -25,6 +41,10 @@ from lro._model.operation import Change, Record
 from lro._model.page_tokens import Cursor
 
 __all__ = [
+    "AttemptBegan",
+    "AttemptOutcome",
+    "AttemptOver",
+    "CancelRequested",
     "CancelSupport",
     "Change",
     "ChangeSubscription",
@@ -35,14 +55,24 @@ __all__ = [
     "Expired",
     "Found",
     "Inserted",
+    "LeasesRenewed",
+    "MetadataReported",
+    "Observer",
+    "OperationEnded",
+    "OperationStarted",
+    "OperationsExpired",
     "Orphans",
     "Page",
     "Record",
     "Renewed",
     "RequestKey",
+    "ServiceEvent",
     "Slot",
+    "StartOutcome",
     "StateSummary",
     "Store",
     "Task",
     "TransactionalStore",
+    "WorkLost",
+    "WriteRefused",
 ]

@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, Literal
 
 import attrs
 
@@ -15,6 +15,13 @@ from lro._base.errors import LroError, StatusError, Unavailable
 from lro._base.status import Code
 from lro._engine.attempt import apply_end
 from lro._engine.change_listener import ChangeListener
+from lro._engine.events import (
+    LeasesRenewed,
+    OperationsExpired,
+    WorkLost,
+    about,
+    emit_end,
+)
 from lro._engine.flow import run
 from lro._engine.method_spec import FinalMetadataFailed, MethodSpec, WorkerLost
 from lro._engine.runtime import Runtime
@@ -88,6 +95,7 @@ class Maintenance:
     def reset_after_fork(self) -> None:
         """Begin again without a thread: that of the parent process does not come along."""
         self._renew_at: float | None = None
+        self._renewed_at: float | None = None
         self._left: Collection[str] = ()
         self._retry_at = math.inf
         self._scan_at = self._scan_not_before = self._calm_until = self._expire_at = self._clock()
@@ -156,7 +164,7 @@ class Maintenance:
     def _run_due(self) -> float:
         at, held = self._clock(), self._workers.held()
         if not held:
-            self._renew_at = None
+            self._renew_at = self._renewed_at = None
         elif self._renew_at is None or self._renew_now:  # it may have begun long ago
             self._renew_at = at
         self._renew_now = False
@@ -215,12 +223,21 @@ class Maintenance:
         # Only now: after a failure the next run begins with it again, before an orphan scan.
         if self._renew_at is not None and self._renew_at <= at:
             self._renew_at = at + self._period
+        self._observe_renewal(len(names) - len(renewed.left))
         for name in set(renewed.left).difference(self._left):
-            log.warning("%s: its lease cannot be renewed now: others have locked its record", name)
+            line = "%s: its lease cannot be renewed now: others have locked its record"
+            log.warning(line, name, extra=about(name))
         self._left = renewed.left
         self._retry_at = at + self.retry_seconds if self._left else math.inf
         for name in renewed.cancel_requested:
             self._workers.cancel_held(name)
+
+    def _observe_renewal(self, count: int) -> None:
+        lease, at = self._runtime.lease.total_seconds(), self._clock()
+        before, self._renewed_at = self._renewed_at, at
+        if self._runtime.events and count > 0:
+            margin = lease if before is None else max(0.0, lease - (at - before))
+            self._runtime.events.emit(LeasesRenewed(count=count, margin_seconds=margin))
 
     @property
     def _renewal_due(self) -> bool:
@@ -247,9 +264,9 @@ class Maintenance:
         try:
             self.recover(record)
         except LroError as exc:
-            log.info("%s: not taken over now: %s", record.name, exc)
+            log.info("%s: not taken over now: %s", record.name, exc, extra=_facts(record))
         except BaseException:  # one that cannot be must not be in the way of the others
-            log.exception("%s: cannot be taken over", record.name)
+            log.exception("%s: cannot be taken over", record.name, extra=_facts(record))
         else:
             return True
         return False
@@ -323,7 +340,10 @@ class Maintenance:
             return
         self._workers.resume(spec, record)
         level = logging.INFO if handed_back else logging.WARNING
-        log.log(level, "%s: taken over after attempt %d", record.name, record.attempt)
+        line = "%s: taken over after attempt %d"
+        log.log(level, line, record.name, record.attempt, extra=_facts(record))
+        if not handed_back:
+            self._observe_loss(record, "retried", lost)
 
     def _fail_lost(self, record: Record, spec: MethodSpec, lost: int) -> None:
         updater = self._runtime.updater
@@ -332,11 +352,31 @@ class Maintenance:
         status = spec.types.status_of(error, self._runtime.domain)
         fail = if_unchanged_since(record, abandon(status, self._store.now(), spec.keep_for))
         try:
-            run(apply_end(updater, spec, record.name, fail, State.FAILED))
+            after = run(apply_end(updater, spec, record.name, fail, State.FAILED))
         except FinalMetadataFailed:
-            log.exception("%s: the last metadata could not be made", record.name)
-            updater.apply(record.name, fail, spec.stamp)
-        log.warning("%s: ended, worker %d of it was lost", record.name, lost)
+            line = "%s: the last metadata could not be made"
+            log.exception(line, record.name, extra=_facts(record))
+            after = updater.apply(record.name, fail, spec.stamp)
+        line = "%s: ended, worker %d of it was lost"
+        log.warning(line, record.name, lost, extra=_facts(record))
+        self._observe_loss(record, "failed", lost)
+        if self._runtime.events and after is not None:
+            emit_end(self._runtime.events, after)
+
+    def _observe_loss(
+        self, record: Record, decision: Literal["retried", "failed"], lost: int
+    ) -> None:
+        if self._runtime.events:
+            self._runtime.events.emit(
+                WorkLost(
+                    name=record.name,
+                    method=record.method,
+                    attempt=record.attempt,
+                    decision=decision,
+                    lost_attempts=lost,
+                    trace_context=record.trace_context,
+                )
+            )
 
     def _expire(self) -> None:
         at = self._clock()
@@ -348,6 +388,8 @@ class Maintenance:
             return
         for name in removed.names:
             self._runtime.updater.notifier.notify(name)
+        if removed.names and self._runtime.events:
+            self._runtime.events.emit(OperationsExpired(methods={"": len(removed.names)}))
         self._expire_at = at if removed.more else at + _EXPIRY_SECONDS
 
     def _live(self) -> None:
@@ -361,6 +403,10 @@ class Maintenance:
                 seconds = 1.0
             self._wake.wait(seconds)
             self._wake.clear()
+
+
+def _facts(record: Record) -> Mapping[str, object]:
+    return about(record.name, record.method, record.attempt)
 
 
 class Background:

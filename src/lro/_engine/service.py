@@ -6,7 +6,7 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, overload
 
@@ -16,18 +16,20 @@ from lro._base.arguments import (
     check_function,
     check_instance,
     check_span,
+    check_takes,
     check_text,
     check_texts,
 )
 from lro._base.errors import InvalidArgument
 from lro._engine.access import VERBS, Access, Authorize
+from lro._engine.events import EventDispatch, Observer
 from lro._engine.executor_port import Executor
 from lro._engine.flow import Flow, MayBlock, flow_of, in_threads, on_loop, run, verb
 from lro._engine.handle import HandleCalls
 from lro._engine.limits import DEFAULT_LIMITS, ByteBudget, Limits
 from lro._engine.listing import BatchRead, CheckedList, Listing, read_descriptions
 from lro._engine.maintenance import LEAST_LEASE, Background
-from lro._engine.method_spec import MethodSpec, Options, WorkerLost
+from lro._engine.method_spec import Around, MethodSpec, Options, WorkerLost
 from lro._engine.methods import Method, MethodDecorator, Methods, Reporter, Starter
 from lro._engine.process import (
     STOP_SIGNALS,
@@ -89,7 +91,10 @@ class Service:
     ``limits`` bounds what is held for callers, and the size of messages: see :class:`lro.Limits`.
     ``clock`` gives the seconds that maintenance, time limits and pages go by. ``drain`` is how long
     running work may go on when the service is closed. The service closes its store, and itself
-    when the interpreter ends.
+    when the interpreter ends. ``observers`` are called with what happens to operations in this
+    process: see :class:`lro.adapters.Observer`. ``around`` gives a context manager, made with
+    ``@contextlib.contextmanager`` for instance, in which each function is called, also in the child
+    of a ProcessExecutor; it is given the :class:`lro.Job`, and must let errors pass.
 
     A thread renews leases, takes over lost work and removes what has expired. It begins in each
     process in which the service is used, and when that is first so: with ``with service``, with a
@@ -117,6 +122,8 @@ class Service:
         maintenance: bool = True,
         drain: timedelta = _DRAIN,
         limits: Limits = DEFAULT_LIMITS,
+        observers: Collection[Observer] = (),
+        around: Around | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         _check_port("store", store, "a store", "insert")
@@ -131,6 +138,8 @@ class Service:
         check_flag("maintenance", maintenance)
         check_instance("limits", limits, Limits, "Limits(...)")
         check_function("clock", clock)
+        if around is not None:
+            check_takes("around", around, 1, "a function of a job that gives a context manager")
         check_span("lease", lease, least=LEAST_LEASE)
         check_span("keep_for", keep_for, zero=True)
         check_span("max_wait", max_wait, zero=True)  # zero: every Wait answers at once
@@ -145,7 +154,7 @@ class Service:
         self._runtime = Runtime(
             store=store,
             first_use=FirstUse(store),
-            updater=RecordUpdater(store),
+            updater=RecordUpdater(store, EventDispatch(observers)),
             executor=executor,
             lease=lease,
             domain=domain,
@@ -153,7 +162,9 @@ class Service:
         )
         self.access = Access(store, verbs=verbs, authorize=authorize, owner_only=owner_only)
         self.types = types if types is not None else TypeRegistry()
-        self.methods = Methods(self._runtime, self.types, keep_for=keep_for, limits=limits)
+        self.methods = Methods(
+            self._runtime, self.types, keep_for=keep_for, limits=limits, around=around
+        )
         if owner_only:
             self.methods.index_callers()
         self._background = Background(
@@ -444,7 +455,7 @@ class Service:
         parse_name(name)
         yield from self.access.permit(caller, "CancelOperation", name)
         record = yield from self.access.visible(name, caller)
-        yield from self.workers.cancel(record)
+        yield from self.workers.cancel(record, caller)
 
     async def cancel_async(self, name: str, *, caller: str = "") -> None:
         """:meth:`cancel` for coroutines: no thread waits for the store."""

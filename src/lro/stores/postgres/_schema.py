@@ -33,7 +33,9 @@ OLDEST_SERVER: Final = 13_00_00
 
 _TYPES: Final = {
     **dict.fromkeys(("create_time", "update_time"), "BIGINT NOT NULL"),
-    **dict.fromkeys(("start_time", "end_time", "expire_time", "lease_until"), "BIGINT"),
+    **dict.fromkeys(
+        ("start_time", "end_time", "expire_time", "cancel_time", "lease_until"), "BIGINT"
+    ),
     **dict.fromkeys(("attempt", "lost_attempts", "version", "cancel_requested"), "BIGINT NOT NULL"),
     **dict.fromkeys(("metadata", "result"), "TEXT"),
     "keys": 'TEXT COLLATE "C"',

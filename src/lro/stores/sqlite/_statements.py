@@ -36,7 +36,9 @@ _TYPES: Final = {
         ("create_time", "update_time", "attempt", "lost_attempts", "version", "cancel_requested"),
         "INTEGER NOT NULL",
     ),
-    **dict.fromkeys(("start_time", "end_time", "expire_time", "lease_until"), "INTEGER"),
+    **dict.fromkeys(
+        ("start_time", "end_time", "expire_time", "cancel_time", "lease_until"), "INTEGER"
+    ),
     **dict.fromkeys(("metadata", "result", "keys"), "TEXT"),
 }
 _DECLARED: Final = ", ".join(f"{name} {_TYPES.get(name, 'TEXT NOT NULL')}" for name in COLUMNS)
