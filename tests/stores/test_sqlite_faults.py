@@ -233,7 +233,9 @@ def test_a_path_with_a_colon_is_no_url(name, tmp_path, monkeypatch):
     assert (tmp_path / name).exists()
 
 
-@pytest.mark.parametrize("table", ["operations", "inputs", "starts", "secrets"])
+@pytest.mark.parametrize(
+    "table", ["operations", "inputs", "starts", "minutes", "totals", "secrets"]
+)
 @pytest.mark.parametrize("version", [0, SCHEMA_VERSION])
 def test_foreign_tables_are_refused(path, table, version):
     """Of another program that has a table of such a name; and nothing is added to its file."""
