@@ -389,7 +389,7 @@ class Maintenance:
         for name in removed.names:
             self._runtime.updater.notifier.notify(name)
         if removed.names and self._runtime.events:
-            self._runtime.events.emit(OperationsExpired(methods={"": len(removed.names)}))
+            self._runtime.events.emit(OperationsExpired(methods=removed.methods))
         self._expire_at = at if removed.more else at + _EXPIRY_SECONDS
 
     def _live(self) -> None:

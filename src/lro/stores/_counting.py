@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from lro._base.arguments import check
 from lro._engine.store_port import COUNTS_LIFE, STEP_MINUTES, Load, MethodLoad
+from lro._messages.json_text import reread
 from lro._model.operation import GIVEN_UP, Record
 from lro.stores._rows import micros, moment
 
@@ -47,6 +48,13 @@ def step_time(minute: int) -> datetime:
 def oldest_minute(now: datetime) -> int:
     """The oldest minute since 1970 that is kept."""
     return micros(now - COUNTS_LIFE) // _MINUTE
+
+
+def numbers(text: str) -> Mapping[str, float]:
+    """Stored counts, which are numbers by the name of a series."""
+    found: Any = reread(text)
+    counts: Mapping[str, float] = found
+    return counts
 
 
 def added(before: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:

@@ -42,7 +42,7 @@ from lro._filters.prefilter import EVERYTHING, Test
 from lro._messages.json_text import dumps
 from lro._model.operation import Change, Record
 from lro._model.page_tokens import Cursor
-from lro.stores._counting import load_of, oldest_minute, step_since, step_time, steps_of
+from lro.stores._counting import load_of, numbers, oldest_minute, step_since, step_time, steps_of
 from lro.stores._list_queries import ListQuery, StatementTooSlow, retry_smaller
 from lro.stores._rows import REQUEST_LIFE, from_row, micros, moment, refuse_untextual, unpack
 from lro.stores.postgres import _statements as statements
@@ -444,13 +444,13 @@ class PostgresStore:
         first = step_since(since, step_minutes)
         rows = self._rows(statements.COUNTS, step_minutes, first, limit)
         return [
-            MinuteCounts(step_time(minute), method, json.loads(counts))
+            MinuteCounts(step_time(minute), method, numbers(counts))
             for minute, method, counts in reversed(rows)
         ]
 
     def read_totals(self) -> Counts:
         """What was counted since the store was made."""
-        return {method: json.loads(counts) for method, counts in self._rows(statements.TOTALS)}
+        return {method: numbers(counts) for method, counts in self._rows(statements.TOTALS)}
 
     def read_load(self, parents: Collection[str], limit: int) -> Load:
         """What is in progress under these parents, the oldest first."""

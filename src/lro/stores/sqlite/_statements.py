@@ -17,7 +17,7 @@ from lro._base.errors import DeclarationError, Unavailable
 from lro._engine.store_port import STEP_MINUTES, Counts, RequestKey
 from lro._messages.json_text import dumps, reread
 from lro._model.operation import Record, State
-from lro.stores._counting import PRUNED_ROWS, WAITS, added, steps_of
+from lro.stores._counting import PRUNED_ROWS, WAITS, added, numbers, steps_of
 from lro.stores._rows import (
     COLUMNS,
     STAMP_COLUMNS,
@@ -300,7 +300,7 @@ def add_counts(writer: sqlite3.Connection, minute: datetime, counts: Counts, old
 
     def merged(query: str, *key: object) -> str:
         known = writer.execute(query, key).fetchone()
-        return json.dumps(added(json.loads(known[0]) if known else {}, counts[str(key[-1])]))
+        return json.dumps(added(numbers(known[0]) if known else {}, counts[str(key[-1])]))
 
     for method in counts:
         for step in steps_of(minute).items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import secrets
 import sqlite3
 from collections import Counter
@@ -37,7 +36,7 @@ from lro._engine.store_port import (
 from lro._filters.prefilter import EVERYTHING, Test
 from lro._model.operation import Change, Record
 from lro._model.page_tokens import KEY_BYTES, Cursor
-from lro.stores._counting import LoadRow, load_of, oldest_minute, step_since, step_time
+from lro.stores._counting import LoadRow, load_of, numbers, oldest_minute, step_since, step_time
 from lro.stores._list_queries import ListQuery, retry_smaller
 from lro.stores._rows import (
     REQUEST_LIFE,
@@ -322,13 +321,13 @@ class SQLiteStore:
         """What was counted in the steps that end after ``since``, oldest first."""
         values = step_minutes, step_since(since, step_minutes), limit
         return [
-            MinuteCounts(step_time(minute), method, json.loads(counts))
+            MinuteCounts(step_time(minute), method, numbers(counts))
             for minute, method, counts in reversed(self._file.rows(sql.COUNTS, values))
         ]
 
     def read_totals(self) -> Counts:
         """What was counted since the store was made."""
-        return {method: json.loads(counts) for method, counts in self._file.rows(sql.TOTALS)}
+        return {method: numbers(counts) for method, counts in self._file.rows(sql.TOTALS)}
 
     def read_load(self, parents: Collection[str], limit: int) -> Load:
         """What is in progress under these parents, the oldest first."""
