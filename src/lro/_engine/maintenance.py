@@ -62,7 +62,8 @@ class _Suspect:
 class Maintenance:
     """Renews the leases of this process, recovers orphans, and removes what has expired.
 
-    It also begins what was started within a transaction of the application, after the commit.
+    It also begins what was started within a transaction of the application, after the commit, and
+    gives the store what was counted.
 
     :meth:`run_due` does what is due; :meth:`start` has a thread do that. The clock of the runtime,
     which no administrator can set, decides what is due when. Leases end by the store's clock, which
@@ -83,6 +84,7 @@ class Maintenance:
         self._workers = workers
         self._specs = specs
         self._clock = runtime.clock
+        self._statistics = runtime.statistics
         self._period = lease.total_seconds() / 3
         self._grace = min(_GRACE_SECONDS, lease.total_seconds() / _GRACES)
         self.retry_seconds = self._grace / _TRIES
@@ -102,6 +104,8 @@ class Maintenance:
         self._asked_at = math.inf
         self._renew_now = False
         self._uncommitted.reset_after_fork()
+        if self._statistics is not None:
+            self._statistics.reset_after_fork()
         self._suspects: dict[str, _Suspect] = {}
         self._looked_at = -math.inf
         self._away = False
@@ -182,9 +186,13 @@ class Maintenance:
                 self._scan_orphans()
             if self._expire_at <= self._clock():
                 self._expire()
+            if self._statistics is not None and self._statistics.flush_at <= self._clock():
+                self._statistics.flush()
         # New work does not wake this thread, which looks for it often enough, and asks no store.
         due = [self._next_scan(), self._expire_at, self._retry_at, at + self._period]
         due.append(self._uncommitted.next_look)
+        if self._statistics is not None:
+            due.append(self._statistics.flush_at)
         if self._renew_at is not None:
             due.append(self._renew_at)
         return max(_REST_SECONDS, min(due) - self._clock())
@@ -432,6 +440,7 @@ class Background:
         self._starting = threading.Lock()
         self._executor = runtime.executor
         self._shared = runtime.store.shared
+        self._statistics = runtime.statistics
         self.workers = Workers(runtime, specs, self)
         self.maintenance = Maintenance(runtime, self.workers, specs)
         self.change_listener = ChangeListener(runtime.updater, self.workers)
@@ -459,6 +468,8 @@ class Background:
             self.change_listener.stop()
         finally:
             self.maintenance.stop()
+            if self._statistics is not None:
+                self._statistics.close()
 
     def reset_after_fork(self) -> None:
         """Begin again in a forked process: what the parent holds is the parent's.

@@ -14,6 +14,7 @@ from lro._base.errors import LroError, Unavailable
 from lro._engine.events import EventDispatch, WriteRefused, about
 from lro._engine.executor_port import Executor
 from lro._engine.flow import Flow, MayBlock, UpdateWrite
+from lro._engine.statistics import Statistics
 from lro._engine.store_port import Store
 from lro._model.operation import Change, Record, Stamp, State, with_derived
 
@@ -161,6 +162,7 @@ class Runtime:
 
     ``domain`` names the service in error details. ``clock`` gives the seconds that maintenance,
     time limits and pages go by; no administrator can set it. The store has a clock of its own.
+    ``statistics`` is None where nothing is counted.
     """
 
     store: Store
@@ -170,6 +172,7 @@ class Runtime:
     lease: timedelta
     domain: str
     clock: Callable[[], float]
+    statistics: Statistics | None = None
 
     @property
     def events(self) -> EventDispatch:

@@ -39,7 +39,8 @@ from lro._engine.process import (
     no_longer_open,
 )
 from lro._engine.runtime import FirstUse, RecordUpdater, Runtime
-from lro._engine.store_port import Store
+from lro._engine.statistics import Statistics
+from lro._engine.store_port import Store, keeps_statistics
 from lro._engine.waiting import Waiters, wait_limit
 from lro._messages.registry import TypeRegistry
 from lro._messages.times import Duration
@@ -92,7 +93,9 @@ class Service:
     ``clock`` gives the seconds that maintenance, time limits and pages go by. ``drain`` is how long
     running work may go on when the service is closed. The service closes its store, and itself
     when the interpreter ends. ``observers`` are called with what happens to operations in this
-    process: see :class:`lro.adapters.Observer`. ``around`` gives a context manager, made with
+    process: see :class:`lro.adapters.Observer`. ``statistics`` are counted, and given to the store
+    every 15 seconds, if the store is a :class:`lro.adapters.StatisticsStore`; ``statistics=False``
+    counts none. ``around`` gives a context manager, made with
     ``@contextlib.contextmanager`` for instance, in which each function is called, also in the child
     of a ProcessExecutor; it is given the :class:`lro.Job`, and must let errors pass.
 
@@ -123,6 +126,7 @@ class Service:
         drain: timedelta = _DRAIN,
         limits: Limits = DEFAULT_LIMITS,
         observers: Collection[Observer] = (),
+        statistics: bool = True,
         around: Around | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -136,6 +140,7 @@ class Service:
         check("verbs", verbs, wanted, fine=set(verbs) <= set(VERBS))
         check_flag("owner_only", owner_only)
         check_flag("maintenance", maintenance)
+        check_flag("statistics", statistics)
         check_instance("limits", limits, Limits, "Limits(...)")
         check_function("clock", clock)
         if around is not None:
@@ -151,6 +156,11 @@ class Service:
         self.drain = drain
         self._max_wait = max_wait
         self._owner_only = owner_only
+        self.statistics: Statistics | None = None
+        """What counts the events of this process; None if the store keeps no statistics."""
+        if statistics and keeps_statistics(store):
+            self.statistics = Statistics(store, executor.cancel_support, clock)
+        observers = observers if self.statistics is None else (*observers, self.statistics)
         self._runtime = Runtime(
             store=store,
             first_use=FirstUse(store),
@@ -159,6 +169,7 @@ class Service:
             lease=lease,
             domain=domain,
             clock=clock,
+            statistics=self.statistics,
         )
         self.access = Access(store, verbs=verbs, authorize=authorize, owner_only=owner_only)
         self.types = types if types is not None else TypeRegistry()
