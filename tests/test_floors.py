@@ -18,9 +18,9 @@ SRC = Path(__file__).resolve().parent.parent / "src"
 FLOORS: Final = {
     "lro": """
         _base _messages _model _filters _engine
-        stores executors _http
+        stores executors _http _console
         errors types adapters wire
-        http openapi asgi wsgi protobuf grpc lint testing cli integrations
+        http console openapi asgi wsgi protobuf grpc lint testing cli integrations
         __init__
         """,
     "lro_client": """

@@ -151,6 +151,7 @@ def _scope(request: web.Request) -> Scope:
         "query_string": query.encode("latin-1", "replace"),
         "headers": [(name.lower(), value) for name, value in request.raw_headers],
         "scheme": request.scheme,
+        "client": (request.remote, 0) if request.remote else None,
         "aiohttp.request": request,
     }
 
