@@ -23,7 +23,12 @@ SHELL: Final = "index.html"
 NOSNIFF: Final = ("x-content-type-options", "nosniff")
 _YEAR: Final = "public, max-age=31536000, immutable"
 _LEVEL: Final = 9
-_TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+_TYPES: Final = {
+    "css": "text/css",
+    "html": "text/html",
+    "js": "text/javascript",
+    "svg": "image/svg+xml",
+}
 _NO_GZIP: Final = re.compile(r"gzip\s*;\s*q=0(\.0*)?\s*$")
 
 
