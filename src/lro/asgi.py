@@ -15,7 +15,7 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack
 
 from lro._base.arguments import check_takes
 from lro._base.errors import MalformedRequest, RouteNotFound
@@ -28,6 +28,9 @@ from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, Found, OperationsEdge
 from lro._http.requests import raw_form, strip_mount, wire_text
 from lro._http.responses import HEARTBEAT_SECONDS, EventStream, HttpReply
 from lro._http.routes import HttpRequest
+
+if TYPE_CHECKING:
+    from lro._console.edge import ConsoleOptions
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -49,64 +52,28 @@ _LAST_SECONDS: Final = 1.0
 """Seconds that the end of a call may take when the server stops: a caller may not read it."""
 
 
-class OperationsApp:
-    """The verbs, and the methods that start operations, as an ASGI application.
+class _EdgeApp:
+    """An edge as an ASGI application, before one that gets the paths which are not the edge's."""
 
-    ``fallback`` is the application that gets the paths which are not served here, and websockets
-    and the server's start and stop: so frameworks that cannot mount, such as Django, are put behind
-    this one. When the server stops, the service is closed here, before ``fallback`` learns of it
-    and closes what running work may use. Mounted in a framework, this application never hears of
-    the stop: there the framework's application closes the service. The other options are those of
-    :class:`lro.http.OperationsEdge`.
+    edge: OperationsEdge
 
-    A caller who goes away frees what it holds (spec §4.8). A call that the server ends, because it
-    stops, is answered UNAVAILABLE if its answer has not begun; a stream comes to its proper end.
-
-    Raises:
-        DeclarationError: ``fallback`` is not an ASGI application; or as for ``OperationsEdge``.
-    """
-
-    def __init__(
-        self,
-        service: Service,
-        *,
-        starts: Starts = False,
-        fallback: App | None = None,
-        parents: Sequence[str] = (),
-        authenticate: Authenticate | None = None,
-        trusted_origins: Collection[str] = (),
-        max_body: int = DEFAULT_MAX_BODY,
-        poll_seconds: int = 1,
-        heartbeat_seconds: float = HEARTBEAT_SECONDS,
-        openapi: str | Document = "",
-    ) -> None:
+    def __init__(self, edge: OperationsEdge, fallback: App | None) -> None:
         if fallback is not None:
             wanted = "an ASGI application, which takes scope, receive and send"
             check_takes("fallback", fallback, 3, wanted)
-        self.edge = OperationsEdge(
-            service,
-            starts=starts,
-            parents=parents,
-            authenticate=authenticate,
-            trusted_origins=trusted_origins,
-            max_body=max_body,
-            poll_seconds=poll_seconds,
-            heartbeat_seconds=heartbeat_seconds,
-            openapi=openapi,
-        )
+        self.edge = edge
         self._fallback = fallback
 
-    def openapi(self, document: Document | None = None) -> dict[str, Json]:
-        """The OpenAPI document: see :meth:`lro.http.OperationsEdge.openapi`."""
-        return self.edge.openapi(document)
+    def _find(self, scope: Scope) -> tuple[str, Found]:
+        """The raw path of a call, as the edge takes it, and what the edge has there."""
+        path = raw_path(scope)
+        return path, self.edge.route(scope["method"], path, shared=self._fallback is not None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI interface."""
         self.edge.service.start_maintenance()  # lifespan, the first scope, is the server's start
         if scope["type"] == "http":
-            path = raw_path(scope)
-            shared = self._fallback is not None
-            found = self.edge.route(scope["method"], path, shared=shared)
+            path, found = self._find(scope)
             if self._fallback is None or not isinstance(found, RouteNotFound | MalformedRequest):
                 await respond(self.edge, scope, receive, send, path=path, found=found)
                 return
@@ -147,6 +114,87 @@ class OperationsApp:
             if received:
                 await send({"type": "lifespan.startup.complete"})
             await live(self.edge.service, receive, send)
+
+
+class OperationsApp(_EdgeApp):
+    """The verbs, and the methods that start operations, as an ASGI application.
+
+    ``fallback`` is the application that gets the paths which are not served here, and websockets
+    and the server's start and stop: so frameworks that cannot mount, such as Django, are put behind
+    this one. When the server stops, the service is closed here, before ``fallback`` learns of it
+    and closes what running work may use. Mounted in a framework, this application never hears of
+    the stop: there the framework's application closes the service. The other options are those of
+    :class:`lro.http.OperationsEdge`.
+
+    A caller who goes away frees what it holds (spec §4.8). A call that the server ends, because it
+    stops, is answered UNAVAILABLE if its answer has not begun; a stream comes to its proper end.
+
+    Raises:
+        DeclarationError: ``fallback`` is not an ASGI application; or as for ``OperationsEdge``.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        starts: Starts = False,
+        fallback: App | None = None,
+        parents: Sequence[str] = (),
+        authenticate: Authenticate | None = None,
+        trusted_origins: Collection[str] = (),
+        max_body: int = DEFAULT_MAX_BODY,
+        poll_seconds: int = 1,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+        openapi: str | Document = "",
+    ) -> None:
+        edge = OperationsEdge(
+            service,
+            starts=starts,
+            parents=parents,
+            authenticate=authenticate,
+            trusted_origins=trusted_origins,
+            max_body=max_body,
+            poll_seconds=poll_seconds,
+            heartbeat_seconds=heartbeat_seconds,
+            openapi=openapi,
+        )
+        super().__init__(edge, fallback)
+
+    def openapi(self, document: Document | None = None) -> dict[str, Json]:
+        """The OpenAPI document: see :meth:`lro.http.OperationsEdge.openapi`."""
+        return self.edge.openapi(document)
+
+
+class ConsoleApp(_EdgeApp):
+    """The console as an ASGI application, to mount at any path: ``Mount("/console", ...)``.
+
+    ``options`` are those of :class:`lro.console.ConsoleEdge`; without ``authenticate`` it answers
+    only callers on the same machine. ``fallback`` is the application that gets the paths which are
+    not served here, for frameworks that cannot mount; then ``path``, such as ``/console``, says
+    where the console is. As :class:`OperationsApp` does, it closes the service when the server
+    stops, unless it is mounted.
+
+    Raises:
+        DeclarationError: ``fallback`` is not an ASGI application, or ``path`` not a path; or as for
+            ``ConsoleEdge``.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        path: str = "",
+        fallback: App | None = None,
+        **options: Unpack[ConsoleOptions],
+    ) -> None:
+        from lro._console.edge import ConsoleEdge  # loaded only where it is used
+
+        self._console = ConsoleEdge(service, path=path, **options)
+        super().__init__(self._console, fallback)
+
+    def _find(self, scope: Scope) -> tuple[str, Found]:
+        path = self._console.path_at(raw_path(scope), scope["path"])
+        return path, self._console.route(scope["method"], path)
 
 
 async def live(service: Service, receive: Receive, send: Send) -> None:
@@ -266,7 +314,7 @@ def request_of(
     scope: Scope, path: str, body: bytes = b"", caller: str | None = None
 ) -> HttpRequest:
     """The request of a scope, with this raw path."""
-    query = scope.get("query_string")
+    query, client = scope.get("query_string"), scope.get("client")
     return HttpRequest(
         method=scope["method"],
         path=path,
@@ -276,6 +324,7 @@ def request_of(
         scheme=scope.get("scheme", "http"),
         native=scope,
         caller=caller,
+        peer=client[0] if client else "",
     )
 
 

@@ -9,7 +9,7 @@ for as long as the operations run.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 import attrs
 
@@ -23,12 +23,60 @@ from lro._http.requests import raw_form, strip_mount, wire_text
 from lro._http.responses import HttpReply
 from lro._http.routes import HttpRequest
 
+if TYPE_CHECKING:
+    from lro._console.edge import ConsoleOptions
+
 Environ: TypeAlias = dict[str, Any]
 StartResponse: TypeAlias = Callable[..., Any]
 App: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 
-class OperationsApp:
+class _EdgeApp:
+    """An edge as a WSGI application, before one that gets the paths which are not the edge's."""
+
+    edge: OperationsEdge
+
+    def __init__(self, edge: OperationsEdge, fallback: App | None) -> None:
+        if fallback is not None:
+            wanted = "a WSGI application, which takes environ and start_response"
+            check_takes("fallback", fallback, 2, wanted)
+            check_plain_function("fallback", fallback)
+        edge.check_plain("a WSGI application")
+        edge.streams = False
+        self.edge = edge
+        self._fallback = fallback
+        edge.service.end_waits_at_signals()  # its calls may all come in other threads
+
+    def _find(self, environ: Environ) -> tuple[HttpRequest, Found]:
+        """The request without its body, as the edge takes it, and what the edge has there."""
+        request = request_of(environ)
+        shared = self._fallback is not None
+        return request, self.edge.route(request.method, request.path, shared=shared)
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """The WSGI interface."""
+        self.edge.service.start_maintenance()
+        request, found = self._find(environ)
+        if self._fallback is not None and isinstance(found, RouteNotFound | MalformedRequest):
+            return self._fallback(environ, start_response)
+        reply = self._reply(request, found, environ)
+        headers = [(name.title(), value) for name, value in reply.headers]
+        if reply.body:
+            headers.append(("Content-Length", str(len(reply.body))))
+        start_response(reply.status_line, headers)
+        if reply.turn is not None:
+            reply.turn.release()  # the bytes are the server's now
+        return [reply.body] if reply.body else []
+
+    def _reply(self, request: HttpRequest, found: Found, environ: Environ) -> HttpReply:
+        try:
+            body = _body(environ, self.edge.max_body)
+        except LroError as exc:
+            return self.edge.refusal(request, exc)
+        return self.edge.handle(attrs.evolve(request, body=body), found)
+
+
+class OperationsApp(_EdgeApp):
     """The verbs, and the methods that start operations, as a WSGI application.
 
     ``fallback`` is the application that gets the paths which are not served here. Beside a Flask
@@ -58,11 +106,7 @@ class OperationsApp:
         poll_seconds: int = 1,
         openapi: str | Document = "",
     ) -> None:
-        if fallback is not None:
-            wanted = "a WSGI application, which takes environ and start_response"
-            check_takes("fallback", fallback, 2, wanted)
-            check_plain_function("fallback", fallback)
-        self.edge = OperationsEdge(
+        edge = OperationsEdge(
             service,
             starts=starts,
             parents=parents,
@@ -72,38 +116,45 @@ class OperationsApp:
             poll_seconds=poll_seconds,
             openapi=openapi,
         )
-        self.edge.check_plain("a WSGI application")
-        self.edge.streams = False
-        self._fallback = fallback
-        service.end_waits_at_signals()  # its calls may all come in other threads
+        super().__init__(edge, fallback)
 
     def openapi(self, document: Document | None = None) -> dict[str, Json]:
         """The OpenAPI document: see :meth:`lro.http.OperationsEdge.openapi`."""
         return self.edge.openapi(document)
 
-    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """The WSGI interface."""
-        self.edge.service.start_maintenance()
-        request = request_of(environ)
-        shared = self._fallback is not None
-        found = self.edge.route(request.method, request.path, shared=shared)
-        if self._fallback is not None and isinstance(found, RouteNotFound | MalformedRequest):
-            return self._fallback(environ, start_response)
-        reply = self._reply(request, found, environ)
-        headers = [(name.title(), value) for name, value in reply.headers]
-        if reply.body:
-            headers.append(("Content-Length", str(len(reply.body))))
-        start_response(reply.status_line, headers)
-        if reply.turn is not None:
-            reply.turn.release()  # the bytes are the server's now
-        return [reply.body] if reply.body else []
 
-    def _reply(self, request: HttpRequest, found: Found, environ: Environ) -> HttpReply:
-        try:
-            body = _body(environ, self.edge.max_body)
-        except LroError as exc:
-            return self.edge.refusal(request, exc)
-        return self.edge.handle(attrs.evolve(request, body=body), found)
+class ConsoleApp(_EdgeApp):
+    """The console as a WSGI application, to mount at any path.
+
+    ``options`` are those of :class:`lro.console.ConsoleEdge`; without ``authenticate`` it answers
+    only callers on the same machine. ``fallback`` is the application that gets the paths which are
+    not served here; then ``path``, such as ``/console``, says where the console is: beside a Flask
+    application ``app.wsgi_app = ConsoleApp(service, path="/console", fallback=app.wsgi_app)``.
+    Streams are not served here (see above), and the page asks for changes each 2 s instead.
+
+    Raises:
+        DeclarationError: As for :class:`OperationsApp`; or ``path`` is not a path; or as for
+            ``ConsoleEdge``.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        path: str = "",
+        fallback: App | None = None,
+        **options: Unpack[ConsoleOptions],
+    ) -> None:
+        from lro._console.edge import ConsoleEdge  # loaded only where it is used
+
+        self._console = ConsoleEdge(service, path=path, **options)
+        super().__init__(self._console, fallback)
+
+    def _find(self, environ: Environ) -> tuple[HttpRequest, Found]:
+        request = request_of(environ)
+        whole = _text(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
+        request = attrs.evolve(request, path=self._console.path_at(request.path, whole))
+        return request, self._console.route(request.method, request.path)
 
 
 def request_of(environ: Environ) -> HttpRequest:
@@ -122,6 +173,7 @@ def request_of(environ: Environ) -> HttpRequest:
         headers=headers,
         scheme=environ.get("wsgi.url_scheme", "http"),
         native=environ,
+        peer=environ.get("REMOTE_ADDR") or "",
     )
 
 

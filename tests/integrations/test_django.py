@@ -190,9 +190,8 @@ def test_wrong_settings_are_found_by_the_check(
     wrong: Any, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``manage.py check`` says what is wrong."""
-    for function in (_operations.service, _operations.edge):
+    for function in (_operations.service, _operations.edges):
         monkeypatch.setattr(_operations, function.__name__, function.__wrapped__)
-    monkeypatch.setattr("lro.integrations.django.apps.edge", _operations.edge)
     with override_settings(LRO=wrong):
         (found,) = check_settings(None)
     assert text in found.msg

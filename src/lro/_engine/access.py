@@ -234,7 +234,8 @@ class Access:
         self._store = store
         self._verbs = frozenset(verbs) | {"GetOperation"}
         self._hook = None if authorize is None else Hook("authorize", authorize)
-        self._owner_only = owner_only
+        self.owner_only = owner_only
+        """Whether callers see only what they have started."""
         self.immediate = self._hook is None and not store.reads_block
         """Whether an operation is read without asking or awaiting anything."""
 
@@ -267,7 +268,7 @@ class Access:
         """
         if authenticate is not None:
             return
-        if self._owner_only:
+        if self.owner_only:
             wanted = "is needed, since owner_only goes by the name of the caller"
             instead = f"{option}={none} says that callers here have none"
             raise DeclarationError(option, f"{wanted}; {instead}")
@@ -330,7 +331,7 @@ class Access:
         return self._seen(record, caller)
 
     def _seen(self, record: Record, caller: str) -> Record:
-        mine = not self._owner_only or record.caller == caller
+        mine = not self.owner_only or record.caller == caller
         if not mine or not record.visible(self._store.now()):
             raise OperationNotFound(record.name)
         return record
@@ -345,7 +346,7 @@ class Access:
         records = {
             record.name: record
             for record in found.records
-            if record.visible(now) and (not self._owner_only or record.caller == caller)
+            if record.visible(now) and (not self.owner_only or record.caller == caller)
         }
         return VisibleRecords(records, found.rest)
 

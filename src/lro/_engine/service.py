@@ -23,7 +23,7 @@ from lro._base.arguments import (
 from lro._base.errors import InvalidArgument
 from lro._engine.access import VERBS, Access, Authorize
 from lro._engine.events import EventDispatch, Observer
-from lro._engine.executor_port import Executor
+from lro._engine.executor_port import CancelSupport, Executor
 from lro._engine.flow import Flow, MayBlock, flow_of, in_threads, on_loop, run, verb
 from lro._engine.handle import HandleCalls
 from lro._engine.limits import DEFAULT_LIMITS, ByteBudget, Limits
@@ -677,6 +677,11 @@ class Service:
     def late_writes(self) -> int:
         """How many writes of workers of this process were refused, others having their work."""
         return self._runtime.updater.late_writes
+
+    @property
+    def cancel_support(self) -> CancelSupport:
+        """How far a request to cancel reaches into work that has begun, as the executor says."""
+        return self._runtime.executor.cancel_support
 
     def run_operation(self, name: str) -> None:
         """Do the work of a stored operation in this thread, unless it is over or held.

@@ -66,6 +66,7 @@ from lro._http.responses import (
     HEARTBEAT_SECONDS,
     EventStream,
     HttpReply,
+    Redact,
     allow_reply,
     batch_reply,
     describe_reply,
@@ -636,6 +637,11 @@ class OperationsEdge:
         self._poll_seconds = poll_seconds
         self._heartbeat_seconds = heartbeat_seconds
         self._parents = tuple(parents)
+        self._redact: Redact | None = None
+        self.mount = ""
+        """The path below which all is this edge's, and nothing elsewhere; empty: its routes are."""
+        self.pages: Sequence[str] = ()
+        """Paths without data below that, which are for every caller."""
         self.streams = True
         """Whether the host can answer Watch, and the document has it."""
         self._document = _as_document(openapi)
@@ -912,6 +918,7 @@ class OperationsEdge:
             self.service.types,
             enum_numbers=query.enum_numbers,
             heartbeat_seconds=self._heartbeat_seconds,
+            redact=self._redact,
         )
 
     def _names(self, request: HttpRequest, collection: str) -> CallFunction:
@@ -922,7 +929,10 @@ class OperationsEdge:
 
     def _show(self, query: Query) -> Show[bytes]:
         return functools.partial(
-            shown_together, types=self.service.types, enum_numbers=query.enum_numbers
+            shown_together,
+            types=self.service.types,
+            enum_numbers=query.enum_numbers,
+            redact=self._redact,
         )
 
     def _body(self, request: HttpRequest, rpc: str, name: str) -> CallFunction:
@@ -963,6 +973,7 @@ class OperationsEdge:
             self._poll_seconds,
             enum_numbers=enum_numbers,
             started=started,
+            redact=self._redact,
         )
 
 

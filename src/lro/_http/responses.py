@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import timedelta
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import attrs
 
 from lro._base.arguments import contained
 from lro._base.errors import (
+    HookFailed,
     HttpMethodNotAllowed,
     LroError,
     RequestTooLarge,
@@ -24,6 +26,7 @@ from lro._base.errors import (
     Unavailable,
     UnsupportedMediaType,
     checked_challenge,
+    got,
 )
 from lro._base.status import PACKAGE, Code, ErrorInfo, Json, RetryInfo, Status
 from lro._engine.limits import ReplyReservation, size_of
@@ -189,8 +192,27 @@ def _json_reply(status: int, text: bytes, *more: tuple[str, str]) -> HttpReply:
     return HttpReply(status, (_JSON, *GUARDS, *more), text)
 
 
+Redact: TypeAlias = Callable[[dict[str, Json]], dict[str, Json]]
+"""What a caller is shown of an operation: its JSON object -> the one to send, maybe the same."""
+
+
+def _json_of(operation: Operation, types: TypeRegistry, redact: Redact | None) -> Json:
+    value = operation_to_json(operation, types)
+    if redact is None:
+        return value
+    # A copy: what the function changes in its place belongs to the record too.
+    found: object = contained("redact", redact, copy.deepcopy(value))
+    if not isinstance(found, dict):
+        raise HookFailed("redact", f"must return the JSON object to show, got {got(found)}")
+    return found
+
+
 def shown_together(
-    operations: Sequence[Operation], types: TypeRegistry, *, enum_numbers: bool = False
+    operations: Sequence[Operation],
+    types: TypeRegistry,
+    *,
+    enum_numbers: bool = False,
+    redact: Redact | None = None,
 ) -> list[bytes]:
     """One text of these operations for a reply to many; none if there are none.
 
@@ -199,7 +221,7 @@ def shown_together(
     """
     if enum_numbers:
         operations = [with_enum_numbers(one, types) for one in operations]
-    text = dumps([operation_to_json(one, types) for one in operations])
+    text = dumps([_json_of(one, types, redact) for one in operations])
     return [text[1:-1]] if operations else []
 
 
@@ -237,18 +259,20 @@ def operation_reply(
     *,
     enum_numbers: bool = False,
     started: bool = False,
+    redact: Redact | None = None,
 ) -> HttpReply:
     """The reply that carries an operation, with the recommended polling interval (spec §5.13).
 
     ``enum_numbers``: enum values in its messages as numbers (spec §5.8(5)). ``started``: the call
-    has started it, so that a header gives its id (spec §9.8).
+    has started it, so that a header gives its id (spec §9.8). ``redact`` gives what is shown of it.
 
     Raises:
         EncodingError: The operation cannot be printed.
+        HookFailed: ``redact`` does not answer as it must.
     """
     if enum_numbers:
         operation = with_enum_numbers(operation, types)
-    value = operation_to_json(operation, types)
+    value = _json_of(operation, types, redact)
     more = []
     if started and operation.name:
         more.append(("operation-id", operation.name.rpartition("/")[2]))
@@ -351,13 +375,14 @@ def event_stream(
     *,
     enum_numbers: bool = False,
     heartbeat_seconds: float = HEARTBEAT_SECONDS,
+    redact: Redact | None = None,
 ) -> EventStream:
     """The reply that sends operations for as long as they are watched."""
 
     def shown(operation: Operation) -> Operation:
         return with_enum_numbers(operation, types) if enum_numbers else operation
 
-    pieces = _pieces(watching, _Writer(types, shown), heartbeat_seconds)
+    pieces = _pieces(watching, _Writer(types, shown, redact), heartbeat_seconds)
     return EventStream(HEADERS, pieces, held=lambda: watching.reservation)
 
 
@@ -380,17 +405,23 @@ async def _pieces(
 class _Writer:
     """Writes events, each with its position."""
 
-    def __init__(self, types: TypeRegistry, shown: Callable[[Operation], Operation]) -> None:
+    def __init__(
+        self,
+        types: TypeRegistry,
+        shown: Callable[[Operation], Operation],
+        redact: Redact | None,
+    ) -> None:
         self._types = types
         self._shown = shown
+        self._redact = redact
         self._position = 0
 
     def event(self, one: Sighting) -> bytes:
         """The event of a sighting; nothing of an operation that cannot be printed."""
         if isinstance(one, Operation):
             try:
-                data = dumps(operation_to_json(self._shown(one), self._types))
-            except LroError as exc:  # a poll reports it; the stream goes on
+                data = dumps(_json_of(self._shown(one), self._types, self._redact))
+            except Exception as exc:  # a poll reports it; the stream goes on
                 log.error("%s cannot be printed, and is left out of a stream: %s", one.name, exc)
                 return b""
             kind = b"operation"

@@ -51,6 +51,7 @@ class HttpRequest:
     what the proxy says and the server believes. ``native`` is the request as the server or the
     framework has it, for hooks: the scope under ASGI, the environ under WSGI. ``caller`` is the
     caller's name where a framework has found it already; then ``authenticate`` is not asked.
+    ``peer`` is the IP address that the connection comes from; empty where there is none.
     """
 
     method: str = attrs.field(converter=_as_method)
@@ -61,6 +62,7 @@ class HttpRequest:
     scheme: str = attrs.field(default="http", converter=_lower)
     native: Any = attrs.field(default=None, eq=False, repr=False)
     caller: str | None = attrs.field(default=None, repr=False)
+    peer: str = ""
 
 
 def _as_template(template: Template | str) -> Template:

@@ -19,7 +19,7 @@ from lro_client._flow.drivers import CALL_THREADS
 from lro_client._flow.single import FlowConfig, read, single
 from lro_client._flow.steps import Emit, Flow, RunBlocking, StartRequest
 from lro_client._journal.journal import Entry, Journal, JournalError
-from lro_client._observer import KnownOperation, ClientObserver, StartObserver
+from lro_client._observer import ClientObserver, KnownOperation, StartObserver
 from lro_client._tokens import message_name
 from lro_client._tracing import log, log_forgotten
 

@@ -81,7 +81,7 @@ class ServerOptions:
         """
         url = self.url if self.chosen or not said else said
         if not url:
-            raise click.UsageError("no server is known: give --server URL, or set LRO_SERVER")
+            raise _no_server()
         grpc = _scheme(url) in _GRPC
         types, descriptors = TypeRegistry(), b"".join(map(read_file, self.descriptors))
         if self.descriptors:
@@ -98,6 +98,24 @@ class ServerOptions:
         set_address(public_address(url))
         with self._client(make, url, headers, types) as client:
             yield Link(client=client, types=types, grpc=grpc, descriptors=descriptors)
+
+    @contextmanager
+    def http_client(self, auth: httpx.Auth | None = None) -> Iterator[tuple[str, httpx.Client]]:
+        """The URL of the server, without a slash at the end, and an HTTP client for it.
+
+        The client sends the credentials and headers of the options.
+
+        Raises:
+            click.UsageError: No server is known, or its URL is not one of HTTP.
+            InvalidArgument: A file cannot be read.
+        """
+        if not self.url:
+            raise _no_server()
+        if _scheme(self.url) in _GRPC:
+            raise click.UsageError("this command asks over HTTP only: give http(s)://HOST")
+        set_address(public_address(self.url))
+        with httpx.Client(headers=self._headers(self.url), auth=auth) as http:
+            yield self.url.rstrip("/"), http
 
     @contextmanager
     def _client(
@@ -138,6 +156,10 @@ class ServerOptions:
                 raise InvalidArgument("token", "has characters that no bearer token has")
             headers.append(("Authorization", f"Bearer {bearer}"))
         return headers
+
+
+def _no_server() -> click.UsageError:
+    return click.UsageError("no server is known: give --server URL, or set LRO_SERVER")
 
 
 def span(text: str) -> float:

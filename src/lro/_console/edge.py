@@ -1,0 +1,367 @@
+"""The edge of the console: the page, what it asks once, the tally, and the operations themselves.
+
+The page is a client of the public interface, which is served here once more, below the console:
+so what the console lets callers see and do is decided by this edge, and not by its buttons.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Final, TypeAlias, TypedDict, TypeVar, Unpack
+from urllib.parse import quote
+
+import attrs
+
+from lro._base.arguments import check, check_count, check_plain_function, check_text, check_texts
+from lro._base.errors import HttpMethodNotAllowed, PermissionDenied, RouteNotFound
+from lro._base.status import Json
+from lro._console.files import page_files, secure_headers
+from lro._console.loopback import check_loopback
+from lro._console.session import methods_json
+from lro._console.tally import Tally, keeps_counts, window_minutes
+from lro._engine.access import VERBS, Hook, ask_permission
+from lro._engine.flow import Flow
+from lro._engine.service import Service
+from lro._http.edge import Authenticate, CallFunction, Exchange, Found, OperationsEdge, Steps
+from lro._http.requests import strip_mount
+from lro._http.responses import EventStream, HttpReply, Redact, json_reply
+from lro._http.routes import Allowed, HttpRequest, Match
+
+log = logging.getLogger("lro")
+
+Allow: TypeAlias = Callable[[str, str, str], "bool | Awaitable[bool | None] | None"]
+"""Whether a caller may do this: caller, ``cancel`` or ``delete``, the operation's name."""
+
+ACTIONS: Final = ("cancel", "delete")
+"""What the console can do to operations."""
+
+_LINKS: Final = ("trace", "logs")
+_LINK: Final = re.compile(r"https?://[!-~]+")
+_VERBS: Final = {"cancel": "CancelOperation", "delete": "DeleteOperation"}
+_PREFIX: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*/?")
+_READS: Final = ("GET", "HEAD", "OPTIONS")
+
+_API: Final = "v1"
+"""Where the operations are, below the console: as clients have it by default."""
+
+R = TypeVar("R", bound=HttpReply | EventStream)
+
+
+class ConsoleLooks(TypedDict, total=False):
+    """The options of :class:`ConsoleEdge` that say what the console shows and does."""
+
+    actions: Collection[str]
+    allow: Allow | None
+    redact: Redact | None
+    links: Mapping[str, str] | None
+    title: str
+    refresh_seconds: int
+    frame: Collection[str]
+
+
+class ConsoleOptions(ConsoleLooks, total=False):
+    """The options of :class:`ConsoleEdge`, for applications."""
+
+    authenticate: Authenticate | None
+    parents: Sequence[str]
+    trusted_origins: Collection[str]
+    clock: Callable[[], float]
+
+
+class Console:
+    """A console that an integration into a framework serves at a path, such as ``/console``.
+
+    ``looks`` are ``actions``, ``allow``, ``redact``, ``links``, ``title``, ``refresh_seconds`` and
+    ``frame`` of :class:`ConsoleEdge`. Callers are those of the integration.
+
+    Raises:
+        DeclarationError: ``path`` is not a path.
+    """
+
+    def __init__(self, path: str = "/console", **looks: Unpack[ConsoleLooks]) -> None:
+        self.path = checked_prefix(path)
+        check("path", path, "a path such as '/console'", fine=bool(self.path))
+        self.looks = looks
+
+
+class ConsoleEdge(OperationsEdge):
+    """The console of a service: a page that shows its operations, and what that page asks for.
+
+    The page, its scripts and styles have no data, and are for every caller. All else asks
+    ``authenticate``, as :class:`lro.http.OperationsEdge` does, and ``authorize`` of the service.
+    Without ``authenticate`` the console answers only callers on the same machine: the address that
+    the connection comes from is a loopback one, the header Host is ``localhost`` or a loopback
+    address, and no header says that a proxy has passed the call on. Where everybody who reaches
+    the server may see it, say so: ``authenticate=lambda headers: None``.
+
+    ``actions`` are those that callers may take: ``"cancel"``, ``"delete"``, or ``()`` for a console
+    that only shows. ``allow`` decides further, as ``allow(caller, action, name)``: True or None
+    allows, False refuses; the name is empty when the page asks which buttons to show. ``redact``
+    gives what callers are shown of an operation, as its JSON object: it gets a copy, which it may
+    change and return; it must be quick, since an event loop calls it too. Filters still compare
+    what is stored. All of these are kept by the calls that the page makes, not by its buttons.
+
+    ``parents`` are the parents whose operations are shown beside those that have none, such as
+    ``projects/p`` (spec §5.6); in a pattern such as ``projects/*`` the page asks for the rest.
+    ``links`` has addresses for one operation: ``{"trace": "https://.../{trace_id}", "logs":
+    "https://...{name}"}``. ``title`` is the page's heading, ``refresh_seconds`` how often it looks
+    for new operations. ``frame`` are the origins whose pages may show the console in a frame,
+    ``"self"`` for this server's own. ``path`` is where the console is, such as ``/console``, below
+    which all is its own; by default it is wherever it is mounted. ``clock`` gives the seconds by
+    which a tally is kept for 5 s.
+
+    Raises:
+        DeclarationError: An option is not of its type, or out of its bounds; or as for
+            :class:`lro.http.OperationsEdge`.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        path: str = "",
+        authenticate: Authenticate | None = None,
+        actions: Collection[str] = ACTIONS,
+        allow: Allow | None = None,
+        redact: Redact | None = None,
+        parents: Sequence[str] = (),
+        links: Mapping[str, str] | None = None,
+        title: str = "Operations",
+        refresh_seconds: int = 5,
+        frame: Collection[str] = (),
+        trusted_origins: Collection[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(
+            service, parents=parents, authenticate=authenticate, trusted_origins=trusted_origins
+        )
+        check_texts("actions", actions)
+        wanted = f"some of {', '.join(ACTIONS)}, or () for none"
+        check("actions", actions, wanted, fine=set(actions) <= set(ACTIONS))
+        check_text("title", title, empty=False)
+        check_count("refresh_seconds", refresh_seconds, most=3600)
+        if redact is not None:
+            check_plain_function("redact", redact)
+        self.mount = checked_prefix(path)
+        self.pages = [self.mount, *(self.mount + one for one in page_files())]
+        self._actions = tuple(one for one in ACTIONS if one in actions)
+        self._allow = None if allow is None else Hook("allow", allow)
+        self._redact = redact
+        self._headers = secure_headers(frame)
+        self._title = title
+        self._refresh_seconds = refresh_seconds
+        self._links = _checked_links(links or {})
+        self._shown_parents = ("", *(one for one in parents if "*" not in one))
+        self._tally_reader = Tally(service, self._shown_parents, clock)
+        self._own: Mapping[str, Callable[[HttpRequest], Steps[HttpReply]]] = {
+            **dict.fromkeys(page_files(), self._file),
+            "/session": self._session,
+            "/tally": self._tally,
+        }
+
+    def check_plain(self, where: str) -> None:
+        """See :meth:`lro.http.OperationsEdge.check_plain`; ``allow`` is looked at too."""
+        super().check_plain(where)
+        if self._allow is not None:
+            self._allow.check_plain(where)
+
+    def route(self, method: str, path: str, *, shared: bool = False) -> Found:
+        """See :meth:`lro.http.OperationsEdge.route`, and :meth:`path_at`."""
+        below = self._below(path)
+        if below is None:
+            return RouteNotFound(path)
+        if below.startswith("/") and below not in self._own:
+            return super().route(method, below, shared=shared)
+        if method not in _READS:
+            return HttpMethodNotAllowed(method, path, _READS)
+        return Allowed(_READS) if method == "OPTIONS" else Match(rpc=below, bindings={}, head=False)
+
+    def exchange(self, request: HttpRequest, found: Found | None = None) -> Exchange:
+        """See :meth:`lro.http.OperationsEdge.exchange`; every reply has the console's headers."""
+        try:
+            if not self.authenticates:
+                check_loopback(request)
+            found = found or self.route(request.method, request.path)
+            request = attrs.evolve(request, path=self._below(request.path) or request.path)
+            own = self._own.get(request.path, _moved) if _is_own(request, found) else None
+            if own is None:
+                reply = yield from super().exchange(request, found)
+            else:
+                answer = yield from own(request)
+                reply = answer.headless if request.method == "HEAD" else answer
+        except Exception as exc:
+            return self.refusal(request, exc)
+        return self._secured(reply)
+
+    def path_at(self, path: str, whole: str) -> str:
+        """The path that the methods of this edge take, for a console that is mounted somewhere.
+
+        ``path`` is the raw path below the mount, ``whole`` the decoded path with the mount. The
+        console itself, asked for without a slash at its end, is known by its name alone: the page
+        has relative addresses, and so is sent to the path with the slash.
+        """
+        if path != "/" or self.mount or whole.endswith("/"):
+            return path
+        return quote(whole.rpartition("/")[2], safe="") or path
+
+    def _below(self, path: str) -> str | None:
+        """The path below the console; its name, if the console is asked for without a slash."""
+        if self.mount and path == self.mount:
+            return path.rpartition("/")[2]
+        return strip_mount(path, self.mount)
+
+    def refusal(self, request: HttpRequest, error: Exception) -> HttpReply:
+        """See :meth:`lro.http.OperationsEdge.refusal`."""
+        return self._secured(super().refusal(request, error))
+
+    def _secured(self, reply: R) -> R:
+        headers = dict(reply.headers) | dict(self._headers)
+        return attrs.evolve(reply, headers=tuple(headers.items()))
+
+    def _file(self, request: HttpRequest) -> Steps[HttpReply]:
+        yield from ()
+        return page_files()[request.path].reply(request.headers)
+
+    def _session(self, request: HttpRequest) -> Steps[HttpReply]:
+        caller = yield from self._caller(request)
+        known: dict[str, Json] = yield CallFunction(self._known_to(caller))
+        return json_reply(200, known)
+
+    def _known_to(self, caller: str) -> Flow[dict[str, Json]]:
+        access = self.service.access
+        actions: list[Json] = []
+        for action in self._actions:
+            if access.offers(_VERBS[action]) and (yield from self._may(caller, action)):
+                actions.append(action)
+        parents: list[Json] = list((yield from self._listed_parents(caller)))
+        watches = self.streams and access.offers("WatchOperations")
+        left_out = {verb for action, verb in _VERBS.items() if action not in actions}
+        if not watches:
+            left_out.add("WatchOperations")
+        offered = [verb for verb in VERBS if access.offers(verb) and verb not in left_out]
+        return {
+            "version": importlib.metadata.version("lro"),
+            "title": self._title,
+            "caller": caller,
+            "api": _API,
+            "parents": parents,
+            "actions": actions,
+            "verbs": list(offered),
+            "watches": watches,
+            "statistics": self._tallies,
+            "cancelSupport": self.service.cancel_support.name,
+            "refreshSeconds": self._refresh_seconds,
+            "links": dict(self._links),
+            "methods": methods_json(self.service),
+        }
+
+    def _may(self, caller: str, action: str) -> Flow[bool]:
+        try:
+            yield from self._permit(caller, action, "")
+        except PermissionDenied:
+            return False
+        return True
+
+    def _permit(self, caller: str, action: str, name: str) -> Flow[None]:
+        if action not in self._actions:
+            raise PermissionDenied(f"this console does not {action} operations")
+        if self._allow is not None:
+            yield from ask_permission(self._allow, caller, action, name)
+
+    def _listed_parents(self, caller: str) -> Flow[list[str]]:
+        """The parents whose operations this caller may list.
+
+        Raises:
+            PermissionDenied: There is none.
+        """
+        found, refusal = [], None
+        for parent in self._shown_parents:
+            try:
+                yield from self.service.access.permit(caller, "ListOperations", parent)
+            except PermissionDenied as exc:
+                refusal = exc
+            else:
+                found.append(parent)
+        if refusal is not None and not found:
+            raise refusal
+        return found
+
+    @property
+    def _tallies(self) -> bool:
+        # The numbers are of all callers, whom a service with owner_only keeps apart.
+        return keeps_counts(self.service) and not self.service.access.owner_only
+
+    def _tally(self, request: HttpRequest) -> Steps[HttpReply]:
+        caller = yield from self._caller(request)
+        minutes = window_minutes(request.query)
+        yield CallFunction(self._permit_tally(caller), long=True)
+
+        def read() -> Flow[Json]:
+            yield from ()
+            return self._tally_reader.read(minutes)
+
+        # In one of the few threads that make large replies: pages must not take all there are.
+        tally: Json = yield CallFunction(read(), many=True)
+        return json_reply(200, tally)
+
+    def _permit_tally(self, caller: str) -> Flow[None]:
+        self.service.start_maintenance()
+        self.service.require("ListOperations")
+        if self.service.access.owner_only:
+            raise PermissionDenied("the service shows each caller only its own operations")
+        for parent in self._shown_parents:
+            yield from self.service.access.permit(caller, "ListOperations", parent)
+
+    def _cancel(self, request: HttpRequest, name: str, caller: str) -> Exchange:
+        yield CallFunction(self._permit(caller, "cancel", name))
+        reply = yield from super()._cancel(request, name, caller)
+        log.info("%s: %s asked in the console to cancel it", name, _named(caller))
+        return reply
+
+    def _delete(self, request: HttpRequest, name: str, caller: str) -> Exchange:
+        yield CallFunction(self._permit(caller, "delete", name))
+        reply = yield from super()._delete(request, name, caller)
+        log.info("%s: %s deleted it in the console", name, _named(caller))
+        return reply
+
+
+def _named(caller: str) -> str:
+    return repr(caller[:200]) if caller else "a caller without a name"
+
+
+def _checked_links(links: object) -> Mapping[str, str]:
+    wanted = f"a dict with {' or '.join(_LINKS)}, each an address such as 'https://.../{{name}}'"
+    fine = isinstance(links, Mapping) and all(
+        name in _LINKS and isinstance(text, str) and _LINK.fullmatch(text)
+        for name, text in links.items()
+    )
+    check("links", links, wanted, fine=fine)
+    assert isinstance(links, Mapping)
+    return dict(links)
+
+
+def _is_own(request: HttpRequest, found: Found) -> bool:
+    return isinstance(found, Match) and found.rpc == request.path
+
+
+def _moved(request: HttpRequest) -> Steps[HttpReply]:
+    """The redirect to the console with its slash, from which its relative addresses go on."""
+    yield from ()
+    # By its own name, since a proxy may have cut off a part of what stands before it.
+    location = f"./{request.path}/" + (f"?{request.query}" if request.query else "")
+    return HttpReply(307, (("location", location), ("cache-control", "no-cache")))
+
+
+def checked_prefix(path: object) -> str:
+    """The path at which a console is, without a slash at the end.
+
+    Raises:
+        DeclarationError: It is not empty, and not a plain path such as ``/console``.
+    """
+    fine = isinstance(path, str) and (not path or _PREFIX.fullmatch(path) is not None)
+    check("path", path, "a path such as '/console', without escapes", fine=fine)
+    return str(path).rstrip("/")

@@ -1,0 +1,145 @@
+"""The files of the page, read and packed once, and the headers of all that the console answers."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import hashlib
+import re
+from collections.abc import Collection, Mapping
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Final
+
+import attrs
+
+from lro._base.arguments import check, check_texts
+from lro._http.requests import read_origin
+from lro._http.responses import HttpReply
+
+SHELL: Final = "index.html"
+"""The page itself: it has no data, and names the other files."""
+
+NOSNIFF: Final = ("x-content-type-options", "nosniff")
+_YEAR: Final = "public, max-age=31536000, immutable"
+_LEVEL: Final = 9
+_TYPES: Final = {
+    "css": "text/css",
+    "html": "text/html",
+    "js": "text/javascript",
+    "svg": "image/svg+xml",
+}
+_NO_GZIP: Final = re.compile(r"gzip\s*;\s*q=0(\.0*)?\s*$")
+
+
+def secure_headers(frame: Collection[str] = ()) -> tuple[tuple[str, str], ...]:
+    """The headers of every reply of a console; ``frame`` are the origins that may frame the page.
+
+    Nothing foreign is loaded, no text becomes a script or a style (CSP with Trusted Types), and no
+    other site gets a hold of the page's window.
+
+    Raises:
+        DeclarationError: One of them is neither ``self`` nor an origin.
+    """
+    check_texts("frame", frame)
+    wanted = "'self', or origins such as 'https://portal.example.com', without a path"
+    for text in frame:
+        check("frame", text, wanted, fine=text == "self" or read_origin(text) is not None)
+    framed = " ".join("'self'" if text == "self" else text for text in frame) or "'none'"
+    policy = (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        f"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors {framed}; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+    return (
+        ("content-security-policy", policy),
+        NOSNIFF,
+        ("referrer-policy", "no-referrer"),
+        ("cross-origin-opener-policy", "same-origin"),
+        ("cross-origin-resource-policy", "same-origin"),
+        ("permissions-policy", ", ".join(f"{feature}=()" for feature in _FEATURES)),
+    )
+
+
+_FEATURES: Final = (
+    "accelerometer",
+    "camera",
+    "geolocation",
+    "gyroscope",
+    "magnetometer",
+    "microphone",
+    "midi",
+    "payment",
+    "usb",
+)
+"""What a page could ask for, and this one never does."""
+
+
+@attrs.frozen
+class PackedFile:
+    """A file as it is sent, its gzipped form, and the headers of both."""
+
+    content: bytes
+    packed: bytes
+    headers: tuple[tuple[str, str], ...]
+    etag: str
+
+    def reply(self, headers: Mapping[str, str]) -> HttpReply:
+        """The reply to a GET with these headers: 304 for a caller that has the file already."""
+        if self.etag in re.split(r"\s*,\s*", headers.get("if-none-match", "").strip()):
+            return HttpReply(304, self.headers)
+        if takes_gzip(headers.get("accept-encoding", "")):
+            return HttpReply(200, (*self.headers, ("content-encoding", "gzip")), self.packed)
+        return HttpReply(200, self.headers, self.content)
+
+
+def takes_gzip(accepted: str) -> bool:
+    """Whether a header ``Accept-Encoding`` lets a reply be gzipped (RFC 9110 §12.5.3)."""
+    for one in accepted.lower().split(","):
+        if one.strip().partition(";")[0].strip() == "gzip":
+            return not _NO_GZIP.match(one.strip())
+    return False
+
+
+def _packed(name: str, content: bytes, caching: str) -> PackedFile:
+    kind = _TYPES[name.rpartition(".")[2]]
+    etag = f'W/"{_hash(content)}"'  # weak: the gzipped form has the same one
+    headers = (
+        ("content-type", f"{kind}; charset=utf-8"),
+        ("cache-control", caching),
+        ("etag", etag),
+        ("vary", "accept-encoding"),
+    )
+    # Without a time in it, so that each process sends the same bytes.
+    return PackedFile(content, gzip.compress(content, _LEVEL, mtime=0), headers, etag)
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _whole(one: Traversable) -> bytes:
+    """A file, or what the files of a folder are in their order: a script is written in parts."""
+    if not one.is_dir():
+        return one.read_bytes()
+    parts = sorted(one.iterdir(), key=lambda part: part.name)
+    return b"".join(part.read_bytes() for part in parts)
+
+
+@functools.cache
+def page_files() -> Mapping[str, PackedFile]:
+    """The files by their path below the console: ``/`` is the page.
+
+    The others have a hash of their content in their names, which the page gets in place of the
+    plain ones; so they may be kept for a year, and a new release is seen at once.
+    """
+    assets = resources.files("lro._console").joinpath("assets")
+    found = {one.name: _whole(one) for one in assets.iterdir()}
+    page = found.pop(SHELL)
+    files = {}
+    for name, content in sorted(found.items()):
+        stem, _, suffix = name.rpartition(".")
+        hashed = f"{stem}.{_hash(content)}.{suffix}"
+        page = page.replace(f'"{name}"'.encode(), f'"{hashed}"'.encode())
+        files[f"/{hashed}"] = _packed(name, content, _YEAR)
+    return {"/": _packed(SHELL, page, "no-cache"), **files}

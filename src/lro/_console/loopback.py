@@ -1,0 +1,67 @@
+"""Whether a request comes from the machine itself, as far as a server can tell."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Final
+
+from lro._base.errors import PermissionDenied
+from lro._http.requests import read_origin
+from lro._http.routes import HttpRequest
+
+_HOST: Final = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[^:\[\]]+)(?::[0-9]{1,5})?", re.IGNORECASE)
+
+_FORWARDED: Final = frozenset({"forwarded", "via", "x-real-ip"})
+_FORWARDING: Final = "x-forwarded-"
+
+_ONLY: Final = "this console has no authenticate=, and so answers only on the machine itself"
+_WAY: Final = (
+    "say who may see it: authenticate=, a function that gives the caller of a request or raises"
+    " Unauthenticated"
+)
+
+
+def is_loopback(text: str) -> bool:
+    """Whether a text is a loopback address; one of IPv4 within IPv6 counts."""
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether a header ``Host`` names this machine: ``localhost`` or a loopback address.
+
+    Any other name may be one that an attacker's name server gives a loopback address, so that a
+    page of that name reaches this server (DNS rebinding).
+    """
+    found = _HOST.fullmatch(host)
+    name = found["name"].strip("[]").lower() if found else ""
+    return name == "localhost" or is_loopback(name)
+
+
+def check_loopback(request: HttpRequest) -> None:
+    """Refuse a request that does not come from this machine, or may have come through a proxy.
+
+    A peer that is not known is refused too: on a Unix socket mostly a proxy asks.
+
+    Raises:
+        PermissionDenied: The sentence says what was found, and how to let callers in.
+    """
+    why = ""
+    headers = request.headers
+    proxied = [one for one in headers if one in _FORWARDED or one.startswith(_FORWARDING)]
+    origin = headers.get("origin")
+    if not is_loopback(request.peer):
+        why = f"the call comes from {request.peer or 'an unknown address'}"
+    elif proxied:
+        why = f"the call has come through a proxy, which sends {proxied[0][:40]}"
+    elif not is_loopback_host(headers.get("host", "")):
+        why = f"the call is for the host {headers.get('host', '')[:80]!r}"
+    elif origin is not None and not is_loopback_host((read_origin(origin) or ("", ""))[1]):
+        why = f"the call is of a page of {origin[:80]!r}"
+    if why:
+        raise PermissionDenied(f"{_ONLY}; {why}. To let callers in, {_WAY}")

@@ -1,0 +1,80 @@
+"""What the page has to know of a service before it asks for operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Final
+
+from lro._base.status import Json
+from lro._engine.method_spec import MethodSpec
+from lro._engine.service import Service
+from lro._filters.types import ValueType, type_of_field
+from lro._messages.schema import Field, Kind, Label, Shape
+from lro._messages.times import Duration, duration_text
+
+_DEPTH: Final = 4
+_MAX_FIELDS: Final = 100
+
+_WORDS: Final = {
+    ValueType.TEXT: "text",
+    ValueType.BOOL: "bool",
+    ValueType.ENUM: "enum",
+    ValueType.TIMESTAMP: "timestamp",
+    ValueType.DURATION: "duration",
+    ValueType.OPAQUE: "bytes",
+    ValueType.MESSAGE: "message",
+    ValueType.STRUCT: "struct",
+    ValueType.DYNAMIC: "value",
+    ValueType.SINGLE: "float",
+    ValueType.DOUBLE: "float",
+    ValueType.INTEGER: "int",
+}
+
+
+def methods_json(service: Service) -> Json:
+    """The methods of a service: their types, options, and the fields one can filter by."""
+    return [_method(service, spec) for spec in service.specs.values()]
+
+
+def _method(service: Service, spec: MethodSpec) -> Json:
+    options = spec.options
+    shapes = {
+        "metadata": service.types.codec(spec.info.metadata_type).shape,
+        "response": service.types.codec(spec.info.response_type).shape,
+    }
+    fields = [one for name, shape in shapes.items() for one in _fields(name, shape, _DEPTH)]
+    return {
+        "name": spec.full_name,
+        "request": service.types.name_of(spec.request),
+        "response": spec.info.response_type,
+        "metadata": spec.info.metadata_type,
+        "path": spec.path,
+        "concurrency": options.concurrency,
+        "timeLimit": None if options.time_limit is None else _span(options.time_limit),
+        "keepFor": _span(spec.keep_for),
+        "attempts": options.calls,
+        "workerLost": options.worker_lost.name,
+        "fields": fields[:_MAX_FIELDS],
+    }
+
+
+def _span(span: timedelta) -> str:
+    return duration_text(Duration.from_timedelta(span))
+
+
+def _fields(path: str, shape: Shape | None, depth: int) -> Iterator[Json]:
+    """The paths that filters take, each with the word for its type; messages are gone into."""
+    for field in shape.fields if shape is not None else ():
+        kind = type_of_field(field)
+        below = f"{path}.{field.name}"
+        if kind is ValueType.MESSAGE and field.label is not Label.MAP:
+            if depth:
+                yield from _fields(below, _shape(field), depth - 1)
+            continue
+        many = {Label.REPEATED: "list of ", Label.MAP: "map of "}.get(field.label, "")
+        yield {"path": below, "type": many + _WORDS[kind]}
+
+
+def _shape(field: Field) -> Shape | None:
+    return field.shape if field.kind is Kind.MESSAGE and field.below is not None else None

@@ -1,0 +1,130 @@
+"""What a service has counted, for the overview: bounded reads, kept for some seconds."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterable
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from lro._base.errors import MalformedRequest, MethodNotSupported, got
+from lro._base.status import Json
+from lro._engine.service import Service
+from lro._http.requests import read_parameters
+from lro._messages.times import datetime_text
+
+MAX_MINUTES: Final = 4320
+"""The longest window: counts are kept for 72 hours."""
+
+LIMIT: Final = 10_000
+"""The most operations in progress that are looked at."""
+
+KEPT_SECONDS: Final = 5.0
+"""How long an answer is given again before the store is asked anew."""
+
+_EVERY_SECONDS: Final = 15
+_KEPT_WINDOWS: Final = 8
+_FINE: Final = 6 * 60
+_MIDDLE: Final = 24 * 60
+
+BUCKETS: Final = (
+    0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 1800, 3600, 10_800, 43_200, 86_400,
+)  # fmt: skip
+"""Upper bounds of the buckets of all histograms, in seconds."""
+
+
+def window_minutes(query: str) -> int:
+    """The minutes that a query asks for; an hour if it does not say.
+
+    Raises:
+        MalformedRequest: It is not a whole number from 1 to :data:`MAX_MINUTES`, or there are other
+            parameters.
+    """
+    found = "60"
+    for name, value in read_parameters(query)[0]:
+        if name != "minutes":
+            raise MalformedRequest("query", f"the tally has no parameter {name[:80]!r}")
+        found = value
+    fine = found.isascii() and found.isdigit() and len(found) <= 4
+    if not fine or not 1 <= int(found) <= MAX_MINUTES:
+        raise MalformedRequest("minutes", f"must be from 1 to {MAX_MINUTES}, got {got(found)}")
+    return int(found)
+
+
+def keeps_counts(service: Service) -> bool:
+    """Whether the store of a service keeps what is counted."""
+    return hasattr(service.store, "read_counts")
+
+
+class Tally:
+    """Reads what was counted, and remembers each answer for :data:`KEPT_SECONDS` of ``clock``.
+
+    However many pages ask, the store is asked once in that time for each window.
+    """
+
+    def __init__(
+        self, service: Service, parents: Collection[str], clock: Callable[[], float]
+    ) -> None:
+        self._service = service
+        self._parents = parents
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: dict[int, tuple[float, Json]] = {}
+
+    def read(self, minutes: int) -> Json:
+        """The tally of this window, as JSON.
+
+        Raises:
+            MethodNotSupported: The store keeps no counts.
+            Unavailable: The store cannot be read now.
+        """
+        if not keeps_counts(self._service):
+            raise MethodNotSupported("the tally")
+        with self._lock:  # others wait for this answer rather than read for themselves
+            known = self._known.pop(minutes, None)
+            if known is None or self._clock() - known[0] >= KEPT_SECONDS:
+                known = self._clock(), self._read(minutes)
+            self._known[minutes] = known
+            if len(self._known) > _KEPT_WINDOWS:
+                del self._known[next(iter(self._known))]
+            return known[1]
+
+    def _read(self, minutes: int) -> Json:
+        store: Any = self._service.store
+        step = 1 if minutes <= _FINE else 5 if minutes <= _MIDDLE else 30
+        now: datetime = store.now()
+        counted = store.read_counts(now - timedelta(minutes=minutes), step_minutes=step)
+        load = store.read_load(self._parents, LIMIT)
+        return {
+            "now": datetime_text(now),
+            "minutes": minutes,
+            "stepMinutes": step,
+            "everySeconds": _EVERY_SECONDS,
+            "limit": LIMIT,
+            "inProgress": {
+                "capped": load.capped,
+                "methods": [
+                    {
+                        "method": one.method,
+                        "waiting": one.waiting,
+                        "running": one.running,
+                        "oldestCreateTime": datetime_text(one.oldest_create_time),
+                        "oldestName": one.oldest_name,
+                    }
+                    for one in load.methods
+                ],
+                "workers": [
+                    {"owner": owner, "operations": held} for owner, held in load.owners.items()
+                ],
+            },
+            "buckets": list(BUCKETS),
+            "methods": _points(counted),
+        }
+
+
+def _points(counted: Iterable[Any]) -> list[Json]:
+    found: dict[str, list[Json]] = {}
+    for one in counted:
+        point: Json = {"minute": datetime_text(one.minute), "counts": dict(one.counts)}
+        found.setdefault(one.method, []).append(point)
+    return [{"method": method, "points": points} for method, points in found.items()]

@@ -1,0 +1,343 @@
+"""The command that shows the operations of a server in the browser, and its local server.
+
+The page comes from this machine, and what it asks is passed on to the server with the credentials
+of the command: so any server that speaks the interface can be looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import importlib.metadata
+import re
+import secrets
+import tempfile
+import webbrowser
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+import attrs
+import click
+import httpx
+
+from lro import Code, TypeRegistry
+from lro.console import is_loopback_host, page_files, secure_headers
+from lro.errors import LroError, PermissionDenied, StatusError, Unavailable
+from lro.http import HttpReply, error_reply, json_reply
+from lro.types import Json
+from lro_client._tokens import dotted, public_address
+from lro_client.cli._arguments import check_path
+from lro_client.cli._connection import ServerOptions, server_options
+from lro_client.cli._terminal import ClientCommand, Exit
+
+HOST: Final = "127.0.0.1"
+MAX_BODY: Final = 1024 * 1024
+_IDLE_SECONDS: Final = 75.0
+
+_CALLS: Final = re.compile(
+    r"/v1/(?:[^?]+/)?operations(?P<one>/[^?]+?)?"
+    r"(?P<verb>:(?:cancel|wait|batchGet|describe|watch))?"
+)
+"""The paths that are passed on: those of operations, and no others that the server may have."""
+
+_FIVE: Final = ("GetOperation", "ListOperations", "DeleteOperation", "CancelOperation")
+_EXTENSIONS: Final = {
+    "BatchGetOperations": "batchGet",
+    "DescribeOperations": "describe",
+    "WatchOperations": "watch",
+}
+_NOT_OFFERED: Final = frozenset({404, 405, 501})
+_TO_SERVER: Final = ("content-type", "accept", "accept-encoding")
+_TO_PAGE: Final = ("content-type", "content-encoding", "content-length", "retry-after")
+_FETCHED_HERE: Final = (None, "same-origin", "none")
+
+_TYPES: Final = TypeRegistry()
+
+
+@attrs.frozen(kw_only=True)
+class ConsoleProxy:
+    """What the local server answers: the page, what it asks once, and the calls of the server.
+
+    All is below a random path that only the user of this command knows, since other users of this
+    machine can reach the server too.
+    """
+
+    http: httpx.Client
+    server: str
+    prefix: str
+    seconds: float
+    parents: Sequence[str]
+    actions: Sequence[str]
+    secret: str
+
+    def reply(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes
+    ) -> HttpReply | httpx.Response:
+        """The reply to a request of the page, or of the server to what was passed on.
+
+        The caller closes a response of the server, of which no body is read yet.
+        """
+        try:
+            return self._reply(method, target, headers, body)
+        except LroError as exc:
+            return error_reply(exc, _TYPES, "lro.local", asked=f"{method} {target}")
+
+    def _reply(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes
+    ) -> HttpReply | httpx.Response:
+        if not is_loopback_host(headers.get("host", "")):
+            raise PermissionDenied("this server is for this machine only")
+        path, _, query = target.partition("?")
+        _, secret, below = [*path.split("/", 2), "", ""][:3]
+        if not hmac.compare_digest(secret.encode(), self.secret.encode()):
+            raise StatusError(Code.NOT_FOUND, "there is nothing here; see what the command printed")
+        file = page_files().get(f"/{below}")
+        if file is not None and method in ("GET", "HEAD"):
+            return file.reply(headers)
+        self._check_page(headers)
+        if below == "session" and method == "GET":
+            return json_reply(200, self._session())
+        called = self._checked(method, f"/{below}")
+        url = f"{self.server}{self.prefix}{called}" + (f"?{query}" if query else "")
+        return self._forward(method, url, headers, body)
+
+    def _check_page(self, headers: Mapping[str, str]) -> None:
+        origin = headers.get("origin")
+        here = origin in (None, f"http://{headers.get('host', '')}")
+        if headers.get("sec-fetch-site") not in _FETCHED_HERE or not here:
+            raise PermissionDenied("pages of other sites may not ask here")
+
+    def _checked(self, method: str, path: str) -> str:
+        """The path of a call below the prefix of the server.
+
+        Raises:
+            StatusError: It is not one that the page makes.
+            PermissionDenied: The action was switched off.
+        """
+        found = _CALLS.fullmatch(path)
+        verb = (found["verb"] or "")[1:] if found else ""
+        one = bool(found and found["one"])
+        fine = {"GET": verb in ("", "watch"), "POST": bool(verb), "DELETE": one and not verb}
+        if found is None or not fine.get(method) or dotted(unquote(path)):
+            raise StatusError(Code.NOT_FOUND, f"{method} {path[:200]} is not passed on")
+        action = "delete" if method == "DELETE" else verb
+        if action in ("cancel", "delete") and action not in self.actions:
+            raise PermissionDenied(f"this console does not {action} operations")
+        return path.removeprefix("/v1")
+
+    def _forward(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes
+    ) -> httpx.Response:
+        sent = {name: headers[name] for name in _TO_SERVER if name in headers}
+        try:
+            request = self.http.build_request(
+                method, url, headers=sent, content=body or None, timeout=self.seconds
+            )
+            response = self.http.send(request, stream=True)
+        except (httpx.HTTPError, httpx.InvalidURL) as exc:
+            why = f"{type(exc).__name__}: {exc}"
+            raise Unavailable(f"{public_address(self.server)} cannot be asked: {why}") from exc
+        if response.is_redirect:
+            response.close()
+            there = public_address(response.headers.get("location", ""))
+            text = f"the server redirects to {there}, which is not followed: give that to --server"
+            raise StatusError(Code.FAILED_PRECONDITION, text)
+        return response
+
+    def _session(self) -> dict[str, Json]:
+        parents: list[Json] = [*self.parents]
+        actions: list[Json] = [*self.actions]
+        verbs: list[Json] = [*_FIVE, *filter(self._offers, _EXTENSIONS)]
+        return {
+            "version": importlib.metadata.version("lro"),
+            "title": public_address(self.server),
+            "caller": "",
+            "api": "v1",
+            "parents": parents,
+            "actions": actions,
+            "verbs": verbs,
+            "watches": "WatchOperations" in verbs,
+            "statistics": False,
+            "cancelSupport": "",
+            "refreshSeconds": 5,
+            "links": {},
+            "methods": [],
+        }
+
+    def _offers(self, verb: str) -> bool:
+        """Whether the server has one of our extensions: it then says that names are missing."""
+        parent = f"/{self.parents[0]}" if self.parents[0] else ""
+        url = f"{self.server}{self.prefix}{parent}/operations:{_EXTENSIONS[verb]}"
+        kind = {"content-type": "application/json"}
+        try:
+            response = self._forward("POST", url, kind, b'{"names":[]}')
+        except LroError:
+            return False
+        response.close()
+        return response.status_code not in _NOT_OFFERED
+
+
+class LocalServer(ThreadingHTTPServer):
+    """The server on this machine; each call has a thread, as streams take long."""
+
+    daemon_threads = True
+    proxy: ConsoleProxy
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = _IDLE_SECONDS
+    server: LocalServer
+
+    def _answer(self) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        length = headers.get("content-length", "0")
+        if "transfer-encoding" in headers or not length.isdecimal() or int(length) > MAX_BODY:
+            self.close_connection = True
+            self._send(error_reply(_TOO_LARGE, _TYPES, "lro.local"))
+            return
+        body = self.rfile.read(int(length))
+        reply = self.server.proxy.reply(self.command, self.path, headers, body)
+        with contextlib.suppress(OSError):  # the page has gone away
+            if isinstance(reply, HttpReply):
+                self._send(reply)
+            else:
+                with contextlib.closing(reply):
+                    self._relay(reply)
+
+    do_GET = do_HEAD = do_POST = do_DELETE = _answer
+
+    def _send(self, reply: HttpReply) -> None:
+        self._begin(reply.status, dict(reply.headers) | {"content-length": str(len(reply.body))})
+        self.wfile.write(reply.body if self.command != "HEAD" else b"")
+
+    def _relay(self, response: httpx.Response) -> None:
+        """Send the server's reply as it is, piece by piece as it comes."""
+        headers = {one: response.headers[one] for one in _TO_PAGE if one in response.headers}
+        if "content-length" not in headers:
+            headers["connection"] = "close"
+            self.close_connection = True
+        self._begin(response.status_code, {**headers, "cache-control": "no-store"})
+        with contextlib.suppress(httpx.HTTPError):  # it breaks off here as it does there
+            for piece in response.iter_raw():
+                self.wfile.write(piece)
+            return
+        self.close_connection = True
+
+    def _begin(self, status: int, headers: Mapping[str, str]) -> None:
+        self.send_response_only(status)
+        for name, value in (dict(secure_headers()) | dict(headers)).items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Write nothing: the terminal is the user's."""
+
+
+_TOO_LARGE: Final = StatusError(Code.INVALID_ARGUMENT, f"a body has at most {MAX_BODY} bytes")
+
+
+@contextlib.contextmanager
+def local_server(proxy: ConsoleProxy, port: int) -> Iterator[LocalServer]:
+    """A server that listens on this machine, at this port or any free one.
+
+    Raises:
+        click.UsageError: The port cannot be had.
+    """
+    try:
+        server = LocalServer((HOST, port), _Handler)
+    except OSError as exc:
+        raise click.UsageError(f"port {port} cannot be used: {exc.strerror}") from exc
+    server.proxy = proxy
+    with server:
+        yield server
+
+
+@contextlib.contextmanager
+def opened(url: str) -> Iterator[None]:
+    """Open a page in the browser of the user.
+
+    Others on the machine can read the arguments of a command, and so would learn the random path:
+    the browser is given a file instead, which only the user can read, and which leads there.
+    """
+    with tempfile.TemporaryDirectory(prefix="lro-console-") as folder:
+        file = Path(folder) / "console.html"
+        file.write_text(f'<meta http-equiv="refresh" content="0;url={escape(url)}">')
+        webbrowser.open(file.as_uri())
+        yield
+
+
+def _parents(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    for parent in given:
+        check_path(parent, "a parent")
+    return given or ("",)
+
+
+@click.command("console", cls=ClientCommand)
+@click.option(
+    "--parent",
+    "parents",
+    multiple=True,
+    metavar="PARENT",
+    callback=_parents,
+    help="Show the operations of this parent, such as projects/p. May be repeated.",
+)
+@click.option("--read-only", is_flag=True, help="Pass on no call that cancels or deletes.")
+@click.option(
+    "--adc", is_flag=True, help="Send Google's default credentials; needs the extra google."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    default=0,
+    help="The port on this machine; by default any that is free.",
+)
+@click.option("--open", "opens", is_flag=True, help="Open the page in the browser.")
+@server_options
+def console(
+    server: ServerOptions,
+    parents: tuple[str, ...],
+    read_only: bool,
+    adc: bool,
+    port: int,
+    opens: bool,
+) -> Exit:
+    """Show the operations of a server in the browser, until Ctrl-C.
+
+    The page comes from this machine, and is for its user alone: the address that is printed holds
+    a secret. What it asks is passed on to the server over HTTP with the credentials of this
+    command. Any server will do that speaks google.longrunning over HTTP.
+    """
+    with server.http_client(_google_auth() if adc else None) as (url, http):
+        proxy = ConsoleProxy(
+            http=http,
+            server=url,
+            prefix="/" + server.prefix.strip("/") if server.prefix.strip("/") else "",
+            seconds=server.call_seconds,
+            parents=parents,
+            actions=() if read_only else ("cancel", "delete"),
+            secret=secrets.token_urlsafe(24),
+        )
+        with local_server(proxy, port) as local:
+            page = f"http://{HOST}:{local.server_port}/{proxy.secret}/"
+            click.echo(page)
+            shown = opened(page) if opens else contextlib.nullcontext()
+            with shown, contextlib.suppress(KeyboardInterrupt):
+                local.serve_forever()
+    return Exit.DONE
+
+
+def _google_auth() -> httpx.Auth:
+    from lro_client.google import default_auth  # needs an extra
+
+    from google.auth.exceptions import DefaultCredentialsError  # isort: skip
+
+    try:
+        return default_auth()
+    except DefaultCredentialsError as exc:
+        raise click.UsageError(f"this machine has no credentials of Google: {exc}") from exc
