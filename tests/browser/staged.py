@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -59,12 +60,13 @@ class Stage:
 
     def __init__(self, **options: Any) -> None:
         self._steps: dict[str, queue.Queue[Step]] = {}
+        self._over = threading.Event()
         options = {"domain": "acme.test", **options}
         self.service = lro.Service(MemoryStore(), ThreadExecutor(WORKERS), **options)
         self.resize: Any = self.service.method("acme.images.v1.Images.Resize")(self._resize)
-        self.load: Any = self.service.method("acme.data.v1.Data.Import", indexed_paths=("dataset",))(
-            self._load
-        )
+        self.load: Any = self.service.method(
+            "acme.data.v1.Data.Import", indexed_paths=("dataset",)
+        )(self._load)
 
     def _resize(self, request: ResizeRequest, job: lro.Job) -> ResizeResponse:
         response: ResizeResponse = self._play(request.key, job)
@@ -75,7 +77,7 @@ class Stage:
         return response
 
     def _play(self, key: str, job: Any) -> Any:
-        while True:
+        while not self._over.is_set():
             try:
                 step = self._steps[key].get(timeout=_LOOK_SECONDS)
             except queue.Empty:
@@ -84,6 +86,7 @@ class Stage:
             response = step(job)
             if response is not None:
                 return response
+        raise lro.StatusError(lro.Code.ABORTED, "the test is over")
 
     def start(self, key: str, parent: str = "", *, load: bool = False) -> str:
         """Start an operation whose steps have this key; its name."""
@@ -118,6 +121,7 @@ class Stage:
 
     def close(self) -> None:
         """Stop the service and what still runs."""
+        self._over.set()
         self.service.close(timedelta(0))
 
 

@@ -27,7 +27,9 @@ def test_empty_list_says_that_there_is_nothing(page: Page) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("Operations")
 
 
-def test_row_shows_state_method_progress_and_error(stage: Stage, open_page: OpenPage, site: str) -> None:
+def test_row_shows_state_method_progress_and_error(
+    stage: Stage, open_page: OpenPage, site: str
+) -> None:
     """Each state has a word, the failed one its code."""
     moving, failed = stage.start("moving"), stage.start("failed")
     stage.fail("failed", lro.StatusError(lro.Code.UNAVAILABLE, "the disk is full"))
@@ -112,7 +114,9 @@ def test_wrong_filter_is_marked_at_its_character(page: Page) -> None:
     expect(page.locator("mark")).to_have_text("state")
     expect(page.get_by_role("alert")).to_contain_text("at character 15")
     page.get_by_role("button", name="state()").click()
-    expect(page.get_by_role("searchbox", name="Filter")).to_have_value('name = "😀" AND state() = FAILED')
+    expect(page.get_by_role("searchbox", name="Filter")).to_have_value(
+        'name = "😀" AND state() = FAILED'
+    )
     expect(page.get_by_text("No operation matches this filter.")).to_be_visible()
 
 
