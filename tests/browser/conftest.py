@@ -50,18 +50,18 @@ def browser(playwright: Playwright) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def stage() -> Iterator[Stage]:
-    """A service whose work does what the test says."""
-    made = Stage()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def serve() -> Iterator[Serve]:
     """Serves the console of a service, with options of ``ConsoleApp``; gives its address."""
     with ExitStack() as stack:
         yield lambda service, **options: stack.enter_context(console_of(service, **options))
+
+
+@pytest.fixture
+def stage(serve: Serve) -> Iterator[Stage]:
+    """A service whose work does what the test says; it ends before a server waits for it."""
+    made = Stage()
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def site(stage: Stage, serve: Serve) -> str:
 
 @pytest.fixture
 def context(browser: Browser, serve: Serve) -> Iterator[BrowserContext]:
-    """Cookies and storage of one test; ``new_page`` opens a tab. It is closed before servers stop."""
+    """The cookies and the storage of one test; it is closed before a server waits for it."""
     with browser.new_context(viewport={"width": 1280, "height": 900}) as opened:
         opened.set_default_timeout(PATIENCE)
         opened.add_init_script(REPORTS)
