@@ -22,7 +22,7 @@ BYTECODE = {"PYTHONDONTWRITEBYTECODE": None}
 FRAMEWORKS = ["django", "fastapi", "flask", "litestar", "quart", "starlette"]
 """The extras of lro.integrations."""
 EVERYTHING = (
-    f".[aiohttp,celery,cli,docs,examples,fast,{','.join(FRAMEWORKS)},google,grpc,judges,postgres,"
+    f".[aiohttp,browser,celery,cli,docs,examples,fast,{','.join(FRAMEWORKS)},google,grpc,judges,postgres,"
     "progress,protobuf,test]"
 )
 OLD_FRAMEWORKS_NEED = ["sniffio"]

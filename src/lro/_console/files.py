@@ -24,11 +24,13 @@ NOSNIFF: Final = ("x-content-type-options", "nosniff")
 _YEAR: Final = "public, max-age=31536000, immutable"
 _LEVEL: Final = 9
 _TYPES: Final = {
-    "css": "text/css",
     "html": "text/html",
+    "css": "text/css",
     "js": "text/javascript",
     "svg": "image/svg+xml",
 }
+_UNSENT: Final = re.compile(rb"^ +|^ *//[^\n]*\n|/\*\*.*?\*/ ?\n?", re.MULTILINE | re.DOTALL)
+"""What a script has for those who read it: comments, types (JSDoc) and the space before a line."""
 _NO_GZIP: Final = re.compile(r"gzip\s*;\s*q=0(\.0*)?\s*$")
 
 
@@ -123,7 +125,7 @@ def _whole(one: Traversable) -> bytes:
     if not one.is_dir():
         return one.read_bytes()
     parts = sorted(one.iterdir(), key=lambda part: part.name)
-    return b"".join(part.read_bytes() for part in parts)
+    return _UNSENT.sub(b"", b"".join(part.read_bytes() for part in parts))
 
 
 @functools.cache

@@ -1,0 +1,132 @@
+// What happened, in charts, and what the service can do.
+
+/** @param {number} minutes @param {AbortSignal} signal @returns {Promise<any>} null where nothing is counted */
+async function readTally(minutes, signal) {
+  try { return await call("GET", `tally?minutes=${minutes}`, null, signal); } catch (error) {
+    if (!(error instanceof Refusal) || !error.unknown) throw error;
+    missing.add("tally");
+    return null;
+  }
+}
+/** How many are in progress, as far as it was counted. @param {any} load @param {(each: any) => number} of */
+const number = (load, of) => count(load.methods.reduce((/** @type {number} */ sum, /** @type {any} */ each) => sum + of(each), 0)) + (load.capped ? "+" : "");
+/** The value below which this share of a histogram lies; null without any. @param {number[]} counts @param {number[]} bounds @param {number} share */
+function quantile(counts, bounds, share) {
+  const all = counts.reduce((sum, each) => sum + each, 0);
+  let want = all * share;
+  if (!all) return null;
+  for (const [at, here] of counts.entries()) {
+    const low = at ? bounds[at - 1] : 0, high = bounds[at] ?? low;
+    if (here && want <= here) return low + (high - low) * want / here;
+    want -= here;
+  }
+  return bounds[bounds.length - 1];
+}
+/** A chart, its summary and its table. @param {string} title @param {number[]} times @param {[string, string, (number|null)[]][]} series label, class, values @param {boolean} stacked @param {(value: number) => string} unit @param {string} summary */
+function chart(title, times, series, stacked, unit, summary) {
+  const width = times.length * 10, height = 100;
+  const sums = times.map((_, at) => stacked ? series.reduce((sum, [, , values]) => sum + (values[at] ?? 0), 0) : Math.max(...series.map(([, , values]) => values[at] ?? 0)));
+  const most = Math.max(...sums), top = most > 0 ? most * 1.05 : 1;
+  const shapes = stacked ? times.flatMap((time, at) => {
+    let y = height;
+    const parts = series.map(([label, kind, values]) => {
+      const tall = (values[at] ?? 0) / top * height;
+      y -= tall;
+      return tall ? g("rect", { class: kind, x: at * 10 + 1, y, width: 8, height: tall }) : null;
+    });
+    return sums[at] ? [g("g", {}, g("title", {}, `${hour(time)}: ${series.map(([label, , values]) => `${label} ${unit(values[at] ?? 0)}`).join(", ")}`), g("rect", { class: "ghost", x: at * 10, y: 0, width: 10, height }), ...parts)] : [];
+  }) : series.flatMap(([label, kind, values]) => {
+    let path = "";
+    values.forEach((value, at) => { if (value !== null) path += `${path && (values[at - 1] ?? null) !== null ? "L" : "M"}${at * 10 + 5} ${height - value / top * height}h.01`; });
+    return [g("path", { class: `curve ${kind}`, d: path })];
+  });
+  return h("figure", { class: "card" }, h("figcaption", {}, h("h2", {}, title), h("span", { class: "legend" }, series.map(([label, kind]) => h("span", {}, g("svg", { viewBox: "0 0 10 10", "aria-hidden": "true", class: "key" }, g("rect", { class: kind, width: 10, height: 10, rx: 2 })), label)))),
+    h("div", { class: "chart" }, h("span", { class: "y" }, h("span", {}, most ? unit(most) : ""), h("span", {}, "0")),
+      g("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": summary }, [0, 50, 100].map((y) => g("path", { class: "grid", d: `M0 ${y}H${width}` })), shapes),
+      h("span", { class: "x" }, moment(times[0]), moment(times[times.length - 1]))),
+    h("p", { class: "dim" }, summary),
+    h("details", {}, h("summary", {}, T.asTable), simpleTable(title, [T.time, ...series.map(([label]) => label)], times.map((time, at) => /** @type {Kid[]} */ ([hour(time), ...series.map(([, , values]) => values[at] === null ? "–" : unit(values[at] ?? 0))])).filter((_, at) => sums[at]))));
+}
+/** @param {URLSearchParams} query @returns {View} */
+function overviewView(query) {
+  const minutes = Number(query.get("minutes")) || 60, body = h("div", { class: "cards" });
+  const open = new Set();
+  const draw = (/** @type {any} */ tally) => {
+    const step = minutes <= 60 ? 1 : minutes <= 360 ? 5 : 30, end = Math.floor(Date.parse(tally.now) / 60000 / step) * step, slots = minutes / step;
+    const times = Array.from({ length: slots }, (_, at) => (end - (slots - 1 - at) * step) * 60000);
+    const bounds = tally.buckets, of = () => Array.from({ length: slots }, () => 0), histogram = () => times.map(() => Array(bounds.length + 1).fill(0));
+    const done = of(), failed = of(), cancelled = of(), queued = histogram(), worked = histogram(), /** @type {Map<string, number>} */ codes = new Map();
+    let lost = 0, refused = 0;
+    for (const method of tally.methods) for (const { minute, counts } of method.points) {
+      const at = Math.min(slots - 1, Math.round(Math.floor(Date.parse(minute) / 60000 / step) - times[0] / 60000 / step));
+      if (at < 0) continue;
+      for (const [series, value] of Object.entries(counts)) {
+        const [kind, what, last, bucket] = series.split("."), n = Number(value);
+        if (kind === "ends") {
+          (what === "succeeded" ? done : what === "failed" ? failed : cancelled)[at] += n;
+          if (what === "failed") codes.set(last, (codes.get(last) ?? 0) + n);
+        } else if (kind === "queue" && what !== "sum") queued[at][Number(what)] += n;
+        else if (kind === "attempt" && ["succeeded", "failed", "cancelled"].includes(what)) {
+          const index = Number(bucket ?? last);
+          if (index >= 0) worked[at][index] += n;
+        } else if (kind === "lost") lost += n;
+        else if (kind === "refused_writes") refused += n;
+      }
+    }
+    const total = (/** @type {number[]} */ values) => values.reduce((sum, each) => sum + each, 0), load = tally.inProgress;
+    const spans = (/** @type {string} */ title, /** @type {number[][]} */ all) => {
+      const whole = all.reduce((sum, each) => sum.map((/** @type {number} */ n, /** @type {number} */ at) => n + each[at]), Array(bounds.length + 1).fill(0));
+      const [half, most] = [0.5, 0.95].map((share) => quantile(whole, bounds, share));
+      return chart(title, times, [["p50", "k-run", all.map((each) => quantile(each, bounds, 0.5))], ["p95", "k-wait", all.map((each) => quantile(each, bounds, 0.95))]], false, span, half === null || most === null ? T.noData : put(T.summaryTime, title, span(half), span(most)));
+    };
+    const ends = done.map((n, at) => n + failed[at] + cancelled[at]), peak = ends.indexOf(Math.max(...ends));
+    const tile = (/** @type {string} */ label, /** @type {string} */ value, /** @type {string} */ kind = "") => h("div", { class: `tile ${kind}` }, h("b", {}, value), h("span", {}, label));
+    const many = Math.max(1, ...load.methods.map((/** @type {any} */ each) => each.waiting + each.running));
+    const stack = (/** @type {any} */ each) => g("svg", { class: "stack", viewBox: `0 0 ${many} 1`, preserveAspectRatio: "none", "aria-hidden": "true" }, g("rect", { class: "k-run", width: each.running, height: 1 }), g("rect", { class: "k-wait", x: each.running, width: each.waiting, height: 1 }));
+    const ranked = [...codes].sort((a, b) => b[1] - a[1]), top = ranked[0]?.[1] ?? 1, perStep = put(T.perStep, step === 1 ? "minute" : `${step} minutes`);
+    const parts = [
+      h("div", { class: "tiles" }, tile(T.runningWord, number(load, (each) => each.running), "s-run"), tile(T.waitingWord, number(load, (each) => each.waiting), "s-wait"), tile(T.endedTile, count(total(ends))), tile(T.failedTile, count(total(failed)), total(failed) ? "s-fail" : ""), tile(T.lostWorkers, count(lost), lost ? "s-fail" : ""), tile(T.refusedWrites, count(refused), refused ? "s-cancel" : "")),
+      chart(perStep, times, [[T.succeeded, "k-ok", done], [T.failedWord, "k-fail", failed], [T.cancelled, "k-cancel", cancelled]], true, count, total(ends) ? put(T.summary, perStep, count(total(ends)), count(ends[peak]), hour(times[peak])) : T.noData),
+      h("section", { class: "card" }, h("h2", {}, T.now), load.methods.length ? simpleTable(T.now, [T.method, "", T.runningWord, T.waitingWord, T.oldest], load.methods.map((/** @type {any} */ each) => [h("span", { class: "m" }, methodCell(each.method)), stack(each), count(each.running), count(each.waiting),
+        each.oldestName && h("a", { href: `#/${each.oldestName.split("/").map(encodeURIComponent).join("/")}`, title: full(each.oldestCreateTime) }, span((clock() - Date.parse(each.oldestCreateTime)) / 1000))])) : h("p", { class: "dim" }, T.nowNone)),
+      spans(T.queueTime, queued), spans(T.runTime, worked),
+      h("section", { class: "card" }, h("h2", {}, T.byCode), ranked.length ? simpleTable(T.byCode, [T.code, "", T.number], ranked.map(([code, n]) => [h("code", {}, code), h("progress", { class: "k-fail", max: top, value: n, "aria-label": code }), count(n)])) : h("p", { class: "dim" }, T.noFailures)),
+      h("section", { class: "card" }, h("h2", {}, T.leases), load.workers.length ? simpleTable(T.leases, [T.owner, T.number], load.workers.map((/** @type {any} */ each) => [h("code", {}, each.owner), count(each.operations)])) : h("p", { class: "dim" }, T.noLeases)),
+      h("p", { class: "dim wide" }, put(T.counted, tally.everySeconds, hour(tally.now), count(tally.limit))),
+    ];
+    const old = [...body.querySelectorAll("details")].map((each) => each.open), here = document.activeElement, place = here && body.contains(here) ? [...body.querySelectorAll("a, summary, [tabindex]")].indexOf(here) : -1;
+    body.replaceChildren(...parts);
+    body.querySelectorAll("details").forEach((each, at) => { each.open = old[at] ?? false; });
+    if (place >= 0) /** @type {HTMLElement|undefined} */ (body.querySelectorAll("a, summary, [tabindex]")[place])?.focus();
+  };
+  const reads = loop(async (signal) => {
+    const tally = session.statistics ? await readTally(minutes, signal) : null;
+    if (!tally) return body.replaceChildren(h("p", { class: "note" }, T.noTally)), undefined;
+    draw(tally);
+    return 10;
+  });
+  const windows = h("nav", { class: "windows", "aria-label": T.window }, [[60, T.minutes60], [360, T.hours6], [4320, T.hours72]].map(([value, label]) => h("a", { href: `#/overview?minutes=${value}`, class: "chip", "aria-current": value === minutes && "true" }, label)));
+  return { title: T.overview, node: h("div", { class: "view over-view" }, h("div", { class: "row" }, h("h1", { tabindex: -1 }, T.overview), windows), body), begin: () => reads.now(), end: () => reads.stop(), refresh: () => reads.now() };
+}
+/** An example of a test of a field. @param {{path: string, type: string}} field */
+function example({ path, type }) {
+  if (/int|double|float|number/i.test(type)) return `${path} > 10`;
+  if (/bool/i.test(type)) return `${path} = true`;
+  if (/timestamp|time/i.test(type)) return `${path} > "${new Date(clock() - 864e5).toISOString().slice(0, 10)}T00:00:00Z"`;
+  if (/duration/i.test(type)) return `${path} > 10s`;
+  return /string|text/i.test(type) ? `${path} = "a*"` : `${path}:*`;
+}
+/** @returns {View} */
+function methodsView() {
+  const link = (/** @type {string} */ filter, /** @type {Kid} */ text) => h("a", { href: `#/?${new URLSearchParams({ filter })}` }, text);
+  const cards = session.methods.map((/** @type {any} */ one) => {
+    const test = methodTest(one), type = (/** @type {string} */ name) => h("code", { class: "long" }, name);
+    return h("section", { class: "card" }, h("h2", { class: "m" }, methodCell(one.name)), pairs(/** @type {[string, Kid][]} */ ([[T.path, one.path && type(one.path)], [T.request, type(one.request)], [T.response, type(one.response)], [T.metadata, type(one.metadata)],
+      [T.concurrency, one.concurrency ?? T.unlimited], [T.timeLimit, one.timeLimit ? inWords(one.timeLimit) : T.noLimit], [T.keepFor, one.keepFor && inWords(one.keepFor)], [T.attemptsMost, String(one.attempts)], [T.workerLost, one.workerLost]]).filter((each) => each[1])),
+    one.fields?.length > 0 && h("details", {}, h("summary", {}, T.filterFields), simpleTable(`${T.filterFields}: ${lastPart(one.name)}`, [T.name, T.type, T.example], one.fields.map((/** @type {any} */ field) => [h("code", {}, field.path), field.type, link([test, example(field)].filter(Boolean).join(" AND "), h("code", {}, example(field)))]))),
+    test && h("p", {}, link(test, T.see)));
+  });
+  return { title: T.methods, node: h("div", { class: "view" }, h("h1", { tabindex: -1 }, T.methods), cards.length ? h("div", { class: "cards" }, cards) : h("p", { class: "note" }, T.noMethods)), begin() {}, end() {}, refresh() { } };
+}
+/** @param {string} duration such as 30s */
+const inWords = (duration) => isNaN(parseFloat(duration)) ? duration : span(parseFloat(duration)).replace(/ 0 \S+$/, "");

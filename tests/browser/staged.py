@@ -1,0 +1,133 @@
+"""A service whose work does what the test says, step by step, and the server of its console."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final
+
+import attrs
+
+import lro
+from lro.asgi import ConsoleApp
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from tests.http.servers import HOST, uvicorn_serving
+
+WORKERS: Final = 4
+_LOOK_SECONDS: Final = 0.02
+"""How often work that waits for its next step looks whether it is to stop."""
+
+
+@attrs.frozen
+class ResizeRequest:
+    key: str = ""
+
+
+@attrs.frozen
+class ResizeResponse:
+    width: lro.Int32 = 0
+    pixels: lro.types.Int64 = 0
+
+
+@attrs.frozen
+class ImportRequest:
+    key: str = ""
+
+
+@attrs.frozen
+class ImportMetadata:
+    dataset: str = ""
+    done: lro.types.Int64 = 0
+    total: lro.types.Int64 = 0
+    labels: dict[str, str] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class ImportResponse:
+    rows: lro.types.Int64 = 0
+
+
+Step = Callable[[Any], object]
+"""What work does next, given its job; anything but None that it returns is the response."""
+
+
+class Stage:
+    """The service, and the steps that its work waits for."""
+
+    def __init__(self, **options: Any) -> None:
+        self._steps: dict[str, queue.Queue[Step]] = {}
+        self._over = threading.Event()
+        options = {"domain": "acme.test", **options}
+        self.service = lro.Service(MemoryStore(), ThreadExecutor(WORKERS), **options)
+        self.resize: Any = self.service.method("acme.images.v1.Images.Resize")(self._resize)
+        self.load: Any = self.service.method(
+            "acme.data.v1.Data.Import", indexed_paths=("dataset",)
+        )(self._load)
+
+    def _resize(self, request: ResizeRequest, job: lro.Job) -> ResizeResponse:
+        response: ResizeResponse = self._play(request.key, job)
+        return response
+
+    def _load(self, request: ImportRequest, job: lro.Job[ImportMetadata]) -> ImportResponse:
+        response: ImportResponse = self._play(request.key, job)
+        return response
+
+    def _play(self, key: str, job: Any) -> Any:
+        while not self._over.is_set():
+            try:
+                step = self._steps[key].get(timeout=_LOOK_SECONDS)
+            except queue.Empty:
+                job.raise_if_cancelled()
+                continue
+            response = step(job)
+            if response is not None:
+                return response
+        raise lro.StatusError(lro.Code.ABORTED, "the test is over")
+
+    def start(self, key: str, parent: str = "", *, load: bool = False) -> str:
+        """Start an operation whose steps have this key; its name."""
+        self._steps.setdefault(key, queue.Queue())
+        method, request = (self.load, ImportRequest) if load else (self.resize, ResizeRequest)
+        name: str = method.start(request(key=key), parent=parent).name
+        return name
+
+    def do(self, key: str, step: Step) -> None:
+        """Have the work of this key do this next."""
+        self._steps[key].put(step)
+
+    def progress(self, key: str, fraction: float, message: str = "") -> None:
+        """Have it report how far it is."""
+        self.do(key, lambda job: job.progress(fraction, message))
+
+    def succeed(self, key: str, width: int = 640, pixels: int = 2**53 + 1) -> None:
+        """Have it end with a response."""
+        self.do(key, lambda _: ResizeResponse(width=width, pixels=pixels))
+
+    def fail(self, key: str, error: Exception) -> None:
+        """Have it end with an error."""
+
+        def raise_it(_: object) -> None:
+            raise error
+
+        self.do(key, raise_it)
+
+    def ended(self, name: str) -> lro.Operation:
+        """The operation, once it is done."""
+        return self.service.wait(name, timedelta(seconds=20))
+
+    def close(self) -> None:
+        """Stop the service and what still runs."""
+        self._over.set()
+        self.service.close(timedelta(0))
+
+
+@contextmanager
+def console_of(service: lro.Service, **options: Any) -> Iterator[str]:
+    """The address of the console of a service, served by uvicorn."""
+    app = ConsoleApp(service, **options)
+    with uvicorn_serving(app, timeout_graceful_shutdown=5) as port:
+        yield f"http://{HOST}:{port}/"
