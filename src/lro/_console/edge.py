@@ -22,10 +22,11 @@ from lro._base.status import Json
 from lro._console.files import page_files, secure_headers
 from lro._console.loopback import check_loopback
 from lro._console.session import methods_json
-from lro._console.tally import Tally, keeps_counts, window_minutes
+from lro._console.tally import Tally, window_minutes
 from lro._engine.access import VERBS, Hook, ask_permission
 from lro._engine.flow import Flow
 from lro._engine.service import Service
+from lro._engine.store_port import keeps_statistics
 from lro._http.edge import Authenticate, CallFunction, Exchange, Found, OperationsEdge, Steps
 from lro._http.requests import strip_mount
 from lro._http.responses import EventStream, HttpReply, Redact, json_reply
@@ -293,7 +294,7 @@ class ConsoleEdge(OperationsEdge):
     @property
     def _tallies(self) -> bool:
         # The numbers are of all callers, whom a service with owner_only keeps apart.
-        return keeps_counts(self.service) and not self.service.access.owner_only
+        return keeps_statistics(self.service.store) and not self.service.access.owner_only
 
     def _tally(self, request: HttpRequest) -> Steps[HttpReply]:
         caller = yield from self._caller(request)

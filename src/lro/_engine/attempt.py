@@ -685,7 +685,8 @@ class Attempt:
         record, began = self._began
         seconds, events = self._runtime.clock() - began, self._runtime.events
         if events.statistics is not None:
-            events.statistics.note(self.spec.full_name, "attempt", outcome, why, seconds)
+            code = why if outcome == "failed" else ""
+            events.statistics.note(self.spec.full_name, "attempt", outcome, code, seconds)
         if not events:
             return
         events.emit(
@@ -700,15 +701,17 @@ class Attempt:
         )
 
     def _observe_end(self, ending: FinalResult) -> None:
-        if self._began is None:  # nothing takes events, or did so when it began
+        events = self._runtime.events
+        if events.statistics is None and not events:
             return
         self._observe_over(_OUTCOMES[ending.state], error_type(ending.result))
         after = self.ended
-        if after is None:  # it was deleted: callers do not see its end
+        if after is None and self._began is not None:  # it was deleted: callers do not see its end
             end_time = max(self._runtime.store.now(), self._began[0].create_time)
             fields = {"state": ending.state, "result": ending.result, "end_time": end_time}
             after = self._began[0].next_version(**fields)
-        emit_end(self._runtime.events, after)
+        if after is not None:
+            emit_end(events, after)
 
 
 class _Timer:
