@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable
-from datetime import datetime, timedelta
-from typing import Any, Final
+from datetime import timedelta
+from typing import Final
 
 from lro._base.errors import MalformedRequest, MethodNotSupported, got
 from lro._base.status import Json
+from lro._engine.metrics import BUCKETS
 from lro._engine.service import Service
+from lro._engine.statistics import FLUSH_SECONDS
+from lro._engine.store_port import MinuteCounts, StatisticsStore, keeps_statistics
 from lro._http.requests import read_parameters
 from lro._messages.times import datetime_text
 
@@ -20,17 +23,11 @@ LIMIT: Final = 10_000
 """The most operations in progress that are looked at."""
 
 KEPT_SECONDS: Final = 5.0
-"""How long an answer is given again before the store is asked anew."""
+"""How long an answer is given again before the store is asked again."""
 
-_EVERY_SECONDS: Final = 15
 _KEPT_WINDOWS: Final = 8
 _FINE: Final = 6 * 60
 _MIDDLE: Final = 24 * 60
-
-BUCKETS: Final = (
-    0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 1800, 3600, 10_800, 43_200, 86_400,
-)  # fmt: skip
-"""Upper bounds of the buckets of all histograms, in seconds."""
 
 
 def window_minutes(query: str) -> int:
@@ -49,11 +46,6 @@ def window_minutes(query: str) -> int:
     if not fine or not 1 <= int(found) <= MAX_MINUTES:
         raise MalformedRequest("minutes", f"must be from 1 to {MAX_MINUTES}, got {got(found)}")
     return int(found)
-
-
-def keeps_counts(service: Service) -> bool:
-    """Whether the store of a service keeps what is counted."""
-    return hasattr(service.store, "read_counts")
 
 
 class Tally:
@@ -78,28 +70,28 @@ class Tally:
             MethodNotSupported: The store keeps no counts.
             Unavailable: The store cannot be read now.
         """
-        if not keeps_counts(self._service):
+        store = self._service.store
+        if self._service.statistics is None or not keeps_statistics(store):
             raise MethodNotSupported("the tally")
         with self._lock:  # others wait for this answer rather than read for themselves
             known = self._known.pop(minutes, None)
             if known is None or self._clock() - known[0] >= KEPT_SECONDS:
-                known = self._clock(), self._read(minutes)
+                known = self._clock(), self._read(store, minutes)
             self._known[minutes] = known
             if len(self._known) > _KEPT_WINDOWS:
                 del self._known[next(iter(self._known))]
             return known[1]
 
-    def _read(self, minutes: int) -> Json:
-        store: Any = self._service.store
+    def _read(self, store: StatisticsStore, minutes: int) -> Json:
         step = 1 if minutes <= _FINE else 5 if minutes <= _MIDDLE else 30
-        now: datetime = store.now()
+        now = store.now()
         counted = store.read_counts(now - timedelta(minutes=minutes), step_minutes=step)
         load = store.read_load(self._parents, LIMIT)
         return {
             "now": datetime_text(now),
             "minutes": minutes,
             "stepMinutes": step,
-            "everySeconds": _EVERY_SECONDS,
+            "everySeconds": int(FLUSH_SECONDS),
             "limit": LIMIT,
             "inProgress": {
                 "capped": load.capped,
@@ -122,7 +114,7 @@ class Tally:
         }
 
 
-def _points(counted: Iterable[Any]) -> list[Json]:
+def _points(counted: Iterable[MinuteCounts]) -> list[Json]:
     found: dict[str, list[Json]] = {}
     for one in counted:
         point: Json = {"minute": datetime_text(one.minute), "counts": dict(one.counts)}
