@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from lro._base.errors import MalformedRequest, MethodNotSupported, got
@@ -23,7 +23,7 @@ LIMIT: Final = 10_000
 """The most operations in progress that are looked at."""
 
 KEPT_SECONDS: Final = 5.0
-"""How long an answer is given again before the store is asked anew."""
+"""How long an answer is given again before the store is asked again."""
 
 _KEPT_WINDOWS: Final = 8
 _FINE: Final = 6 * 60
@@ -71,7 +71,7 @@ class Tally:
             Unavailable: The store cannot be read now.
         """
         store = self._service.store
-        if not keeps_statistics(store):
+        if self._service.statistics is None or not keeps_statistics(store):
             raise MethodNotSupported("the tally")
         with self._lock:  # others wait for this answer rather than read for themselves
             known = self._known.pop(minutes, None)
@@ -84,7 +84,7 @@ class Tally:
 
     def _read(self, store: StatisticsStore, minutes: int) -> Json:
         step = 1 if minutes <= _FINE else 5 if minutes <= _MIDDLE else 30
-        now: datetime = store.now()
+        now = store.now()
         counted = store.read_counts(now - timedelta(minutes=minutes), step_minutes=step)
         load = store.read_load(self._parents, LIMIT)
         return {

@@ -217,6 +217,8 @@ class OperationsPlugin(InitPlugin):
         def answered(request: AnyRequest, caller: str) -> Any:
             scope: Any = request.scope
             below = "/" + raw_path(scope).split("/", segments + 1)[-1]
+            if public and scope["raw_path"].endswith(b"/"):  # which Litestar has cut off
+                below = f"{below.rstrip('/')}/"
             return _EdgeReply(edge or self.edge, below, caller)
 
         async def call(request: AnyRequest, operations: Annotated[Operations, _INJECTED]) -> Any:
