@@ -6,7 +6,8 @@ function operationView(query, name) {
   const opened = new Set(), heading = h("h1", { tabindex: -1 }, lastPart(name.split("/").pop() ?? name)), head = h("div", { class: "head" }), state = h("div", { class: "big" });
   const asked = h("p", { class: "asked", role: "status" }), progress = meter(T.progress), line = h("ol", { class: "timeline" }), panel = h("div", { role: "tabpanel", id: "panel", tabindex: 0, "aria-labelledby": "tab" });
   const tabs = h("div", { role: "tablist", "aria-label": V.show }), facts = h("section", { class: "card" }), acts = h("div", { class: "acts" }), note = h("p", { class: "note", role: "status" });
-  const open = (/** @type {"cancel"|"delete"} */ action) => item && askAction(action, [item], null, () => { if (item?.gone && location.hash.includes(encodeURIComponent(name.split("/").pop() ?? ""))) location.hash = "#/"; else void look(undefined); });
+  const changed = () => { if (item?.gone) location.hash = "#/"; else void look(undefined); };
+  const open = (/** @type {"cancel"|"delete"} */ action) => item && askAction(action, [item], null, changed);
   const look = async (/** @type {AbortSignal|undefined} */ signal) => { if (item) await describe([item], signal), follows.look(); };
 
   // --- Tabs.
@@ -105,5 +106,5 @@ function operationView(query, name) {
   const side = h("div", { class: "side", hidden: true }, facts, yourself);
   const node = h("div", { class: "view one" }, head, note, h("div", { class: "columns" }, card, side));
   head.append(h("p", { class: "crumbs" }, h("a", { href: "#/" }, T.operations), " / ", h("code", {}, shortId(name))), heading);
-  return { title: shortId(name), node, begin() { first.now(); ticking(h("i"), () => ""); ticks.set(node, draw); }, end() { first.stop(); follows.stop(); items.clear(); }, refresh() { if (item) item.stale = true; first.now(); }, chosen: () => item ? [item] : [], all: () => null, changed: draw };
+  return { title: shortId(name), node, begin() { first.now(); ticking(h("i"), () => ""); ticks.set(node, draw); }, end() { first.stop(); follows.stop(); items.clear(); }, refresh() { if (item) item.stale = true; first.now(); }, chosen: () => item ? [item] : [], changed };
 }
