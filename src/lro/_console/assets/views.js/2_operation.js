@@ -8,6 +8,8 @@ function operationView(query, name) {
   const tabs = h("div", { role: "tablist", "aria-label": V.show }), facts = h("section", { class: "card" }), acts = h("div", { class: "acts" }), note = h("p", { class: "note", role: "status" });
   const changed = () => { if (item?.gone) location.hash = "#/"; else void look(undefined); };
   const open = (/** @type {"cancel"|"delete"} */ action) => item && askAction(action, [item], null, changed);
+  const stop = button(T.cancel + "…", () => open("cancel")), remove = button(T.delete + "…", () => open("delete"), { class: "danger" });
+  acts.append(stop, remove);
   const look = async (/** @type {AbortSignal|undefined} */ signal) => { if (item) await describe([item], signal), follows.look(); };
 
   // --- Tabs.
@@ -62,9 +64,10 @@ function operationView(query, name) {
       headText = now + method + op.done;
       heading.replaceChildren(sign(method), lastPart(method) || shortId(name));
       state.replaceChildren(stateMark(now));
-      const focus = acts.contains(document.activeElement);
-      acts.replaceChildren(...shown([may("cancel") && !op.done && !item.gone && button(T.cancel + "…", () => open("cancel")), may("delete") && !item.gone && button(T.delete + "…", () => open("delete"), { class: "danger" })]));
-      if (focus) /** @type {HTMLElement} */ (acts.firstElementChild ?? heading).focus();
+      const lost = document.activeElement === stop && (op.done || item.gone) || document.activeElement === remove && item.gone;
+      stop.hidden = !may("cancel") || op.done || item.gone;
+      remove.hidden = !may("delete") || item.gone;
+      if (lost) heading.focus();
       node.className = `view one r-${ICONS[now]}`;
     }
     const when = about?.cancelTime || item.askedAt;
