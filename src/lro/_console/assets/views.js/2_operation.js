@@ -109,5 +109,5 @@ function operationView(query, name) {
   const side = h("div", { class: "side", hidden: true }, facts, yourself);
   const node = h("div", { class: "view one" }, head, note, h("div", { class: "columns" }, card, side));
   head.append(h("p", { class: "crumbs" }, h("a", { href: "#/" }, T.operations), " / ", h("code", {}, shortId(name))), heading);
-  return { title: shortId(name), node, begin() { first.now(); ticking(h("i"), () => ""); ticks.set(node, draw); }, end() { first.stop(); follows.stop(); items.clear(); }, refresh() { if (item) item.stale = true; first.now(); }, chosen: () => item ? [item] : [], changed };
+  return { title: shortId(name), node, begin() { first.now(); ticks.set(node, draw); }, end() { first.stop(); follows.stop(); items.clear(); }, refresh() { if (item) item.stale = true; first.now(); }, chosen: () => item ? [item] : [], changed };
 }
