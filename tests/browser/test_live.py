@@ -83,7 +83,7 @@ def test_stream_that_breaks_is_asked_for_again(stage: Stage, open_page: OpenPage
         page = open_page(f"http://{HOST}:{port}/")
         stage.progress("work", 0.1)
         expect(row(page, name)).to_contain_text("10 %")
-    expect(page.get_by_text("The server cannot be reached.")).to_be_visible()
+    expect(page.get_by_text("The server cannot be reached. Trying again in")).to_be_visible()
     expect(page.get_by_role("button", name="Try now")).to_be_visible()
     stage.progress("work", 0.5)
     with uvicorn_serving(app, port, **options):
