@@ -1,11 +1,11 @@
-"""``python -m examples.analysis serve|demo``."""
+"""``python -m examples.analysis serve|demo|draw``."""
 
 from __future__ import annotations
 
 import sys
 from typing import Final
 
-USAGE: Final = "usage: python -m examples.analysis serve|demo [--help | OPTIONS]"
+USAGE: Final = "usage: python -m examples.analysis serve|demo|draw [--help | OPTIONS]"
 
 
 def main() -> None:
@@ -18,6 +18,10 @@ def main() -> None:
             from examples.analysis.demo import main as demo
 
             demo(rest)
+        case ["draw", *rest]:
+            from examples.analysis.drawing import main as draw
+
+            draw(rest)
         case ["-h" | "--help"]:
             print(USAGE)
         case _:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import io
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import webbrowser
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,13 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from PIL import Image as Pillow
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from examples.analysis import messages as m
 from examples.analysis.messages import AnalysisMetadata, BoundingBox, Image
+from examples.analysis.pictures import as_png
 from examples.analysis.router import NAMES
 from lro_client import Client, OperationCancelled
 
@@ -83,21 +84,26 @@ def slow_request() -> Request:
     scene = squares.repeat(10, axis=0).repeat(10, axis=1)
     frames = []
     for shift in range(32):
-        file = io.BytesIO()
-        Pillow.fromarray(np.roll(scene, shift, axis=1)).save(file, "PNG")
-        frames.append(Image(content=file.getvalue()))
+        frames.append(as_png(np.roll(scene, shift, axis=1)))
     box = BoundingBox(x=300, y=300, width=80, height=80)
     return m.TrackRequest(frames=tuple(frames), box=box, search_margin_px=300)
 
 
 def main(arguments: list[str]) -> None:
     """Run the demo; ends with exit status 0 when all ten have given their result."""
-    argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="python -m examples.analysis demo",
         description="Serve for a while, and have ten pictures analysed through the client.",
-    ).parse_args(arguments)
+    )
+    parser.add_argument("--open", action="store_true", help="show the demo page until Ctrl-C")
     console = Console()
-    with _server() as url, Client(url) as client:
+    if parser.parse_args(arguments).open:
+        with suppress(KeyboardInterrupt), serving() as url:
+            console.print(f"The demo page is at [bold]{url}/[/]; Ctrl-C ends the server")
+            webbrowser.open(f"{url}/")
+            threading.Event().wait()
+        return
+    with serving() as url, Client(url) as client:
         console.print(f"The reference server answers at [bold]{url}[/]\n")
         _ten(client, console)
         _cancel(client, console)
@@ -165,7 +171,7 @@ def _progress(console: Console) -> Progress:
 
 
 @contextmanager
-def _server() -> Iterator[str]:
+def serving() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         database = str(Path(folder) / "operations.db")
         command = [sys.executable, "-m", "examples.analysis", "serve", "--port", "0"]
