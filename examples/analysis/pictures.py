@@ -189,14 +189,9 @@ def grey(picture: PIL.Image.Image) -> Grey:
 
 def as_png(pixels: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]) -> Image:
     """A grey (8 or 16 bits) or RGB array as a PNG file."""
-    return saved(PIL.Image.fromarray(pixels))
-
-
-def saved(picture: PIL.Image.Image, form: str = "PNG") -> Image:
-    """The picture as a file of this format."""
     file = io.BytesIO()
-    picture.save(file, form, quality=90)
-    return Image(content=file.getvalue(), mime_type=MIME_TYPES[form])
+    PIL.Image.fromarray(pixels).save(file, "PNG")
+    return Image(content=file.getvalue(), mime_type=MIME_TYPES["PNG"])
 
 
 def hex_color(color: npt.ArrayLike) -> str:
