@@ -13,7 +13,6 @@ from lro.telemetry import Telemetry
 from tests.telemetry.collected import Numbers, Spans
 
 
-
 @pytest.fixture
 def spans() -> Iterator[Spans]:
     """Spans in memory."""

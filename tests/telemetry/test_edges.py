@@ -152,6 +152,7 @@ def test_start_over_grpc_is_a_child_of_the_span_in_its_metadata(
     pytest.importorskip("google.protobuf")
     from google.longrunning import operations_pb2
     from google.protobuf.empty_pb2 import Empty
+
     from tests.grpc.serving import serving
 
     service = make_service(None, ThreadExecutor(1), telemetry=traced())

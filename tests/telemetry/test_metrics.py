@@ -198,25 +198,6 @@ def test_cancellation_is_measured_by_how_it_reached_the_work(
     assert counts == {(METHOD, "withdrawn"): 1, (METHOD, reach): 1}
 
 
-def test_plain_function_on_an_event_loop_stops_when_it_looks(
-    make_service: MakeService, numbers: Numbers, measured: Measured
-) -> None:
-    """It has no ``await`` at which it could be interrupted."""
-    service, begun = make_service(None, AsyncioExecutor(1), telemetry=measured()), Step()
-
-    def body(_: WorkRequest, job: Job[WorkMetadata]) -> None:
-        begun()
-        job.raise_if_cancelled()
-
-    name = work(service, body).start(WorkRequest()).name
-    begun.reached()
-    service.cancel(name)
-    begun.go.set()
-    ended(service, name)
-    service.close()
-    assert list(numbers.points("lro.cancel.duration")) == [(METHOD, "cooperative")]
-
-
 def test_losses_refusals_margins_and_expiry_are_measured(
     make_service: MakeService,
     numbers: Numbers,
@@ -256,7 +237,7 @@ def test_losses_refusals_margins_and_expiry_are_measured(
     assert sum(numbers.points("lro.expired.operations").values()) == 2
 
 
-def test_lost_work_that_was_to_stop_has_no_reach(
+def test_lost_work_that_was_to_stop_is_not_measured_as_stopped(
     make_service: MakeService,
     numbers: Numbers,
     measured: Measured,
@@ -439,9 +420,7 @@ def test_store_that_cannot_count_says_nothing(
     class Plain(MemoryStore):
         read_load: Any = None
 
-    service = make_service(
-        Plain(), InlineExecutor(), telemetry=measured(store_operations=[""])
-    )
+    service = make_service(Plain(), InlineExecutor(), telemetry=measured(store_operations=[""]))
     work(service).start(WorkRequest())
     assert "lro.store.operations" not in numbers.metrics()
 

@@ -215,7 +215,9 @@ def test_function_runs_in_the_span_of_its_attempt(
     """Through each executor; of the baggage it sees the keys that are named."""
     service = make_service(None, EXECUTORS[kind](), telemetry=traced(baggage=["tenant", "none"]))
     method = service.method(METHOD)(function)
-    token = context.attach(baggage.set_baggage("tenant", "acme", baggage.set_baggage("secret", "x")))
+    token = context.attach(
+        baggage.set_baggage("tenant", "acme", baggage.set_baggage("secret", "x"))
+    )
     try:
         with spans.tracer.start_as_current_span("request"):
             operation = method.start(WorkRequest())
@@ -294,9 +296,7 @@ def test_lost_work_that_is_retried_has_a_span_and_another_attempt(
     assert first.status.status_code is StatusCode.UNSET
 
 
-def test_child_process_that_dies_is_a_lost_attempt(
-    spans: Spans, traced: Traced
-) -> None:
+def test_child_process_that_dies_is_a_lost_attempt(spans: Spans, traced: Traced) -> None:
     """Its span says so; maintenance, which this service has, decides what becomes of the work."""
     with Service(MemoryStore(), ProcessExecutor(1), telemetry=traced()) as service:
         method = service.method(METHOD)(process_methods.exit_at_once)
