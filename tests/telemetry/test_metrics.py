@@ -205,7 +205,7 @@ def test_losses_refusals_margins_and_expiry_are_measured(
     clock: ManualClock,
     tmp_path: Path,
 ) -> None:
-    """What tells of trouble."""
+    """What is zero on a good day."""
     path, step = tmp_path / "operations.db", Step()
     options = {"telemetry": measured(), "keep_for": timedelta(seconds=30)}
     dead = make_service(SQLiteStore(path, clock=clock), **options)
