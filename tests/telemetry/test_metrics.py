@@ -16,6 +16,7 @@ import pytest
 
 from lro import Cancelled, Code, Job, Service, StatusError, WorkerLost
 from lro._engine import metrics as table_of_metrics
+from lro._engine import telemetry
 from lro._engine.gauges import LOAD_SECONDS, Gauges
 from lro.errors import DeclarationError, InvalidArgument, LroError, OperationNotFound, Unavailable
 from lro.executors.asyncio import AsyncioExecutor
@@ -141,6 +142,19 @@ def test_usage_of_each_executor(
     gauges = Gauges(mute, {}, none, none)
     for metric in (table_of_metrics.EXECUTOR_USAGE, table_of_metrics.EXECUTOR_LIMIT):
         assert list(gauges.read(metric)) == []
+
+
+def test_work_that_is_not_claimed_yet_has_no_age(clock: ManualClock) -> None:
+    """A worker was sent its name, and does not know when it was created."""
+    attempts = [SimpleNamespace(group=METHOD, executing=False, create_time=None)]
+    runtime: Any = SimpleNamespace(store=MemoryStore(clock), executor=object())
+    workers: Any = SimpleNamespace(attempts=lambda: attempts)
+    none: Any = None
+    specs: Any = {METHOD: SimpleNamespace(function=fail)}
+    gauges = Gauges(runtime, specs, workers, none)
+    assert list(gauges.read(table_of_metrics.MAX_AGE)) == []
+    active = list(gauges.read(table_of_metrics.ACTIVE))
+    assert ({"lro.method": METHOD, "lro.state": "pending"}, 1) in active
 
 
 def test_usage_of_celery(tmp_path: Path) -> None:
@@ -291,6 +305,7 @@ def test_another_provider_takes_over(
     """One that is set later is used from then on, by the services that there are."""
     from opentelemetry import metrics
 
+    monkeypatch.setattr(telemetry, "LOOK_SECONDS", 0.0)
     service = make_service(None, InlineExecutor())
     method = work(service)
     method.start(WorkRequest())

@@ -301,10 +301,8 @@ NO_ATTEMPT_TRACE: Final = AttemptTrace()
 class Tracer(Observer):
     """Traces starts and attempts, and takes events, where it is ``on``; this one never is."""
 
-    @property
-    def on(self) -> bool:
-        """Whether it takes anything now."""
-        return False
+    on = False
+    """Whether it takes anything now."""
 
     def look(self) -> bool:
         """Look again whether there is anything to be done; ``on`` then."""

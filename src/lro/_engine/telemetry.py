@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
+import math
 import threading
+import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias
@@ -49,6 +51,9 @@ SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 
 MAX_CONTEXT: Final = 600
 """The most characters of a stored trace context: a traceparent and 512 of a tracestate fit."""
+
+LOOK_SECONDS: Final = 0.01
+"""How soon a global provider that is set later is used: to look for one takes microseconds."""
 
 Propagation: TypeAlias = Literal["link", "child", "none"]
 
@@ -193,21 +198,21 @@ class ServiceTelemetry(Tracer):
         self._tracers: Any = None
         self._meters: Any = None
         self._tracer: Any = None
-        self._absent = False
-
-    @property
-    def on(self) -> bool:
-        """Whether there is a provider."""
-        return self._tracer is not None or self.instruments is not None
+        self._look_at = 0.0
 
     def look(self) -> bool:
-        """Look whether there is a provider by now, or another one."""
-        if self._absent:
-            return False
+        """Look whether there is a provider by now, or another one, if that is due again."""
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
+            self._look()
+        return self.on
+
+    def _look(self) -> None:
         api = _api()
         if api is None:
-            self._absent = True
-            return False
+            self._look_at = math.inf
+            return
         tracers = self.options.tracer_provider or api.trace.get_tracer_provider()
         if tracers is not self._tracers:
             self._tracers = tracers
@@ -217,7 +222,7 @@ class ServiceTelemetry(Tracer):
         if meters is not self._meters:
             self._meters = meters
             self.instruments = _INSTRUMENTS.of(api, meters, self) if _provides(meters) else None
-        return self.on
+        self.on = self._tracer is not None or self.instruments is not None
 
     # -- spans --------------------------------------------------------------------------------
 
