@@ -83,7 +83,7 @@ function outline() { // what is known before the start
   const points = [[x, y], [x + width, y], [x + width, y + height], [x, y + height]];
   const shapes = options.box ? [{ points, label: "drag to choose", color: "#ffd23f", frame: -1, closed: true }] : [];
   svg.setAttribute("class", options.box ? "drag" : "");
-  show({ title: "", size: [image.naturalWidth || 1, image.naturalHeight || 1], shapes, rows: [] });
+  show({ title: "Nothing is drawn yet", size: [image.naturalWidth || 1, image.naturalHeight || 1], shapes, rows: [] });
 }
 
 function drag({ type, offsetX, offsetY }) { // from the upper left to the lower right corner
