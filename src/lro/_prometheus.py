@@ -155,7 +155,7 @@ def _histogram(metric: Metric, samples: _Samples) -> MetricFamily:
 class MetricsEdge(OperationsEdge):
     """The metrics of a service for Prometheus: GET of one path.
 
-    Everybody who reaches it may read it, unless ``authenticate`` refuses the caller: it is asked as
+    All callers who reach it may read it, unless ``authenticate`` refuses the caller: it is asked as
     by :class:`lro.http.OperationsEdge`. There are names of methods in it and numbers, no names of
     operations or callers, and no messages. ``path`` is where it is, such as ``/metrics``; by
     default it is wherever it is mounted.

@@ -200,7 +200,7 @@ class ConsoleApp(_EdgeApp):
 class MetricsApp(_EdgeApp):
     """The metrics of a service for Prometheus as an ASGI application, to mount at any path.
 
-    Everybody who reaches it may read it, unless ``authenticate`` refuses the caller: see
+    All callers who reach it may read it, unless ``authenticate`` refuses the caller: see
     :class:`lro.prometheus.MetricsEdge`. ``fallback`` is the application that gets the paths which
     are not served here; then ``path``, such as ``/metrics``, says where the metrics are. As
     :class:`OperationsApp` does, it closes the service when the server stops, unless it is mounted.

@@ -160,7 +160,7 @@ class ConsoleApp(_EdgeApp):
 class MetricsApp(_EdgeApp):
     """The metrics of a service for Prometheus as a WSGI application, to mount at any path.
 
-    Everybody who reaches it may read it, unless ``authenticate`` refuses the caller: see
+    All callers who reach it may read it, unless ``authenticate`` refuses the caller: see
     :class:`lro.prometheus.MetricsEdge`. ``fallback`` is the application that gets the paths which
     are not served here; then ``path``, such as ``/metrics``, says where the metrics are.
 
