@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
+from typing import ClassVar, Final, Literal, TypeAlias
 
 import attrs
 
 from lro._base.arguments import check_instance
 from lro._base.status import Code, Status
 from lro._model.operation import Record, State
-
-if TYPE_CHECKING:
-    from lro._engine.statistics import Statistics
 
 log = logging.getLogger("lro")
 
@@ -317,6 +314,18 @@ class Tracer(Observer):
         return NO_ATTEMPT_TRACE
 
 
+class FactCounter(Observer):
+    """Counts what happens: rare events, and of frequent ones only the facts; this one nothing."""
+
+    def note(self, method: str, kind: str, what: str, why: str, number: float = 1) -> None:
+        """Take a fact down: the number of a counter, or seconds."""
+
+    def note_end(
+        self, after: Record, why: str, seconds: float, cancel_seconds: float | None
+    ) -> None:
+        """Take down how long an operation took, also since it was asked to stop."""
+
+
 class EventDispatch:
     """Calls observers, logs the life of operations at INFO, and traces starts and attempts.
 
@@ -328,7 +337,7 @@ class EventDispatch:
     def __init__(
         self,
         observers: Collection[Observer] = (),
-        statistics: Statistics | None = None,
+        statistics: FactCounter | None = None,
         tracer: Tracer | None = None,
     ) -> None:
         for observer in observers:
