@@ -20,7 +20,7 @@ FLOORS: Final = {
         _base _messages _model _filters _engine
         stores executors _http _console _prometheus
         errors types adapters wire
-        logging http console openapi asgi wsgi prometheus
+        logging telemetry http console openapi asgi wsgi prometheus
         protobuf grpc lint testing cli integrations
         __init__
         """,
