@@ -21,6 +21,7 @@ from tests.examples.serving import ROOT, SERVE, Process, slow_request
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, FilePayload, Page
+
     from tests.browser.conftest import OpenPage
 
 DROP = """
