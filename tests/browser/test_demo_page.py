@@ -133,6 +133,18 @@ def test_built_in_pictures_replace_the_sample_and_back(page: Page) -> None:
     expect(image).not_to_have_attribute("src", f"data:image;base64,{coins}")
 
 
+def test_nothing_starts_before_a_picture_is_read(page: Page) -> None:
+    """Else the result of the picture before would be drawn on the one that is shown."""
+    answers: list[Route] = []
+    page.route("**/pictures/coins.png", answers.append)
+    start = page.get_by_role("button", name="Start")
+    expect(start).to_be_enabled()
+    page.get_by_role("button", name="coins.png").click()
+    expect(start).to_be_disabled()
+    answers[0].continue_()
+    expect(start).to_be_enabled()
+
+
 def test_progress_is_live_and_cancel_stops_the_work(page: Page) -> None:
     """The stages go by while the work runs; cancelled, it says so, and the page can be used."""
     choose(page, "track")
