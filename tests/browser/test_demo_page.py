@@ -20,7 +20,7 @@ from examples.analysis.router import NAMES
 from tests.examples.serving import ROOT, SERVE, Process, slow_request
 
 if TYPE_CHECKING:
-    from playwright.sync_api import BrowserContext, FilePayload, Page
+    from playwright.sync_api import BrowserContext, FilePayload, Page, Route
 
     from tests.browser.conftest import OpenPage
 
@@ -136,7 +136,7 @@ def test_built_in_pictures_replace_the_sample_and_back(page: Page) -> None:
 def test_nothing_starts_before_a_picture_is_read(page: Page) -> None:
     """Else the result of the picture before would be drawn on the one that is shown."""
     answers: list[Route] = []
-    page.route("**/pictures/coins.png", answers.append)
+    page.route("**/pictures/coins.png", lambda route: answers.append(route))
     start = page.get_by_role("button", name="Start")
     expect(start).to_be_enabled()
     page.get_by_role("button", name="coins.png").click()
