@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from lro import Cancelled, Code, Job, Service, StatusError, WorkerLost
+from lro._engine import events
 from lro._engine import metrics as table_of_metrics
-from lro._engine import telemetry
 from lro._engine.gauges import LOAD_SECONDS, Gauges
 from lro.errors import DeclarationError, InvalidArgument, LroError, OperationNotFound, Unavailable
 from lro.executors.asyncio import AsyncioExecutor
@@ -305,15 +305,16 @@ def test_another_provider_takes_over(
     """One that is set later is used from then on, by the services that there are."""
     from opentelemetry import metrics
 
-    monkeypatch.setattr(telemetry, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(events, "LOOK_SECONDS", 0.0)
+    present = metrics.get_meter_provider()
+    monkeypatch.setattr(metrics, "get_meter_provider", lambda: present)
     service = make_service(None, InlineExecutor())
     method = work(service)
     method.start(WorkRequest())
-    monkeypatch.setattr(metrics, "get_meter_provider", lambda: numbers.provider)
-    method.start(WorkRequest())
     other = Numbers()
-    monkeypatch.setattr(metrics, "get_meter_provider", lambda: other.provider)
-    method.start(WorkRequest())
+    for provider in (numbers.provider, other.provider):
+        present = provider
+        method.start(WorkRequest())
     for found in (numbers, other):
         assert found.points("lro.starts") == {(METHOD, "started"): 1}
     assert numbers.points("lro.operation.active") == {}
