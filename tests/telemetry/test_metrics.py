@@ -6,7 +6,7 @@ import gc
 import itertools
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -172,7 +172,7 @@ def test_usage_of_celery(tmp_path: Path) -> None:
     assert found == [1]
 
 
-REACHES = {
+REACHES: dict[str, Callable[[], Any]] = {
     "cooperative": lambda: ThreadExecutor(1),
     "at_await": lambda: AsyncioExecutor(1),
 }
@@ -388,7 +388,7 @@ class Loaded(MemoryStore):
 
     loads: list[Any]
 
-    def read_load(self, parents: Sequence[str], limit: int) -> Any:
+    def read_load(self, parents: Collection[str], limit: int) -> Any:
         """As the test says; it may be away."""
         assert (list(parents), limit) == (["", "projects/p"], 10_000)
         found = self.loads.pop(0)
