@@ -1,6 +1,6 @@
 """A process with a service that can be killed: ``python -m tests.telemetry.worker STORE SPANS``.
 
-With a third argument it starts an operation first. It says ``started``, ``began ATTEMPT``, ``done``.
+With a third argument it starts an operation. It says ``started``, ``began ATTEMPT``, ``done``.
 """
 
 from __future__ import annotations
