@@ -6,7 +6,7 @@ import gc
 import itertools
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from lro import Cancelled, Code, Job, Service, StatusError, WorkerLost
+from lro._engine import events
 from lro._engine import metrics as table_of_metrics
-from lro._engine import telemetry
 from lro._engine.gauges import LOAD_SECONDS, Gauges
 from lro.errors import DeclarationError, InvalidArgument, LroError, OperationNotFound, Unavailable
 from lro.executors.asyncio import AsyncioExecutor
@@ -172,7 +172,7 @@ def test_usage_of_celery(tmp_path: Path) -> None:
     assert found == [1]
 
 
-REACHES = {
+REACHES: dict[str, Callable[[], Any]] = {
     "cooperative": lambda: ThreadExecutor(1),
     "at_await": lambda: AsyncioExecutor(1),
 }
@@ -305,15 +305,16 @@ def test_another_provider_takes_over(
     """One that is set later is used from then on, by the services that there are."""
     from opentelemetry import metrics
 
-    monkeypatch.setattr(telemetry, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(events, "LOOK_SECONDS", 0.0)
+    present = metrics.get_meter_provider()
+    monkeypatch.setattr(metrics, "get_meter_provider", lambda: present)
     service = make_service(None, InlineExecutor())
     method = work(service)
     method.start(WorkRequest())
-    monkeypatch.setattr(metrics, "get_meter_provider", lambda: numbers.provider)
-    method.start(WorkRequest())
     other = Numbers()
-    monkeypatch.setattr(metrics, "get_meter_provider", lambda: other.provider)
-    method.start(WorkRequest())
+    for provider in (numbers.provider, other.provider):
+        present = provider
+        method.start(WorkRequest())
     for found in (numbers, other):
         assert found.points("lro.starts") == {(METHOD, "started"): 1}
     assert numbers.points("lro.operation.active") == {}
@@ -387,7 +388,7 @@ class Loaded(MemoryStore):
 
     loads: list[Any]
 
-    def read_load(self, parents: Sequence[str], limit: int) -> Any:
+    def read_load(self, parents: Collection[str], limit: int) -> Any:
         """As the test says; it may be away."""
         assert (list(parents), limit) == (["", "projects/p"], 10_000)
         found = self.loads.pop(0)

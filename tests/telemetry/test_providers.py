@@ -66,7 +66,7 @@ def test_api_package_is_imported_at_the_first_start() -> None:
 LATER = """
 import lro, time
 from opentelemetry import trace
-from lro._engine.telemetry import LOOK_SECONDS
+from lro._engine.events import LOOK_SECONDS
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from tests.executors.process_methods import echo
