@@ -93,6 +93,7 @@ def one_of_each(**options: Any) -> Iterator[Shown]:
         with console_of(stage.service, parents=["projects/empty"], title="Acme", **options) as site:
             yield Shown(site, names)
     finally:
+        stage.go_on("stopping")
         stage.close()
 
 
