@@ -3,7 +3,7 @@
 /** @param {URLSearchParams} query @param {string} name @returns {View} */
 function operationView(query, name) {
   let /** @type {Item|null} */ item = null, tab = query.get("tab") ?? "", shownText = "";
-  const opened = new Set(), heading = h("h1", { tabindex: -1 }, lastPart(name.split("/").pop() ?? name)), head = h("div", { class: "head" }), state = h("div", { class: "big" });
+  const opened = new Set(), heading = h("h1", { tabindex: -1 }, name.split("/").pop() || name), head = h("div", { class: "head" }), state = h("div", { class: "big" });
   const asked = h("p", { class: "asked", role: "status" }), progress = meter(T.progress), line = h("ol", { class: "timeline" }), panel = h("div", { role: "tabpanel", id: "panel", tabindex: 0, "aria-labelledby": "tab" });
   const tabs = h("div", { role: "tablist", "aria-label": V.show }), facts = h("section", { class: "card" }), acts = h("div", { class: "acts" }), note = h("p", { class: "note", role: "status" });
   const changed = () => { if (item?.gone) location.hash = "#/"; else void look(undefined); };
