@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import attrs
 
@@ -47,6 +47,7 @@ class Scripted:
     descriptions: dict[str, Any] = attrs.field(factory=dict)
     session: dict[str, Any] = attrs.field(factory=lambda: dict(SESSION))
     tally: dict[str, Any] = attrs.field(factory=lambda: dict(TALLY))
+    page_size: int = 0
     refused: set[str] = attrs.field(factory=set)
     calls: list[str] = attrs.field(factory=list)
 
@@ -71,7 +72,11 @@ class Scripted:
             missing = [one for one in names if one not in self.operations]
             _send(route, {key: [told[one] for one in names if one in told], "missing": missing})
         elif name.endswith("operations"):
-            _send(route, {"operations": list(self.operations.values())})
+            query = parse_qs(urlsplit(request.url).query)
+            size, begin = int(query["pageSize"][0]), int(query.get("pageToken", ["0"])[0])
+            page = list(self.operations.values())[begin : begin + (self.page_size or size)]
+            more = begin + len(page) < len(self.operations)
+            _send(route, {"operations": page, "nextPageToken": str(begin + len(page)) * more})
         elif name not in self.operations:
             error = {"code": 5, "message": f"There is no {name}.", "status": "NOT_FOUND"}
             _send(route, {"error": error}, 404)

@@ -39,8 +39,8 @@ def test_there_are_at_least_200_texts() -> None:
 
 @pytest.fixture
 def scripted(context: BrowserContext) -> Scripted:
-    """What the page is answered in this test."""
-    made = Scripted()
+    """What the page is answered in this test: all on one page."""
+    made = Scripted(page_size=len(TEXTS))
     made.answer_for(context)
     return made
 

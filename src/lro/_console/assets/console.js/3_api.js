@@ -114,7 +114,7 @@ function showTrouble() {
 }
 
 // --- What is known of operations.
-/** @typedef {{name: string, op: any, about: any, estimate: Estimate, askedAt: string, gone: boolean, stale: boolean, lookedAt: number, draw: (() => void)|null}} Item */
+/** @typedef {{name: string, op: any, about: any, estimate: Estimate, askedAt: string, gone: boolean, stale: boolean, unlisted?: boolean, lookedAt: number, draw: (() => void)|null}} Item */
 /** @type {Map<string, Item>} */
 const items = new Map();
 /** Take in an operation as the server has it now. @param {any} op */
@@ -162,7 +162,7 @@ const timeOf = (item, field) => {
   return typeof found === "string" && !isNaN(Date.parse(found)) ? found : "";
 };
 /** The method's full name, or what the metadata are called. @param {Item} item */
-const methodOf = (item) => item.about?.method || plain(lookup(item.op.metadata)?.("method")) || String(item.op.metadata?.["@type"] ?? "").replace(/^.*\//, "");
+const methodOf = (item) => plain(item.about?.method) || plain(lookup(item.op.metadata)?.("method")) || String(item.op.metadata?.["@type"] ?? "").replace(/^.*\//, "");
 /** Seconds that it took, or has taken. @param {Item} item */
 function secondsOf(item) {
   const begin = timeOf(item, "createTime"), end = timeOf(item, "endTime");
