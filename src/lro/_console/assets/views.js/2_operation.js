@@ -44,7 +44,7 @@ function operationView(query, name) {
     if (text === shownText) return;
     shownText = text;
     const here = document.activeElement?.getAttribute("data-path");
-    if (value === undefined) panel.replaceChildren(h("p", { class: "dim" }, now === "error" ? V.noError : now === "metadata" ? V.noMetadata : op.done ? V.nothing : V.noResponse));
+    if ((value ?? null) === null) panel.replaceChildren(h("p", { class: "dim" }, now === "error" ? V.noError : now === "metadata" ? V.noMetadata : op.done ? V.nothing : V.noResponse));
     else if (now === "error") panel.replaceChildren(h("p", { class: "code" }, h("code", { class: "s-fail" }, codeName(value)), " ", value.message ?? ""), ...[].concat(value.details ?? []).map((/** @type {any} */ each) => drawDetail(each, opened)));
     else panel.replaceChildren(drawJson(value, shortId(name), opened));
     if (here) /** @type {HTMLElement|null} */ (panel.querySelector(`[data-path=${CSS.escape(here)}]`))?.focus();
