@@ -29,8 +29,18 @@ _TYPES: Final = {
     "js": "text/javascript",
     "svg": "image/svg+xml",
 }
-_UNSENT: Final = re.compile(rb"^ +|^ *//[^\n]*\n|/\*\*.*?\*/ ?\n?", re.MULTILINE | re.DOTALL)
-"""What a script has for those who read it: comments, types (JSDoc) and the space before a line."""
+_LEXEMES: Final = re.compile(
+    rb"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|`(?:\\.|[^`\\])*`)"""
+    rb"|/\*.*?\*/\s*|//[^\n]*\s*"
+    rb"|(/(?! )(?:\\.|\[(?:\\.|[^\]\\])*\]|[^/\\\[\n])+/[a-z]*)"
+    rb"| *([-=+*/?:,;{}()<>&|!]) *|(\n)\s+",
+    re.DOTALL,
+)
+"""Texts, comments, regular expressions, signs with the spaces around them, and indented lines.
+
+A script must have a space after each sign that divides, and no text in a text of backquotes.
+"""
+_SIGNS: Final = re.compile(rb"/\*.*?\*/\s*|\s*([{};,])\s*|(:) |\n\s*", re.DOTALL)
 _NO_GZIP: Final = re.compile(r"gzip\s*;\s*q=0(\.0*)?\s*$")
 
 
@@ -125,7 +135,17 @@ def _whole(one: Traversable) -> bytes:
     if not one.is_dir():
         return one.read_bytes()
     parts = sorted(one.iterdir(), key=lambda part: part.name)
-    return _UNSENT.sub(b"", b"".join(part.read_bytes() for part in parts))
+    return b"".join(part.read_bytes() for part in parts)
+
+
+def _sent(name: str, content: bytes) -> bytes:
+    """A script or a style sheet without what only its readers need: comments, types, spaces."""
+    kept = {"js": _LEXEMES, "css": _SIGNS}.get(name.rpartition(".")[2])
+    return (
+        content
+        if kept is None
+        else kept.sub(lambda one: one[one.lastindex or 0] if one.lastindex else b"", content)
+    )
 
 
 @functools.cache
@@ -136,7 +156,7 @@ def page_files() -> Mapping[str, PackedFile]:
     plain ones; so they may be kept for a year, and a new release is seen at once.
     """
     assets = resources.files("lro._console").joinpath("assets")
-    found = {one.name: _whole(one) for one in assets.iterdir()}
+    found = {one.name: _sent(one.name, _whole(one)) for one in assets.iterdir()}
     page = found.pop(SHELL)
     files = {}
     for name, content in sorted(found.items()):

@@ -150,6 +150,9 @@ function stateOf({ op, about, gone, askedAt }) {
   if (askedAt || about?.cancelRequested || CANCELLING.some((field) => look?.(field) === true)) return "STOPPING";
   return about && !about.startTime ? "WAITING" : "IN_PROGRESS";
 }
+const CODES = "OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS PERMISSION_DENIED RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED".split(" ");
+/** @param {any} error */
+const codeName = (error) => CODES[Number(error.code)] ?? `${error.code}`;
 /** A time of the record, or of common metadata. @param {Item} item @param {string} field */
 const timeOf = (item, field) => {
   const found = item.about?.[field] ?? lookup(item.op.metadata)?.(field) ?? (field === "createTime" ? lookup(item.op.metadata)?.("startTime") : null);

@@ -60,6 +60,16 @@ function methodTest(method) {
   return method.metadata?.endsWith("OperationMetadata") ? `metadata.verb = "${verb[0].toLowerCase()}${verb.slice(1)}"` : "";
 }
 
+/** @param {number} minutes @param {AbortSignal} signal @returns {Promise<any>} null where nothing is counted */
+async function readTally(minutes, signal) {
+  try { return await call("GET", `tally?minutes=${minutes}`, null, signal); } catch (error) {
+    if (!(error instanceof Refusal) || !error.unknown) throw error;
+    missing.add("tally");
+    return null;
+  }
+}
+/** How many are in progress, as far as it was counted. @param {any} load @param {(each: any) => number} of */
+const number = (load, of) => count(load.methods.reduce((/** @type {number} */ sum, /** @type {any} */ each) => sum + of(each), 0)) + (load.capped ? "+" : "");
 /** @param {URLSearchParams} query @returns {View} */
 function listView(query) {
   const filter = query.get("filter") ?? "", owner = query.get("parent") ?? session.parents[0] ?? "";
@@ -72,7 +82,7 @@ function listView(query) {
     const next = new URLSearchParams();
     if (text) next.set("filter", text);
     if (of) next.set("parent", of);
-    const hash = `#/${next.size ? `?${next}` : ""}`;
+    const hash = next.size ? `#/?${next}` : "#/";
     if (location.hash === hash) view.refresh(); else location.hash = hash;
   };
   const input = h("input", { id: "filter", type: "search", spellcheck: "false", autocomplete: "off", placeholder: T.filterHint, "aria-label": T.filter, "aria-describedby": "wrong" });

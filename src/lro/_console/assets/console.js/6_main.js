@@ -1,20 +1,27 @@
 // The frame of the page: where one is, which key does what, how it looks.
 
 let /** @type {View|null} */ view = null, began = false;
-/** Show what the address says. @param {boolean} [quiet] leave the focus */
-function route(quiet) {
-  const [path, search] = location.hash.replace(/^#\/?/, "").split(/\?(.*)/), query = new URLSearchParams(search);
-  if (view) view.end();
+/** The views by their names; those that are not seen first come when they are wanted. @type {Record<string, (query: URLSearchParams, name: string) => View>} */
+const VIEWS = { list: listView };
+/** Show what the address says. */
+async function route() {
+  const [path, search] = location.hash.replace(/^#\/?/, "").split(/\?(.*)/), asked = location.href;
+  const kind = path === "" ? "list" : path === "overview" || path === "methods" ? path : "operation";
+  view?.end();
+  view = null;
+  if (!VIEWS[kind]) await import(new URL(document.querySelector("meta[name=views]")?.getAttribute("content") ?? "", document.baseURI).href);
+  if (asked !== location.href) return;
   let name = path;
   try { name = path.split("/").map(decodeURIComponent).join("/"); } catch { /* the server says what is wrong with it */ }
-  view = path === "" ? listView(query) : path === "overview" ? overviewView(query) : path === "methods" ? methodsView() : operationView(name, query);
+  view = VIEWS[kind](new URLSearchParams(search), name);
   document.title = `${view.title} · ${session.title}`;
   for (const link of document.querySelectorAll("nav.views a")) {
-    if (link.getAttribute("data-at") === (path === "overview" || path === "methods" ? path : "")) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
+    if (link.getAttribute("data-at") === (kind === "operation" ? "list" : kind)) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current");
   }
   byId("main").replaceChildren(view.node);
   view.begin();
-  if (!quiet) view.node.querySelector("h1")?.focus({ preventScroll: true }), scrollTo(0, 0);
+  if (began) view.node.querySelector("h1")?.focus({ preventScroll: true }), scrollTo(0, 0);
+  began = true;
 }
 const live = button("", () => togglePause(), { class: "live" });
 function showLive() {
@@ -70,7 +77,7 @@ document.addEventListener("keydown", (event) => {
 for (const kind of ["pointerdown", "pointermove", "keydown", "wheel", "touchstart"]) document.addEventListener(kind, touch, { passive: true });
 document.addEventListener("visibilitychange", () => { if (!document.hidden) touched = performance.now(); wake(); });
 window.addEventListener("pagehide", () => { for (const each of loops) each.rest(); });
-window.addEventListener("hashchange", () => route());
+window.addEventListener("hashchange", () => void route());
 
 /** Learn what may be shown, and show it. */
 async function start() {
@@ -85,14 +92,13 @@ async function start() {
   missing.clear();
   setText(/** @type {Element} */ (document.querySelector(".brand b")), session.title);
   /** @type {[string, string][]} */
-  const places = [["", T.operations], ["overview", T.overview], ["methods", T.methods]];
+  const places = [["list", T.operations], ["overview", T.overview], ["methods", T.methods]];
   const nav = document.querySelector("nav");
   nav?.setAttribute("aria-label", T.views);
   nav?.classList.add("views");
-  nav?.replaceChildren(...places.filter(([at]) => at !== "overview" || session.statistics).filter(([at]) => at !== "methods" || session.methods.length).map(([at, text]) => h("a", { href: `#/${at}`, "data-at": at }, text)));
+  nav?.replaceChildren(...places.filter(([at]) => at !== "overview" || session.statistics).filter(([at]) => at !== "methods" || session.methods.length).map(([at, text]) => h("a", { href: at === "list" ? "#/" : `#/${at}`, "data-at": at }, text)));
   byId("trouble").replaceChildren();
-  route(!began);
-  began = true;
+  await route();
 }
 const skip = /** @type {HTMLElement} */ (document.querySelector(".skip"));
 setText(skip, T.skip);

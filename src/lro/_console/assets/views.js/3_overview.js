@@ -1,15 +1,5 @@
 // What happened, in charts, and what the service can do.
 
-/** @param {number} minutes @param {AbortSignal} signal @returns {Promise<any>} null where nothing is counted */
-async function readTally(minutes, signal) {
-  try { return await call("GET", `tally?minutes=${minutes}`, null, signal); } catch (error) {
-    if (!(error instanceof Refusal) || !error.unknown) throw error;
-    missing.add("tally");
-    return null;
-  }
-}
-/** How many are in progress, as far as it was counted. @param {any} load @param {(each: any) => number} of */
-const number = (load, of) => count(load.methods.reduce((/** @type {number} */ sum, /** @type {any} */ each) => sum + of(each), 0)) + (load.capped ? "+" : "");
 /** The value below which this share of a histogram lies; null without any. @param {number[]} counts @param {number[]} bounds @param {number} share */
 function quantile(counts, bounds, share) {
   const all = counts.reduce((sum, each) => sum + each, 0);
@@ -45,7 +35,7 @@ function chart(title, times, series, stacked, unit, summary) {
       g("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": summary }, [0, 50, 100].map((y) => g("path", { class: "grid", d: `M0 ${y}H${width}` })), shapes),
       h("span", { class: "x" }, moment(times[0]), moment(times[times.length - 1]))),
     h("p", { class: "dim" }, summary),
-    h("details", {}, h("summary", {}, T.asTable), simpleTable(title, [T.time, ...series.map(([label]) => label)], times.map((time, at) => /** @type {Kid[]} */ ([hour(time), ...series.map(([, , values]) => values[at] === null ? "–" : unit(values[at] ?? 0))])).filter((_, at) => sums[at]))));
+    h("details", {}, h("summary", {}, V.asTable), simpleTable(title, [V.time, ...series.map(([label]) => label)], times.map((time, at) => /** @type {Kid[]} */ ([hour(time), ...series.map(([, , values]) => values[at] === null ? "–" : unit(values[at] ?? 0))])).filter((_, at) => sums[at]))));
 }
 /** @param {URLSearchParams} query @returns {View} */
 function overviewView(query) {
@@ -77,22 +67,22 @@ function overviewView(query) {
     const spans = (/** @type {string} */ title, /** @type {number[][]} */ all) => {
       const whole = all.reduce((sum, each) => sum.map((/** @type {number} */ n, /** @type {number} */ at) => n + each[at]), Array(bounds.length + 1).fill(0));
       const [half, most] = [0.5, 0.95].map((share) => quantile(whole, bounds, share));
-      return chart(title, times, [["p50", "k-run", all.map((each) => quantile(each, bounds, 0.5))], ["p95", "k-wait", all.map((each) => quantile(each, bounds, 0.95))]], false, span, half === null || most === null ? T.noData : put(T.summaryTime, title, span(half), span(most)));
+      return chart(title, times, [["p50", "k-run", all.map((each) => quantile(each, bounds, 0.5))], ["p95", "k-wait", all.map((each) => quantile(each, bounds, 0.95))]], false, span, half === null || most === null ? V.noData : put(V.summaryTime, title, span(half), span(most)));
     };
     const ends = done.map((n, at) => n + failed[at] + cancelled[at]), peak = ends.indexOf(Math.max(...ends));
     const tile = (/** @type {string} */ label, /** @type {string} */ value, /** @type {string} */ kind = "") => h("div", { class: `tile ${kind}` }, h("b", {}, value), h("span", {}, label));
     const many = Math.max(1, ...load.methods.map((/** @type {any} */ each) => each.waiting + each.running));
     const stack = (/** @type {any} */ each) => g("svg", { class: "stack", viewBox: `0 0 ${many} 1`, preserveAspectRatio: "none", "aria-hidden": "true" }, g("rect", { class: "k-run", width: each.running, height: 1 }), g("rect", { class: "k-wait", x: each.running, width: each.waiting, height: 1 }));
-    const ranked = [...codes].sort((a, b) => b[1] - a[1]), top = ranked[0]?.[1] ?? 1, perStep = put(T.perStep, step === 1 ? "minute" : `${step} minutes`);
+    const ranked = [...codes].sort((a, b) => b[1] - a[1]), top = ranked[0]?.[1] ?? 1, perStep = put(V.perStep, step === 1 ? "minute" : `${step} minutes`);
     const parts = [
-      h("div", { class: "tiles" }, tile(T.runningWord, number(load, (each) => each.running), "s-run"), tile(T.waitingWord, number(load, (each) => each.waiting), "s-wait"), tile(T.endedTile, count(total(ends))), tile(T.failedTile, count(total(failed)), total(failed) ? "s-fail" : ""), tile(T.lostWorkers, count(lost), lost ? "s-fail" : ""), tile(T.refusedWrites, count(refused), refused ? "s-cancel" : "")),
-      chart(perStep, times, [[T.succeeded, "k-ok", done], [T.failedWord, "k-fail", failed], [T.cancelled, "k-cancel", cancelled]], true, count, total(ends) ? put(T.summary, perStep, count(total(ends)), count(ends[peak]), hour(times[peak])) : T.noData),
-      h("section", { class: "card" }, h("h2", {}, T.now), load.methods.length ? simpleTable(T.now, [T.method, "", T.runningWord, T.waitingWord, T.oldest], load.methods.map((/** @type {any} */ each) => [h("span", { class: "m" }, methodCell(each.method)), stack(each), count(each.running), count(each.waiting),
-        each.oldestName && h("a", { href: `#/${each.oldestName.split("/").map(encodeURIComponent).join("/")}`, title: full(each.oldestCreateTime) }, span((clock() - Date.parse(each.oldestCreateTime)) / 1000))])) : h("p", { class: "dim" }, T.nowNone)),
-      spans(T.queueTime, queued), spans(T.runTime, worked),
-      h("section", { class: "card" }, h("h2", {}, T.byCode), ranked.length ? simpleTable(T.byCode, [T.code, "", T.number], ranked.map(([code, n]) => [h("code", {}, code), h("progress", { class: "k-fail", max: top, value: n, "aria-label": code }), count(n)])) : h("p", { class: "dim" }, T.noFailures)),
-      h("section", { class: "card" }, h("h2", {}, T.leases), load.workers.length ? simpleTable(T.leases, [T.owner, T.number], load.workers.map((/** @type {any} */ each) => [h("code", {}, each.owner), count(each.operations)])) : h("p", { class: "dim" }, T.noLeases)),
-      h("p", { class: "dim wide" }, put(T.counted, tally.everySeconds, hour(tally.now), count(tally.limit))),
+      h("div", { class: "tiles" }, tile(V.runningWord, number(load, (each) => each.running), "s-run"), tile(V.waitingWord, number(load, (each) => each.waiting), "s-wait"), tile(V.endedTile, count(total(ends))), tile(V.failedTile, count(total(failed)), total(failed) ? "s-fail" : ""), tile(V.lostWorkers, count(lost), lost ? "s-fail" : ""), tile(V.refusedWrites, count(refused), refused ? "s-cancel" : "")),
+      chart(perStep, times, [[V.succeeded, "k-ok", done], [V.failedWord, "k-fail", failed], [V.cancelled, "k-cancel", cancelled]], true, count, total(ends) ? put(V.summary, perStep, count(total(ends)), count(ends[peak]), hour(times[peak])) : V.noData),
+      h("section", { class: "card" }, h("h2", {}, V.now), load.methods.length ? simpleTable(V.now, [T.method, "", V.runningWord, V.waitingWord, V.oldest], load.methods.map((/** @type {any} */ each) => [h("span", { class: "m" }, methodCell(each.method)), stack(each), count(each.running), count(each.waiting),
+        each.oldestName && h("a", { href: `#/${each.oldestName.split("/").map(encodeURIComponent).join("/")}`, title: full(each.oldestCreateTime) }, span((clock() - Date.parse(each.oldestCreateTime)) / 1000))])) : h("p", { class: "dim" }, V.nowNone)),
+      spans(V.queueTime, queued), spans(V.runTime, worked),
+      h("section", { class: "card" }, h("h2", {}, V.byCode), ranked.length ? simpleTable(V.byCode, [V.code, "", V.number], ranked.map(([code, n]) => [h("code", {}, code), h("progress", { class: "k-fail", max: top, value: n, "aria-label": code }), count(n)])) : h("p", { class: "dim" }, V.noFailures)),
+      h("section", { class: "card" }, h("h2", {}, V.leases), load.workers.length ? simpleTable(V.leases, [V.owner, V.number], load.workers.map((/** @type {any} */ each) => [h("code", {}, each.owner), count(each.operations)])) : h("p", { class: "dim" }, V.noLeases)),
+      h("p", { class: "dim wide" }, put(V.counted, tally.everySeconds, hour(tally.now), count(tally.limit))),
     ];
     const old = [...body.querySelectorAll("details")].map((each) => each.open), here = document.activeElement, place = here && body.contains(here) ? [...body.querySelectorAll("a, summary, [tabindex]")].indexOf(here) : -1;
     body.replaceChildren(...parts);
@@ -101,32 +91,10 @@ function overviewView(query) {
   };
   const reads = loop(async (signal) => {
     const tally = session.statistics ? await readTally(minutes, signal) : null;
-    if (!tally) return body.replaceChildren(h("p", { class: "note" }, T.noTally)), undefined;
+    if (!tally) return body.replaceChildren(h("p", { class: "note" }, V.noTally)), undefined;
     draw(tally);
     return 10;
   });
-  const windows = h("nav", { class: "windows", "aria-label": T.window }, [[60, T.minutes60], [360, T.hours6], [4320, T.hours72]].map(([value, label]) => h("a", { href: `#/overview?minutes=${value}`, class: "chip", "aria-current": value === minutes && "true" }, label)));
+  const windows = h("nav", { class: "windows", "aria-label": V.window }, [[60, V.minutes60], [360, V.hours6], [4320, V.hours72]].map(([value, label]) => h("a", { href: `#/overview?minutes=${value}`, class: "chip", "aria-current": value === minutes && "true" }, label)));
   return { title: T.overview, node: h("div", { class: "view over-view" }, h("div", { class: "row" }, h("h1", { tabindex: -1 }, T.overview), windows), body), begin: () => reads.now(), end: () => reads.stop(), refresh: () => reads.now() };
 }
-/** An example of a test of a field. @param {{path: string, type: string}} field */
-function example({ path, type }) {
-  if (/int|double|float|number/i.test(type)) return `${path} > 10`;
-  if (/bool/i.test(type)) return `${path} = true`;
-  if (/timestamp|time/i.test(type)) return `${path} > "${new Date(clock() - 864e5).toISOString().slice(0, 10)}T00:00:00Z"`;
-  if (/duration/i.test(type)) return `${path} > 10s`;
-  return /string|text/i.test(type) ? `${path} = "a*"` : `${path}:*`;
-}
-/** @returns {View} */
-function methodsView() {
-  const link = (/** @type {string} */ filter, /** @type {Kid} */ text) => h("a", { href: `#/?${new URLSearchParams({ filter })}` }, text);
-  const cards = session.methods.map((/** @type {any} */ one) => {
-    const test = methodTest(one), type = (/** @type {string} */ name) => h("code", { class: "long" }, name);
-    return h("section", { class: "card" }, h("h2", { class: "m" }, methodCell(one.name)), pairs(/** @type {[string, Kid][]} */ ([[T.path, one.path && type(one.path)], [T.request, type(one.request)], [T.response, type(one.response)], [T.metadata, type(one.metadata)],
-      [T.concurrency, one.concurrency ?? T.unlimited], [T.timeLimit, one.timeLimit ? inWords(one.timeLimit) : T.noLimit], [T.keepFor, one.keepFor && inWords(one.keepFor)], [T.attemptsMost, String(one.attempts)], [T.workerLost, one.workerLost]]).filter((each) => each[1])),
-    one.fields?.length > 0 && h("details", {}, h("summary", {}, T.filterFields), simpleTable(`${T.filterFields}: ${lastPart(one.name)}`, [T.name, T.type, T.example], one.fields.map((/** @type {any} */ field) => [h("code", {}, field.path), field.type, link([test, example(field)].filter(Boolean).join(" AND "), h("code", {}, example(field)))]))),
-    test && h("p", {}, link(test, T.see)));
-  });
-  return { title: T.methods, node: h("div", { class: "view" }, h("h1", { tabindex: -1 }, T.methods), cards.length ? h("div", { class: "cards" }, cards) : h("p", { class: "note" }, T.noMethods)), begin() {}, end() {}, refresh() { } };
-}
-/** @param {string} duration such as 30s */
-const inWords = (duration) => isNaN(parseFloat(duration)) ? duration : span(parseFloat(duration)).replace(/ 0 \S+$/, "");

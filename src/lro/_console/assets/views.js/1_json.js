@@ -21,8 +21,8 @@ function drawJson(value, title, opened, whole) {
     URL.revokeObjectURL(link.href);
   };
   if (size <= FIRST || whole) return h("div", { class: "json" }, tree("", value, "", opened, nodes(value) <= NODES));
-  const box = h("div", { class: "json" }, h("p", { class: "row" }, put(T.cut, bytes(size)), " ",
-    size <= MOST && button(put(T.showAll, bytes(size)), () => box.replaceWith(drawJson(value, title, opened, true))), button(put(T.download, bytes(size)), blob)),
+  const box = h("div", { class: "json" }, h("p", { class: "row" }, put(V.cut, bytes(size)), " ",
+    size <= MOST && button(put(V.showAll, bytes(size)), () => box.replaceWith(drawJson(value, title, opened, true))), button(put(V.download, bytes(size)), blob)),
   h("pre", { tabindex: 0 }, text.slice(0, FIRST)));
   return box;
 }
@@ -41,7 +41,7 @@ function tree(key, value, path, opened, open) {
     for (const [name, each] of entries.slice(drawn, drawn + NODES)) inside.append(tree(name, each, at, opened, open));
     drawn += NODES;
     if (drawn < entries.length) {
-      const more = button(put(T.moreItems, count(entries.length - drawn)), () => { more.remove(); grow(); });
+      const more = button(put(V.moreItems, count(entries.length - drawn)), () => { more.remove(); grow(); });
       inside.append(more);
     }
   };
@@ -51,7 +51,7 @@ function tree(key, value, path, opened, open) {
   const node = h("details", { open: wide && !opened.has(`-${at}`), toggle: () => {
     opened.delete(node.open ? `-${at}` : at), opened.add(node.open ? at : `-${at}`);
     if (node.open && !drawn) grow();
-  } }, h("summary", { "data-path": at }, label, h("span", { class: "dim" }, put(list ? T.items : T.fields, count(entries.length)))), inside);
+  } }, h("summary", { "data-path": at }, label, h("span", { class: "dim" }, put(list ? V.items : V.fields, count(entries.length)))), inside);
   return node;
 }
 
@@ -65,9 +65,6 @@ const simpleTable = (caption, heads, lines, kind = "plain") => h("div", { class:
   h("tbody", {}, lines.map((line) => h("tr", {}, line.map((each, at) => at ? h("td", {}, each) : h("th", { scope: "row" }, each)))))));
 /** @param {[string, Kid][]} pairs */
 const pairs = (pairs) => h("dl", {}, pairs.map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value))));
-const CODES = "OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS PERMISSION_DENIED RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL UNAVAILABLE DATA_LOSS UNAUTHENTICATED".split(" ");
-/** @param {any} error */
-const codeName = (error) => CODES[Number(error.code)] ?? `${error.code}`;
 /** A detail of an error (AIP-193). @param {any} detail @param {Set<string>} opened @returns {HTMLElement} */
 function drawDetail(detail, opened) {
   const { "@type": type, ...rest } = detail ?? {}, kind = String(type ?? "").split(".").pop() ?? "";
@@ -76,11 +73,11 @@ function drawDetail(detail, opened) {
   if (Array.isArray(table) && table.length) {
     const heads = [...new Set(table.flatMap((each) => Object.keys(each ?? {})))];
     body = simpleTable(kind, heads, table.map((each) => heads.map((key) => typeof each?.[key] === "string" ? each[key] : printed(each?.[key] ?? ""))));
-  } else if (kind === "RetryInfo") body = h("p", {}, put(T.retryAfter, String(rest.retryDelay)));
+  } else if (kind === "RetryInfo") body = h("p", {}, put(V.retryAfter, String(rest.retryDelay)));
   else if (kind === "Help" && Array.isArray(rest.links)) body = h("ul", {}, rest.links.map((/** @type {any} */ each) => h("li", {}, safeLink(each?.url, String(each?.description || each?.url)))));
   else if (kind === "LocalizedMessage") body = h("p", { lang: rest.locale }, rest.message);
   else if (kind === "DebugInfo") body = h("pre", { tabindex: 0 }, [].concat(rest.stackEntries ?? []).join("\n"), "\n", rest.detail ?? "");
   else if (Object.values(rest).every((value) => typeof value === "string" || value instanceof Exact)) body = pairs(Object.entries(rest).map(([key, value]) => [key, String(value)]));
   else body = drawJson(rest, kind, opened);
-  return h("section", { class: "detail" }, h("h3", {}, kind || T.raw), body);
+  return h("section", { class: "detail" }, h("h3", {}, kind || V.raw), body);
 }

@@ -1,16 +1,17 @@
 // One operation.
 
-/** @param {string} name @param {URLSearchParams} query @returns {View} */
-function operationView(name, query) {
+/** @param {URLSearchParams} query @param {string} name @returns {View} */
+function operationView(query, name) {
   let /** @type {Item|null} */ item = null, tab = query.get("tab") ?? "", shownText = "";
   const opened = new Set(), heading = h("h1", { tabindex: -1 }, lastPart(name.split("/").pop() ?? name)), head = h("div", { class: "head" }), state = h("div", { class: "big" });
   const asked = h("p", { class: "asked", role: "status" }), progress = meter(T.progress), line = h("ol", { class: "timeline" }), panel = h("div", { role: "tabpanel", id: "panel", tabindex: 0, "aria-labelledby": "tab" });
-  const tabs = h("div", { role: "tablist", "aria-label": T.show }), facts = h("section", { class: "card" }), acts = h("div", { class: "acts" }), note = h("p", { class: "note", role: "status" });
+  const tabs = h("div", { role: "tablist", "aria-label": V.show }), facts = h("section", { class: "card" }), acts = h("div", { class: "acts" }), note = h("p", { class: "note", role: "status" });
   const open = (/** @type {"cancel"|"delete"} */ action) => item && askAction(action, [item], null, () => { if (item?.gone && location.hash.includes(encodeURIComponent(name.split("/").pop() ?? ""))) location.hash = "#/"; else void look(undefined); });
   const look = async (/** @type {AbortSignal|undefined} */ signal) => { if (item) await describe([item], signal), follows.look(); };
 
   // --- Tabs.
-  const TABS = ["metadata", "response", "error", "raw"];
+  /** @type {[string, string][]} */
+  const labels = [["metadata", V.metadata], ["response", V.response], ["error", T.error], ["raw", V.raw]], TABS = labels.map(([key]) => key);
   const choose = (/** @type {string} */ key, focus = true) => {
     tab = key, shownText = "";
     history.replaceState(null, "", `#/${name.split("/").map(encodeURIComponent).join("/")}?tab=${key}`);
@@ -21,7 +22,7 @@ function operationView(name, query) {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (step) choose(TABS[(TABS.indexOf(tab) + step + TABS.length) % TABS.length]);
   });
-  for (const key of TABS) tabs.append(button(T[/** @type {"raw"} */ (key)], () => choose(key), { role: "tab", "aria-controls": "panel", "data-key": key }));
+  for (const [key, label] of labels) tabs.append(button(label, () => choose(key), { role: "tab", "aria-controls": "panel", "data-key": key }));
   const drawTabs = () => {
     if (!item) return;
     const { op } = item, now = tab || (op.error ? "error" : op.response ? "response" : "metadata");
@@ -37,7 +38,7 @@ function operationView(name, query) {
     if (text === shownText || held && shownText.startsWith(now)) return;
     shownText = text;
     const here = document.activeElement?.getAttribute("data-path");
-    if (value === undefined) panel.replaceChildren(h("p", { class: "dim" }, now === "error" ? T.noError : now === "metadata" ? T.noMetadata : op.done ? T.nothing : T.noResponse));
+    if (value === undefined) panel.replaceChildren(h("p", { class: "dim" }, now === "error" ? V.noError : now === "metadata" ? V.noMetadata : op.done ? V.nothing : V.noResponse));
     else if (now === "error") panel.replaceChildren(h("p", { class: "code" }, h("code", { class: "s-fail" }, codeName(value)), " ", value.message ?? ""), ...(value.details ?? []).map((/** @type {any} */ each) => drawDetail(each, opened)));
     else panel.replaceChildren(drawJson(value, shortId(name), opened));
     if (here) /** @type {HTMLElement|null} */ (panel.querySelector(`[data-path=${CSS.escape(here)}]`))?.focus();
@@ -49,7 +50,7 @@ function operationView(name, query) {
   /** @type {[string, string][]} */
   const ways = [["curl", `curl${token} ${quoted(new URL(pathOf(name), location.href).href)}`], ["lro", `lro watch ${quoted(name)} --server ${server}${prefix === "/v1" ? "" : ` --prefix ${prefix}`}`],
     ["Python", `from lro_client import Client\n\nwith Client(${JSON.stringify(server)}) as client:\n    operation = client.operation(${JSON.stringify(name)})\n    print(operation.result(timeout=60))`]];
-  const yourself = h("section", { class: "card" }, h("h2", {}, T.yourself), ways.map(([label, text]) => h("div", { class: "way" }, h("h3", {}, label), iconButton("copy", put(T.copy, label), () => copy(text)), h("pre", { tabindex: 0 }, text))));
+  const yourself = h("section", { class: "card" }, h("h2", {}, V.yourself), ways.map(([label, text]) => h("div", { class: "way" }, h("h3", {}, label), iconButton("copy", put(T.copy, label), () => copy(text)), h("pre", { tabindex: 0 }, text))));
 
   let lineText = "", factText = "", headText = "";
   const draw = () => {
@@ -66,31 +67,31 @@ function operationView(name, query) {
       node.className = `view one r-${ICONS[now]}`;
     }
     const when = about?.cancelTime || item.askedAt;
-    setText(asked, now === "STOPPING" ? when ? put(T.askedAt, hour(when)) : put(T.askedAt, "") : item.gone ? T.gone : "");
+    setText(asked, now === "STOPPING" ? when ? put(V.askedAt, hour(when)) : put(V.askedAt, "") : item.gone ? V.gone : "");
     progress.draw(item);
     const create = at("createTime"), begin = at("startTime"), end = at("endTime"), expire = at("expireTime"), attempts = Number(about?.attempt ?? 0), lost = Number(about?.lostAttempts ?? 0);
     const between = (/** @type {string} */ from, /** @type {string} */ to) => span(((to ? Date.parse(to) : clock()) - Date.parse(from)) / 1000);
     /** @type {[string, string, string[], string][]} label, time, notes, class */
     const steps = [[T.created, create, [], "done"]];
-    if (begin || about) steps.push([begin ? T.began : T.notBegun, begin, [begin && create ? put(T.waited, between(create, begin)) : "", attempts > 1 ? put(T.attempt, attempts) : "", lost ? put(T.lost, lost) : ""], begin ? "done" : op.done ? "" : "next"]);
+    if (begin || about) steps.push([begin ? V.began : V.notBegun, begin, [begin && create ? put(V.waited, between(create, begin)) : "", attempts > 1 ? put(V.attempt, attempts) : "", lost ? put(V.lost, lost) : ""], begin ? "done" : op.done ? "" : "next"]);
     if (now === "STOPPING" || about?.cancelRequested) steps.push([T.stopAsked, when || "", [], "warn"]);
-    steps.push([op.done ? T.states[/** @type {"GONE"} */ (now)] : T.running, end, begin || create ? [put(T.ran, between(begin || create, end))] : [], op.done ? `end s-${ICONS[now]}` : begin ? "next" : ""]);
+    steps.push([op.done ? T.states[/** @type {"GONE"} */ (now)] : V.running, end, begin || create ? [put(V.ran, between(begin || create, end))] : [], op.done ? `end s-${ICONS[now]}` : begin ? "next" : ""]);
     if (!op.done && !begin && about) steps.pop();
-    if (expire) steps.push([T.expires, expire, [put(T.inFuture, span((Date.parse(expire) - clock()) / 1000))], ""]);
+    if (expire) steps.push([V.expires, expire, [put(V.inFuture, span((Date.parse(expire) - clock()) / 1000))], ""]);
     const text = JSON.stringify(steps);
     if (text !== lineText) line.replaceChildren(...steps.map(([label, time, notes, kind]) => h("li", { class: kind }, h("b", {}, label), time && moment(time), notes.filter(Boolean).map((each) => h("small", {}, each)))));
     lineText = text;
     const links = Object.entries(session.links ?? {}).map(([kind, url]) => [kind, String(url).replace("{trace_id}", encodeURIComponent(about?.traceId ?? "")).replace("{name}", encodeURIComponent(name))]).filter(([kind]) => kind !== "trace" || about?.traceId);
     const rows = /** @type {[string, Kid][]} */ ([["Name", h("span", {}, h("code", { class: "long" }, name), iconButton("copy", put(T.copy, T.name), () => copy(name)))], [T.method, method && h("code", { class: "long" }, method)],
-      [T.created, create && full(create)], [T.began, begin && full(begin)], [T.endedAt, end && full(end)], [T.expires, expire && full(expire)], [T.updated, about?.updateTime && full(about.updateTime)], [T.attempts, attempts ? String(attempts) : ""]]).filter((each) => each[1]);
+      [T.created, create && full(create)], [V.began, begin && full(begin)], [V.endedAt, end && full(end)], [V.expires, expire && full(expire)], [V.updated, about?.updateTime && full(about.updateTime)], [V.attempts, attempts ? String(attempts) : ""]]).filter((each) => each[1]);
     const told = JSON.stringify([about, create, end, method]);
-    if (told !== factText) facts.replaceChildren(h("h2", {}, T.facts), pairs(rows), h("p", { class: "row" }, links.map(([kind, url]) => safeLink(url, T[/** @type {"logs"} */ (kind)] ?? kind))));
+    if (told !== factText) facts.replaceChildren(h("h2", {}, V.facts), pairs(rows), h("p", { class: "row" }, links.map(([kind, url]) => safeLink(url, kind === "trace" ? V.trace : V.logs))));
     factText = told;
     drawTabs();
   };
   const first = loop(async (signal) => {
     try { item = take(await call("GET", pathOf(name), null, signal)); } catch (error) {
-      if (error instanceof Refusal && error.http === 404) return setText(note, item ? T.gone : error.message), lose(name), undefined;
+      if (error instanceof Refusal && error.http === 404) return setText(note, item ? V.gone : error.message), lose(name), undefined;
       throw error;
     }
     item.draw = draw;

@@ -1,0 +1,27 @@
+// @ts-check
+// The views that are not seen first: loaded when one of them is wanted, as a module that adds them.
+
+/** What these views say. */
+const V = {
+  show: "Show", askedAt: "Asked to stop {0}, not stopped yet.", attempt: "attempt {0}",
+  gone: "It is no longer there: deleted or expired.", metadata: "Metadata", response: "Response", raw: "Raw",
+  noError: "It has not failed.", noResponse: "There is no response yet.", noMetadata: "It shows no metadata.",
+  nothing: "There is no response.", showAll: "Show all ({0})", download: "Download ({0})",
+  cut: "The first 64 KB of {0}.", moreItems: "{0} more", items: "{0} items", fields: "{0} fields",
+  yourself: "Ask for it yourself", facts: "Facts", trace: "Trace", logs: "Logs", began: "Began", endedAt: "Ended",
+  expires: "Expires", notBegun: "Not begun", running: "In progress", lost: "{0} lost before", attempts: "Attempts",
+  updated: "Last change", waited: "waited {0}", ran: "ran {0}", inFuture: "in {0}",
+  retryAfter: "Try again after {0}.", window: "Window", minutes60: "60 minutes", hours6: "6 hours",
+  hours72: "72 hours", noTally: "This service keeps no statistics.", now: "In progress now",
+  nowNone: "Nothing is in progress.", waitingWord: "waiting", runningWord: "running", oldest: "Oldest",
+  perStep: "Ended, per {0}", queueTime: "Time in the queue", runTime: "Time at work", byCode: "Failures by code",
+  noFailures: "No failures.", leases: "Who holds leases", noLeases: "No worker holds any.", owner: "Worker",
+  number: "Operations", lostWorkers: "Lost workers", refusedWrites: "Refused writes", endedTile: "Ended",
+  failedTile: "Failed", asTable: "As a table", time: "Time", succeeded: "Succeeded", failedWord: "Failed",
+  cancelled: "Cancelled", counted: "Counted every {0} s. In progress: read at {1}, at most {2}.",
+  summary: "{0}: {1} in all, most {2} at {3}.", summaryTime: "{0}: p50 {1}, p95 {2} over the window.",
+  noData: "Nothing was counted.", request: "Request", path: "Path", concurrency: "At once", unlimited: "any number",
+  timeLimit: "Time limit", noLimit: "none", keepFor: "Kept for", attemptsMost: "Attempts",
+  workerLost: "When a worker is lost", filterFields: "Filter by", type: "Type", example: "Example",
+  see: "See its operations", noMethods: "The server does not say which methods it has.", code: "Code",
+};
