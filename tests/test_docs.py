@@ -60,7 +60,10 @@ MACHINE_PATH: Final = re.compile(
 )
 
 NAME: Final = re.compile(r"(?<![\w./@'\"-])lro(?:_client)?(?:\.[A-Za-z_]\w*)+")
-NOT_OURS: Final = {"lro.commands", "lro.local", "lro.work"}
+NOT_OURS: Final = {
+    *("lro.commands", "lro.local", "lro.work"),
+    *("lro.operation", "lro.method", "lro.attempt"),
+}
 """What looks like a name of ours: the domain of errors, and what Celery's task is called."""
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -20,7 +20,7 @@ FLOORS: Final = {
         _base _messages _model _filters _engine
         stores executors _http _console
         errors types adapters wire
-        http console openapi asgi wsgi protobuf grpc lint testing cli integrations
+        logging http console openapi asgi wsgi protobuf grpc lint testing cli integrations
         __init__
         """,
     "lro_client": """

@@ -1,5 +1,21 @@
-"""The ports that a store or an executor of your own implements, and the values they exchange."""
+"""The ports that a store, an executor or an observer of your own implements, and their values."""
 
+from lro._engine.events import (
+    AttemptBegan,
+    AttemptOutcome,
+    AttemptOver,
+    CancelRequested,
+    LeasesRenewed,
+    MetadataReported,
+    Observer,
+    OperationEnded,
+    OperationsExpired,
+    OperationStarted,
+    ServiceEvent,
+    StartOutcome,
+    WorkLost,
+    WriteRefused,
+)
 from lro._engine.executor_port import (
     CancelSupport,
     Executor,
@@ -8,16 +24,21 @@ from lro._engine.executor_port import (
 )
 from lro._engine.store_port import (
     ChangeSubscription,
+    Counts,
     DatabaseConnection,
     Done,
     Expired,
     Found,
     Inserted,
+    Load,
+    MethodLoad,
+    MinuteCounts,
     Orphans,
     Page,
     Renewed,
     RequestKey,
     StateSummary,
+    StatisticsStore,
     Store,
     TransactionalStore,
 )
@@ -25,9 +46,14 @@ from lro._model.operation import Change, Record
 from lro._model.page_tokens import Cursor
 
 __all__ = [
+    "AttemptBegan",
+    "AttemptOutcome",
+    "AttemptOver",
+    "CancelRequested",
     "CancelSupport",
     "Change",
     "ChangeSubscription",
+    "Counts",
     "Cursor",
     "DatabaseConnection",
     "Done",
@@ -35,14 +61,28 @@ __all__ = [
     "Expired",
     "Found",
     "Inserted",
+    "LeasesRenewed",
+    "Load",
+    "MetadataReported",
+    "MethodLoad",
+    "MinuteCounts",
+    "Observer",
+    "OperationEnded",
+    "OperationStarted",
+    "OperationsExpired",
     "Orphans",
     "Page",
     "Record",
     "Renewed",
     "RequestKey",
+    "ServiceEvent",
     "Slot",
+    "StartOutcome",
     "StateSummary",
+    "StatisticsStore",
     "Store",
     "Task",
     "TransactionalStore",
+    "WorkLost",
+    "WriteRefused",
 ]

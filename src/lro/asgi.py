@@ -187,17 +187,14 @@ class ConsoleApp(_EdgeApp):
         fallback: App | None = None,
         **options: Unpack[ConsoleOptions],
     ) -> None:
-        from lro._console.edge import ConsoleEdge, checked_prefix, console_path  # only where used
+        from lro._console.edge import ConsoleEdge  # loaded only where it is used
 
-        super().__init__(ConsoleEdge(service, **options), fallback)
-        self._prefix, self._below = checked_prefix(path), console_path
+        self._console = ConsoleEdge(service, path=path, **options)
+        super().__init__(self._console, fallback)
 
     def _find(self, scope: Scope) -> tuple[str, Found]:
-        path = raw_path(scope)
-        below = self._below(path, self._prefix, scope["path"])
-        if below is None:
-            return path, RouteNotFound(path)
-        return below, self.edge.route(scope["method"], below)
+        path = self._console.path_at(raw_path(scope), scope["path"])
+        return path, self._console.route(scope["method"], path)
 
 
 async def live(service: Service, receive: Receive, send: Send) -> None:

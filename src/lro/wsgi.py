@@ -145,19 +145,16 @@ class ConsoleApp(_EdgeApp):
         fallback: App | None = None,
         **options: Unpack[ConsoleOptions],
     ) -> None:
-        from lro._console.edge import ConsoleEdge, checked_prefix, console_path  # only where used
+        from lro._console.edge import ConsoleEdge  # loaded only where it is used
 
-        super().__init__(ConsoleEdge(service, **options), fallback)
-        self._prefix, self._below = checked_prefix(path), console_path
+        self._console = ConsoleEdge(service, path=path, **options)
+        super().__init__(self._console, fallback)
 
     def _find(self, environ: Environ) -> tuple[HttpRequest, Found]:
         request = request_of(environ)
         whole = _text(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
-        below = self._below(request.path, self._prefix, whole)
-        if below is None:
-            return request, RouteNotFound(request.path)
-        request = attrs.evolve(request, path=below)
-        return request, self.edge.route(request.method, below)
+        request = attrs.evolve(request, path=self._console.path_at(request.path, whole))
+        return request, self._console.route(request.method, request.path)
 
 
 def request_of(environ: Environ) -> HttpRequest:

@@ -48,7 +48,7 @@ class StartObserver:
         yield from ()
 
 
-class Observer:
+class ClientObserver:
     """Observes all starts and results of a client; this one keeps nothing."""
 
     def begin(

@@ -187,7 +187,9 @@ class Kept(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0, 7200, 86_400]))
     def expire(self, seconds):
         self.clock.advance(seconds)
-        self.all(lambda store: store.expire(1000), lambda one: (sorted(one.names), one.more))
+        self.all(
+            lambda store: store.expire(1000), lambda one: (sorted(one.names), one.methods, one.more)
+        )
 
     @rule(seconds=st.sampled_from([0, 7200, 86_400]))
     def expire_in_turns(self, seconds):

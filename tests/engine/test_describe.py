@@ -43,7 +43,10 @@ SHOWN = {
     "end_time",
     "expire_time",
     "cancel_requested",
+    "cancel_time",
     "attempt",
+    "lost_attempts",
+    "trace_id",
 }
 
 

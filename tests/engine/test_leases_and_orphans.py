@@ -1066,8 +1066,8 @@ def test_leases_come_before_orphans(clock):
 def test_expiry_goes_on_in_batches(clock):
     """A full batch is followed by the next one at once."""
     removed = [
-        Expired(tuple(f"operations/{n}" for n in range(1000)), more=True),
-        Expired((), more=False),
+        Expired(tuple(f"operations/{n}" for n in range(1000)), {"M": 1000}, more=True),
+        Expired((), {}, more=False),
     ]
 
     class Expiring(MemoryStore):

@@ -266,7 +266,7 @@ def test_close_with_running_work_logs_counts(make_service, store, caplog, ends):
     assert begun.wait(PATIENCE)
     with caplog.at_level(logging.INFO, "lro"):
         service.close(PATIENCE if ends else 0)
-    assert [one.getMessage() for one in caplog.records if "operations" in one.getMessage()] == [
+    assert [one.getMessage() for one in caplog.records if one.getMessage().startswith("stop")] == [
         f"stopping: operations in hand: 1, time to end: {PATIENCE if ends else 0:g} s at most",
         f"stopped: operations handed back: {0 if ends else 1} of 1",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import logging
 import os
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Final
 
@@ -38,6 +39,7 @@ from lro._engine.store_port import Store
 from lro._messages.registry import TypeRegistry
 from lro._messages.wellknown import Empty
 from lro.executors.processes import ProcessExecutor
+from lro.logging import operation_facts
 from lro.testing import START
 from tests.service_steps import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -510,6 +512,53 @@ ASYNC_TASKS: Final = {
         await_flaky, await_report, await_fail, await_half_a_pair,
     )
 }  # fmt: skip
+
+
+# -- what is around functions ------------------------------------------------------------------
+
+_noted = "not noted"
+
+
+@contextlib.contextmanager
+def noted(job: Job[typing.Any]) -> Iterator[None]:
+    """Lets functions know that they are called within it; swallows what is not welcome."""
+    global _noted
+    _noted = "noted"
+    try:
+        yield
+    except Unwelcome:
+        pass
+    finally:
+        _noted = "not noted"
+
+
+class Unwelcome(Exception):
+    pass
+
+
+def known(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+    """What is known of the operation, and what is around the function."""
+    return WorkResponse(" ".join([*map(str, operation_facts().values()), _noted]))
+
+
+async def await_known(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+    await asyncio.sleep(0)
+    return known(request, job)
+
+
+def flaky_known(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+    tries.append(job.name)
+    if tries.count(job.name) < 2:
+        raise Flaky
+    return known(request, job)
+
+
+def unwelcome(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+    raise Unwelcome
+
+
+async def await_unwelcome(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+    raise Unwelcome
 
 
 def service_of(executor: Executor, store: Store, **options: typing.Any) -> Service:

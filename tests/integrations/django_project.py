@@ -63,6 +63,7 @@ LRO = {
     "CALLER": f"{__name__}.caller",
     "STARTS": True,
     "PARENTS": OPTIONS["parents"],
+    "CONSOLE": "/console",
 }
 
 counting = build()

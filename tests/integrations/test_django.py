@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 import lro
+from lro.console import page_files
 from lro.integrations._base import make_edge
 from lro.stores.sqlite import SQLiteStore
 from tests.http.servers import HOST, uvicorn_serving, waitress_serving
@@ -77,6 +78,25 @@ def test_errors_of_the_framework_are_left_alone() -> None:
         404,
         "text/html; charset=utf-8",
     )
+
+
+def test_console_is_served_to_the_callers_of_the_project(served: Served) -> None:
+    """Its page to every one, and what has data to those that ``CALLER`` knows."""
+    at = f"{served.prefix}/console"
+    assert served.http.get(at).headers["location"] == "./console/"
+    assert "<html" in served.http.get(f"{at}/").text
+    for path, file in page_files().items():
+        assert served.http.get(f"{at}{path}").content == file.content
+    assert served.http.get(f"{at}/session").status_code == 401
+    session = served.http.get(f"{at}/session", headers=ANN).json()
+    assert (session["caller"], session["watches"]) == ("ann", False)
+    name = served.start()
+    names = {"names": [name]}
+    described = served.http.post(f"{at}/v1/operations:describe", json=names, headers=ANN)
+    assert described.json()["descriptions"][0]["name"] == name
+    assert served.http.post(f"{at}/v1/operations:describe", json=names).status_code == 401
+    assert served.http.delete(f"{at}/v1/{name}", headers=ANN).status_code == 200
+    assert served.http.get(f"{at}/v1/operations/a%2Fb%20c", headers=ANN).status_code == 404
 
 
 def test_user_who_is_signed_in_by_a_session_owns_the_operation() -> None:
@@ -190,9 +210,8 @@ def test_wrong_settings_are_found_by_the_check(
     wrong: Any, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``manage.py check`` says what is wrong."""
-    for function in (_operations.service, _operations.edge):
+    for function in (_operations.service, _operations.edges):
         monkeypatch.setattr(_operations, function.__name__, function.__wrapped__)
-    monkeypatch.setattr("lro.integrations.django.apps.edge", _operations.edge)
     with override_settings(LRO=wrong):
         (found,) = check_settings(None)
     assert text in found.msg

@@ -216,5 +216,5 @@ def test_memory_forgets_only_what_it_should():
     assert not insert(store, record_of(clock, "x"), key_of("2")).fresh
     assert insert(store, record_of(clock, "x"), key_of("1")).fresh
     clock.advance(days=1)
-    assert store.expire(3) == Expired((), more=True)
-    assert store.expire(3) == Expired((), more=False)
+    assert store.expire(3) == Expired((), {}, more=True)
+    assert store.expire(3) == Expired((), {}, more=False)

@@ -127,6 +127,10 @@ def verbs(store, clock):
         "orphans": lambda: store.orphans({"M"}, 9),
         "expire": lambda: store.expire(9),
         "poll_states": lambda: store.poll_states(["operations/a"]),
+        "add_counts": lambda: store.add_counts(clock(), {"M": {"a": 1}}),
+        "read_counts": lambda: store.read_counts(clock()),
+        "read_totals": lambda: store.read_totals(),
+        "read_load": lambda: store.read_load([""], 9),
         "listen": lambda: store.listen(),
     }
 

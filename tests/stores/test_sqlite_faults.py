@@ -86,6 +86,10 @@ def verbs(store, clock):
         "orphans": lambda: store.orphans(METHODS, 9),
         "expire": lambda: store.expire(9),
         "poll_states": lambda: store.poll_states(["operations/a"]),
+        "add_counts": lambda: store.add_counts(clock(), {"M": {"a": 1}}),
+        "read_counts": lambda: store.read_counts(clock()),
+        "read_totals": lambda: store.read_totals(),
+        "read_load": lambda: store.read_load([""], 9),
         "listen": lambda: store.listen(),
     }
 
@@ -233,7 +237,9 @@ def test_a_path_with_a_colon_is_no_url(name, tmp_path, monkeypatch):
     assert (tmp_path / name).exists()
 
 
-@pytest.mark.parametrize("table", ["operations", "inputs", "starts", "secrets"])
+@pytest.mark.parametrize(
+    "table", ["operations", "inputs", "starts", "minutes", "totals", "secrets"]
+)
 @pytest.mark.parametrize("version", [0, SCHEMA_VERSION])
 def test_foreign_tables_are_refused(path, table, version):
     """Of another program that has a table of such a name; and nothing is added to its file."""
@@ -403,7 +409,7 @@ def test_dropped_tables_are_unavailable(path):
     with opened(path, clock=clock) as store:
         insert(store, held(clock))
         with plain(path) as other:
-            for table in ("operations", "inputs", "starts"):
+            for table in ("operations", "inputs", "starts", "minutes", "totals"):
                 other.execute(f"DROP TABLE {table}")
         found = errors_of(store, clock)
         assert found.pop("listen") is None

@@ -11,15 +11,15 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Final, TypeAlias, TypedDict, TypeVar
+from typing import Final, TypeAlias, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 
 import attrs
 
 from lro._base.arguments import check, check_count, check_plain_function, check_text, check_texts
-from lro._base.errors import HttpMethodNotAllowed, PermissionDenied
+from lro._base.errors import HttpMethodNotAllowed, PermissionDenied, RouteNotFound
 from lro._base.status import Json
-from lro._console.files import NOSNIFF, page_files, secure_headers
+from lro._console.files import page_files, secure_headers
 from lro._console.loopback import check_loopback
 from lro._console.session import methods_json
 from lro._console.tally import Tally, keeps_counts, window_minutes
@@ -48,23 +48,44 @@ _READS: Final = ("GET", "HEAD", "OPTIONS")
 _API: Final = "v1"
 """Where the operations are, below the console: as clients have it by default."""
 
-R = TypeVar("R", HttpReply, EventStream)
+R = TypeVar("R", bound=HttpReply | EventStream)
 
 
-class ConsoleOptions(TypedDict, total=False):
-    """The options of :class:`ConsoleEdge`, for what passes them on as they are."""
+class ConsoleLooks(TypedDict, total=False):
+    """The options of :class:`ConsoleEdge` that say what the console shows and does."""
 
-    authenticate: Authenticate | None
     actions: Collection[str]
     allow: Allow | None
     redact: Redact | None
-    parents: Sequence[str]
     links: Mapping[str, str] | None
     title: str
     refresh_seconds: int
     frame: Collection[str]
+
+
+class ConsoleOptions(ConsoleLooks, total=False):
+    """The options of :class:`ConsoleEdge`, for applications."""
+
+    authenticate: Authenticate | None
+    parents: Sequence[str]
     trusted_origins: Collection[str]
     clock: Callable[[], float]
+
+
+class Console:
+    """A console that an integration into a framework serves at a path, such as ``/console``.
+
+    ``looks`` are ``actions``, ``allow``, ``redact``, ``links``, ``title``, ``refresh_seconds`` and
+    ``frame`` of :class:`ConsoleEdge`. Callers are those of the integration.
+
+    Raises:
+        DeclarationError: ``path`` is not a path.
+    """
+
+    def __init__(self, path: str = "/console", **looks: Unpack[ConsoleLooks]) -> None:
+        self.path = checked_prefix(path)
+        check("path", path, "a path such as '/console'", fine=bool(self.path))
+        self.looks = looks
 
 
 class ConsoleEdge(OperationsEdge):
@@ -89,7 +110,9 @@ class ConsoleEdge(OperationsEdge):
     ``links`` has addresses for one operation: ``{"trace": "https://.../{trace_id}", "logs":
     "https://...{name}"}``. ``title`` is the page's heading, ``refresh_seconds`` how often it looks
     for new operations. ``frame`` are the origins whose pages may show the console in a frame,
-    ``"self"`` for this server's own. ``clock`` gives the seconds by which a tally is kept for 5 s.
+    ``"self"`` for this server's own. ``path`` is where the console is, such as ``/console``, below
+    which all is its own; by default it is wherever it is mounted. ``clock`` gives the seconds by
+    which a tally is kept for 5 s.
 
     Raises:
         DeclarationError: An option is not of its type, or out of its bounds; or as for
@@ -100,6 +123,7 @@ class ConsoleEdge(OperationsEdge):
         self,
         service: Service,
         *,
+        path: str = "",
         authenticate: Authenticate | None = None,
         actions: Collection[str] = ACTIONS,
         allow: Allow | None = None,
@@ -122,6 +146,8 @@ class ConsoleEdge(OperationsEdge):
         check_count("refresh_seconds", refresh_seconds, most=3600)
         if redact is not None:
             check_plain_function("redact", redact)
+        self.mount = checked_prefix(path)
+        self.pages = [self.mount, *(self.mount + one for one in page_files())]
         self._actions = tuple(one for one in ACTIONS if one in actions)
         self._allow = None if allow is None else Hook("allow", allow)
         self._redact = redact
@@ -144,16 +170,15 @@ class ConsoleEdge(OperationsEdge):
             self._allow.check_plain(where)
 
     def route(self, method: str, path: str, *, shared: bool = False) -> Found:
-        """See :meth:`lro.http.OperationsEdge.route`.
-
-        A path that does not begin with a slash is what :func:`console_path` gives for the console
-        itself, asked for without one.
-        """
-        if path.startswith("/") and path not in self._own:
-            return super().route(method, path, shared=shared)
+        """See :meth:`lro.http.OperationsEdge.route`, and :meth:`path_at`."""
+        below = self._below(path)
+        if below is None:
+            return RouteNotFound(path)
+        if below.startswith("/") and below not in self._own:
+            return super().route(method, below, shared=shared)
         if method not in _READS:
             return HttpMethodNotAllowed(method, path, _READS)
-        return Allowed(_READS) if method == "OPTIONS" else Match(rpc=path, bindings={}, head=False)
+        return Allowed(_READS) if method == "OPTIONS" else Match(rpc=below, bindings={}, head=False)
 
     def exchange(self, request: HttpRequest, found: Found | None = None) -> Exchange:
         """See :meth:`lro.http.OperationsEdge.exchange`; every reply has the console's headers."""
@@ -161,16 +186,33 @@ class ConsoleEdge(OperationsEdge):
             if not self.authenticates:
                 check_loopback(request)
             found = found or self.route(request.method, request.path)
-            rpc = found.rpc if isinstance(found, Match) else ""
-            if rpc in self._own:
-                own = yield from self._own[rpc](request)
-                return self._secured(own.headless if request.method == "HEAD" else own)
-            if rpc and not rpc.startswith("/") and rpc == request.path:
-                return self._secured(_moved(request))
-            reply = yield from super().exchange(request, found)
+            request = attrs.evolve(request, path=self._below(request.path) or request.path)
+            own = self._own.get(request.path, _moved) if _is_own(request, found) else None
+            if own is None:
+                reply = yield from super().exchange(request, found)
+            else:
+                answer = yield from own(request)
+                reply = answer.headless if request.method == "HEAD" else answer
         except Exception as exc:
             return self.refusal(request, exc)
         return self._secured(reply)
+
+    def path_at(self, path: str, whole: str) -> str:
+        """The path that the methods of this edge take, for a console that is mounted somewhere.
+
+        ``path`` is the raw path below the mount, ``whole`` the decoded path with the mount. The
+        console itself, asked for without a slash at its end, is known by its name alone: the page
+        has relative addresses, and so is sent to the path with the slash.
+        """
+        if path != "/" or self.mount or whole.endswith("/"):
+            return path
+        return quote(whole.rpartition("/")[2], safe="") or path
+
+    def _below(self, path: str) -> str | None:
+        """The path below the console; its name, if the console is asked for without a slash."""
+        if self.mount and path == self.mount:
+            return path.rpartition("/")[2]
+        return strip_mount(path, self.mount)
 
     def refusal(self, request: HttpRequest, error: Exception) -> HttpReply:
         """See :meth:`lro.http.OperationsEdge.refusal`."""
@@ -302,11 +344,16 @@ def _checked_links(links: object) -> Mapping[str, str]:
     return dict(links)
 
 
-def _moved(request: HttpRequest) -> HttpReply:
+def _is_own(request: HttpRequest, found: Found) -> bool:
+    return isinstance(found, Match) and found.rpc == request.path
+
+
+def _moved(request: HttpRequest) -> Steps[HttpReply]:
     """The redirect to the console with its slash, from which its relative addresses go on."""
+    yield from ()
     # By its own name, since a proxy may have cut off a part of what stands before it.
     location = f"./{request.path}/" + (f"?{request.query}" if request.query else "")
-    return HttpReply(307, (("location", location), ("cache-control", "no-cache"), NOSNIFF))
+    return HttpReply(307, (("location", location), ("cache-control", "no-cache")))
 
 
 def checked_prefix(path: object) -> str:
@@ -318,15 +365,3 @@ def checked_prefix(path: object) -> str:
     fine = isinstance(path, str) and (not path or _PREFIX.fullmatch(path) is not None)
     check("path", path, "a path such as '/console', without escapes", fine=fine)
     return str(path).rstrip("/")
-
-
-def console_path(path: str, prefix: str, whole: str) -> str | None:
-    """The path below a console at ``prefix``; None for one that is not below it.
-
-    ``path`` is raw, ``whole`` the decoded path with all that it is mounted at. The console itself,
-    asked for without a slash at the end, is the last segment of that.
-    """
-    below = strip_mount(path, prefix)
-    if below == "/" and not whole.endswith("/"):
-        return quote(whole.rpartition("/")[2], safe="") or below
-    return below

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
 
@@ -24,17 +24,30 @@ from lro._base.errors import (
 )
 from lro._base.status import Any as PackedMessage
 from lro._base.status import Code, Status
+from lro._engine.events import (
+    AttemptBegan,
+    AttemptOutcome,
+    AttemptOver,
+    MetadataReported,
+    WriteRefused,
+    about,
+    emit_end,
+    error_type,
+)
 from lro._engine.executor_port import RemoteCall
 from lro._engine.flow import Flow, MayBlock, Pause, on_loop, read, run
 from lro._engine.job import (
+    CURRENT_JOB,
     AttemptEnded,
     FinalResult,
     JobControl,
     Outcome,
     Released,
     Superseded,
+    SwallowedError,
     WorkerDied,
     WorkerLostOutcome,
+    current_job,
     event_loop_runs,
     overdue,
 )
@@ -65,6 +78,12 @@ T = TypeVar("T")
 _FIRST_PAUSE_SECONDS: Final = 0.05
 _MAX_PAUSE_SECONDS: Final = 1.0
 """The first and the longest pause before a store that is away is asked again."""
+
+_OUTCOMES: Final[Mapping[State, AttemptOutcome]] = {
+    State.SUCCEEDED: "succeeded",
+    State.FAILED: "failed",
+    State.CANCELLED: "cancelled",
+}
 
 _NEVER_RETRIED: Final = (Cancelled, LeaseLost)
 """What no method retries, whatever ``retry_on`` says: the work is to stop."""
@@ -130,6 +149,9 @@ class Attempt:
     _awaited_by: tuple[asyncio.AbstractEventLoop, asyncio.Task[Outcome]] | None = None
     """The loop that awaits the function, and the task in which it does."""
     _start_watch: threading.Event | None = None
+    _began: tuple[Record, float] | None = None
+    """The record as it was claimed, and when that was, in seconds of the runtime's clock."""
+    _over_observed = False
     _cancel_asked = _handing_back = _started = _start_over = False
 
     def __init__(
@@ -265,10 +287,11 @@ class Attempt:
                 back = if_unchanged_since(seen, release(seen.attempt, self._runtime.store.now()))
             yield from self._runtime.updater.applied(self.name, back)
             self.handed_back = True
+            self._observe_over("released")
         except (NotApplied, LeaseLost, OperationNotFound):
             pass  # it is over, or another process has it
         except Exception as exc:  # its lease is not renewed: it counts as lost when that is over
-            log.error("%s: could not be handed back: %s", self.name, exc)
+            log.error("%s: could not be handed back: %s", self.name, exc, extra=self._facts)
             self.cancel()
             return False
         self.cancel()
@@ -337,8 +360,10 @@ class Attempt:
             record = self._fresh_claim() or (yield from self._once_available(self._claim))
             control = self._control_of(record)
         except (NotApplied, LeaseLost, OperationNotFound, Unavailable) as exc:
-            log.info("%s: not begun: %s", self.name, exc)
+            log.info("%s: not begun: %s", self.name, exc, extra=self._facts)
             return None
+        if self._runtime.events:
+            self._observe_begin(record)
         if self._handing_back:  # the claim took again what was just given back
             yield from self.released()
         elif control.cancel_requested:
@@ -372,6 +397,7 @@ class Attempt:
         limit, clock = self.spec.options.time_limit, self._runtime.clock
         control = JobControl(
             name=self.name,
+            method=self.spec.full_name,
             attempt=record.attempt,
             publish=self._report,
             recall=self.spec.unpack_metadata,
@@ -394,7 +420,8 @@ class Attempt:
         except Unavailable:  # and the service is closing
             return False
         except Exception as exc:  # an older version of the method may have stored it
-            log.error("%s: its stored request cannot be read: %s", self.name, exc)
+            line = "%s: its stored request cannot be read: %s"
+            log.error(line, self.name, exc, extra=self._facts)
             text = "the stored request of the operation cannot be read"
             status = internal(spec, self._runtime.domain, text, "REQUEST_UNREADABLE")
             yield from self._finish(control.attempt, FinalResult(status))
@@ -415,11 +442,14 @@ class Attempt:
         try:
             if through is not None:  # the other process repeats it
                 returned = through(self.spec, self._request, control)
-            elif options.calls == 1:
-                returned = function(*self._arguments(control))
-            else:
-                returned = repeated(options, control)(function, *self._arguments(control))
-            return FinalResult(self.spec.pack_response(returned))
+                return FinalResult(self.spec.pack_response(returned))
+            with current_job(control), self.spec.surroundings(control.job):
+                if options.calls == 1:
+                    returned = function(*self._arguments(control))
+                else:
+                    returned = repeated(options, control)(function, *self._arguments(control))
+                return FinalResult(self.spec.pack_response(returned))
+            raise SwallowedError(self.spec.full_name)
         except BaseException as exc:  # also SystemExit: it ends the job, no thread
             return self._failure(control, exc)
 
@@ -463,12 +493,15 @@ class Attempt:
         options = self.spec.options
         try:
             control.raise_if_cancelled()
-            if options.calls == 1:
-                returned = await function(*self._arguments(control))
-            else:
-                again = repeated_async(options, control)
-                returned = await again(function, *self._arguments(control))
-            return FinalResult(self.spec.pack_response(returned))
+            CURRENT_JOB.set(control)  # of this task alone, which ends with the function
+            with self.spec.surroundings(control.job):
+                if options.calls == 1:
+                    returned = await function(*self._arguments(control))
+                else:
+                    again = repeated_async(options, control)
+                    returned = await again(function, *self._arguments(control))
+                return FinalResult(self.spec.pack_response(returned))
+            raise SwallowedError(self.spec.full_name)
         except asyncio.CancelledError:
             raise
         except BaseException as exc:  # also SystemExit: it ends the job, no event loop
@@ -483,7 +516,7 @@ class Attempt:
         if isinstance(error, AttemptEnded):
             return error.ending
         if isinstance(error, WorkerDied):
-            log.error("%s: attempt %d: %s", self.name, control.attempt, error)
+            log.error("%s: attempt %d: %s", *_named(control), error, extra=self._facts)
             return WorkerLostOutcome()
         if isinstance(error, Cancelled) and self._handing_back:
             return Released()
@@ -498,11 +531,14 @@ class Attempt:
         except Unavailable as exc:  # the store is not asked again: this process stops
             raise Cancelled() from exc
         except LeaseLost as exc:
-            self._runtime.updater.refused(self.name, f"metadata of attempt {attempt}", exc)
+            self._refused(attempt, f"metadata of attempt {attempt}", exc)
             raise
         except (NotApplied, OperationNotFound) as exc:
-            self._runtime.updater.refused(self.name, f"metadata of attempt {attempt}", exc)
+            self._refused(attempt, f"metadata of attempt {attempt}", exc)
             raise LeaseLost(self.name, attempt, attempt) from exc
+        if events := self._runtime.events:
+            method = self.spec.full_name
+            events.emit(MetadataReported(name=self.name, method=method, attempt=attempt))
 
     def _store_report(self, attempt: int, packed: PackedMessage) -> Flow[Record | None]:
         now = self._runtime.store.now()
@@ -522,10 +558,13 @@ class Attempt:
             elif isinstance(outcome, WorkerLostOutcome):
                 yield from self._once_available(self._store_loss, attempt)
                 self.lost = True
+                self._observe_over("lost")
         except (NotApplied, OperationNotFound, LeaseLost) as exc:
-            self._runtime.updater.refused(self.name, f"the result of attempt {attempt}", exc)
+            self._refused(attempt, f"the result of attempt {attempt}", exc)
         except Unavailable as exc:
-            log.warning("%s: its result could not be stored: %s", self.name, exc)
+            line = "%s: its result could not be stored: %s"
+            log.warning(line, self.name, exc, extra=self._facts)
+        self._observe_over("superseded")  # unless it is known by now how it has ended
 
     def _store_loss(self, attempt: int) -> Flow[Record | None]:
         return self._runtime.updater.applied(self.name, lose(attempt, self._runtime.store.now()))
@@ -547,7 +586,8 @@ class Attempt:
         except Exception as exc:
             if isinstance(exc, LroError) and not isinstance(exc, InvalidArgument):
                 raise  # InvalidArgument: no store could keep what the method gave
-            log.exception("%s: attempt %d: its end could not be written", self.name, attempt)
+            line = "%s: attempt %d: its end could not be written"
+            log.exception(line, self.name, attempt, extra=self._facts)
             text, why = "what the method gave cannot be encoded", EncodingError.reason
             if isinstance(exc, FinalMetadataFailed):
                 text, why = "the last metadata of the method cannot be made", "METHOD_FAILED"
@@ -555,6 +595,9 @@ class Attempt:
             if isinstance(exc.__cause__, MessageTooLarge):
                 instead = FinalResult(spec.types.status_of(exc.__cause__, domain))
             self.ended = yield from self._once_available(self._store_instead, attempt, instead)
+            ending = instead
+        if self._runtime.events:
+            self._observe_end(ending)
 
     def _store_end(self, attempt: int, ending: FinalResult) -> Flow[Record | None]:
         change = self._end(attempt, ending)
@@ -592,7 +635,8 @@ class Attempt:
                 if self._must_stop():
                     raise
                 if not said:
-                    log.warning("%s: repeated until the store is there: %s", self.name, exc)
+                    line = "%s: repeated until the store is there: %s"
+                    log.warning(line, self.name, exc, extra=self._facts)
                 said = True
             yield Pause(pause)
             pause = min(2 * pause, _MAX_PAUSE_SECONDS)
@@ -600,6 +644,58 @@ class Attempt:
     def _must_stop(self) -> bool:
         """Whether other processes are to do the work."""
         return self._handing_back or self.revoked
+
+    # -- to observers -------------------------------------------------------------------------
+
+    @property
+    def _facts(self) -> Mapping[str, object]:
+        control = self._control
+        return about(self.name, self.spec.full_name, 0 if control is None else control.attempt)
+
+    def _refused(self, attempt: int, what: str, error: LroError) -> None:
+        write = WriteRefused(name=self.name, method=self.spec.full_name, attempt=attempt)
+        self._runtime.updater.refused(write, what, error)
+
+    def _observe_begin(self, record: Record) -> None:
+        self._began = record, self._runtime.clock()
+        first = record.attempt == 1 and record.start_time is not None
+        waited = (record.start_time or record.create_time) - record.create_time
+        self._runtime.events.emit(
+            AttemptBegan(
+                name=self.name,
+                method=self.spec.full_name,
+                attempt=record.attempt,
+                queue_seconds=max(0.0, waited.total_seconds()) if first else None,
+                trace_context=record.trace_context,
+            )
+        )
+
+    def _observe_over(self, outcome: AttemptOutcome, why: str = "") -> None:
+        """Report the end of the attempt, unless that was done, or its begin was not reported."""
+        if self._began is None or self._over_observed:
+            return
+        self._over_observed = True
+        record, began = self._began
+        self._runtime.events.emit(
+            AttemptOver(
+                name=self.name,
+                method=self.spec.full_name,
+                attempt=record.attempt,
+                outcome=outcome,
+                seconds=self._runtime.clock() - began,
+                error_type=why,
+            )
+        )
+
+    def _observe_end(self, ending: FinalResult) -> None:
+        self._observe_over(_OUTCOMES[ending.state], error_type(ending.result))
+        after = self.ended
+        if after is None and self._began is not None:  # it was deleted: callers do not see its end
+            end_time = max(self._runtime.store.now(), self._began[0].create_time)
+            fields = {"state": ending.state, "result": ending.result, "end_time": end_time}
+            after = self._began[0].next_version(**fields)
+        if after is not None:
+            emit_end(self._runtime.events, after)
 
 
 class _Timer:
@@ -675,10 +771,12 @@ def failure(spec: MethodSpec, domain: str, control: JobControl, error: BaseExcep
             spec.limits.check_result(outcome.result)
         return outcome
     except MessageTooLarge as exc:
-        log.error("%s: attempt %d: its error: %s", *_named(control), exc, exc_info=error)
+        line = "%s: attempt %d: its error: %s"
+        log.error(line, *_named(control), exc, exc_info=error, extra=facts_of(control))
         return FinalResult(spec.types.status_of(exc, domain))
     except Exception:  # an error of the application's with facts of a wrong kind
-        log.exception("%s: attempt %d: its error cannot be described", *_named(control))
+        line = "%s: attempt %d: its error cannot be described"
+        log.exception(line, *_named(control), extra=facts_of(control))
         text = "the method failed with an error that cannot be described"
         return FinalResult(internal(spec, domain, text, "METHOD_FAILED"))
 
@@ -690,13 +788,14 @@ def internal(spec: MethodSpec, domain: str, text: str, reason: str) -> Status:
 
 def _outcome(spec: MethodSpec, domain: str, control: JobControl, error: BaseException) -> Outcome:
     if isinstance(error, LeaseLost):
-        log.warning("%s: %s", control.name, error)
+        log.warning("%s: %s", control.name, error, extra=facts_of(control))
         return Superseded()
     if isinstance(error, Cancelled):
         status = spec.types.status_of(Cancelled(), domain)
         return FinalResult(status, acknowledge=control.cancel_requested)
     if isinstance(error, EncodingError):
-        log.error("%s: attempt %d: %s", *_named(control), error, exc_info=error)
+        line = "%s: attempt %d: %s"
+        log.error(line, *_named(control), error, exc_info=error, extra=facts_of(control))
         if isinstance(error, MessageTooLarge):  # its text is for callers, too
             return FinalResult(spec.types.status_of(error, domain))
         text = "what the method gave cannot be encoded"
@@ -705,13 +804,19 @@ def _outcome(spec: MethodSpec, domain: str, control: JobControl, error: BaseExce
         status = spec.types.status_of(error, domain)
         if status.code != Code.OK:
             return FinalResult(status)
-    log.error("%s: attempt %d failed", *_named(control), exc_info=error)
+    line = "%s: attempt %d failed"
+    log.error(line, *_named(control), exc_info=error, extra=facts_of(control))
     text = "the method failed with an internal error"
     return FinalResult(internal(spec, domain, text, "METHOD_FAILED"))
 
 
 def _named(control: JobControl) -> tuple[str, int]:
     return control.name, control.attempt
+
+
+def facts_of(control: JobControl) -> Mapping[str, object]:
+    """The ``extra`` of log lines about an attempt."""
+    return about(control.name, control.method, control.attempt)
 
 
 # -- calls of a function that is called again -----------------------------------------------------
@@ -744,6 +849,7 @@ def _rules(options: Options, control: JobControl) -> dict[str, Any]:
             options.calls,
             type(state.outcome.exception()).__qualname__,
             state.next_action.sleep,
+            extra=facts_of(control),
         )
 
     return {

@@ -61,7 +61,7 @@ class HandleCalls:
         Raises:
             OperationNotFound: It was deleted, or has expired.
         """
-        yield from self._workers.cancel((yield from self.read(name)))
+        yield from self._workers.cancel((yield from self.read(name)), caller="")
 
 
 class Handle(Generic[Resp, Meta]):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
 import math
 import sys
 import threading
 import time
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeAlias
 
 import attrs
@@ -45,6 +47,11 @@ class Job(Generic[M]):
     def name(self) -> str:
         """The operation's name."""
         return self._control.name
+
+    @property
+    def method(self) -> str:
+        """The full name of the method."""
+        return self._control.method
 
     @property
     def attempt(self) -> int:
@@ -161,6 +168,7 @@ def job_alone(
 
     control = JobControl(
         name="operations/test",
+        method="test.v1.Tests.Test",
         attempt=1,
         publish=published,
         seen=metadata,
@@ -182,6 +190,7 @@ class JobControl:
         self,
         *,
         name: str,
+        method: str = "",
         attempt: int,
         publish: Callable[[JobControl, typing.Any], Flow[None]],
         recall: Callable[[typing.Any], object] | None = None,
@@ -192,6 +201,7 @@ class JobControl:
         awaits: bool = False,
     ) -> None:
         self.name = name
+        self.method = method
         self.attempt = attempt
         self.domain = domain
         self.awaits = awaits
@@ -310,6 +320,22 @@ class JobControl:
         self._publish = _nowhere
 
 
+CURRENT_JOB: Final[contextvars.ContextVar[JobControl | None]] = contextvars.ContextVar(
+    "lro_current_job", default=None
+)
+"""The job whose function runs in this thread or task: log records made there are about it."""
+
+
+@contextlib.contextmanager
+def current_job(control: JobControl) -> Iterator[None]:
+    """Have the job known in this thread, for the length of the block."""
+    token = CURRENT_JOB.set(control)
+    try:
+        yield
+    finally:
+        CURRENT_JOB.reset(token)
+
+
 def _check_pause(seconds: float) -> None:
     if not isinstance(seconds, (int, float)):
         raise TypeError(f"seconds: must be a number of seconds, got {got(seconds)}")
@@ -356,6 +382,10 @@ class AttemptEnded(Exception):
     def __init__(self, ending: FinalResult) -> None:
         super().__init__(ending)
         self.ending = ending
+
+
+class SwallowedError(Exception):
+    """Raised where a context manager of ``around`` has swallowed the error of this method."""
 
 
 class WorkerDied(Exception):

@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, Literal
 
 import attrs
 
@@ -15,6 +15,13 @@ from lro._base.errors import LroError, StatusError, Unavailable
 from lro._base.status import Code
 from lro._engine.attempt import apply_end
 from lro._engine.change_listener import ChangeListener
+from lro._engine.events import (
+    LeasesRenewed,
+    OperationsExpired,
+    WorkLost,
+    about,
+    emit_end,
+)
 from lro._engine.flow import run
 from lro._engine.method_spec import FinalMetadataFailed, MethodSpec, WorkerLost
 from lro._engine.runtime import Runtime
@@ -55,7 +62,8 @@ class _Suspect:
 class Maintenance:
     """Renews the leases of this process, recovers orphans, and removes what has expired.
 
-    It also begins what was started within a transaction of the application, after the commit.
+    It also begins what was started within a transaction of the application, after the commit, and
+    gives the store what was counted.
 
     :meth:`run_due` does what is due; :meth:`start` has a thread do that. The clock of the runtime,
     which no administrator can set, decides what is due when. Leases end by the store's clock, which
@@ -76,6 +84,7 @@ class Maintenance:
         self._workers = workers
         self._specs = specs
         self._clock = runtime.clock
+        self._statistics = runtime.statistics
         self._period = lease.total_seconds() / 3
         self._grace = min(_GRACE_SECONDS, lease.total_seconds() / _GRACES)
         self.retry_seconds = self._grace / _TRIES
@@ -88,12 +97,15 @@ class Maintenance:
     def reset_after_fork(self) -> None:
         """Begin again without a thread: that of the parent process does not come along."""
         self._renew_at: float | None = None
+        self._renewed_at: float | None = None
         self._left: Collection[str] = ()
         self._retry_at = math.inf
         self._scan_at = self._scan_not_before = self._calm_until = self._expire_at = self._clock()
         self._asked_at = math.inf
         self._renew_now = False
         self._uncommitted.reset_after_fork()
+        if self._statistics is not None:
+            self._statistics.reset_after_fork()
         self._suspects: dict[str, _Suspect] = {}
         self._looked_at = -math.inf
         self._away = False
@@ -156,7 +168,7 @@ class Maintenance:
     def _run_due(self) -> float:
         at, held = self._clock(), self._workers.held()
         if not held:
-            self._renew_at = None
+            self._renew_at = self._renewed_at = None
         elif self._renew_at is None or self._renew_now:  # it may have begun long ago
             self._renew_at = at
         self._renew_now = False
@@ -174,9 +186,13 @@ class Maintenance:
                 self._scan_orphans()
             if self._expire_at <= self._clock():
                 self._expire()
+            if self._statistics is not None and self._statistics.flush_at <= self._clock():
+                self._statistics.flush()
         # New work does not wake this thread, which looks for it often enough, and asks no store.
         due = [self._next_scan(), self._expire_at, self._retry_at, at + self._period]
         due.append(self._uncommitted.next_look)
+        if self._statistics is not None:
+            due.append(self._statistics.flush_at)
         if self._renew_at is not None:
             due.append(self._renew_at)
         return max(_REST_SECONDS, min(due) - self._clock())
@@ -215,12 +231,21 @@ class Maintenance:
         # Only now: after a failure the next run begins with it again, before an orphan scan.
         if self._renew_at is not None and self._renew_at <= at:
             self._renew_at = at + self._period
+        self._observe_renewal(len(names) - len(renewed.left))
         for name in set(renewed.left).difference(self._left):
-            log.warning("%s: its lease cannot be renewed now: others have locked its record", name)
+            line = "%s: its lease cannot be renewed now: others have locked its record"
+            log.warning(line, name, extra=about(name))
         self._left = renewed.left
         self._retry_at = at + self.retry_seconds if self._left else math.inf
         for name in renewed.cancel_requested:
             self._workers.cancel_held(name)
+
+    def _observe_renewal(self, count: int) -> None:
+        lease, at = self._runtime.lease.total_seconds(), self._clock()
+        before, self._renewed_at = self._renewed_at, at
+        if self._runtime.events and count > 0:
+            margin = lease if before is None else max(0.0, lease - (at - before))
+            self._runtime.events.emit(LeasesRenewed(count=count, margin_seconds=margin))
 
     @property
     def _renewal_due(self) -> bool:
@@ -247,9 +272,9 @@ class Maintenance:
         try:
             self.recover(record)
         except LroError as exc:
-            log.info("%s: not taken over now: %s", record.name, exc)
+            log.info("%s: not taken over now: %s", record.name, exc, extra=_facts(record))
         except BaseException:  # one that cannot be must not be in the way of the others
-            log.exception("%s: cannot be taken over", record.name)
+            log.exception("%s: cannot be taken over", record.name, extra=_facts(record))
         else:
             return True
         return False
@@ -323,7 +348,10 @@ class Maintenance:
             return
         self._workers.resume(spec, record)
         level = logging.INFO if handed_back else logging.WARNING
-        log.log(level, "%s: taken over after attempt %d", record.name, record.attempt)
+        line = "%s: taken over after attempt %d"
+        log.log(level, line, record.name, record.attempt, extra=_facts(record))
+        if not handed_back:
+            self._observe_loss(record, "retried", lost)
 
     def _fail_lost(self, record: Record, spec: MethodSpec, lost: int) -> None:
         updater = self._runtime.updater
@@ -332,11 +360,31 @@ class Maintenance:
         status = spec.types.status_of(error, self._runtime.domain)
         fail = if_unchanged_since(record, abandon(status, self._store.now(), spec.keep_for))
         try:
-            run(apply_end(updater, spec, record.name, fail, State.FAILED))
+            after = run(apply_end(updater, spec, record.name, fail, State.FAILED))
         except FinalMetadataFailed:
-            log.exception("%s: the last metadata could not be made", record.name)
-            updater.apply(record.name, fail, spec.stamp)
-        log.warning("%s: ended, worker %d of it was lost", record.name, lost)
+            line = "%s: the last metadata could not be made"
+            log.exception(line, record.name, extra=_facts(record))
+            after = updater.apply(record.name, fail, spec.stamp)
+        line = "%s: ended, worker %d of it was lost"
+        log.warning(line, record.name, lost, extra=_facts(record))
+        self._observe_loss(record, "failed", lost)
+        if self._runtime.events and after is not None:
+            emit_end(self._runtime.events, after)
+
+    def _observe_loss(
+        self, record: Record, decision: Literal["retried", "failed"], lost: int
+    ) -> None:
+        if self._runtime.events:
+            self._runtime.events.emit(
+                WorkLost(
+                    name=record.name,
+                    method=record.method,
+                    attempt=record.attempt,
+                    decision=decision,
+                    lost_attempts=lost,
+                    trace_context=record.trace_context,
+                )
+            )
 
     def _expire(self) -> None:
         at = self._clock()
@@ -348,6 +396,8 @@ class Maintenance:
             return
         for name in removed.names:
             self._runtime.updater.notifier.notify(name)
+        if removed.names and self._runtime.events:
+            self._runtime.events.emit(OperationsExpired(methods=removed.methods))
         self._expire_at = at if removed.more else at + _EXPIRY_SECONDS
 
     def _live(self) -> None:
@@ -361,6 +411,10 @@ class Maintenance:
                 seconds = 1.0
             self._wake.wait(seconds)
             self._wake.clear()
+
+
+def _facts(record: Record) -> Mapping[str, object]:
+    return about(record.name, record.method, record.attempt)
 
 
 class Background:
@@ -386,6 +440,7 @@ class Background:
         self._starting = threading.Lock()
         self._executor = runtime.executor
         self._shared = runtime.store.shared
+        self._statistics = runtime.statistics
         self.workers = Workers(runtime, specs, self)
         self.maintenance = Maintenance(runtime, self.workers, specs)
         self.change_listener = ChangeListener(runtime.updater, self.workers)
@@ -413,6 +468,8 @@ class Background:
             self.change_listener.stop()
         finally:
             self.maintenance.stop()
+            if self._statistics is not None:
+                self._statistics.close()
 
     def reset_after_fork(self) -> None:
         """Begin again in a forked process: what the parent holds is the parent's.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import typing
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeAlias
 
 import attrs
 
@@ -21,6 +22,7 @@ from lro._base.arguments import (
 )
 from lro._base.errors import DeclarationError, EncodingError, InvalidArgument, got
 from lro._base.status import Any, Json, type_url
+from lro._engine.job import Job
 from lro._engine.limits import DEFAULT_LIMITS, Limits
 from lro._filters.indexes import Indexes
 from lro._messages.registry import Amending, Codec, TypeRegistry
@@ -32,6 +34,10 @@ from lro._model.method_names import MethodName, Said, Signature
 from lro._model.operation import OperationInfo, Record, State
 from lro._model.transcoding import HttpRule, RequestBinding
 
+Around: TypeAlias = Callable[[Job[typing.Any]], contextlib.AbstractContextManager[object]]
+"""Gives the context manager in which a function is called, with its job."""
+
+_NO_SURROUNDINGS: Final = contextlib.nullcontext()
 _TIMES: Final = ("create_time", "start_time", "end_time", "expire_time")
 _CANCEL_FLAGS: Final = ("cancel_requested", "requested_cancellation")
 
@@ -242,6 +248,7 @@ class MethodSpec:
     instances: Mapping[type, type]
     """What messages of the three classes are instances of: of a TypedDict, dicts."""
     limits: Limits = DEFAULT_LIMITS
+    around: Around | None = None
     default_metadata: OperationMetadata | None = None
     """The first metadata of a method without a metadata class."""
 
@@ -259,6 +266,7 @@ class MethodSpec:
         keep_for: timedelta,
         indexes: Indexes | None = None,
         limits: Limits = DEFAULT_LIMITS,
+        around: Around | None = None,
     ) -> MethodSpec:
         """Put a method together from what was given and what the annotations say.
 
@@ -306,6 +314,7 @@ class MethodSpec:
                 cls: dict if is_typed_dict(cls) else cls for cls in (request, response, metadata)
             },
             limits=limits,
+            around=around,
             default_metadata=_default_metadata(name) if metadata is OperationMetadata else None,
         )
 
@@ -318,6 +327,10 @@ class MethodSpec:
     def rule(self) -> HttpRule:
         """How a call over HTTP starts an operation: method, path and body."""
         return self.options.rule(self.path)
+
+    def surroundings(self, job: Job[typing.Any]) -> contextlib.AbstractContextManager[object]:
+        """The context manager in which the function of this job is called."""
+        return _NO_SURROUNDINGS if self.around is None else self.around(job)
 
     def stamp(self, record: Record) -> Record:
         """The record with what it says of itself in its metadata (spec §9.6), and its keys."""

@@ -33,13 +33,19 @@ from lro._base.errors import (
 from lro._base.status import Any, Code, Status
 from lro._engine.access import Access, application_call, ask_validity
 from lro._engine.attempt import Attempt
+from lro._engine.events import (
+    MetadataReported,
+    OperationStarted,
+    about,
+    emit_end,
+)
 from lro._engine.executor_port import Slot
 from lro._engine.flow import Flow, InsertWrite, MayBlock, on_loop, run, run_all
 from lro._engine.handle import Handle, HandleCalls
 from lro._engine.job import Job, job_alone
 from lro._engine.limits import Limits
 from lro._engine.maintenance import Background
-from lro._engine.method_spec import MethodSpec, Options
+from lro._engine.method_spec import Around, MethodSpec, Options
 from lro._engine.process import after_fork
 from lro._engine.runtime import RecordUpdater, Runtime, stopping
 from lro._engine.store_port import DatabaseConnection, Inserted, RequestKey
@@ -125,6 +131,7 @@ class Starter:
         self._background = background
         self._workers = background.workers
         self._access = access
+        self._events = runtime.events
         self._random = RandomBytes()
 
     def start(
@@ -141,6 +148,41 @@ class Starter:
         within: DatabaseConnection | None = None,
     ) -> Flow[Operation]:
         """See ``Method.start``."""
+        try:
+            return (
+                yield from self._start(
+                    spec,
+                    request,
+                    request_id=request_id,
+                    parent=parent,
+                    metadata=metadata,
+                    target=target,
+                    caller=caller,
+                    validate_only=validate_only,
+                    within=within,
+                )
+            )
+        except LroError as exc:
+            if self._events and not validate_only:
+                method, code = spec.full_name, exc.status_code.name
+                self._events.emit(
+                    OperationStarted(method=method, outcome="refused", error_type=code)
+                )
+            raise
+
+    def _start(
+        self,
+        spec: MethodSpec,
+        request: object,
+        *,
+        request_id: str,
+        parent: str,
+        metadata: object | None,
+        target: str,
+        caller: str,
+        validate_only: bool,
+        within: DatabaseConnection | None,
+    ) -> Flow[Operation]:
         self._background.start()
         if self._workers.stopping:
             raise stopping()
@@ -182,11 +224,13 @@ class Starter:
         if insert is not None:
             # In this thread, even of a loop: the connection is one that this thread uses.
             inserted: Inserted = insert(new(held=False), packed, key)
+            self._observe(inserted)
             if inserted.fresh and spec.function is not None:
                 self._background.begin_after_commit(inserted.record.name)
             return inserted.record.operation
         if spec.function is None:
             inserted = yield InsertWrite(self._runtime.store, new(), packed, key)
+            self._observe(inserted)
             return inserted.record.operation
         return (yield from self._insert_and_run(spec, new, request, packed, key))
 
@@ -237,6 +281,18 @@ class Starter:
             (self._workers.owner, self._runtime.lease) if redelivery is None else ("", redelivery)
         )
 
+    def _observe(self, inserted: Inserted) -> None:
+        if self._events:
+            record = inserted.record
+            self._events.emit(
+                OperationStarted(
+                    method=record.method,
+                    outcome="started" if inserted.fresh else "repeated",
+                    name=record.name,
+                    caller=record.caller,
+                )
+            )
+
     def _insert_within(self, connection: DatabaseConnection) -> Insert:
         store = self._runtime.store
         insert = getattr(store, "insert_within", None)
@@ -276,6 +332,7 @@ class Starter:
             known = yield from self._checked(new(), packed, key)
             if known.fresh or self._waits(known.record):
                 raise
+            self._observe(known)
             return known.record.operation
         at_once = slot.worker_idle and spec.options.concurrency is None
         try:
@@ -289,6 +346,7 @@ class Starter:
             except BaseException:
                 slot.release()
                 raise
+            self._observe(inserted)
             if not inserted.fresh and not self._waits(inserted.record):
                 run.revoke()
                 slot.release()
@@ -337,7 +395,8 @@ class Starter:
             raise error
         if passing:  # maintenance hands it back: see Workers.release_not_started
             return record.operation
-        log.error("%s: the executor has failed to take it", run.name, exc_info=error)
+        line, facts = "%s: the executor has failed to take it", about(run.name, record.method)
+        log.error(line, run.name, exc_info=error, extra=facts)
         return (yield from run.end_refused(record)).operation
 
     def _waits(self, record: Record) -> bool:
@@ -400,11 +459,18 @@ Meta = TypeVar("Meta")
 class Methods:
     """The methods that a service declares, by full name.
 
-    ``keep_for`` and ``limits`` are those of methods that say nothing else.
+    ``keep_for`` and ``limits`` are those of methods that say nothing else. ``around`` gives the
+    context manager in which a function is called.
     """
 
     def __init__(
-        self, runtime: Runtime, types: TypeRegistry, *, keep_for: timedelta, limits: Limits
+        self,
+        runtime: Runtime,
+        types: TypeRegistry,
+        *,
+        keep_for: timedelta,
+        limits: Limits,
+        around: Around | None,
     ) -> None:
         self.types = types
         self.infos = OperationInfoRegistry()
@@ -413,6 +479,7 @@ class Methods:
         self._runtime = runtime
         self._keep_for = keep_for
         self._limits = limits
+        self._around = around
 
     def register(
         self,
@@ -441,6 +508,7 @@ class Methods:
             keep_for=self._keep_for,
             indexes=self.indexes,
             limits=self._limits,
+            around=self._around,
         )
         if options.indexed_paths:
             self.make_indexes()
@@ -736,7 +804,13 @@ class Reporter:
         Raises:
             MessageTooLarge: It has more bytes than the service keeps; nothing changes.
         """
-        return self._apply(report(self._metadata(metadata), None, self._updater.store.now()))
+        change = report(self._metadata(metadata), None, self._updater.store.now())
+        if not self._apply(change):
+            return False
+        if events := self._updater.events:
+            method = self._spec.full_name
+            events.emit(MetadataReported(name=self.name, method=method, attempt=0))
+        return True
 
     def complete(self, response: object, *, metadata: object | None = None) -> bool:
         """End the operation with a response, and maybe the last metadata.
@@ -821,5 +895,7 @@ class Reporter:
             after = self._updater.apply(self.name, change, self._spec.stamp)
         except (NotApplied, LeaseLost, OperationNotFound):
             return False
+        if after is not None and after.done and self._updater.events:
+            emit_end(self._updater.events, after)
         # A record that a change removes was deleted before: its result is dropped (spec §2.7).
         return after is not None and after.state is not State.HIDDEN

@@ -11,8 +11,10 @@ from typing import TypeAlias
 import attrs
 
 from lro._base.errors import LroError, Unavailable
+from lro._engine.events import EventDispatch, WriteRefused, about
 from lro._engine.executor_port import Executor
 from lro._engine.flow import Flow, MayBlock, UpdateWrite
+from lro._engine.statistics import Statistics
 from lro._engine.store_port import Store
 from lro._model.operation import Change, Record, Stamp, State, with_derived
 
@@ -89,8 +91,9 @@ class Notifier:
 class RecordUpdater:
     """Applies changes to the store, and notifies waiters and watchers of them."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, events: EventDispatch | None = None) -> None:
         self.store = store
+        self.events = EventDispatch() if events is None else events
         self.notifier = Notifier()
         self.unnamed_changes = 0
         """Number of change notifications received from other processes without names."""
@@ -127,11 +130,13 @@ class RecordUpdater:
         self.store.notify_others(name)
         return after
 
-    def refused(self, name: str, what: str, error: LroError) -> None:
+    def refused(self, write: WriteRefused, what: str, error: LroError) -> None:
         """Count and log a write of a worker that had lost its lease."""
         with self._lock:
             self.late_writes += 1
-        log.warning("%s: %s was refused: %s", name, what, error)
+        facts = about(write.name, write.method, write.attempt)
+        log.warning("%s: %s was refused: %s", write.name, what, error, extra=facts)
+        self.events.emit(write)
 
 
 class FirstUse:
@@ -157,6 +162,7 @@ class Runtime:
 
     ``domain`` names the service in error details. ``clock`` gives the seconds that maintenance,
     time limits and pages go by; no administrator can set it. The store has a clock of its own.
+    ``statistics`` is None where nothing is counted.
     """
 
     store: Store
@@ -166,6 +172,12 @@ class Runtime:
     lease: timedelta
     domain: str
     clock: Callable[[], float]
+    statistics: Statistics | None = None
+
+    @property
+    def events(self) -> EventDispatch:
+        """What takes the events of this process."""
+        return self.updater.events
 
 
 def stopping() -> Unavailable:

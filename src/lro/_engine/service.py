@@ -6,7 +6,7 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, overload
 
@@ -16,18 +16,20 @@ from lro._base.arguments import (
     check_function,
     check_instance,
     check_span,
+    check_takes,
     check_text,
     check_texts,
 )
 from lro._base.errors import InvalidArgument
 from lro._engine.access import VERBS, Access, Authorize
+from lro._engine.events import EventDispatch, Observer
 from lro._engine.executor_port import CancelSupport, Executor
 from lro._engine.flow import Flow, MayBlock, flow_of, in_threads, on_loop, run, verb
 from lro._engine.handle import HandleCalls
 from lro._engine.limits import DEFAULT_LIMITS, ByteBudget, Limits
 from lro._engine.listing import BatchRead, CheckedList, Listing, read_descriptions
 from lro._engine.maintenance import LEAST_LEASE, Background
-from lro._engine.method_spec import MethodSpec, Options, WorkerLost
+from lro._engine.method_spec import Around, MethodSpec, Options, WorkerLost
 from lro._engine.methods import Method, MethodDecorator, Methods, Reporter, Starter
 from lro._engine.process import (
     STOP_SIGNALS,
@@ -37,7 +39,8 @@ from lro._engine.process import (
     no_longer_open,
 )
 from lro._engine.runtime import FirstUse, RecordUpdater, Runtime
-from lro._engine.store_port import Store
+from lro._engine.statistics import Statistics
+from lro._engine.store_port import Store, keeps_statistics
 from lro._engine.waiting import Waiters, wait_limit
 from lro._messages.registry import TypeRegistry
 from lro._messages.times import Duration
@@ -89,7 +92,12 @@ class Service:
     ``limits`` bounds what is held for callers, and the size of messages: see :class:`lro.Limits`.
     ``clock`` gives the seconds that maintenance, time limits and pages go by. ``drain`` is how long
     running work may go on when the service is closed. The service closes its store, and itself
-    when the interpreter ends.
+    when the interpreter ends. ``observers`` are called with what happens to operations in this
+    process: see :class:`lro.adapters.Observer`. ``statistics`` are counted, and given to the store
+    every 15 seconds, if the store is a :class:`lro.adapters.StatisticsStore`; ``statistics=False``
+    counts none. ``around`` gives a context manager, made with
+    ``@contextlib.contextmanager`` for instance, in which each function is called, also in the child
+    of a ProcessExecutor; it is given the :class:`lro.Job`, and must let errors pass.
 
     A thread renews leases, takes over lost work and removes what has expired. It begins in each
     process in which the service is used, and when that is first so: with ``with service``, with a
@@ -117,6 +125,9 @@ class Service:
         maintenance: bool = True,
         drain: timedelta = _DRAIN,
         limits: Limits = DEFAULT_LIMITS,
+        observers: Collection[Observer] = (),
+        statistics: bool = True,
+        around: Around | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         _check_port("store", store, "a store", "insert")
@@ -129,8 +140,11 @@ class Service:
         check("verbs", verbs, wanted, fine=set(verbs) <= set(VERBS))
         check_flag("owner_only", owner_only)
         check_flag("maintenance", maintenance)
+        check_flag("statistics", statistics)
         check_instance("limits", limits, Limits, "Limits(...)")
         check_function("clock", clock)
+        if around is not None:
+            check_takes("around", around, 1, "a function of a job that gives a context manager")
         check_span("lease", lease, least=LEAST_LEASE)
         check_span("keep_for", keep_for, zero=True)
         check_span("max_wait", max_wait, zero=True)  # zero: every Wait answers at once
@@ -142,18 +156,26 @@ class Service:
         self.drain = drain
         self._max_wait = max_wait
         self._owner_only = owner_only
+        self.statistics: Statistics | None = None
+        """What counts the events of this process; None if the store keeps no statistics."""
+        if statistics and keeps_statistics(store):
+            self.statistics = Statistics(store, executor.cancel_support, clock)
+        observers = observers if self.statistics is None else (*observers, self.statistics)
         self._runtime = Runtime(
             store=store,
             first_use=FirstUse(store),
-            updater=RecordUpdater(store),
+            updater=RecordUpdater(store, EventDispatch(observers)),
             executor=executor,
             lease=lease,
             domain=domain,
             clock=clock,
+            statistics=self.statistics,
         )
         self.access = Access(store, verbs=verbs, authorize=authorize, owner_only=owner_only)
         self.types = types if types is not None else TypeRegistry()
-        self.methods = Methods(self._runtime, self.types, keep_for=keep_for, limits=limits)
+        self.methods = Methods(
+            self._runtime, self.types, keep_for=keep_for, limits=limits, around=around
+        )
         if owner_only:
             self.methods.index_callers()
         self._background = Background(
@@ -444,7 +466,7 @@ class Service:
         parse_name(name)
         yield from self.access.permit(caller, "CancelOperation", name)
         record = yield from self.access.visible(name, caller)
-        yield from self.workers.cancel(record)
+        yield from self.workers.cancel(record, caller)
 
     async def cancel_async(self, name: str, *, caller: str = "") -> None:
         """:meth:`cancel` for coroutines: no thread waits for the store."""

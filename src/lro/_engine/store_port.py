@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Collection, Sequence
-from datetime import datetime
-from typing import Final, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final, Protocol, TypeAlias, TypeGuard, TypeVar
 
 import attrs
 
@@ -73,6 +73,8 @@ class Expired:
     """What a sweep has removed, and whether it has left something to the next one."""
 
     names: Sequence[str]
+    methods: Mapping[str, int]
+    """How many of the removed operations are of each method."""
     more: bool
 
 
@@ -383,3 +385,110 @@ class TransactionalStore(Store, Protocol):
             RequestIdConflict, TargetBusy: As for :meth:`insert`.
         """
         ...
+
+
+Counts: TypeAlias = Mapping[str, Mapping[str, float]]
+"""What was counted: by method, and then by the name of a series. No number is negative."""
+
+COUNTS_LIFE: Final = timedelta(hours=72)
+"""How long the counts of a minute are kept."""
+
+STEP_MINUTES: Final = (1, 5, 30)
+"""How many minutes the steps may have in which counts are read."""
+
+COUNTS_READ: Final = 10_000
+"""How many :class:`MinuteCounts` a store reads in one call, by default."""
+
+
+@attrs.frozen
+class MinuteCounts:
+    """What was counted of one method in a minute, or in a step of minutes that begins with it."""
+
+    minute: datetime
+    """When it begins, in UTC."""
+    method: str
+    counts: Mapping[str, float]
+    """By the name of a series."""
+
+
+@attrs.frozen
+class MethodLoad:
+    """How much of one method is in progress, and the oldest of that.
+
+    ``waiting`` is how many operations wait for a worker, ``running`` how many are worked on.
+    """
+
+    method: str
+    waiting: int
+    running: int
+    oldest_create_time: datetime
+    oldest_name: str
+
+
+@attrs.frozen
+class Load:
+    """What is in progress, by method, and how many operations each process holds, by owner.
+
+    ``capped`` says that there is more, of which nothing is counted here.
+    """
+
+    methods: Sequence[MethodLoad]
+    owners: Mapping[str, int]
+    capped: bool
+
+
+class StatisticsStore(Store, Protocol):
+    """A store that also keeps what the processes on it have counted. Optional.
+
+    Counts are kept for each minute and method, for 72 hours, and in totals, for ever. The method
+    ``""`` has what is counted of no method. A store neither knows nor checks the names of series.
+    """
+
+    def add_counts(self, minute: datetime, counts: Counts) -> None:
+        """Add to what was counted in this minute, and to the totals, all or nothing.
+
+        Seconds of ``minute`` are cut off. It also removes some of what is older than 72 hours by
+        the store's clock, at least as much as it adds.
+
+        Raises:
+            Unavailable: The store cannot be written to now. It may not be known then whether the
+                counts were added.
+        """
+        ...
+
+    def read_counts(
+        self, since: datetime, limit: int = COUNTS_READ, step_minutes: int = 1
+    ) -> Sequence[MinuteCounts]:
+        """Read what was counted in the steps that end after ``since``, oldest first.
+
+        Steps of 1, 5 or 30 minutes begin at whole multiples since 1970. There is one item for each
+        step and method of which something was counted; of more than ``limit``, the newest.
+
+        Raises:
+            Unavailable: The store cannot be read now.
+        """
+        ...
+
+    def read_totals(self) -> Counts:
+        """Read what was counted since the store was made: numbers that never fall.
+
+        Raises:
+            Unavailable: The store cannot be read now.
+        """
+        ...
+
+    def read_load(self, parents: Collection[str], limit: int) -> Load:
+        """Read what callers can see in progress under exactly these parents, the oldest first.
+
+        At most ``limit`` + 1 records are looked at, by an index, one parent after the other.
+
+        Raises:
+            Unavailable: The store cannot be read now.
+        """
+        ...
+
+
+def keeps_statistics(store: Store) -> TypeGuard[StatisticsStore]:
+    """Whether a store has the methods of a :class:`StatisticsStore`."""
+    verbs = ("add_counts", "read_counts", "read_totals", "read_load")
+    return all(hasattr(store, verb) for verb in verbs)

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 from lro._base.errors import Cancelled, LeaseLost, NotApplied, OperationNotFound
 from lro._engine.attempt import Attempt
+from lro._engine.events import CancelRequested, about, emit_end
 from lro._engine.executor_port import Slot
 from lro._engine.flow import Flow, MayBlock
 from lro._engine.method_spec import MethodSpec
@@ -127,7 +128,8 @@ class Workers:
             return
         spec = self._specs.get(method)
         if spec is None or spec.function is None:
-            log.error("%s: of the unknown method %s, left to others", name, method)
+            line = "%s: of the unknown method %s, left to others"
+            log.error(line, name, method, extra=about(name, method))
             return
         task = Attempt(name, spec, self)
         with self._room_for(spec):
@@ -181,7 +183,7 @@ class Workers:
 
         return change
 
-    def cancel(self, record: Record) -> Flow[None]:
+    def cancel(self, record: Record, caller: str) -> Flow[None]:
         """Store the request to cancel an operation, and let it reach the work, wherever that is.
 
         Raises:
@@ -192,6 +194,9 @@ class Workers:
         stamp = spec.stamp if spec else None
         after = yield from self._updater.applied(record.name, change, stamp)
         assert after is not None  # the request removes nothing
+        events = self.runtime.events
+        if events and after.cancel_pending and not record.cancel_requested:
+            events.emit(CancelRequested(name=record.name, method=record.method, caller=caller))
         if record.name in self._attempts:  # it may wait for its turn, and write the end of the work
             yield MayBlock(functools.partial(self.cancel_held, record.name))
         if spec is not None and after.cancel_pending and after.unclaimed:
@@ -202,7 +207,9 @@ class Workers:
         change = withdraw(status, self._store.now(), spec.keep_for)
         # If it has just been claimed, its worker learns of the request.
         with contextlib.suppress(LeaseLost, NotApplied, OperationNotFound):
-            yield from self._updater.applied(name, change, spec.stamp)
+            after = yield from self._updater.applied(name, change, spec.stamp)
+            if self.runtime.events and after is not None:
+                emit_end(self.runtime.events, after)
 
     def cancel_held(self, name: str) -> None:
         """Let a request to cancel, which is stored, reach the work if this process holds it."""

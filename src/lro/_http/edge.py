@@ -638,6 +638,10 @@ class OperationsEdge:
         self._heartbeat_seconds = heartbeat_seconds
         self._parents = tuple(parents)
         self._redact: Redact | None = None
+        self.mount = ""
+        """The path below which all is this edge's, and nothing elsewhere; empty: its routes are."""
+        self.pages: Sequence[str] = ()
+        """Paths without data below that, which are for every caller."""
         self.streams = True
         """Whether the host can answer Watch, and the document has it."""
         self._document = _as_document(openapi)

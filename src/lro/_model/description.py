@@ -10,7 +10,7 @@ import attrs
 from lro._messages.schema import Int32
 from lro._model.operation import Operation, Record
 
-_WEIGHT: Final = 450
+_WEIGHT: Final = 560
 """About how many bytes of JSON a description has without its names."""
 
 
@@ -21,8 +21,10 @@ class OperationDescription:
     ``state`` is that of :attr:`lro.Operation.state`, ``method`` the full name of the method.
     ``update_time`` is when the record was last changed, ``start_time`` when a worker began (None:
     the work waits), ``expire_time`` from when on the record is removed. ``cancel_requested`` says
-    that a caller has asked for the work to stop. ``attempt`` counts the attempts at the work.
-    Times are in UTC by the clock of the server's store.
+    that a caller has asked for the work to stop, ``cancel_time`` when. ``attempt`` counts the
+    attempts at the work, ``lost_attempts`` those whose worker was lost. ``trace_id`` is that of the
+    start, 32 hexadecimal digits, empty if it was not traced. Times are in UTC by the clock of the
+    server's store.
     """
 
     name: str = ""
@@ -34,7 +36,10 @@ class OperationDescription:
     end_time: datetime | None = None
     expire_time: datetime | None = None
     cancel_requested: bool = False
+    cancel_time: datetime | None = None
     attempt: Int32 = 0
+    lost_attempts: Int32 = 0
+    trace_id: str = ""
 
     @property
     def weight(self) -> int:
@@ -67,6 +72,11 @@ def described(record: Record) -> DescribedOperation:
     return DescribedOperation(operation=record.operation, **_shown(record))
 
 
+def trace_id(trace_context: str) -> str:
+    """The id of the trace of a start; empty if it was not traced."""
+    return trace_context[3:35]
+
+
 def _shown(record: Record) -> dict[str, Any]:
     # What is not named here is not for callers: the caller, owner, lease, keys and target.
     return {
@@ -79,5 +89,8 @@ def _shown(record: Record) -> dict[str, Any]:
         "end_time": record.end_time,
         "expire_time": record.expire_time,
         "cancel_requested": record.cancel_requested,
+        "cancel_time": record.cancel_time,
         "attempt": record.attempt,
+        "lost_attempts": record.lost_attempts,
+        "trace_id": trace_id(record.trace_context),
     }

@@ -423,7 +423,9 @@ class Record:
     ``lease_until``; without both the work is done outside. ``attempt`` counts the claims and fences
     every write of a worker. ``target`` is set only for work that must have it alone. ``keys`` is an
     object in JSON by which stores find the record: see ``Indexes``. The request is kept beside it,
-    because polls must not read megabytes that only a worker needs.
+    because polls must not read megabytes that only a worker needs. ``cancel_time`` is when a caller
+    first asked for the work to stop. ``trace_context`` is the W3C traceparent of the start, with
+    its tracestate after a space if there is one; empty if the start was not traced.
     """
 
     name: str
@@ -438,6 +440,7 @@ class Record:
     end_time: datetime | None = None
     expire_time: datetime | None = None
     cancel_requested: bool = False
+    cancel_time: datetime | None = None
     attempt: int = 0
     lost_attempts: int = 0
     owner: str = ""
@@ -447,6 +450,7 @@ class Record:
     target: str = ""
     version: int = 1
     keys: str | None = None
+    trace_context: str = ""
 
     @property
     def operation(self) -> Operation:
@@ -757,7 +761,9 @@ def request_cancel(now: datetime) -> Change:
         state = step(record, Event.REQUEST_CANCEL, now)
         if record.done or record.cancel_requested:
             return record
-        return record.next_version(state=state, cancel_requested=True, update_time=now)
+        return record.next_version(
+            state=state, cancel_requested=True, cancel_time=now, update_time=now
+        )
 
     return change
 

@@ -17,6 +17,7 @@ from celery.exceptions import Reject, SoftTimeLimitExceeded
 from kombu.exceptions import LimitExceeded, OperationalError
 
 from lro._base.errors import InvalidOperationName, Unavailable
+from lro._engine.events import about
 from lro._engine.process import after_fork
 
 log = logging.getLogger("lro")
@@ -69,7 +70,8 @@ class CeleryWorkerTask:
             log.error("a message is dropped: %s", exc)
             return
         except Unavailable as exc:
-            log.warning("%s: not begun, its message goes back to the broker: %s", name, exc)
+            line = "%s: not begun, its message goes back to the broker: %s"
+            log.warning(line, name, exc, extra=about(name))
             time.sleep(REJECT_PAUSE_SECONDS)
             raise Reject(str(exc), requeue=True) from exc
         if self.stopped:  # so it may have been handed back, and others can go on with it at once
@@ -96,7 +98,8 @@ class CeleryWorkerTask:
             except (Unavailable, InvalidOperationName):
                 raise
             except SoftTimeLimitExceeded:  # a limit that starts the work again would limit nothing
-                log.warning("%s: goes on; Celery's soft time limit is not for operations", name)
+                line = "%s: goes on; Celery's soft time limit is not for operations"
+                log.warning(line, name, extra=about(name))
             except BaseException as exc:
                 if apart.done.done():  # the work's own
                     raise
@@ -117,7 +120,8 @@ class CeleryWorkerTask:
                 self._quiet.notify_all()
 
     def _release(self, name: str, why: BaseException) -> None:
-        log.warning("%s: interrupted by the end of its worker: %r", name, why)
+        line = "%s: interrupted by the end of its worker: %r"
+        log.warning(line, name, why, extra=about(name))
         if self._close is None:
             return
         try:

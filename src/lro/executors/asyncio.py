@@ -12,9 +12,10 @@ from typing import Final, Literal
 
 from lro._base.arguments import check, check_count
 from lro._base.errors import Unavailable
+from lro._engine.events import about
 from lro._engine.executor_port import CancelSupport, Task
 from lro._engine.process import after_fork
-from lro.executors.threads import Backlog, BacklogSlot, LocalExecutor
+from lro.executors.threads import FAILED_OUTSIDE, Backlog, BacklogSlot, LocalExecutor
 
 log = logging.getLogger("lro")
 
@@ -220,7 +221,7 @@ class AsyncioExecutor(LocalExecutor):
             try:
                 task.run()
             except BaseException:
-                log.exception("%s: its task failed outside the method", task.name)
+                log.exception(FAILED_OUTSIDE, task.name, extra=about(task.name, task.group))
             finally:
                 with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
                     loop.call_soon_threadsafe(over.cancel)
@@ -230,7 +231,8 @@ class AsyncioExecutor(LocalExecutor):
                 threading.Thread(target=live, name="lro-function", daemon=True).start()
                 break
             except RuntimeError as exc:  # as many as the system allows
-                log.warning("%s: waits until a thread can be started: %s", task.name, exc)
+                line = "%s: waits until a thread can be started: %s"
+                log.warning(line, task.name, exc, extra=about(task.name, task.group))
                 await asyncio.sleep(_PAUSE)
         await asyncio.wait({over})
 
@@ -240,7 +242,7 @@ class AsyncioExecutor(LocalExecutor):
         except (asyncio.CancelledError, GeneratorExit):
             raise  # the loop is ending, or closed
         except BaseException:  # SystemExit too: it would end the loop, and all tasks with it
-            log.exception("%s: its task failed outside the method", task.name)
+            log.exception(FAILED_OUTSIDE, task.name, extra=about(task.name, task.group))
 
 
 class _LoopSlot(BacklogSlot):

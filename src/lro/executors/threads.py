@@ -9,14 +9,19 @@ from abc import abstractmethod
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Final
 
 from lro._base.arguments import check_count
 from lro._base.errors import ResourceExhausted, Unavailable
+from lro._engine.events import about
 from lro._engine.executor_port import CancelSupport, Task
 from lro._engine.method_spec import MethodSpec
 from lro._engine.process import after_fork
 
 log = logging.getLogger("lro")
+
+FAILED_OUTSIDE: Final = "%s: its task failed outside the method"
+"""The log line for an error that should not be: a task takes care of its own."""
 
 
 class LocalExecutor:
@@ -295,7 +300,7 @@ class PooledExecutor(LocalExecutor):
             try:
                 self._run_task(task)
             except BaseException:  # SystemExit too: it must not end the worker
-                log.exception("%s: its task failed outside the method", task.name)
+                log.exception(FAILED_OUTSIDE, task.name, extra=about(task.name, task.group))
             finally:
                 self._backlog.finished(task)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 
 import attrs
 
-from lro._base.arguments import check_function, is_coroutine_function
+from lro._base.arguments import check_function, check_instance, is_coroutine_function
 from lro._base.errors import (
     HookFailed,
     LroError,
@@ -39,6 +39,9 @@ from lro._http.routes import HttpRequest, Route, parameter_names
 from lro._model.http_rules import Literal, Wild
 from lro._model.operation import Operation
 from lro.asgi import Scope
+
+if TYPE_CHECKING:
+    from lro.console import Console
 
 Req = TypeVar("Req")
 Meta = TypeVar("Meta")
@@ -75,6 +78,33 @@ def make_edge(
     if caller is None:  # checked, and said in the words of the integration
         caller = _without_name
     return OperationsEdge(service, authenticate=caller, starts=starts, **options)
+
+
+def edges_with(
+    edge: OperationsEdge,
+    console: str | Console,
+    caller: Authenticate | None,
+    options: EdgeOptions,
+) -> list[OperationsEdge]:
+    """The edge, and that of the console if one is wanted: at a path, or as a ``Console`` says.
+
+    ``caller`` is that of :func:`make_edge`; without it the console answers only callers on the same
+    machine. The arguments are those that the edge was made with.
+
+    Raises:
+        DeclarationError: As for :class:`lro.console.ConsoleEdge`.
+    """
+    if not console:
+        return [edge]
+    import lro.console  # loaded only where it is used
+
+    made = lro.console.Console(console) if isinstance(console, str) else console
+    check_instance("console", made, lro.console.Console, "a path, or an lro.console.Console")
+    shared: Any = {name: options.get(name, ()) for name in ("parents", "trusted_origins")} | dict(
+        made.looks
+    )
+    at = lro.console.ConsoleEdge(edge.service, path=made.path, authenticate=caller, **shared)
+    return [edge, at]
 
 
 E = TypeVar("E", bound=Exception)
@@ -194,6 +224,9 @@ def path_rules(edge: OperationsEdge) -> Sequence[PathRule]:
     return [PathRule.of(route, edge.starts.get(route.rpc, route.rpc)) for route in routes]
 
 
+PAGE: Final = "ConsolePage"
+"""Stands for an RPC where the page of a console is served, which is for every caller."""
+
 EVERY_METHOD: Final = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
 
 
@@ -206,6 +239,11 @@ def rules_by_path(
     At a path of operations all methods are the edge's, which refuses those that it does not serve.
     At a path of starts others may be the application's.
     """
+    if edge.mount:
+        rules = [PathRule("GET", PAGE, (path,), frozenset()) for path in edge.pages]
+        rest = (f"{edge.mount}/", "console_path")
+        rules.append(PathRule("GET", "Console", rest, frozenset({"console_path"})))
+        return {rule.path(one, many): (rule, EVERY_METHOD) for rule in rules}
     found: dict[str, tuple[PathRule, frozenset[str]]] = {}
     starts = set(edge.starts.values())
     for rule in path_rules(edge):

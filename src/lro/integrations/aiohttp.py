@@ -10,13 +10,13 @@ from collections.abc import (
     Callable,
     MutableMapping,
 )
-from typing import Any, Final, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack
 
 from lro._base.arguments import check_instance
 from lro._base.errors import LroError, MalformedRequest, MissingExtra, RequestTooLarge
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import OwnStartOptions, Starts
+from lro._http.edge import OperationsEdge, OwnStartOptions, Starts
 from lro._http.responses import HttpReply
 from lro.asgi import Scope, request_of, respond
 from lro.integrations._base import (
@@ -24,6 +24,7 @@ from lro.integrations._base import (
     PathRule,
     below_prefix,
     caller_hook,
+    edges_with,
     error_of,
     make_edge,
     on_this_loop,
@@ -35,6 +36,9 @@ try:
     from aiohttp import web
 except ImportError as exc:
     raise MissingExtra("lro.integrations.aiohttp", "aiohttp") from exc
+
+if TYPE_CHECKING:
+    from lro.console import Console
 
 Req = TypeVar("Req")
 Meta = TypeVar("Meta")
@@ -51,6 +55,8 @@ class Operations:
     thread, or a coroutine function. None is a caller without a name. It may raise aiohttp's HTTP
     exceptions and :class:`lro.errors.Unauthenticated`. The other options are those of
     :class:`lro.http.OperationsEdge`. With ``starts``, POSTs to these paths start operations.
+    ``console`` is a path such as ``"/console"`` at which the console is served, or an
+    :class:`lro.console.Console`; without ``caller`` it answers only on this machine.
 
     Raises:
         DeclarationError: As for ``OperationsEdge``.
@@ -62,6 +68,7 @@ class Operations:
         *,
         starts: Starts = False,
         caller: FindCaller | None = None,
+        console: str | Console = "",
         **options: Unpack[EdgeOptions],
     ) -> None:
         hook = None
@@ -70,6 +77,7 @@ class Operations:
                 caller, lambda scope: (scope["aiohttp.request"],), web.HTTPException, _said
             )
         self.edge = make_edge(service, caller=hook, starts=starts, options=options)
+        self._edges = edges_with(self.edge, console, hook, options)
 
     def setup(self, app: web.Application) -> None:
         """Serve the operations in an application, or in one that is made a part of another.
@@ -78,10 +86,11 @@ class Operations:
         call is closed after the service: running work may use it until its end.
         """
         check_instance("app", app, web.Application, "an aiohttp.web.Application")
-        for path, (rule, methods) in rules_by_path(self.edge, "{*}", "{*:(?s:.+)}").items():
-            resource = app.router.add_resource(path)
-            for method in sorted(methods):
-                resource.add_route(method, functools.partial(self._answer, rule))
+        for edge in self._edges:
+            for path, (rule, methods) in rules_by_path(edge, "{*}", "{*:(?s:.+)}").items():
+                resource = app.router.add_resource(path)
+                for method in sorted(methods):
+                    resource.add_route(method, functools.partial(self._answer, edge, rule))
         app.cleanup_ctx.append(self._running)
         app.on_shutdown.append(self._end_waits)
 
@@ -113,12 +122,14 @@ class Operations:
         steps = start_reply(self.edge, request_of(scope, path, body), method, message, options)
         return _response(await on_this_loop(self.edge, steps))
 
-    async def _answer(self, rule: PathRule, request: web.Request) -> web.StreamResponse:
-        self.edge.service.start_maintenance()
+    async def _answer(
+        self, edge: OperationsEdge, rule: PathRule, request: web.Request
+    ) -> web.StreamResponse:
+        edge.service.start_maintenance()
         scope, exchange = _scope(request), _Exchange(request)
         path = below_prefix(scope["path"], request.path, rule.filled(request.match_info))
         try:
-            await respond(self.edge, scope, exchange.receive, exchange.send, path=path)
+            await respond(edge, scope, exchange.receive, exchange.send, path=path)
         except web.RequestPayloadError:
             return self._unreadable(scope, path)
         return exchange.response or web.Response(status=499)  # the caller has gone away

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine
-from typing import Any, ClassVar, Generic, TypeVar, Unpack, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack, get_args, get_origin
 from urllib.parse import unquote
 
 from lro._base.errors import (
@@ -27,9 +27,11 @@ from lro._messages.registry import TypeRegistry
 from lro._model import operation as values
 from lro.asgi import raw_path, request_of, respond
 from lro.integrations._base import (
+    PAGE,
     EdgeOptions,
     PathRule,
     caller_name,
+    edges_with,
     error_of,
     make_edge,
     named_by_framework,
@@ -51,6 +53,9 @@ try:
     from lro.integrations.starlette import request_with_body
 except ImportError as exc:
     raise MissingExtra("the integration into FastAPI", "fastapi") from exc
+
+if TYPE_CHECKING:
+    from lro.console import Console
 
 __all__ = ["Operation", "Operations", "RequestOperations"]
 
@@ -137,9 +142,13 @@ class Operations:
             raise DeclarationError(request.url.path, f"{wanted} {way}")
         return RequestOperations(self._edge, request, caller_name(caller))
 
-    def router(self, *, starts: Starts = False, **options: Any) -> APIRouter:
+    def router(
+        self, *, starts: Starts = False, console: str | Console = "", **options: Any
+    ) -> APIRouter:
         """A router with the operations, and with ``starts`` as ``OperationsApp`` takes them.
 
+        ``console`` is a path such as ``"/console"`` at which the console is served, or an
+        :class:`lro.console.Console`; without ``caller`` it answers only on this machine.
         ``options`` are those of ``APIRouter``, such as ``prefix``, ``tags`` and ``dependencies``.
         Endpoints of your own that start operations belong on this router: their errors, those of
         FastAPI's validation and of dependencies too, then have the form of all errors here.
@@ -169,9 +178,11 @@ class Operations:
                     response_class=Response,
                     **route_options(said),
                 )
-        for path, (rule, methods) in rules_by_path(edge, "{*}", "{*:path}").items():
-            endpoint = self._endpoint(edge, rule)  # the edge says what it allows here
-            router.add_api_route(path, endpoint, methods=list(methods), include_in_schema=False)
+        hook = named_by_framework if self._named else None
+        for one in edges_with(edge, console, hook, self._options):
+            for path, (rule, methods) in rules_by_path(one, "{*}", "{*:path}").items():
+                endpoint = self._endpoint(one, rule)  # the edge says what it allows here
+                router.add_api_route(path, endpoint, methods=list(methods), include_in_schema=False)
         return router
 
     def _endpoint(self, edge: OperationsEdge, rule: PathRule) -> Callable[..., Any]:
@@ -180,7 +191,10 @@ class Operations:
             path = path_below(request.scope, rule.filled(request.path_params))
             return _EdgeReply(edge, path, operations.caller)
 
-        return call
+        async def page(request: Request) -> Response:
+            return _EdgeReply(edge, path_below(request.scope, rule.filled({})), "")
+
+        return page if rule.rpc == PAGE else call
 
     async def refuse(self, request: Request, error: Exception) -> Response:
         """The handler of our errors, for endpoints that are not on :meth:`router`.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
 import attrs
 
@@ -12,13 +12,14 @@ from lro._base.arguments import check_instance, check_plain_function
 from lro._base.errors import LroError, MalformedRequest, MissingExtra, RequestTooLarge
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import OwnStartOptions, Starts, drive
+from lro._http.edge import OperationsEdge, OwnStartOptions, Starts, drive
 from lro._http.responses import HttpReply
 from lro.integrations._base import (
     EdgeOptions,
     PathRule,
     below_prefix,
     caller_hook,
+    edges_with,
     error_of,
     make_edge,
     rules_by_path,
@@ -32,6 +33,9 @@ try:
 except ImportError as exc:
     raise MissingExtra("lro.integrations.flask", "flask") from exc
 
+if TYPE_CHECKING:
+    from lro.console import Console
+
 Req = TypeVar("Req")
 Meta = TypeVar("Meta")
 View: TypeAlias = Callable[..., Any]
@@ -44,6 +48,8 @@ class Operations:
     ``lambda: current_user.get_id()``; None is a caller without a name. It may raise Flask's HTTP
     exceptions (``abort(401)``) and :class:`lro.errors.Unauthenticated`. The other options are those
     of :class:`lro.http.OperationsEdge`. With ``starts``, POSTs to these paths start operations.
+    ``console`` is a path such as ``"/console"`` at which the console is served, or an
+    :class:`lro.console.Console`; without ``caller`` it answers only on this machine.
 
     Raises:
         DeclarationError: As for ``OperationsEdge``; or ``caller`` is not a plain function.
@@ -55,6 +61,7 @@ class Operations:
         *,
         starts: Starts = False,
         caller: Callable[[], str | None] | None = None,
+        console: str | Console = "",
         **options: Unpack[EdgeOptions],
     ) -> None:
         hook = None
@@ -64,7 +71,10 @@ class Operations:
         self.edge = make_edge(
             service, caller=hook, starts=starts, options=options, none="lambda: None"
         )
-        self.edge.check_plain("a WSGI application")
+        self._edges = edges_with(self.edge, console, hook, options)
+        for edge in self._edges:
+            edge.check_plain("a WSGI application")
+            edge.streams = False
 
     def init_app(
         self,
@@ -85,9 +95,13 @@ class Operations:
         """
         check_instance("app", app, Flask, "a Flask application")
         routes = Blueprint("lro", __name__, url_prefix=url_prefix)
-        rules = rules_by_path(self.edge, "<*>", "<path:*>")
-        for number, (path, (rule, methods)) in enumerate(rules.items()):
-            view: View = functools.partial(self._answer, rule)
+        rules = [
+            (edge, path, *rest)
+            for edge in self._edges
+            for path, rest in rules_by_path(edge, "<*>", "<path:*>").items()
+        ]
+        for number, (edge, path, rule, methods) in enumerate(rules):
+            view: View = functools.partial(self._answer, edge, rule)
             for decorate in reversed(decorators):
                 view = decorate(functools.update_wrapper(view, Operations._answer))
             routes.add_url_rule(
@@ -136,15 +150,15 @@ class Operations:
                 return exc.response
             return _response(self.edge.refusal(request_of(request.environ), _said(exc)))
 
-    def _answer(self, rule: PathRule, **values: Any) -> Response:
-        self.edge.service.start_maintenance()
+    def _answer(self, edge: OperationsEdge, rule: PathRule, **values: Any) -> Response:
+        edge.service.start_maintenance()
         asked = request_of(request.environ)
         path = below_prefix(asked.path, request.path, rule.filled(values))
         asked = attrs.evolve(asked, path=path)
         try:
-            return _response(self.edge.handle(attrs.evolve(asked, body=self._body())))
+            return _response(edge.handle(attrs.evolve(asked, body=self._body())))
         except LroError as exc:
-            return _response(self.edge.refusal(asked, exc))
+            return _response(edge.refusal(asked, exc))
 
     def _body(self) -> bytes:
         """The body of the present request, as long as it is not over the limit.

@@ -6,7 +6,7 @@ Needs the extra ``litestar``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Final, Generic, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeAlias, TypeVar, Unpack
 
 import attrs
 
@@ -23,6 +23,7 @@ from lro.integrations._base import (
     EdgeOptions,
     PathRule,
     caller_name,
+    edges_with,
     error_of,
     make_edge,
     named_by_framework,
@@ -39,6 +40,9 @@ try:
     from litestar.types import Guard
 except ImportError as exc:
     raise MissingExtra("the integration into Litestar", "litestar") from exc
+
+if TYPE_CHECKING:
+    from lro.console import Console
 
 __all__ = ["Operation", "Operations", "OperationsPlugin"]
 
@@ -108,7 +112,9 @@ class OperationsPlugin(InitPlugin):
     """A service in a Litestar application: ``Litestar(plugins=[OperationsPlugin(service)])``.
 
     ``caller`` is a dependency; its value is the caller's name, or None for a caller without a name.
-    ``guards`` are those of the operations and ``starts``, which are served below ``prefix``. The
+    ``guards`` are those of the operations and ``starts``, which are served below ``prefix``.
+    ``console`` is a path such as ``"/console"`` below that, at which the console is served, or an
+    :class:`lro.console.Console`; without ``caller`` it answers only on this machine. The
     other options are those of :class:`lro.http.OperationsEdge`. A handler that has a parameter
     ``operations: NamedDependency[Operations]`` gets the operations for its caller. The service is
     started and closed with the application.
@@ -126,10 +132,12 @@ class OperationsPlugin(InitPlugin):
         caller: Callable[..., Any] | None = None,
         guards: Sequence[Guard] = (),
         prefix: str = "",
+        console: str | Console = "",
         **options: Unpack[EdgeOptions],
     ) -> None:
         hook = None if caller is None else named_by_framework
         self.edge = make_edge(service, caller=hook, starts=starts, options=options)
+        self._edges = edges_with(self.edge, console, hook, options)
         self._caller = _without_name if caller is None else caller
         check_function("caller", self._caller)
         self._guards, self._prefix = guards, prefix
@@ -185,6 +193,11 @@ class OperationsPlugin(InitPlugin):
         for rule in path_rules(self.edge):
             path = _path(rule)
             described.setdefault(path, {}).setdefault(rule.method, []).append(rule)
+        for edge in self._edges[1:]:
+            for path in (*edge.pages, f"{edge.mount}/{{console_path:path}}"):
+                if path == edge.mount or path[-1] != "/":  # to Litestar a slash there is nothing
+                    public = path in edge.pages
+                    yield self._handler(path, sorted(EVERY_METHOD), edge=edge, public=public)
         for path, methods in described.items():
             starts = set(self.edge.starts.values())
             if not any(rule.rpc in starts for rules in methods.values() for rule in rules):
@@ -193,23 +206,39 @@ class OperationsPlugin(InitPlugin):
             for method, rules in methods.items():
                 yield self._handler(path, [method], rules)
 
-    def _handler(self, path: str, methods: Any, rules: Sequence[PathRule] = ()) -> Any:
-        async def call(request: AnyRequest, operations: Annotated[Operations, _INJECTED]) -> Any:
+    def _handler(
+        self,
+        path: str,
+        methods: Any,
+        rules: Sequence[PathRule] = (),
+        edge: OperationsEdge | None = None,
+        public: bool = False,
+    ) -> Any:
+        def answered(request: AnyRequest, caller: str) -> Any:
             scope: Any = request.scope
             below = "/" + raw_path(scope).split("/", segments + 1)[-1]
-            return _EdgeReply(self.edge, below, operations.caller)
+            if public and scope["raw_path"].endswith(b"/"):  # which Litestar has cut off
+                below = f"{below.rstrip('/')}/"
+            return _EdgeReply(edge or self.edge, below, caller)
+
+        async def call(request: AnyRequest, operations: Annotated[Operations, _INJECTED]) -> Any:
+            return answered(request, operations.caller)
+
+        async def page(request: AnyRequest) -> Any:
+            return answered(request, "")
 
         segments = self._prefix.strip("/").count("/") + 1 if self._prefix.strip("/") else 0
-        call.__annotations__["return"] = _EdgeReply[self._body_of(rules)]  # type: ignore[misc]
+        handler: Any = page if public else call
+        handler.__annotations__["return"] = _EdgeReply[self._body_of(rules)]  # type: ignore[misc]
         names = [rule.rpc.rpartition(".")[2] for rule in rules]
-        call.__name__ = "_or_".join(names) or call.__name__  # a part of the operationId
+        handler.__name__ = "_or_".join(names) or handler.__name__  # a part of the operationId
         return route(
             path,
             http_method=methods,
             status_code=200,
             include_in_schema=bool(rules),
             summary=" or ".join(names),
-        )(call)
+        )(handler)
 
     def _body_of(self, rules: Sequence[PathRule]) -> Any:
         for rule in rules:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
-from typing import Any, TypeAlias, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack, cast
 
 from lro._base.errors import LroError, MissingExtra
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import OwnStartOptions, Starts
+from lro._http.edge import OperationsEdge, OwnStartOptions, Starts
 from lro._http.responses import EventStream, HttpReply
 from lro._http.routes import HttpRequest
 from lro.asgi import Scope, request_of
@@ -21,6 +21,7 @@ from lro.integrations._base import (
     EdgeOptions,
     PathRule,
     caller_hook,
+    edges_with,
     error_of,
     make_edge,
     on_this_loop,
@@ -34,6 +35,9 @@ try:
     from werkzeug.exceptions import HTTPException
 except ImportError as exc:
     raise MissingExtra("the integration into Quart", "quart") from exc
+
+if TYPE_CHECKING:
+    from lro.console import Console
 
 __all__ = ["Operations"]
 
@@ -50,7 +54,9 @@ class Operations:
     context of the request, so that ``quart.request`` and ``current_user`` of Quart-Auth are there.
     A plain function is called in a thread. An HTTPException that it raises, as ``abort`` does,
     refuses the call. ``decorators`` are put around the views of the operations and ``starts``,
-    such as ``login_required``. The other options are those of :class:`lro.http.OperationsEdge`.
+    such as ``login_required``. ``console`` is a path such as ``"/console"`` at which the console is
+    served, or an :class:`lro.console.Console`; without ``caller`` it answers only on this machine.
+    The other options are those of :class:`lro.http.OperationsEdge`.
 
     Raises:
         DeclarationError: As for ``OperationsEdge``; or the service has ``owner_only`` and there is
@@ -64,12 +70,14 @@ class Operations:
         starts: Starts = False,
         caller: FindCaller | None = None,
         decorators: Sequence[Callable[[View], View]] = (),
+        console: str | Console = "",
         **options: Unpack[EdgeOptions],
     ) -> None:
         hook = None if caller is None else caller_hook(caller, lambda _: (), HTTPException, _ours)
         self.edge = make_edge(
             service, caller=hook, starts=starts, options=options, none="lambda: None"
         )
+        self._edges = edges_with(self.edge, console, hook, options)
         self._decorators = decorators
 
     def init_app(self, app: Quart, prefix: str = "") -> None:
@@ -77,14 +85,15 @@ class Operations:
 
         The service is closed before what ``app`` closes by functions that are registered later.
         """
-        for path, (rule, methods) in rules_by_path(self.edge, "<*>", "<path:*>").items():
-            app.add_url_rule(
-                prefix + path,
-                f"lro:{path}",
-                self._view(rule),
-                methods=sorted(methods),
-                provide_automatic_options=False,
-            )
+        for edge in self._edges:
+            for path, (rule, methods) in rules_by_path(edge, "<*>", "<path:*>").items():
+                app.add_url_rule(
+                    prefix + path,
+                    f"lro:{path}",
+                    self._view(edge, rule),
+                    methods=sorted(methods),
+                    provide_automatic_options=False,
+                )
         app.before_serving(self._start)
         app.after_serving(self._stop)
 
@@ -108,11 +117,11 @@ class Operations:
         steps = start_reply(self.edge, asked, method, message, options)
         return _response(await on_this_loop(self.edge, steps))
 
-    def _view(self, rule: PathRule) -> View:
+    def _view(self, edge: OperationsEdge, rule: PathRule) -> View:
         async def answer(**values: str) -> Response:
             path = path_below(_scope(), rule.filled(values))
-            exchange = self.edge.exchange(await self._request(path))
-            return _response(await on_this_loop(self.edge, exchange))
+            exchange = edge.exchange(await self._request(path))
+            return _response(await on_this_loop(edge, exchange))
 
         view: View = answer
         for decorate in self._decorators:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 
 from lro._base.errors import LroError, MissingExtra
 from lro._engine.methods import Method
@@ -19,6 +19,7 @@ from lro.integrations._base import (
     EdgeOptions,
     PathRule,
     caller_hook,
+    edges_with,
     error_of,
     make_edge,
     on_this_loop,
@@ -35,6 +36,9 @@ try:
 except ImportError as exc:
     raise MissingExtra("the integration into Starlette", "starlette") from exc
 
+if TYPE_CHECKING:
+    from lro.console import Console
+
 __all__ = ["Operations"]
 
 Req = TypeVar("Req")
@@ -47,7 +51,9 @@ class Operations:
 
     ``caller`` gives the caller's name for a request, or None for a caller without a name; an
     HTTPException that it raises refuses the call. Plain functions are called in a thread.
-    ``starts`` and the other options are those of :class:`lro.http.OperationsEdge`.
+    ``console`` is a path such as ``"/console"`` at which the console is served, or an
+    :class:`lro.console.Console`; without ``caller`` it answers only on this machine. ``starts`` and
+    the other options are those of :class:`lro.http.OperationsEdge`.
 
     Raises:
         DeclarationError: As for ``OperationsEdge``; or the service has ``owner_only`` and there is
@@ -60,6 +66,7 @@ class Operations:
         *,
         starts: Starts = False,
         caller: FindCaller | None = None,
+        console: str | Console = "",
         **options: Unpack[EdgeOptions],
     ) -> None:
         hook = (
@@ -68,14 +75,15 @@ class Operations:
             else caller_hook(caller, lambda scope: (Request(scope),), HTTPException, _ours)
         )
         self.edge = make_edge(service, caller=hook, starts=starts, options=options)
+        self._edges = edges_with(self.edge, console, hook, options)
 
     @property
     def routes(self) -> list[BaseRoute]:
-        """The routes of the operations and starts, for ``Starlette(routes=...)`` or a ``Mount``."""
-        rules = rules_by_path(self.edge, "{*}", "{*:path}")
+        """The routes of all this, for ``Starlette(routes=...)`` or a ``Mount``."""
         return [
-            Route(path, _Endpoint(self.edge, rule), methods=methods, name=rule.rpc)
-            for path, (rule, methods) in rules.items()
+            Route(path, _Endpoint(edge, rule), methods=methods, name=rule.rpc)
+            for edge in self._edges
+            for path, (rule, methods) in rules_by_path(edge, "{*}", "{*:path}").items()
         ]
 
     async def start(

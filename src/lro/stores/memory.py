@@ -8,6 +8,7 @@ import itertools
 import json
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
@@ -19,12 +20,17 @@ from lro._base.errors import OperationNotFound, TargetBusy
 from lro._base.status import Any
 from lro._engine.process import after_fork
 from lro._engine.store_port import (
+    COUNTS_READ,
     READ_BYTES,
     SCAN,
+    STEP_MINUTES,
+    Counts,
     Done,
     Expired,
     Found,
     Inserted,
+    Load,
+    MinuteCounts,
     Orphans,
     Page,
     Renewed,
@@ -35,6 +41,16 @@ from lro._engine.store_port import (
 from lro._filters.prefilter import EVERYTHING, UNKNOWN, Bounds, Span, Test, bounds_of
 from lro._model.operation import Change, Record, State
 from lro._model.page_tokens import KEY_BYTES, Cursor
+from lro.stores._counting import (
+    LoadRow,
+    added,
+    load_of,
+    oldest_minute,
+    step_since,
+    step_time,
+    steps_of,
+    waits,
+)
 from lro.stores._rows import REQUEST_LIFE, micros, refuse_untextual, repeats_start, taken
 
 _Entry: TypeAlias = tuple[datetime, str]
@@ -100,6 +116,10 @@ class OrderedRecords:
         """The names of up to ``limit`` records that have expired, the oldest first."""
         due = bisect.bisect_right(self._expiries, now, key=_moment)
         return [name for _, name in self._expiries[: min(due, limit)]]
+
+    def oldest(self, parent: str, state: State, limit: int) -> list[str]:
+        """The names of up to ``limit`` records of a parent in this state, the oldest first."""
+        return [name for _, name in self._orders.get((parent, state), ())[:limit]]
 
     def walk(self, parent: str, after: Cursor | None, bounds: Bounds) -> Iterator[Record]:
         """The records within bounds, or more, newest first, equal times by name."""
@@ -248,6 +268,37 @@ class _FirstStarts:
         return (record for record, _ in self._known.values())
 
 
+class _Counts:
+    """What was counted, by steps and in all. Used under the store's lock."""
+
+    def __init__(self) -> None:
+        self._steps: dict[int, dict[int, dict[str, dict[str, float]]]]
+        self._steps = {step: {} for step in STEP_MINUTES}
+        """By the length of the step, its first minute, and the method; the oldest in front."""
+        self.totals: dict[str, dict[str, float]] = {}
+
+    def add(self, minute: datetime, counts: Counts, oldest: int) -> None:
+        """Add counts, and forget the steps that begin before a minute."""
+        _add_counts(self.totals, counts)
+        for step, first in steps_of(minute).items():
+            steps = self._steps[step]
+            _add_counts(steps.setdefault(first, {}), counts)
+            for old in [one for one in steps if one < oldest]:
+                del steps[old]
+
+    def since(self, first: int, step: int) -> Iterator[MinuteCounts]:
+        """What was counted from a step on, the newest first."""
+        steps = self._steps[step]
+        for minute in sorted((one for one in steps if one >= first), reverse=True):
+            for method, counts in sorted(steps[minute].items(), reverse=True):
+                yield MinuteCounts(step_time(minute), method, counts)
+
+
+def _add_counts(counted: dict[str, dict[str, float]], counts: Counts) -> None:
+    for method, more in counts.items():
+        counted[method] = added(counted.get(method, {}), more)
+
+
 class NoChanges:
     """The change subscription of a store that one process has to itself."""
 
@@ -293,6 +344,7 @@ class MemoryStore:
         self._running: dict[str, None] = {}
         self._inputs: dict[str, Any] = {}
         self._starts = _FirstStarts(request_ids)
+        self._counts = _Counts()
         self._secret = secrets.token_bytes(KEY_BYTES)
 
     def notify_others(self, name: str) -> None:
@@ -460,17 +512,51 @@ class MemoryStore:
     def expire(self, limit: int) -> Expired:
         """Remove records past their expiry, and old request keys, a few at a time."""
         now, more = self._clock(), True
-        names: list[str] = []
+        removed: list[Record] = []
         for left in range(limit, 0, -_SLICE):
             with self._lock:
                 over = self._lists.expired(now, min(left, _SLICE))
-                self._drop(*(self._records[name] for name in over))
+                some = [self._records[name] for name in over]
+                self._drop(*some)
                 more = self._starts.forget_before(now - REQUEST_LIFE, min(left, _SLICE))
                 more = more or bool(self._lists.expired(now, 1))
-            names += over
+            removed += some
             if not more:
                 break
-        return Expired(tuple(names), more)
+        names = tuple(record.name for record in removed)
+        return Expired(names, Counter(record.method for record in removed), more)
+
+    def add_counts(self, minute: datetime, counts: Counts) -> None:
+        """Add to what was counted in this minute, and to the totals."""
+        with self._lock:
+            self._counts.add(minute, counts, oldest_minute(self._clock()))
+
+    def read_counts(
+        self, since: datetime, limit: int = COUNTS_READ, step_minutes: int = 1
+    ) -> list[MinuteCounts]:
+        """What was counted in the steps that end after ``since``, oldest first."""
+        first = step_since(since, step_minutes)
+        with self._lock:
+            found = list(itertools.islice(self._counts.since(first, step_minutes), limit))
+        return found[::-1]
+
+    def read_totals(self) -> Counts:
+        """What was counted since the store was made."""
+        with self._lock:
+            return dict(self._counts.totals)
+
+    def read_load(self, parents: Collection[str], limit: int) -> Load:
+        """What is in progress under these parents, the oldest first."""
+        rows: list[LoadRow] = []
+        with self._lock:
+            for parent in dict.fromkeys(parents):
+                names = self._lists.oldest(parent, State.IN_PROGRESS, limit + 1 - len(rows))
+                for record in map(self._records.__getitem__, names):
+                    within = len(rows) < limit
+                    created = micros(record.create_time)
+                    held = record.method, record.owner, waits(record)
+                    rows.append((*held, within, not within, created, record.name))
+        return load_of(rows)
 
     def close(self) -> None:
         """Nothing to free."""

@@ -497,7 +497,7 @@ def work_handed_back_is_an_orphan_at_once(store: Store, clock: ManualClock) -> N
 def records_expire(store: Store, clock: ManualClock) -> None:
     """From exactly their moment they are removed; work in progress never (spec §9.4)."""
     for unique_id, days in (("a", 1), ("b", 1), ("c", 2), ("d", None)):
-        insert(store, record_of(clock, unique_id))
+        insert(store, record_of(clock, unique_id, method=f"M.{unique_id}"))
         if days is not None:
             store.update(f"operations/{unique_id}", end_of(clock, days=days))
     clock.advance(days=1, microseconds=-1)
@@ -508,6 +508,9 @@ def records_expire(store: Store, clock: ManualClock) -> None:
     removed = [name for sweep in sweeps for name in sweep.names]
     same(sorted(removed), ["operations/a", "operations/b"], "what is removed, one and then more")
     same([sweep.more for sweep in sweeps], [True, False, False], "whether there is more")
+    methods = [dict(sweep.methods) for sweep in sweeps]
+    wanted = [{f"M.{name[-1]}": 1 for name in sweep.names} for sweep in sweeps]
+    same(methods, wanted, "how many of each method")
     gone(store, "operations/a")
     clock.advance(days=10_000)
     same(list(store.expire(9).names), ["operations/c"], "what is removed much later")

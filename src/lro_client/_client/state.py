@@ -13,7 +13,7 @@ from lro_client._errors import CallError
 from lro_client._flow.policy import Polling, Retry
 from lro_client._flow.single import FlowConfig
 from lro_client._flow.steps import Channel, Flow
-from lro_client._observer import Observer
+from lro_client._observer import ClientObserver
 from lro_client._tokens import public_address
 from lro_client._watch.poller import Pollers
 from lro_client._watch.registry import WatchRegistry
@@ -144,9 +144,9 @@ class ClientState:
         self._runner.close(error)
 
 
-def _observer(journal: Journal | None, address: str, types: TypeRegistry) -> Observer:
+def _observer(journal: Journal | None, address: str, types: TypeRegistry) -> ClientObserver:
     if journal is None:
-        return Observer()
+        return ClientObserver()
     from lro_client._journal.journal import Journal  # which loads SQLite
     from lro_client._journal.observer import JournalObserver
 

@@ -19,7 +19,7 @@ from lro_client._flow.drivers import CALL_THREADS
 from lro_client._flow.single import FlowConfig, read, single
 from lro_client._flow.steps import Emit, Flow, RunBlocking, StartRequest
 from lro_client._journal.journal import Entry, Journal, JournalError
-from lro_client._observer import KnownOperation, Observer, StartObserver
+from lro_client._observer import ClientObserver, KnownOperation, StartObserver
 from lro_client._tokens import message_name
 from lro_client._tracing import log, log_forgotten
 
@@ -40,7 +40,7 @@ _UNSURE: Final = frozenset(
 """Codes of a failed start after which there may be an operation all the same."""
 
 
-class JournalObserver(Observer):
+class JournalObserver(ClientObserver):
     """Writes starts and results to a journal; ``address`` is the server's, as tokens write it."""
 
     def __init__(self, journal: Journal, address: str, types: TypeRegistry) -> None:

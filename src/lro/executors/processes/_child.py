@@ -19,8 +19,9 @@ from typing import Any
 from lro._base.errors import Cancelled, EncodingError, LeaseLost
 from lro._base.status import Status
 from lro._engine.attempt import failure, repeated, repeated_async
+from lro._engine.events import about
 from lro._engine.flow import Flow, MayBlock
-from lro._engine.job import FinalResult, JobControl
+from lro._engine.job import FinalResult, JobControl, SwallowedError, current_job
 from lro._engine.method_spec import MethodSpec
 from lro._engine.process import after_fork, mark_worker_process
 from lro.executors.processes._function_reference import MainFailed, resolve
@@ -72,6 +73,7 @@ class CallInChild:
         self._finished = False
         self._control = JobControl(
             name=call.name,
+            method=call.reference.method,
             attempt=call.attempt,
             publish=self._publish,
             recall=self._recall,
@@ -113,11 +115,14 @@ class CallInChild:
         function: Any = spec.function
         options = spec.options
         arguments = (request, self._control.job) if spec.takes_job else (request,)
-        if spec.is_async:
-            return asyncio.run(self._awaited(spec, arguments))
-        if options.calls == 1:
-            return function(*arguments)
-        return repeated(options, self._control)(function, *arguments)
+        with current_job(self._control):
+            if spec.is_async:
+                return asyncio.run(self._awaited(spec, arguments))
+            with spec.surroundings(self._control.job):
+                if options.calls == 1:
+                    return function(*arguments)
+                return repeated(options, self._control)(function, *arguments)
+            raise SwallowedError(spec.full_name)
 
     def done(self, returned: object) -> Done:
         """The last message, after the function has returned.
@@ -162,7 +167,8 @@ class CallInChild:
         if self.why is not None:
             return Stopped(self.why)
         name, method = self.call.name, self.call.reference.method
-        log.error("%s: %s cannot be run in this process", name, method, exc_info=error.__cause__)
+        line, facts = "%s: %s cannot be run in this process", about(name, method, self.call.attempt)
+        log.error(line, name, method, exc_info=error.__cause__, extra=facts)
         return FunctionNotFound(in_main=isinstance(error.__cause__, MainFailed))
 
     async def _awaited(self, spec: MethodSpec, arguments: tuple[object, ...]) -> object:
@@ -179,9 +185,11 @@ class CallInChild:
         try:
             if self.why is not None:  # it came before there was anything to interrupt
                 raise self.why.error()
-            if options.calls == 1:
-                return await function(*arguments)
-            return await repeated_async(options, self._control)(function, *arguments)
+            with spec.surroundings(self._control.job):
+                if options.calls == 1:
+                    return await function(*arguments)
+                return await repeated_async(options, self._control)(function, *arguments)
+            raise SwallowedError(spec.full_name)
         finally:
             self._interrupt = None
 

@@ -13,7 +13,7 @@ from typing import Final
 from lro._base.arguments import check_count, check_span
 from lro._base.errors import DeclarationError, LeaseLost, Unavailable
 from lro._base.status import Any
-from lro._engine.attempt import internal
+from lro._engine.attempt import facts_of, internal
 from lro._engine.executor_port import CancelSupport, Task
 from lro._engine.job import AttemptEnded, FinalResult, JobControl, WorkerDied
 from lro._engine.method_spec import MethodSpec
@@ -135,12 +135,14 @@ class CallSupervisor:
         self._process.send(Stop(self._why))
 
     def _interrupt(self) -> None:
-        log.warning("%s: attempt %d has not stopped: interrupted", *self._named)
+        line = "%s: attempt %d has not stopped: interrupted"
+        log.warning(line, *self._named, extra=facts_of(self._control))
         self._interrupted = True
         self._process.terminate()
 
     def _kill(self) -> None:
-        log.warning("%s: attempt %d has not stopped: its process is killed", *self._named)
+        line = "%s: attempt %d has not stopped: its process is killed"
+        log.warning(line, *self._named, extra=facts_of(self._control))
         self._process.kill()
         raise EOFError
 
@@ -150,7 +152,7 @@ class CallSupervisor:
         if isinstance(message, Ready):
             self._process.started = True
         elif isinstance(message, LogLine):
-            log.log(message.level, "%s", message.text)
+            log.log(message.level, "%s", message.text, extra=facts_of(self._control))
         else:
             self._process.send(ReportAnswer(message.number, self._published(message)))
 
@@ -176,10 +178,12 @@ class CallSupervisor:
         how = self._process.reap()
         why = self._why or self._reason(time.monotonic())  # it may have seen that before we did
         if why is not None:
-            log.info("%s: attempt %d has stopped: %s", *self._named, how)
+            line, facts = "%s: attempt %d has stopped: %s", facts_of(self._control)
+            log.info(line, *self._named, how, extra=facts)
             return why.error()
         if not self._process.started and not self._process.killed:
-            log.error("%s: attempt %d: no process for it could start: %s", *self._named, how)
+            line = "%s: attempt %d: no process for it could start: %s"
+            log.error(line, *self._named, how, extra=facts_of(self._control))
             return not_callable(self._spec, self._call.domain)
         return WorkerDied(how)
 
@@ -327,7 +331,8 @@ class ChildLease:
             call = self._call(spec, request, control)
             self._process = self._take_child(control)
         except (DeclarationError, OSError) as exc:
-            log.error("%s: attempt %d: %s", control.name, control.attempt, exc, exc_info=exc)
+            line, facts = "%s: attempt %d: %s", facts_of(control)
+            log.error(line, control.name, control.attempt, exc, exc_info=exc, extra=facts)
             raise not_callable(spec, control.domain) from None
         self._process.calls += 1
         supervision = CallSupervisor(
@@ -345,7 +350,8 @@ class ChildLease:
             except OSError as exc:
                 if exc.errno not in _FULL:
                     raise
-                log.warning("%s: waits until a process can be started: %s", control.name, exc)
+                line = "%s: waits until a process can be started: %s"
+                log.warning(line, control.name, exc, extra=facts_of(control))
             control.pause(_PAUSE)
 
     def release(self) -> None:

@@ -50,6 +50,7 @@ class FunctionReference:
     attempts: int
     retry_on: tuple[str, ...]
     limits: Limits = DEFAULT_LIMITS
+    around: str = ""
 
 
 def check_importable(spec: MethodSpec) -> None:
@@ -59,7 +60,7 @@ def check_importable(spec: MethodSpec) -> None:
         DeclarationError: None ever will: it is a lambda, a function within a function, a bound
             method, or typed into a shell.
     """
-    for thing in (spec.function, *spec.options.retry_on):
+    for thing in (spec.function, spec.around, *spec.options.retry_on):
         if thing is not None:
             _path(spec.full_name, thing)
 
@@ -79,7 +80,8 @@ def reference_to(spec: MethodSpec) -> FunctionReference:
     classes = (spec.request, spec.response, spec.metadata)
     roles = [_class_path(spec, cls) for cls in classes] if not declared else ["", "", ""]
     retry_on = tuple(_class_path(spec, error) for error in spec.options.retry_on)
-    paths = (path, *roles, *retry_on, *(place for _, place in types))
+    around = "" if declared or spec.around is None else _path(spec.full_name, spec.around)
+    paths = (path, around, *roles, *retry_on, *(place for _, place in types))
     return FunctionReference(
         method=spec.full_name,
         function=path,
@@ -92,6 +94,7 @@ def reference_to(spec: MethodSpec) -> FunctionReference:
         attempts=spec.options.calls,
         retry_on=retry_on,
         limits=spec.limits,
+        around=around,
     )
 
 
@@ -210,6 +213,7 @@ def resolve(reference: FunctionReference) -> MethodSpec:
         types=types,
         keep_for=timedelta(days=1),  # of no account here: the end is written by the parent
         limits=reference.limits,
+        around=_imported(reference.around) if reference.around else None,
     )
 
 

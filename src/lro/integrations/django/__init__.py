@@ -9,6 +9,8 @@ Put ``"lro.integrations.django"`` into ``INSTALLED_APPS``, the settings into ``L
 - ``PERMISSION``: a permission that ``request.user`` must have, such as ``"shop.use_operations"``.
 - ``STARTS``, ``PARENTS``, ``TRUSTED_ORIGINS``, ``MAX_BODY``, ``POLL_SECONDS``: options of
   :class:`lro.http.OperationsEdge`.
+- ``CONSOLE``: a path such as ``"/console"`` at which the console is served, or an
+  :class:`lro.console.Console`.
 - ``SCHEMA``: the schema of the PostgreSQL store, for the admin; by default ``"lro"``.
 """
 

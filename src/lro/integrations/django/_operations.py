@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar, Unpack, cast
 
 import attrs
@@ -31,6 +31,7 @@ from lro.integrations._base import (
     PathRule,
     below_prefix,
     caller_hook,
+    edges_with,
     make_edge,
     start_reply,
 )
@@ -39,7 +40,7 @@ Req = TypeVar("Req")
 Meta = TypeVar("Meta")
 
 _OPTIONS: Final = ("PARENTS", "TRUSTED_ORIGINS", "MAX_BODY", "POLL_SECONDS")
-_SETTINGS: Final = ("SERVICE", "CALLER", "PERMISSION", "STARTS", "SCHEMA", *_OPTIONS)
+_SETTINGS: Final = ("SERVICE", "CALLER", "PERMISSION", "STARTS", "CONSOLE", "SCHEMA", *_OPTIONS)
 
 
 def signed_in_user(request: Request) -> str:
@@ -83,9 +84,14 @@ def service() -> Service:
     return found
 
 
-@functools.cache
 def edge() -> OperationsEdge:
-    """The edge of the service, as the settings ask for it.
+    """The edge of the operations, as :func:`edges` has it."""
+    return edges()[0]
+
+
+@functools.cache
+def edges() -> Sequence[OperationsEdge]:
+    """The edge of the operations, and that of the console if the settings ask for one.
 
     Raises:
         ImproperlyConfigured: The settings cannot be read.
@@ -94,14 +100,16 @@ def edge() -> OperationsEdge:
     given = configured()
     caller = given.get("CALLER", signed_in_user)
     options = {name.lower(): given[name] for name in _OPTIONS if name in given}
+    hook = _hook(import_string(caller) if isinstance(caller, str) else caller)
+    edge_options = cast(EdgeOptions, options)
     made = make_edge(
-        service(),
-        caller=_hook(import_string(caller) if isinstance(caller, str) else caller),
-        starts=given.get("STARTS", False),
-        options=cast(EdgeOptions, options),
+        service(), caller=hook, starts=given.get("STARTS", False), options=edge_options
     )
-    made.check_plain("a Django view")
-    return made
+    found = edges_with(made, given.get("CONSOLE", ""), hook, edge_options)
+    for one in found:
+        one.check_plain("a Django view")
+        one.streams = False
+    return found
 
 
 def start(
@@ -145,17 +153,17 @@ def with_lifespan(app: lro.asgi.App) -> lro.asgi.App:
     return served
 
 
-def answer(rule: PathRule, request: Request, **values: str) -> HttpResponse:
-    """The view of a route of ours."""
-    edge().service.start_maintenance()
+def answer(edge: OperationsEdge, rule: PathRule, request: Request, **values: str) -> HttpResponse:
+    """The view of a route of ours, which an edge answers."""
+    edge.service.start_maintenance()
     asked = _asked(request)
     path = below_prefix(asked.path, request.path_info, rule.filled(values))
     asked = attrs.evolve(asked, path=path)
     try:
-        body = _body(request, edge().max_body)
+        body = _body(request, edge.max_body)
     except errors.LroError as exc:
-        return _response(edge().refusal(asked, exc))
-    return _response(edge().handle(attrs.evolve(asked, body=body)))
+        return _response(edge.refusal(asked, exc))
+    return _response(edge.handle(attrs.evolve(asked, body=body)))
 
 
 def _hook(caller: Callable[[Request], str | None]) -> Authenticate:

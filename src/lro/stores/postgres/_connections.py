@@ -251,11 +251,12 @@ class ConnectionPool:
         *,
         prepare: bool = True,
         lock_ms: int | None = None,
+        once: bool = False,
     ) -> list[tuple[Any, ...]]:
         """What a statement gives that may be carried out twice, each time with the same effect.
 
         ``prepare``: keep its plan, because it comes often. ``lock_ms`` is how long it waits for
-        locks, if not as long as all others.
+        locks, if not as long as all others. ``once``: it may not be carried out twice.
 
         Raises:
             Unavailable: The store is closed, or the database cannot be used now.
@@ -268,6 +269,8 @@ class ConnectionPool:
                     return connection.execute(sql, values, prepare=prepare).fetchall()
             except (ConnectionLost, *AGAIN) as exc:
                 cause = exc.__cause__ or exc
+                if once and isinstance(exc, ConnectionLost):
+                    break
             except psycopg.Error as exc:
                 if _blames_value(exc):
                     text = f"a value cannot be kept by the database ({type(exc).__name__})"

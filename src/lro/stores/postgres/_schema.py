@@ -33,7 +33,9 @@ OLDEST_SERVER: Final = 13_00_00
 
 _TYPES: Final = {
     **dict.fromkeys(("create_time", "update_time"), "BIGINT NOT NULL"),
-    **dict.fromkeys(("start_time", "end_time", "expire_time", "lease_until"), "BIGINT"),
+    **dict.fromkeys(
+        ("start_time", "end_time", "expire_time", "cancel_time", "lease_until"), "BIGINT"
+    ),
     **dict.fromkeys(("attempt", "lost_attempts", "version", "cancel_requested"), "BIGINT NOT NULL"),
     **dict.fromkeys(("metadata", "result"), "TEXT"),
     "keys": 'TEXT COLLATE "C"',
@@ -60,11 +62,18 @@ CREATE TABLE starts (id UUID PRIMARY KEY, operation UUID NOT NULL, fingerprint T
     at BIGINT NOT NULL, first TEXT NOT NULL);
 CREATE INDEX starts_age ON starts (at);
 CREATE INDEX starts_operation ON starts (operation);
+CREATE TABLE minutes (step INTEGER, minute BIGINT, method {_TEXT}, counts JSONB NOT NULL,
+    PRIMARY KEY (step, minute, method));
+CREATE TABLE totals (method {_TEXT} PRIMARY KEY, counts JSONB NOT NULL);
 CREATE TABLE secrets (id INTEGER PRIMARY KEY CHECK (id = 1), key BYTEA NOT NULL);
 CREATE TABLE versions (id INTEGER PRIMARY KEY CHECK (id = 1), version INTEGER NOT NULL);
 INSERT INTO versions VALUES (1, {SCHEMA_VERSION})
 """
-_CHECK_COLUMNS: Final = f"SELECT {', '.join(COLUMNS)} FROM operations LIMIT 0"
+_CHECK_COLUMNS: Final = (
+    f"SELECT {', '.join(COLUMNS)} FROM operations LIMIT 0",
+    "SELECT step, minute, method, counts FROM minutes LIMIT 0",
+    "SELECT method, counts FROM totals LIMIT 0",
+)
 
 _TRY_LOCK: Final = "SELECT pg_try_advisory_lock(%s)"
 _LOCK_SECONDS: Final = 0.1
@@ -112,7 +121,8 @@ def prepare(connection: BoundedConnection, schema: str) -> bytes:
         if version != SCHEMA_VERSION:
             text = f"has version {version}; this library can only use version {SCHEMA_VERSION}"
             raise DeclarationError(f"schema {schema}", text)
-        connection.execute(_CHECK_COLUMNS.encode(), prepare=False)
+        for statement in _CHECK_COLUMNS:
+            connection.execute(statement.encode(), prepare=False)
         return _secret(connection)
     except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as exc:
         text = f"has other tables than its version says ({exc.diag.message_primary})"

@@ -12,10 +12,11 @@ from typing import Final, TypeAlias
 import attrs
 
 from lro._base.status import Any, Json
-from lro._engine.store_port import RequestKey
+from lro._engine.store_port import STEP_MINUTES, RequestKey
 from lro._messages.json_text import dumps
 from lro._model.operation import WEIGHT as RECORD_WEIGHT
 from lro._model.operation import Record
+from lro.stores._counting import PRUNED_ROWS, WAITS
 from lro.stores._group_commit import QueuedWrite
 from lro.stores._rows import COLUMNS, REQUEST_LIFE, pack, refuse_untextual, stamp_of
 
@@ -403,7 +404,7 @@ EXPIRE: Final = _sql("""WITH due AS MATERIALIZED (
     SELECT id FROM operations WHERE expire_time <= %s ORDER BY expire_time LIMIT %s
         FOR UPDATE SKIP LOCKED
 )
-DELETE FROM operations o USING due WHERE o.id = due.id RETURNING o.name""")
+DELETE FROM operations o USING due WHERE o.id = due.id RETURNING o.name, o.method""")
 
 EXPIRE_STARTS: Final = _sql("""WITH due AS MATERIALIZED (
     SELECT id FROM starts WHERE at <= %s ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED
@@ -414,3 +415,50 @@ LEFT: Final = _sql("""SELECT EXISTS (SELECT 1 FROM operations WHERE expire_time 
     OR EXISTS (SELECT 1 FROM starts WHERE at <= %s)""")
 
 NOTIFY: Final = _sql("SELECT pg_notify(%s, p) FROM json_array_elements_text(%s::json) AS p")
+
+
+def _added(table: str) -> str:
+    return f"""counts = (SELECT jsonb_object_agg(key, total) FROM (
+        SELECT key, sum(value::numeric) AS total FROM (
+            SELECT * FROM jsonb_each_text({table}.counts)
+            UNION ALL SELECT * FROM jsonb_each_text(excluded.counts)
+        ) AS both_counts GROUP BY key
+    ) AS sums)"""
+
+
+# All lock in one order, so that no two processes wait for each other.
+ADD_COUNTS: Final = _sql(f"""WITH given AS MATERIALIZED (
+    SELECT key AS method, value AS counts FROM jsonb_each(%s::jsonb)
+), stepped AS (
+    INSERT INTO minutes AS m (step, minute, method, counts)
+    SELECT step::integer, minute::bigint, method, counts FROM given, jsonb_each_text(%s::jsonb)
+        AS steps(step, minute) ORDER BY 1, 2, 3
+    ON CONFLICT (step, minute, method) DO UPDATE SET {_added("m")}
+    RETURNING 1
+)
+INSERT INTO totals AS t (method, counts)
+    SELECT method, counts FROM given, (SELECT count(*) FROM stepped) AS first ORDER BY method
+    ON CONFLICT (method) DO UPDATE SET {_added("t")} RETURNING 1""")
+
+PRUNE: Final = _sql(f"""WITH old AS MATERIALIZED (
+    SELECT step, minute, method FROM minutes
+        WHERE step = ANY (ARRAY{[*STEP_MINUTES]}) AND minute < %s LIMIT {PRUNED_ROWS}
+        FOR UPDATE SKIP LOCKED
+)
+DELETE FROM minutes m USING old WHERE (m.step, m.minute, m.method)
+    = (old.step, old.minute, old.method) RETURNING 1""")
+
+COUNTS: Final = _sql("""SELECT minute, method, counts::text FROM minutes
+    WHERE step = %s AND minute >= %s ORDER BY minute DESC, method DESC LIMIT %s""")
+
+TOTALS: Final = _sql("SELECT method, counts::text FROM totals")
+
+LOAD: Final = _sql(f"""SELECT method, owner, {WAITS} AS waits,
+        count(*) FILTER (WHERE place <= %s), count(*) FILTER (WHERE place > %s),
+        min(create_time), (array_agg(name ORDER BY create_time, name))[1]
+    FROM (SELECT *, row_number() OVER () AS place FROM (
+        SELECT o.* FROM unnest(%s::uuid[]) AS p(id) CROSS JOIN LATERAL (
+            SELECT method, owner, attempt, lease_until, create_time, name FROM operations
+                WHERE parent_id = p.id AND state = 'IN_PROGRESS' ORDER BY create_time LIMIT %s
+        ) AS o LIMIT %s
+    ) AS looked_at) AS placed GROUP BY 1, 2, 3""")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import secrets
 import threading
 import time
 import typing
 import weakref
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from typing import Final
@@ -19,13 +21,17 @@ from lro._base.errors import OperationNotFound, Unavailable
 from lro._base.status import Any
 from lro._engine.process import after_fork
 from lro._engine.store_port import (
+    COUNTS_READ,
     READ_BYTES,
     SCAN,
+    Counts,
     DatabaseConnection,
     Done,
     Expired,
     Found,
     Inserted,
+    Load,
+    MinuteCounts,
     Orphans,
     Page,
     Renewed,
@@ -36,6 +42,7 @@ from lro._filters.prefilter import EVERYTHING, Test
 from lro._messages.json_text import dumps
 from lro._model.operation import Change, Record
 from lro._model.page_tokens import Cursor
+from lro.stores._counting import load_of, numbers, oldest_minute, step_since, step_time, steps_of
 from lro.stores._list_queries import ListQuery, StatementTooSlow, retry_smaller
 from lro.stores._rows import REQUEST_LIFE, from_row, micros, moment, refuse_untextual, unpack
 from lro.stores.postgres import _statements as statements
@@ -405,12 +412,14 @@ class PostgresStore:
         now = self._clock()
         due = micros(now), micros(now - REQUEST_LIFE)
         names: list[str] = []
+        methods: Counter[str] = Counter()
         step, left = _SLICE, limit
 
         def remove(size: int) -> int:
             with _translate_timeout():
                 some = self._rows(statements.EXPIRE, due[0], size)
-                names.extend(name for (name,) in some)
+                names.extend(name for name, _ in some)
+                methods.update(method for _, method in some)
                 spent = self._rows(statements.EXPIRE_STARTS, due[1], size)
             return 0 if max(len(some), len(spent)) < size else size
 
@@ -419,7 +428,34 @@ class PostgresStore:
             left -= step
         for name in names:
             self._resources.records.cache.forget(name)
-        return Expired(names, more=bool(step) and self._rows(statements.LEFT, *due)[0][0])
+        more = bool(step) and self._rows(statements.LEFT, *due)[0][0]
+        return Expired(names, methods, more)
+
+    def add_counts(self, minute: datetime, counts: Counts) -> None:
+        """Add to what was counted in this minute, and to the totals."""
+        values = json.dumps(counts), json.dumps(steps_of(minute))
+        self._rows(statements.PRUNE, oldest_minute(self._clock()))
+        self._resources.connections.rows(statements.ADD_COUNTS, values, once=True)
+
+    def read_counts(
+        self, since: datetime, limit: int = COUNTS_READ, step_minutes: int = 1
+    ) -> list[MinuteCounts]:
+        """What was counted in the steps that end after ``since``, oldest first."""
+        first = step_since(since, step_minutes)
+        rows = self._rows(statements.COUNTS, step_minutes, first, limit)
+        return [
+            MinuteCounts(step_time(minute), method, numbers(counts))
+            for minute, method, counts in reversed(rows)
+        ]
+
+    def read_totals(self) -> Counts:
+        """What was counted since the store was made."""
+        return {method: numbers(counts) for method, counts in self._rows(statements.TOTALS)}
+
+    def read_load(self, parents: Collection[str], limit: int) -> Load:
+        """What is in progress under these parents, the oldest first."""
+        ids, most = ids_of([*dict.fromkeys(parents)]), limit + 1
+        return load_of(self._rows(statements.LOAD, limit, limit, ids, most, most))
 
     def close(self) -> None:
         """Send what is to be notified, and close every connection and subscription."""

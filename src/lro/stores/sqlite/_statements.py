@@ -9,13 +9,15 @@ import os
 import sqlite3
 import time
 from collections.abc import Collection
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from lro._base.errors import DeclarationError, Unavailable
-from lro._engine.store_port import RequestKey
+from lro._engine.store_port import STEP_MINUTES, Counts, RequestKey
 from lro._messages.json_text import dumps, reread
 from lro._model.operation import Record, State
+from lro.stores._counting import PRUNED_ROWS, WAITS, added, numbers, steps_of
 from lro.stores._rows import (
     COLUMNS,
     STAMP_COLUMNS,
@@ -36,7 +38,9 @@ _TYPES: Final = {
         ("create_time", "update_time", "attempt", "lost_attempts", "version", "cancel_requested"),
         "INTEGER NOT NULL",
     ),
-    **dict.fromkeys(("start_time", "end_time", "expire_time", "lease_until"), "INTEGER"),
+    **dict.fromkeys(
+        ("start_time", "end_time", "expire_time", "cancel_time", "lease_until"), "INTEGER"
+    ),
     **dict.fromkeys(("metadata", "result", "keys"), "TEXT"),
 }
 _DECLARED: Final = ", ".join(f"{name} {_TYPES.get(name, 'TEXT NOT NULL')}" for name in COLUMNS)
@@ -55,6 +59,9 @@ _TABLES: Final = (
     " first TEXT NOT NULL, PRIMARY KEY (method, caller, request_id))",
     "CREATE INDEX starts_age ON starts (at)",
     "CREATE INDEX starts_names ON starts (name)",
+    "CREATE TABLE minutes (step INTEGER, minute INTEGER, method TEXT, counts TEXT NOT NULL,"
+    " PRIMARY KEY (step, minute, method))",
+    "CREATE TABLE totals (method TEXT PRIMARY KEY, counts TEXT NOT NULL)",
     "CREATE TABLE secrets (id INTEGER PRIMARY KEY CHECK (id = 1), key BLOB NOT NULL)",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
@@ -63,6 +70,8 @@ _COLUMNS: Final = {
     "operations": ", ".join(COLUMNS),
     "inputs": "name, request",
     "starts": "method, caller, request_id, fingerprint, at, name, first",
+    "minutes": "step, minute, method, counts",
+    "totals": "method, counts",
     "secrets": "id, key",
 }
 
@@ -190,9 +199,26 @@ ASKED: Final = """SELECT name FROM operations
     WHERE lease_until IS NOT NULL AND owner = ? AND cancel_requested"""
 NAMED: Final = f" AND {_NAMES}"
 
-EXPIRED: Final = "SELECT name FROM operations WHERE expire_time <= ? LIMIT ?"
+EXPIRED: Final = "SELECT name, method FROM operations WHERE expire_time <= ? LIMIT ?"
 SPENT: Final = "SELECT rowid FROM starts WHERE at <= ? LIMIT ?"
 _DELETE_START: Final = "DELETE FROM starts WHERE rowid = ?"
+
+_COUNTED: Final = "SELECT counts FROM minutes WHERE step = ? AND minute = ? AND method = ?"
+_KEEP_COUNTS: Final = "INSERT OR REPLACE INTO minutes VALUES (?, ?, ?, ?)"
+_TOTAL: Final = "SELECT counts FROM totals WHERE method = ?"
+_KEEP_TOTAL: Final = "INSERT OR REPLACE INTO totals VALUES (?, ?)"
+_PRUNE: Final = f"""DELETE FROM minutes WHERE rowid IN (SELECT rowid FROM minutes
+    WHERE step IN {STEP_MINUTES} AND minute < ? LIMIT {PRUNED_ROWS})"""
+COUNTS: Final = """SELECT minute, method, counts FROM minutes
+    WHERE step = ? AND minute >= ? ORDER BY minute DESC, method DESC LIMIT ?"""
+TOTALS: Final = "SELECT method, counts FROM totals"
+LOAD: Final = f"""SELECT method, owner, {WAITS} AS waits,
+        sum(place <= ?), sum(place > ?), min(create_time), name
+    FROM (SELECT *, row_number() OVER () AS place FROM (
+        SELECT method, owner, attempt, lease_until, create_time, name FROM operations
+            WHERE parent = ? AND state = 'IN_PROGRESS' ORDER BY create_time LIMIT ?))
+    GROUP BY method, owner, waits"""
+"""The name is that of the row with the least time, as SQLite says of ``min``."""
 
 _FIND_START: Final = """SELECT fingerprint, at, name, first FROM starts
     WHERE method = ? AND caller = ? AND request_id = ?"""
@@ -254,12 +280,34 @@ def asked(state: str | None, cancel_requested: int | None) -> bool:
     return bool(cancel_requested) and state in _UNFINISHED
 
 
-def sweep(writer: sqlite3.Connection, due: int, old: int, limit: int) -> list[str]:
-    """Remove up to ``limit`` records that have expired by ``due``, and starts of before ``old``."""
-    names = writer.execute(EXPIRED, (due, limit)).fetchall()
-    writer.executemany(DELETE, names)
+def sweep(writer: sqlite3.Connection, due: int, old: int, limit: int) -> list[tuple[str, str]]:
+    """Remove up to ``limit`` records that have expired by ``due``, and starts of before ``old``.
+
+    Returns:
+        The name and the method of each record.
+    """
+    removed: list[tuple[str, str]] = writer.execute(EXPIRED, (due, limit)).fetchall()
+    writer.executemany(DELETE, [(name,) for name, _ in removed])
     writer.executemany(_DELETE_START, writer.execute(SPENT, (old, limit)).fetchall())
-    return [name for (name,) in names]
+    return removed
+
+
+def add_counts(writer: sqlite3.Connection, minute: datetime, counts: Counts, oldest: int) -> None:
+    """Add counts to those of the minute and to the totals, and remove old ones.
+
+    ``oldest`` is the oldest minute that is kept.
+    """
+
+    def merged(query: str, *key: object) -> str:
+        known = writer.execute(query, key).fetchone()
+        return json.dumps(added(numbers(known[0]) if known else {}, counts[str(key[-1])]))
+
+    for method in counts:
+        for step in steps_of(minute).items():
+            key = *step, method
+            writer.execute(_KEEP_COUNTS, (*key, merged(_COUNTED, *key)))
+        writer.execute(_KEEP_TOTAL, (method, merged(_TOTAL, method)))
+    writer.execute(_PRUNE, (oldest,))
 
 
 def first_start(rows: FetchRows, key: RequestKey, now: int) -> Record | None:

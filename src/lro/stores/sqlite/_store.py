@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import secrets
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from os import PathLike, fsdecode
@@ -15,13 +16,17 @@ from lro._base.errors import OperationNotFound, Unavailable
 from lro._base.status import Any
 from lro._engine.process import after_fork
 from lro._engine.store_port import (
+    COUNTS_READ,
     READ_BYTES,
     SCAN,
+    Counts,
     DatabaseConnection,
     Done,
     Expired,
     Found,
     Inserted,
+    Load,
+    MinuteCounts,
     Orphans,
     Page,
     Renewed,
@@ -31,6 +36,7 @@ from lro._engine.store_port import (
 from lro._filters.prefilter import EVERYTHING, Test
 from lro._model.operation import Change, Record
 from lro._model.page_tokens import KEY_BYTES, Cursor
+from lro.stores._counting import LoadRow, load_of, numbers, oldest_minute, step_since, step_time
 from lro.stores._list_queries import ListQuery, retry_smaller
 from lro.stores._rows import (
     REQUEST_LIFE,
@@ -294,12 +300,46 @@ class SQLiteStore:
         now = self._clock()
         due, old = micros(now), micros(now - REQUEST_LIFE)
         names: list[str] = []
+        methods: Counter[str] = Counter()
         for left in range(limit, 0, -_SLICE):
             if not self._overdue(due, old):  # nothing to write, and so no lock to wait for
-                return Expired(names, more=False)
+                return Expired(names, methods, more=False)
             sweep = functools.partial(sql.sweep, due=due, old=old, limit=min(left, _SLICE))
-            names += self._file.write_undurably(sweep)
-        return Expired(names, more=self._overdue(due, old))
+            removed = self._file.write_undurably(sweep)
+            names += [name for name, _ in removed]
+            methods.update(method for _, method in removed)
+        return Expired(names, methods, more=self._overdue(due, old))
+
+    def add_counts(self, minute: datetime, counts: Counts) -> None:
+        """Add to what was counted in this minute, and to the totals."""
+        oldest = oldest_minute(self._clock())
+        self._file.write(lambda writer: sql.add_counts(writer, minute, counts, oldest))
+
+    def read_counts(
+        self, since: datetime, limit: int = COUNTS_READ, step_minutes: int = 1
+    ) -> list[MinuteCounts]:
+        """What was counted in the steps that end after ``since``, oldest first."""
+        values = step_minutes, step_since(since, step_minutes), limit
+        return [
+            MinuteCounts(step_time(minute), method, numbers(counts))
+            for minute, method, counts in reversed(self._file.rows(sql.COUNTS, values))
+        ]
+
+    def read_totals(self) -> Counts:
+        """What was counted since the store was made."""
+        return {method: numbers(counts) for method, counts in self._file.rows(sql.TOTALS)}
+
+    def read_load(self, parents: Collection[str], limit: int) -> Load:
+        """What is in progress under these parents, the oldest first."""
+        rows: list[LoadRow] = []
+        left = limit
+        for parent in dict.fromkeys(parents):
+            some = self._file.rows(sql.LOAD, (left, left, parent, left + 1))
+            rows += some
+            if any(beyond for _, _, _, _, beyond, _, _ in some):
+                break
+            left -= sum(count for _, _, _, count, _, _, _ in some)
+        return load_of(rows)
 
     def close(self) -> None:
         """Close every connection to the file."""

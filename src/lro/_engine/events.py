@@ -1,0 +1,312 @@
+"""What happens to operations in this process, for observers: metrics, traces, logs, your own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import ClassVar, Final, Literal, TypeAlias
+
+import attrs
+
+from lro._base.arguments import check_instance
+from lro._base.status import Code, Status
+from lro._model.operation import Record, State
+
+log = logging.getLogger("lro")
+
+StartOutcome: TypeAlias = Literal["started", "repeated", "refused"]
+"""What became of a start: ``repeated`` is one whose request id was known already."""
+
+AttemptOutcome: TypeAlias = Literal[
+    "succeeded", "failed", "cancelled", "lost", "released", "superseded"
+]
+"""How an attempt ended.
+
+``lost``: the process in which the function ran has died. ``released``: the work was handed back.
+``superseded``: another worker has the operation, or it is gone: what the attempt gave was refused.
+"""
+
+
+@attrs.frozen(kw_only=True)
+class OperationStarted:
+    """A start was answered: its operation is stored, was stored before, or the start was refused.
+
+    ``name`` is empty where the start was refused, and ``error_type`` then the name of the code.
+    """
+
+    kind: ClassVar = "started"
+    method: str
+    outcome: StartOutcome
+    name: str = ""
+    caller: str = ""
+    error_type: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class AttemptBegan:
+    """A worker of this process has claimed an operation.
+
+    ``queue_seconds`` is how long the operation has waited for its first attempt; None for others.
+    ``trace_context`` is the context of the start (``Record.trace_context``).
+    """
+
+    kind: ClassVar = "attempt_began"
+    name: str
+    method: str
+    attempt: int
+    queue_seconds: float | None
+    trace_context: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class MetadataReported:
+    """A worker has replaced the metadata; ``attempt`` is 0 where the work is done outside."""
+
+    kind: ClassVar = "reported"
+    name: str
+    method: str
+    attempt: int
+
+
+@attrs.frozen(kw_only=True)
+class AttemptOver:
+    """An attempt of this process is over, after so many ``seconds``.
+
+    ``error_type`` is the name of the code where the attempt failed.
+    """
+
+    kind: ClassVar = "attempt_over"
+    name: str
+    method: str
+    attempt: int
+    outcome: AttemptOutcome
+    seconds: float
+    error_type: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class OperationEnded:
+    """An operation has ended, and this process has stored how.
+
+    ``seconds`` is its time since it was created, ``cancel_seconds`` that since a caller asked for
+    it to stop, if one has. ``error_type`` is the name of the code unless it succeeded.
+    """
+
+    kind: ClassVar = "ended"
+    name: str
+    method: str
+    attempt: int
+    state: State
+    seconds: float
+    cancel_seconds: float | None = None
+    error_type: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class CancelRequested:
+    """A caller has asked for an operation to stop, for the first time."""
+
+    kind: ClassVar = "cancel_requested"
+    name: str
+    method: str
+    caller: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class WorkLost:
+    """This process has found work whose worker was lost, and has decided what becomes of it.
+
+    ``lost_attempts`` counts the attempts lost by now.
+    """
+
+    kind: ClassVar = "lost"
+    name: str
+    method: str
+    attempt: int
+    decision: Literal["retried", "failed"]
+    lost_attempts: int
+    trace_context: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class WriteRefused:
+    """A write of a worker of this process was refused, because others have its operation."""
+
+    kind: ClassVar = "write_refused"
+    name: str
+    method: str
+    attempt: int
+
+
+@attrs.frozen(kw_only=True)
+class LeasesRenewed:
+    """This process has renewed its leases; ``margin_seconds`` is what was left of them."""
+
+    kind: ClassVar = "renewed"
+    count: int
+    margin_seconds: float
+
+
+@attrs.frozen(kw_only=True)
+class OperationsExpired:
+    """This process has removed expired operations: how many of each method."""
+
+    kind: ClassVar = "expired"
+    methods: Mapping[str, int]
+
+
+ServiceEvent: TypeAlias = (
+    OperationStarted
+    | AttemptBegan
+    | MetadataReported
+    | AttemptOver
+    | OperationEnded
+    | CancelRequested
+    | WorkLost
+    | WriteRefused
+    | LeasesRenewed
+    | OperationsExpired
+)
+
+
+class Observer:
+    """Is called with what happens to operations in this process; override what you need.
+
+    The calls come in the threads that do the work, also those of event loops, maybe several at
+    once, after what they report is stored. They must be quick: count, or hand the event on. What
+    they raise is logged, and changes nothing. Events hold names and numbers, never messages. See
+    :class:`lro.Service`.
+    """
+
+    def started(self, event: OperationStarted) -> None:
+        """A start was answered."""
+
+    def attempt_began(self, event: AttemptBegan) -> None:
+        """A worker of this process has claimed an operation."""
+
+    def reported(self, event: MetadataReported) -> None:
+        """A worker has replaced the metadata of an operation."""
+
+    def attempt_over(self, event: AttemptOver) -> None:
+        """An attempt of this process is over."""
+
+    def ended(self, event: OperationEnded) -> None:
+        """This process has stored the end of an operation."""
+
+    def cancel_requested(self, event: CancelRequested) -> None:
+        """A caller has asked for an operation to stop."""
+
+    def lost(self, event: WorkLost) -> None:
+        """Work whose worker was lost is retried or has failed."""
+
+    def write_refused(self, event: WriteRefused) -> None:
+        """A write of a worker of this process was refused."""
+
+    def renewed(self, event: LeasesRenewed) -> None:
+        """This process has renewed its leases."""
+
+    def expired(self, event: OperationsExpired) -> None:
+        """This process has removed operations that have expired."""
+
+
+class _LifeLog(Observer):
+    """Logs the life of operations at INFO; what is wrong is logged where it is found."""
+
+    def started(self, event: OperationStarted) -> None:
+        if event.outcome == "refused":
+            facts = {"lro.method": event.method}
+            log.info("a start of %s was refused: %s", event.method, event.error_type, extra=facts)
+        else:
+            again = "" if event.outcome == "started" else " before, and repeated"
+            self._say(event, "started%s by %s", again, event.method)
+
+    def attempt_began(self, event: AttemptBegan) -> None:
+        if event.queue_seconds is None:
+            self._say(event, "attempt %d began", event.attempt)
+        else:
+            self._say(event, "began after %.3f s", event.queue_seconds)
+
+    def attempt_over(self, event: AttemptOver) -> None:
+        if event.outcome == "released":
+            self._say(event, "handed back after %.3f s", event.seconds)
+
+    def ended(self, event: OperationEnded) -> None:
+        why = f" with {event.error_type}" if event.state is State.FAILED else ""
+        self._say(event, "%s%s after %.3f s", event.state.value, why, event.seconds)
+
+    def cancel_requested(self, event: CancelRequested) -> None:
+        by = f" by {event.caller}" if event.caller else ""
+        self._say(event, "asked to stop%s", by)
+
+    def expired(self, event: OperationsExpired) -> None:
+        log.info("removed %d expired operations", sum(event.methods.values()))
+
+    @staticmethod
+    def _say(
+        event: OperationStarted | AttemptBegan | AttemptOver | OperationEnded | CancelRequested,
+        text: str,
+        *facts: object,
+    ) -> None:
+        extra = about(event.name, event.method, getattr(event, "attempt", 0))
+        log.info(f"%s: {text}", event.name, *facts, extra=extra)
+
+
+_LOGS: Final = _LifeLog()
+
+
+class EventDispatch:
+    """Calls observers, and logs the life of operations at INFO.
+
+    It is true if anything takes events: those who make an event ask first, so that it costs
+    nothing where nothing does.
+    """
+
+    def __init__(self, observers: Collection[Observer] = ()) -> None:
+        for observer in observers:
+            check_instance("observers", observer, Observer, "objects of lro.adapters.Observer")
+        self._observers = tuple(observers)
+
+    def __bool__(self) -> bool:
+        return bool(self._observers) or log.isEnabledFor(logging.INFO)
+
+    def emit(self, event: ServiceEvent) -> None:
+        """Call all observers with an event, each whatever becomes of the others."""
+        if log.isEnabledFor(logging.INFO):
+            getattr(_LOGS, event.kind)(event)
+        for observer in self._observers:
+            try:
+                getattr(observer, event.kind)(event)
+            except Exception:
+                log.exception("an observer has failed at %r", event.kind)
+
+
+def emit_end(events: EventDispatch, after: Record) -> None:
+    """Report that this process has ended an operation; the record is as that has left it."""
+    assert after.end_time is not None  # it has ended
+    asked = after.cancel_time
+    events.emit(
+        OperationEnded(
+            name=after.name,
+            method=after.method,
+            attempt=after.attempt,
+            state=after.state,
+            seconds=(after.end_time - after.create_time).total_seconds(),
+            cancel_seconds=None if asked is None else (after.end_time - asked).total_seconds(),
+            error_type=error_type(after.result),
+        )
+    )
+
+
+def error_type(result: object) -> str:
+    """The name of the code of an error; empty of anything else."""
+    return Code.of(result.code).name if isinstance(result, Status) else ""
+
+
+def about(name: str, method: str = "", attempt: int = 0) -> Mapping[str, object]:
+    """The ``extra`` of log lines about an operation: what is known of it, and the name always."""
+    facts: dict[str, object] = {"lro.operation": name}
+    if method:
+        facts["lro.method"] = method
+    if attempt:
+        facts["lro.attempt"] = attempt
+    return facts

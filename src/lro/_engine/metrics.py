@@ -1,0 +1,203 @@
+"""The metrics of a service: one table, of which instruments, exporters and the docs are made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Literal, TypeAlias
+
+import attrs
+
+MetricKind: TypeAlias = Literal["counter", "histogram", "gauge", "up_down_counter"]
+
+BUCKETS: Final = (
+    0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 10800.0,
+    43200.0, 86400.0,
+)  # fmt: skip
+"""The upper bounds of the buckets of durations, in seconds; what is above the last is one more."""
+
+METHOD: Final = "lro.method"
+_ERROR: Final = "error.type"
+
+
+@attrs.frozen(kw_only=True)
+class Metric:
+    """One metric: ``attributes`` are the names of its attributes, whose values are few.
+
+    ``observed``: its values are read when they are collected; else it counts events. ``opt_in``:
+    it is there only where an option asks for it.
+    """
+
+    name: str
+    kind: MetricKind
+    unit: str
+    description: str
+    attributes: Sequence[str] = ()
+    observed: bool = False
+    opt_in: bool = False
+
+    @property
+    def buckets(self) -> Sequence[float]:
+        """The upper bounds of its buckets; none unless it is a histogram."""
+        return BUCKETS if self.kind == "histogram" else ()
+
+    @property
+    def prometheus_name(self) -> str:
+        """Its name for Prometheus: with the unit if that is seconds, a counter with ``_total``."""
+        name = self.name.replace(".", "_") + ("_seconds" if self.unit == "s" else "")
+        return f"{name}_total" if self.kind == "counter" else name
+
+
+STARTS: Final = Metric(
+    name="lro.starts",
+    kind="counter",
+    unit="{operation}",
+    description="Starts that were answered; repeated ones have a request id that is known already.",
+    attributes=(METHOD, "lro.start.outcome", _ERROR),
+)
+ACTIVE: Final = Metric(
+    name="lro.operation.active",
+    kind="up_down_counter",
+    unit="{operation}",
+    description="Operations that this process has: pending ones wait, the others are executing.",
+    attributes=(METHOD, "lro.state"),
+    observed=True,
+)
+QUEUE_DURATION: Final = Metric(
+    name="lro.queue.duration",
+    kind="histogram",
+    unit="s",
+    description="From the creation of an operation to its first claim by a worker.",
+    attributes=(METHOD,),
+)
+ATTEMPT_DURATION: Final = Metric(
+    name="lro.attempt.duration",
+    kind="histogram",
+    unit="s",
+    description="Attempts, from the claim by a worker to their end.",
+    attributes=(METHOD, "lro.outcome", _ERROR),
+)
+OPERATION_DURATION: Final = Metric(
+    name="lro.operation.duration",
+    kind="histogram",
+    unit="s",
+    description="Operations, from their creation to their end.",
+    attributes=(METHOD, "lro.outcome", _ERROR),
+)
+MAX_AGE: Final = Metric(
+    name="lro.operation.max_age",
+    kind="gauge",
+    unit="s",
+    description="Age of the oldest operation that this process has.",
+    attributes=(METHOD,),
+    observed=True,
+)
+CANCEL_DURATION: Final = Metric(
+    name="lro.cancel.duration",
+    kind="histogram",
+    unit="s",
+    description="From the first request to cancel an operation to its end.",
+    attributes=(METHOD, "lro.reach"),
+)
+LOST_ATTEMPTS: Final = Metric(
+    name="lro.lost.attempts",
+    kind="counter",
+    unit="{attempt}",
+    description="Attempts whose worker was lost, by what became of the operation.",
+    attributes=(METHOD, "lro.decision"),
+)
+REFUSED_WRITES: Final = Metric(
+    name="lro.refused.writes",
+    kind="counter",
+    unit="{write}",
+    description="Writes of workers that were refused, because others have their operations.",
+    attributes=(METHOD,),
+)
+WAITERS: Final = Metric(
+    name="lro.waiter.active",
+    kind="up_down_counter",
+    unit="{waiter}",
+    description="Calls of Wait and Watch that this process holds.",
+    attributes=("lro.waiter.kind",),
+    observed=True,
+)
+EXECUTOR_USAGE: Final = Metric(
+    name="lro.executor.usage",
+    kind="up_down_counter",
+    unit="{task}",
+    description="Tasks that the executor of this process runs, and tasks that wait in its queue.",
+    attributes=("lro.executor.part",),
+    observed=True,
+)
+EXECUTOR_LIMIT: Final = Metric(
+    name="lro.executor.limit",
+    kind="up_down_counter",
+    unit="{task}",
+    description="Tasks that the executor can run at once, and tasks that its queue can hold.",
+    attributes=("lro.executor.part",),
+    observed=True,
+)
+LEASE_MARGIN: Final = Metric(
+    name="lro.lease.margin",
+    kind="histogram",
+    unit="s",
+    description="What was left of the leases of this process when it renewed them.",
+)
+EXPIRED: Final = Metric(
+    name="lro.expired.operations",
+    kind="counter",
+    unit="{operation}",
+    description="Operations that were removed, because they had expired.",
+    attributes=(METHOD,),
+)
+STORE_CALLS: Final = Metric(
+    name="lro.store.call.duration",
+    kind="histogram",
+    unit="s",
+    description="Calls of the store.",
+    attributes=("lro.store.verb", _ERROR),
+    opt_in=True,
+)
+STORE_OPERATIONS: Final = Metric(
+    name="lro.store.operations",
+    kind="gauge",
+    unit="{operation}",
+    description="Operations in progress in the store, of at most 10,000 that are looked at.",
+    attributes=(METHOD, "lro.state"),
+    observed=True,
+    opt_in=True,
+)
+
+METRICS: Final[Sequence[Metric]] = (
+    STARTS,
+    ACTIVE,
+    QUEUE_DURATION,
+    ATTEMPT_DURATION,
+    OPERATION_DURATION,
+    MAX_AGE,
+    CANCEL_DURATION,
+    LOST_ATTEMPTS,
+    REFUSED_WRITES,
+    WAITERS,
+    EXECUTOR_USAGE,
+    EXECUTOR_LIMIT,
+    LEASE_MARGIN,
+    EXPIRED,
+    STORE_CALLS,
+    STORE_OPERATIONS,
+)
+"""All metrics, in the order of the docs.
+
+``lro.method`` is a declared method; it is missing where an event is of none. ``error.type`` is the
+name of a ``google.rpc.Code``, and there only on failure.
+"""
+
+
+def table() -> str:
+    """The table of the metrics in Markdown: for the docs."""
+    lines = ["| metric | kind, unit | attributes | what it says |", "|---|---|---|---|"]
+    for metric in METRICS:
+        kind = metric.kind.replace("_", "-") + (", observed" if metric.observed else "")
+        attributes = ", ".join(f"`{name}`" for name in metric.attributes) or "–"
+        said = metric.description + (" Opt-in." if metric.opt_in else "")
+        lines.append(f"| `{metric.name}` | {kind}, `{metric.unit}` | {attributes} | {said} |")
+    return "\n".join(lines)

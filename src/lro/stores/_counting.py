@@ -1,0 +1,99 @@
+"""What the stores have in common of counts: their times, how they add up, and the load."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+from lro._base.arguments import check
+from lro._engine.store_port import COUNTS_LIFE, STEP_MINUTES, Load, MethodLoad
+from lro._messages.json_text import reread
+from lro._model.operation import GIVEN_UP, Record
+from lro.stores._rows import micros, moment
+
+_MINUTE: Final = 60_000_000
+
+PRUNED_ROWS: Final = 1000
+"""How many old rows one call removes: more than one call adds, of 300 methods."""
+
+WAITS: Final = """lease_until IS NOT NULL
+    AND (attempt = 0 OR owner = '' OR substr(owner, length(owner)) = '!')"""
+"""In SQL, whether a record in progress waits for a worker: see :func:`waits`."""
+
+
+def steps_of(minute: datetime) -> Mapping[int, int]:
+    """For each length of a step in minutes, the step of a moment: its first minute since 1970."""
+    number = micros(minute) // _MINUTE
+    return {step: number - number % step for step in STEP_MINUTES}
+
+
+def step_since(since: datetime, step_minutes: int) -> int:
+    """The first step that ends after a moment, as :func:`steps_of` gives it.
+
+    Raises:
+        DeclarationError: There are no such steps.
+    """
+    fine = step_minutes in STEP_MINUTES
+    check("step_minutes", step_minutes, f"one of {STEP_MINUTES}", fine=fine)
+    return steps_of(since)[step_minutes]
+
+
+def step_time(minute: int) -> datetime:
+    """When a step begins, given its first minute since 1970."""
+    return moment(minute * _MINUTE)
+
+
+def oldest_minute(now: datetime) -> int:
+    """The oldest minute since 1970 that is kept."""
+    return micros(now - COUNTS_LIFE) // _MINUTE
+
+
+def numbers(text: str) -> Mapping[str, float]:
+    """Stored counts, which are numbers by the name of a series."""
+    found: Any = reread(text)
+    counts: Mapping[str, float] = found
+    return counts
+
+
+def added(before: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:
+    """The sums of two series of counts."""
+    sums = dict(before)
+    for name, number in more.items():
+        sums[name] = sums.get(name, 0) + number
+    return sums
+
+
+def waits(record: Record) -> bool:
+    """Whether work in progress waits for a worker: it was not begun, or its last one gave it up.
+
+    What is done outside, without a lease, is worked on all the time.
+    """
+    return record.lease_until is not None and (record.attempt == 0 or record.given_up)
+
+
+LoadRow: TypeAlias = tuple[str, str, bool | int, int, int, int, str]
+"""Method, owner, whether they wait, how many, how many beyond the limit, oldest time and name."""
+
+
+def load_of(rows: Iterable[LoadRow]) -> Load:
+    """What is in progress, of rows that have one method, owner and state each."""
+    waiting: Counter[str] = Counter()
+    running: Counter[str] = Counter()
+    owners: Counter[str] = Counter()
+    oldest: dict[str, tuple[int, str]] = {}
+    capped = False
+    for method, owner, is_waiting, count, beyond, created, name in rows:
+        capped = capped or beyond > 0
+        if not count:
+            continue
+        (waiting if is_waiting else running)[method] += count
+        if owner and not owner.endswith(GIVEN_UP):
+            owners[owner] += count
+        oldest[method] = min((created, name), oldest.get(method, (created, name)))
+    methods = [
+        MethodLoad(method, waiting[method], running[method], moment(created), name)
+        for method, (created, name) in sorted(oldest.items())
+    ]
+    return Load(methods, dict(owners), capped)

@@ -1,0 +1,162 @@
+"""Checks of stores that keep statistics (``lro.adapters.StatisticsStore``); no others have them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from datetime import timedelta
+
+from lro._engine.store_port import Load, MethodLoad, StatisticsStore, Store, keeps_statistics
+from lro._model.operation import claim, delete, lose, release
+from lro.testing._samples import (
+    ManualClock,
+    StoreCheck,
+    end_of,
+    expect,
+    held,
+    insert,
+    record_of,
+    same,
+    together,
+)
+
+
+def _where_kept(check: Callable[[StatisticsStore, ManualClock], None]) -> StoreCheck:
+    @functools.wraps(check)
+    def checked(store: Store, clock: ManualClock) -> None:
+        if keeps_statistics(store):
+            check(store, clock)
+
+    return checked
+
+
+@_where_kept
+def counts_add_up_by_the_minute(store: StatisticsStore, clock: ManualClock) -> None:
+    """Each minute and method has its sums; seconds of the minute make no difference."""
+    same(list(store.read_counts(clock())), [], "the counts of a new store")
+    first = clock()
+    store.add_counts(first, {"M": {"a": 1, "b.sum": 0.25}, "": {"x": 3}})
+    store.add_counts(clock.advance(59), {"M": {"a": 2, "c": 5}})
+    store.add_counts(clock.advance(1), {"M": {"a": 10, "b.sum": 0.5}})
+    found = [(one.minute, one.method, dict(one.counts)) for one in store.read_counts(first)]
+    second = first + timedelta(minutes=1)
+    wanted = [
+        (first, "", {"x": 3}),
+        (first, "M", {"a": 3, "b.sum": 0.25, "c": 5}),
+        (second, "M", {"a": 10, "b.sum": 0.5}),
+    ]
+    same(found, wanted, "the counts of both minutes")
+    last = store.read_counts(second - timedelta(microseconds=1))
+    same([one.minute for one in last], [first, first, second], "minutes that end after a moment")
+    same([one.minute for one in store.read_counts(second)], [second], "the second minute")
+
+
+@_where_kept
+def counts_are_read_in_steps(store: StatisticsStore, clock: ManualClock) -> None:
+    """Of 1, 5 or 30 minutes; each has what was counted in its minutes."""
+    begin = clock()
+    for _ in range(12):
+        store.add_counts(clock(), {"M": {"a": 1}})
+        clock.advance(minutes=5)
+    for step, number in ((1, 1), (5, 1), (30, 6)):
+        found = store.read_counts(begin, step_minutes=step)
+        same([one.counts["a"] for one in found], [number] * (12 // number), f"steps of {step} min")
+        seconds = {(one.minute - begin).total_seconds() % (60 * step) for one in found}
+        same(seconds, {0.0}, f"where the steps of {step} min begin")
+
+
+@_where_kept
+def reading_counts_is_bounded(store: StatisticsStore, clock: ManualClock) -> None:
+    """Of more than the limit there are the newest, still oldest first."""
+    begin = clock()
+    for number in range(5):
+        store.add_counts(clock(), {"A": {"n": number}, "B": {"n": number}})
+        clock.advance(minutes=1)
+    found = store.read_counts(begin, limit=3)
+    same([(one.method, one.counts["n"]) for one in found], [("B", 3), ("A", 4), ("B", 4)], "three")
+    same(len(store.read_counts(begin, limit=100)), 10, "how many there are")
+
+
+@_where_kept
+def old_minutes_go_and_totals_stay(store: StatisticsStore, clock: ManualClock) -> None:
+    """What is older than 72 hours is removed by the next counts; totals never fall."""
+    begin = clock()
+    for hours in (0, 1, 71):
+        store.add_counts(begin + timedelta(hours=hours), {"M": {"a": 1}})
+    clock.advance(hours=72, minutes=1)
+    store.add_counts(clock(), {"M": {"a": 1}})
+    found = [one.minute for one in store.read_counts(begin)]
+    kept = [begin + timedelta(hours=1), begin + timedelta(hours=71), clock()]
+    same(found, kept, "the minutes that are left")
+    same(len(store.read_counts(begin, step_minutes=30)), 3, "the steps that are left")
+    same(store.read_totals()["M"]["a"], 4, "the total")
+    clock.advance(days=9)
+    store.add_counts(clock(), {"N": {"b": 1}})
+    same([one.method for one in store.read_counts(begin)], ["N"], "the methods that are left")
+    totals = {method: dict(counts) for method, counts in store.read_totals().items()}
+    same(totals, {"M": {"a": 4}, "N": {"b": 1}}, "the totals")
+
+
+@_where_kept
+def counts_at_once_add_up(store: StatisticsStore, clock: ManualClock) -> None:
+    """None is lost of those that are added at the same time, in whatever order of methods."""
+    names = "ABCDE"
+
+    def add(number: int) -> None:
+        for place in range(5):
+            turned = names[number % 5 :] + names[: number % 5]
+            store.add_counts(clock(), {name: {"n": 1, f"s{place}": 0.5} for name in turned})
+
+    same(together(8, add), [None] * 8, "eight at once")
+    series = {"n": 40, **{f"s{place}": 4.0 for place in range(5)}}
+    wanted = dict.fromkeys(names, series)
+    same({method: dict(c) for method, c in store.read_totals().items()}, wanted, "the totals")
+    minutes = {one.method: dict(one.counts) for one in store.read_counts(clock())}
+    same(minutes, wanted, "the minute")
+
+
+@_where_kept
+def the_load_is_what_is_in_progress(store: StatisticsStore, clock: ManualClock) -> None:
+    """By method, how many wait and how many are worked on; and how many each process holds."""
+    same(store.read_load([""], 9), Load([], {}, capped=False), "the load of nothing")
+    first = clock()
+    insert(store, held(clock, "waits", method="A"))
+    insert(store, held(clock, "begun", method="A", parent="p/1", attempt=1))
+    insert(store, record_of(clock, "outside", method="B"))
+    for unique_id in ("claimed", "released", "lost", "ended", "hidden", "gone"):
+        clock.advance(1)
+        record = held(clock, unique_id, method="C")
+        insert(store, record)
+        until = clock() + timedelta(seconds=9)
+        store.update(record.name, claim("us", until, clock()))
+    store.update("operations/released", release(1, clock()))
+    store.update("operations/lost", lose(1, clock()))
+    store.update("operations/ended", end_of(clock))
+    store.update("operations/hidden", delete(clock()))
+    store.update("operations/gone", end_of(clock))
+    store.update("operations/gone", delete(clock()))
+    insert(store, held(clock, "elsewhere", method="C", parent="p/2", owner="them"))
+    methods = [
+        MethodLoad("A", 1, 1, first, "operations/waits"),
+        MethodLoad("B", 0, 1, first, "operations/outside"),
+        MethodLoad("C", 2, 1, first + timedelta(seconds=1), "operations/claimed"),
+    ]
+    found = store.read_load(["", "p/1", ""], 9)
+    same(found, Load(methods, {"us": 3}, capped=False), "the load under two parents")
+    found = store.read_load(["p/2"], 9)
+    same((found.methods[0].waiting, dict(found.owners)), (1, {"them": 1}), "under the third")
+    same(store.read_load([], 9), Load([], {}, capped=False), "under none")
+
+
+@_where_kept
+def the_load_is_bounded(store: StatisticsStore, clock: ManualClock) -> None:
+    """The oldest are looked at, one parent after the other; whether there are more is said."""
+    for number in range(6):
+        clock.advance(1)
+        insert(store, held(clock, str(number), method="M", parent=f"p/{number % 2}"))
+    for limit, capped in ((3, True), (5, True), (6, False), (7, False)):
+        found = store.read_load(["p/0", "p/1"], limit)
+        same((found.methods[0].waiting, found.capped), (min(limit, 6), capped), f"limit {limit}")
+        same(found.methods[0].oldest_name, "p/0/operations/0", "the oldest")
+    found = store.read_load(["p/1", "p/0"], 0)
+    expect(found.capped and not found.methods, "nothing is counted with a limit of 0")

@@ -1,0 +1,121 @@
+"""Consoles behind real servers: hypercorn, and a proxy that cuts off the path it stands at."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx
+import pytest
+
+from lro import asgi, wsgi
+from tests.http.servers import HOST, listening, uvicorn_serving, waitress_serving
+from tests.integrations.counting import Counting, build, name_of
+
+SECURE = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+"""The headers that every reply of a console has."""
+
+
+@contextlib.contextmanager
+def hypercorn_serving(app: Any) -> Iterator[int]:
+    """The port at which hypercorn serves an application, from a thread with a loop."""
+    pytest.importorskip("hypercorn")
+    from hypercorn.asyncio import serve
+    from hypercorn.config import Config
+
+    line, loop, over = listening(), asyncio.new_event_loop(), asyncio.Event()
+    config = Config()
+    port: int = line.getsockname()[1]
+    config.bind = [f"fd://{line.detach()}"]  # which it closes
+    config.accesslog = config.errorlog = None
+    run = serve(app, config, shutdown_trigger=over.wait)  # type: ignore[arg-type]
+    thread = threading.Thread(target=loop.run_until_complete, args=(run,))
+    thread.start()
+    try:
+        yield port
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join()
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+SERVERS: Mapping[str, tuple[Any, Any]] = {
+    "uvicorn": (uvicorn_serving, asgi.ConsoleApp),
+    "hypercorn": (hypercorn_serving, asgi.ConsoleApp),
+    "waitress": (waitress_serving, wsgi.ConsoleApp),
+}
+"""By name: what serves an application, and its kind."""
+
+
+def authenticate(headers: Mapping[str, str]) -> str:
+    """The caller, by a token."""
+    return name_of(headers.get("authorization"))
+
+
+def counting(**options: Any) -> Counting:
+    """A service whose operations all callers may see."""
+    return build(**{"owner_only": False, "authorize": None, **options})
+
+
+@contextlib.contextmanager
+def console(
+    kind: str, made: Counting | None = None, base: str = "", **options: Any
+) -> Iterator[httpx.Client]:
+    """A client of a console behind a server of this kind; its service is closed after it."""
+    serve, app = SERVERS[kind]
+    made = made or counting()
+    with (
+        made.service,
+        serve(app(made.service, **options)) as port,
+        httpx.Client(base_url=f"http://{HOST}:{port}{base}") as client,
+    ):
+        try:
+            yield client
+        finally:
+            made.go.set()  # or the service waits for the work
+
+
+@contextlib.contextmanager
+def cutting_proxy(port: int, prefix: str) -> Iterator[int]:
+    """The port of a proxy that serves below a prefix what a server has without it."""
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path.startswith(prefix)
+            headers = {**self.headers, "X-Forwarded-For": "192.0.2.7"}
+            url = f"http://{HOST}:{port}{self.path.removeprefix(prefix) or '/'}"
+            reply = httpx.get(url, headers=headers)
+            self.send_response_only(reply.status_code)
+            for name in ("content-type", "location"):
+                if name in reply.headers:
+                    self.send_header(name, reply.headers[name])
+            self.end_headers()
+            self.wfile.write(reply.content)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer((HOST, 0), Proxy)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,480 @@
+"""The console over real servers: its files, its own reads, and what its API lets callers do."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urljoin
+
+import attrs
+import httpx
+import pytest
+
+import lro
+from lro import asgi, wsgi
+from lro.console import Console, ConsoleEdge, page_files
+from lro.errors import DeclarationError
+from lro.stores.sqlite import SQLiteStore
+from tests.console.serving import SECURE, SERVERS, authenticate, console, counting, cutting_proxy
+from tests.http.servers import HOST, uvicorn_serving, waitress_serving
+from tests.integrations.counting import ANN, BOB, Counting, CountRequest
+
+NAMED: Any = {"authenticate": authenticate}
+
+
+@pytest.fixture(params=SERVERS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """The name of a server."""
+    return str(request.param)
+
+
+@pytest.fixture
+def made() -> Iterator[Counting]:
+    """A service with an operation that waits."""
+    found = counting()
+    yield found
+    found.go.set()
+    found.service.close()
+
+
+def hashed(name: str) -> str:
+    """The name under which a file is served."""
+    stem, _, suffix = name.rpartition(".")
+    pattern = rf"/{stem}\.[0-9a-f]{{16}}\.{suffix}"
+    (found,) = (path for path in page_files() if re.fullmatch(pattern, path))
+    return found[1:]
+
+
+def test_page_and_files_come_with_their_headers(kind: str) -> None:
+    """The page is looked at each time, what it names is kept for a year."""
+    with console(kind) as client:
+        page = client.get("/")
+        assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert page.headers["cache-control"] == "no-cache"
+        for name in ("console.js", "console.css"):
+            assert f'"{hashed(name)}"' in page.text
+            file = client.get(f"/{hashed(name)}")
+            assert file.status_code == 200
+            assert file.headers["cache-control"] == "public, max-age=31536000, immutable"
+            assert file.headers["content-encoding"] == "gzip"
+            assert dict(SECURE).items() <= dict(file.headers).items()
+        assert SECURE.items() <= dict(page.headers).items()
+        assert "camera=()" in page.headers["permissions-policy"]
+
+
+def test_page_is_not_sent_again_to_whom_has_it(kind: str) -> None:
+    """Also where the browser names several versions."""
+    with console(kind) as client:
+        tag = client.get("/").headers["etag"]
+        again = client.get("/", headers={"if-none-match": f'"x",{tag}'})
+        assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+        assert client.get("/", headers={"if-none-match": '"x"'}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("accepted", "packed"),
+    [
+        ("gzip", True),
+        ("br, GZIP;q=0.5", True),
+        ("gzip;q=0", False),
+        ("gzip; q=0.0", False),
+        ("br", False),
+        ("", False),
+    ],
+)
+def test_file_is_packed_for_whom_takes_that(accepted: str, packed: bool) -> None:
+    """As Accept-Encoding says (RFC 9110 §12.5.3)."""
+    file = page_files()["/"]
+    reply = file.reply({"accept-encoding": accepted})
+    assert (("content-encoding", "gzip") in reply.headers) is packed
+    assert (gzip.decompress(reply.body) if packed else reply.body) == file.content
+    assert ("vary", "accept-encoding") in reply.headers
+
+
+def test_methods_and_paths_that_are_not_there_are_refused(kind: str) -> None:
+    """HEAD is GET without a body; all errors have the form of all errors, and the headers."""
+    with console(kind) as client:
+        head = client.head("/session")
+        assert (head.status_code, head.content) == (200, b"")
+        assert int(head.headers["content-length"]) > 100
+        options = client.options("/")
+        assert (options.status_code, options.headers["allow"]) == (204, "GET, HEAD, OPTIONS")
+        for method, path, status in (
+            ("POST", "/", 405),
+            ("DELETE", "/session", 405),
+            ("GET", "/console.0000000000000000.js", 404),
+            ("GET", "/v1/elsewhere", 404),
+            ("GET", "/%zz", 400),
+        ):
+            refused = client.request(method, path)
+            assert (refused.status_code, path) == (status, path)
+            assert refused.json()["error"]["message"]
+            assert SECURE.items() <= dict(refused.headers).items()
+
+
+def test_session_says_what_the_service_has(kind: str) -> None:
+    """Versions, verbs, methods with the fields that filters take."""
+    with console(
+        kind, **NAMED, title="Images", links={"trace": "https://t.example/{trace_id}"}
+    ) as c:
+        assert c.get("/session").status_code == 401
+        found = c.get("/session", headers=ANN).json()
+        listed = c.get(f"/{found['api']}/operations", headers=ANN)
+    assert listed.json() == {}
+    watches = kind != "waitress"
+    assert found["watches"] is watches
+    assert ("WatchOperations" in found["verbs"]) is watches
+    (count,) = (one for one in found["methods"] if one["name"] == "acme.v1.Things.Count")
+    assert count == {
+        "name": "acme.v1.Things.Count",
+        "request": "acme.v1.CountRequest",
+        "response": "acme.v1.CountResponse",
+        "metadata": "acme.v1.CountMetadata",
+        "path": "/v1/things:count",
+        "concurrency": None,
+        "timeLimit": None,
+        "keepFor": "2592000s",
+        "attempts": 1,
+        "workerLost": "FAIL",
+        "fields": [
+            {"path": "metadata.percent", "type": "int"},
+            {"path": "response.total", "type": "int"},
+        ],
+    }
+    del found["methods"], found["verbs"], found["version"], found["watches"]
+    assert found == {
+        "title": "Images",
+        "caller": "ann",
+        "api": "v1",
+        "parents": [""],
+        "actions": ["cancel", "delete"],
+        "statistics": False,
+        "cancelSupport": "COOPERATIVE",
+        "refreshSeconds": 5,
+        "links": {"trace": "https://t.example/{trace_id}"},
+    }
+
+
+@lro.message("acme.v1.Deep")
+@attrs.frozen
+class Deep:
+    """Fields of many kinds."""
+
+    below: Deep | None = None
+    labels: dict[str, str] = attrs.field(factory=dict)
+    many: tuple[Deep, ...] = ()
+    bag: lro.Struct | None = None
+
+
+def test_fields_of_a_deep_message_are_bounded() -> None:
+    """A message that holds itself is gone into some times, and not for ever."""
+    made = counting()
+    from datetime import timedelta
+
+    options = lro.Options(time_limit=timedelta(seconds=1.5), concurrency=2)
+    made.service.declare(
+        "acme.v1.Deeps.Dig", request=lro.Empty, response=Deep, metadata=lro.Struct, options=options
+    )
+    with console("uvicorn", made) as client:
+        methods = client.get("/session").json()["methods"]
+    (dig,) = (one for one in methods if one["name"] == "acme.v1.Deeps.Dig")
+    assert (dig["timeLimit"], dig["concurrency"]) == ("1.500s", 2)
+    assert {"path": "response.below.labels", "type": "map of text"} in dig["fields"]
+    assert {"path": "response.bag", "type": "struct"} in dig["fields"]
+    assert len(dig["fields"]) <= 100
+
+
+def test_operations_are_served_below_the_console(kind: str, made: Counting) -> None:
+    """Listed, described, cancelled and deleted by the calls that the page makes, and logged."""
+    name = made.count.start(CountRequest(steps=-1), caller="ann").name
+    with console(kind, made, **NAMED) as client:
+        client.headers.update(ANN)
+        assert [one["name"] for one in client.get("/v1/operations").json()["operations"]] == [name]
+        described = client.post("/v1/operations:describe", json={"names": [name]}).json()
+        assert described["descriptions"][0]["state"] == "IN_PROGRESS"
+        assert client.post(f"/v1/{name}:cancel", json={}).status_code == 200
+        made.go.set()
+        assert client.post(f"/v1/{name}:wait", json={"timeout": "20s"}).json()["done"]
+        assert client.delete(f"/v1/{name}").status_code == 200
+        assert client.get(f"/v1/{name}").status_code == 404
+
+
+def test_actions_are_logged_with_the_caller(
+    made: Counting, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A caller's name cannot write lines of its own into the log."""
+    names = [made.count.start(CountRequest(steps=-1)).name for _ in range(2)]
+    with (
+        caplog.at_level(logging.INFO, "lro"),
+        console("uvicorn", made, authenticate=lambda headers: headers.get("x-who")) as client,
+    ):
+        named: Any = {"x-who": b"ann\xa0"}
+        client.post(f"/v1/{names[0]}:cancel", headers=named)
+        client.delete(f"/v1/{names[1]}")
+    lines = [one.getMessage() for one in caplog.records if "in the console" in one.getMessage()]
+    assert lines == [
+        f"{names[0]}: 'ann\\xa0' asked in the console to cancel it",
+        f"{names[1]}: a caller without a name deleted it in the console",
+    ]
+
+
+def test_read_only_console_refuses_actions_in_its_api(kind: str, made: Counting) -> None:
+    """The buttons are not there, and the calls are refused all the same."""
+    name = made.count.start(CountRequest(steps=-1)).name
+    with console(kind, made, actions=()) as client:
+        session = client.get("/session").json()
+        assert session["actions"] == []
+        assert not {"CancelOperation", "DeleteOperation"} & set(session["verbs"])
+        for refused in (client.post(f"/v1/{name}:cancel"), client.delete(f"/v1/{name}")):
+            assert refused.status_code == 403
+            assert "this console does not" in refused.json()["error"]["message"]
+        assert "done" not in client.get(f"/v1/{name}").json()
+
+
+def test_allow_decides_for_each_caller_and_operation(made: Counting) -> None:
+    """It is asked with an empty name for the buttons."""
+    mine, other = (made.count.start(CountRequest(steps=-1)).name for _ in range(2))
+    asked = []
+
+    async def allow(caller: str, action: str, name: str) -> bool:
+        asked.append((caller, action, name))
+        return caller == "ann" and action == "cancel" and name in ("", mine)
+
+    with console("uvicorn", made, **NAMED, allow=allow) as client:
+        assert client.get("/session", headers=ANN).json()["actions"] == ["cancel"]
+        assert client.get("/session", headers=BOB).json()["actions"] == []
+        assert asked[0] == ("ann", "cancel", "")
+        assert client.post(f"/v1/{other}:cancel", headers=ANN).status_code == 403
+        assert client.post(f"/v1/{mine}:cancel", headers=BOB).status_code == 403
+        assert client.delete(f"/v1/{mine}", headers=ANN).status_code == 403
+        assert client.post(f"/v1/{mine}:cancel", headers=ANN).status_code == 200
+
+
+def hide(operation: dict[str, Any]) -> dict[str, Any]:
+    """Show no metadata, by changing what it gets."""
+    operation.get("metadata", {}).pop("percent", None)
+    return operation
+
+
+def test_redaction_holds_for_every_call(made: Counting) -> None:
+    """Get, List, BatchGet, Wait and Watch; what is stored stays as it is."""
+    made.count.start(CountRequest(steps=3)).result(timeout=20)
+    found = made.service.list(lro.ListOperationsRequest("operations")).operations[0]
+    with console("uvicorn", made, redact=hide) as client:
+        path, names = f"/v1/{found.name}", {"names": [found.name]}
+        texts = [
+            client.get(path).text,
+            client.get("/v1/operations").text,
+            client.post("/v1/operations:batchGet", json=names).text,
+            client.post(f"{path}:wait", json={}).text,
+            client.post("/v1/operations:watch", json=names).text,
+        ]
+    for text in texts:
+        assert found.name in text
+        assert "percent" not in text
+    again = made.service.get(found.name)
+    assert again.metadata is not None
+    assert again.metadata.payload == {"percent": 50}
+
+
+@pytest.mark.parametrize("wrong", [None, "raises"])
+def test_redaction_that_fails_shows_nothing(wrong: Any, made: Counting) -> None:
+    """The call ends with INTERNAL, and a stream leaves the operation out."""
+    made.count.start(CountRequest(steps=3)).result(timeout=20)
+    found = made.service.list(lro.ListOperationsRequest("operations")).operations[0]
+
+    def redact(operation: dict[str, Any]) -> Any:
+        if wrong == "raises":
+            raise ValueError(operation["name"])
+        return wrong
+
+    with console("uvicorn", made, redact=redact) as client:
+        for call in (client.get(f"/v1/{found.name}"), client.get("/v1/operations")):
+            assert call.status_code == 500
+            assert "percent" not in call.text
+        watched = client.post("/v1/operations:watch", json={"names": [found.name]})
+        assert "data:" not in watched.text
+
+
+def test_parents_are_those_that_the_caller_may_list(kind: str) -> None:
+    """A pattern is not one to choose; a caller who may list none has no session."""
+
+    def authorize(caller: str, verb: str, name: str) -> bool:
+        return caller == "ann" and name != "projects/b"
+
+    made = counting(authorize=authorize)
+    parents = ["projects/a", "projects/b", "shelves/*"]
+    with console(kind, made, **NAMED, parents=parents) as client:
+        assert client.get("/session", headers=ANN).json()["parents"] == ["", "projects/a"]
+        assert client.get("/session", headers=BOB).status_code == 403
+        assert client.get("/v1/projects/a/operations", headers=ANN).json() == {}
+        assert client.get("/v1/shelves/x/operations", headers=ANN).json() == {}
+
+
+def test_console_offers_only_what_the_service_does() -> None:
+    """Verbs that are switched off are no buttons."""
+    made = counting(verbs=("ListOperations", "CancelOperation"))
+    with console("uvicorn", made) as client:
+        session = client.get("/session").json()
+        assert session["actions"] == ["cancel"]
+        assert session["verbs"] == ["GetOperation", "ListOperations", "CancelOperation"]
+        assert not session["watches"]
+
+
+def test_pages_of_other_sites_can_do_nothing(kind: str, made: Counting) -> None:
+    """Unless their origin is trusted."""
+    name = made.count.start(CountRequest(steps=-1)).name
+    with console(kind, made, **NAMED, trusted_origins=["https://portal.example.com"]) as client:
+        client.headers.update(ANN)
+        for headers in (
+            {"sec-fetch-site": "cross-site"},
+            {"sec-fetch-site": "same-site", "origin": "https://evil.example"},
+            {"origin": "https://evil.example"},
+            {"origin": "null"},
+        ):
+            for path in (f"/v1/{name}:cancel", "/v1/operations:describe"):
+                refused = client.post(path, headers=headers)
+                assert refused.status_code == 403
+                assert "CROSS_SITE_REQUEST" in refused.text
+            assert client.delete(f"/v1/{name}", headers=headers).status_code == 403
+        trusted = {"sec-fetch-site": "cross-site", "origin": "https://portal.example.com"}
+        assert client.post(f"/v1/{name}:cancel", headers=trusted).status_code == 200
+
+
+def test_console_below_a_mount_and_a_proxy_has_relative_addresses(kind: str) -> None:
+    """What the page names is found from where the browser sees it, with a slash or without."""
+    with (
+        console(kind, path="/in/console", **NAMED) as direct,
+        cutting_proxy(direct.base_url.port or 0, "/a/b") as port,
+        httpx.Client(base_url=f"http://{HOST}:{port}") as client,
+    ):
+        moved = client.get("/a/b/in/console?x=1")
+        assert (moved.status_code, moved.headers["location"]) == (307, "./console/?x=1")
+        at = urljoin("/a/b/in/console", moved.headers["location"])
+        page = client.get(at)
+        (script,) = re.findall(r'src="(console\.[0-9a-f]+\.js)"', page.text)
+        assert client.get(urljoin(at, script)).headers["content-type"].startswith("text/javascript")
+        session = client.get(urljoin(at, "session"), headers=ANN).json()
+        listed = client.get(urljoin(at, f"{session['api']}/operations"), headers=ANN)
+        assert listed.json() == {}
+
+
+def test_console_that_is_mounted_finds_its_slash() -> None:
+    """Whatever mounts it, under ASGI and under WSGI."""
+    dispatcher = pytest.importorskip("werkzeug.middleware.dispatcher")
+    made = counting()
+    inner: Any = asgi.ConsoleApp(made.service)
+
+    async def mounted(scope: Any, receive: Any, send: Any) -> None:
+        await inner({**scope, "root_path": "/ops ü"}, receive, send)
+
+    under = dispatcher.DispatcherMiddleware(None, {"/ops": wsgi.ConsoleApp(made.service)})
+    with made.service:
+        for serve, app, path in (
+            (uvicorn_serving, mounted, "/ops%20ü"),
+            (waitress_serving, under, "/ops"),
+        ):
+            with serve(app) as port:
+                at = f"http://{HOST}:{port}{path}"
+                assert httpx.get(at).status_code == 307
+                assert "<html" in httpx.get(at, follow_redirects=True).text
+                assert httpx.get(f"{at}/session").json()["title"] == "Operations"
+
+
+def test_what_is_not_the_consoles_goes_to_the_other_application(kind: str) -> None:
+    """At its path all is the console's own, with its errors."""
+    made = counting()
+    other = {"uvicorn": asgi, "hypercorn": asgi, "waitress": wsgi}[kind]
+    fallback = other.OperationsApp(made.service)
+    with console(kind, made, path="/console", fallback=fallback, **NAMED) as client:
+        assert client.get("/v1/operations").json() == {}
+        assert client.get("/console/v1/operations").status_code == 401
+        assert client.get("/console/unknown").status_code == 404
+        assert client.get("/session").status_code == 404
+        assert client.get("/").status_code == 404
+        assert client.get("/console", follow_redirects=True).status_code == 200
+        assert client.get("/consoles/").status_code == 404
+
+
+def test_framing_is_opened_to_the_origins_given() -> None:
+    """And to no others."""
+    with console("uvicorn", frame=("self", "https://portal.example.com")) as client:
+        policy = client.get("/").headers["content-security-policy"]
+    assert "frame-ancestors 'self' https://portal.example.com;" in policy
+
+
+WRONG: Any = [
+    ({"actions": ("start",)}, "actions"),
+    ({"actions": "cancel"}, "actions"),
+    ({"title": ""}, "title"),
+    ({"refresh_seconds": 0}, "refresh_seconds"),
+    ({"links": {"trace": "javascript:alert(1)"}}, "links"),
+    ({"links": {"elsewhere": "https://x.example"}}, "links"),
+    ({"links": 7}, "links"),
+    ({"frame": ["*"]}, "frame"),
+    ({"frame": ["https://x.example/path"]}, "frame"),
+    ({"redact": 7}, "redact"),
+    ({"allow": 7}, "allow"),
+    ({"path": "console"}, "path"),
+    ({"path": "/a//b"}, "path"),
+    ({"path": 7}, "path"),
+    ({"parents": ["/x"]}, "parents"),
+    ({"fallback": 7}, "fallback"),
+]
+
+
+@pytest.mark.parametrize(("options", "named"), WRONG)
+def test_wrong_options_are_named(options: Any, named: str) -> None:
+    """When the application is made, not when it is asked."""
+    made = counting()
+    for app in (asgi.ConsoleApp, wsgi.ConsoleApp):
+        with pytest.raises(DeclarationError, match=named):
+            app(made.service, **options)
+    made.service.close()
+
+
+def test_hooks_that_need_an_event_loop_are_refused_under_wsgi() -> None:
+    """As those of the operations are."""
+
+    async def allow(caller: str, action: str, name: str) -> bool:
+        return True
+
+    made = counting()
+    with pytest.raises(DeclarationError, match="allow"):
+        wsgi.ConsoleApp(made.service, allow=allow)
+    with pytest.raises(DeclarationError, match="path"):
+        Console("")
+    made.service.close()
+
+
+def test_service_with_owners_needs_authentication() -> None:
+    """Then callers see their own operations, and no numbers of others."""
+    made = counting(owner_only=True)
+    with pytest.raises(DeclarationError, match="authenticate"):
+        ConsoleEdge(made.service)
+    made.count.start(CountRequest(steps=1), caller="ann").result(timeout=20)
+    with console("uvicorn", made, **NAMED) as client:
+        assert len(client.get("/v1/operations", headers=ANN).json()["operations"]) == 1
+        assert client.get("/v1/operations", headers=BOB).json() == {}
+        assert client.get("/tally", headers=ANN).status_code == 403
+        assert not client.get("/session", headers=ANN).json()["statistics"]
+
+
+def test_console_of_a_service_on_disk_is_served(tmp_path: Any) -> None:
+    """Where reads may block."""
+    made = counting(store=SQLiteStore(tmp_path / "operations.db"))
+    made.count.start(CountRequest(steps=1)).result(timeout=20)
+    with console("uvicorn", made) as client:
+        assert len(client.get("/v1/operations").json()["operations"]) == 1
+
+
+def test_version_is_that_of_the_distribution() -> None:
+    """What the page shows for reports of faults."""
+    import importlib.metadata
+
+    with console("uvicorn") as client:
+        version = client.get("/session").json()["version"]
+    assert version == importlib.metadata.version("lro")

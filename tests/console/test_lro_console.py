@@ -1,0 +1,406 @@
+"""The command ``lro console``: its page and its calls, against our server and one that is not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx
+import pytest
+from click.testing import CliRunner
+
+from lro import asgi
+from lro.console import page_files
+from lro_client.cli import _console
+from lro_client.cli._console import ConsoleProxy, LocalServer, console, local_server
+from tests.console.other_server import OtherServer, other_server
+from tests.console.serving import SECURE, authenticate, counting
+from tests.http.servers import HOST, uvicorn_serving
+from tests.integrations.counting import CountRequest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No server or token comes from the environment."""
+    for name in ("LRO_SERVER", "LRO_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def other() -> Iterator[OtherServer]:
+    """A server that is not ours."""
+    with other_server() as server:
+        yield server
+
+
+@contextlib.contextmanager
+def proxied(url: str, **options: Any) -> Iterator[httpx.Client]:
+    """A client of the local server for a server, below its secret path."""
+    with httpx.Client() as upstream:
+        given: dict[str, Any] = {
+            "http": upstream,
+            "server": url,
+            "prefix": "/v1",
+            "seconds": 20.0,
+            "parents": ("",),
+            "actions": ("cancel", "delete"),
+            "secret": "s3cret",
+        }
+        with local_server(ConsoleProxy(**(given | options)), 0) as server:
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            at = f"http://{HOST}:{server.server_port}/s3cret"
+            with httpx.Client(base_url=at) as client:
+                yield client
+            server.shutdown()
+            thread.join()
+
+
+@contextlib.contextmanager
+def command(*arguments: str, token: str = "") -> Iterator[tuple[httpx.Client, Any]]:
+    """A client of the page that the command serves, and the process of the command."""
+    program = "from lro_client.cli._console import console; console()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "LRO_TOKEN": token, "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    with process:
+        url = process.stdout.readline().strip()
+        assert re.fullmatch(rf"http://{HOST}:\d+/[\w-]{{32}}/", url)
+        with httpx.Client(base_url=url) as client:
+            yield client, process
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+
+
+def test_command_shows_a_server_that_is_not_ours() -> None:
+    """It lists, polls, pages and cancels there, with the token of the command."""
+    with other_server(token="t0ken") as other:
+        names = [other.add(f"operations/b{number}", percent=number) for number in range(3)]
+        with command("--server", other.url, token="t0ken") as (client, _):
+            assert "<html" in client.get("").text
+            session = client.get("session").json()
+            assert session["verbs"] == [
+                "GetOperation",
+                "ListOperations",
+                "DeleteOperation",
+                "CancelOperation",
+            ]
+            assert (session["watches"], session["actions"]) == (False, ["cancel", "delete"])
+            assert (session["title"], session["parents"]) == (other.url, [""])
+            page = client.get("v1/operations?pageSize=2").json()
+            assert [one["name"] for one in page["operations"]] == names[:0:-1]
+            more = client.get(f"v1/operations?pageSize=2&pageToken={page['nextPageToken']}")
+            assert [one["name"] for one in more.json()["operations"]] == names[:1]
+            one = client.get(f"v1/{names[1]}").json()
+            assert one["metadata"]["progressPercent"] == 1
+            assert client.post(f"v1/{names[1]}:cancel", json={}).json() == {}
+            done = client.get(f"v1/{names[1]}").json()
+            assert (done["done"], done["error"]["code"]) == (True, 1)
+            assert client.delete(f"v1/{names[1]}").json() == {}
+            assert names[1] not in other.operations
+        assert {headers["authorization"] for _, _, headers in other.calls} == {"Bearer t0ken"}
+        assert {headers["host"] for _, _, headers in other.calls} == {f"{HOST}:{other.server_port}"}
+
+
+def test_errors_of_the_server_are_relayed_as_they_are(other: OtherServer) -> None:
+    """Its JSON, its page for what it does not know, its status; no question for a password."""
+    with proxied(other.url) as client:
+        missing = client.get("/v1/operations/none")
+        assert (missing.status_code, missing.json()["error"]["status"]) == (404, "NOT_FOUND")
+        wrong = client.get("/v1/operations?filter=colour%3Dred")
+        assert wrong.json()["error"]["message"] == "Invalid filter."
+        unknown = client.post("/v1/operations:describe", json={"names": ["operations/x"]})
+        assert (unknown.status_code, unknown.headers["content-type"][:9]) == (404, "text/html")
+        assert SECURE.items() <= dict(unknown.headers).items()
+        other.token = "needed"
+        refused = client.get("/v1/operations")
+        assert refused.status_code == 401
+        assert "www-authenticate" not in refused.headers
+
+
+def test_prefix_and_parents_are_those_of_the_server() -> None:
+    """The page asks below ``v1`` whatever the server has."""
+    with other_server(prefix="/api/v1beta1") as other:
+        name = other.add("projects/p/locations/l/operations/b1")
+        arguments = ("--server", f"{other.url}/", "--prefix", "api/v1beta1")
+        parents = ("--parent", "projects/p/locations/l", "--parent", "projects/q")
+        with command(*arguments, *parents, "--read-only") as (client, _):
+            session = client.get("session").json()
+            assert session["parents"] == ["projects/p/locations/l", "projects/q"]
+            assert session["actions"] == []
+            listed = client.get("v1/projects/p/locations/l/operations").json()
+            assert [one["name"] for one in listed["operations"]] == [name]
+            for refused in (client.post(f"v1/{name}:cancel", json={}), client.delete(f"v1/{name}")):
+                assert refused.status_code == 403
+        assert {method for method, path, _ in other.calls if ":" not in path} == {"GET"}
+
+
+def test_our_server_has_all_and_streams_are_relayed() -> None:
+    """Watch comes event by event, before the operation ends."""
+    made = counting()
+    name = made.count.start(CountRequest(steps=-1), caller="ann").name
+    app = asgi.OperationsApp(made.service, authenticate=authenticate)
+    with made.service, uvicorn_serving(app) as port, httpx.Client() as upstream:
+        upstream.headers["authorization"] = "Bearer a1"
+        with proxied(f"http://{HOST}:{port}", http=upstream) as client:
+            session = client.get("/session").json()
+            assert session["watches"]
+            assert {"BatchGetOperations", "DescribeOperations"} <= set(session["verbs"])
+            with client.stream("POST", "/v1/operations:watch", json={"names": [name]}) as watched:
+                assert watched.headers["content-type"] == "text/event-stream; charset=utf-8"
+                lines = watched.iter_lines()
+                assert next(line for line in lines if line.startswith("data:"))
+                made.go.set()
+                assert any('"done":true' in line for line in lines)
+            described = client.post("/v1/operations:describe", json={"names": [name]})
+            assert described.json()["descriptions"][0]["state"] == "SUCCEEDED"
+            head = client.head("/v1/operations")
+            assert (head.status_code, head.content) == (404, b"")
+
+
+def test_page_that_leaves_a_stream_ends_it_at_the_server() -> None:
+    """With the next sign of life of the server."""
+    made = counting()
+    name = made.count.start(CountRequest(steps=-1)).name
+    app = asgi.OperationsApp(made.service, heartbeat_seconds=0.05)
+    with made.service, uvicorn_serving(app) as port, proxied(f"http://{HOST}:{port}") as client:
+        with client.stream("GET", f"/v1/{name}:watch") as watched:
+            assert next(watched.iter_lines())
+            assert made.service.watching == 1
+        while made.service.watching:
+            client.get("/v1/operations")
+        made.go.set()
+
+
+def test_server_that_breaks_off_a_reply_does_so_here() -> None:
+    """The page must not take a part for the whole."""
+    line = socket.create_server((HOST, 0))
+
+    def serve() -> None:
+        taken, _ = line.accept()
+        with taken:
+            taken.recv(4096)
+            taken.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    at = f"http://{HOST}:{line.getsockname()[1]}"
+    with proxied(at) as client, pytest.raises(httpx.RemoteProtocolError):
+        client.get("/v1/operations")
+    thread.join()
+    line.close()
+
+
+def test_server_that_is_away_is_unavailable(other: OtherServer) -> None:
+    """The sentence says which; the session is there all the same."""
+    with socket.create_server((HOST, 0)) as line:
+        gone = f"http://{HOST}:{line.getsockname()[1]}"
+    with proxied(gone) as client:
+        refused = client.get("/v1/operations")
+        assert (refused.status_code, refused.json()["error"]["status"]) == (503, "UNAVAILABLE")
+        assert gone in refused.json()["error"]["message"]
+        assert client.get("/session").json()["verbs"] == list(_console._FIVE)
+
+
+def test_redirects_are_not_followed() -> None:
+    """Credentials would go elsewhere."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"location", b"https://user:pw@elsewhere.example/")]
+        await send({"type": "http.response.start", "status": 302, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    with (
+        uvicorn_serving(app, lifespan="off") as port,
+        proxied(f"http://{HOST}:{port}") as client,
+    ):
+        refused = client.get("/v1/operations")
+    assert refused.status_code == 400
+    assert "elsewhere.example" in refused.text
+    assert "pw" not in refused.text
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "evil.example"}, 403),  # a name that was made to mean this machine
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"sec-fetch-site": "same-origin"}, 200),
+        ({}, 200),
+    ],
+)
+def test_pages_of_other_sites_reach_nothing(other: OtherServer, headers: Any, status: int) -> None:
+    """Not what they read, and not what they would do."""
+    name = other.add("operations/b")
+    with proxied(other.url) as client:
+        assert client.get("/session", headers=headers).status_code == status
+        assert client.get("/v1/operations", headers=headers).status_code == status
+        assert client.post(f"/v1/{name}:cancel", headers=headers).status_code == status
+    assert other.operations[name].get("done", False) is (status == 200)
+
+
+def test_without_the_secret_there_is_nothing(other: OtherServer) -> None:
+    """For other users of the machine."""
+    with proxied(other.url) as client:
+        at = str(client.base_url).replace("s3cret", "other")
+        for path in ("/session", "/v1/operations", "/", ""):
+            assert httpx.get(f"{at.rstrip('/')}{path}").status_code == 404
+        assert httpx.get(f"http://{client.base_url.netloc.decode()}/").status_code == 404
+    assert other.calls == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/images:resize"),
+        ("POST", "/v1/operations"),
+        ("POST", "/v1/operations/x:resize"),
+        ("GET", "/v1/users"),
+        ("GET", "/v1/operations/../users"),
+        ("GET", "/v1/%2e%2e/operations"),
+        ("DELETE", "/v1/operations"),
+        ("DELETE", "/v1/operations/x:cancel"),
+        ("DELETE", "/session"),
+        ("GET", "/v2/operations"),
+        ("GET", "/tally"),
+    ],
+)
+def test_what_the_page_does_not_ask_is_not_passed_on(
+    other: OtherServer, method: str, path: str
+) -> None:
+    """The credentials are for operations only."""
+    with proxied(other.url) as client:
+        raw = httpx.URL(f"{str(client.base_url).rstrip('/')}/")
+        with socket.create_connection((HOST, raw.port or 0)) as line:  # the path as it stands
+            line.sendall(f"{method} /s3cret{path} HTTP/1.0\r\nHost: {HOST}\r\n\r\n".encode())
+            assert b" 404 " in line.recv(65536).partition(b"\r\n")[0]
+    assert other.calls == []
+
+
+@pytest.mark.parametrize(
+    "header", ["Content-Length: 1048577", "Content-Length: x", "Transfer-Encoding: chunked"]
+)
+def test_body_without_a_bound_is_refused(other: OtherServer, header: str) -> None:
+    """Nothing of it is read."""
+    with proxied(other.url) as client:
+        port = client.base_url.port or 0
+        with socket.create_connection((HOST, port)) as line:
+            request = (
+                f"POST /s3cret/v1/operations:watch HTTP/1.1\r\nHost: {HOST}\r\n{header}\r\n\r\n"
+            )
+            line.sendall(request.encode())
+            assert b" 400 " in line.recv(65536).partition(b"\r\n")[0]
+
+
+def test_files_are_kept_by_the_browser(other: OtherServer) -> None:
+    """As those of a console in an application are."""
+    with proxied(other.url) as client:
+        for path, file in page_files().items():
+            reply = client.get(path)
+            assert reply.content == file.content
+            assert SECURE.items() <= dict(reply.headers).items()
+            again = client.get(path, headers={"if-none-match": file.etag})
+            assert (again.status_code, again.content) == (304, b"")
+            assert client.head(path).content == b""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "no server is known"),
+        (["--server", "grpc://localhost:1"], "over HTTP only"),
+        (["--server", "localhost"], "a server is http://HOST"),
+        (["--server", "http://x", "--parent", "a/../b"], "is not a parent"),
+        (["--server", "http://x", "--port", "70000"], "70000"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: list[str], text: str) -> None:
+    """As those of the other commands are."""
+    ended = CliRunner().invoke(console, arguments)
+    assert ended.exit_code == 2
+    assert text in ended.output
+
+
+def test_port_that_is_taken_is_named(other: OtherServer) -> None:
+    """Instead of another one."""
+    arguments = ["--server", other.url, "--port", str(other.server_port)]
+    ended = CliRunner().invoke(console, arguments)
+    assert (ended.exit_code, f"port {other.server_port} cannot be used" in ended.output) == (
+        2,
+        True,
+    )
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_browser_is_given_a_file_that_leads_to_the_page(
+    opens: bool, other: OtherServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The secret stands in no argument of a process, and the file is its user's alone."""
+    seen: list[tuple[str, int]] = []
+
+    def show(url: str) -> None:
+        file = Path(url.removeprefix("file://"))
+        seen.append((file.read_text(), file.parent.stat().st_mode & 0o777))
+
+    monkeypatch.setattr("webbrowser.open", show)
+    monkeypatch.setattr(LocalServer, "serve_forever", lambda _: interrupt())
+    ended = CliRunner().invoke(console, ["--server", other.url, *(["--open"] if opens else [])])
+    assert ended.exit_code == 0, ended.output
+    if opens:
+        assert seen == [
+            (f'<meta http-equiv="refresh" content="0;url={ended.output.strip()}">', 0o700)
+        ]
+    else:
+        assert seen == []
+
+
+def interrupt() -> None:
+    """End a command as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+def test_credentials_of_google_are_sent(
+    other: OtherServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Those that google-auth finds; without any the command says so."""
+    credentials = pytest.importorskip("google.oauth2.credentials")
+    import google.auth
+
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
+    ended = CliRunner().invoke(console, ["--server", other.url, "--adc"])
+    assert (ended.exit_code, "no credentials of Google" in ended.output) == (2, True)
+    made = credentials.Credentials("adc-token")
+    monkeypatch.setattr(google.auth, "default", lambda **_: (made, None))
+    with proxied(other.url) as client:
+        assert client.get("/v1/operations").status_code == 200
+    with (
+        httpx.Client(auth=_console._google_auth()) as upstream,
+        proxied(other.url, http=upstream) as client,
+    ):
+        assert client.get("/v1/operations").status_code == 200
+    assert other.calls[-1][2]["authorization"] == "Bearer adc-token"
+
+
+def test_command_has_a_text_for_the_help() -> None:
+    """Which is read from its source, without loading it."""
+    assert isinstance(console, click.Command)
+    assert (console.help or "").startswith("Show the operations of a server in the browser")

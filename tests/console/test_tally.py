@@ -1,0 +1,238 @@
+"""What the console tells of counts: who may read them, how often the store is asked."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lro import asgi, wsgi
+from lro.console import ConsoleEdge
+from lro.http import HttpRequest
+from lro.stores.memory import MemoryStore
+from tests.console.serving import authenticate, console, counting
+from tests.integrations.counting import ANN, BOB, Counting, CountRequest
+
+MINUTE = datetime(2026, 11, 25, 11, 59, tzinfo=UTC)
+
+
+class CountedStore(MemoryStore):
+    """A store that has counted something, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[timedelta, int]] = []
+        self.parents: list[Collection[str]] = []
+        self.away = False
+
+    def read_counts(self, since: datetime, limit: int = 10_000, step_minutes: int = 1) -> Any:
+        """Two methods, one in two steps."""
+        if self.away:
+            raise OSError("the disk is gone")
+        self.asked.append((self.now() - since, step_minutes))
+        two = timedelta(minutes=step_minutes)
+        return [
+            SimpleNamespace(minute=MINUTE - two, method="a.B.C", counts={"starts.started": 2}),
+            SimpleNamespace(minute=MINUTE, method="", counts={"expired": 1}),
+            SimpleNamespace(minute=MINUTE, method="a.B.C", counts={"queue.0": 1, "queue.sum": 0.5}),
+        ]
+
+    def read_load(self, parents: Collection[str], limit: int) -> Any:
+        """One method, of which one worker has something."""
+        self.parents.append(parents)
+        one = SimpleNamespace(
+            method="a.B.C",
+            waiting=3,
+            running=2,
+            oldest_create_time=MINUTE,
+            oldest_name="operations/x",
+        )
+        return SimpleNamespace(methods=[one], owners={"ab12": 2}, capped=limit < 10_000)
+
+
+def counted(**options: Any) -> tuple[Counting, CountedStore]:
+    """A service over such a store."""
+    store = CountedStore()
+    return counting(store=store, **options), store
+
+
+def test_tally_is_that_of_the_contract() -> None:
+    """Counts by method and step, what is in progress, the buckets of histograms."""
+    made, store = counted()
+    with console("uvicorn", made, parents=["projects/p", "projects/*"]) as client:
+        assert client.get("/session").json()["statistics"]
+        found = client.get("/tally").json()
+    assert abs(datetime.fromisoformat(found.pop("now")) - store.now()) < timedelta(minutes=1)
+    assert found.pop("buckets")[:3] == [0.01, 0.05, 0.1]
+    assert found == {
+        "minutes": 60,
+        "stepMinutes": 1,
+        "everySeconds": 15,
+        "limit": 10_000,
+        "inProgress": {
+            "capped": False,
+            "methods": [
+                {
+                    "method": "a.B.C",
+                    "waiting": 3,
+                    "running": 2,
+                    "oldestCreateTime": "2026-11-25T11:59:00Z",
+                    "oldestName": "operations/x",
+                }
+            ],
+            "workers": [{"owner": "ab12", "operations": 2}],
+        },
+        "methods": [
+            {
+                "method": "a.B.C",
+                "points": [
+                    {"minute": "2026-11-25T11:58:00Z", "counts": {"starts.started": 2}},
+                    {
+                        "minute": "2026-11-25T11:59:00Z",
+                        "counts": {"queue.0": 1, "queue.sum": 0.5},
+                    },
+                ],
+            },
+            {
+                "method": "",
+                "points": [{"minute": "2026-11-25T11:59:00Z", "counts": {"expired": 1}}],
+            },
+        ],
+    }
+    assert [[*one] for one in store.parents] == [["", "projects/p"]]
+
+
+@pytest.mark.parametrize(
+    ("minutes", "step"), [(1, 1), (360, 1), (361, 5), (1440, 5), (1441, 30), (4320, 30)]
+)
+def test_long_windows_are_read_in_larger_steps(minutes: int, step: int) -> None:
+    """So that a page has a few hundred points at most."""
+    made, store = counted()
+    with console("waitress", made) as client:
+        found = client.get(f"/tally?minutes={minutes}").json()
+    assert (found["minutes"], found["stepMinutes"]) == (minutes, step)
+    (asked,) = store.asked
+    assert asked[1] == step
+    assert timedelta(0) <= asked[0] - timedelta(minutes=minutes) < timedelta(seconds=30)
+
+
+@pytest.mark.parametrize(
+    "query", ["minutes=0", "minutes=4321", "minutes=x", "minutes=-1", "minutes=²", "hours=1"]
+)
+def test_wrong_window_is_named(query: str) -> None:
+    """With its bounds."""
+    made, _ = counted()
+    with console("uvicorn", made) as client:
+        wrong = client.get(f"/tally?{query}")
+    assert (wrong.status_code, wrong.json()["error"]["status"]) == (400, "INVALID_ARGUMENT")
+
+
+def test_store_is_asked_once_in_five_seconds() -> None:
+    """For each window, however many pages ask; only some windows are remembered."""
+    made, store = counted()
+    now = 0.0
+    edge = ConsoleEdge(made.service, authenticate=lambda headers: None, clock=lambda: now)
+
+    def ask(minutes: int) -> int:
+        return edge.handle(
+            HttpRequest(method="GET", path="/tally", query=f"minutes={minutes}")
+        ).status
+
+    with made.service, ThreadPoolExecutor(8) as pages:
+        assert {*pages.map(ask, [60] * 40)} == {200}
+        assert len(store.asked) == 1
+        now = 4.9
+        ask(60)
+        assert len(store.asked) == 1
+        now = 5.0
+        ask(60)
+        assert len(store.asked) == 2
+        for minutes in range(1, 10):
+            ask(minutes)
+        assert len(store.asked) == 11
+        ask(60)
+        assert len(store.asked) == 12
+        ask(9)
+        assert len(store.asked) == 12
+
+
+def test_caller_has_to_be_allowed_to_list_all_parents() -> None:
+    """The numbers are of all of them."""
+
+    def authorize(caller: str, verb: str, name: str) -> bool:
+        assert verb == "ListOperations"
+        return caller == "ann" or name == ""
+
+    made, store = counted(authorize=authorize)
+    with console("uvicorn", made, authenticate=authenticate, parents=["projects/p"]) as client:
+        assert client.get("/tally").status_code == 401
+        assert client.get("/tally", headers=BOB).status_code == 403
+        assert store.asked == []
+        assert client.get("/tally", headers=ANN).status_code == 200
+        assert client.get("/session", headers=BOB).json()["parents"] == [""]
+
+
+def test_service_that_does_not_list_has_no_tally() -> None:
+    """As little as one that keeps its callers apart."""
+    made, _ = counted(verbs=("CancelOperation",))
+    with console("uvicorn", made) as client:
+        assert client.get("/tally").status_code == 501
+    made, _ = counted(owner_only=True)
+    with console("uvicorn", made, authenticate=authenticate) as client:
+        assert client.get("/tally", headers=ANN).status_code == 403
+        assert not client.get("/session", headers=ANN).json()["statistics"]
+
+
+def test_store_without_counts_has_no_tally() -> None:
+    """The page then says so."""
+
+    class Plain:
+        def __init__(self, store: Any) -> None:
+            self._store = store
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("add_counts", "read_counts", "read_totals", "read_load"):
+                raise AttributeError(name)
+            return getattr(self._store, name)
+
+    made = counting(store=Plain(MemoryStore()))
+    with console("uvicorn", made) as client:
+        assert client.get("/tally").status_code == 501
+        assert not client.get("/session").json()["statistics"]
+
+
+def test_store_that_is_away_is_asked_again() -> None:
+    """An error is not kept for 5 s."""
+    made, store = counted()
+    with console("uvicorn", made) as client:
+        store.away = True
+        assert client.get("/tally").status_code == 500
+        store.away = False
+        assert client.get("/tally").status_code == 200
+
+
+@pytest.mark.skipif(not hasattr(MemoryStore, "read_load"), reason="this store keeps no counts")
+@pytest.mark.parametrize("app", [asgi, wsgi])
+def test_tally_of_a_real_store_has_what_is_in_progress(app: Any) -> None:
+    """One operation that waits in a function."""
+    made = counting()
+    begun = threading.Event()
+
+    @made.service.method("acme.v1.Things.Hold")
+    def hold(request: CountRequest) -> None:
+        begun.set()
+        made.go.wait(60)
+
+    with console("uvicorn" if app is asgi else "waitress", made) as client:
+        name = hold.start(CountRequest()).name
+        assert begun.wait(20)
+        progress: dict[str, Any] = client.get("/tally?minutes=5").json()["inProgress"]
+    (one,) = progress["methods"]
+    assert (one["method"], one["running"], one["oldestName"]) == ("acme.v1.Things.Hold", 1, name)
+    workers: Sequence[Any] = progress["workers"]
+    assert [worker["operations"] for worker in workers] == [1]

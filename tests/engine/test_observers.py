@@ -1,0 +1,645 @@
+"""Observers of a service: what happens to operations in this process, event by event."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lro import Cancelled, Code, Job, Service, StatusError, WorkerLost
+from lro._engine.job import CURRENT_JOB
+from lro._engine.store_port import Store
+from lro._model.operation import State
+from lro.adapters import (
+    AttemptBegan,
+    AttemptOver,
+    CancelRequested,
+    LeasesRenewed,
+    MetadataReported,
+    Observer,
+    OperationEnded,
+    OperationsExpired,
+    OperationStarted,
+    ServiceEvent,
+    WorkLost,
+    WriteRefused,
+)
+from lro.errors import DeclarationError, LroError, RequestIdConflict
+from lro.executors.asyncio import AsyncioExecutor
+from lro.executors.inline import InlineExecutor
+from lro.executors.processes import ProcessExecutor
+from lro.executors.threads import ThreadExecutor
+from lro.logging import OperationFilter, operation_facts
+from lro.stores.sqlite import SQLiteStore
+from lro.testing import ManualClock
+from tests.executors import process_methods
+from tests.service_fixtures import MakeService
+from tests.service_steps import Step, ended, recovered
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+METHOD = "acme.work.v1.Works.Work"
+
+
+class Recorder(Observer):
+    """Keeps all events in order."""
+
+    def __init__(self) -> None:
+        self.events: list[ServiceEvent] = []
+        self.started = self.attempt_began = self.reported = self.attempt_over = self.events.append
+        self.ended = self.cancel_requested = self.lost = self.write_refused = self.events.append
+        self.renewed = self.expired = self.events.append
+
+    def kinds(self) -> list[str]:
+        """The names of the events in order."""
+        return [event.kind for event in self.events]
+
+    def only(self, cls: type) -> Any:
+        """The one event of a class."""
+        (found,) = [event for event in self.events if isinstance(event, cls)]
+        return found
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    """An observer that keeps all."""
+    return Recorder()
+
+
+def work(service: Service, body: Any = None, **options: Any) -> Any:
+    """A method that does what is given, or nothing."""
+
+    @service.method(METHOD, **options)
+    def do(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        if body is not None:
+            body(request, job)
+        return WorkResponse(request.text)
+
+    return do
+
+
+def test_life_of_an_operation_is_observed_in_order(
+    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock
+) -> None:
+    """Started, claimed, reported, over, ended, with names, times and the caller."""
+    service = make_service(store, InlineExecutor(), observers=[recorder])
+
+    def body(_: WorkRequest, job: Job[WorkMetadata]) -> None:
+        job.report(WorkMetadata(50))
+        clock.advance(2)
+
+    name = work(service, body).start(WorkRequest(), caller="ann").name
+    known = {"name": name, "method": METHOD}
+    assert recorder.events == [
+        OperationStarted(outcome="started", caller="ann", **known),
+        AttemptBegan(attempt=1, queue_seconds=0.0, **known),
+        MetadataReported(attempt=1, **known),
+        AttemptOver(attempt=1, outcome="succeeded", seconds=2.0, **known),
+        OperationEnded(attempt=1, state=State.SUCCEEDED, seconds=2.0, **known),
+    ]
+
+
+def test_repeated_and_refused_starts_are_observed(
+    make_service: MakeService, store: Store, recorder: Recorder
+) -> None:
+    """A repeat names the first operation; a refusal has the code, and no name."""
+    service = make_service(store, InlineExecutor(), observers=[recorder])
+    method = work(service)
+    one = "6a3a2b41-33c4-4ac8-9d0e-9b2f7a0e4d11"
+    first = method.start(WorkRequest("a"), request_id=one)
+    recorder.events.clear()
+    assert method.start(WorkRequest("a"), request_id=one).name == first.name
+    with pytest.raises(RequestIdConflict):
+        method.start(WorkRequest("b"), request_id=one)
+    with pytest.raises(LroError):
+        method.start(WorkRequest("c"), target=5)
+    with pytest.raises(LroError):  # a check starts nothing
+        method.start(WorkRequest("c"), target=5, validate_only=True)
+    assert recorder.events == [
+        OperationStarted(method=METHOD, outcome="repeated", name=first.name),
+        OperationStarted(method=METHOD, outcome="refused", error_type="INVALID_ARGUMENT"),
+        OperationStarted(method=METHOD, outcome="refused", error_type="INVALID_ARGUMENT"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "code"),
+    [
+        (StatusError(Code.NOT_FOUND, "no such picture"), State.FAILED, "NOT_FOUND"),
+        (ValueError("secret"), State.FAILED, "INTERNAL"),
+        (Cancelled(), State.CANCELLED, "CANCELLED"),
+    ],
+)
+def test_failures_are_observed_by_code(
+    make_service: MakeService,
+    recorder: Recorder,
+    error: Exception,
+    state: State,
+    code: str,
+) -> None:
+    """The name of the code, and no word of the message."""
+    service = make_service(None, InlineExecutor(), observers=[recorder])
+
+    def body(*_: object) -> None:
+        raise error
+
+    work(service, body).start(WorkRequest())
+    over, end = recorder.events[-2:]
+    assert isinstance(over, AttemptOver)
+    assert isinstance(end, OperationEnded)
+    assert (over.outcome, over.error_type) == (state.name.lower(), code)
+    assert (end.state, end.error_type) == (state, code)
+    assert "secret" not in repr(recorder.events)
+
+
+def test_result_that_cannot_be_encoded_is_observed_as_failure(
+    make_service: MakeService, recorder: Recorder
+) -> None:
+    """What is stored counts, not what the function gave."""
+    service = make_service(None, InlineExecutor(), observers=[recorder])
+
+    def final(*_: object) -> WorkMetadata:
+        raise ValueError("no")
+
+    def body(_: WorkRequest, job: Job[WorkMetadata]) -> None:
+        job.report(WorkMetadata(1))
+
+    work(service, body, final_metadata=final).start(WorkRequest())
+    over = recorder.only(AttemptOver)
+    assert (over.outcome, over.error_type) == ("failed", "INTERNAL")
+    assert recorder.only(OperationEnded).error_type == "INTERNAL"
+
+
+def test_cancellation_is_observed_with_its_time(
+    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock
+) -> None:
+    """Asked once, however often it is asked; how long the work took to stop."""
+    service = make_service(store, observers=[recorder])
+    step = Step()
+
+    def body(_: WorkRequest, job: Job[WorkMetadata]) -> None:
+        step()
+        clock.advance(3)
+        job.raise_if_cancelled()
+
+    name = work(service, body).start(WorkRequest()).name
+    step.reached()
+    service.cancel(name, caller="bob")
+    service.cancel(name, caller="eve")
+    assert service.describe(name).cancel_time == clock()
+    step.go.set()
+    ended(service, name)
+    service.close()
+    assert recorder.only(CancelRequested) == CancelRequested(name=name, method=METHOD, caller="bob")
+    end = recorder.only(OperationEnded)
+    assert (end.state, end.cancel_seconds) == (State.CANCELLED, 3.0)
+
+
+def test_withdrawn_work_is_observed_without_an_attempt(
+    make_service: MakeService, store: Store, recorder: Recorder
+) -> None:
+    """It ends before a worker has begun it."""
+    service = make_service(store, ThreadExecutor(1), observers=[recorder])
+    step = Step()
+    method = work(service, lambda *_: step())
+    method.start(WorkRequest())
+    step.reached()
+    waiting = method.start(WorkRequest()).name
+    service.cancel(waiting)
+    assert [event.kind for event in recorder.events if event.kind != "reported"] == [
+        "started",
+        "attempt_began",
+        "started",
+        "cancel_requested",
+        "ended",
+    ]
+    step.go.set()
+
+
+def test_work_that_no_process_has_is_observed_when_it_is_cancelled(
+    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock
+) -> None:
+    """The one that cancels it ends it."""
+    first, step = make_service(store, ThreadExecutor(1)), Step()
+    method = work(first, lambda *_: step())
+    method.start(WorkRequest())
+    step.reached()
+    name = method.start(WorkRequest()).name
+    first.workers.stop(timedelta(0))
+    second = make_service(store, ThreadExecutor(1), observers=[recorder])
+    work(second)
+    clock.advance(1)
+    second.cancel(name)
+    step.go.set()
+    assert recorder.kinds() == ["cancel_requested", "ended"]
+    assert recorder.only(OperationEnded).cancel_seconds == 0.0
+
+
+def test_end_of_a_deleted_operation_is_observed(
+    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock
+) -> None:
+    """So that what was started is counted as ended, although callers do not see it."""
+    service = make_service(store, observers=[recorder])
+    step = Step()
+    name = work(service, lambda *_: step()).start(WorkRequest()).name
+    step.reached()
+    service.delete(name)
+    clock.advance(4)
+    step.go.set()
+    service.close()
+    end = recorder.only(OperationEnded)
+    assert (end.state, end.seconds, end.error_type) == (State.SUCCEEDED, 4.0, "")
+
+
+def test_lost_work_that_fails_is_observed(
+    make_service: MakeService, recorder: Recorder, clock: ManualClock, tmp_path: Path
+) -> None:
+    """The process that finds it reports what it has decided."""
+    path = tmp_path / "operations.db"
+    dead = make_service(SQLiteStore(path, clock=clock), observers=[])
+    step = Step()
+    name = work(dead, lambda *_: step()).start(WorkRequest()).name
+    step.reached()
+    other = make_service(SQLiteStore(path, clock=clock), observers=[recorder])
+    work(other)
+    clock.advance(20)
+    recovered(other, clock)
+    step.go.set()
+    assert recorder.only(WorkLost) == WorkLost(
+        name=name, method=METHOD, attempt=1, decision="failed", lost_attempts=1
+    )
+    assert recorder.only(OperationEnded).error_type == "ABORTED"
+
+
+def test_lost_work_that_is_retried_is_observed(
+    make_service: MakeService, recorder: Recorder, clock: ManualClock, tmp_path: Path
+) -> None:
+    """The second attempt has waited for no first claim; the writes of the first are refused."""
+    path = tmp_path / "operations.db"
+    late = Recorder()
+    dead = make_service(SQLiteStore(path, clock=clock), observers=[late])
+    step = Step()
+    name = work(dead, lambda *_: step(), worker_lost=WorkerLost.RETRY).start(WorkRequest()).name
+    step.reached()
+    other = make_service(SQLiteStore(path, clock=clock), InlineExecutor(), observers=[recorder])
+    work(other, worker_lost=WorkerLost.RETRY)
+    clock.advance(20)
+    recovered(other, clock)
+    assert recorder.only(WorkLost).decision == "retried"
+    began = recorder.only(AttemptBegan)
+    assert (began.attempt, began.queue_seconds) == (2, None)
+    step.go.set()
+    dead.close()
+    assert late.only(WriteRefused) == WriteRefused(name=name, method=METHOD, attempt=1)
+    assert late.only(AttemptOver).outcome == "superseded"
+
+
+def test_handed_back_work_is_observed_as_released(
+    make_service: MakeService, store: Store, recorder: Recorder
+) -> None:
+    """By the close of the service, once."""
+    service = make_service(store, observers=[recorder])
+    step = Step()
+
+    def body(_: WorkRequest, job: Job[WorkMetadata]) -> None:
+        step()
+        job.raise_if_cancelled()
+
+    work(service, body).start(WorkRequest())
+    step.reached()
+    closing = threading.Thread(target=service.close, args=(0,))
+    closing.start()
+    step.go.set()
+    closing.join()
+    assert recorder.only(AttemptOver).outcome == "released"
+    assert "ended" not in recorder.kinds()
+
+
+def test_renewals_are_observed_with_what_was_left(
+    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock
+) -> None:
+    """The first one of new work finds all of it; a late one has less left."""
+    service = make_service(store, observers=[recorder], lease=timedelta(seconds=15))
+    step = Step()
+    work(service, lambda *_: step()).start(WorkRequest())
+    step.reached()
+    service.run_maintenance()
+    clock.advance(6)
+    service.run_maintenance()
+    step.go.set()
+    renewed = [event for event in recorder.events if isinstance(event, LeasesRenewed)]
+    assert renewed == [
+        LeasesRenewed(count=1, margin_seconds=15.0),
+        LeasesRenewed(count=1, margin_seconds=9.0),
+    ]
+
+
+def test_expiry_is_observed_by_count(
+    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock
+) -> None:
+    """How many records were removed."""
+    service = make_service(
+        store, InlineExecutor(), observers=[recorder], keep_for=timedelta(seconds=1)
+    )
+    method = work(service)
+    method.start(WorkRequest())
+    method.start(WorkRequest())
+    clock.advance(100)
+    service.run_maintenance()
+    assert sum(recorder.only(OperationsExpired).methods.values()) == 2
+
+
+def test_work_that_is_done_outside_is_observed(
+    make_service: MakeService, store: Store, recorder: Recorder
+) -> None:
+    """Its reports and its end, by the process that reports them."""
+    service = make_service(store, observers=[recorder])
+    method = service.declare(
+        METHOD, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
+    )
+    reporter = service.reporter(method.start(WorkRequest()).name)
+    assert reporter.report(WorkMetadata(1))
+    assert reporter.complete(WorkResponse())
+    assert not reporter.report(WorkMetadata(2))
+    assert recorder.kinds() == ["started", "reported", "ended"]
+
+
+def test_starts_within_transactions_are_observed(
+    make_service: MakeService, recorder: Recorder, tmp_path: Path, clock: ManualClock
+) -> None:
+    """When the statement has worked: no database says when the transaction commits."""
+    import sqlite3
+
+    path = tmp_path / "operations.db"
+    service = make_service(SQLiteStore(path, clock=clock), observers=[recorder])
+    method = work(service)
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    method.start(WorkRequest(), within=connection)
+    connection.execute("ROLLBACK")
+    connection.close()
+    assert recorder.kinds() == ["started"]
+
+
+def test_observer_that_fails_is_logged_and_changes_nothing(
+    make_service: MakeService, recorder: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next observer is called, and the operation goes on."""
+
+    class Broken(Observer):
+        def started(self, event: OperationStarted) -> None:
+            raise ValueError(event.name)
+
+    service = make_service(None, InlineExecutor(), observers=[Broken(), recorder])
+    assert work(service).start(WorkRequest()).done
+    assert recorder.kinds() == ["started", "attempt_began", "attempt_over", "ended"]
+    assert "an observer has failed at 'started'" in caplog.text
+
+
+def test_observer_without_overrides_takes_all_events(make_service: MakeService) -> None:
+    """The base class has a method for each."""
+    service = make_service(None, InlineExecutor(), observers=[Observer()])
+    assert work(service).start(WorkRequest()).done
+
+
+def test_what_is_not_an_observer_is_refused(make_service: MakeService) -> None:
+    """When the service is made, not at the first event."""
+    with pytest.raises(DeclarationError, match=r"observers.*lro\.adapters\.Observer"):
+        make_service(observers=[print])
+    with pytest.raises(DeclarationError, match="around"):
+        make_service(around=5)
+
+
+# -- the log --------------------------------------------------------------------------------------
+
+
+def test_life_of_an_operation_is_logged_at_info(
+    make_service: MakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The name comes first; what is known is also there as attributes; no message is."""
+    service = make_service(None, InlineExecutor())
+
+    def body(_: WorkRequest, job: Job[WorkMetadata]) -> None:
+        job.report(WorkMetadata(1))
+        raise StatusError(Code.NOT_FOUND, "the secret picture")
+
+    with caplog.at_level(logging.INFO, "lro"):
+        name = work(service, body).start(WorkRequest("payload"), caller="ann").name
+        with pytest.raises(LroError):
+            service.start(METHOD, WorkRequest(), target=5)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{name}: started by {METHOD}",
+        f"{name}: began after 0.000 s",
+        f"{name}: FAILED with NOT_FOUND after 0.000 s",
+        f"a start of {METHOD} was refused: INVALID_ARGUMENT",
+    ]
+    facts = {"lro.operation": name, "lro.method": METHOD}
+    assert facts.items() <= caplog.records[0].__dict__.items()
+    assert {**facts, "lro.attempt": 1}.items() <= caplog.records[2].__dict__.items()
+
+
+def test_other_events_are_logged_at_info(
+    make_service: MakeService,
+    store: Store,
+    clock: ManualClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A repeat, a request to cancel, work handed back and begun again, an expiry."""
+    service = make_service(store, ThreadExecutor(1), keep_for=timedelta(seconds=1))
+    step = Step()
+    method = work(service, lambda *_: step())
+    one = "6a3a2b41-33c4-4ac8-9d0e-9b2f7a0e4d11"
+    with caplog.at_level(logging.INFO, "lro"):
+        name = method.start(WorkRequest(), request_id=one).name
+        step.reached()
+        method.start(WorkRequest(), request_id=one)
+        service.cancel(name, caller="bob")
+        closing = threading.Thread(target=service.workers.stop, args=(timedelta(0),))
+        closing.start()
+        closing.join()
+        other = make_service(store, InlineExecutor(), keep_for=timedelta(seconds=1))
+        work(other)
+        recovered(other, clock)
+        step.go.set()
+        clock.advance(100)
+        other.run_maintenance()
+    lines = caplog.text
+    for line in (
+        f"{name}: started before, and repeated by {METHOD}",
+        f"{name}: asked to stop by bob",
+        f"{name}: handed back after",
+        f"{name}: attempt 2 began",
+        f"{name}: CANCELLED after",
+        "removed 1 expired operations",
+    ):
+        assert line in lines
+
+
+def facts_logged(executor: Any, store: Store, make_service: MakeService) -> dict[str, object]:
+    """What the function of an operation knows by :func:`operation_facts`, as it logs it."""
+    service = make_service(store, executor)
+    record = logging.LogRecord("app", logging.INFO, "", 0, "within", (), None)
+
+    def body(*_: object) -> None:
+        OperationFilter().filter(record)
+
+    async def coroutine(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        await asyncio.sleep(0)
+        body()
+        return WorkResponse()
+
+    if isinstance(executor, AsyncioExecutor):
+        method: Any = service.method(METHOD)(coroutine)
+    else:
+        method = work(service, body)
+    name = method.start(WorkRequest()).name
+    ended(service, name)
+    facts = {key: value for key, value in record.__dict__.items() if key.startswith("lro.")}
+    assert facts.pop("lro.operation") == name
+    return facts
+
+
+@pytest.mark.parametrize("executor", [InlineExecutor, ThreadExecutor, AsyncioExecutor])
+def test_records_within_a_function_get_the_facts_of_its_operation(
+    make_service: MakeService, store: Store, executor: Any
+) -> None:
+    """In threads and tasks alike; outside there is nothing to add."""
+    assert facts_logged(executor(), store, make_service) == {
+        "lro.method": METHOD,
+        "lro.attempt": 1,
+    }
+    assert operation_facts() == {}
+    record = logging.LogRecord("app", logging.INFO, "", 0, "outside", (), None)
+    assert OperationFilter().filter(record)
+    assert not [key for key in record.__dict__ if key.startswith("lro.")]
+
+
+def test_attributes_that_a_record_has_already_stay() -> None:
+    """The line of another operation is about that one."""
+    record = logging.LogRecord("app", logging.INFO, "", 0, "within", (), None)
+    record.__dict__["lro.operation"] = "operations/other"
+    control: Any = type("Control", (), {"name": "operations/a", "method": METHOD, "attempt": 1})
+    token = CURRENT_JOB.set(control)
+    OperationFilter().filter(record)
+    CURRENT_JOB.reset(token)
+    assert record.__dict__["lro.operation"] == "operations/other"
+
+
+# -- around ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("executor", [InlineExecutor, ThreadExecutor, AsyncioExecutor])
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_functions_are_called_within_what_is_around_them(
+    make_service: MakeService, executor: Any, attempts: int
+) -> None:
+    """Once for all calls of an attempt, with the job, in the thread or task of the function."""
+    calls: list[str] = []
+
+    @contextlib.contextmanager
+    def around(job: Job[Any]) -> Iterator[None]:
+        calls.append(f"enter {job.method} {job.attempt}")
+        try:
+            yield
+        except ValueError:
+            calls.append("failed")
+            raise
+        finally:
+            calls.append("leave")
+
+    service = make_service(None, executor(), around=around)
+    raised = []
+
+    def body(*_: object) -> None:
+        calls.append("call")
+        if attempts == 2 and not raised:
+            raised.append(1)
+            raise ValueError
+
+    async def coroutine(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        body()
+        return WorkResponse()
+
+    options: dict[str, Any] = {"attempts": attempts, "retry_on": (ValueError,)}
+    if attempts == 1:
+        options = {}
+    if executor is AsyncioExecutor:
+        method: Any = service.method(METHOD, **options)(coroutine)
+    else:
+        method = work(service, body, **options)
+    assert ended(service, method.start(WorkRequest()).name).response is not None
+    assert calls == [f"enter {METHOD} 1", *["call"] * attempts, "leave"]
+
+
+@pytest.mark.parametrize("executor", [InlineExecutor, AsyncioExecutor])
+def test_error_that_is_swallowed_around_a_function_fails_the_operation(
+    make_service: MakeService, executor: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There is no response that could be stored."""
+    service = make_service(None, executor(), around=lambda _: contextlib.suppress(ValueError))
+
+    def body(*_: object) -> None:
+        raise ValueError
+
+    async def coroutine(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        raise ValueError
+
+    is_async = executor is AsyncioExecutor
+    method: Any = service.method(METHOD)(coroutine) if is_async else work(service, body)
+    error = ended(service, method.start(WorkRequest()).name).error
+    assert error is not None
+    assert error.code == Code.INTERNAL
+    assert "SwallowedError" in caplog.text
+
+
+def test_error_around_a_function_fails_the_operation(make_service: MakeService) -> None:
+    """As if the function had raised it."""
+
+    @contextlib.contextmanager
+    def around(_: Job[Any]) -> Iterator[None]:
+        raise StatusError(Code.UNAVAILABLE, "no session")
+        yield
+
+    service = make_service(None, InlineExecutor(), around=around)
+    error = work(service).start(WorkRequest()).operation.error
+    assert error is not None
+    assert (error.code, error.message) == (Code.UNAVAILABLE, "no session")
+
+
+@pytest.mark.parametrize(
+    "function", ["known", "await_known", "flaky_known", "unwelcome", "await_unwelcome"]
+)
+def test_functions_in_children_are_called_within_what_is_around_them(
+    tmp_path: Path, function: str
+) -> None:
+    """It is imported there by its path; the facts of the operation are known there too."""
+    store = SQLiteStore(tmp_path / "operations.db")
+    with Service(store, ProcessExecutor(1), around=process_methods.noted) as service:
+        options: dict[str, Any] = {}
+        if function == "flaky_known":
+            options = {"attempts": 2, "retry_on": (process_methods.Flaky,)}
+        method: Any = service.method(METHOD, **options)(getattr(process_methods, function))
+        found = ended(service, method.start(WorkRequest()).name)
+        if "unwelcome" in function:
+            assert found.error is not None
+            assert found.error.code == Code.INTERNAL
+        else:
+            assert found.response is not None
+            text = service.types.unpack(found.response, WorkResponse).text
+            assert text == f"{found.name} {METHOD} 1 noted"
+
+
+def test_what_is_around_must_be_importable_for_children(tmp_path: Path) -> None:
+    """A function within a function is not: that is said at the declaration."""
+    store = SQLiteStore(tmp_path / "operations.db")
+    with (
+        Service(store, ProcessExecutor(1), around=lambda _: contextlib.nullcontext()) as service,
+        pytest.raises(DeclarationError, match="no other process can import"),
+    ):
+        service.method(METHOD)(process_methods.known)
