@@ -34,6 +34,8 @@ NAMES: Final = (
     "codec",
     "lint",
     "imports",
+    "observed",
+    "console",
 )
 
 

@@ -36,9 +36,9 @@ class RunResponse:
     total: lro.Int32 = 0
 
 
-def make(store: Any, executor: Any) -> tuple[lro.Service, Any]:
-    """A service, and its method, which does next to nothing."""
-    service = lro.Service(store, executor)
+def make(store: Any, executor: Any, **options: Any) -> tuple[lro.Service, Any]:
+    """A service with these options, and its method, which does next to nothing."""
+    service = lro.Service(store, executor, **options)
 
     def run(request: Request, _: lro.Job[Progress]) -> RunResponse:
         return RunResponse(request.steps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from lro._base.errors import MalformedRequest, MethodNotSupported, got
 from lro._base.status import Json
@@ -24,7 +24,7 @@ KEPT_SECONDS: Final = 5.0
 
 _EVERY_SECONDS: Final = 15
 _KEPT_WINDOWS: Final = 8
-_FINE: Final = 6 * 60
+_FINE: Final = 2 * 60
 _MIDDLE: Final = 24 * 60
 
 BUCKETS: Final = (
@@ -56,10 +56,34 @@ def keeps_counts(service: Service) -> bool:
     return hasattr(service.store, "read_counts")
 
 
+T = TypeVar("T")
+
+
+class _Kept(Generic[T]):
+    """Answers that are given again for :data:`KEPT_SECONDS`, for a few keys."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: dict[int, tuple[float, T]] = {}
+
+    def get(self, key: int, read: Callable[[], T]) -> T:
+        """The answer for a key, or what is read now; others wait for it rather than read too."""
+        with self._lock:
+            known = self._known.pop(key, None)
+            if known is None or self._clock() - known[0] >= KEPT_SECONDS:
+                known = self._clock(), read()
+            self._known[key] = known
+            if len(self._known) > _KEPT_WINDOWS:
+                del self._known[next(iter(self._known))]
+            return known[1]
+
+
 class Tally:
     """Reads what was counted, and remembers each answer for :data:`KEPT_SECONDS` of ``clock``.
 
-    However many pages ask, the store is asked once in that time for each window.
+    However many pages ask, the store is asked once in that time for each window, and once for what
+    is in progress.
     """
 
     def __init__(
@@ -67,9 +91,8 @@ class Tally:
     ) -> None:
         self._service = service
         self._parents = parents
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._known: dict[int, tuple[float, Json]] = {}
+        self._windows: _Kept[dict[str, Json]] = _Kept(clock)
+        self._loads: _Kept[Json] = _Kept(clock)
 
     def read(self, minutes: int) -> Json:
         """The tally of this window, as JSON.
@@ -80,51 +103,50 @@ class Tally:
         """
         if not keeps_counts(self._service):
             raise MethodNotSupported("the tally")
-        with self._lock:  # others wait for this answer rather than read for themselves
-            known = self._known.pop(minutes, None)
-            if known is None or self._clock() - known[0] >= KEPT_SECONDS:
-                known = self._clock(), self._read(minutes)
-            self._known[minutes] = known
-            if len(self._known) > _KEPT_WINDOWS:
-                del self._known[next(iter(self._known))]
-            return known[1]
+        counted = self._windows.get(minutes, lambda: self._read(minutes))
+        return {**counted, "inProgress": self._loads.get(0, self._load)}
 
-    def _read(self, minutes: int) -> Json:
+    def _read(self, minutes: int) -> dict[str, Json]:
         store: Any = self._service.store
         step = 1 if minutes <= _FINE else 5 if minutes <= _MIDDLE else 30
         now: datetime = store.now()
         counted = store.read_counts(now - timedelta(minutes=minutes), step_minutes=step)
-        load = store.read_load(self._parents, LIMIT)
         return {
             "now": datetime_text(now),
             "minutes": minutes,
             "stepMinutes": step,
             "everySeconds": _EVERY_SECONDS,
             "limit": LIMIT,
-            "inProgress": {
-                "capped": load.capped,
-                "methods": [
-                    {
-                        "method": one.method,
-                        "waiting": one.waiting,
-                        "running": one.running,
-                        "oldestCreateTime": datetime_text(one.oldest_create_time),
-                        "oldestName": one.oldest_name,
-                    }
-                    for one in load.methods
-                ],
-                "workers": [
-                    {"owner": owner, "operations": held} for owner, held in load.owners.items()
-                ],
-            },
             "buckets": list(BUCKETS),
-            "methods": _points(counted),
+            "points": _points(counted),
+        }
+
+    def _load(self) -> Json:
+        store: Any = self._service.store
+        load = store.read_load(self._parents, LIMIT)
+        return {
+            "capped": load.capped,
+            "methods": [
+                {
+                    "method": one.method,
+                    "waiting": one.waiting,
+                    "running": one.running,
+                    "oldestCreateTime": datetime_text(one.oldest_create_time),
+                    "oldestName": one.oldest_name,
+                }
+                for one in load.methods
+            ],
+            "workers": [
+                {"owner": owner, "operations": held} for owner, held in load.owners.items()
+            ],
         }
 
 
 def _points(counted: Iterable[Any]) -> list[Json]:
-    found: dict[str, list[Json]] = {}
+    """The sums of all methods, step by step: methods may be many, and a page must stay small."""
+    found: dict[datetime, dict[str, Json]] = {}
     for one in counted:
-        point: Json = {"minute": datetime_text(one.minute), "counts": dict(one.counts)}
-        found.setdefault(one.method, []).append(point)
-    return [{"method": method, "points": points} for method, points in found.items()]
+        sums: Any = found.setdefault(one.minute, {})
+        for series, number in one.counts.items():
+            sums[series] = sums.get(series, 0) + number
+    return [{"minute": datetime_text(minute), "counts": sums} for minute, sums in found.items()]

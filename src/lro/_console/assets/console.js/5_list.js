@@ -251,7 +251,7 @@ function listView(query) {
   const follows = follow(shownItems);
   const tally = loop(async (signal) => {
     if (!session.statistics || !missing || missing.has("tally")) return;
-    const found = await readTally(60, signal);
+    const found = await readTally(1, signal); // only what is in progress is shown here
     if (found) setText(counted, number(found.inProgress, (/** @type {any} */ each) => each.waiting + each.running));
     return found ? 15 : undefined;
   });
