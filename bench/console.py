@@ -213,7 +213,7 @@ def run(options: argparse.Namespace) -> Iterator[str]:
             if not filled:
                 million.fill(kind, where, options.size)
             took = "" if filled else f", filled in {time.perf_counter() - began:.0f} s"
-            yield f"{kind}, {options.size:,} operations{took}: p50, p95, max of {options.calls} calls"
+            yield f"{kind}, {options.size:,} operations{took}: p50, p95, max of {options.calls}"
             with server(kind, where) as port:
                 for one in calls(Client(port), options.calls):
                     if options.only in one.label:
