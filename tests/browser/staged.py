@@ -21,6 +21,8 @@ WORKERS: Final = 4
 _LOOK_SECONDS: Final = 0.02
 """How often work that waits for its next step looks whether it is to stop."""
 
+_LONGEST_SECONDS: Final = 60.0
+
 
 @attrs.frozen
 class ResizeRequest:
@@ -60,6 +62,7 @@ class Stage:
 
     def __init__(self, **options: Any) -> None:
         self._steps: dict[str, queue.Queue[Step]] = {}
+        self._held: dict[str, threading.Event] = {}
         self._over = threading.Event()
         options = {"domain": "acme.test", **options}
         self.service = lro.Service(MemoryStore(), ThreadExecutor(WORKERS), **options)
@@ -115,6 +118,15 @@ class Stage:
 
         self.do(key, raise_it)
 
+    def pause(self, key: str) -> None:
+        """Have it look no more whether it is to stop, until :meth:`go_on`."""
+        held = self._held[key] = threading.Event()
+        self.do(key, lambda _: held.wait(_LONGEST_SECONDS) and None)
+
+    def go_on(self, key: str) -> None:
+        """End its pause."""
+        self._held[key].set()
+
     def ended(self, name: str) -> lro.Operation:
         """The operation, once it is done."""
         return self.service.wait(name, timedelta(seconds=20))
@@ -122,6 +134,8 @@ class Stage:
     def close(self) -> None:
         """Stop the service and what still runs."""
         self._over.set()
+        for held in self._held.values():
+            held.set()
         self.service.close(timedelta(0))
 
 

@@ -8,17 +8,13 @@ import pytest
 
 import lro
 from tests.browser.conftest import OpenPage, Serve
+from tests.browser.reading import row
 from tests.browser.staged import Stage
 
 expect = pytest.importorskip("playwright.sync_api").expect
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
-
-
-def row(page: Page, name: str) -> Locator:
-    """The row of an operation."""
-    return page.get_by_role("row").filter(has=page.get_by_role("link", name=name[-8:]))
+    from playwright.sync_api import Page
 
 
 def test_empty_list_says_that_there_is_nothing(page: Page) -> None:

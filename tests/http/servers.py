@@ -22,23 +22,24 @@ Caller = Callable[..., httpx.Response]
 HOST = "127.0.0.1"
 
 
-def listening() -> socket.socket:
-    """A socket on a free port that takes connections from now on, served or not."""
+def listening(port: int = 0) -> socket.socket:
+    """A socket that takes connections from now on, served or not; by default on a free port."""
     # With its protocol named, or asyncio does not switch off the delay of small packets.
     line = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    line.bind((HOST, 0))
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a server may be back at its port
+    line.bind((HOST, port))
     line.listen(500)
     return line
 
 
 @contextlib.contextmanager
-def uvicorn_serving(app: Any, **options: Any) -> Iterator[int]:
-    """The port at which uvicorn serves an application, from a thread."""
+def uvicorn_serving(app: Any, at: int = 0, **options: Any) -> Iterator[int]:
+    """The port at which uvicorn serves an application, from a thread; by default a free one."""
     uvicorn = pytest.importorskip("uvicorn")
     options = {"log_config": None, "http": "h11", "ws": "none", "loop": "asyncio", **options}
     config = uvicorn.Config(app, **options)
     server = uvicorn.Server(config)
-    line = listening()
+    line = listening(at)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [line]})
     thread.start()
     try:

@@ -40,7 +40,7 @@ _LEXEMES: Final = re.compile(
 
 A script must have a space after each sign that divides, and no text in a text of backquotes.
 """
-_SIGNS: Final = re.compile(rb"/\*.*?\*/\s*|\s*([{};,])\s*|(:) |\n\s*", re.DOTALL)
+_SIGNS: Final = re.compile(rb"""("[^"]*")|/\*.*?\*/\s*|\s*([{};,])\s*|(:) |\n\s*""", re.DOTALL)
 _NO_GZIP: Final = re.compile(r"gzip\s*;\s*q=0(\.0*)?\s*$")
 
 

@@ -21,7 +21,7 @@ const T = {
   shortNone: "Found none so far, and there is more to look through.", further: "Look further", more: "Show more",
   end: "That is all: {0}.", left: "{0} left", ago: "{0} ago", waiting: "waits for a worker", marked: "{0} marked",
   everything: "all that the filter matches", cancel: "Cancel", delete: "Delete", ended: "{0} ended",
-  failed: "{0} failed", arrived: "{0} new", stopAsked: "Asked to stop", dontCancel: "Keep it running",
+  failed: "{0} failed", arrived: "{0} new", stopAsked: "Asked to stop", yes_cancel: "Yes, cancel", yes_delete: "Yes, delete", dontCancel: "Keep it running",
   dontDelete: "Keep", cancelTitle: "Cancel {0}?", deleteTitle: "Delete {0}?",
   cancelMany: "Ask these operations to stop.", deleteMany: "Remove the records of these operations.",
   deleteOne: "Its record is removed, with its result.",

@@ -83,7 +83,7 @@ function askAction(action, chosen, all, after) {
   const why = h("div", { class: "why" }, one && h("p", {}, h("code", {}, chosen[0].name)),
     h("p", {}, cancel ? one ? "" : T.cancelMany : one ? T.deleteOne : T.deleteMany, " ", cancel ? T.reach[/** @type {"NOT"} */ (session.cancelSupport || "")] ?? T.reach[""] : open.length || all ? T.goesOn : ""));
   /** @type {[string, string, () => any][]} */
-  const acts = [[cancel ? T.dontCancel : T.dontDelete, "", () => {}], [T[action], "danger", begin]];
+  const acts = [[cancel ? T.dontCancel : T.dontDelete, "", () => {}], [T[`yes_${action}`], "danger", begin]];
   if (!cancel && one && open.length && may("cancel")) acts.splice(1, 0, [T.cancelFirst, "", () => setTimeout(askAction, 0, "cancel", chosen, null, after)]);
   const box = openDialog(put(cancel ? T.cancelTitle : T.deleteTitle, what), [why], acts);
 }

@@ -130,7 +130,7 @@ function listView(query) {
   const newer = button("", () => showFresh(), { class: "newer", hidden: true });
   const markAll = h("input", { type: "checkbox", "aria-label": T.markAll, change: () => { for (const { box } of rows.values()) box.checked = markAll.checked; everything = false; drawBulk(); } });
   const acts = session.actions.length > 0;
-  const table = h("table", { class: "ops" }, h("caption", { class: "sr" }, T.operations), h("thead", {}, h("tr", {},
+  const table = h("table", { class: "ops bare" }, h("caption", { class: "sr" }, T.operations), h("thead", {}, h("tr", {},
     acts && h("th", { scope: "col", class: "mark" }, h("label", { class: "hit" }, markAll)), [T.state, T.method, "Name", T.progress, T.created, T.took, T.error].map((text) => h("th", { scope: "col" }, text)))), body);
   const bulk = h("div", { class: "bulk", hidden: true, role: "region", "aria-label": put(T.marked, "") });
   const marked = () => [...rows.values()].filter(({ box }) => box.checked).map(({ item }) => item);

@@ -13,7 +13,7 @@ const V = {
   updated: "Last change", waited: "waited {0}", ran: "ran {0}", inFuture: "in {0}",
   retryAfter: "Try again after {0}.", window: "Window", minutes60: "60 minutes", hours6: "6 hours",
   hours72: "72 hours", noTally: "This service keeps no statistics.", now: "In progress now",
-  nowNone: "Nothing is in progress.", waitingWord: "waiting", runningWord: "running", oldest: "Oldest",
+  nowNone: "Nothing is in progress.", waitingWord: "Waiting", runningWord: "Running", oldest: "Oldest",
   perStep: "Ended, per {0}", queueTime: "Time in the queue", runTime: "Time at work", byCode: "Failures by code",
   noFailures: "No failures.", leases: "Who holds leases", noLeases: "No worker holds any.", owner: "Worker",
   number: "Operations", lostWorkers: "Lost workers", refusedWrites: "Refused writes", endedTile: "Ended",
@@ -22,6 +22,6 @@ const V = {
   summary: "{0}: {1} in all, most {2} at {3}.", summaryTime: "{0}: p50 {1}, p95 {2} over the window.",
   noData: "Nothing was counted.", request: "Request", path: "Path", concurrency: "At once", unlimited: "any number",
   timeLimit: "Time limit", noLimit: "none", keepFor: "Kept for", attemptsMost: "Attempts",
-  workerLost: "When a worker is lost", filterFields: "Filter by", type: "Type", example: "Example",
+  workerLost: "Worker lost", filterFields: "Filter by", type: "Type", example: "Example",
   see: "See its operations", noMethods: "The server does not say which methods it has.", code: "Code",
 };

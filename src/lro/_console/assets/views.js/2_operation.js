@@ -6,7 +6,10 @@ function operationView(query, name) {
   const opened = new Set(), heading = h("h1", { tabindex: -1 }, lastPart(name.split("/").pop() ?? name)), head = h("div", { class: "head" }), state = h("div", { class: "big" });
   const asked = h("p", { class: "asked", role: "status" }), progress = meter(T.progress), line = h("ol", { class: "timeline" }), panel = h("div", { role: "tabpanel", id: "panel", tabindex: 0, "aria-labelledby": "tab" });
   const tabs = h("div", { role: "tablist", "aria-label": V.show }), facts = h("section", { class: "card" }), acts = h("div", { class: "acts" }), note = h("p", { class: "note", role: "status" });
-  const open = (/** @type {"cancel"|"delete"} */ action) => item && askAction(action, [item], null, () => { if (item?.gone && location.hash.includes(encodeURIComponent(name.split("/").pop() ?? ""))) location.hash = "#/"; else void look(undefined); });
+  const changed = () => { if (item?.gone) location.hash = "#/"; else void look(undefined); };
+  const open = (/** @type {"cancel"|"delete"} */ action) => item && askAction(action, [item], null, changed);
+  const stop = button(T.cancel + "…", () => open("cancel")), remove = button(T.delete + "…", () => open("delete"), { class: "danger" });
+  acts.append(stop, remove);
   const look = async (/** @type {AbortSignal|undefined} */ signal) => { if (item) await describe([item], signal), follows.look(); };
 
   // --- Tabs.
@@ -61,9 +64,10 @@ function operationView(query, name) {
       headText = now + method + op.done;
       heading.replaceChildren(sign(method), lastPart(method) || shortId(name));
       state.replaceChildren(stateMark(now));
-      const focus = acts.contains(document.activeElement);
-      acts.replaceChildren(...shown([may("cancel") && !op.done && !item.gone && button(T.cancel + "…", () => open("cancel")), may("delete") && !item.gone && button(T.delete + "…", () => open("delete"), { class: "danger" })]));
-      if (focus) /** @type {HTMLElement} */ (acts.firstElementChild ?? heading).focus();
+      const lost = document.activeElement === stop && (op.done || item.gone) || document.activeElement === remove && item.gone;
+      stop.hidden = !may("cancel") || op.done || item.gone;
+      remove.hidden = !may("delete") || item.gone;
+      if (lost) heading.focus();
       node.className = `view one r-${ICONS[now]}`;
     }
     const when = about?.cancelTime || item.askedAt;
@@ -105,5 +109,5 @@ function operationView(query, name) {
   const side = h("div", { class: "side", hidden: true }, facts, yourself);
   const node = h("div", { class: "view one" }, head, note, h("div", { class: "columns" }, card, side));
   head.append(h("p", { class: "crumbs" }, h("a", { href: "#/" }, T.operations), " / ", h("code", {}, shortId(name))), heading);
-  return { title: shortId(name), node, begin() { first.now(); ticking(h("i"), () => ""); ticks.set(node, draw); }, end() { first.stop(); follows.stop(); items.clear(); }, refresh() { if (item) item.stale = true; first.now(); }, chosen: () => item ? [item] : [], all: () => null, changed: draw };
+  return { title: shortId(name), node, begin() { first.now(); ticking(h("i"), () => ""); ticks.set(node, draw); }, end() { first.stop(); follows.stop(); items.clear(); }, refresh() { if (item) item.stale = true; first.now(); }, chosen: () => item ? [item] : [], changed };
 }

@@ -2,6 +2,7 @@
 
 /** An example of a test of a field. @param {{path: string, type: string}} field */
 function example({ path, type }) {
+  if (/ of /.test(type)) return `${path}:*`;
   if (/int|double|float|number/i.test(type)) return `${path} > 10`;
   if (/bool/i.test(type)) return `${path} = true`;
   if (/timestamp|time/i.test(type)) return `${path} > "${new Date(clock() - 864e5).toISOString().slice(0, 10)}T00:00:00Z"`;

@@ -1,0 +1,33 @@
+"""Where things are on the page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+
+def row(page: Page, name: str) -> Locator:
+    """The row of an operation in the list."""
+    return page.get_by_role("row").filter(has=page.get_by_role("link", name=name[-8:]))
+
+
+def open_operation(page: Page, name: str) -> None:
+    """Open an operation from the list."""
+    row(page, name).get_by_role("link").click()
+
+
+def tab(page: Page, label: str) -> Locator:
+    """A tab of an operation's view."""
+    return page.get_by_role("tab", name=label)
+
+
+def panel(page: Page) -> Locator:
+    """What the chosen tab shows."""
+    return page.get_by_role("tabpanel")
+
+
+def dialog(page: Page) -> Locator:
+    """The dialog that is open."""
+    return page.get_by_role("dialog")

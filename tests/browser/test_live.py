@@ -1,0 +1,173 @@
+"""How the page follows the server: broken streams, verbs that lack, hidden tabs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import lro
+from lro.asgi import ConsoleApp
+from lro.wsgi import ConsoleApp as WsgiConsoleApp
+from tests.browser.conftest import OpenPage, Serve
+from tests.browser.reading import dialog, open_operation, row
+from tests.browser.staged import Stage
+from tests.http.servers import HOST, uvicorn_serving, waitress_serving
+from tests.services.ports import free_port
+
+expect = pytest.importorskip("playwright.sync_api").expect
+
+HIDE = """hidden => {
+    Object.defineProperty(document, "hidden", {configurable: true, get: () => hidden});
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+"""What the browser does when the tab goes out of sight, or comes back."""
+
+
+def asked(page: Any) -> list[str]:
+    """The addresses that the page asks for from now on."""
+    found: list[str] = []
+    page.on("request", lambda request: found.append(request.url))
+    return found
+
+
+def test_page_is_ready_after_five_requests(open_page: OpenPage, site: str, context: Any) -> None:
+    """The page, its style, its script, what may be done, and the list."""
+    found: list[str] = []
+    context.on("request", lambda request: found.append(request.url.removeprefix(site)))
+    page = open_page(site)
+    expect(page.get_by_text("There are no operations yet.")).to_be_visible()
+    first = [one for one in found if not one.startswith(("tally", "icon."))]
+    assert len(first) <= 5, first
+    assert all(not one.startswith("http") for one in found), found
+
+
+def test_hidden_tab_asks_for_nothing(stage: Stage, open_page: OpenPage, site: str) -> None:
+    """And is up to date at once when it is seen again."""
+    name = stage.start("work")
+    page = open_page(site)
+    stage.progress("work", 0.1)
+    expect(row(page, name)).to_contain_text("10 %")
+    page.evaluate(HIDE, True)
+    found = asked(page)
+    stage.progress("work", 0.5)
+    page.wait_for_timeout(3000)
+    assert found == []
+    expect(row(page, name)).to_contain_text("10 %")
+    page.evaluate(HIDE, False)
+    expect(row(page, name)).to_contain_text("50 %")
+
+
+def test_pause_stops_updates_until_it_ends(stage: Stage, open_page: OpenPage, site: str) -> None:
+    """By the key p, and by its button."""
+    name = stage.start("work")
+    page = open_page(site)
+    expect(row(page, name)).to_be_visible()
+    page.keyboard.press("p")
+    button = page.get_by_role("button", name="Paused")
+    expect(button).to_have_attribute("aria-pressed", "true")
+    found = asked(page)
+    stage.progress("work", 0.5)
+    page.wait_for_timeout(2000)
+    assert found == []
+    button.click()
+    expect(row(page, name)).to_contain_text("50 %")
+
+
+def test_stream_that_breaks_is_asked_for_again(stage: Stage, open_page: OpenPage) -> None:
+    """The server is away for a while: the page says so, and goes on by itself."""
+    port, name = free_port(), stage.start("work")
+    app = ConsoleApp(stage.service, refresh_seconds=1)
+    options: dict[str, Any] = {"lifespan": "off", "timeout_graceful_shutdown": 1}
+    with uvicorn_serving(app, port, **options):
+        page = open_page(f"http://{HOST}:{port}/")
+        stage.progress("work", 0.1)
+        expect(row(page, name)).to_contain_text("10 %")
+    expect(page.get_by_text("The server cannot be reached.")).to_be_visible()
+    expect(page.get_by_role("button", name="Try now")).to_be_visible()
+    stage.progress("work", 0.5)
+    with uvicorn_serving(app, port, **options):
+        page.get_by_role("button", name="Try now").click()
+        expect(row(page, name)).to_contain_text("50 %")
+        expect(page.get_by_role("button", name="Try now")).to_have_count(0)
+        page.close()
+
+
+def test_batches_are_read_where_there_are_no_streams(stage: Stage, open_page: OpenPage) -> None:
+    """Under WSGI."""
+    name = stage.start("work")
+    with waitress_serving(WsgiConsoleApp(stage.service, refresh_seconds=60)) as port:
+        page = open_page(f"http://{HOST}:{port}/")
+        for fraction in (0.2, 0.6):
+            stage.progress("work", fraction)
+            expect(row(page, name)).to_contain_text(f"{round(100 * fraction)} %")
+        stage.succeed("work")
+        expect(row(page, name)).to_contain_text("Succeeded")
+        page.close()
+
+
+def test_server_with_the_five_verbs_alone_is_enough(serve: Serve, open_page: OpenPage) -> None:
+    """As Google's are: no descriptions, no batches, no streams."""
+    verbs = ("GetOperation", "ListOperations", "CancelOperation", "DeleteOperation")
+    stage = Stage(verbs=verbs)
+    try:
+        name = stage.start("work")
+        page = open_page(serve(stage.service, refresh_seconds=1))
+        expect(row(page, name)).to_contain_text("In progress")
+        stage.progress("work", 0.3, "half asleep")
+        expect(row(page, name)).to_contain_text("30 %")
+        open_operation(page, name)
+        stage.progress("work", 0.7)
+        expect(page.get_by_text("70 %")).to_be_visible()
+        page.get_by_role("button", name="Cancel…").click()
+        dialog(page).get_by_role("button", name="Yes, cancel").click()
+        expect(page.locator(".big")).to_have_text("Cancelled")
+    finally:
+        stage.close()
+
+
+def test_token_is_asked_for_and_sent(stage: Stage, open_page: OpenPage, serve: Serve) -> None:
+    """For this tab only."""
+
+    def authenticate(headers: Any) -> str:
+        if headers.get("authorization") != "Bearer secret":
+            raise lro.errors.Unauthenticated("a token is needed")
+        return "ann"
+
+    name = stage.start("work")
+    page = open_page(serve(stage.service, authenticate=authenticate))
+    expect(dialog(page)).to_contain_text("a token is needed")
+    dialog(page).get_by_label("A token for the API").fill("secret")
+    page.keyboard.press("Enter")
+    expect(row(page, name)).to_be_visible()
+    page.keyboard.press("?")
+    expect(dialog(page)).to_contain_text("You are ann.")
+    assert page.evaluate("localStorage.length") == 0
+
+
+def test_theme_is_kept(page: Any) -> None:
+    """As the system has it, light, dark."""
+    button = page.get_by_role("button", name="Theme")
+    expect(button).to_have_attribute("aria-label", "Theme: as the system (t)")
+    page.keyboard.press("t")
+    page.keyboard.press("t")
+    expect(button).to_have_attribute("aria-label", "Theme: dark (t)")
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_narrow_window_is_not_scrolled_sideways(
+    stage: Stage, open_page: OpenPage, site: str, theme: Any
+) -> None:
+    """At 320 pixels, in each view."""
+    name = stage.start("work")
+    stage.progress("work", 0.3, "a message " * 20)
+    page = open_page(site)
+    page.emulate_media(color_scheme=theme)
+    page.set_viewport_size({"width": 320, "height": 640})
+    for view in ("", f"#/{name}", f"#/{name}?tab=raw", "#/overview", "#/methods"):
+        page.goto(site + view)
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        page.wait_for_timeout(300)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 320, view
