@@ -165,6 +165,7 @@ def test_each_class_has_a_name_of_its_own() -> None:
     twice = {name: found for name, found in places.items() if len(found) > 1}
     assert twice == {
         "BatchGetOperationsRequest": ["lro._model.operation", "lro_client._flow.steps"],
+        "ConsoleApp": ["lro.asgi", "lro.wsgi"],
         "Operation": [
             "lro._model.operation",
             "lro.integrations.fastapi",

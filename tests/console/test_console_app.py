@@ -151,7 +151,7 @@ def test_session_says_what_the_service_has(kind: str) -> None:
         "api": "v1",
         "parents": [""],
         "actions": ["cancel", "delete"],
-        "statistics": False,
+        "statistics": True,
         "cancelSupport": "COOPERATIVE",
         "refreshSeconds": 5,
         "links": {"trace": "https://t.example/{trace_id}"},

@@ -45,7 +45,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def test_call_that_may_come_from_elsewhere_is_refused(kind: str, headers: Any, why: str) -> None:
     """Whatever it asks for: the reply says what to do."""
     if kind == "waitress" and any("forwarded" in name for name in headers):
-        # It takes such headers away, unless it is told to trust the proxy: the host has to do.
+        # It takes such headers away, unless it trusts the proxy: the host has to do.
         headers, why = {**headers, "host": "console.example.com"}, "for the host"
     elif "x-forwarded-for" in headers and kind != "uvicorn":
         why = "sends x-forwarded-for"
@@ -70,7 +70,7 @@ def test_call_from_this_machine_is_answered(kind: str, host: str) -> None:
 
 
 def test_authentication_lets_callers_in_from_everywhere(kind: str) -> None:
-    """Behind a proxy too; that nobody is asked for a name has to be said."""
+    """Behind a proxy too; that callers are asked for no name has to be said."""
     away = {"host": "console.example.com", "x-forwarded-for": "192.0.2.7"}
     with console(kind, authenticate=authenticate) as client:
         assert client.get("/", headers=away).status_code == 200

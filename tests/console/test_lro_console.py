@@ -151,6 +151,16 @@ def test_prefix_and_parents_are_those_of_the_server() -> None:
         assert {method for method, path, _ in other.calls if ":" not in path} == {"GET"}
 
 
+def test_read_only_proxy_passes_on_no_action(other: OtherServer) -> None:
+    """Whatever the page asks."""
+    name = other.add("operations/b")
+    with proxied(other.url, actions=()) as client:
+        for refused in (client.post(f"/v1/{name}:cancel", json={}), client.delete(f"/v1/{name}")):
+            assert (refused.status_code, "does not" in refused.text) == (403, True)
+        assert client.get(f"/v1/{name}").status_code == 200
+    assert {method for method, _, _ in other.calls} == {"GET"}
+
+
 def test_our_server_has_all_and_streams_are_relayed() -> None:
     """Watch comes event by event, before the operation ends."""
     made = counting()

@@ -1,4 +1,4 @@
-"""What the console tells of counts: who may read them, how often the store is asked."""
+"""What the console says of counts: who may read them, how often the store is asked."""
 
 from __future__ import annotations
 
@@ -210,7 +210,6 @@ def test_store_that_is_away_is_asked_again() -> None:
         assert client.get("/tally").status_code == 200
 
 
-@pytest.mark.skipif(not hasattr(MemoryStore, "read_load"), reason="this store keeps no counts")
 @pytest.mark.parametrize("app", [asgi, wsgi])
 def test_tally_of_a_real_store_has_what_is_in_progress(app: Any) -> None:
     """One operation that waits in a function."""

@@ -22,7 +22,7 @@ from lro._base.status import Json
 from lro._console.files import page_files, secure_headers
 from lro._console.loopback import check_loopback
 from lro._console.session import methods_json
-from lro._console.tally import Tally, keeps_counts, window_minutes
+from lro._console.tally import Tally, window_minutes
 from lro._engine.access import VERBS, Hook, ask_permission
 from lro._engine.flow import Flow
 from lro._engine.service import Service
@@ -95,7 +95,7 @@ class ConsoleEdge(OperationsEdge):
     ``authenticate``, as :class:`lro.http.OperationsEdge` does, and ``authorize`` of the service.
     Without ``authenticate`` the console answers only callers on the same machine: the address that
     the connection comes from is a loopback one, the header Host is ``localhost`` or a loopback
-    address, and no header says that a proxy has passed the call on. Where everybody who reaches
+    address, and no header says that a proxy has passed the call on. Where all who reach
     the server may see it, say so: ``authenticate=lambda headers: None``.
 
     ``actions`` are those that callers may take: ``"cancel"``, ``"delete"``, or ``()`` for a console
@@ -293,7 +293,7 @@ class ConsoleEdge(OperationsEdge):
     @property
     def _tallies(self) -> bool:
         # The numbers are of all callers, whom a service with owner_only keeps apart.
-        return keeps_counts(self.service) and not self.service.access.owner_only
+        return self.service.statistics is not None and not self.service.access.owner_only
 
     def _tally(self, request: HttpRequest) -> Steps[HttpReply]:
         caller = yield from self._caller(request)

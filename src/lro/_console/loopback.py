@@ -1,4 +1,4 @@
-"""Whether a request comes from the machine itself, as far as a server can tell."""
+"""Whether a request comes from the machine itself, as far as a server can see."""
 
 from __future__ import annotations
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from lro._base.errors import MalformedRequest, MethodNotSupported, got
 from lro._base.status import Json
+from lro._engine.metrics import BUCKETS
 from lro._engine.service import Service
+from lro._engine.statistics import FLUSH_SECONDS
+from lro._engine.store_port import MinuteCounts, StatisticsStore, keeps_statistics
 from lro._http.requests import read_parameters
 from lro._messages.times import datetime_text
 
@@ -20,17 +23,11 @@ LIMIT: Final = 10_000
 """The most operations in progress that are looked at."""
 
 KEPT_SECONDS: Final = 5.0
-"""How long an answer is given again before the store is asked anew."""
+"""How long an answer is given again before the store is asked again."""
 
-_EVERY_SECONDS: Final = 15
 _KEPT_WINDOWS: Final = 8
 _FINE: Final = 2 * 60
 _MIDDLE: Final = 24 * 60
-
-BUCKETS: Final = (
-    0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 1800, 3600, 10_800, 43_200, 86_400,
-)  # fmt: skip
-"""Upper bounds of the buckets of all histograms, in seconds."""
 
 
 def window_minutes(query: str) -> int:
@@ -49,11 +46,6 @@ def window_minutes(query: str) -> int:
     if not fine or not 1 <= int(found) <= MAX_MINUTES:
         raise MalformedRequest("minutes", f"must be from 1 to {MAX_MINUTES}, got {got(found)}")
     return int(found)
-
-
-def keeps_counts(service: Service) -> bool:
-    """Whether the store of a service keeps what is counted."""
-    return hasattr(service.store, "read_counts")
 
 
 T = TypeVar("T")
@@ -101,28 +93,13 @@ class Tally:
             MethodNotSupported: The store keeps no counts.
             Unavailable: The store cannot be read now.
         """
-        if not keeps_counts(self._service):
+        store = self._service.store
+        if self._service.statistics is None or not keeps_statistics(store):
             raise MethodNotSupported("the tally")
-        counted = self._windows.get(minutes, lambda: self._read(minutes))
-        return {**counted, "inProgress": self._loads.get(0, self._load)}
+        counted = self._windows.get(minutes, lambda: _window(store, minutes))
+        return {**counted, "inProgress": self._loads.get(0, lambda: self._load(store))}
 
-    def _read(self, minutes: int) -> dict[str, Json]:
-        store: Any = self._service.store
-        step = 1 if minutes <= _FINE else 5 if minutes <= _MIDDLE else 30
-        now: datetime = store.now()
-        counted = store.read_counts(now - timedelta(minutes=minutes), step_minutes=step)
-        return {
-            "now": datetime_text(now),
-            "minutes": minutes,
-            "stepMinutes": step,
-            "everySeconds": _EVERY_SECONDS,
-            "limit": LIMIT,
-            "buckets": list(BUCKETS),
-            "points": _points(counted),
-        }
-
-    def _load(self) -> Json:
-        store: Any = self._service.store
+    def _load(self, store: StatisticsStore) -> Json:
         load = store.read_load(self._parents, LIMIT)
         return {
             "capped": load.capped,
@@ -142,11 +119,26 @@ class Tally:
         }
 
 
-def _points(counted: Iterable[Any]) -> list[Json]:
+def _window(store: StatisticsStore, minutes: int) -> dict[str, Json]:
+    step = 1 if minutes <= _FINE else 5 if minutes <= _MIDDLE else 30
+    now = store.now()
+    counted = store.read_counts(now - timedelta(minutes=minutes), step_minutes=step)
+    return {
+        "now": datetime_text(now),
+        "minutes": minutes,
+        "stepMinutes": step,
+        "everySeconds": int(FLUSH_SECONDS),
+        "limit": LIMIT,
+        "buckets": list(BUCKETS),
+        "points": _points(counted),
+    }
+
+
+def _points(counted: Iterable[MinuteCounts]) -> list[Json]:
     """The sums of all methods, step by step: methods may be many, and a page must stay small."""
-    found: dict[datetime, dict[str, Json]] = {}
+    found: dict[datetime, dict[str, float]] = {}
     for one in counted:
-        sums: Any = found.setdefault(one.minute, {})
+        sums = found.setdefault(one.minute, {})
         for series, number in one.counts.items():
             sums[series] = sums.get(series, 0) + number
-    return [{"minute": datetime_text(minute), "counts": sums} for minute, sums in found.items()]
+    return [{"minute": datetime_text(minute), "counts": {**sums}} for minute, sums in found.items()]
