@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +19,7 @@ from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
 
 ONE_BY_ONE = 400
 IN_FLIGHT = 2000
@@ -37,7 +41,7 @@ class RunResponse:
 
 
 def make(store: Any, executor: Any, **options: Any) -> tuple[lro.Service, Any]:
-    """A service with these options, and its method, which does next to nothing."""
+    """A service, and its method, which does next to nothing."""
     service = lro.Service(store, executor, **options)
 
     def run(request: Request, _: lro.Job[Progress]) -> RunResponse:
@@ -154,3 +158,24 @@ def run() -> Iterator[str]:
             title = f"memory, {label}, {IN_FLIGHT} in flight"
             many = compare(title, in_flight(service, method), dict_in_flight)
             yield f"{many}  {1e6 / many.ours:,.0f} of {1e6 / many.floor:,.0f} a second"
+    yield from with_statistics()
+
+
+def with_statistics() -> Iterator[str]:
+    """Start to result with what is counted, against the same without."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = (SQLiteStore(f"{folder}/{number}.db") for number in itertools.count())
+        for label, executor, store in (
+            ("memory, inline", "inline", MemoryStore),
+            ("memory, threads", "threads", MemoryStore),
+            ("SQLite, threads", "threads", lambda: next(files)),
+        ):
+            with contextlib.ExitStack() as stack:
+                pair = [
+                    make(store(), EXECUTORS[executor](), statistics=counted)
+                    for counted in (True, False)
+                ]
+                for service, _ in pair:
+                    stack.enter_context(service)
+                ours, without = [one_by_one(*one) for one in pair]
+                yield str(compare(f"{label}, with / without statistics", ours, without, rounds=21))

@@ -362,8 +362,7 @@ class Attempt:
         except (NotApplied, LeaseLost, OperationNotFound, Unavailable) as exc:
             log.info("%s: not begun: %s", self.name, exc, extra=self._facts)
             return None
-        if self._runtime.events:
-            self._observe_begin(record)
+        self._observe_begin(record)
         if self._handing_back:  # the claim took again what was just given back
             yield from self.released()
         elif control.cancel_requested:
@@ -564,7 +563,8 @@ class Attempt:
         except Unavailable as exc:
             line = "%s: its result could not be stored: %s"
             log.warning(line, self.name, exc, extra=self._facts)
-        self._observe_over("superseded")  # unless it is known by now how it has ended
+        if not self._over_observed:  # unless it is known by now how it has ended
+            self._observe_over("superseded")
 
     def _store_loss(self, attempt: int) -> Flow[Record | None]:
         return self._runtime.updater.applied(self.name, lose(attempt, self._runtime.store.now()))
@@ -596,8 +596,7 @@ class Attempt:
                 instead = FinalResult(spec.types.status_of(exc.__cause__, domain))
             self.ended = yield from self._once_available(self._store_instead, attempt, instead)
             ending = instead
-        if self._runtime.events:
-            self._observe_end(ending)
+        self._observe_end(ending)
 
     def _store_end(self, attempt: int, ending: FinalResult) -> Flow[Record | None]:
         change = self._end(attempt, ending)
@@ -657,15 +656,23 @@ class Attempt:
         self._runtime.updater.refused(write, what, error)
 
     def _observe_begin(self, record: Record) -> None:
+        events = self._runtime.events
+        if events.statistics is None and not events:
+            return
         self._began = record, self._runtime.clock()
-        first = record.attempt == 1 and record.start_time is not None
-        waited = (record.start_time or record.create_time) - record.create_time
-        self._runtime.events.emit(
+        waited: float | None = None
+        if record.attempt == 1 and record.start_time is not None:
+            waited = max(0.0, (record.start_time - record.create_time).total_seconds())
+            if events.statistics is not None:
+                events.statistics.note(self.spec.full_name, "queue", "", "", waited)
+        if not events:
+            return
+        events.emit(
             AttemptBegan(
                 name=self.name,
                 method=self.spec.full_name,
                 attempt=record.attempt,
-                queue_seconds=max(0.0, waited.total_seconds()) if first else None,
+                queue_seconds=waited,
                 trace_context=record.trace_context,
             )
         )
@@ -676,18 +683,27 @@ class Attempt:
             return
         self._over_observed = True
         record, began = self._began
-        self._runtime.events.emit(
+        seconds, events = self._runtime.clock() - began, self._runtime.events
+        if events.statistics is not None:
+            code = why if outcome == "failed" else ""
+            events.statistics.note(self.spec.full_name, "attempt", outcome, code, seconds)
+        if not events:
+            return
+        events.emit(
             AttemptOver(
                 name=self.name,
                 method=self.spec.full_name,
                 attempt=record.attempt,
                 outcome=outcome,
-                seconds=self._runtime.clock() - began,
+                seconds=seconds,
                 error_type=why,
             )
         )
 
     def _observe_end(self, ending: FinalResult) -> None:
+        events = self._runtime.events
+        if events.statistics is None and not events:
+            return
         self._observe_over(_OUTCOMES[ending.state], error_type(ending.result))
         after = self.ended
         if after is None and self._began is not None:  # it was deleted: callers do not see its end
@@ -695,7 +711,7 @@ class Attempt:
             fields = {"state": ending.state, "result": ending.result, "end_time": end_time}
             after = self._began[0].next_version(**fields)
         if after is not None:
-            emit_end(self._runtime.events, after)
+            emit_end(events, after)
 
 
 class _Timer:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from typing import ClassVar, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 
 import attrs
 
 from lro._base.arguments import check_instance
 from lro._base.status import Code, Status
 from lro._model.operation import Record, State
+
+if TYPE_CHECKING:
+    from lro._engine.statistics import Statistics
 
 log = logging.getLogger("lro")
 
@@ -257,14 +260,18 @@ _LOGS: Final = _LifeLog()
 class EventDispatch:
     """Calls observers, and logs the life of operations at INFO.
 
-    It is true if anything takes events: those who make an event ask first, so that it costs
-    nothing where nothing does.
+    It is true if observers or the log take events: those who make one for each operation ask
+    first, so that it costs nothing where nothing does. ``statistics`` take those of which there is
+    one for each operation as plain facts, for the same reason.
     """
 
-    def __init__(self, observers: Collection[Observer] = ()) -> None:
+    def __init__(
+        self, observers: Collection[Observer] = (), statistics: Statistics | None = None
+    ) -> None:
         for observer in observers:
             check_instance("observers", observer, Observer, "objects of lro.adapters.Observer")
         self._observers = tuple(observers)
+        self.statistics = statistics
 
     def __bool__(self) -> bool:
         return bool(self._observers) or log.isEnabledFor(logging.INFO)
@@ -273,7 +280,8 @@ class EventDispatch:
         """Call all observers with an event, each whatever becomes of the others."""
         if log.isEnabledFor(logging.INFO):
             getattr(_LOGS, event.kind)(event)
-        for observer in self._observers:
+        own = () if self.statistics is None else (self.statistics,)
+        for observer in (*self._observers, *own):
             try:
                 getattr(observer, event.kind)(event)
             except Exception:
@@ -283,16 +291,24 @@ class EventDispatch:
 def emit_end(events: EventDispatch, after: Record) -> None:
     """Report that this process has ended an operation; the record is as that has left it."""
     assert after.end_time is not None  # it has ended
-    asked = after.cancel_time
+    seconds = (after.end_time - after.create_time).total_seconds()
+    cancel_seconds: float | None = None
+    if after.cancel_time is not None:
+        cancel_seconds = (after.end_time - after.cancel_time).total_seconds()
+    why = error_type(after.result)
+    if events.statistics is not None:
+        events.statistics.note_end(after, why, seconds, cancel_seconds)
+    if not events:
+        return
     events.emit(
         OperationEnded(
             name=after.name,
             method=after.method,
             attempt=after.attempt,
             state=after.state,
-            seconds=(after.end_time - after.create_time).total_seconds(),
-            cancel_seconds=None if asked is None else (after.end_time - asked).total_seconds(),
-            error_type=error_type(after.result),
+            seconds=seconds,
+            cancel_seconds=cancel_seconds,
+            error_type=why,
         )
     )
 

@@ -84,7 +84,7 @@ class Maintenance:
         self._workers = workers
         self._specs = specs
         self._clock = runtime.clock
-        self._statistics = runtime.statistics
+        self._statistics = runtime.events.statistics
         self._period = lease.total_seconds() / 3
         self._grace = min(_GRACE_SECONDS, lease.total_seconds() / _GRACES)
         self.retry_seconds = self._grace / _TRIES
@@ -243,7 +243,7 @@ class Maintenance:
     def _observe_renewal(self, count: int) -> None:
         lease, at = self._runtime.lease.total_seconds(), self._clock()
         before, self._renewed_at = self._renewed_at, at
-        if self._runtime.events and count > 0:
+        if count > 0:
             margin = lease if before is None else max(0.0, lease - (at - before))
             self._runtime.events.emit(LeasesRenewed(count=count, margin_seconds=margin))
 
@@ -368,23 +368,22 @@ class Maintenance:
         line = "%s: ended, worker %d of it was lost"
         log.warning(line, record.name, lost, extra=_facts(record))
         self._observe_loss(record, "failed", lost)
-        if self._runtime.events and after is not None:
+        if after is not None:
             emit_end(self._runtime.events, after)
 
     def _observe_loss(
         self, record: Record, decision: Literal["retried", "failed"], lost: int
     ) -> None:
-        if self._runtime.events:
-            self._runtime.events.emit(
-                WorkLost(
-                    name=record.name,
-                    method=record.method,
-                    attempt=record.attempt,
-                    decision=decision,
-                    lost_attempts=lost,
-                    trace_context=record.trace_context,
-                )
+        self._runtime.events.emit(
+            WorkLost(
+                name=record.name,
+                method=record.method,
+                attempt=record.attempt,
+                decision=decision,
+                lost_attempts=lost,
+                trace_context=record.trace_context,
             )
+        )
 
     def _expire(self) -> None:
         at = self._clock()
@@ -396,7 +395,7 @@ class Maintenance:
             return
         for name in removed.names:
             self._runtime.updater.notifier.notify(name)
-        if removed.names and self._runtime.events:
+        if removed.names:
             self._runtime.events.emit(OperationsExpired(methods=removed.methods))
         self._expire_at = at if removed.more else at + _EXPIRY_SECONDS
 
@@ -440,7 +439,7 @@ class Background:
         self._starting = threading.Lock()
         self._executor = runtime.executor
         self._shared = runtime.store.shared
-        self._statistics = runtime.statistics
+        self._statistics = runtime.events.statistics
         self.workers = Workers(runtime, specs, self)
         self.maintenance = Maintenance(runtime, self.workers, specs)
         self.change_listener = ChangeListener(runtime.updater, self.workers)

@@ -36,6 +36,7 @@ from lro._engine.attempt import Attempt
 from lro._engine.events import (
     MetadataReported,
     OperationStarted,
+    StartOutcome,
     about,
     emit_end,
 )
@@ -163,11 +164,8 @@ class Starter:
                 )
             )
         except LroError as exc:
-            if self._events and not validate_only:
-                method, code = spec.full_name, exc.status_code.name
-                self._events.emit(
-                    OperationStarted(method=method, outcome="refused", error_type=code)
-                )
+            if not validate_only:
+                self._observe_start(spec.full_name, "refused", error_type=exc.status_code.name)
             raise
 
     def _start(
@@ -282,14 +280,29 @@ class Starter:
         )
 
     def _observe(self, inserted: Inserted) -> None:
-        if self._events:
-            record = inserted.record
-            self._events.emit(
+        record = inserted.record
+        outcome: StartOutcome = "started" if inserted.fresh else "repeated"
+        self._observe_start(record.method, outcome, record.name, record.caller)
+
+    def _observe_start(
+        self,
+        method: str,
+        outcome: StartOutcome,
+        name: str = "",
+        caller: str = "",
+        error_type: str = "",
+    ) -> None:
+        events = self._events
+        if events.statistics is not None:
+            events.statistics.note(method, "starts", outcome, error_type)
+        if events:
+            events.emit(
                 OperationStarted(
-                    method=record.method,
-                    outcome="started" if inserted.fresh else "repeated",
-                    name=record.name,
-                    caller=record.caller,
+                    method=method,
+                    outcome=outcome,
+                    name=name,
+                    caller=caller,
+                    error_type=error_type,
                 )
             )
 
@@ -895,7 +908,7 @@ class Reporter:
             after = self._updater.apply(self.name, change, self._spec.stamp)
         except (NotApplied, LeaseLost, OperationNotFound):
             return False
-        if after is not None and after.done and self._updater.events:
+        if after is not None and after.done:
             emit_end(self._updater.events, after)
         # A record that a change removes was deleted before: its result is dropped (spec §2.7).
         return after is not None and after.state is not State.HIDDEN

@@ -14,7 +14,6 @@ from lro._base.errors import LroError, Unavailable
 from lro._engine.events import EventDispatch, WriteRefused, about
 from lro._engine.executor_port import Executor
 from lro._engine.flow import Flow, MayBlock, UpdateWrite
-from lro._engine.statistics import Statistics
 from lro._engine.store_port import Store
 from lro._model.operation import Change, Record, Stamp, State, with_derived
 
@@ -162,7 +161,6 @@ class Runtime:
 
     ``domain`` names the service in error details. ``clock`` gives the seconds that maintenance,
     time limits and pages go by; no administrator can set it. The store has a clock of its own.
-    ``statistics`` is None where nothing is counted.
     """
 
     store: Store
@@ -172,11 +170,11 @@ class Runtime:
     lease: timedelta
     domain: str
     clock: Callable[[], float]
-    statistics: Statistics | None = None
+    events: EventDispatch = attrs.field(init=False)
+    """What takes the events of this process."""
 
-    @property
-    def events(self) -> EventDispatch:
-        """What takes the events of this process."""
+    @events.default
+    def _events_of_updater(self) -> EventDispatch:
         return self.updater.events
 
 

@@ -160,16 +160,14 @@ class Service:
         """What counts the events of this process; None if the store keeps no statistics."""
         if statistics and keeps_statistics(store):
             self.statistics = Statistics(store, executor.cancel_support, clock)
-        observers = observers if self.statistics is None else (*observers, self.statistics)
         self._runtime = Runtime(
             store=store,
             first_use=FirstUse(store),
-            updater=RecordUpdater(store, EventDispatch(observers)),
+            updater=RecordUpdater(store, EventDispatch(observers, self.statistics)),
             executor=executor,
             lease=lease,
             domain=domain,
             clock=clock,
-            statistics=self.statistics,
         )
         self.access = Access(store, verbs=verbs, authorize=authorize, owner_only=owner_only)
         self.types = types if types is not None else TypeRegistry()

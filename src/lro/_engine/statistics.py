@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from lro._engine.events import (
-    AttemptBegan,
-    AttemptOver,
     LeasesRenewed,
     Observer,
-    OperationEnded,
     OperationsExpired,
-    OperationStarted,
     WorkLost,
     WriteRefused,
 )
 from lro._engine.executor_port import CancelSupport
 from lro._engine.metrics import BUCKETS
 from lro._engine.store_port import StatisticsStore
-from lro._model.operation import State
+from lro._model.operation import Record, State
 
 log = logging.getLogger("lro")
 
@@ -37,14 +33,23 @@ _REACHES: Final[Mapping[CancelSupport, str]] = {
 }
 
 _Key: TypeAlias = tuple[str, str, str, str]
-"""A method, the kind of a series, and what tells it from others of that kind, or empty."""
+"""A method, the kind of its series, an outcome or the like, and the name of a code; or empty."""
+
+_FACTS: Final = 1000
+"""How many facts of a key are noted before they are counted, if that is not yet due."""
+
+_FAILED: Final = State.FAILED
+_CANCELLED: Final = State.CANCELLED
 
 _COUNTERS: Final = frozenset({"starts", "lost", "refused_writes", "expired"})
 """The kinds that have one number. The others are histograms: their buckets, and the sum."""
 
 
 class Statistics(Observer):
-    """Counts the events of this process, and gives them to the store every 15 seconds.
+    """Counts what happens in this process, and gives that to the store every 15 seconds.
+
+    It observes what is rare. What happens with each operation is noted as plain facts instead, so
+    that no event need be made.
 
     The names of series hold names of codes and no ids, so that there are few (spec §2.1 has the
     outcomes): ``starts.started``, ``starts.refused.<CODE>``, ``ends.failed.<CODE>``,
@@ -64,70 +69,78 @@ class Statistics(Observer):
 
     def reset_after_fork(self) -> None:
         """Begin with nothing counted: the rest is the parent's, which adds it itself."""
-        self._lock = threading.RLock()  # the garbage collector may end work anywhere
-        self._flushing = threading.Lock()
+        self._facts: dict[_Key, list[float]] = {}
+        """What is not counted yet. Each list stays: other threads add to it without a lock."""
+        self._counting = threading.Lock()
         self._counted: dict[_Key, list[float]] = {}
+        """Used with that lock held."""
         self.flush_at = self._clock() + FLUSH_SECONDS
         """When :meth:`flush` is due."""
 
-    # -- events -------------------------------------------------------------------------------
+    # -- what happens -------------------------------------------------------------------------
 
-    def started(self, event: OperationStarted) -> None:
-        """Count the start by what became of it."""
-        self._count((event.method, "starts", event.outcome, event.error_type))
+    def note(self, method: str, kind: str, what: str, why: str, number: float = 1) -> None:
+        """Take a fact down, in whatever thread: the number of a counter, or seconds.
 
-    def attempt_began(self, event: AttemptBegan) -> None:
-        """Note how long the operation has waited, if this is its first attempt."""
-        if event.queue_seconds is not None:
-            self._observe((event.method, "queue", "", ""), event.queue_seconds)
+        They are counted later, many at once: those who start and end operations wait for no lock.
+        """
+        key = method, kind, what, why
+        try:
+            facts = self._facts[key]
+        except KeyError:
+            facts = self._facts.setdefault(key, [])
+        facts.append(number)
+        if len(facts) >= _FACTS and self._counting.acquire(blocking=False):
+            try:
+                self._count(key, facts)
+            finally:
+                self._counting.release()
 
-    def attempt_over(self, event: AttemptOver) -> None:
-        """Note how long the attempt took."""
-        why = event.error_type if event.outcome == "failed" else ""
-        self._observe((event.method, "attempt", event.outcome, why), event.seconds)
+    def note_end(
+        self, after: Record, why: str, seconds: float, cancel_seconds: float | None
+    ) -> None:
+        """Take down how long an operation took, also since it was asked to stop, if it has stopped.
 
-    def ended(self, event: OperationEnded) -> None:
-        """Note how long the operation took, also since it was asked to stop, if it has stopped."""
-        state = event.state
-        why = event.error_type if state is State.FAILED else ""
-        self._observe((event.method, "operation", state, why), event.seconds)
-        if event.cancel_seconds is not None and state is State.CANCELLED:
-            reach = self._reach if event.attempt else "withdrawn"
-            self._observe((event.method, "cancel", reach, ""), event.cancel_seconds)
+        ``why`` is the name of the code of its error.
+        """
+        state = after.state
+        self.note(after.method, "operation", state, why if state is _FAILED else "", seconds)
+        if cancel_seconds is not None and state is _CANCELLED:
+            reach = self._reach if after.attempt else "withdrawn"
+            self.note(after.method, "cancel", reach, "", cancel_seconds)
 
     def lost(self, event: WorkLost) -> None:
         """Count the lost work by what becomes of it."""
-        self._count((event.method, "lost", event.decision, ""))
+        self.note(event.method, "lost", event.decision, "")
 
     def write_refused(self, event: WriteRefused) -> None:
         """Count the refused write."""
-        self._count((event.method, "refused_writes", "", ""))
+        self.note(event.method, "refused_writes", "", "")
 
     def renewed(self, event: LeasesRenewed) -> None:
         """Note what was left of the leases."""
-        self._observe(("", "lease_margin", "", ""), event.margin_seconds)
+        self.note("", "lease_margin", "", "", event.margin_seconds)
 
     def expired(self, event: OperationsExpired) -> None:
         """Count what was removed."""
         for method, number in event.methods.items():
-            self._count((method, "expired", "", ""), number)
+            self.note(method, "expired", "", "", number)
 
-    def _count(self, key: _Key, number: int = 1) -> None:
-        with self._lock:
-            counted = self._counted.get(key)
-            if counted is None:
-                self._counted[key] = [number]
-            else:
-                counted[0] += number
-
-    def _observe(self, key: _Key, seconds: float) -> None:
-        place = bisect_left(BUCKETS, seconds)
-        with self._lock:
-            counted = self._counted.get(key)
-            if counted is None:
-                counted = self._counted[key] = [0] * (len(BUCKETS) + 2)
-            counted[place] += 1
-            counted[-1] += seconds
+    def _count(self, key: _Key, facts: list[float]) -> None:
+        """Count what was noted of a key, with the lock held."""
+        some = facts[:]
+        del facts[: len(some)]  # others may have added to them meanwhile
+        counted = self._counted.setdefault(key, [0] * (len(BUCKETS) + 2))
+        counted[-1] += sum(some)
+        if key[1] in _COUNTERS:
+            return
+        some.sort()
+        low = 0
+        for place, bound in enumerate(BUCKETS):
+            high = bisect_right(some, bound, low)
+            counted[place] += high - low
+            low = high
+        counted[len(BUCKETS)] += len(some) - low
 
     # -- to the store -------------------------------------------------------------------------
 
@@ -137,22 +150,24 @@ class Statistics(Observer):
         Returns:
             Whether nothing is left. A store that cannot be reached is logged once.
         """
-        with self._flushing:
-            self.flush_at = self._clock() + FLUSH_SECONDS
-            with self._lock:
-                counted, self._counted = self._counted, {}
-            if not counted:
-                return True
-            try:
-                self._store.add_counts(self._store.now(), _by_series(counted))
-            except Exception as exc:  # whatever a store raises: nothing else may fail for that
-                self._keep(counted)
-                if not self._failed:
-                    log.warning("what was counted is kept until it can be stored: %s", exc)
-                self._failed = True
-                return False
-            self._failed = False
+        self.flush_at = self._clock() + FLUSH_SECONDS
+        with self._counting:
+            for key, facts in list(self._facts.items()):
+                if facts:
+                    self._count(key, facts)
+            counted, self._counted = self._counted, {}
+        if not counted:
             return True
+        try:
+            self._store.add_counts(self._store.now(), _by_series(counted))
+        except Exception as exc:  # whatever a store raises: nothing else may fail for that
+            self._keep(counted)
+            if not self._failed:
+                log.warning("what was counted is kept until it can be stored: %s", exc)
+            self._failed = True
+            return False
+        self._failed = False
+        return True
 
     def close(self) -> None:
         """Give the store the rest, and log that it is lost if that cannot be done now."""
@@ -160,7 +175,7 @@ class Statistics(Observer):
             log.warning("what was counted last cannot be stored, and is lost")
 
     def _keep(self, counted: Mapping[_Key, list[float]]) -> None:
-        with self._lock:
+        with self._counting:
             for key, numbers in counted.items():
                 new = self._counted.get(key)
                 sums = (
@@ -180,7 +195,7 @@ def _series(key: _Key, numbers: list[float]) -> Iterator[tuple[str, float]]:
     _, kind, what, why = key
     name = ".".join(part for part in (kind, what.lower(), why) if part)
     if kind in _COUNTERS:
-        yield name, numbers[0]
+        yield name, numbers[-1]
         return
     *buckets, seconds = numbers
     for place, number in enumerate(buckets):

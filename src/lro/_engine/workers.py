@@ -208,7 +208,7 @@ class Workers:
         # If it has just been claimed, its worker learns of the request.
         with contextlib.suppress(LeaseLost, NotApplied, OperationNotFound):
             after = yield from self._updater.applied(name, change, spec.stamp)
-            if self.runtime.events and after is not None:
+            if after is not None:
                 emit_end(self.runtime.events, after)
 
     def cancel_held(self, name: str) -> None:
