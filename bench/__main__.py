@@ -36,6 +36,7 @@ NAMES: Final = (
     "imports",
     "observed",
     "console",
+    "browser",
 )
 
 

@@ -65,9 +65,11 @@ _METADATA: Final = [
 ]
 
 
-def declared(store: Any, **options: Any) -> tuple[lro.Service, list[MethodSpec]]:
+def declared(
+    store: Any, executor: Any = None, **options: Any
+) -> tuple[lro.Service, list[MethodSpec]]:
     """A service with the methods, all of which have an indexed path."""
-    service = lro.Service(store, InlineExecutor(), **options)
+    service = lro.Service(store, executor or InlineExecutor(), **options)
     for number, metadata in enumerate(_METADATA):
         service.declare(
             f"bench.v1.Bench.Run{number}",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import random
 import threading
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +18,7 @@ from lro import asgi, wsgi
 from lro.console import ConsoleEdge
 from lro.http import HttpRequest
 from lro.stores.memory import MemoryStore
+from lro.testing import ManualClock
 from tests.console.serving import authenticate, console, counting
 from tests.integrations.counting import ANN, BOB, Counting, CountRequest
 
@@ -153,6 +157,52 @@ def test_store_is_asked_once_in_five_seconds() -> None:
         assert len(store.asked) == 12
         ask(9)
         assert len(store.asked) == 12
+
+
+class AskedStore(MemoryStore):
+    """A store that remembers how far back it was asked to read counts."""
+
+    def __init__(self, clock: Any) -> None:
+        super().__init__(clock)
+        self.spans: list[timedelta] = []
+
+    def read_counts(self, since: datetime, limit: int = 10_000, step_minutes: int = 1) -> Any:
+        """Those of the store."""
+        self.spans.append(self.now() - since)
+        return super().read_counts(since, limit, step_minutes)
+
+
+@pytest.mark.parametrize("minutes", [60, 360, 4000])
+def test_later_reads_of_a_window_are_of_its_end_alone(minutes: int) -> None:
+    """With the same answer as when all of it is read."""
+    clock, draw = ManualClock(), random.Random(minutes)
+    store = AskedStore(clock)
+    made = counting(store=store)
+
+    def ask(edge: ConsoleEdge) -> Any:
+        request = HttpRequest(method="GET", path="/tally", query=f"minutes={minutes}")
+        return json.loads(edge.handle(request).body)
+
+    def edge() -> ConsoleEdge:
+        every = itertools.count(step=60).__next__
+        return ConsoleEdge(made.service, authenticate=lambda headers: None, clock=every)
+
+    with made.service:
+        kept = edge()
+        ask(kept)
+        for _ in range(60):
+            passed = timedelta(seconds=draw.choice((0, 5, 15, 61, minutes * 6)))
+            for _ in range(draw.randrange(3)):
+                store.add_counts(
+                    clock(), {draw.choice("ABC"): {"starts.started": 1, "queue.sum": 0.5}}
+                )
+                clock.advance(seconds=draw.randrange(20))
+            clock.advance(seconds=passed.total_seconds())
+            store.spans = []
+            found = ask(kept)
+            assert store.spans[0] <= passed + timedelta(seconds=60 + 60)
+            assert found == ask(edge())
+        assert len(found["points"]) > 1
 
 
 def test_caller_has_to_be_allowed_to_list_all_parents() -> None:
