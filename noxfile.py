@@ -109,9 +109,10 @@ def examples(session: nox.Session) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """The reference server, and a client that drives it."""
+    """The reference server, and a client that drives it; ``-- --open`` shows its demo page."""
     session.install("-e", ".[examples,fast]")
-    session.run("python", "-m", "examples.analysis", "demo", *session.posargs)
+    command = ["python", "-m", "examples.analysis", "demo", *session.posargs]
+    session.run(*command, interrupt_timeout=30)  # Ctrl-C leaves it the time to stop its server
 
 
 @nox.session

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import argparse
-import io
+import json
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import webbrowser
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from PIL import Image as Pillow
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from examples.analysis import messages as m
 from examples.analysis.messages import AnalysisMetadata, BoundingBox, Image
+from examples.analysis.pictures import array, as_png, decode
 from examples.analysis.router import NAMES
-from lro_client import Client, OperationCancelled
+from lro import TypeRegistry
+from lro_client import Client, OperationCancelled, OperationHandle
+
+PICTURES: Final = ("astronaut.png", "chelsea.png", "coffee.png", "coins.png", "rocket.jpg")
+PLACES: Final = ("image", "reference", "third picture")  # which no request has
 
 Request = Any
 Summary = Callable[[Any], str]
@@ -36,29 +42,26 @@ def picture(name: str) -> Image:
     return Image(content=(files("skimage") / "data" / name).read_bytes())
 
 
-def requests() -> Iterator[tuple[Request, type[Any], Summary]]:
-    """The ten calls: request, response class, and the function that puts its result into a line."""
+def requests() -> Iterator[tuple[Request, Summary]]:
+    """The ten calls: request, and the function that puts its result into a line."""
     astronaut, camera = picture("astronaut.png"), picture("camera.png")
-    yield m.DetectRequest(image=astronaut), m.DetectResponse, _faces
+    yield m.DetectRequest(image=astronaut), _faces
     same = m.VerifyRequest(image=astronaut, reference=astronaut)
-    yield same, m.VerifyResponse, lambda r: f"same scene: {r.verified}, {r.inlier_count} points"
+    yield same, lambda r: f"same scene: {r.verified}, {r.inlier_count} points"
     left, right = picture("motorcycle_left.png"), picture("motorcycle_right.png")
     pair = m.CompareRequest(image=left, reference=right)
-    yield pair, m.CompareResponse, lambda r: f"SSIM {r.ssim:.3f}, {r.changed_fraction:.1%} differs"
+    yield pair, lambda r: f"SSIM {r.ssim:.3f}, {r.changed_fraction:.1%} differs"
     coins = m.SegmentRequest(image=picture("coins.png"))
-    yield coins, m.SegmentResponse, lambda r: f"{r.region_count} coins on a table"
+    yield coins, lambda r: f"{r.region_count} coins on a table"
     grass = m.ClassifyRequest(image=picture("grass.png"))
-    yield grass, m.ClassifyResponse, lambda r: f"{r.label} ({r.score:.3f}), known: {r.known}"
-    signed = _signed(camera)
-    yield signed, m.AuthenticateResponse, lambda r: f"authentic: {r.authentic}"
-    photo = m.ScoreRequest(image=camera)
-    yield photo, m.ScoreResponse, lambda r: f"{r.overall:.1f} of 100, blur {r.blur:.2f}"
+    yield grass, lambda r: f"{r.label} ({r.score:.3f}), known: {r.known}"
+    yield _signed(camera), lambda r: f"authentic: {r.authentic}"
+    yield m.ScoreRequest(image=camera), lambda r: f"{r.overall:.1f} of 100, blur {r.blur:.2f}"
     brick = m.ExplainRequest(image=picture("brick.png"))
-    yield brick, m.ExplainResponse, lambda r: f"{r.label}, says a model of {len(r.regions)} parts"
-    coffee = m.ExtractRequest(image=picture("coffee.png"))
-    yield coffee, m.ExtractResponse, lambda r: f"mostly {r.palette[0].color}"
+    yield brick, lambda r: f"{r.label}, says a model of {len(r.regions)} parts"
+    yield m.ExtractRequest(image=picture("coffee.png")), lambda r: f"mostly {r.palette[0].color}"
     box = BoundingBox(x=300, y=200, width=60, height=60)
-    yield m.TrackRequest(frames=(left, right), box=box), m.TrackResponse, _positions
+    yield m.TrackRequest(frames=(left, right), box=box), _positions
 
 
 def _signed(image: Image) -> Request:
@@ -77,27 +80,71 @@ def _positions(response: m.TrackResponse) -> str:
     return f"found in {response.found_count} frames, moved to {_box(last)}"
 
 
+def sample(verb: str) -> Any:
+    """The request of the demo, or a better one where that would show little."""
+    names = ("astronaut", "brick", "coffee", "grass")
+    astronaut, brick, coffee, grass = (decode(picture(f"{one}.png"), one) for one in names)
+    match verb:
+        case "verify":
+            detail = array(coffee.rotate(25).crop((190, 110, 450, 290)))
+            return m.VerifyRequest(image=as_png(array(coffee)), reference=as_png(detail))
+        case "compare":
+            after = array(coffee).copy()
+            after[40:130, 40:130] = after[60:150, 380:470]
+            return m.CompareRequest(image=as_png(after), reference=as_png(array(coffee)))
+        case "explain":
+            both = np.hstack([array(grass)[256:, :256], array(brick)[256:, 256:]])
+            return m.ExplainRequest(image=as_png(both), segment_count=144)
+        case "track":
+            corners = [(60 + 5 * abs(step % 16 - 8), 2 * step) for step in range(30)]
+            views = [astronaut.crop((x, y, x + 240, y + 240)) for x, y in corners]
+            box = BoundingBox(x=77, y=66, width=95, height=95)
+            return m.TrackRequest(frames=tuple(as_png(array(view)) for view in views), box=box)
+    return [request for request, _ in requests()][NAMES.index(verb)]
+
+
+def request_of(verb: str, files: Sequence[Image], options: str = "{}") -> Any:
+    """The sample, but with these pictures if there are any, and these fields in JSON.
+
+    Raises:
+        InvalidArgument: The analysis takes no such field, or not so many pictures.
+        ValueError: The options are not a JSON object.
+    """
+    types, found, fields = TypeRegistry(), sample(verb), json.loads(options)
+    body, pictures = types.dump(found), [types.dump(file) for file in files]
+    if not isinstance(body, dict) or not isinstance(fields, dict):
+        raise ValueError(f"options must be a JSON object, got {options}")
+    if files:
+        film = verb == "track" and len(files) > 1
+        given = {"frames": pictures} if film else dict(zip(PLACES, pictures, strict=False))
+        body = {name: body[name] for name in body.keys() - {*PLACES, "frames"}} | given
+    return types.load({**body, **fields}, type(found))
+
+
 def slow_request() -> Request:
     """A request that takes seconds: 32 frames, which make small files, and a wide search."""
     squares = np.random.default_rng(0).integers(0, 255, (70, 70), dtype=np.uint8)
     scene = squares.repeat(10, axis=0).repeat(10, axis=1)
-    frames = []
-    for shift in range(32):
-        file = io.BytesIO()
-        Pillow.fromarray(np.roll(scene, shift, axis=1)).save(file, "PNG")
-        frames.append(Image(content=file.getvalue()))
+    frames = tuple(as_png(np.roll(scene, shift, axis=1)) for shift in range(32))
     box = BoundingBox(x=300, y=300, width=80, height=80)
-    return m.TrackRequest(frames=tuple(frames), box=box, search_margin_px=300)
+    return m.TrackRequest(frames=frames, box=box, search_margin_px=300)
 
 
 def main(arguments: list[str]) -> None:
     """Run the demo; ends with exit status 0 when all ten have given their result."""
-    argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="python -m examples.analysis demo",
         description="Serve for a while, and have ten pictures analysed through the client.",
-    ).parse_args(arguments)
+    )
+    parser.add_argument("--open", action="store_true", help="show the demo page until Ctrl-C")
     console = Console()
-    with _server() as url, Client(url) as client:
+    if parser.parse_args(arguments).open:
+        with suppress(KeyboardInterrupt), serving() as url:
+            console.print(f"The demo page is at [bold]{url}/[/]; Ctrl-C ends the server")
+            webbrowser.open(f"{url}/")
+            threading.Event().wait()
+        return
+    with serving() as url, Client(url) as client:
         console.print(f"The reference server answers at [bold]{url}[/]\n")
         _ten(client, console)
         _cancel(client, console)
@@ -107,11 +154,9 @@ def main(arguments: list[str]) -> None:
 def _ten(client: Client, console: Console) -> None:
     results = Table("endpoint", "result", title="Ten analyses")
     with _progress(console) as progress:
-        for verb, (request, response, summary) in zip(NAMES, requests(), strict=True):
+        for verb, (request, summary) in zip(NAMES, requests(), strict=True):
             bar = progress.add_task(verb, total=100, stage="")
-            operation = client.start(
-                f"/v1/{verb}", request, response=response, metadata=AnalysisMetadata
-            )
+            operation = start(client, verb, request)
             for update in operation.updates(timeout=120, every=0.1):
                 seen = update.metadata
                 if seen is not None:
@@ -120,10 +165,14 @@ def _ten(client: Client, console: Console) -> None:
     console.print(results)
 
 
+def start(client: Client, verb: str, request: Request) -> OperationHandle[Any, AnalysisMetadata]:
+    """Start an analysis."""
+    response = getattr(m, f"{verb.capitalize()}Response")
+    return client.start(f"/v1/{verb}", request, response=response, metadata=AnalysisMetadata)
+
+
 def _cancel(client: Client, console: Console) -> None:
-    operation = client.start(
-        "/v1/track", slow_request(), response=m.TrackResponse, metadata=AnalysisMetadata
-    )
+    operation = start(client, "track", slow_request())
     for update in operation.updates(timeout=120, every=0.1):
         if update.metadata is not None and update.metadata.progress_percent > 0:
             operation.cancel()
@@ -137,10 +186,7 @@ def _cancel(client: Client, console: Console) -> None:
 
 
 def _wait(client: Client, console: Console) -> None:
-    request = m.ScoreRequest(image=picture("retina.jpg"))
-    operation = client.start(
-        "/v1/score", request, response=m.ScoreResponse, metadata=AnalysisMetadata
-    )
+    operation = start(client, "score", m.ScoreRequest(image=picture("retina.jpg")))
     began = time.monotonic()
     result = operation.result(timeout=60)
     took = time.monotonic() - began
@@ -165,7 +211,7 @@ def _progress(console: Console) -> Progress:
 
 
 @contextmanager
-def _server() -> Iterator[str]:
+def serving() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         database = str(Path(folder) / "operations.db")
         command = [sys.executable, "-m", "examples.analysis", "serve", "--port", "0"]

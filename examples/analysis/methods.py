@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from examples.analysis import messages as m
 from examples.analysis.messages import AnalysisMetadata, Image
 from examples.analysis.progress import QUEUED, JobProgress, settle, target_of
+from examples.analysis.router import NAMES
 from lro import Job, Method, Service, WorkerLost
 
 PACKAGE: Final = "lro.examples.analysis.v1.ImageAnalysis"
@@ -75,23 +76,9 @@ def track(request: m.TrackRequest, job: _Job) -> m.TrackResponse:
     return _work("track", m.TrackResponse, request, job)
 
 
-FUNCTIONS: Final = (
-    detect,
-    verify,
-    compare,
-    segment,
-    classify,
-    authenticate,
-    score,
-    explain,
-    extract,
-    track,
-)
-
-
 def register(service: Service) -> Mapping[str, AnalysisMethod]:
     """Declare all ten at a service, by their names in the router."""
-    return {function.__name__: _declare(service, function) for function in FUNCTIONS}
+    return {verb: _declare(service, globals()[verb]) for verb in NAMES}
 
 
 def _declare(service: Service, function: Callable[..., Any]) -> AnalysisMethod:

@@ -18,6 +18,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import Response
 
+from examples.analysis import page
 from examples.analysis.deployment import EXECUTORS, Deployment
 from examples.analysis.messages import Image
 from examples.analysis.methods import AnalysisMethod, first_metadata, register
@@ -115,13 +116,20 @@ class Router:
         try:
             answer = route(method, path)
         except RouteNotFound:
-            return self._app
+            is_page = method in ("GET", "HEAD") and page.PATHS.fullmatch(path)
+            return self._show_page if is_page else self._app
         if isinstance(answer, ToRouter):
             return _at(f"/v1/{answer.name}", default_answer(method, answer, self._app))
         if isinstance(answer, Allowed):
             return Response(*allow_reply(answer.allow).parts)
         reply = json_reply(*health(datetime.now(UTC)))
         return Response(*(reply.headless if answer.head else reply).parts)
+
+    async def _show_page(self, scope: Scope, receive: Receive, send: Send) -> None:
+        query = scope["query_string"].decode("ascii", "replace")
+        reply = await asyncio.to_thread(page.answer, self._service, scope["path"], query)
+        reply = reply.headless if scope["method"] == "HEAD" else reply
+        await Response(*reply.parts)(scope, receive, send)
 
 
 def _at(path: str, app: App) -> App:

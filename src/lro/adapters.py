@@ -19,6 +19,7 @@ from lro._engine.events import (
 from lro._engine.executor_port import (
     CancelSupport,
     Executor,
+    ExecutorUsage,
     Slot,
     Task,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "DatabaseConnection",
     "Done",
     "Executor",
+    "ExecutorUsage",
     "Expired",
     "Found",
     "Inserted",

@@ -90,6 +90,7 @@ class Trace:
                 return
             self._over = True
         api = self._api.trace
+        method = {"lro.method": _method_of(self._target)} if self._target else {}
         span = api.get_tracer("lro_client").start_span(
             self._target or "operation",
             context=self._api.context(),  # a root: whatever is current now has not started it
@@ -100,6 +101,7 @@ class Trace:
                 "lro.operation.name": operation.name,
                 "lro.polls": polls,
                 "lro.state": operation.state,
+                **method,
             },
         )
         error = operation.error
@@ -112,6 +114,12 @@ class Trace:
         context = self._api.propagator.extract(self._headers, context=self._api.context())
         found = self._api.trace.get_current_span(context).get_span_context()
         return [self._api.trace.Link(found)] if found.is_valid else []
+
+
+def _method_of(target: str) -> str:
+    """A method as the client calls it: by its full name, or the path of an HTTP server."""
+    service, _, method = target.removeprefix("/").rpartition("/")
+    return f"{service}.{method}" if "." in service and "/" not in service else target
 
 
 def _code_of(operation: Operation) -> Code:

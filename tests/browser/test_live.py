@@ -9,7 +9,7 @@ import pytest
 import lro
 from lro.asgi import ConsoleApp
 from lro.wsgi import ConsoleApp as WsgiConsoleApp
-from tests.browser.conftest import OpenPage, Serve
+from tests.browser.conftest import PATIENCE, OpenPage, Serve
 from tests.browser.reading import dialog, open_operation, row
 from tests.browser.staged import Stage
 from tests.http.servers import HOST, uvicorn_serving, waitress_serving
@@ -83,7 +83,7 @@ def test_stream_that_breaks_is_asked_for_again(stage: Stage, open_page: OpenPage
         page = open_page(f"http://{HOST}:{port}/")
         stage.progress("work", 0.1)
         expect(row(page, name)).to_contain_text("10 %")
-    expect(page.get_by_text("The server cannot be reached.")).to_be_visible()
+    expect(page.get_by_text("The server cannot be reached. Trying again in")).to_be_visible()
     expect(page.get_by_role("button", name="Try now")).to_be_visible()
     stage.progress("work", 0.5)
     with uvicorn_serving(app, port, **options):
@@ -171,3 +171,16 @@ def test_narrow_window_is_not_scrolled_sideways(
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         page.wait_for_timeout(300)
         assert page.evaluate("document.documentElement.scrollWidth") <= 320, view
+
+
+def test_many_tabs_leave_connections_for_one_more(
+    stage: Stage, open_page: OpenPage, site: str
+) -> None:
+    """All in sight, and each follows its operation: a browser has six connections to a server."""
+    name = stage.start("work")
+    pages = [open_page(site) for _ in range(13)]
+    for page in pages:
+        expect(row(page, name)).to_be_visible()
+    stage.progress("work", 0.5)
+    for page in pages:
+        expect(row(page, name)).to_contain_text("50 %", timeout=3 * PATIENCE)

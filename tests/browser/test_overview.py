@@ -95,7 +95,7 @@ def test_methods_lead_to_their_operations(stage: Stage, open_page: OpenPage, sit
     expect(row(page, loaded)).to_be_visible()
     expect(row(page, resized)).to_have_count(0)
     page.go_back()
-    card.get_by_text("Filter by").click()
+    card.get_by_text("Filter by", exact=True).click()
     card.get_by_role("link", name="metadata.dataset").click()
     box = page.get_by_role("searchbox", name="Filter")
     test = 'metadata.dataset = "a*"'

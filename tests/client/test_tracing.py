@@ -79,9 +79,26 @@ def test_a_span_is_an_operation(spans: Spans) -> None:
         "lro.operation.name": "operations/a",
         "lro.polls": 3,
         "lro.state": "SUCCEEDED",
+        "lro.method": PATH,
     }
     assert span.status.is_unset
     assert current.start_time <= span.start_time <= current.end_time <= span.end_time
+
+
+@pytest.mark.parametrize(
+    ("target", "method"),
+    [
+        (PATH, PATH),
+        ("/acme.images.v1.Images/Resize", "acme.images.v1.Images.Resize"),
+        ("acme.images.v1.Images.Resize", "acme.images.v1.Images.Resize"),
+        ("https://a.example/v1/images:resize", "https://a.example/v1/images:resize"),
+    ],
+)
+def test_span_has_the_method_as_it_was_called(spans: Spans, target: str, method: str) -> None:
+    """By its full name where that is known, as over gRPC; else by its path."""
+    begun(target).ended(DONE, 1)
+    (span,) = spans.ours()
+    assert span.attributes["lro.method"] == method
 
 
 def test_a_link_and_no_child(spans: Spans) -> None:

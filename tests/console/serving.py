@@ -16,6 +16,9 @@ from lro import asgi, wsgi
 from tests.http.servers import HOST, listening, uvicorn_serving, waitress_serving
 from tests.integrations.counting import Counting, build, name_of
 
+PATIENCE = 60.0
+"""Seconds after which a reply is taken for lost: a machine may be busy with other tests."""
+
 SECURE = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -82,7 +85,7 @@ def console(
     with (
         made.service,
         serve(app(made.service, **options)) as port,
-        httpx.Client(base_url=f"http://{HOST}:{port}{base}") as client,
+        httpx.Client(base_url=f"http://{HOST}:{port}{base}", timeout=PATIENCE) as client,
     ):
         try:
             yield client
@@ -99,7 +102,7 @@ def cutting_proxy(port: int, prefix: str) -> Iterator[int]:
             assert self.path.startswith(prefix)
             headers = {**self.headers, "X-Forwarded-For": "192.0.2.7"}
             url = f"http://{HOST}:{port}{self.path.removeprefix(prefix) or '/'}"
-            reply = httpx.get(url, headers=headers)
+            reply = httpx.get(url, headers=headers, timeout=PATIENCE)
             self.send_response_only(reply.status_code)
             for name in ("content-type", "location"):
                 if name in reply.headers:

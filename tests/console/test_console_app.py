@@ -18,7 +18,15 @@ from lro import asgi, wsgi
 from lro.console import Console, ConsoleEdge, page_files
 from lro.errors import DeclarationError
 from lro.stores.sqlite import SQLiteStore
-from tests.console.serving import SECURE, SERVERS, authenticate, console, counting, cutting_proxy
+from tests.console.serving import (
+    PATIENCE,
+    SECURE,
+    SERVERS,
+    authenticate,
+    console,
+    counting,
+    cutting_proxy,
+)
 from tests.http.servers import HOST, uvicorn_serving, waitress_serving
 from tests.integrations.counting import ANN, BOB, Counting, CountRequest
 
@@ -349,7 +357,7 @@ def test_console_below_a_mount_and_a_proxy_has_relative_addresses(kind: str) -> 
     with (
         console(kind, path="/in/console", **NAMED) as direct,
         cutting_proxy(direct.base_url.port or 0, "/a/b") as port,
-        httpx.Client(base_url=f"http://{HOST}:{port}") as client,
+        httpx.Client(base_url=f"http://{HOST}:{port}", timeout=PATIENCE) as client,
     ):
         moved = client.get("/a/b/in/console?x=1")
         assert (moved.status_code, moved.headers["location"]) == (307, "./console/?x=1")
@@ -379,9 +387,9 @@ def test_console_that_is_mounted_finds_its_slash() -> None:
         ):
             with serve(app) as port:
                 at = f"http://{HOST}:{port}{path}"
-                assert httpx.get(at).status_code == 307
-                assert "<html" in httpx.get(at, follow_redirects=True).text
-                assert httpx.get(f"{at}/session").json()["title"] == "Operations"
+                assert httpx.get(at, timeout=PATIENCE).status_code == 307
+                assert "<html" in httpx.get(at, follow_redirects=True, timeout=PATIENCE).text
+                assert httpx.get(f"{at}/session", timeout=PATIENCE).json()["title"] == "Operations"
 
 
 def test_what_is_not_the_consoles_goes_to_the_other_application(kind: str) -> None:

@@ -90,7 +90,9 @@ def test_caller_on_a_unix_socket_is_not_known_to_be_near() -> None:
         line.listen()
         with uvicorn_on(line, asgi.ConsoleApp(made.service)):
             transport = httpx.HTTPTransport(uds=path)
-            with httpx.Client(transport=transport, base_url="http://localhost") as client:
+            with httpx.Client(
+                transport=transport, base_url="http://localhost", timeout=60
+            ) as client:
                 refused = client.get("/session")
     assert refused.status_code == 403
     assert "an unknown address" in refused.text

@@ -24,7 +24,7 @@ from lro.console import page_files
 from lro_client.cli import _console
 from lro_client.cli._console import ConsoleProxy, LocalServer, console, local_server
 from tests.console.other_server import OtherServer, other_server
-from tests.console.serving import SECURE, authenticate, counting
+from tests.console.serving import PATIENCE, SECURE, authenticate, counting
 from tests.http.servers import HOST, uvicorn_serving
 from tests.integrations.counting import CountRequest
 
@@ -53,7 +53,7 @@ def proxied(url: str, **options: Any) -> Iterator[httpx.Client]:
             "http": upstream,
             "server": url,
             "prefix": "/v1",
-            "seconds": 20.0,
+            "seconds": PATIENCE,
             "parents": ("",),
             "actions": ("cancel", "delete"),
             "secret": "s3cret",
@@ -62,7 +62,7 @@ def proxied(url: str, **options: Any) -> Iterator[httpx.Client]:
             thread = threading.Thread(target=server.serve_forever)
             thread.start()
             at = f"http://{HOST}:{server.server_port}/s3cret"
-            with httpx.Client(base_url=at) as client:
+            with httpx.Client(base_url=at, timeout=PATIENCE) as client:
                 yield client
             server.shutdown()
             thread.join()
@@ -82,7 +82,7 @@ def command(*arguments: str, token: str = "") -> Iterator[tuple[httpx.Client, An
     with process:
         url = process.stdout.readline().strip()
         assert re.fullmatch(rf"http://{HOST}:\d+/[\w-]{{32}}/", url)
-        with httpx.Client(base_url=url) as client:
+        with httpx.Client(base_url=url, timeout=PATIENCE) as client:
             yield client, process
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0

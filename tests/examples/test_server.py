@@ -19,7 +19,7 @@ import attrs
 import httpx
 import pytest
 
-from examples.analysis import methods
+from examples.analysis import messages, methods
 from examples.analysis.demo import requests
 from examples.analysis.messages import AnalysisMetadata, Image, ScoreRequest, ScoreResponse
 from examples.analysis.router import ENDPOINTS, NAMES
@@ -45,7 +45,8 @@ class Analysis:
     result: Any
 
 
-async def _watched(server: Server, verb: str, request: Any, response: type[Any]) -> Analysis:
+async def _watched(server: Server, verb: str, request: Any) -> Analysis:
+    response = getattr(messages, f"{verb.capitalize()}Response")
     async with httpx.AsyncClient(transport=server.transport, base_url="http://analysis") as http:
         reply = await http.post(f"/v1/{verb}", json=as_json(request))
         assert reply.status_code == 200, reply.text
@@ -67,7 +68,7 @@ def analyses(server: Server) -> dict[str, Analysis]:
     async def all_ten() -> list[Analysis]:
         calls = zip(NAMES, requests(), strict=True)
         return await asyncio.gather(
-            *(_watched(server, verb, request, response) for verb, (request, response, _) in calls)
+            *(_watched(server, verb, request) for verb, (request, _) in calls)
         )
 
     return dict(zip(NAMES, server.run(all_ten()), strict=True))
@@ -304,7 +305,9 @@ service.close()
         ("GET", "/v1/%68ealth", 200),
         ("GET", "/v1/detect/%zz", 400),
         ("GET", "/v1/%ff", 400),
-        ("GET", "/", 404),
+        ("GET", "/", 200),
+        ("POST", "/", 404),
+        ("GET", "/page.html", 404),
         ("GET", "/v1/operations", 200),
         ("GET", "/v1/operations/", 404),
         ("GET", "/v1/projects/p/operations", 200),

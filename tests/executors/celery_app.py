@@ -24,10 +24,13 @@ LEASE = timedelta(seconds=5)
 BROKER_TIMEOUT = timedelta(seconds=5)
 
 
-def build(broker: str, store: str, queue: str, redelivery: str) -> tuple[celery.Celery, Service]:
+def build(
+    broker: str, store: str, queue: str, redelivery: str, **options: Any
+) -> tuple[celery.Celery, Service]:
     """The application on this broker and this store; ``redelivery`` is in seconds.
 
-    ``store`` is the path of a SQLite file, or the URL of a PostgreSQL server.
+    ``store`` is the path of a SQLite file, or the URL of a PostgreSQL server; ``options`` are
+    further ones of the service.
     """
     app = celery.Celery("tests", broker=broker)
     app.conf.broker_connection_retry_on_startup = True
@@ -43,6 +46,7 @@ def build(broker: str, store: str, queue: str, redelivery: str) -> tuple[celery.
         ),
         domain="acme.test",
         lease=LEASE,
+        **options,
     )
     add_methods(service)
     return app, service

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from lro._model.operation import ListOperationsRequest, Operation
 from tests.executors import celery_app
@@ -19,13 +20,13 @@ from tests.work_messages import WorkMetadata, WorkRequest
 
 
 class Worker:
-    """``celery worker`` with a pool of this kind, for two at once."""
+    """``celery worker`` of a module, with a pool of this kind, for two at once."""
 
-    def __init__(self, pool: str, settings: str) -> None:
+    def __init__(self, pool: str, settings: str, module: str) -> None:
         options = ["--pool", pool, "--concurrency", "2", "--loglevel", "INFO"]
         options += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", celery_app.__name__, "worker", *options],
+            [sys.executable, "-m", "celery", "-A", module, "worker", *options],
             env={**os.environ, celery_app.SETTINGS: settings},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -71,19 +72,24 @@ class Harness:
     """A broker, a store, a queue; this process as the web server, and workers at will."""
 
     def __init__(
-        self, broker: str, directory: Path, redelivery: float = 1.0, store: str = ""
+        self,
+        broker: str,
+        directory: Path,
+        redelivery: float = 1.0,
+        store: str = "",
+        **options: Any,
     ) -> None:
         self.directory = directory
         self.queue = f"queue-{directory.name}"
         store = store or str(directory / "operations.db")
         settings = broker, store, self.queue, str(redelivery)
         self._settings = "|".join(settings)
-        self.app, self.service = celery_app.build(*settings)
+        self.app, self.service = celery_app.build(*settings, **options)
 
     @contextlib.contextmanager
-    def worker(self, pool: str) -> Iterator[Worker]:
+    def worker(self, pool: str, module: str = celery_app.__name__) -> Iterator[Worker]:
         """A worker, ready to work; killed after the block, if it is there still."""
-        worker = Worker(pool, self._settings)
+        worker = Worker(pool, self._settings, module)
         try:
             worker.says("ready.")
             yield worker

@@ -53,7 +53,8 @@ def serving_console(
     counting, other = build(), build(owner_only=False, authorize=None)
     with serve(make(counting, caller)) as port, serve(make(other, None)) as beside:
         urls = [f"http://{HOST}:{one}{base}/console" for one in (port, beside)]
-        with httpx.Client(base_url=urls[0]) as http, httpx.Client(base_url=urls[1]) as unnamed:
+        clients = [httpx.Client(base_url=url, timeout=60) for url in urls]
+        with clients[0] as http, clients[1] as unnamed:
             try:
                 yield ServedConsole(counting, http, unnamed, streams)
             finally:

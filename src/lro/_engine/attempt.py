@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar
 
 from lro._base.errors import (
@@ -25,9 +26,11 @@ from lro._base.errors import (
 from lro._base.status import Any as PackedMessage
 from lro._base.status import Code, Status
 from lro._engine.events import (
+    NO_ATTEMPT_TRACE,
     AttemptBegan,
     AttemptOutcome,
     AttemptOver,
+    AttemptTrace,
     MetadataReported,
     WriteRefused,
     about,
@@ -37,7 +40,6 @@ from lro._engine.events import (
 from lro._engine.executor_port import RemoteCall
 from lro._engine.flow import Flow, MayBlock, Pause, on_loop, read, run
 from lro._engine.job import (
-    CURRENT_JOB,
     AttemptEnded,
     FinalResult,
     JobControl,
@@ -48,6 +50,7 @@ from lro._engine.job import (
     WorkerDied,
     WorkerLostOutcome,
     current_job,
+    enter_job,
     event_loop_runs,
     overdue,
 )
@@ -152,6 +155,7 @@ class Attempt:
     _began: tuple[Record, float] | None = None
     """The record as it was claimed, and when that was, in seconds of the runtime's clock."""
     _over_observed = False
+    _trace: AttemptTrace = NO_ATTEMPT_TRACE
     _cancel_asked = _handing_back = _started = _start_over = False
 
     def __init__(
@@ -175,6 +179,8 @@ class Attempt:
         self._request = request
         self._held = held
         self._claimed = held if begun else None
+        self.create_time: datetime | None = None if held is None else held.create_time
+        """When the operation was created, as far as this process knows."""
 
     def __enter__(self) -> Attempt:
         self._holder.start_begins(self)
@@ -197,6 +203,11 @@ class Attempt:
     def not_started(self) -> Record | None:
         """The record, if it says that this process has the work, and the work has not begun."""
         return self._held if self._control is None else None
+
+    @property
+    def executing(self) -> bool:
+        """Whether a worker has claimed it."""
+        return self._control is not None
 
     def await_start(self, seconds: float) -> None:
         """Wait at most ``seconds`` until its start call is over, or the work has begun."""
@@ -362,7 +373,8 @@ class Attempt:
         except (NotApplied, LeaseLost, OperationNotFound, Unavailable) as exc:
             log.info("%s: not begun: %s", self.name, exc, extra=self._facts)
             return None
-        self._observe_begin(record)
+        self.create_time = record.create_time
+        self._observe_begin(record, control)
         if self._handing_back:  # the claim took again what was just given back
             yield from self.released()
         elif control.cancel_requested:
@@ -492,7 +504,7 @@ class Attempt:
         options = self.spec.options
         try:
             control.raise_if_cancelled()
-            CURRENT_JOB.set(control)  # of this task alone, which ends with the function
+            enter_job(control)
             with self.spec.surroundings(control.job):
                 if options.calls == 1:
                     returned = await function(*self._arguments(control))
@@ -655,9 +667,11 @@ class Attempt:
         write = WriteRefused(name=self.name, method=self.spec.full_name, attempt=attempt)
         self._runtime.updater.refused(write, what, error)
 
-    def _observe_begin(self, record: Record) -> None:
+    def _observe_begin(self, record: Record, control: JobControl) -> None:
         events = self._runtime.events
-        if events.statistics is None and not events:
+        # Where this process has made the start, that has looked just now.
+        observed = events if self._request is not None else events.look()
+        if events.statistics is None and not observed:
             return
         self._began = record, self._runtime.clock()
         waited: float | None = None
@@ -665,8 +679,9 @@ class Attempt:
             waited = max(0.0, (record.start_time - record.create_time).total_seconds())
             if events.statistics is not None:
                 events.statistics.note(self.spec.full_name, "queue", "", "", waited)
-        if not events:
+        if not observed:
             return
+        control.trace = self._trace = events.begin_attempt(record)
         events.emit(
             AttemptBegan(
                 name=self.name,
@@ -682,6 +697,7 @@ class Attempt:
         if self._began is None or self._over_observed:
             return
         self._over_observed = True
+        self._trace.end(outcome, why)
         record, began = self._began
         seconds, events = self._runtime.clock() - began, self._runtime.events
         if events.statistics is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
 
 import attrs
@@ -28,6 +28,9 @@ AttemptOutcome: TypeAlias = Literal[
 ``lost``: the process in which the function ran has died. ``released``: the work was handed back.
 ``superseded``: another worker has the operation, or it is gone: what the attempt gave was refused.
 """
+
+Headers: TypeAlias = Callable[[], Mapping[str, str]]
+"""Gives the headers, or the metadata, of a call, names in lower case: asked for if needed."""
 
 
 @attrs.frozen(kw_only=True)
@@ -257,8 +260,67 @@ class _LifeLog(Observer):
 _LOGS: Final = _LifeLog()
 
 
+class StartTrace:
+    """A start as it is traced; this one is not."""
+
+    context = ""
+    """What is stored with the operation: see ``Record.trace_context``."""
+
+    def stored(self, name: str, outcome: StartOutcome) -> None:
+        """Take note that the operation of this name is stored."""
+
+    def failed(self, error: BaseException) -> None:
+        """Take note that the start has failed."""
+
+    def end(self) -> None:
+        """Take note that the start is over."""
+
+
+class AttemptTrace:
+    """An attempt as it is traced; this one is not."""
+
+    context = ""
+    """What a process is given that does the work: as ``Record.trace_context``, of the attempt."""
+
+    def attach(self) -> Callable[[], object]:
+        """Make it what this thread or task works for; what is returned undoes that."""
+        return _nothing
+
+    def end(self, outcome: AttemptOutcome, error_type: str) -> None:
+        """Take note that the attempt is over."""
+
+
+def _nothing() -> None:
+    """Undo nothing."""
+
+
+NO_START_TRACE: Final = StartTrace()
+NO_ATTEMPT_TRACE: Final = AttemptTrace()
+
+
+class Tracer(Observer):
+    """Traces starts and attempts, and takes events, where it is ``on``; this one never is."""
+
+    @property
+    def on(self) -> bool:
+        """Whether it takes anything now."""
+        return False
+
+    def look(self) -> bool:
+        """Look again whether there is anything to be done; ``on`` then."""
+        return False
+
+    def begin_start(self, method: str, headers: Headers | None) -> StartTrace:  # noqa: ARG002
+        """Trace a start of this method, which has come with these headers."""
+        return NO_START_TRACE
+
+    def begin_attempt(self, record: Record) -> AttemptTrace:  # noqa: ARG002
+        """Trace the attempt that has just claimed this record."""
+        return NO_ATTEMPT_TRACE
+
+
 class EventDispatch:
-    """Calls observers, and logs the life of operations at INFO.
+    """Calls observers, logs the life of operations at INFO, and traces starts and attempts.
 
     It is true if observers or the log take events: those who make one for each operation ask
     first, so that it costs nothing where nothing does. ``statistics`` take those of which there is
@@ -266,15 +328,32 @@ class EventDispatch:
     """
 
     def __init__(
-        self, observers: Collection[Observer] = (), statistics: Statistics | None = None
+        self,
+        observers: Collection[Observer] = (),
+        statistics: Statistics | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         for observer in observers:
             check_instance("observers", observer, Observer, "objects of lro.adapters.Observer")
-        self._observers = tuple(observers)
         self.statistics = statistics
+        self._tracer = Tracer() if tracer is None else tracer
+        self._wanted = bool(observers)
+        self._observers = (*observers, self._tracer)
 
     def __bool__(self) -> bool:
-        return bool(self._observers) or log.isEnabledFor(logging.INFO)
+        return self._wanted or self._tracer.on or log.isEnabledFor(logging.INFO)
+
+    def look(self) -> bool:
+        """Look again whether the tracer has anything to do; whether anything takes events."""
+        return self._tracer.look() or bool(self)
+
+    def begin_start(self, method: str, headers: Headers | None) -> StartTrace:
+        """Trace a start; ``headers`` are those of the call that it came by."""
+        return self._tracer.begin_start(method, headers) if self._tracer.look() else NO_START_TRACE
+
+    def begin_attempt(self, record: Record) -> AttemptTrace:
+        """Trace the attempt that has just claimed this record."""
+        return self._tracer.begin_attempt(record)
 
     def emit(self, event: ServiceEvent) -> None:
         """Call all observers with an event, each whatever becomes of the others."""

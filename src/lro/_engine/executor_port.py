@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
+
+import attrs
 
 from lro._engine.job import JobControl
 from lro._engine.method_spec import MethodSpec
@@ -30,6 +32,28 @@ class CancelSupport(enum.Enum):
     """An async function is interrupted at its next ``await``; another one when it looks."""
     FORCED = "kills"
     """The function may look; if it has not ended after a while, its process is ended."""
+
+
+REACHES: Final[Mapping[CancelSupport, str]] = {
+    CancelSupport.NOT: "cooperative",
+    CancelSupport.COOPERATIVE: "cooperative",
+    CancelSupport.AT_AWAIT: "at_await",
+    CancelSupport.FORCED: "forced",
+}
+"""How work that has begun was stopped, for metrics; ``withdrawn`` is work that had not."""
+
+
+@attrs.frozen
+class ExecutorUsage:
+    """How many tasks an executor runs and how many wait in it, and how many of each it takes.
+
+    ``workers`` and ``queue`` are those bounds; ``workers`` is None where there are none.
+    """
+
+    running: int
+    queued: int
+    workers: int | None = None
+    queue: int = 0
 
 
 class Task(Protocol):
@@ -93,7 +117,10 @@ class Slot(Protocol):
 
 
 class Executor(Protocol):
-    """Where work runs. ``lro.testing.check_executor`` is this contract as code."""
+    """Where work runs. ``lro.testing.check_executor`` is this contract as code.
+
+    One that also has a property ``usage``, an :class:`ExecutorUsage`, has it read for metrics.
+    """
 
     @property
     def cancel_support(self) -> CancelSupport:

@@ -17,6 +17,7 @@ import attrs
 
 from lro._base.errors import Cancelled, DeadlineExceeded, got
 from lro._base.status import Any, Code, Status
+from lro._engine.events import NO_ATTEMPT_TRACE, AttemptTrace
 from lro._engine.flow import Flow, MayBlock, on_loop, run
 from lro._messages.wellknown import OperationMetadata
 from lro._model.operation import State
@@ -186,6 +187,9 @@ class JobControl:
     service in error details. ``awaits``: the function is an async one.
     """
 
+    trace: AttemptTrace = NO_ATTEMPT_TRACE
+    """What the function's own spans and log lines belong to."""
+
     def __init__(
         self,
         *,
@@ -328,12 +332,20 @@ CURRENT_JOB: Final[contextvars.ContextVar[JobControl | None]] = contextvars.Cont
 
 @contextlib.contextmanager
 def current_job(control: JobControl) -> Iterator[None]:
-    """Have the job known in this thread, for the length of the block."""
+    """Have the job and its trace known in this thread, for the length of the block."""
     token = CURRENT_JOB.set(control)
+    detach = control.trace.attach()
     try:
         yield
     finally:
+        detach()
         CURRENT_JOB.reset(token)
+
+
+def enter_job(control: JobControl) -> None:
+    """Have the job and its trace known in this task, which ends with the function."""
+    CURRENT_JOB.set(control)
+    control.trace.attach()
 
 
 def _check_pause(seconds: float) -> None:

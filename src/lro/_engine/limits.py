@@ -81,6 +81,11 @@ class CallCount:
         self._held = 0
         self._of_caller: dict[str, int] = {}
 
+    @property
+    def held(self) -> int:
+        """How many are held."""
+        return self._held
+
     def take(self, caller: str, places: int = 1) -> HeldCall:
         """Hold so many places more, until what this returns frees them.
 

@@ -374,6 +374,7 @@ class Maintenance:
     def _observe_loss(
         self, record: Record, decision: Literal["retried", "failed"], lost: int
     ) -> None:
+        self._runtime.events.look()  # it may be the first that this process has to do
         self._runtime.events.emit(
             WorkLost(
                 name=record.name,
@@ -396,6 +397,7 @@ class Maintenance:
         for name in removed.names:
             self._runtime.updater.notifier.notify(name)
         if removed.names:
+            self._runtime.events.look()
             self._runtime.events.emit(OperationsExpired(methods=removed.methods))
         self._expire_at = at if removed.more else at + _EXPIRY_SECONDS
 

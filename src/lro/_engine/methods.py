@@ -34,9 +34,12 @@ from lro._base.status import Any, Code, Status
 from lro._engine.access import Access, application_call, ask_validity
 from lro._engine.attempt import Attempt
 from lro._engine.events import (
+    NO_START_TRACE,
+    Headers,
     MetadataReported,
     OperationStarted,
     StartOutcome,
+    StartTrace,
     about,
     emit_end,
 )
@@ -147,8 +150,12 @@ class Starter:
         caller: str = "",
         validate_only: bool = False,
         within: DatabaseConnection | None = None,
+        headers: Headers | None = None,
     ) -> Flow[Operation]:
-        """See ``Method.start``."""
+        """See ``Method.start``; ``headers`` are those of the call that it came by, if any."""
+        trace = NO_START_TRACE
+        if not validate_only:  # which starts nothing
+            trace = self._events.begin_start(spec.full_name, headers)
         try:
             return (
                 yield from self._start(
@@ -161,12 +168,16 @@ class Starter:
                     caller=caller,
                     validate_only=validate_only,
                     within=within,
+                    trace=trace,
                 )
             )
-        except LroError as exc:
-            if not validate_only:
+        except BaseException as exc:
+            trace.failed(exc)
+            if isinstance(exc, LroError) and not validate_only:
                 self._observe_start(spec.full_name, "refused", error_type=exc.status_code.name)
             raise
+        finally:
+            trace.end()
 
     def _start(
         self,
@@ -180,6 +191,7 @@ class Starter:
         caller: str,
         validate_only: bool,
         within: DatabaseConnection | None,
+        trace: StartTrace,
     ) -> Flow[Operation]:
         self._background.start()
         if self._workers.stopping:
@@ -215,22 +227,24 @@ class Starter:
         yield from self._access.permit(caller, spec.full_name, parent)
         if self._runtime.first_use.pending:
             yield from self._runtime.first_use.reach()
-        new = functools.partial(self._record, spec, parent, first, target, caller, key)
+        new = functools.partial(
+            self._record, spec, parent, first, target, caller, key, trace.context
+        )
         if validate_only:
             yield from self._checked(new(), packed, key, insert)
             return Operation(done=True, result=spec.types.pack(Empty()))
         if insert is not None:
             # In this thread, even of a loop: the connection is one that this thread uses.
             inserted: Inserted = insert(new(held=False), packed, key)
-            self._observe(inserted)
+            self._observe(inserted, trace)
             if inserted.fresh and spec.function is not None:
                 self._background.begin_after_commit(inserted.record.name)
             return inserted.record.operation
         if spec.function is None:
             inserted = yield InsertWrite(self._runtime.store, new(), packed, key)
-            self._observe(inserted)
+            self._observe(inserted, trace)
             return inserted.record.operation
-        return (yield from self._insert_and_run(spec, new, request, packed, key))
+        return (yield from self._insert_and_run(spec, new, request, packed, key, trace))
 
     def _record(
         self,
@@ -240,6 +254,7 @@ class Starter:
         target: str,
         caller: str,
         key: RequestKey | None,
+        trace_context: str,
         *,
         begun: bool = False,
         held: bool = True,
@@ -266,6 +281,7 @@ class Starter:
                 target=target,
                 attempt=1 if begun else 0,
                 version=2 if begun else 1,  # a claim makes the second
+                trace_context=trace_context,
             )
         )
 
@@ -279,9 +295,10 @@ class Starter:
             (self._workers.owner, self._runtime.lease) if redelivery is None else ("", redelivery)
         )
 
-    def _observe(self, inserted: Inserted) -> None:
+    def _observe(self, inserted: Inserted, trace: StartTrace) -> None:
         record = inserted.record
         outcome: StartOutcome = "started" if inserted.fresh else "repeated"
+        trace.stored(record.name, outcome)
         self._observe_start(record.method, outcome, record.name, record.caller)
 
     def _observe_start(
@@ -333,6 +350,7 @@ class Starter:
         request: object,
         packed: Any,
         key: RequestKey | None,
+        trace: StartTrace,
     ) -> Flow[Operation]:
         store, executor = self._runtime.store, self._runtime.executor
         blocks = executor.submits_block
@@ -345,7 +363,7 @@ class Starter:
             known = yield from self._checked(new(), packed, key)
             if known.fresh or self._waits(known.record):
                 raise
-            self._observe(known)
+            self._observe(known, trace)
             return known.record.operation
         at_once = slot.worker_idle and spec.options.concurrency is None
         try:
@@ -359,7 +377,7 @@ class Starter:
             except BaseException:
                 slot.release()
                 raise
-            self._observe(inserted)
+            self._observe(inserted, trace)
             if not inserted.fresh and not self._waits(inserted.record):
                 run.revoke()
                 slot.release()
@@ -909,6 +927,7 @@ class Reporter:
         except (NotApplied, LeaseLost, OperationNotFound):
             return False
         if after is not None and after.done:
+            self._updater.events.look()  # it may be the first that this process has to do
             emit_end(self._updater.events, after)
         # A record that a change removes was deleted before: its result is dropped (spec §2.7).
         return after is not None and after.state is not State.HIDDEN

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, overload
 
 from lro._base.arguments import (
     check,
@@ -25,6 +25,7 @@ from lro._engine.access import VERBS, Access, Authorize
 from lro._engine.events import EventDispatch, Observer
 from lro._engine.executor_port import CancelSupport, Executor
 from lro._engine.flow import Flow, MayBlock, flow_of, in_threads, on_loop, run, verb
+from lro._engine.gauges import Gauges
 from lro._engine.handle import HandleCalls
 from lro._engine.limits import DEFAULT_LIMITS, ByteBudget, Limits
 from lro._engine.listing import BatchRead, CheckedList, Listing, read_descriptions
@@ -41,6 +42,8 @@ from lro._engine.process import (
 from lro._engine.runtime import FirstUse, RecordUpdater, Runtime
 from lro._engine.statistics import Statistics
 from lro._engine.store_port import Store, keeps_statistics
+from lro._engine.telemetry import ServiceTelemetry, Telemetry
+from lro._engine.timed_store import timed
 from lro._engine.waiting import Waiters, wait_limit
 from lro._messages.registry import TypeRegistry
 from lro._messages.times import Duration
@@ -97,7 +100,9 @@ class Service:
     every 15 seconds, if the store is a :class:`lro.adapters.StatisticsStore`; ``statistics=False``
     counts none. ``around`` gives a context manager, made with
     ``@contextlib.contextmanager`` for instance, in which each function is called, also in the child
-    of a ProcessExecutor; it is given the :class:`lro.Job`, and must let errors pass.
+    of a ProcessExecutor; it is given the :class:`lro.Job`, and must let errors pass. ``telemetry``
+    says how OpenTelemetry is used (:class:`lro.telemetry.Telemetry`); by default its global
+    providers are, where there are any, and with False it is not.
 
     A thread renews leases, takes over lost work and removes what has expired. It begins in each
     process in which the service is used, and when that is first so: with ``with service``, with a
@@ -128,6 +133,7 @@ class Service:
         observers: Collection[Observer] = (),
         statistics: bool = True,
         around: Around | None = None,
+        telemetry: Telemetry | Literal[False] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         _check_port("store", store, "a store", "insert")
@@ -145,6 +151,9 @@ class Service:
         check_function("clock", clock)
         if around is not None:
             check_takes("around", around, 1, "a function of a job that gives a context manager")
+        wanted = "lro.telemetry.Telemetry(...), None or False"
+        fine = telemetry is None or telemetry is False or isinstance(telemetry, Telemetry)
+        check("telemetry", telemetry, wanted, fine=fine)
         check_span("lease", lease, least=LEAST_LEASE)
         check_span("keep_for", keep_for, zero=True)
         check_span("max_wait", max_wait, zero=True)  # zero: every Wait answers at once
@@ -160,10 +169,13 @@ class Service:
         """What counts the events of this process; None if the store keeps no statistics."""
         if statistics and keeps_statistics(store):
             self.statistics = Statistics(store, executor.cancel_support, clock)
+        traces = None if telemetry is False else _telemetry_of(telemetry, executor)
+        if traces is not None and traces.options.store_calls:
+            store = timed(store, traces.store_called)
         self._runtime = Runtime(
             store=store,
             first_use=FirstUse(store),
-            updater=RecordUpdater(store, EventDispatch(observers, self.statistics)),
+            updater=RecordUpdater(store, EventDispatch(observers, self.statistics, traces)),
             executor=executor,
             lease=lease,
             domain=domain,
@@ -189,6 +201,14 @@ class Service:
             self._runtime.updater, self._background.change_listener, limits, self.replies
         )
         self._calls = HandleCalls(store, self.workers, self.waiters)
+        if traces is not None:
+            traces.gauges = Gauges(
+                self._runtime,
+                self.methods.specs,
+                self.workers,
+                self.waiters,
+                traces.options.store_operations,
+            )
         self._closing_by: int | None = None
         self._closing = threading.Lock()
         self._closed = threading.Event()
@@ -841,6 +861,15 @@ class Service:
         self._runtime.updater.reset_after_fork()
         self.waiters.reset_after_fork()
         self._background.reset_after_fork()
+
+
+def _telemetry_of(options: Telemetry | None, executor: Executor) -> ServiceTelemetry:
+    return ServiceTelemetry(
+        options or Telemetry(),
+        executor=type(executor).__name__,
+        reach=executor.cancel_support,
+        remote=executor.redelivery is not None,
+    )
 
 
 def _check_port(port: str, given: object, wanted: str, verb: str) -> None:

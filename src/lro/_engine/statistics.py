@@ -15,7 +15,7 @@ from lro._engine.events import (
     WorkLost,
     WriteRefused,
 )
-from lro._engine.executor_port import CancelSupport
+from lro._engine.executor_port import REACHES, CancelSupport
 from lro._engine.metrics import BUCKETS
 from lro._engine.store_port import StatisticsStore
 from lro._model.operation import Record, State
@@ -24,13 +24,6 @@ log = logging.getLogger("lro")
 
 FLUSH_SECONDS: Final = 15.0
 """How often the store is given what was counted: a process that is killed loses so much."""
-
-_REACHES: Final[Mapping[CancelSupport, str]] = {
-    CancelSupport.NOT: "cooperative",
-    CancelSupport.COOPERATIVE: "cooperative",
-    CancelSupport.AT_AWAIT: "at_await",
-    CancelSupport.FORCED: "forced",
-}
 
 _Key: TypeAlias = tuple[str, str, str, str]
 """A method, the kind of its series, an outcome or the like, and the name of a code; or empty."""
@@ -62,7 +55,7 @@ class Statistics(Observer):
         self, store: StatisticsStore, reach: CancelSupport, clock: Callable[[], float]
     ) -> None:
         self._store = store
-        self._reach = _REACHES[reach]
+        self._reach = REACHES[reach]
         self._clock = clock
         self._failed = False
         self.reset_after_fork()

@@ -204,6 +204,16 @@ class Waiters:
         self._updater.notifier.notify_all()
 
     @property
+    def waits(self) -> int:
+        """How many calls of Wait are held, by threads and coroutines."""
+        return self._waits.held
+
+    @property
+    def streams(self) -> int:
+        """How many calls of Watch are held."""
+        return self._streams.held
+
+    @property
     def open(self) -> int:
         """How many threads wait, and for how many names coroutines wait or watch."""
         return len(self._updater.notifier)

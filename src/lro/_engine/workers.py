@@ -8,7 +8,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Final, Protocol
 
@@ -209,6 +209,7 @@ class Workers:
         with contextlib.suppress(LeaseLost, NotApplied, OperationNotFound):
             after = yield from self._updater.applied(name, change, spec.stamp)
             if after is not None:
+                self.runtime.events.look()  # it may be the first that this process has to do
                 emit_end(self.runtime.events, after)
 
     def cancel_held(self, name: str) -> None:
@@ -224,6 +225,11 @@ class Workers:
                 attempt.end_not_started()
             else:
                 attempt.cancel()
+
+    def attempts(self) -> Collection[Attempt]:
+        """The attempts whose work this process has, begun or waiting."""
+        with self.lock:
+            return list(self._attempts.values())
 
     def held(self) -> frozenset[str]:
         """The names of the operations whose work this process has, begun or waiting."""

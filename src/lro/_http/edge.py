@@ -371,6 +371,7 @@ class StartHandler(Generic[Req]):
                 parent=parent,
                 metadata=metadata,
                 caller=caller,
+                headers=lambda: request.headers,
             )
         )
 
@@ -388,6 +389,7 @@ class StartHandler(Generic[Req]):
                 request_id=request_id,
                 validate_only=validate_only,
                 caller=caller,
+                headers=lambda: request.headers,
                 **options,
             )
         )

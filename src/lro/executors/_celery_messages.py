@@ -77,6 +77,12 @@ class CeleryWorkerTask:
         if self.stopped:  # so it may have been handed back, and others can go on with it at once
             raise Reject("the worker is stopping", requeue=True)
 
+    @property
+    def running(self) -> int:
+        """How many operations run here."""
+        with self._quiet:
+            return self._running
+
     def join(self, seconds: float) -> bool:
         """Wait at most ``seconds`` seconds until nothing runs here; return whether nothing does."""
         with self._quiet:

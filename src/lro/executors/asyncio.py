@@ -13,7 +13,7 @@ from typing import Final, Literal
 from lro._base.arguments import check, check_count
 from lro._base.errors import Unavailable
 from lro._engine.events import about
-from lro._engine.executor_port import CancelSupport, Task
+from lro._engine.executor_port import CancelSupport, ExecutorUsage, Task
 from lro._engine.process import after_fork
 from lro.executors.threads import FAILED_OUTSIDE, Backlog, BacklogSlot, LocalExecutor
 
@@ -76,6 +76,11 @@ class AsyncioExecutor(LocalExecutor):
     def cancel_support(self) -> CancelSupport:
         """An async function is interrupted at its next ``await``; another learns when it looks."""
         return CancelSupport.AT_AWAIT
+
+    @property
+    def usage(self) -> ExecutorUsage:
+        """How many tasks run and wait, and how many may."""
+        return self._backlog.usage
 
     def reserve(self) -> _LoopSlot:
         """Room for one task."""

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from lro._base.arguments import check_count, check_instance, check_span, check_text
 from lro._base.errors import DeclarationError, MissingExtra, Unavailable
-from lro._engine.executor_port import CancelSupport, Task
+from lro._engine.executor_port import CancelSupport, ExecutorUsage, Task
 from lro._engine.method_spec import MethodSpec
 
 try:
@@ -122,6 +122,11 @@ class CeleryExecutor:
     def submits_block(self) -> bool:
         """True: a name is sent over the network."""
         return True
+
+    @property
+    def usage(self) -> ExecutorUsage:
+        """How many operations run in this process; those that wait are the broker's."""
+        return ExecutorUsage(0 if self._worker_task is None else self._worker_task.running, 0)
 
     def attach(
         self,

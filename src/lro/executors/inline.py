@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 
 from lro._base.errors import Unavailable
-from lro._engine.executor_port import Task
+from lro._engine.executor_port import ExecutorUsage, Task
 from lro._engine.job import event_loop_runs
 from lro._engine.process import after_fork
 from lro.executors.threads import LocalExecutor
@@ -38,6 +38,12 @@ class InlineExecutor(LocalExecutor):
     def worker_idle(self) -> bool:
         """The caller's thread is there."""
         return True
+
+    @property
+    def usage(self) -> ExecutorUsage:
+        """How many tasks run; none waits, and any number may run."""
+        with self._quiet:
+            return ExecutorUsage(len(self._inside), 0)
 
     def reserve(self) -> InlineExecutor:
         """Room for one task: always there."""

@@ -14,7 +14,7 @@ from typing import Final
 from lro._base.arguments import check_count
 from lro._base.errors import ResourceExhausted, Unavailable
 from lro._engine.events import about
-from lro._engine.executor_port import CancelSupport, Task
+from lro._engine.executor_port import CancelSupport, ExecutorUsage, Task
 from lro._engine.method_spec import MethodSpec
 from lro._engine.process import after_fork
 
@@ -126,6 +126,13 @@ class Backlog:
             self._stopped = True
             self._ready.notify_all()
             return self._empty()
+
+    @property
+    def usage(self) -> ExecutorUsage:
+        """How many tasks run and wait, and how many may."""
+        with self._lock:
+            running, queued = sum(self._running.values()), len(self._waiting)
+        return ExecutorUsage(running, queued, self._at_once, self._size - self._at_once)
 
     @property
     def waits(self) -> bool:
@@ -268,6 +275,11 @@ class PooledExecutor(LocalExecutor):
     def workers(self) -> int:
         """How many tasks are done at once."""
         return self._threads.size
+
+    @property
+    def usage(self) -> ExecutorUsage:
+        """How many tasks run and wait, and how many may."""
+        return self._backlog.usage
 
     def reserve(self) -> BacklogSlot:
         """Room for one task."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
@@ -243,6 +244,7 @@ class StartRpc(Rpc):
                 parent=parent,
                 metadata=metadata,
                 caller=caller,
+                headers=functools.partial(texts_of, context),
             )
         )
 

@@ -191,7 +191,7 @@ class LocalServer(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = _IDLE_SECONDS
-    server: LocalServer
+    server: Any  # a LocalServer
 
     def _answer(self) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
@@ -201,7 +201,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(error_reply(_TOO_LARGE, _TYPES, "lro.local"))
             return
         body = self.rfile.read(int(length))
-        reply = self.server.proxy.reply(self.command, self.path, headers, body)
+        proxy: ConsoleProxy = self.server.proxy
+        reply = proxy.reply(self.command, self.path, headers, body)
         with contextlib.suppress(OSError):  # the page has gone away
             if isinstance(reply, HttpReply):
                 self._send(reply)

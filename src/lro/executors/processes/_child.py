@@ -24,6 +24,7 @@ from lro._engine.flow import Flow, MayBlock
 from lro._engine.job import FinalResult, JobControl, SwallowedError, current_job
 from lro._engine.method_spec import MethodSpec
 from lro._engine.process import after_fork, mark_worker_process
+from lro._engine.telemetry import ParentTrace
 from lro.executors.processes._function_reference import MainFailed, resolve
 from lro.executors.processes._messages import (
     AttemptReplaced,
@@ -81,6 +82,8 @@ class CallInChild:
             stop_at=call.stop_at,
             domain=call.domain,
         )
+        if call.trace_context:
+            self._control.trace = ParentTrace(call.trace_context)
 
     # -- by the thread that listens -----------------------------------------------------------
 

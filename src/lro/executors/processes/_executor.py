@@ -369,4 +369,5 @@ class ChildLease:
             request=spec.types.pack(request, spec.request),
             metadata=None if present is None else spec.types.pack(present, spec.metadata),
             stop_at=None if left is None else time.monotonic() + left,
+            trace_context=control.trace.context,
         )

@@ -36,7 +36,10 @@ class StopReason(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class RunFunction:
-    """Do this work. ``stop_at``: when it is overdue, in seconds of the monotonic clock, if ever."""
+    """Do this work. ``stop_at``: when it is overdue, in seconds of the monotonic clock, if ever.
+
+    ``trace_context`` is that of the attempt, as in ``Record.trace_context``.
+    """
 
     reference: FunctionReference
     name: str
@@ -45,6 +48,7 @@ class RunFunction:
     request: Any
     metadata: Any | None
     stop_at: float | None
+    trace_context: str = ""
 
 
 @attrs.frozen

@@ -11,7 +11,7 @@ const T = {
   idle: "Paused after 5 minutes without a touch. Move on to continue.", retry: "Try now",
   retrying: "{0} Trying again in {1}.", offline: "The server cannot be reached.",
   unreadable: "The server answered with something that is not JSON.", quiet: "The stream fell silent.",
-  close: "Close", copy: "Copy {0}", copied: "Copied", copyThis: "Copy this text", name: "name", newer: "{0} new",
+  close: "Close", copy: "Copy {0}", copied: "Copied", copyThis: "Copy this text", name: "name", nameHead: "Name", newer: "{0} new",
   filter: "Filter", filterHint: "An AIP-160 filter, such as error.code = 14", apply: "Apply", clear: "Clear",
   parent: "Parent", noParent: "no parent", state: "State", anyMethod: "Any method", method: "Method",
   created: "Created", anyTime: "Any time", hour: "Last hour", day: "Last day", week: "Last week", since: "Since {0}",

@@ -108,19 +108,20 @@ function showTrouble() {
   const text = bad.at === undefined || !awake() ? bad.failed ?? "" : put(T.retrying, bad.failed ?? "", span(Math.ceil((bad.at - performance.now()) / 1000)));
   const line = bar.querySelector(".bad");
   if (line) setText(line, text);
-  else bar.replaceChildren(h("p", { class: "bad" }, text), button(T.retry, () => { for (const each of loops) if (each.failed) each.now(); }));
+  else say(bad.failed ?? ""), bar.replaceChildren(h("p", { class: "bad" }, text), button(T.retry, () => { for (const each of loops) if (each.failed) each.now(); }));
 }
 
 // --- What is known of operations.
-/** @typedef {{name: string, op: any, about: any, estimate: Estimate, askedAt: string, gone: boolean, stale: boolean, draw: (() => void)|null}} Item */
+/** @typedef {{name: string, op: any, about: any, estimate: Estimate, askedAt: string, gone: boolean, stale: boolean, lookedAt: number, draw: (() => void)|null}} Item */
 /** @type {Map<string, Item>} */
 const items = new Map();
 /** Take in an operation as the server has it now. @param {any} op */
 function take(op) {
   let item = items.get(op.name);
-  if (!item) items.set(op.name, item = { name: op.name, op, about: null, estimate: new Estimate(), askedAt: "", gone: false, stale: true, draw: null });
+  if (!item) items.set(op.name, item = { name: op.name, op, about: null, estimate: new Estimate(), askedAt: "", gone: false, stale: true, lookedAt: 0, draw: null });
   const before = stateOf(item);
-  if (op.done !== item.op.done || !item.about?.startTime) item.stale = true;
+  const waits = !item.about?.startTime && (clock() - item.lookedAt > 20000 || JSON.stringify(op.metadata) !== JSON.stringify(item.op.metadata));
+  if (op.done !== item.op.done || waits) item.stale = true;
   item.op = op;
   item.estimate.add(progressOf(op.metadata)?.fraction ?? null, clock() / 1000);
   if (op.done && !FINAL.has(before) && item.draw) say(stateOf(item) === "FAILED" ? T.failed : T.ended, 1);
@@ -169,7 +170,7 @@ function secondsOf(item) {
 async function describe(wanted, signal) {
   const stale = wanted.filter((item) => item.stale && !item.gone).slice(0, 100);
   if (!stale.length || !offers("DescribeOperations")) return;
-  for (const item of stale) item.stale = false;
+  for (const item of stale) item.stale = false, item.lookedAt = clock();
   try {
     const found = await call("POST", `${collection(ownerOf(stale[0].name))}:describe`, { names: stale.map((item) => item.name) }, signal);
     for (const about of found.descriptions ?? []) {
@@ -210,8 +211,8 @@ function follow(wanted) {
     const many = collection(ownerOf(names[0]));
     if (session.watches && offers("WatchOperations")) {
       try {
-        await listen(await call("POST", `${many}:watch`, { names }, signal, true), changed, signal);
-        return open().length ? 1 : undefined;
+        const wanted = names, listened = await inSlot(async () => listen(await call("POST", `${many}:watch`, { names: wanted }, signal, true), changed, signal));
+        if (listened) return open().length ? 1 : undefined;
       } catch (error) {
         if (!(error instanceof Refusal) || !error.unknown) throw error;
         missing.add("WatchOperations");
@@ -239,6 +240,18 @@ function follow(wanted) {
     /** Follow what has come to be shown as well. */
     look() { if (open().some((name) => !names.includes(name))) pause = 2, me.now(); changed(); },
   });
+}
+/**
+ * Hold one of three streams: a browser opens six connections to a server, for all tabs together.
+ * @param {() => Promise<void>} work @returns {Promise<boolean>} whether there was one
+ */
+async function inSlot(work) {
+  let done = !navigator.locks;
+  if (done) await work();
+  for (let slot = 0; slot < 3 && !done; slot++) {
+    await navigator.locks.request(`lro.stream.${slot}`, { ifAvailable: true }, async (lock) => { if (lock) done = true, await work(); });
+  }
+  return done;
 }
 /** Read the events of a stream to its end. @param {ReadableStream} stream @param {() => void} changed @param {AbortSignal} signal */
 async function listen(stream, changed, signal) {

@@ -48,7 +48,7 @@ function askAction(action, chosen, all, after) {
   const open = chosen.filter((item) => !item.op.done && !item.gone), one = chosen.length === 1 && !all, cancel = action === "cancel";
   if (cancel && !open.length && !all || !chosen.length && !all) return;
   const what = one ? `${lastPart(methodOf(chosen[0]))} ${shortId(chosen[0].name)}` : all ? T.everything : put("{0} operations", cancel ? open.length : chosen.length);
-  const told = h("ul", { class: "told", tabindex: 0 }), bar = h("progress", { "aria-label": T.progress }), said = h("p", { role: "status" });
+  const told = h("ul", { class: "told", tabindex: 0 }), bar = h("progress", { "aria-label": T.progress }), said = h("p", { role: "status" }), sum = h("p", { class: "dim" });
   const begin = () => {
     const acts = /** @type {HTMLElement} */ (box.querySelector(".acts"));
     let going = true;
@@ -68,7 +68,7 @@ function askAction(action, chosen, all, after) {
           }
           if (!one) told.append(h("li", {}, h("code", {}, name), " ", result));
           bar.value = done + refused;
-          if (going) setText(said, put(T.doing, done + refused, names.length));
+          setText(sum, put(T.doing, done + refused, names.length));
         }
       };
       await Promise.all(Array.from({ length: 8 }, lane));
@@ -76,7 +76,7 @@ function askAction(action, chosen, all, after) {
       if (one) return setText(said, told.textContent || said.textContent || "");
       said.append(` ${put(T.finished, done, refused)} ${names.length >= 1000 ? T.limited : ""}`);
     };
-    box.querySelector("form, .why")?.replaceWith(said, bar, told);
+    box.querySelector("form, .why")?.replaceWith(said, sum, bar, told);
     run().catch((error) => setText(said, error.message)).finally(() => acts.replaceChildren(button(T.close, () => box.close(), { autofocus: true })));
     return false;
   };

@@ -75,7 +75,7 @@ function listView(query) {
   const filter = query.get("filter") ?? "", owner = query.get("parent") ?? session.parents[0] ?? "";
   /** @type {Map<string, {tr: HTMLTableRowElement, box: HTMLInputElement, item: Item}>} */
   const rows = new Map();
-  let token = "", first = true, everything = false, /** @type {any[]} */ fresh = [];
+  let token = "", short = false, first = true, everything = false, /** @type {any[]} */ fresh = [];
 
   // --- The filter and its chips.
   const go = (/** @type {string} */ text, /** @type {string} */ of) => {
@@ -131,7 +131,7 @@ function listView(query) {
   const markAll = h("input", { type: "checkbox", "aria-label": T.markAll, change: () => { for (const { box } of rows.values()) box.checked = markAll.checked; everything = false; drawBulk(); } });
   const acts = session.actions.length > 0;
   const table = h("table", { class: "ops bare" }, h("caption", { class: "sr" }, T.operations), h("thead", {}, h("tr", {},
-    acts && h("th", { scope: "col", class: "mark" }, h("label", { class: "hit" }, markAll)), [T.state, T.method, "Name", T.progress, T.created, T.took, T.error].map((text) => h("th", { scope: "col" }, text)))), body);
+    acts && h("th", { scope: "col", class: "mark" }, h("label", { class: "hit" }, markAll)), [T.state, T.method, T.nameHead, T.progress, T.created, T.took, T.error].map((text) => h("th", { scope: "col" }, text)))), body);
   const bulk = h("div", { class: "bulk", hidden: true, role: "region", "aria-label": put(T.marked, "") });
   const marked = () => [...rows.values()].filter(({ box }) => box.checked).map(({ item }) => item);
   const collect = async () => {
@@ -195,9 +195,9 @@ function listView(query) {
   const drawNote = () => {
     const last = [...rows.values()].at(-1)?.item;
     more.hidden = !token;
-    setText(more, rows.size % 50 || !rows.size ? T.further : T.more);
+    setText(more, short ? T.further : T.more);
     setText(note, !token ? rows.size ? rows.size > 5 ? put(T.end, rows.size) : "" : filter ? T.none : T.empty
-      : !last ? T.shortNone : rows.size % 50 ? put(T.short, hour(timeOf(last, "createTime")), rows.size) : "");
+      : !last ? T.shortNone : short ? put(T.short, hour(timeOf(last, "createTime")), rows.size) : "");
     table.classList.toggle("bare", !rows.size);
   };
   const load = async (/** @type {string} */ next) => {
@@ -210,6 +210,7 @@ function listView(query) {
   const append = (/** @type {any} */ page, /** @type {Node|null} */ before) => {
     for (const op of page.operations ?? []) addRow(op, before);
     lastToken = page.nextPageToken ?? "";
+    short = (page.operations ?? []).length < 50;
   };
   const showFresh = () => {
     if (!fresh.some((op) => rows.has(op.name)) && rows.size) return view.refresh(); // there is a gap between
@@ -250,7 +251,7 @@ function listView(query) {
   });
   const follows = follow(shownItems);
   const tally = loop(async (signal) => {
-    if (!session.statistics || !missing || missing.has("tally")) return;
+    if (!session.statistics || missing.has("tally")) return;
     const found = await readTally(1, signal); // only what is in progress is shown here
     if (found) setText(counted, number(found.inProgress, (/** @type {any} */ each) => each.waiting + each.running));
     return found ? 15 : undefined;

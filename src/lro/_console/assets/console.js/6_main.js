@@ -77,6 +77,7 @@ document.addEventListener("keydown", (event) => {
 for (const kind of ["pointerdown", "pointermove", "keydown", "wheel", "touchstart"]) document.addEventListener(kind, touch, { passive: true });
 document.addEventListener("visibilitychange", () => { if (!document.hidden) touched = performance.now(); wake(); });
 window.addEventListener("pagehide", () => { for (const each of loops) each.rest(); });
+window.addEventListener("pageshow", (event) => { if (event.persisted) for (const each of loops) each.now(); });
 window.addEventListener("hashchange", () => void route());
 
 /** Learn what may be shown, and show it. */

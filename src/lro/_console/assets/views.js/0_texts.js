@@ -23,5 +23,5 @@ const V = {
   noData: "Nothing was counted.", request: "Request", path: "Path", concurrency: "At once", unlimited: "any number",
   timeLimit: "Time limit", noLimit: "none", keepFor: "Kept for", attemptsMost: "Attempts",
   workerLost: "Worker lost", filterFields: "Filter by", type: "Type", example: "Example",
-  see: "See its operations", noMethods: "The server does not say which methods it has.", code: "Code",
+  share: "Share", see: "See its operations", noMethods: "The server does not say which methods it has.", code: "Code",
 };

@@ -79,5 +79,5 @@ function drawDetail(detail, opened) {
   else if (kind === "DebugInfo") body = h("pre", { tabindex: 0 }, [].concat(rest.stackEntries ?? []).join("\n"), "\n", rest.detail ?? "");
   else if (Object.values(rest).every((value) => typeof value === "string" || value instanceof Exact)) body = pairs(Object.entries(rest).map(([key, value]) => [key, String(value)]));
   else body = drawJson(rest, kind, opened);
-  return h("section", { class: "detail" }, h("h3", {}, kind || V.raw), body);
+  return h("section", { class: "detail" }, h("h2", {}, kind || V.raw), body);
 }

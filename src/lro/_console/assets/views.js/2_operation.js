@@ -86,7 +86,7 @@ function operationView(query, name) {
     if (text !== lineText) line.replaceChildren(...steps.map(([label, time, notes, kind]) => h("li", { class: kind }, h("b", {}, label), time && moment(time), notes.filter(Boolean).map((each) => h("small", {}, each)))));
     lineText = text;
     const links = Object.entries(session.links ?? {}).map(([kind, url]) => [kind, String(url).replace("{trace_id}", encodeURIComponent(about?.traceId ?? "")).replace("{name}", encodeURIComponent(name))]).filter(([kind]) => kind !== "trace" || about?.traceId);
-    const rows = /** @type {[string, Kid][]} */ ([["Name", h("span", {}, h("code", { class: "long" }, name), iconButton("copy", put(T.copy, T.name), () => copy(name)))], [T.method, method && h("code", { class: "long" }, method)],
+    const rows = /** @type {[string, Kid][]} */ ([[T.nameHead, h("span", {}, h("code", { class: "long" }, name), iconButton("copy", put(T.copy, T.name), () => copy(name)))], [T.method, method && h("code", { class: "long" }, method)],
       [T.created, create && full(create)], [V.began, begin && full(begin)], [V.endedAt, end && full(end)], [V.expires, expire && full(expire)], [V.updated, about?.updateTime && full(about.updateTime)], [V.attempts, attempts ? String(attempts) : ""]]).filter((each) => each[1]);
     const told = JSON.stringify([about, create, end, method]);
     if (told !== factText) facts.replaceChildren(h("h2", {}, V.facts), pairs(rows), h("p", { class: "row" }, links.map(([kind, url]) => safeLink(url, kind === "trace" ? V.trace : V.logs))));
@@ -109,5 +109,5 @@ function operationView(query, name) {
   const side = h("div", { class: "side", hidden: true }, facts, yourself);
   const node = h("div", { class: "view one" }, head, note, h("div", { class: "columns" }, card, side));
   head.append(h("p", { class: "crumbs" }, h("a", { href: "#/" }, T.operations), " / ", h("code", {}, shortId(name))), heading);
-  return { title: shortId(name), node, begin() { first.now(); ticking(h("i"), () => ""); ticks.set(node, draw); }, end() { first.stop(); follows.stop(); items.clear(); }, refresh() { if (item) item.stale = true; first.now(); }, chosen: () => item ? [item] : [], changed };
+  return { title: shortId(name), node, begin() { first.now(); ticks.set(node, draw); }, end() { first.stop(); follows.stop(); items.clear(); }, refresh() { if (item) item.stale = true; first.now(); }, chosen: () => item ? [item] : [], changed };
 }

@@ -1,0 +1,521 @@
+"""OpenTelemetry: spans of starts and attempts, and metrics, by its API package if that is there.
+
+Nothing of it is imported before the first start. No provider is ever set; without one nothing is
+made. There are no conventions for long-running operations yet: the names are our own, ``lro.*``,
+with those of messaging beside them (semantic conventions 1.44.0).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import threading
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+import attrs
+
+from lro._base.arguments import check, check_flag, check_texts
+from lro._base.errors import LroError
+from lro._engine import metrics
+from lro._engine.events import (
+    NO_ATTEMPT_TRACE,
+    NO_START_TRACE,
+    AttemptBegan,
+    AttemptOutcome,
+    AttemptOver,
+    AttemptTrace,
+    Headers,
+    LeasesRenewed,
+    OperationEnded,
+    OperationsExpired,
+    OperationStarted,
+    StartOutcome,
+    StartTrace,
+    Tracer,
+    WorkLost,
+    WriteRefused,
+)
+from lro._engine.executor_port import REACHES, CancelSupport
+from lro._engine.gauges import Gauges
+from lro._engine.metrics import METHOD, METRICS, Metric
+from lro._engine.process import after_fork
+from lro._model.operation import Record, State
+
+SCOPE: Final = "lro"
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
+
+MAX_CONTEXT: Final = 600
+"""The most characters of a stored trace context: a traceparent and 512 of a tracestate fit."""
+
+Propagation: TypeAlias = Literal["link", "child", "none"]
+
+_OPERATION: Final = "lro.operation.name"
+_ERROR: Final = "error.type"
+_NO_PROVIDER: Final = ("opentelemetry.trace", "opentelemetry.metrics")
+"""Where the API's own providers are, which do nothing."""
+
+
+@attrs.frozen(kw_only=True)
+class Telemetry:
+    """How a service uses OpenTelemetry.
+
+    ``tracer_provider`` and ``meter_provider`` are used in place of the global ones.
+    ``propagation`` says how the span of an attempt belongs to the span of the start: by a link, as
+    is right for work that may take hours; as its child, for short work; or not at all. ``baggage``
+    names the keys of the baggage that is kept with an operation and is there for its function;
+    what else is in the baggage is not. ``store_calls`` measures the calls of the store.
+    ``store_operations`` are the parents whose operations in progress are counted in the store, each
+    15 seconds at most; ``""`` stands for those without a parent.
+
+    Raises:
+        DeclarationError: An option is not of its type.
+    """
+
+    tracer_provider: Any = None
+    meter_provider: Any = None
+    propagation: Propagation = "link"
+    baggage: Collection[str] = ()
+    store_calls: bool = False
+    store_operations: Collection[str] = ()
+
+    def __attrs_post_init__(self) -> None:
+        for name, verb in (("tracer_provider", "get_tracer"), ("meter_provider", "get_meter")):
+            given = getattr(self, name)
+            fine = given is None or hasattr(given, verb)
+            check(name, given, f"None, or a provider with {verb}", fine=fine)
+        fine = self.propagation in ("link", "child", "none")
+        check("propagation", self.propagation, '"link", "child" or "none"', fine=fine)
+        check_texts("baggage", self.baggage)
+        check_flag("store_calls", self.store_calls)
+        check_texts("store_operations", self.store_operations)
+
+
+@attrs.frozen
+class _Api:
+    """The parts of OpenTelemetry's API package that are needed."""
+
+    trace: Any
+    metrics: Any
+    context: Any
+    baggage: Any
+    propagator: Any
+    baggage_propagator: Any
+
+    def extracted(self, text: str) -> Any:
+        """The context that a text of :func:`_text` says; an empty one if it says none."""
+        trace, _, baggage = text.partition("\t")
+        parent, _, state = trace.partition(" ")
+        headers = {"traceparent": parent, "tracestate": state, "baggage": baggage}
+        given = {name: value for name, value in headers.items() if value}
+        context = self.propagator.extract(given, self.context.Context())
+        return self.baggage_propagator.extract(given, context)
+
+    def text(self, context: Any, keys: Collection[str]) -> str:
+        """The span of a context, and these keys of its baggage, for :meth:`extracted`.
+
+        It is ``traceparent``, then ``tracestate`` after a space, then the baggage after a tab, each
+        if it is there. What makes it too long is left out, from the end.
+        """
+        headers: dict[str, str] = {}
+        self.propagator.inject(headers, context)
+        text = headers.get("traceparent", "")
+        states = headers.get("tracestate", "").split(",")
+        while states != [""] and len(text) + 1 + len(",".join(states)) > MAX_CONTEXT:
+            states = states[:-1] or [""]
+        if states != [""]:
+            text += " " + ",".join(states)
+        if keys:
+            self.baggage_propagator.inject(headers, self.kept(context, keys))
+            baggage = headers.get("baggage", "")
+            if baggage and len(text) + 1 + len(baggage) <= MAX_CONTEXT:
+                text += "\t" + baggage
+        return text
+
+    def kept(self, context: Any, keys: Collection[str], base: Any = None) -> Any:
+        """The ``base`` with what these keys have in the baggage of a context."""
+        base = self.context.Context() if base is None else base
+        for key in keys:
+            value = self.baggage.get_baggage(key, context)
+            if value is not None:
+                base = self.baggage.set_baggage(key, value, base)
+        return base
+
+
+@functools.cache
+def _api() -> _Api | None:
+    def module(name: str) -> Any:
+        return importlib.import_module(f"opentelemetry.{name}")
+
+    try:
+        return _Api(
+            module("trace"),
+            module("metrics"),
+            module("context"),
+            module("baggage"),
+            module("trace.propagation.tracecontext").TraceContextTextMapPropagator(),
+            module("baggage.propagation").W3CBaggagePropagator(),
+        )
+    except ImportError:  # the extra "otel" is not installed
+        return None
+
+
+@functools.cache
+def _version() -> str:
+    return importlib.metadata.version("lro")
+
+
+# -- what the parts of the engine hold ------------------------------------------------------------
+
+
+class ServiceTelemetry(Tracer):
+    """The spans and metrics of one service.
+
+    ``executor`` is the name of its kind, ``reach`` how far a request to cancel reaches there;
+    ``remote`` says that names of operations are sent to its
+    workers, in which a span of that transport may be current. ``gauges`` is set once the service
+    has its parts.
+    """
+
+    gauges: Gauges | None = None
+    instruments: Instruments | None = None
+
+    def __init__(
+        self, options: Telemetry, *, executor: str, reach: CancelSupport, remote: bool
+    ) -> None:
+        self.options = options
+        self._executor = executor
+        self._reach = REACHES[reach]
+        self._remote = remote
+        self._keys = tuple(options.baggage)
+        self._tracers: Any = None
+        self._meters: Any = None
+        self._tracer: Any = None
+        self._absent = False
+
+    @property
+    def on(self) -> bool:
+        """Whether there is a provider."""
+        return self._tracer is not None or self.instruments is not None
+
+    def look(self) -> bool:
+        """Look whether there is a provider by now, or another one."""
+        if self._absent:
+            return False
+        api = _api()
+        if api is None:
+            self._absent = True
+            return False
+        tracers = self.options.tracer_provider or api.trace.get_tracer_provider()
+        if tracers is not self._tracers:
+            self._tracers = tracers
+            made = _provides(tracers)
+            self._tracer = tracers.get_tracer(SCOPE, _version(), SCHEMA_URL) if made else None
+        meters = self.options.meter_provider or api.metrics.get_meter_provider()
+        if meters is not self._meters:
+            self._meters = meters
+            self.instruments = _INSTRUMENTS.of(api, meters, self) if _provides(meters) else None
+        return self.on
+
+    # -- spans --------------------------------------------------------------------------------
+
+    def begin_start(self, method: str, headers: Headers | None) -> StartTrace:
+        """The span of a start: a child of what is current, else of what its caller has sent."""
+        api, tracer = _api(), self._tracer
+        if api is None or tracer is None:
+            return NO_START_TRACE
+        context = api.context.get_current()
+        if headers is not None and not _of(api, context).is_valid:
+            sent = headers()
+            context = api.propagator.extract(sent, context)
+            if self._keys:
+                context = api.baggage_propagator.extract(sent, context)
+        span = tracer.start_span(
+            f"start {method}",
+            context=context,
+            kind=api.trace.SpanKind.PRODUCER,
+            attributes=_facts(method, "send"),
+        )
+        return _TracedStart(api, span, context, self._keys)
+
+    def begin_attempt(self, record: Record) -> AttemptTrace:
+        """The span of an attempt, which begins now."""
+        api, tracer = _api(), self._tracer
+        if api is None or tracer is None:
+            return NO_ATTEMPT_TRACE
+        base = api.context.get_current() if self._remote else api.context.Context()
+        parent, links, baggage = self._relation(api, record.trace_context, base)
+        facts: dict[str, object] = {
+            **_facts(record.method, "process", record.name),
+            "lro.attempt": record.attempt,
+            "lro.executor": self._executor,
+        }
+        span = tracer.start_span(
+            f"process {record.method}",
+            context=parent,
+            kind=api.trace.SpanKind.CONSUMER,
+            attributes=facts,
+            links=links,
+        )
+        context = api.trace.set_span_in_context(span, api.kept(baggage, self._keys, base))
+        return _TracedAttempt(api, span, context, self._keys)
+
+    def _relation(self, api: _Api, text: str, base: Any) -> tuple[Any, list[Any], Any]:
+        """The parent of a span and its links, for work that this start began; and its context."""
+        began = api.extracted(text)
+        start = _of(api, began)
+        if not start.is_valid or self.options.propagation == "none":
+            return base, [], began
+        if self.options.propagation == "child":
+            return began, [], began
+        return base, [api.trace.Link(start)], began
+
+    def lost(self, event: WorkLost) -> None:
+        """A span of no length for work whose worker was lost, and a count."""
+        api, tracer = _api(), self._tracer
+        if api is not None and tracer is not None:
+            parent, links, _ = self._relation(api, event.trace_context, api.context.Context())
+            tracer.start_span(
+                f"take over {event.method}",
+                context=parent,
+                attributes={
+                    METHOD: event.method,
+                    _OPERATION: event.name,
+                    "lro.attempt": event.attempt,
+                    "lro.lost_attempts": event.lost_attempts,
+                    "lro.decision": event.decision,
+                },
+                links=links,
+            ).end()
+        self._record(metrics.LOST_ATTEMPTS, 1, event.method, {"lro.decision": event.decision})
+
+    # -- metrics ------------------------------------------------------------------------------
+
+    def started(self, event: OperationStarted) -> None:
+        """A start was answered."""
+        facts = {"lro.start.outcome": event.outcome, **_failed(event.error_type)}
+        self._record(metrics.STARTS, 1, event.method, facts)
+
+    def attempt_began(self, event: AttemptBegan) -> None:
+        """A worker has claimed an operation."""
+        if event.queue_seconds is not None:
+            self._record(metrics.QUEUE_DURATION, event.queue_seconds, event.method)
+
+    def attempt_over(self, event: AttemptOver) -> None:
+        """An attempt is over."""
+        facts = {"lro.outcome": event.outcome, **_failed(event.error_type, event.outcome)}
+        self._record(metrics.ATTEMPT_DURATION, event.seconds, event.method, facts)
+
+    def ended(self, event: OperationEnded) -> None:
+        """An operation has ended."""
+        outcome = event.state.value.lower()
+        failed = _failed(event.error_type) if event.state is State.FAILED else {}
+        facts = {"lro.outcome": outcome, **failed}
+        self._record(metrics.OPERATION_DURATION, event.seconds, event.method, facts)
+        if event.cancel_seconds is not None and event.state is State.CANCELLED:
+            reach = {"lro.reach": self._reach if event.attempt else "withdrawn"}
+            self._record(metrics.CANCEL_DURATION, event.cancel_seconds, event.method, reach)
+
+    def write_refused(self, event: WriteRefused) -> None:
+        """A write was refused."""
+        self._record(metrics.REFUSED_WRITES, 1, event.method)
+
+    def renewed(self, event: LeasesRenewed) -> None:
+        """Leases were renewed."""
+        self._record(metrics.LEASE_MARGIN, event.margin_seconds)
+
+    def expired(self, event: OperationsExpired) -> None:
+        """Operations have expired."""
+        for method, count in event.methods.items():
+            self._record(metrics.EXPIRED, count, method)
+
+    def store_called(self, verb: str, seconds: float, error_type: str) -> None:
+        """A call of the store is over."""
+        facts = {"lro.store.verb": verb, **_failed(error_type)}
+        self._record(metrics.STORE_CALLS, seconds, facts=facts)
+
+    def _record(
+        self,
+        metric: Metric,
+        value: float,
+        method: str = "",
+        facts: Mapping[str, str] | None = None,
+    ) -> None:
+        instruments = self.instruments
+        if instruments is not None:
+            of_method = {METHOD: method} if method else {}
+            instruments.record(metric, value, {**of_method, **(facts or {})})
+
+
+def _provides(provider: object) -> bool:
+    return not type(provider).__module__.startswith(_NO_PROVIDER)
+
+
+def _of(api: _Api, context: Any) -> Any:
+    return api.trace.get_current_span(context).get_span_context()
+
+
+def _facts(method: str, kind: str, name: str = "") -> dict[str, object]:
+    named = {_OPERATION: name, "messaging.message.id": name} if name else {}
+    return {
+        METHOD: method,
+        "messaging.system": SCOPE,
+        "messaging.operation.type": kind,
+        "messaging.destination.name": method,
+        **named,
+    }
+
+
+def _failed(error_type: str, outcome: str = "failed") -> dict[str, str]:
+    return {_ERROR: error_type} if error_type and outcome == "failed" else {}
+
+
+class _TracedStart(StartTrace):
+    """The span of a start."""
+
+    def __init__(self, api: _Api, span: Any, context: Any, keys: Collection[str]) -> None:
+        self._api = api
+        self._span = span
+        self.context = api.text(api.trace.set_span_in_context(span, context), keys)
+
+    def stored(self, name: str, outcome: StartOutcome) -> None:
+        """Name the operation."""
+        facts = {_OPERATION: name, "messaging.message.id": name, "lro.start.outcome": outcome}
+        self._span.set_attributes(facts)
+
+    def failed(self, error: BaseException) -> None:
+        """Say which kind of error it was; its text may hold what is for its caller alone."""
+        if isinstance(error, LroError):
+            self._span.set_attribute("lro.start.outcome", "refused")
+            self._span.set_attribute(_ERROR, error.status_code.name)
+        else:
+            self._span.set_attribute(_ERROR, type(error).__qualname__)
+        self._span.set_status(self._api.trace.StatusCode.ERROR)
+
+    def end(self) -> None:
+        """End the span."""
+        self._span.end()
+
+
+class _TracedAttempt(AttemptTrace):
+    """The span of an attempt."""
+
+    def __init__(self, api: _Api, span: Any, context: Any, keys: Collection[str]) -> None:
+        self._api = api
+        self._span = span
+        self._context = context
+        self._keys = keys
+
+    @property
+    def context(self) -> str:  # type: ignore[override]
+        """As a text, which few executors need."""
+        return self._api.text(self._context, self._keys)
+
+    def attach(self) -> Callable[[], object]:
+        """Make the span the current one."""
+        return functools.partial(self._api.context.detach, self._api.context.attach(self._context))
+
+    def end(self, outcome: AttemptOutcome, error_type: str) -> None:
+        """End the span."""
+        self._span.set_attributes({"lro.outcome": outcome, **_failed(error_type, outcome)})
+        if outcome == "failed":
+            self._span.set_status(self._api.trace.StatusCode.ERROR)
+        self._span.end()
+
+
+class ParentTrace(AttemptTrace):
+    """An attempt whose span is made by another process, which has sent its context."""
+
+    def __init__(self, context: str) -> None:
+        self.context = context
+
+    def attach(self) -> Callable[[], object]:
+        """Make its span the parent of those that are made here."""
+        api = _api()
+        if api is None:
+            return super().attach()
+        return functools.partial(
+            api.context.detach, api.context.attach(api.extracted(self.context))
+        )
+
+
+# -- instruments ----------------------------------------------------------------------------------
+
+
+class Instruments:
+    """The instruments of one meter provider, which all services of the process share.
+
+    A provider takes the callbacks of an observed metric once, so that these ask all services.
+    """
+
+    def __init__(self, api: _Api, meter: Any) -> None:
+        self._observation = api.metrics.Observation
+        self._services: tuple[weakref.ref[ServiceTelemetry], ...] = ()
+        self._record: dict[str, Callable[..., object]] = {}
+        for metric in METRICS:
+            if metric.observed:
+                make = getattr(meter, f"create_observable_{metric.kind}")
+                call = functools.partial(self._observed, metric)
+                make(metric.name, [call], metric.unit, metric.description)
+            elif metric.kind == "histogram":
+                self._record[metric.name] = meter.create_histogram(
+                    metric.name,
+                    metric.unit,
+                    metric.description,
+                    explicit_bucket_boundaries_advisory=metric.buckets,
+                ).record
+            else:
+                made = meter.create_counter(metric.name, metric.unit, metric.description)
+                self._record[metric.name] = made.add
+
+    def add(self, service: ServiceTelemetry) -> None:
+        """Have the gauges of a service read, for as long as it lives."""
+        living = [one for one in self._services if one() not in (None, service)]
+        self._services = (*living, weakref.ref(service))
+
+    def record(self, metric: Metric, value: float, attributes: Mapping[str, str]) -> None:
+        """Count, or measure."""
+        self._record[metric.name](value, attributes)
+
+    def _observed(self, metric: Metric, _: object) -> Iterable[Any]:
+        found: dict[tuple[tuple[str, str], ...], float] = {}
+        join = max if metric is metrics.MAX_AGE else _sum
+        for known in self._services:
+            service = known()
+            if service is None or service.instruments is not self or service.gauges is None:
+                continue
+            for attributes, value in service.gauges.read(metric):
+                key = tuple(attributes.items())
+                found[key] = join(value, found.get(key, 0))
+        return [self._observation(value, dict(key)) for key, value in found.items()]
+
+
+def _sum(one: float, other: float) -> float:
+    return one + other
+
+
+class _AllInstruments:
+    """The instruments of each meter provider that a service has used."""
+
+    def __init__(self) -> None:
+        self._made: weakref.WeakKeyDictionary[Any, Instruments] = weakref.WeakKeyDictionary()
+        self._reset_after_fork()
+        after_fork(self, _AllInstruments._reset_after_fork)
+
+    def _reset_after_fork(self) -> None:
+        self._lock = threading.Lock()
+
+    def of(self, api: _Api, provider: Any, service: ServiceTelemetry) -> Instruments:
+        """Those of a provider, which also read the gauges of this service."""
+        with self._lock:
+            made = self._made.get(provider)
+            if made is None:
+                meter = provider.get_meter(SCOPE, _version(), SCHEMA_URL)
+                made = self._made[provider] = Instruments(api, meter)
+            made.add(service)
+            return made
+
+
+_INSTRUMENTS: Final = _AllInstruments()

@@ -1,0 +1,49 @@
+"""How large the page is: a budget that holds without a build step."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import lro._console
+from lro.console import page_files
+
+ASSETS = Path(lro._console.__file__).with_name("assets")
+FIRST = ("index.html", "console.css", "console.js")
+"""What is loaded before the list is seen."""
+
+
+def sizes() -> dict[str, tuple[int, int]]:
+    """The bytes of each file as it is sent, plain and gzipped."""
+    files = {re.sub(r"\.[0-9a-f]{16}", "", path): file for path, file in page_files().items()}
+    return {
+        path.strip("/") or "index.html": (len(file.content), len(file.packed))
+        for path, file in files.items()
+    }
+
+
+def test_first_view_is_at_most_22_kilobytes_gzipped() -> None:
+    """Page, style and script together; the other views are one file more, when one is opened."""
+    found = sizes()
+    assert set(found) == {*FIRST, "views.js", "icon.svg"}
+    assert sum(found[name][1] for name in FIRST) <= 22 * 1024
+    assert found["views.js"][1] <= 10 * 1024
+    plain = {name: content for name, (content, _) in found.items()}
+    assert plain["index.html"] <= 3 * 1024
+    assert plain["console.js"] <= 45 * 1024
+
+
+def test_scripts_never_make_markup_of_text() -> None:
+    """Nothing that a policy of Trusted Types would refuse, and no style in the page."""
+    forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|\bFunction\(|style="
+    for file in ASSETS.rglob("*.*"):
+        if file.is_file():
+            assert not re.search(forbidden, file.read_text()), file.name
+
+
+def test_page_names_nothing_foreign() -> None:
+    """No address of another server is in any file, but for the name space of SVG."""
+    for file in ASSETS.rglob("*.*"):
+        if file.is_file():
+            addresses = re.findall(r"https?://[\w.]+[^\s\"'`]*", file.read_text())
+            assert set(addresses) <= {"http://www.w3.org/2000/svg"}, file.name

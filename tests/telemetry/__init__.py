@@ -1,0 +1,1 @@
+"""Spans and metrics by OpenTelemetry, read from exporters of its SDK."""

@@ -1,0 +1,231 @@
+"""Starts that come over HTTP and gRPC: what the span of the start is a child of."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from opentelemetry import context, trace
+from opentelemetry.sdk.trace import ReadableSpan
+
+from lro import Job, Service
+from lro.asgi import OperationsApp as AsgiApp
+from lro.executors.inline import InlineExecutor
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro.telemetry import Telemetry
+from lro.wsgi import OperationsApp as WsgiApp
+from tests.service_fixtures import MakeService
+from tests.telemetry.collected import Spans, hex_ids, ids, linked
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+METHOD = "acme.work.v1.Works.Work"
+PATH = "/v1/works:work"
+REMOTE = "00-" + "1" * 32 + "-" + "2" * 16 + "-01"
+PARENT = (int("1" * 32, 16), int("2" * 16, 16))
+
+Traced = Callable[..., Telemetry]
+
+
+def work(service: Service) -> Any:
+    """A method that does nothing."""
+
+    @service.method(METHOD, path=PATH)
+    def do(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        return WorkResponse(request.text)
+
+    return do
+
+
+async def post(app: Any, headers: Mapping[str, str], body: bytes = b"{}") -> int:
+    """The status that a POST over ASGI is answered."""
+    given = {"host": "test", "content-type": "application/json", **headers}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": PATH,
+        "raw_path": PATH.encode(),
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
+        "scheme": "http",
+        "root_path": "",
+    }
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    return int(sent[0]["status"])
+
+
+def over_asgi(service: Service, headers: Mapping[str, str]) -> int:
+    """The status of a start over ASGI."""
+    return asyncio.run(post(AsgiApp(service, starts=True), headers))
+
+
+def over_wsgi(service: Service, headers: Mapping[str, str]) -> int:
+    """The status of a start over WSGI."""
+    statuses: list[str] = []
+    environ = {
+        "REQUEST_METHOD": "POST",
+        "PATH_INFO": PATH,
+        "CONTENT_TYPE": "application/json",
+        "CONTENT_LENGTH": "2",
+        "HTTP_HOST": "test",
+        "wsgi.input": io.BytesIO(b"{}"),
+        "wsgi.url_scheme": "http",
+        **{f"HTTP_{name.upper()}": value for name, value in headers.items()},
+    }
+    for _ in WsgiApp(service, starts=True)(environ, lambda status, *_: statuses.append(status)):
+        pass
+    return int(statuses[0].split()[0])
+
+
+OVER = {"asgi": over_asgi, "wsgi": over_wsgi}
+
+
+@pytest.mark.parametrize("over", OVER)
+def test_start_is_a_child_of_the_span_that_its_caller_sends(
+    make_service: MakeService, spans: Spans, traced: Traced, over: str
+) -> None:
+    """Where no server is traced; with the tracestate, and the baggage that is kept."""
+    service = make_service(None, InlineExecutor(), telemetry=traced(baggage=["tenant"]))
+    work(service)
+    headers = {"traceparent": REMOTE, "tracestate": "a=1", "baggage": "tenant=acme,secret=x"}
+    assert OVER[over](service, headers) == 200
+    start, process = spans.ours()
+    assert start.parent is not None
+    assert ids(start.parent) == PARENT
+    assert linked(process) == [ids(start)]
+    (record,) = service.store.page("", None, 10).records
+    assert record.trace_context == f"00-{hex_ids(start)}-01 a=1\ttenant=acme"
+
+
+@pytest.mark.parametrize("over", OVER)
+@pytest.mark.parametrize("headers", [{}, {"traceparent": "00-zz"}, {"traceparent": "0" * 9000}])
+def test_start_without_a_span_of_its_caller_is_a_root(
+    make_service: MakeService,
+    spans: Spans,
+    traced: Traced,
+    over: str,
+    headers: dict[str, str],
+) -> None:
+    """Nothing was sent, or nothing that can be read."""
+    service = make_service(None, InlineExecutor(), telemetry=traced())
+    work(service)
+    assert OVER[over](service, headers) == 200
+    assert spans.only("PRODUCER").parent is None
+
+
+def test_current_span_counts_more_than_what_the_caller_sends(
+    make_service: MakeService, spans: Spans, traced: Traced
+) -> None:
+    """It is that of the server, which has read the header itself."""
+    service = make_service(None, InlineExecutor(), telemetry=traced())
+    work(service)
+
+    async def call() -> tuple[int, int]:
+        with spans.tracer.start_as_current_span("server") as server:
+            await post(AsgiApp(service, starts=True), {"traceparent": REMOTE})
+            return ids(server.get_span_context())
+
+    server = asyncio.run(call())
+    start = spans.only("PRODUCER")
+    assert start.parent is not None
+    assert ids(start.parent) == server
+
+
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_start_over_grpc_is_a_child_of_the_span_in_its_metadata(
+    make_service: MakeService, spans: Spans, traced: Traced, kind: str
+) -> None:
+    """A call without it starts a trace."""
+    grpc = pytest.importorskip("grpc")
+    pytest.importorskip("google.protobuf")
+    from google.longrunning import operations_pb2
+    from google.protobuf.empty_pb2 import Empty
+
+    from tests.grpc.serving import serving
+
+    service = make_service(None, ThreadExecutor(1), telemetry=traced())
+    service.method(METHOD, request=Empty, response=Empty)(lambda _: Empty())
+    with serving(kind, service) as address, grpc.insecure_channel(address) as channel:
+        call = channel.unary_unary(
+            "/acme.work.v1.Works/Work",
+            request_serializer=Empty.SerializeToString,
+            response_deserializer=operations_pb2.Operation.FromString,
+        )
+        call(Empty(), metadata=(("traceparent", REMOTE), ("tracestate", "a=1")), timeout=120)
+        call(Empty(), timeout=120)
+    first, second = spans.ours("PRODUCER")
+    assert first.parent is not None
+    assert ids(first.parent) == PARENT
+    assert second.parent is None
+
+
+def ancestors(span: ReadableSpan, spans: Spans) -> list[ReadableSpan]:
+    """The parent of a span, its parent, and so on."""
+    known = {ids(one): one for one in spans.all()}
+    found = []
+    while span.parent is not None and ids(span.parent) in known:
+        span = known[ids(span.parent)]
+        found.append(span)
+    return found
+
+
+@pytest.mark.parametrize("mounted", [False, True])
+def test_fastapi_traces_its_server_and_we_the_start(spans: Spans, mounted: bool) -> None:
+    """With its own instrumentation on: we make no span of a server, and none of a poll."""
+    pytest.importorskip("fastapi.telemetry", reason="this FastAPI does not trace itself")
+    from fastapi import FastAPI
+    from fastapi.testclient import TestClient
+
+    from lro.integrations.fastapi import Operations
+
+    options = Telemetry(tracer_provider=spans.provider)
+    service = Service(MemoryStore(), ThreadExecutor(1), telemetry=options)
+    work(service)
+    app = FastAPI(telemetry={"tracer_provider": spans.provider}, lifespan=service.lifespan)
+    if mounted:
+        app.mount("/api", AsgiApp(service, starts=True))
+    else:
+        operations = Operations(service, caller=lambda: None)
+        app.include_router(operations.router(starts=True), prefix="/api")
+    with TestClient(app) as client:
+        reply = client.post(f"/api{PATH}", json={}, headers={"traceparent": REMOTE})
+        assert reply.status_code == 200, reply.text
+        client.get(f"/api/v1/{reply.json()['name']}").raise_for_status()
+        client.post(f"/api/v1/{reply.json()['name']}:wait", json={}).raise_for_status()
+    start, process = spans.ours()
+    assert (start.kind.name, process.kind.name) == ("PRODUCER", "CONSUMER")
+    above = ancestors(start, spans)
+    server = above[-1]
+    assert (server.kind.name, server.instrumentation_scope.name) == ("SERVER", "fastapi")
+    assert server.parent is not None
+    assert ids(server.parent) == PARENT
+    assert (process.parent, linked(process)) == (None, [ids(start)])
+    servers = [span for span in spans.all() if span.kind.name == "SERVER"]
+    assert len(servers) == 3
+    assert {span.instrumentation_scope.name for span in servers} == {"fastapi"}
+
+
+def test_poll_and_cancel_make_no_spans(
+    make_service: MakeService, spans: Spans, traced: Traced
+) -> None:
+    """Only starts and attempts are spans."""
+    service = make_service(None, InlineExecutor(), telemetry=traced())
+    name = work(service).start(WorkRequest()).name
+    service.get(name)
+    service.wait(name)
+    with contextlib.suppress(Exception):
+        service.cancel(name)
+    assert len(spans.ours()) == 2
+    assert trace.get_current_span(context.get_current()) is trace.INVALID_SPAN

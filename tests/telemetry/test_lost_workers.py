@@ -1,0 +1,93 @@
+"""Spans of several processes: a worker that is killed, another that takes over, and Celery's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lro.telemetry import Telemetry
+from tests.service_steps import PATIENCE, ended
+from tests.services.redis import Redis, redis_server
+from tests.telemetry import celery_app, worker
+from tests.telemetry.collected import SPANS_FILE, Spans, ids, read_spans
+
+
+def begun(*arguments: str) -> subprocess.Popen[str]:
+    """A worker process."""
+    command = [sys.executable, "-m", worker.__name__, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_links_outlive_the_worker_that_is_killed(tmp_path: Path) -> None:
+    """Kill -9 in the midst of the first attempt: the second, elsewhere, links to the start."""
+    store, first, second = (str(tmp_path / name) for name in ("operations.db", "a", "b"))
+    with begun(store, first, "text") as dead:
+        assert dead.stdout is not None
+        assert dead.stdout.readline() == "began 1\n"
+        dead.kill()
+        dead.wait(PATIENCE)
+    with begun(store, second) as other:
+        said = other.communicate(timeout=PATIENCE)[0]
+    assert said == "began 2\ndone\n"
+    (start,) = read_spans(Path(first))  # the span of the first attempt died with its process
+    assert (start["name"], start["kind"]) == (f"start {worker.METHOD}", "PRODUCER")
+    by_kind = {span["kind"]: span for span in read_spans(Path(second))}
+    assert set(by_kind) == {"INTERNAL", "CONSUMER"}
+    for span in by_kind.values():
+        assert (span["parent"], span["links"]) == (None, [start["ids"]])
+        assert span["pid"] != start["pid"]
+        name = span["attributes"]["lro.operation.name"]
+        assert name == start["attributes"]["lro.operation.name"]
+    assert by_kind["INTERNAL"]["attributes"]["lro.lost_attempts"] == 1
+    process = by_kind["CONSUMER"]["attributes"]
+    assert (process["lro.attempt"], process["lro.outcome"]) == (2, "succeeded")
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Redis]:
+    """A Redis of this test."""
+    pytest.importorskip("celery")
+    with redis_server(tmp_path) as server:
+        yield server
+
+
+def test_worker_of_celery_links_to_the_start(
+    broker: Redis,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spans: Spans,
+    traced: Callable[..., Telemetry],
+) -> None:
+    """The context comes by the store; the message carries nothing but a name."""
+    from tests.executors.celery_workers import Harness
+
+    written = tmp_path / "spans"
+    monkeypatch.setenv(SPANS_FILE, str(written))
+    harness = Harness(broker.url, tmp_path, telemetry=traced())
+    try:
+        with harness.worker("prefork", celery_app.__name__):
+            name = harness.start("Echo", "abc")
+            ended(harness.service, name)
+            (process,) = _until_written(written)
+    finally:
+        harness.close()
+    start = spans.only("PRODUCER")
+    assert (process["kind"], process["parent"]) == ("CONSUMER", None)
+    assert [tuple(one) for one in process["links"]] == [ids(start)]
+    assert process["attributes"]["lro.executor"] == "CeleryExecutor"
+    assert process["attributes"]["lro.operation.name"] == name
+
+
+def _until_written(path: Path) -> list[dict[str, object]]:
+    """The spans of a file, once there are some: the operation is done a moment before."""
+    import time
+
+    for _ in range(round(PATIENCE / 0.01)):
+        if found := read_spans(path):
+            return found
+        time.sleep(0.01)
+    raise AssertionError("no span was written")

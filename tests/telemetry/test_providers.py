@@ -1,0 +1,129 @@
+"""What a service does without OpenTelemetry, without a provider, and with one that comes later."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from lro import Service
+from lro._engine import telemetry
+from lro._engine.telemetry import ParentTrace
+from lro.executors.inline import InlineExecutor
+from lro.stores.memory import MemoryStore
+from lro.telemetry import Telemetry
+from tests.service_fixtures import MakeService
+from tests.telemetry.collected import Numbers, Spans
+from tests.telemetry.test_spans import work
+from tests.work_messages import WorkRequest
+
+PROGRAM = """
+import sys
+{before}
+import lro
+from lro.executors.inline import InlineExecutor
+from lro.executors.processes import ProcessExecutor
+from lro.stores.memory import MemoryStore
+from tests.executors.process_methods import echo
+
+def loaded():
+    return any(name.startswith("opentelemetry.") for name in sys.modules)
+
+for executor in (InlineExecutor(), ProcessExecutor(1)):
+    with lro.Service(MemoryStore(), executor) as service:
+        method = service.method("acme.v1.Works.Echo")(echo)
+        print(loaded(), end=" ")
+        from tests.work_messages import WorkRequest
+        print(method.start(WorkRequest("a", 5)).result().text, loaded())
+{after}
+"""
+
+
+def output(before: str = "", after: str = "") -> str:
+    """What a program prints that runs a service of each of two executors."""
+    program = PROGRAM.format(before=before, after=after)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == ""
+    return run.stdout
+
+
+def test_service_works_without_the_api_package() -> None:
+    """It is blocked as if it were not installed."""
+    blocked = "sys.modules['opentelemetry'] = None"
+    assert output(blocked) == "False a 5 False\n" * 2
+
+
+def test_api_package_is_imported_at_the_first_start() -> None:
+    """Not before, and no part of the SDK ever is."""
+    after = "print([name for name in sys.modules if name.startswith('opentelemetry.sdk')])"
+    assert output(after=after) == "False a 5 True\nTrue a 5 True\n[]\n"
+
+
+LATER = """
+import lro
+from opentelemetry import trace
+from lro.executors.inline import InlineExecutor
+from lro.stores.memory import MemoryStore
+from tests.executors.process_methods import echo
+from tests.telemetry.collected import Spans
+from tests.work_messages import WorkRequest
+
+service = lro.Service(MemoryStore(), InlineExecutor())
+method = service.method("acme.v1.Works.Echo")(echo)
+print(repr(service.store.get(method.start(WorkRequest()).name).trace_context))
+spans = Spans()
+trace.set_tracer_provider(spans.provider)
+method.start(WorkRequest())
+print([span.kind.name for span in spans.ours()])
+service.close()
+"""
+
+
+def test_provider_that_is_set_later_is_used_from_then_on() -> None:
+    """The global one, of the API itself."""
+    run = subprocess.run([sys.executable, "-c", LATER], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == "''\n['PRODUCER', 'CONSUMER']\n"
+
+
+def test_provider_of_one_kind_is_enough(
+    make_service: MakeService,
+    spans: Spans,
+    numbers: Numbers,
+    traced: Callable[..., Telemetry],
+    measured: Callable[..., Telemetry],
+) -> None:
+    """Spans without metrics, and metrics without spans."""
+    for options in (traced(), measured()):
+        service = make_service(None, InlineExecutor(), telemetry=options)
+        name = work(service).start(WorkRequest()).name
+    assert len(spans.ours()) == 2
+    assert len(numbers.points("lro.starts")) == 1
+    assert service.store.get(name).trace_context == ""
+
+
+def test_child_without_the_api_package_runs_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parent has it, and sends a context."""
+    monkeypatch.setattr(telemetry, "_api", lambda: None)
+    ParentTrace("00-" + "1" * 32 + "-" + "2" * 16 + "-01").attach()()
+
+
+def test_api_package_that_is_not_there_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process."""
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
+    assert telemetry._api.__wrapped__() is None
+    looked: list[int] = []
+
+    def absent() -> None:
+        looked.append(1)
+
+    monkeypatch.setattr(telemetry, "_api", absent)
+    service = Service(MemoryStore(), InlineExecutor(), maintenance=False)
+    method = work(service)
+    for _ in range(3):
+        method.start(WorkRequest())
+    service.close()
+    assert looked == [1]
