@@ -20,11 +20,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import attrs
+
 import lro
 from bench import million
 from bench.console import Client, server
+from bench.filling import RunResponse
 from bench.serving import with_cpu
-from bench.start_to_result import Request, RunResponse
 from lro.asgi import ConsoleApp, OperationsApp
 from lro.executors.asyncio import AsyncioExecutor
 from lro.stores.memory import MemoryStore
@@ -151,7 +153,7 @@ def flood(browser: Any, port: int, slower: int) -> str:
         cdp.send("Performance.enable")
         page.add_init_script(WATCHED)
         for _ in range(REPORTING):
-            client.call(PATH, {"steps": FLOOD_SECONDS + 20})
+            client.call(PATH, {"seconds": FLOOD_SECONDS + 20})
         page.goto(f"http://127.0.0.1:{port}/console/")
         page.locator("table.ops tbody tr").first.wait_for()
         page.get_by_role("button", name="Show more").click()  # so that all are followed
@@ -189,12 +191,17 @@ def run(options: argparse.Namespace) -> Iterator[str]:
                     yield first_loads(browser, f"http://127.0.0.1:{port}/console/", slower)
                 if "idle" in options.parts:
                     for _ in range(10):
-                        Client(port).call(PATH, {"steps": 10 * options.seconds})
+                        Client(port).call(PATH, {"seconds": 10 * options.seconds})
                     yield idle_pages(browser, port, options.pages, options.seconds)
         for slower in (1, SLOWER) if "flood" in options.parts else ():
             with server("flood", "", "bench.browser") as port:
                 yield flood(browser, port, slower)
     yield f"load at the end: {os.getloadavg()[0]:.1f}"
+
+
+@attrs.frozen
+class ReportRequest:
+    seconds: lro.Int32 = 0
 
 
 def main(kind: str, where: str, port: int) -> None:
@@ -206,13 +213,13 @@ def main(kind: str, where: str, port: int) -> None:
     service, _ = million.declared(store, executor)
 
     @service.method("bench.v1.Bench.Report", path=PATH)
-    async def report(request: Request, job: lro.Job[lro.OperationMetadata]) -> RunResponse:
-        end, step = time.monotonic() + request.steps, 0
+    async def report(request: ReportRequest, job: lro.Job[lro.OperationMetadata]) -> RunResponse:
+        end, step = time.monotonic() + request.seconds, 0
         while time.monotonic() < end:
             step += 1
             await job.progress_async(step % 1000 / 1000, f"step {step}")
             await asyncio.sleep(SECONDS_BETWEEN[kind])
-        return RunResponse(request.steps)
+        return RunResponse(items=step)
 
     console = ConsoleApp(service, path="/console", fallback=OperationsApp(service, starts=True))
     print("ready", flush=True)

@@ -51,8 +51,10 @@ _CODES: Final = ("UNAVAILABLE", "INTERNAL", "DEADLINE_EXCEEDED", "INVALID_ARGUME
 class Crowd(Population):
     """Operations of which many are in progress: half of these run, the others wait."""
 
+    in_progress: float
+
     def _state(self, drawn: int) -> lro.State:
-        if drawn < IN_PROGRESS * 256:
+        if drawn < self.in_progress * 256:
             return lro.State.IN_PROGRESS
         if drawn >= 250:
             return lro.State.CANCELLED
@@ -81,12 +83,19 @@ def declared(
     return service, list(service.specs.values())
 
 
-def records(size: int, now: datetime) -> Iterator[lro.adapters.Record]:
+def records(
+    size: int, now: datetime, in_progress: float = IN_PROGRESS
+) -> Iterator[lro.adapters.Record]:
     """All operations of all parents."""
     _, specs = declared(MemoryStore(), maintenance=False)
     for parent, share in zip(PARENTS, SHARES, strict=True):
-        salt = str(PARENTS.index(parent)).encode()
-        crowd = Crowd(size=max(1, round(size * share)), newest=now, expiry=_KEPT, salt=salt)
+        crowd = Crowd(
+            size=max(1, round(size * share)),
+            newest=now,
+            expiry=_KEPT,
+            salt=str(PARENTS.index(parent)).encode(),
+            in_progress=in_progress,
+        )
         for number in reversed(range(crowd.size)):
             facts = crowd.facts(number)
             yield _record(facts, specs[facts.draw[29] % METHODS], parent, now)
