@@ -59,7 +59,7 @@ def test_delete_leads_back_to_the_list(stage: Stage, open_page: OpenPage, site: 
 
 
 def test_marked_rows_are_cancelled_together(stage: Stage, open_page: OpenPage, site: str) -> None:
-    """Each result is told."""
+    """The dialog lists each result."""
     names = [stage.start(f"work {number}") for number in range(3)]
     page = open_page(site)
     for name in names[:2]:

@@ -28,7 +28,7 @@ const T = {
   goesOn: "The work is still in progress, and Delete does not stop it. To stop it, cancel it first.",
   cancelFirst: "Cancel instead", doing: "{0} of {1} done", stopped: "Stopped: the server allows no more. {0}",
   finished: "{0} done, {1} refused.", limited: "Only the first 1,000 of them.",
-  collecting: "Looking for what matches: {0} so far", okCancelled: "asked to stop", okDeleted: "deleted",
+  collecting: "Looking for what matches: {0} so far", noneOpen: "None of them is in progress.", okCancelled: "asked to stop", okDeleted: "deleted",
   stop: "Stop",
   reach: {
     NOT: "The service cannot stop work that has begun: it will run to its end. What waits will not begin.",

@@ -69,7 +69,7 @@ function hour(at) {
 /** @param {string|number} at */
 const full = (at) => isNaN(millis(at)) ? String(at) : FULL.format(millis(at));
 /** @param {string|number} at */
-const ago = (at) => put(T.ago, span((clock() - millis(at)) / 1000).replace(/^\d+ ms$/, "1 s").replace(/\.\d/, ""));
+const ago = (at) => put(T.ago, span(Math.max(Math.floor((clock() - millis(at)) / 1000), 1)).split(" ", 2).join(" ").replace(/^(\d)\.0?/, "$1"));
 /** @param {string|number} at @param {string} [text] */
 const moment = (at, text) => h("time", { datetime: at, title: full(at) }, text ?? hour(at));
 /** @param {number} size */

@@ -120,7 +120,7 @@ function take(op) {
   let item = items.get(op.name);
   if (!item) items.set(op.name, item = { name: op.name, op, about: null, estimate: new Estimate(), askedAt: "", gone: false, stale: true, lookedAt: 0, draw: null });
   const before = stateOf(item);
-  const waits = !item.about?.startTime && (clock() - item.lookedAt > 20000 || JSON.stringify(op.metadata) !== JSON.stringify(item.op.metadata));
+  const waits = !item.about?.startTime && (clock() - item.lookedAt > 60000 || JSON.stringify(op.metadata) !== JSON.stringify(item.op.metadata));
   if (op.done !== item.op.done || waits) item.stale = true;
   item.op = op;
   item.estimate.add(progressOf(op.metadata)?.fraction ?? null, clock() / 1000);

@@ -46,7 +46,8 @@ async function act(name, action) {
  */
 function askAction(action, chosen, all, after) {
   const open = chosen.filter((item) => !item.op.done && !item.gone), one = chosen.length === 1 && !all, cancel = action === "cancel";
-  if (cancel && !open.length && !all || !chosen.length && !all) return;
+  if (!all && !chosen.length) return;
+  if (!all && cancel && !open.length) return void openDialog(T.noneOpen, []);
   const what = one ? `${lastPart(methodOf(chosen[0]))} ${shortId(chosen[0].name)}` : all ? T.everything : put("{0} operations", cancel ? open.length : chosen.length);
   const told = h("ul", { class: "told", tabindex: 0 }), bar = h("progress", { "aria-label": T.progress }), said = h("p", { role: "status" }), sum = h("p", { class: "dim" });
   const begin = () => {

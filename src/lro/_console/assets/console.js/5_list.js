@@ -258,7 +258,7 @@ function listView(query) {
   });
   /** @type {View} */
   const view = {
-    title: T.operations, node: h("div", { class: "view list" }, h("h1", { tabindex: -1 }, T.operations), form, wrong, bar, newer, table, h("div", { class: "foot" }, note, more), bulk),
+    title: T.operations, node: h("div", { class: "view list" }, h("h1", { tabindex: -1 }, T.operations), form, wrong, bar, h("div", {}, newer, table), h("div", { class: "foot" }, note, more), bulk),
     begin() { for (const { item } of rows.values()) items.set(item.name, item); pages.now(); tally.now(); },
     end() { pages.stop(); follows.stop(); tally.stop(); for (const { item } of rows.values()) item.draw = null; items.clear(); },
     refresh() { first = true, fresh = [], newer.hidden = true; setText(wrong, ""); echo.replaceChildren(); pages.now(); },

@@ -12,11 +12,11 @@ function quantile(counts, bounds, share) {
   }
   return bounds[bounds.length - 1];
 }
-/** A chart, its summary and its table. @param {string} title @param {number[]} times @param {[string, string, (number|null)[]][]} series label, class, values @param {boolean} stacked @param {(value: number) => string} unit @param {string} summary */
+/** A chart, its summary and its table; times are on a logarithmic scale. @param {string} title @param {number[]} times @param {[string, string, (number|null)[]][]} series label, class, values @param {boolean} stacked @param {(value: number) => string} unit @param {string} summary */
 function chart(title, times, series, stacked, unit, summary) {
   const width = times.length * 10, height = 100;
   const sums = times.map((_, at) => stacked ? series.reduce((sum, [, , values]) => sum + (values[at] ?? 0), 0) : Math.max(...series.map(([, , values]) => values[at] ?? 0)));
-  const most = Math.max(...sums), top = most > 0 ? most * 1.05 : 1;
+  const most = Math.max(...sums), scale = (/** @type {number} */ value) => stacked ? value : Math.log1p(value * 100), top = most > 0 ? scale(most) * 1.05 : 1;
   const shapes = stacked ? times.flatMap((time, at) => {
     let y = height;
     const parts = series.map(([label, kind, values]) => {
@@ -27,11 +27,11 @@ function chart(title, times, series, stacked, unit, summary) {
     return sums[at] ? [g("g", {}, g("title", {}, `${hour(time)}: ${series.map(([label, , values]) => `${label} ${unit(values[at] ?? 0)}`).join(", ")}`), g("rect", { class: "ghost", x: at * 10, y: 0, width: 10, height }), ...parts)] : [];
   }) : series.flatMap(([label, kind, values]) => {
     let path = "";
-    values.forEach((value, at) => { if (value !== null) path += `${path && (values[at - 1] ?? null) !== null ? "L" : "M"}${at * 10 + 5} ${height - value / top * height}h.01`; });
+    values.forEach((value, at) => { if (value !== null) path += `${path && (values[at - 1] ?? null) !== null ? "L" : "M"}${at * 10 + 5} ${height - scale(value) / top * height}h.01`; });
     return [g("path", { class: `curve ${kind}`, d: path })];
   });
   return h("figure", { class: "card" }, h("figcaption", {}, h("h2", {}, title), h("span", { class: "legend" }, series.map(([label, kind]) => h("span", {}, g("svg", { viewBox: "0 0 10 10", "aria-hidden": "true", class: "key" }, g("rect", { class: kind, width: 10, height: 10, rx: 2 })), label)))),
-    h("div", { class: "chart" }, h("span", { class: "y" }, h("span", {}, most ? unit(most) : ""), h("span", {}, "0")),
+    h("div", { class: "chart" }, h("span", { class: "y" }, (most ? [most, stacked ? most / 2 : Math.expm1(scale(most) / 2) / 100] : []).map((value) => h("span", {}, stacked ? count(Math.round(value * 10) / 10) : unit(value))), h("span", {}, "0")),
       g("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": summary }, [0, 50, 100].map((y) => g("path", { class: "grid", d: `M0 ${y}H${width}` })), shapes),
       h("span", { class: "x" }, moment(times[0]), moment(times[times.length - 1]))),
     h("p", { class: "dim" }, summary),
