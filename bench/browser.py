@@ -99,8 +99,10 @@ def first_loads(browser: Any, url: str, slower: int) -> str:
             )
             page.add_init_script(DRAWN)
             page.goto(url)
-            page.wait_for_function("window.drawn")
-            times.append(page.evaluate("window.drawn"))
+            page.locator("table.ops tbody tr").first.wait_for()
+            while (drawn := page.evaluate("window.drawn")) is None:
+                page.wait_for_timeout(20)
+            times.append(drawn)
             sizes.append(
                 page.evaluate(
                     "performance.getEntriesByType('resource').filter((each) =>"

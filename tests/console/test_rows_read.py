@@ -185,5 +185,7 @@ def test_statements_of_postgres_read_no_more_rows_than_the_limit(
             ]
             found[label] = max((rows_read(plan[0]["Plan"]) for plan in plans), default=0)
             statements.clear()
-    assert {label: count for label, count in found.items() if count > MOST} == {}
-    assert max(found.values()) > MOST // 2
+    scanned = {label for label in found if label.partition(", ")[2] in SCANNED}
+    assert max(found[label] for label in found if label not in scanned) == MOST  # of the tally
+    # A look goes through an index to where it is to end, and then through what lies before that.
+    assert max(found[label] for label in scanned) <= 2 * MOST
