@@ -98,6 +98,7 @@ def first_loads(browser: Any, url: str, slower: int) -> str:
                 "Emulation.setCPUThrottlingRate", {"rate": slower}
             )
             page.add_init_script(DRAWN)
+            page.wait_for_timeout(500)  # until the browser's new process has come to rest
             page.goto(url)
             page.locator("table.ops tbody tr").first.wait_for()
             while (drawn := page.evaluate("window.drawn")) is None:
@@ -124,7 +125,9 @@ def idle_pages(browser: Any, port: int, pages: int, seconds: int) -> str:
         nonlocal asked
         asked += 1
 
-    client = Client(port)
+    def cpu() -> float:
+        return float(Client(port).raw("/cpu"))
+
     with contextlib.ExitStack() as stack:
         for _ in range(pages):
             context = stack.enter_context(
@@ -135,9 +138,9 @@ def idle_pages(browser: Any, port: int, pages: int, seconds: int) -> str:
             page.locator("table.ops tbody tr").first.wait_for()
             page.on("request", count)
         page.wait_for_timeout(5000)
-        asked, before, began = 0, float(client.raw("/cpu")), time.perf_counter()
+        asked, before, began = 0, cpu(), time.perf_counter()
         page.wait_for_timeout(seconds * 1000)
-        used, took = float(client.raw("/cpu")) - before, time.perf_counter() - began
+        used, took = cpu() - before, time.perf_counter() - began
         number = asked
     return (
         f"{pages} pages for {took:.0f} s: {100 * used / took:.1f} % of a core,"
