@@ -34,6 +34,9 @@ NAMES: Final = (
     "codec",
     "lint",
     "imports",
+    "observed",
+    "console",
+    "browser",
 )
 
 

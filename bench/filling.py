@@ -128,7 +128,7 @@ class Population:
     def records(self, spec: MethodSpec, parent: str = PARENT) -> Iterator[lro.adapters.Record]:
         """All of them, the oldest first."""
         for number in reversed(range(self.size)):
-            yield keyed(_record(self.facts(number), spec, parent, self.expiry), spec)
+            yield keyed(make_record(self.facts(number), spec, parent, self.expiry), spec)
 
 
 def keyed(record: lro.adapters.Record, spec: MethodSpec) -> lro.adapters.Record:
@@ -140,14 +140,21 @@ def _name(parent: str, facts: Facts) -> str:
     return join_name(parent, new_id(lambda count: facts.draw[:count], facts.create_time))
 
 
-def _record(facts: Facts, spec: MethodSpec, parent: str, expiry: timedelta) -> lro.adapters.Record:
+def make_record(
+    facts: Facts,
+    spec: MethodSpec,
+    parent: str,
+    expiry: timedelta,
+    metadata: type[RunMetadata] = RunMetadata,
+) -> lro.adapters.Record:
+    """The record of an operation; its keys are still to be stamped."""
     done, end_time = facts.state.done, facts.end_time
     return lro.adapters.Record(
         name=_name(parent, facts),
         parent=parent,
         method=spec.full_name,
         state=facts.state,
-        metadata=spec.types.pack(_metadata(facts)),
+        metadata=spec.types.pack(_metadata(facts, metadata)),
         result=_result(facts, spec),
         create_time=facts.create_time,
         update_time=end_time or facts.create_time,
@@ -159,12 +166,12 @@ def _record(facts: Facts, spec: MethodSpec, parent: str, expiry: timedelta) -> l
     )
 
 
-def _metadata(facts: Facts) -> RunMetadata:
+def _metadata(facts: Facts, kind: type[RunMetadata]) -> RunMetadata:
     draw = facts.draw
     words = [_WORDS[byte % len(_WORDS)] for byte in draw[:20]]
     if facts.rare:
         words[3] = RARE
-    return RunMetadata(
+    return kind(
         dataset=facts.dataset,
         owner=facts.owner,
         stage=Stage.WRITING if facts.state.done else Stage(1 + draw[25] % 3),
@@ -267,7 +274,7 @@ def sqlite_database(folder: Path) -> Database:
     return Database("SQLite", make)
 
 
-def fill_sqlite(path: Path, records: Records, keys: bool) -> None:
+def fill_sqlite(path: Path | str, records: Records, keys: bool) -> None:
     insert = f"INSERT INTO operations ({', '.join(rows.COLUMNS)}) VALUES ({_marks(rows.COLUMNS)})"
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as file:
         for pragma in ("synchronous = OFF", "cache_size = -1000000"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import random
 import threading
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +18,7 @@ from lro import asgi, wsgi
 from lro.console import ConsoleEdge
 from lro.http import HttpRequest
 from lro.stores.memory import MemoryStore
+from lro.testing import ManualClock
 from tests.console.serving import authenticate, console, counting
 from tests.integrations.counting import ANN, BOB, Counting, CountRequest
 
@@ -31,7 +35,7 @@ class CountedStore(MemoryStore):
         self.away = False
 
     def read_counts(self, since: datetime, limit: int = 10_000, step_minutes: int = 1) -> Any:
-        """Two methods, one in two steps."""
+        """Some methods, one in two steps."""
         if self.away:
             raise OSError("the disk is gone")
         self.asked.append((self.now() - since, step_minutes))
@@ -39,6 +43,9 @@ class CountedStore(MemoryStore):
         return [
             SimpleNamespace(minute=MINUTE - two, method="a.B.C", counts={"starts.started": 2}),
             SimpleNamespace(minute=MINUTE, method="", counts={"expired": 1}),
+            SimpleNamespace(
+                minute=MINUTE, method="a.B.D", counts={"queue.0": 1, "queue.sum": 0.25}
+            ),
             SimpleNamespace(minute=MINUTE, method="a.B.C", counts={"queue.0": 1, "queue.sum": 0.5}),
         ]
 
@@ -62,7 +69,7 @@ def counted(**options: Any) -> tuple[Counting, CountedStore]:
 
 
 def test_tally_is_that_of_the_contract() -> None:
-    """Counts by method and step, what is in progress, the buckets of histograms."""
+    """Counts of all methods by step, what is in progress, the buckets of histograms."""
     made, store = counted()
     with console("uvicorn", made, parents=["projects/p", "projects/*"]) as client:
         assert client.get("/session").json()["statistics"]
@@ -87,20 +94,11 @@ def test_tally_is_that_of_the_contract() -> None:
             ],
             "workers": [{"owner": "ab12", "operations": 2}],
         },
-        "methods": [
+        "points": [
+            {"minute": "2026-11-25T11:58:00Z", "counts": {"starts.started": 2}},
             {
-                "method": "a.B.C",
-                "points": [
-                    {"minute": "2026-11-25T11:58:00Z", "counts": {"starts.started": 2}},
-                    {
-                        "minute": "2026-11-25T11:59:00Z",
-                        "counts": {"queue.0": 1, "queue.sum": 0.5},
-                    },
-                ],
-            },
-            {
-                "method": "",
-                "points": [{"minute": "2026-11-25T11:59:00Z", "counts": {"expired": 1}}],
+                "minute": "2026-11-25T11:59:00Z",
+                "counts": {"expired": 1, "queue.0": 2, "queue.sum": 0.75},
             },
         ],
     }
@@ -108,7 +106,7 @@ def test_tally_is_that_of_the_contract() -> None:
 
 
 @pytest.mark.parametrize(
-    ("minutes", "step"), [(1, 1), (360, 1), (361, 5), (1440, 5), (1441, 30), (4320, 30)]
+    ("minutes", "step"), [(1, 1), (120, 1), (121, 5), (360, 5), (1440, 5), (1441, 30), (4320, 30)]
 )
 def test_long_windows_are_read_in_larger_steps(minutes: int, step: int) -> None:
     """So that a page has a few hundred points at most."""
@@ -159,6 +157,52 @@ def test_store_is_asked_once_in_five_seconds() -> None:
         assert len(store.asked) == 12
         ask(9)
         assert len(store.asked) == 12
+
+
+class AskedStore(MemoryStore):
+    """A store that remembers how far back it was asked to read counts."""
+
+    def __init__(self, clock: Any) -> None:
+        super().__init__(clock)
+        self.spans: list[timedelta] = []
+
+    def read_counts(self, since: datetime, limit: int = 10_000, step_minutes: int = 1) -> Any:
+        """Those of the store."""
+        self.spans.append(self.now() - since)
+        return super().read_counts(since, limit, step_minutes)
+
+
+@pytest.mark.parametrize("minutes", [60, 360, 4000])
+def test_later_reads_of_a_window_are_of_its_end_alone(minutes: int) -> None:
+    """With the same answer as when all of it is read."""
+    clock, draw = ManualClock(), random.Random(minutes)
+    store = AskedStore(clock)
+    made = counting(store=store)
+
+    def ask(edge: ConsoleEdge) -> Any:
+        request = HttpRequest(method="GET", path="/tally", query=f"minutes={minutes}")
+        return json.loads(edge.handle(request).body)
+
+    def edge() -> ConsoleEdge:
+        every = itertools.count(step=60).__next__
+        return ConsoleEdge(made.service, authenticate=lambda headers: None, clock=every)
+
+    with made.service:
+        kept = edge()
+        ask(kept)
+        for _ in range(60):
+            passed = timedelta(seconds=draw.choice((0, 5, 15, 61, minutes * 6)))
+            for _ in range(draw.randrange(3)):
+                store.add_counts(
+                    clock(), {draw.choice("ABC"): {"starts.started": 1, "queue.sum": 0.5}}
+                )
+                clock.advance(seconds=draw.randrange(20))
+            clock.advance(seconds=passed.total_seconds())
+            store.spans = []
+            found = ask(kept)
+            assert store.spans[0] <= passed + timedelta(seconds=60 + 60)
+            assert found == ask(edge())
+        assert len(found["points"]) > 1
 
 
 def test_caller_has_to_be_allowed_to_list_all_parents() -> None:

@@ -626,6 +626,13 @@ def test_every_row_is_found_by_an_index(store, name):
     assert sorts == given.get(name, 0)
 
 
+def test_load_is_read_by_the_index_of_states(store):
+    """By another one all records of a parent might be looked at, the few in progress the last."""
+    plan = store._resources.connections.rows(b"EXPLAIN " + statements.LOAD, PLANNED["LOAD"])
+    scans = re.findall(r"Index Scan.* using (\w+)", "\n".join(line for (line,) in plan))
+    assert scans == ["operations_by_state"]
+
+
 FAILED = InState(frozenset({State.FAILED}))
 WALKS = {
     "operations_order": EVERYTHING,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable
-from datetime import timedelta
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Final, Generic, TypeVar
+
+import attrs
 
 from lro._base.errors import MalformedRequest, MethodNotSupported, got
 from lro._base.status import Json
@@ -26,8 +28,10 @@ KEPT_SECONDS: Final = 5.0
 """How long an answer is given again before the store is asked again."""
 
 _KEPT_WINDOWS: Final = 8
-_FINE: Final = 6 * 60
+_FINE: Final = 2 * 60
 _MIDDLE: Final = 24 * 60
+_SETTLED: Final = timedelta(minutes=1)
+"""Counts go to the minute in which they are stored: one that is so long past stays as it is."""
 
 
 def window_minutes(query: str) -> int:
@@ -48,10 +52,84 @@ def window_minutes(query: str) -> int:
     return int(found)
 
 
+T = TypeVar("T")
+
+
+class _Kept(Generic[T]):
+    """Answers that are given again for :data:`KEPT_SECONDS`, for a few keys."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: dict[int, tuple[float, T]] = {}
+
+    def get(self, key: int, read: Callable[[T | None], T]) -> T:
+        """The answer for a key, or what ``read`` makes of the one before; others wait for it."""
+        with self._lock:
+            at, answer = self._known.pop(key, (0.0, None))
+            if answer is None or self._clock() - at >= KEPT_SECONDS:
+                at, answer = self._clock(), read(answer)
+            self._known[key] = at, answer
+            if len(self._known) > _KEPT_WINDOWS:
+                del self._known[next(iter(self._known))]
+            return answer
+
+
+@attrs.frozen
+class _Window:
+    """What was counted by ``now``: the sums of all methods, step by step.
+
+    Methods may be many, and a page must stay small.
+    """
+
+    now: datetime
+    step: int
+    points: Mapping[datetime, Mapping[str, float]]
+
+    @classmethod
+    def read(cls, store: StatisticsStore, minutes: int, before: _Window | None) -> _Window:
+        """Read the window that ends now, but of the one before only what may have changed."""
+        now = store.now()
+        first = since = now - timedelta(minutes=minutes)
+        step = 1 if minutes <= _FINE else 5 if minutes <= _MIDDLE else 30
+        points: dict[datetime, Mapping[str, float]] = {}
+        if before is not None:
+            since = max(first, min(before.now, now) - _SETTLED)
+            begin = first - timedelta(minutes=step)
+            points = {minute: sums for minute, sums in before.points.items() if minute > begin}
+        points.update(_sums(store.read_counts(since, step_minutes=step)))
+        return cls(now, step, points)
+
+    def json(self, minutes: int) -> dict[str, Json]:
+        """The window as the page gets it."""
+        return {
+            "now": datetime_text(self.now),
+            "minutes": minutes,
+            "stepMinutes": self.step,
+            "everySeconds": int(FLUSH_SECONDS),
+            "limit": LIMIT,
+            "buckets": list(BUCKETS),
+            "points": [
+                {"minute": datetime_text(minute), "counts": {**sums}}
+                for minute, sums in self.points.items()
+            ],
+        }
+
+
+def _sums(counted: Iterable[MinuteCounts]) -> Mapping[datetime, Mapping[str, float]]:
+    found: dict[datetime, dict[str, float]] = {}
+    for one in counted:
+        sums = found.setdefault(one.minute, {})
+        for series, number in one.counts.items():
+            sums[series] = sums.get(series, 0) + number
+    return found
+
+
 class Tally:
     """Reads what was counted, and remembers each answer for :data:`KEPT_SECONDS` of ``clock``.
 
-    However many pages ask, the store is asked once in that time for each window.
+    However many pages ask, the store is asked once in that time for each window, and once for what
+    is in progress.
     """
 
     def __init__(
@@ -59,9 +137,8 @@ class Tally:
     ) -> None:
         self._service = service
         self._parents = parents
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._known: dict[int, tuple[float, Json]] = {}
+        self._windows: _Kept[_Window] = _Kept(clock)
+        self._loads: _Kept[Json] = _Kept(clock)
 
     def read(self, minutes: int) -> Json:
         """The tally of this window, as JSON.
@@ -73,50 +150,25 @@ class Tally:
         store = self._service.store
         if self._service.statistics is None or not keeps_statistics(store):
             raise MethodNotSupported("the tally")
-        with self._lock:  # others wait for this answer rather than read for themselves
-            known = self._known.pop(minutes, None)
-            if known is None or self._clock() - known[0] >= KEPT_SECONDS:
-                known = self._clock(), self._read(store, minutes)
-            self._known[minutes] = known
-            if len(self._known) > _KEPT_WINDOWS:
-                del self._known[next(iter(self._known))]
-            return known[1]
+        window = self._windows.get(minutes, lambda before: _Window.read(store, minutes, before))
+        load = self._loads.get(0, lambda _: self._load(store))
+        return {**window.json(minutes), "inProgress": load}
 
-    def _read(self, store: StatisticsStore, minutes: int) -> Json:
-        step = 1 if minutes <= _FINE else 5 if minutes <= _MIDDLE else 30
-        now = store.now()
-        counted = store.read_counts(now - timedelta(minutes=minutes), step_minutes=step)
+    def _load(self, store: StatisticsStore) -> Json:
         load = store.read_load(self._parents, LIMIT)
         return {
-            "now": datetime_text(now),
-            "minutes": minutes,
-            "stepMinutes": step,
-            "everySeconds": int(FLUSH_SECONDS),
-            "limit": LIMIT,
-            "inProgress": {
-                "capped": load.capped,
-                "methods": [
-                    {
-                        "method": one.method,
-                        "waiting": one.waiting,
-                        "running": one.running,
-                        "oldestCreateTime": datetime_text(one.oldest_create_time),
-                        "oldestName": one.oldest_name,
-                    }
-                    for one in load.methods
-                ],
-                "workers": [
-                    {"owner": owner, "operations": held} for owner, held in load.owners.items()
-                ],
-            },
-            "buckets": list(BUCKETS),
-            "methods": _points(counted),
+            "capped": load.capped,
+            "methods": [
+                {
+                    "method": one.method,
+                    "waiting": one.waiting,
+                    "running": one.running,
+                    "oldestCreateTime": datetime_text(one.oldest_create_time),
+                    "oldestName": one.oldest_name,
+                }
+                for one in load.methods
+            ],
+            "workers": [
+                {"owner": owner, "operations": held} for owner, held in load.owners.items()
+            ],
         }
-
-
-def _points(counted: Iterable[MinuteCounts]) -> list[Json]:
-    found: dict[str, list[Json]] = {}
-    for one in counted:
-        point: Json = {"minute": datetime_text(one.minute), "counts": dict(one.counts)}
-        found.setdefault(one.method, []).append(point)
-    return [{"method": method, "points": points} for method, points in found.items()]

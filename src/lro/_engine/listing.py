@@ -262,6 +262,8 @@ class _Walk(Generic[T]):
                 return True
             if took < _SHORT_SECONDS and read < limit:
                 scan = min(4 * scan, _MOST)
+            elif took > (left := self._end - now):  # or the page would end much too late
+                scan = max(SCAN, int(scan * left / took))
             # As many as will do, if matches are no rarer than up to now.
             missing = size + 1 - self._found
             limit = min(_SLACK + missing * (looked + 1) // (self._found + 1), _BATCH)

@@ -459,6 +459,7 @@ LOAD: Final = _sql(f"""SELECT method, owner, {WAITS} AS waits,
     FROM (SELECT *, row_number() OVER () AS place FROM (
         SELECT o.* FROM unnest(%s::uuid[]) AS p(id) CROSS JOIN LATERAL (
             SELECT method, owner, attempt, lease_until, create_time, name FROM operations
-                WHERE parent_id = p.id AND state = 'IN_PROGRESS' ORDER BY create_time LIMIT %s
+                WHERE (parent_id::text || '/' || state) = (p.id::text || '/IN_PROGRESS')
+                ORDER BY create_time LIMIT %s
         ) AS o LIMIT %s
     ) AS looked_at) AS placed GROUP BY 1, 2, 3""")

@@ -136,12 +136,14 @@ function lose(name) {
   if (item) item.gone = true, redraw(item);
 }
 const dirty = new Set();
-/** Draw an item with the next frame, once. @param {Item} item */
+let drawnAt = 0;
+/** Draw an item soon, once: with the next frame, but five times in a second at most. @param {Item} item */
 function redraw(item) {
-  if (!dirty.size) requestAnimationFrame(() => {
+  if (!dirty.size) setTimeout(() => requestAnimationFrame(() => {
+    drawnAt = performance.now();
     for (const each of dirty) each.draw?.();
     dirty.clear();
-  });
+  }), Math.max(0, drawnAt + 200 - performance.now()));
   dirty.add(item);
 }
 const FINAL = new Set(["SUCCEEDED", "FAILED", "CANCELLED", "GONE"]);

@@ -208,7 +208,7 @@ function listView(query) {
   };
   let lastToken = "";
   const append = (/** @type {any} */ page, /** @type {Node|null} */ before) => {
-    for (const op of page.operations ?? []) addRow(op, before);
+    for (const op of page.operations ?? []) if (!rows.has(op.name)) addRow(op, before);
     lastToken = page.nextPageToken ?? "";
     short = (page.operations ?? []).length < 50;
   };
@@ -241,6 +241,10 @@ function listView(query) {
     }
     if (first) {
       body.replaceChildren(), rows.clear(), note.replaceChildren();
+      // What fits on a screen is drawn before the rest.
+      append({ operations: page.operations?.slice(0, 16) }, null);
+      await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+      if (signal.aborted) return;
       append(page, null);
       token = lastToken, first = false;
       drawNote();
@@ -258,7 +262,7 @@ function listView(query) {
   const follows = follow(shownItems);
   const tally = loop(async (signal) => {
     if (!session.statistics || missing.has("tally")) return;
-    const found = await readTally(60, signal);
+    const found = await readTally(1, signal); // only what is in progress is shown here
     if (found) setText(counted, number(found.inProgress, (/** @type {any} */ each) => each.waiting + each.running));
     return found ? 15 : undefined;
   });

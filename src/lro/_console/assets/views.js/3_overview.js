@@ -47,7 +47,7 @@ function overviewView(query) {
     const bounds = tally.buckets, of = () => Array.from({ length: slots }, () => 0), histogram = () => times.map(() => Array(bounds.length + 1).fill(0));
     const done = of(), failed = of(), cancelled = of(), queued = histogram(), worked = histogram(), /** @type {Map<string, number>} */ codes = new Map();
     let lost = 0, refused = 0;
-    for (const method of tally.methods) for (const { minute, counts } of method.points) {
+    for (const { minute, counts } of tally.points) {
       const at = Math.min(slots - 1, Math.round(Math.floor(Date.parse(minute) / 60000 / step) - times[0] / 60000 / step));
       if (at < 0) continue;
       for (const [series, value] of Object.entries(counts)) {

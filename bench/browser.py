@@ -1,0 +1,238 @@
+"""The console's page in Chromium: its first load, 20 pages that stay open, a flood of events.
+
+Targets: first rows within 300 ms with the CPU slowed 4 times; 20 idle pages cost the server at most
+5 % of a core and 18 requests a minute each; 10,000 events in 10 s make no frame longer than 100 ms.
+``--keep FOLDER`` keeps the SQLite file of 10^5 operations there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+import lro
+from bench import million
+from bench.console import Client, server
+from bench.filling import RunResponse
+from bench.serving import with_cpu
+from lro.asgi import ConsoleApp, OperationsApp
+from lro.executors.asyncio import AsyncioExecutor
+from lro.stores.memory import MemoryStore
+
+PARSER = argparse.ArgumentParser(prog="python -m bench browser")
+PARSER.add_argument(
+    "--parts", nargs="+", choices=("load", "idle", "flood"), default=["load", "idle", "flood"]
+)
+PARSER.add_argument("--size", type=int, default=100_000)
+PARSER.add_argument("--pages", type=int, default=20)
+PARSER.add_argument("--seconds", type=int, default=60)
+PARSER.add_argument("--keep", type=Path, help="the folder in which the SQLite file is kept")
+
+LOADS: Final = 9
+SLOWER: Final = 4
+REPORTING: Final = 100
+FLOOD_SECONDS: Final = 10
+PATH: Final = "/v1/works:run"
+SECONDS_BETWEEN: Final = {"flood": 0.1, "idle": 2.0}
+
+DRAWN: Final = """
+    new MutationObserver((_, observer) => {
+        if (!document.querySelector("table.ops tbody tr")) return;
+        observer.disconnect();
+        requestAnimationFrame(() => setTimeout(() => { window.drawn = performance.now(); }));
+    }).observe(document, { childList: true, subtree: true });
+"""
+"""Notes when the first rows are on the screen."""
+
+WATCHED: Final = """
+    window.events = 0; window.long = []; window.frames = [];
+    const parse = JSON.parse;
+    JSON.parse = (text, ...rest) => {
+        if (text.startsWith('{"name"')) window.events += 1;
+        return parse(text, ...rest);
+    };
+    new PerformanceObserver((list) => {
+        for (const entry of list.getEntries()) window.long.push(entry.duration);
+    }).observe({ type: "longtask", buffered: true });
+    let last = performance.now();
+    const frame = (now) => { window.frames.push(now - last); last = now; requestAnimationFrame(frame); };
+    requestAnimationFrame(frame);
+"""
+"""Counts events, and notes long tasks and the time between frames."""
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Any]:
+    """The system's Chromium, without a window."""
+    from playwright.sync_api import sync_playwright
+
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        raise SystemExit("there is no chromium on the PATH")
+    with (
+        sync_playwright() as started,
+        started.chromium.launch(executable_path=path, args=["--no-sandbox"]) as browser,
+    ):
+        yield browser
+
+
+def first_loads(browser: Any, url: str, slower: int) -> str:
+    """When the first rows are drawn, with nothing in the browser's cache."""
+    times, sizes = [], []
+    for _ in range(LOADS):
+        with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
+            page = context.new_page()
+            page.context.new_cdp_session(page).send(
+                "Emulation.setCPUThrottlingRate", {"rate": slower}
+            )
+            page.add_init_script(DRAWN)
+            page.wait_for_timeout(500)  # until the browser's new process has come to rest
+            page.goto(url)
+            page.locator("table.ops tbody tr").first.wait_for()
+            while (drawn := page.evaluate("window.drawn")) is None:
+                page.wait_for_timeout(20)
+            times.append(drawn)
+            sizes.append(
+                page.evaluate(
+                    "performance.getEntriesByType('resource').filter((each) =>"
+                    " each.responseEnd <= window.drawn).length + 1"
+                )
+            )
+    low, high = min(times), max(times)
+    return (
+        f"first rows, CPU slowed {slower} times: {statistics.median(times):.0f} ms"
+        f" ({low:.0f} to {high:.0f}), {max(sizes)} requests until then"
+    )
+
+
+def idle_pages(browser: Any, port: int, pages: int, seconds: int) -> str:
+    """What many open pages cost the server, and how often they ask."""
+    asked = 0
+
+    def count(_: Any) -> None:
+        nonlocal asked
+        asked += 1
+
+    def cpu() -> float:
+        return float(Client(port).raw("/cpu"))
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(pages):
+            context = stack.enter_context(
+                browser.new_context(viewport={"width": 1280, "height": 900})
+            )
+            page = context.new_page()
+            page.goto(f"http://127.0.0.1:{port}/console/")
+            page.locator("table.ops tbody tr").first.wait_for()
+            page.on("request", count)
+        page.wait_for_timeout(5000)
+        asked, before, began = 0, cpu(), time.perf_counter()
+        page.wait_for_timeout(seconds * 1000)
+        used, took = cpu() - before, time.perf_counter() - began
+        number = asked
+    return (
+        f"{pages} pages for {took:.0f} s: {100 * used / took:.1f} % of a core,"
+        f" {number * 60 / took / pages:.1f} requests a minute each"
+    )
+
+
+def flood(browser: Any, port: int, slower: int) -> str:
+    """What many events in a short time do to a page."""
+    client = Client(port)
+    with browser.new_context(viewport={"width": 1280, "height": 900}) as context:
+        page = context.new_page()
+        cdp = context.new_cdp_session(page)
+        cdp.send("Emulation.setCPUThrottlingRate", {"rate": slower})
+        cdp.send("Performance.enable")
+        page.add_init_script(WATCHED)
+        for _ in range(REPORTING):
+            client.call(PATH, {"seconds": FLOOD_SECONDS + 20})
+        page.goto(f"http://127.0.0.1:{port}/console/")
+        page.locator("table.ops tbody tr").first.wait_for()
+        page.get_by_role("button", name="Show more").click()  # so that all are followed
+        page.wait_for_timeout(5000)
+        heap = _heap(cdp)
+        page.evaluate("window.events = 0, window.long = [], window.frames = []")
+        page.wait_for_timeout(FLOOD_SECONDS * 1000)
+        found = page.evaluate("[window.events, window.long, window.frames]")
+        later = _heap(cdp)
+    events, long, frames = found
+    return (
+        f"CPU slowed {slower} times: {events:,} events in {FLOOD_SECONDS} s, longest frame"
+        f" {max(frames):.0f} ms, median {statistics.median(frames):.0f} ms, tasks over 50 ms:"
+        f" {len(long)}, the longest {max(long, default=0):.0f} ms; heap {heap:.2f} MB before,"
+        f" {later:.2f} MB after"
+    )
+
+
+def _heap(cdp: Any) -> float:
+    cdp.send("HeapProfiler.collectGarbage")
+    metrics = cdp.send("Performance.getMetrics")["metrics"]
+    return next(one["value"] for one in metrics if one["name"] == "JSHeapUsedSize") / 1e6
+
+
+def run(options: argparse.Namespace) -> Iterator[str]:
+    with contextlib.ExitStack() as stack:
+        browser = stack.enter_context(chromium())
+        folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        where = folder / f"console{options.size}.db"
+        if not where.exists() and {"load", "idle"} & {*options.parts}:
+            million.fill("sqlite", str(where), options.size)
+        if {"load", "idle"} & {*options.parts}:
+            with server("idle", str(where), "bench.browser") as port:
+                for slower in (1, SLOWER) if "load" in options.parts else ():
+                    yield first_loads(browser, f"http://127.0.0.1:{port}/console/", slower)
+                if "idle" in options.parts:
+                    for _ in range(10):
+                        Client(port).call(PATH, {"seconds": 10 * options.seconds})
+                    yield idle_pages(browser, port, options.pages, options.seconds)
+        for slower in (1, SLOWER) if "flood" in options.parts else ():
+            with server("flood", "", "bench.browser") as port:
+                yield flood(browser, port, slower)
+    yield f"load at the end: {os.getloadavg()[0]:.1f}"
+
+
+@attrs.frozen
+class ReportRequest:
+    seconds: lro.Int32 = 0
+
+
+def main(kind: str, where: str, port: int) -> None:
+    """Serve a console, and a method whose work reports all the time."""
+    import uvicorn
+
+    executor = AsyncioExecutor(2 * REPORTING, 0, loop="running")
+    store = MemoryStore() if kind == "flood" else million.store_of("sqlite", where)
+    service, _ = million.declared(store, executor)
+
+    @service.method("bench.v1.Bench.Report", path=PATH)
+    async def report(request: ReportRequest, job: lro.Job[lro.OperationMetadata]) -> RunResponse:
+        end, step = time.monotonic() + request.seconds, 0
+        while time.monotonic() < end:
+            step += 1
+            await job.progress_async(step % 1000 / 1000, f"step {step}")
+            await asyncio.sleep(SECONDS_BETWEEN[kind])
+        return RunResponse(items=step)
+
+    console = ConsoleApp(service, path="/console", fallback=OperationsApp(service, starts=True))
+    print("ready", flush=True)
+    uvicorn.run(
+        with_cpu(console), port=port, log_level="critical", lifespan="off",
+        loop="uvloop", http="httptools",
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,231 @@
+"""Every call of the console's page at 10^6 operations, over HTTP: p50, p95, max.
+
+Targets: p95 of at most 100 ms, and of 600 ms where no index helps a filter. ``--keep FOLDER`` keeps
+the SQLite file there and uses it again, ``--url`` is a PostgreSQL server whose schema
+``bench_console`` is kept likewise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import attrs
+
+from bench import million
+from bench.across import postgres_server
+from bench.filling import RARE
+from bench.http_get import free_port, listening
+from bench.measure import percentile
+
+PARSER = argparse.ArgumentParser(prog="python -m bench console")
+PARSER.add_argument("--size", type=int, default=1_000_000)
+PARSER.add_argument("--calls", type=int, default=100)
+PARSER.add_argument(
+    "--stores", nargs="+", choices=("sqlite", "postgres"), default=["sqlite", "postgres"]
+)
+PARSER.add_argument("--only", default="", help="only the calls whose label has this text")
+PARSER.add_argument("--keep", type=Path, help="the folder in which the SQLite file is kept")
+PARSER.add_argument("--url", help="a PostgreSQL server")
+
+PAGE: Final = 50
+FAST: Final = 0.1
+SLOW: Final = 0.6
+"""The targets, in seconds: of what an index finds, and of what none does."""
+
+
+class Client:
+    """One connection to a server, as a browser keeps it."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._open = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+
+    def call(self, path: str, body: Any = None) -> Any:
+        """The JSON that a call gives."""
+        return json.loads(self.raw(path, body))
+
+    def raw(self, path: str, body: Any = None) -> bytes:
+        """The bytes that a call gives."""
+        sent = None if body is None else json.dumps(body).encode()
+        headers = {} if body is None else {"content-type": "application/json"}
+        self._open.request("GET" if body is None else "POST", path, sent, headers)
+        reply = self._open.getresponse()
+        content = reply.read()
+        assert reply.status == 200, content
+        return content
+
+    def watch(self, names: Sequence[str]) -> None:
+        """Follow operations until the first event of each has come."""
+        one = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        body = json.dumps({"names": names}).encode()
+        headers = {"content-type": "application/json", "accept": "text/event-stream"}
+        one.request("POST", "/v1/operations:watch", body, headers)
+        reply = one.getresponse()
+        found = 0
+        while found < len(names):
+            line = reply.readline()
+            assert line
+            found += line.startswith(b"data:")
+        one.close()
+
+
+@attrs.frozen
+class Measured:
+    """A call of the page: what it does once, and how long it may take."""
+
+    label: str
+    call: Callable[[], object]
+    target: float = FAST
+
+
+def calls(client: Client, calls_each: int) -> Iterator[Measured]:
+    """All calls of the page."""
+
+    def listed(text: str = "", token: str = "", owner: str = "", size: int = PAGE) -> Any:
+        query = {"pageSize": size} | ({"filter": text} if text else {})
+        query |= {"pageToken": token} if token else {}
+        collection = f"{owner}/operations" if owner else "operations"
+        return client.call(f"/v1/{collection}?{urlencode(query)}")
+
+    def filtered(label: str, text: str, target: float = FAST) -> Measured:
+        return Measured(f"list, {label}", lambda: listed(text), target)
+
+    tokens = [""]
+
+    def next_page() -> None:
+        tokens.append(listed(token=tokens[-1])["nextPageToken"])
+
+    day = datetime.now(UTC) - timedelta(days=1)
+    week, fortnight = (f"{day - timedelta(days=days):%Y-%m-%dT%H:%M:%SZ}" for days in (6, 13))
+    run = "type(metadata) = bench.v1.Run3Metadata"
+    yield Measured("session", lambda: client.call("/session"))
+    yield Measured("list, first page", listed)
+    yield Measured("list, next page", next_page)
+    yield Measured("list, first page of a parent", lambda: listed(owner="projects/p1"))
+    yield filtered("in progress", "state() = IN_PROGRESS")
+    yield filtered("failed", "state() = FAILED")
+    yield filtered("asked to stop (none is)", "cancel_requested()", SLOW)
+    yield filtered("one method of 20", run)
+    yield filtered("one method, failed", f"{run} AND state() = FAILED")
+    yield filtered("last day", f'create_time() >= "{day:%Y-%m-%dT%H:%M:%SZ}"')
+    yield filtered(
+        "failed in one week",
+        f'state() = FAILED AND create_time() >= "{fortnight}" AND create_time() < "{week}"',
+    )
+    yield filtered("indexed metadata", 'metadata.dataset = "d17"')
+    yield filtered("metadata without index", 'metadata.owner = "o17"', SLOW)
+    yield filtered("a word", RARE, SLOW)
+    yield filtered("no match, no index", 'metadata.owner = "unknown"', SLOW)
+
+    # Of all over the list, so that nothing has read them before.
+    names: list[str] = []
+    token = ""
+    for _ in range(max(2, calls_each // 8)):
+        page = listed(token=token, size=1000)
+        names += [one["name"] for one in page["operations"]]
+        token = page.get("nextPageToken", "")
+        if not token:
+            break
+    shares = {size: itertools.cycle(_groups(names, size)) for size in (50, 100)}
+
+    def of_many(verb: str, size: int) -> Measured:
+        label = f"{verb}, {size} operations"
+        return Measured(
+            label, lambda: client.call(f"/v1/operations:{verb}", {"names": next(shares[size])})
+        )
+
+    yield of_many("batchGet", 50)
+    yield of_many("describe", 50)
+    yield of_many("describe", 100)
+    running = [one["name"] for one in listed("state() = IN_PROGRESS", size=1000)["operations"]]
+    groups = itertools.cycle(_groups(running, 100))
+    yield Measured("watch, the first events of 100", lambda: client.watch(next(groups)))
+    for minutes, label in ((60, "60 min"), (360, "6 h"), (4320, "72 h")):
+        path = f"/tally?minutes={minutes}"
+        yield Measured(f"tally, {label}", lambda path=path: client.raw(path))  # type: ignore[misc]
+
+
+def _groups(names: Sequence[str], size: int) -> Iterator[list[str]]:
+    step = max(1, len(names) // size)
+    for first in range(step):
+        yield list(names[first::step][:size])
+
+
+@contextlib.contextmanager
+def server(kind: str, where: str, module: str = "bench.million") -> Iterator[int]:
+    """The port of a process that serves the console."""
+    port = free_port()
+    command = [sys.executable, "-m", module, kind, where, str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        listening(port)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def line(one: Measured, number: int) -> str:
+    """The row of a call, after some that do not count."""
+    for _ in range(3):
+        one.call()
+    times = []
+    for _ in range(number):
+        began = time.perf_counter()
+        one.call()
+        times.append(time.perf_counter() - began)
+    p50, p95 = percentile(times, 0.5), percentile(times, 0.95)
+    verdict = "" if p95 <= one.target else f"  over {one.target * 1e3:.0f} ms"
+    return f"{one.label:<34}{p50 * 1e3:>9.1f}{p95 * 1e3:>9.1f}{max(times) * 1e3:>9.1f} ms{verdict}"
+
+
+def run(options: argparse.Namespace) -> Iterator[str]:
+    with contextlib.ExitStack() as stack:
+        for kind in options.stores:
+            if kind == "sqlite":
+                folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                where = str(folder / f"console{options.size}.db")
+                filled = os.path.exists(where)
+            else:
+                shared = None if options.url else postgres_server()
+                where = options.url or (shared and shared.url)
+                if where is None:
+                    yield "PostgreSQL: not installed here"
+                    continue
+                filled = bool(options.url) and _is_filled(where)
+            began = time.perf_counter()
+            if not filled:
+                million.fill(kind, where, options.size)
+            took = "" if filled else f", filled in {time.perf_counter() - began:.0f} s"
+            yield f"{kind}, {options.size:,} operations{took}: p50, p95, max of {options.calls}"
+            with server(kind, where) as port:
+                for one in calls(Client(port), options.calls):
+                    if options.only in one.label:
+                        yield line(one, options.calls)
+    yield f"load at the end: {os.getloadavg()[0]:.1f}"
+
+
+def _is_filled(url: str) -> bool:
+    import psycopg
+
+    with psycopg.connect(url) as link:
+        found = link.execute(
+            "SELECT to_regclass(%s) IS NOT NULL", (f"{million.SCHEMA}.operations",)
+        )
+        return bool(found.fetchall()[0][0])

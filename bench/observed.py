@@ -1,0 +1,133 @@
+"""What statistics and observers cost: CPU from a start to its result, with them and without."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from bench.start_to_result import Request, make
+from lro.executors.inline import InlineExecutor
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+
+PARSER = argparse.ArgumentParser(prog="python -m bench observed")
+PARSER.add_argument("--old", type=Path, help="the folder of another version, with its src")
+PARSER.add_argument("--rounds", type=int, default=40)
+
+STORES: Final = ("memory", "sqlite")
+STARTS: Final = {"memory": 1000, "sqlite": 400}
+"""How many operations one sample has."""
+PLAIN: Final = "statistics=False"
+"""What the others are compared with."""
+KINDS: Final = ("statistics=True", PLAIN, "one observer")
+
+
+class Peer:
+    """A process with a service of one kind, which takes a sample whenever it is asked to."""
+
+    def __init__(self, kind: str, store: str, sources: Path | None = None) -> None:
+        environment = dict(os.environ)
+        if sources is not None:
+            here = Path(__file__).parent.parent
+            environment["PYTHONPATH"] = os.pathsep.join(map(str, (sources / "src", here)))
+        command = [sys.executable, "-m", "bench.observed", kind, store]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, text=True, env=environment
+        )
+
+    def sample(self) -> tuple[float, float]:
+        """Seconds of CPU and of time for each operation."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("go\n")
+        self._process.stdin.flush()
+        cpu, took = self._process.stdout.readline().split()
+        return float(cpu), float(took)
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def options_of(kind: str) -> dict[str, Any]:
+    """The options of the service of a kind; the old version has none of them."""
+    if kind == "old":
+        return {}
+    from lro.adapters import Observer
+
+    observers = (Observer(),) if kind == "one observer" else ()
+    return {"statistics": kind == KINDS[0], "observers": observers}
+
+
+def serve(kind: str, where: str) -> None:
+    """Take a sample for each line of the standard input."""
+    with tempfile.TemporaryDirectory() as folder:
+        store: Any = MemoryStore()
+        if where == "sqlite":
+            store = SQLiteStore(Path(folder) / "operations.db")
+        service, method = make(store, InlineExecutor(), **options_of(kind))
+        with service:
+            for _ in sys.stdin:
+                gc.collect()
+                began, cpu = time.perf_counter(), time.process_time()
+                for _ in range(STARTS[where]):
+                    assert method.start(Request(1)).operation.done
+                used = time.process_time() - cpu, time.perf_counter() - began
+                print(*(one / STARTS[where] for one in used), flush=True)
+
+
+def compared(store: str, options: argparse.Namespace) -> Iterator[str]:
+    """The lines of one store: each kind over the one without statistics, turn about."""
+    sources: dict[str, Path | None] = dict.fromkeys(KINDS)
+    if options.old is not None:
+        sources["old"] = options.old
+    with contextlib.ExitStack() as stack:
+        peers = {kind: Peer(kind, store, where) for kind, where in sources.items()}
+        for peer in peers.values():
+            stack.callback(peer.close)
+            peer.sample()
+            peer.sample()
+        found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in peers}
+        for number in range(options.rounds):
+            order = list(peers) if number % 2 else list(reversed(peers))
+            for kind in order:
+                found[kind].append(peers[kind].sample())
+    for kind, samples in found.items():
+        yield _line(store, kind, samples, found[PLAIN])
+
+
+def _line(
+    store: str,
+    kind: str,
+    samples: Sequence[tuple[float, float]],
+    plain: Sequence[tuple[float, float]],
+) -> str:
+    ratios = sorted(own[0] / low[0] for own, low in zip(samples, plain, strict=True))
+    quarters = ratios[len(ratios) // 4], ratios[len(ratios) * 3 // 4]
+    cpu, took = (statistics.median(one[place] for one in samples) * 1e6 for place in (0, 1))
+    return (
+        f"{store:<8}{kind:<18}{cpu:>8.1f} us of CPU, {took:>8.1f} us; CPU over {PLAIN}:"
+        f" {statistics.median(ratios):.3f} (quarters {quarters[0]:.3f} to {quarters[1]:.3f})"
+    )
+
+
+def run(options: argparse.Namespace) -> Iterator[str]:
+    for store in STORES:
+        yield from compared(store, options)
+
+
+if __name__ == "__main__":
+    serve(*sys.argv[1:])
