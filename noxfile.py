@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import nox
@@ -32,6 +34,12 @@ OLD_WARNINGS = ["-W", "ignore::DeprecationWarning", "-W", "ignore::ResourceWarni
 PROTOBUF = ["google-api-core", "googleapis-common-protos", "grpcio", "grpcio-tools", "protobuf"]
 """What tests of the wires need, and the library only for its extras."""
 WITHOUT_SERVICES = BYTECODE | {"LRO_REQUIRE_SERVICES": ""}
+TYPESCRIPT = "typescript@5.9.3"
+CHECK_SCRIPTS = [
+    *("tsc", "--noEmit", "--strict", "--allowJs", "--checkJs"),
+    *("--target", "es2023", "--module", "es2022", "--lib", "es2023,dom,dom.iterable"),
+]
+"""The scripts are sent as they are written: types stand in comments, and are only checked."""
 CORE = ["tests", "--ignore=tests/examples", "--ignore=tests/test_docs.py"]
 """The tests that need no extra but ``test``; the few that want more skip themselves."""
 
@@ -77,10 +85,19 @@ def frameworks(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """The rules and the layout of the code."""
+    """The rules and the layout of the code, and the types of the console's scripts."""
     session.install(*requirements("lint", plain=False))
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
+    if shutil.which("npx") is None:
+        said = "the types of the console's scripts are not checked: npx is not installed"
+        (session.error if os.environ.get("LRO_REQUIRE_SERVICES") else session.warn)(said)
+        return
+    for scripts in ("console.js/*.js", "*/*.js"):  # the second are loaded after the first
+        files = map(str, sorted(Path("src/lro/_console/assets").glob(scripts)))
+        session.run(
+            "npx", "--yes", f"--package={TYPESCRIPT}", *CHECK_SCRIPTS, *files, external=True
+        )
 
 
 @nox.session

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import attrs
 
@@ -20,6 +21,7 @@ from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
+from lro.telemetry import Telemetry
 
 ONE_BY_ONE = 400
 IN_FLIGHT = 2000
@@ -159,6 +161,7 @@ def run() -> Iterator[str]:
             many = compare(title, in_flight(service, method), dict_in_flight)
             yield f"{many}  {1e6 / many.ours:,.0f} of {1e6 / many.floor:,.0f} a second"
     yield from with_statistics()
+    yield from with_telemetry()
 
 
 def with_statistics() -> Iterator[str]:
@@ -179,3 +182,28 @@ def with_statistics() -> Iterator[str]:
                     stack.enter_context(service)
                 ours, without = [one_by_one(*one) for one in pair]
                 yield str(compare(f"{label}, with / without statistics", ours, without, rounds=21))
+
+
+def with_telemetry() -> Iterator[str]:
+    """Start to result where no provider is set, against telemetry that is off; and with spans."""
+    from opentelemetry.sdk.trace import TracerProvider
+
+    options = {
+        "no provider": None,
+        "no API package": None,
+        "spans that are not exported": Telemetry(tracer_provider=TracerProvider()),
+    }
+    for title, telemetry in options.items():
+        for label in ("inline", "threads"):
+            with contextlib.ExitStack() as stack:
+                pair = [
+                    make(MemoryStore(), EXECUTORS[label](), telemetry=chosen)
+                    for chosen in (telemetry, False)
+                ]
+                for service, _ in pair:
+                    stack.enter_context(service)
+                if title == "no API package":
+                    stack.enter_context(mock.patch("lro._engine.telemetry._api", return_value=None))
+                ours, off = [one_by_one(*one) for one in pair]
+                name = f"memory, {label}, {title} / telemetry off"
+                yield str(compare(name, ours, off, rounds=21))

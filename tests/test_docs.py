@@ -19,6 +19,7 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from lro.telemetry import METRICS
 from tests.services.ports import free_port
 from tests.services.postgres import shared_server
 
@@ -63,8 +64,10 @@ NAME: Final = re.compile(r"(?<![\w./@'\"-])lro(?:_client)?(?:\.[A-Za-z_]\w*)+")
 NOT_OURS: Final = {
     *("lro.commands", "lro.local", "lro.work"),
     *("lro.operation", "lro.method", "lro.attempt"),
+    *("lro.operation.name", "lro.executor", "lro.lost_attempts", "lro.polls"),
+    *(name for metric in METRICS for name in (metric.name, *metric.attributes)),
 }
-"""What looks like a name of ours: the domain of errors, and what Celery's task is called."""
+"""What looks like a name of ours: the domain of errors, Celery's task, metrics and attributes."""
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 each_linked = pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))

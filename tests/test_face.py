@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 NOT_NAMES = {"annotations", "TYPE_CHECKING", "Final"}
-FACES = ["lro", "lro.errors", "lro.types", "lro.adapters", "lro.wire", "lro_client"]
+FACES = [
+    *("lro", "lro.errors", "lro.types", "lro.adapters", "lro.wire", "lro.telemetry"),
+    "lro_client",
+]
 
 
 def names_for_checkers(tree: ast.Module) -> list[ast.stmt]:

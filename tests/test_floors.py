@@ -18,9 +18,10 @@ SRC = Path(__file__).resolve().parent.parent / "src"
 FLOORS: Final = {
     "lro": """
         _base _messages _model _filters _engine
-        stores executors _http _console
+        stores executors _http _console _prometheus
         errors types adapters wire
-        logging http console openapi asgi wsgi protobuf grpc lint testing cli integrations
+        logging telemetry http console openapi asgi wsgi prometheus
+        protobuf grpc lint testing cli integrations
         __init__
         """,
     "lro_client": """
@@ -57,8 +58,8 @@ ASKS_FOR_ITS_THREAD: Final = "_base.errors"
 
 OPTIONAL: Final = (
     "celery click cryptography django fastapi flask google.auth google.protobuf grpc httpx2"
-    " hypercorn kombu litestar numpy opentelemetry psycopg pydantic quart rich starlette tqdm"
-    " uvicorn"
+    " hypercorn kombu litestar numpy opentelemetry prometheus_client psycopg pydantic quart rich"
+    " starlette tqdm uvicorn"
 )
 """What the two faces must not load: it is optional, or heavy and seldom needed."""
 
@@ -166,6 +167,7 @@ def test_each_class_has_a_name_of_its_own() -> None:
     assert twice == {
         "BatchGetOperationsRequest": ["lro._model.operation", "lro_client._flow.steps"],
         "ConsoleApp": ["lro.asgi", "lro.wsgi"],
+        "MetricsApp": ["lro.asgi", "lro.wsgi"],
         "Operation": [
             "lro._model.operation",
             "lro.integrations.fastapi",

@@ -25,7 +25,7 @@ from examples.analysis.methods import AnalysisMethod, first_metadata, register
 from examples.analysis.router import Allowed, ToRouter, default_answer, health, route
 from examples.analysis.workers import Workers
 from lro import LroError, Service
-from lro.asgi import OperationsApp
+from lro.asgi import ConsoleApp, OperationsApp
 from lro.errors import InvalidParent, RouteNotFound
 from lro.http import HttpRequest, Start, allow_reply, error_reply, json_reply
 from lro.openapi import Document
@@ -99,6 +99,9 @@ class Router:
         self._app = OperationsApp(
             service, starts=starts, parents=PARENTS, max_body=MAX_BODY, openapi=DOCUMENT
         )
+        self._others = ConsoleApp(
+            service, path="/console", title="Image analysis", fallback=self._app
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = scope["method"]
@@ -117,7 +120,7 @@ class Router:
             answer = route(method, path)
         except RouteNotFound:
             is_page = method in ("GET", "HEAD") and page.PATHS.fullmatch(path)
-            return self._show_page if is_page else self._app
+            return self._show_page if is_page else self._others
         if isinstance(answer, ToRouter):
             return _at(f"/v1/{answer.name}", default_answer(method, answer, self._app))
         if isinstance(answer, Allowed):

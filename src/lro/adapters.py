@@ -2,7 +2,6 @@
 
 from lro._engine.events import (
     AttemptBegan,
-    AttemptOutcome,
     AttemptOver,
     CancelRequested,
     LeasesRenewed,
@@ -23,6 +22,7 @@ from lro._engine.executor_port import (
     Slot,
     Task,
 )
+from lro._engine.job import AttemptOutcome
 from lro._engine.store_port import (
     ChangeSubscription,
     Counts,

@@ -197,6 +197,32 @@ class ConsoleApp(_EdgeApp):
         return path, self._console.route(scope["method"], path)
 
 
+class MetricsApp(_EdgeApp):
+    """The metrics of a service for Prometheus as an ASGI application, to mount at any path.
+
+    All callers who reach it may read it, unless ``authenticate`` refuses the caller: see
+    :class:`lro.prometheus.MetricsEdge`. ``fallback`` is the application that gets the paths which
+    are not served here; then ``path``, such as ``/metrics``, says where the metrics are. As
+    :class:`OperationsApp` does, it closes the service when the server stops, unless it is mounted.
+
+    Raises:
+        MissingExtra: The extra ``prometheus`` is not installed.
+        DeclarationError: ``fallback`` is not an ASGI application; or as for ``MetricsEdge``.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        path: str = "",
+        fallback: App | None = None,
+        authenticate: Authenticate | None = None,
+    ) -> None:
+        from lro._prometheus import MetricsEdge  # needs an extra
+
+        super().__init__(MetricsEdge(service, path=path, authenticate=authenticate), fallback)
+
+
 async def live(service: Service, receive: Receive, send: Send) -> None:
     """Answer the server's start and stop: maintenance begins, and the service is closed."""
     while True:

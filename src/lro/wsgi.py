@@ -157,6 +157,31 @@ class ConsoleApp(_EdgeApp):
         return request, self._console.route(request.method, request.path)
 
 
+class MetricsApp(_EdgeApp):
+    """The metrics of a service for Prometheus as a WSGI application, to mount at any path.
+
+    All callers who reach it may read it, unless ``authenticate`` refuses the caller: see
+    :class:`lro.prometheus.MetricsEdge`. ``fallback`` is the application that gets the paths which
+    are not served here; then ``path``, such as ``/metrics``, says where the metrics are.
+
+    Raises:
+        MissingExtra: The extra ``prometheus`` is not installed.
+        DeclarationError: ``fallback`` is not a WSGI application; or as for ``MetricsEdge``.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        path: str = "",
+        fallback: App | None = None,
+        authenticate: Authenticate | None = None,
+    ) -> None:
+        from lro._prometheus import MetricsEdge  # needs an extra
+
+        super().__init__(MetricsEdge(service, path=path, authenticate=authenticate), fallback)
+
+
 def request_of(environ: Environ) -> HttpRequest:
     """The request of an environ, without its body, with the raw path below its mount."""
     headers = {

@@ -127,6 +127,11 @@ class Stage:
         """End its pause."""
         self._held[key].set()
 
+    def await_calm(self, *keys: str) -> None:
+        """Wait until the work of these keys has begun its last step."""
+        while not all(self._steps[key].empty() for key in keys):
+            self._over.wait(_LOOK_SECONDS)
+
     def ended(self, name: str) -> lro.Operation:
         """The operation, once it is done."""
         return self.service.wait(name, timedelta(seconds=20))

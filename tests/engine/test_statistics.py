@@ -285,7 +285,7 @@ def test_counts_are_kept_while_the_store_is_away(
 
 
 def test_service_may_count_nothing(make_service: MakeService, clock: ManualClock) -> None:
-    """If it is told so, or if the store keeps no statistics."""
+    """If that is switched off, or if the store keeps no statistics."""
 
     class Plain(MemoryStore):
         add_counts = property()
@@ -317,7 +317,7 @@ def test_many_threads_count_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while the store is given what they have counted, and many facts are counted at once."""
     monkeypatch.setattr(module, "_FACTS", 7)
     store, over = MemoryStore(), threading.Event()
-    statistics = Statistics(store, CancelSupport.FORCED, lambda: 0.0)
+    statistics = Statistics(store, "forced", lambda: 0.0)
 
     def flush() -> None:
         while not over.is_set():
@@ -348,7 +348,7 @@ def test_facts_are_counted_later_while_others_are_counted(
     """No thread waits for another one."""
     monkeypatch.setattr(module, "_FACTS", 2)
     store = MemoryStore()
-    statistics = Statistics(store, CancelSupport.FORCED, lambda: 0.0)
+    statistics = Statistics(store, "forced", lambda: 0.0)
     with statistics._counting:
         for _ in range(5):
             statistics.note("M", "expired", "", "")

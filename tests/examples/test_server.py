@@ -352,4 +352,5 @@ def test_the_example_shows_what_users_write() -> None:
         "lro.stores.sqlite",
         "lro.types",
         "lro_client",
+        "lro_client.progress",
     }

@@ -66,7 +66,9 @@ def waitress_serving(app: Any) -> Iterator[int]:
         yield server.effective_port
     finally:
         server.pull_trigger = lambda: None  # workers that end must not wake what is closed
-        server.trigger.pull_trigger(close)
+        # A worker that has just answered may wake the server, which then closes the trigger first.
+        with contextlib.suppress(OSError):
+            server.trigger.pull_trigger(close)
         thread.join()
         server.task_dispatcher.shutdown()
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from opentelemetry import context, trace
-from opentelemetry.sdk.trace import ReadableSpan
 
 from lro import Job, Service
 from lro.asgi import OperationsApp as AsgiApp
@@ -171,7 +170,7 @@ def test_start_over_grpc_is_a_child_of_the_span_in_its_metadata(
     assert second.parent is None
 
 
-def ancestors(span: ReadableSpan, spans: Spans) -> list[ReadableSpan]:
+def ancestors(span: Any, spans: Spans) -> list[Any]:
     """The parent of a span, its parent, and so on."""
     known = {ids(one): one for one in spans.all()}
     found = []

@@ -6,7 +6,7 @@ import gc
 import itertools
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from lro import Cancelled, Code, Job, Service, StatusError, WorkerLost
+from lro._engine import events
 from lro._engine import metrics as table_of_metrics
 from lro._engine.gauges import LOAD_SECONDS, Gauges
 from lro.errors import DeclarationError, InvalidArgument, LroError, OperationNotFound, Unavailable
@@ -143,6 +144,19 @@ def test_usage_of_each_executor(
         assert list(gauges.read(metric)) == []
 
 
+def test_work_that_is_not_claimed_yet_has_no_age(clock: ManualClock) -> None:
+    """A worker was sent its name, and does not know when it was created."""
+    attempts = [SimpleNamespace(group=METHOD, executing=False, create_time=None)]
+    runtime: Any = SimpleNamespace(store=MemoryStore(clock), executor=object())
+    workers: Any = SimpleNamespace(attempts=lambda: attempts)
+    none: Any = None
+    specs: Any = {METHOD: SimpleNamespace(function=fail)}
+    gauges = Gauges(runtime, specs, workers, none)
+    assert list(gauges.read(table_of_metrics.MAX_AGE)) == []
+    active = list(gauges.read(table_of_metrics.ACTIVE))
+    assert ({"lro.method": METHOD, "lro.state": "pending"}, 1) in active
+
+
 def test_usage_of_celery(tmp_path: Path) -> None:
     """What runs in this process; what waits is the broker's."""
     celery = pytest.importorskip("celery")
@@ -158,7 +172,7 @@ def test_usage_of_celery(tmp_path: Path) -> None:
     assert found == [1]
 
 
-REACHES = {
+REACHES: dict[str, Callable[[], Any]] = {
     "cooperative": lambda: ThreadExecutor(1),
     "at_await": lambda: AsyncioExecutor(1),
 }
@@ -205,7 +219,7 @@ def test_losses_refusals_margins_and_expiry_are_measured(
     clock: ManualClock,
     tmp_path: Path,
 ) -> None:
-    """What tells of trouble."""
+    """What is zero on a good day."""
     path, step = tmp_path / "operations.db", Step()
     options = {"telemetry": measured(), "keep_for": timedelta(seconds=30)}
     dead = make_service(SQLiteStore(path, clock=clock), **options)
@@ -291,14 +305,16 @@ def test_another_provider_takes_over(
     """One that is set later is used from then on, by the services that there are."""
     from opentelemetry import metrics
 
+    monkeypatch.setattr(events, "LOOK_SECONDS", 0.0)
+    present = metrics.get_meter_provider()
+    monkeypatch.setattr(metrics, "get_meter_provider", lambda: present)
     service = make_service(None, InlineExecutor())
     method = work(service)
     method.start(WorkRequest())
-    monkeypatch.setattr(metrics, "get_meter_provider", lambda: numbers.provider)
-    method.start(WorkRequest())
     other = Numbers()
-    monkeypatch.setattr(metrics, "get_meter_provider", lambda: other.provider)
-    method.start(WorkRequest())
+    for provider in (numbers.provider, other.provider):
+        present = provider
+        method.start(WorkRequest())
     for found in (numbers, other):
         assert found.points("lro.starts") == {(METHOD, "started"): 1}
     assert numbers.points("lro.operation.active") == {}
@@ -372,7 +388,7 @@ class Loaded(MemoryStore):
 
     loads: list[Any]
 
-    def read_load(self, parents: Sequence[str], limit: int) -> Any:
+    def read_load(self, parents: Collection[str], limit: int) -> Any:
         """As the test says; it may be away."""
         assert (list(parents), limit) == (["", "projects/p"], 10_000)
         found = self.loads.pop(0)

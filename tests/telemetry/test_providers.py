@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from opentelemetry import baggage, trace
 
 from lro import Service
 from lro._engine import telemetry
@@ -15,7 +16,7 @@ from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.telemetry import Telemetry
 from tests.service_fixtures import MakeService
-from tests.telemetry.collected import Numbers, Spans
+from tests.telemetry.collected import Numbers, Spans, hex_ids
 from tests.telemetry.test_spans import work
 from tests.work_messages import WorkRequest
 
@@ -63,8 +64,9 @@ def test_api_package_is_imported_at_the_first_start() -> None:
 
 
 LATER = """
-import lro
+import lro, time
 from opentelemetry import trace
+from lro._engine.events import LOOK_SECONDS
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from tests.executors.process_methods import echo
@@ -76,6 +78,9 @@ method = service.method("acme.v1.Works.Echo")(echo)
 print(repr(service.store.get(method.start(WorkRequest()).name).trace_context))
 spans = Spans()
 trace.set_tracer_provider(spans.provider)
+end = time.monotonic() + LOOK_SECONDS
+while time.monotonic() < end:
+    pass
 method.start(WorkRequest())
 print([span.kind.name for span in spans.ours()])
 service.close()
@@ -103,6 +108,17 @@ def test_provider_of_one_kind_is_enough(
     assert len(spans.ours()) == 2
     assert len(numbers.points("lro.starts")) == 1
     assert service.store.get(name).trace_context == ""
+
+
+def test_child_with_the_api_package_runs_the_function_in_the_span_of_its_parent() -> None:
+    """Without an SDK too; afterwards nothing is current."""
+    detach = ParentTrace("00-" + "1" * 32 + "-" + "2" * 16 + "-01 a=1\ttenant=acme").attach()
+    found = trace.get_current_span().get_span_context()
+    assert hex_ids(found) == "1" * 32 + "-" + "2" * 16
+    assert found.trace_state["a"] == "1"
+    assert baggage.get_baggage("tenant") == "acme"
+    detach()
+    assert trace.get_current_span() is trace.INVALID_SPAN
 
 
 def test_child_without_the_api_package_runs_the_function(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """A process with a service that can be killed: ``python -m tests.telemetry.worker STORE SPANS``.
 
-With a third argument it starts an operation first. It says ``began ATTEMPT`` and ``done``.
+With a third argument it starts an operation. It says ``started``, ``began ATTEMPT``, ``done``.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ def main(store: str, spans: str, start: str = "") -> None:
     with service:
         if start:
             hold.start(WorkRequest(text=start))
+            print("started", flush=True)  # and its span is written
         done.wait()
     print("done", flush=True)
 

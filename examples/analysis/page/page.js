@@ -6,7 +6,7 @@ const VERBS = {
 };
 const $ = (id) => document.getElementById(id);
 const image = $("image"), reference = $("reference"), svg = $("drawing"), slider = $("frame");
-let verb, request, name, corner, own = [];
+let verb, request, name, corner, own = [], pending = 0;
 
 const source = (picture) => `data:image;base64,${picture.content}`;
 const say = (text, kind = "") => Object.assign($("says"), { textContent: text, className: kind });
@@ -83,7 +83,7 @@ function outline() { // what is known before the start
   const points = [[x, y], [x + width, y], [x + width, y + height], [x, y + height]];
   const shapes = options.box ? [{ points, label: "drag to choose", color: "#ffd23f", frame: -1, closed: true }] : [];
   svg.setAttribute("class", options.box ? "drag" : "");
-  show({ title: "", size: [image.naturalWidth || 1, image.naturalHeight || 1], shapes, rows: [] });
+  show({ title: "Nothing is drawn yet", size: [image.naturalWidth || 1, image.naturalHeight || 1], shapes, rows: [] });
 }
 
 function drag({ type, offsetX, offsetY }) { // from the upper left to the lower right corner
@@ -107,13 +107,13 @@ async function run() {
 }
 
 async function guarded(action, lock = false) {
-  [$("inputs").disabled, $("cancel").disabled] = [lock, !lock];
+  [$("inputs").disabled, $("cancel").disabled, $("start").disabled] = [lock, !lock, ++pending];
   await action().catch((error) => say(error.message, "failed"));
-  [$("inputs").disabled, $("cancel").disabled] = [false, true];
+  [$("inputs").disabled, $("cancel").disabled, $("start").disabled] = [false, true, --pending];
   if (lock) $("start").focus();
 }
 
-const read = async (file) => ({ content: new Uint8Array(await file.arrayBuffer()).toBase64() });
+const read = async (file) => ({ content: new Uint8Array(await (await file).arrayBuffer()).toBase64() });
 const take = (files) => guarded(async () => { own = await Promise.all([...files].map(read)); await choose(); });
 
 for (const [verb, text] of Object.entries(VERBS)) {
@@ -124,7 +124,7 @@ for (const [verb, text] of Object.entries(VERBS)) {
 for (const file of ["", "astronaut.png", "chelsea.png", "coffee.png", "coins.png", "rocket.jpg"]) {
   const button = make($("pictures"), "button", { type: "button" }, file ? "" : "Sample");
   if (file) make(button, "img", { src: `pictures/${file}`, alt: file });
-  button.onclick = async () => take(file ? [await (await fetch(`pictures/${file}`)).blob()] : []);
+  button.onclick = () => take(file ? [fetch(`pictures/${file}`)] : []);
 }
 $("files").onchange = () => take($("files").files);
 $("form").onsubmit = (event) => { event.preventDefault(); guarded(run, true); };

@@ -356,12 +356,12 @@ def _moved(request: HttpRequest) -> Steps[HttpReply]:
     return HttpReply(307, (("location", location), ("cache-control", "no-cache")))
 
 
-def checked_prefix(path: object) -> str:
-    """The path at which a console is, without a slash at the end.
+def checked_prefix(path: object, such_as: str = "/console") -> str:
+    """The path at which a console or the like is, without a slash at the end.
 
     Raises:
         DeclarationError: It is not empty, and not a plain path such as ``/console``.
     """
     fine = isinstance(path, str) and (not path or _PREFIX.fullmatch(path) is not None)
-    check("path", path, "a path such as '/console', without escapes", fine=fine)
+    check("path", path, f"a path such as {such_as!r}, without escapes", fine=fine)
     return str(path).rstrip("/")

@@ -26,11 +26,8 @@ from lro._base.errors import (
 from lro._base.status import Any as PackedMessage
 from lro._base.status import Code, Status
 from lro._engine.events import (
-    NO_ATTEMPT_TRACE,
     AttemptBegan,
-    AttemptOutcome,
     AttemptOver,
-    AttemptTrace,
     MetadataReported,
     WriteRefused,
     about,
@@ -40,7 +37,10 @@ from lro._engine.events import (
 from lro._engine.executor_port import RemoteCall
 from lro._engine.flow import Flow, MayBlock, Pause, on_loop, read, run
 from lro._engine.job import (
+    NO_ATTEMPT_TRACE,
     AttemptEnded,
+    AttemptOutcome,
+    AttemptTrace,
     FinalResult,
     JobControl,
     Outcome,

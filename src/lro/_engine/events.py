@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import ClassVar, Final, Literal, TypeAlias
 
 import attrs
 
 from lro._base.arguments import check_instance
 from lro._base.status import Code, Status
+from lro._engine.job import NO_ATTEMPT_TRACE, AttemptOutcome, AttemptTrace
 from lro._model.operation import Record, State
-
-if TYPE_CHECKING:
-    from lro._engine.statistics import Statistics
 
 log = logging.getLogger("lro")
 
 StartOutcome: TypeAlias = Literal["started", "repeated", "refused"]
 """What became of a start: ``repeated`` is one whose request id was known already."""
 
-AttemptOutcome: TypeAlias = Literal[
-    "succeeded", "failed", "cancelled", "lost", "released", "superseded"
-]
-"""How an attempt ended.
-
-``lost``: the process in which the function ran has died. ``released``: the work was handed back.
-``superseded``: another worker has the operation, or it is gone: what the attempt gave was refused.
-"""
+LOOK_SECONDS: Final = 0.01
+"""How soon a provider that is set later is used: to look for one takes microseconds."""
 
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
 """Gives the headers, or the metadata, of a call, names in lower case: asked for if needed."""
@@ -276,39 +270,41 @@ class StartTrace:
         """Take note that the start is over."""
 
 
-class AttemptTrace:
-    """An attempt as it is traced; this one is not."""
-
-    context = ""
-    """What a process is given that does the work: as ``Record.trace_context``, of the attempt."""
-
-    def attach(self) -> Callable[[], object]:
-        """Make it what this thread or task works for; what is returned undoes that."""
-        return _nothing
-
-    def end(self, outcome: AttemptOutcome, error_type: str) -> None:
-        """Take note that the attempt is over."""
-
-
-def _nothing() -> None:
-    """Undo nothing."""
-
-
 NO_START_TRACE: Final = StartTrace()
-NO_ATTEMPT_TRACE: Final = AttemptTrace()
 
 
 class Tracer(Observer):
-    """Traces starts and attempts, and takes events, where it is ``on``; this one never is."""
+    """Traces starts and attempts, and takes events, where it is ``on``; this one never is.
 
-    @property
-    def on(self) -> bool:
-        """Whether it takes anything now."""
-        return False
+    It is so if there is a provider, which may be set at any time.
+    """
+
+    on = False
+    """Whether it takes anything now."""
+    _sources: Sequence[Callable[[], object]] | None = None
+    _providers: Sequence[object] = ()
+    _look_at = -math.inf
 
     def look(self) -> bool:
-        """Look again whether there is anything to be done; ``on`` then."""
-        return False
+        """Look whether there is a provider by now, or another one, if that is due again."""
+        now = time.monotonic()
+        if now >= self._look_at:
+            if self._sources is None:
+                self._sources = self.sources()
+            found = tuple(source() for source in self._sources)
+            if found != self._providers:
+                self.use(found)
+                self._providers = found
+            # Only now: until then other threads have to look themselves.
+            self._look_at = now + LOOK_SECONDS
+        return self.on
+
+    def sources(self) -> Sequence[Callable[[], object]]:
+        """What gives the providers; asked once."""
+        return ()
+
+    def use(self, providers: Sequence[object]) -> None:
+        """Use these providers from now on."""
 
     def begin_start(self, method: str, headers: Headers | None) -> StartTrace:  # noqa: ARG002
         """Trace a start of this method, which has come with these headers."""
@@ -317,6 +313,18 @@ class Tracer(Observer):
     def begin_attempt(self, record: Record) -> AttemptTrace:  # noqa: ARG002
         """Trace the attempt that has just claimed this record."""
         return NO_ATTEMPT_TRACE
+
+
+class FactCounter(Observer):
+    """Counts what happens: rare events, and of frequent ones only the facts; this one nothing."""
+
+    def note(self, method: str, kind: str, what: str, why: str, number: float = 1) -> None:
+        """Take a fact down: the number of a counter, or seconds."""
+
+    def note_end(
+        self, after: Record, why: str, seconds: float, cancel_seconds: float | None
+    ) -> None:
+        """Take down how long an operation took, also since it was asked to stop."""
 
 
 class EventDispatch:
@@ -330,7 +338,7 @@ class EventDispatch:
     def __init__(
         self,
         observers: Collection[Observer] = (),
-        statistics: Statistics | None = None,
+        statistics: FactCounter | None = None,
         tracer: Tracer | None = None,
     ) -> None:
         for observer in observers:

@@ -11,13 +11,12 @@ import threading
 import time
 import typing
 from collections.abc import Callable, Iterator
-from typing import Final, Generic, TypeAlias
+from typing import Final, Generic, Literal, TypeAlias
 
 import attrs
 
 from lro._base.errors import Cancelled, DeadlineExceeded, got
 from lro._base.status import Any, Code, Status
-from lro._engine.events import NO_ATTEMPT_TRACE, AttemptTrace
 from lro._engine.flow import Flow, MayBlock, on_loop, run
 from lro._messages.wellknown import OperationMetadata
 from lro._model.operation import State
@@ -176,6 +175,37 @@ def job_alone(
         clock=time.monotonic,
     )
     return control.job
+
+
+AttemptOutcome: TypeAlias = Literal[
+    "succeeded", "failed", "cancelled", "lost", "released", "superseded"
+]
+"""How an attempt ended.
+
+``lost``: the process in which the function ran has died. ``released``: the work was handed back.
+``superseded``: another worker has the operation, or it is gone: what the attempt gave was refused.
+"""
+
+
+class AttemptTrace:
+    """An attempt as it is traced; this one is not."""
+
+    context = ""
+    """What a process is given that does the work: as ``Record.trace_context``, of the attempt."""
+
+    def attach(self) -> Callable[[], object]:
+        """Make it what this thread or task works for; what is returned undoes that."""
+        return _nothing
+
+    def end(self, outcome: AttemptOutcome, error_type: str) -> None:
+        """Take note that the attempt is over."""
+
+
+def _nothing() -> None:
+    """Undo nothing."""
+
+
+NO_ATTEMPT_TRACE: Final = AttemptTrace()
 
 
 class JobControl:

@@ -84,7 +84,7 @@ class Maintenance:
         self._workers = workers
         self._specs = specs
         self._clock = runtime.clock
-        self._statistics = runtime.events.statistics
+        self._statistics = runtime.statistics
         self._period = lease.total_seconds() / 3
         self._grace = min(_GRACE_SECONDS, lease.total_seconds() / _GRACES)
         self.retry_seconds = self._grace / _TRIES
@@ -441,7 +441,7 @@ class Background:
         self._starting = threading.Lock()
         self._executor = runtime.executor
         self._shared = runtime.store.shared
-        self._statistics = runtime.events.statistics
+        self._statistics = runtime.statistics
         self.workers = Workers(runtime, specs, self)
         self.maintenance = Maintenance(runtime, self.workers, specs)
         self.change_listener = ChangeListener(runtime.updater, self.workers)

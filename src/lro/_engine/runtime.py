@@ -14,6 +14,7 @@ from lro._base.errors import LroError, Unavailable
 from lro._engine.events import EventDispatch, WriteRefused, about
 from lro._engine.executor_port import Executor
 from lro._engine.flow import Flow, MayBlock, UpdateWrite
+from lro._engine.statistics import Statistics
 from lro._engine.store_port import Store
 from lro._model.operation import Change, Record, Stamp, State, with_derived
 
@@ -170,6 +171,8 @@ class Runtime:
     lease: timedelta
     domain: str
     clock: Callable[[], float]
+    statistics: Statistics | None = None
+    """What counts what happens in this process, if anything does."""
     events: EventDispatch = attrs.field(init=False)
     """What takes the events of this process."""
 

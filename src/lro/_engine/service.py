@@ -23,7 +23,7 @@ from lro._base.arguments import (
 from lro._base.errors import InvalidArgument
 from lro._engine.access import VERBS, Access, Authorize
 from lro._engine.events import EventDispatch, Observer
-from lro._engine.executor_port import CancelSupport, Executor
+from lro._engine.executor_port import REACHES, CancelSupport, Executor
 from lro._engine.flow import Flow, MayBlock, flow_of, in_threads, on_loop, run, verb
 from lro._engine.gauges import Gauges
 from lro._engine.handle import HandleCalls
@@ -168,7 +168,7 @@ class Service:
         self.statistics: Statistics | None = None
         """What counts the events of this process; None if the store keeps no statistics."""
         if statistics and keeps_statistics(store):
-            self.statistics = Statistics(store, executor.cancel_support, clock)
+            self.statistics = Statistics(store, REACHES[executor.cancel_support], clock)
         traces = None if telemetry is False else _telemetry_of(telemetry, executor)
         if traces is not None and traces.options.store_calls:
             store = timed(store, traces.store_called)
@@ -180,6 +180,7 @@ class Service:
             lease=lease,
             domain=domain,
             clock=clock,
+            statistics=self.statistics,
         )
         self.access = Access(store, verbs=verbs, authorize=authorize, owner_only=owner_only)
         self.types = types if types is not None else TypeRegistry()

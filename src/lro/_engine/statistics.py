@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from lro._engine.events import (
+    FactCounter,
     LeasesRenewed,
-    Observer,
     OperationsExpired,
     WorkLost,
     WriteRefused,
 )
-from lro._engine.executor_port import REACHES, CancelSupport
 from lro._engine.metrics import BUCKETS
 from lro._engine.store_port import StatisticsStore
 from lro._model.operation import Record, State
@@ -38,7 +37,7 @@ _COUNTERS: Final = frozenset({"starts", "lost", "refused_writes", "expired"})
 """The kinds that have one number. The others are histograms: their buckets, and the sum."""
 
 
-class Statistics(Observer):
+class Statistics(FactCounter):
     """Counts what happens in this process, and gives that to the store every 15 seconds.
 
     It observes what is rare. What happens with each operation is noted as plain facts instead, so
@@ -51,11 +50,9 @@ class Statistics(Observer):
     ``reach`` says how far a request to cancel reaches here, ``clock`` gives seconds.
     """
 
-    def __init__(
-        self, store: StatisticsStore, reach: CancelSupport, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, store: StatisticsStore, reach: str, clock: Callable[[], float]) -> None:
         self._store = store
-        self._reach = REACHES[reach]
+        self._reach = reach
         self._clock = clock
         self._failed = False
         self.reset_after_fork()

@@ -12,7 +12,7 @@ import importlib
 import importlib.metadata
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import attrs
@@ -21,12 +21,9 @@ from lro._base.arguments import check, check_flag, check_texts
 from lro._base.errors import LroError
 from lro._engine import metrics
 from lro._engine.events import (
-    NO_ATTEMPT_TRACE,
     NO_START_TRACE,
     AttemptBegan,
-    AttemptOutcome,
     AttemptOver,
-    AttemptTrace,
     Headers,
     LeasesRenewed,
     OperationEnded,
@@ -40,6 +37,7 @@ from lro._engine.events import (
 )
 from lro._engine.executor_port import REACHES, CancelSupport
 from lro._engine.gauges import Gauges
+from lro._engine.job import NO_ATTEMPT_TRACE, AttemptOutcome, AttemptTrace
 from lro._engine.metrics import METHOD, METRICS, Metric
 from lro._engine.process import after_fork
 from lro._model.operation import Record, State
@@ -190,34 +188,31 @@ class ServiceTelemetry(Tracer):
         self._reach = REACHES[reach]
         self._remote = remote
         self._keys = tuple(options.baggage)
-        self._tracers: Any = None
-        self._meters: Any = None
         self._tracer: Any = None
-        self._absent = False
 
-    @property
-    def on(self) -> bool:
-        """Whether there is a provider."""
-        return self._tracer is not None or self.instruments is not None
-
-    def look(self) -> bool:
-        """Look whether there is a provider by now, or another one."""
-        if self._absent:
-            return False
-        api = _api()
+    def sources(self) -> Sequence[Callable[[], object]]:
+        """Import the API package; none if it is not installed."""
+        api, given = _api(), self.options
         if api is None:
-            self._absent = True
-            return False
-        tracers = self.options.tracer_provider or api.trace.get_tracer_provider()
-        if tracers is not self._tracers:
-            self._tracers = tracers
-            made = _provides(tracers)
-            self._tracer = tracers.get_tracer(SCOPE, _version(), SCHEMA_URL) if made else None
-        meters = self.options.meter_provider or api.metrics.get_meter_provider()
-        if meters is not self._meters:
-            self._meters = meters
-            self.instruments = _INSTRUMENTS.of(api, meters, self) if _provides(meters) else None
-        return self.on
+            return ()
+        return (
+            functools.partial(_itself, given.tracer_provider)
+            if given.tracer_provider is not None
+            else api.trace.get_tracer_provider,
+            functools.partial(_itself, given.meter_provider)
+            if given.meter_provider is not None
+            else api.metrics.get_meter_provider,
+        )
+
+    def use(self, providers: Sequence[Any]) -> None:
+        """Make spans and metrics by these providers, where they are not those of the API."""
+        api = _api()
+        assert api is not None  # else there are no sources
+        tracers, meters = providers
+        made = _provides(tracers)
+        self._tracer = tracers.get_tracer(SCOPE, _version(), SCHEMA_URL) if made else None
+        self.instruments = _INSTRUMENTS.of(api, meters, self) if _provides(meters) else None
+        self.on = self._tracer is not None or self.instruments is not None
 
     # -- spans --------------------------------------------------------------------------------
 
@@ -347,6 +342,10 @@ class ServiceTelemetry(Tracer):
         if instruments is not None:
             of_method = {METHOD: method} if method else {}
             instruments.record(metric, value, {**of_method, **(facts or {})})
+
+
+def _itself(provider: object) -> object:
+    return provider
 
 
 def _provides(provider: object) -> bool:

@@ -22,7 +22,7 @@ _LATER: Final = frozenset(("insert_later", "update_later"))
 
 
 def timed(store: Store, called: Called) -> Store:
-    """The store, of whose calls ``called`` is told when they are done."""
+    """The store, each of whose calls is reported to ``called`` when it is done."""
     return cast(Store, _TimedStore(store, called))
 
 

@@ -10,6 +10,7 @@ const T = {
   theme: "Theme: {0} (t)", help: "Keys and settings (?)",
   idle: "Paused after 5 minutes without a touch. Move on to continue.", retry: "Try now",
   retrying: "{0} Trying again in {1}.", offline: "The server cannot be reached.",
+  notName: "That is not the name of an operation.",
   unreadable: "The server answered with something that is not JSON.", quiet: "The stream fell silent.",
   close: "Close", copy: "Copy {0}", copied: "Copied", copyThis: "Copy this text", name: "name", nameHead: "Name", newer: "{0} new",
   filter: "Filter", filterHint: "An AIP-160 filter, such as error.code = 14", apply: "Apply", clear: "Clear",

@@ -36,8 +36,9 @@ const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 /** A place that may be closed to the page. @param {"localStorage"|"sessionStorage"} kind @param {string} key @param {string|null} [value] */
 function kept(kind, key, value) {
   try {
-    if (value === undefined) return window[kind].getItem(`lro.${key}`) ?? "";
-    if (value) window[kind].setItem(`lro.${key}`, value); else window[kind].removeItem(`lro.${key}`);
+    const at = kind === "sessionStorage" ? `lro.${location.pathname}.${key}` : `lro.${key}`; // a token is for one console
+    if (value === undefined) return window[kind].getItem(at) ?? "";
+    if (value) window[kind].setItem(at, value); else window[kind].removeItem(at);
   } catch { /* the page works without */ }
   return "";
 }

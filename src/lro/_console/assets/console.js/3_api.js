@@ -17,6 +17,8 @@ class Refusal extends Error {
 
 /** Ask the server. @param {string} method @param {string} path @param {any} [body] @param {AbortSignal} [signal] @param {boolean} [stream] @returns {Promise<any>} */
 async function call(method, path, body, signal, stream) {
+  // A browser takes such parts of a name as steps, and so would ask for what is not an operation.
+  if (path.startsWith(api) && /\/\.{1,2}(?![^/?])/.test(path.slice(api.length))) throw new Refusal(400, { message: T.notName });
   const headers = new Headers({ accept: stream ? "text/event-stream" : "application/json" });
   const token = kept("sessionStorage", "token");
   if (token) headers.set("authorization", `Bearer ${token}`);
@@ -48,7 +50,7 @@ const collection = (owner) => pathOf(owner ? `${owner}/operations` : "operations
 /** @param {string} name */
 const ownerOf = (name) => name.replace(/(^|\/)operations\/.*$/, "");
 /** @param {string} name */
-const shortId = (name) => name.slice(-8);
+const shortId = (name) => (name.split("/").pop() ?? "").slice(-8);
 
 // --- Asking again and again, but only while someone looks.
 const IDLE = 300000;
@@ -112,7 +114,7 @@ function showTrouble() {
 }
 
 // --- What is known of operations.
-/** @typedef {{name: string, op: any, about: any, estimate: Estimate, askedAt: string, gone: boolean, stale: boolean, lookedAt: number, draw: (() => void)|null}} Item */
+/** @typedef {{name: string, op: any, about: any, estimate: Estimate, askedAt: string, gone: boolean, stale: boolean, unlisted?: boolean, lookedAt: number, draw: (() => void)|null}} Item */
 /** @type {Map<string, Item>} */
 const items = new Map();
 /** Take in an operation as the server has it now. @param {any} op */
@@ -162,7 +164,7 @@ const timeOf = (item, field) => {
   return typeof found === "string" && !isNaN(Date.parse(found)) ? found : "";
 };
 /** The method's full name, or what the metadata are called. @param {Item} item */
-const methodOf = (item) => item.about?.method || plain(lookup(item.op.metadata)?.("method")) || String(item.op.metadata?.["@type"] ?? "").replace(/^.*\//, "");
+const methodOf = (item) => plain(item.about?.method) || plain(lookup(item.op.metadata)?.("method")) || String(item.op.metadata?.["@type"] ?? "").replace(/^.*\//, "");
 /** Seconds that it took, or has taken. @param {Item} item */
 function secondsOf(item) {
   const begin = timeOf(item, "createTime"), end = timeOf(item, "endTime");

@@ -53,7 +53,7 @@ function askAction(action, chosen, all, after) {
   const begin = () => {
     const acts = /** @type {HTMLElement} */ (box.querySelector(".acts"));
     let going = true;
-    acts.replaceChildren(button(T.stop, () => { going = false; }));
+    acts.replaceChildren(button(T.stop, (event) => { if (/** @type {MouseEvent} */ (event).detail < 2) going = false; }));
     box.addEventListener("close", () => { going = false; after(); });
     const run = async () => {
       const names = all ? await all() : (cancel ? open : chosen).map((item) => item.name);
@@ -75,6 +75,7 @@ function askAction(action, chosen, all, after) {
       await Promise.all(Array.from({ length: 8 }, lane));
       if (one && !refused) return box.close();
       if (one) return setText(said, told.textContent || said.textContent || "");
+      if (going) setText(said, "");
       said.append(` ${put(T.finished, done, refused)} ${names.length >= 1000 ? T.limited : ""}`);
     };
     box.querySelector("form, .why")?.replaceWith(said, sum, bar, told);

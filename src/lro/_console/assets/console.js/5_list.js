@@ -227,6 +227,11 @@ function listView(query) {
     newer.hidden = !number;
     setText(newer, put(T.newer, number >= 50 ? "50+" : number));
   };
+  /** What is not listed any more, although something after it is, may be deleted: the server is asked about it, once. @param {boolean} cut */
+  const lookForLost = (cut) => {
+    const listed = new Set(fresh.map((op) => op.name)), last = [...rows.values()].filter(({ item }) => listed.has(item.name)).map(({ tr }) => tr.rowIndex);
+    for (const { tr, item } of rows.values()) if (!item.unlisted && !listed.has(item.name) && (!cut || tr.rowIndex < Math.max(...last))) item.unlisted = item.stale = true;
+  };
   const pages = loop(async (signal) => {
     if (!first && scrollY > 400) return session.refreshSeconds;
     let page;
@@ -246,6 +251,7 @@ function listView(query) {
     } else {
       fresh = page.operations ?? [];
       for (const op of fresh) if (rows.has(op.name)) take(op);
+      lookForLost(!!page.nextPageToken);
       if (!rows.size && fresh.length) showFresh(), token = page.nextPageToken ?? "", drawNote();
       drawFresh();
     }

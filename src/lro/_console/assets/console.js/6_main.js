@@ -8,6 +8,7 @@ async function route() {
   const [path, search] = location.hash.replace(/^#\/?/, "").split(/\?(.*)/), asked = location.href;
   const kind = path === "" ? "list" : path === "overview" || path === "methods" ? path : "operation";
   view?.end();
+  for (const box of document.querySelectorAll("dialog")) box.close(); // what it asks was of another view
   view = null;
   if (!VIEWS[kind]) await import(new URL(document.querySelector("meta[name=views]")?.getAttribute("content") ?? "", document.baseURI).href);
   if (asked !== location.href) return;

@@ -7,7 +7,7 @@ const V = {
   gone: "It is no longer there: deleted or expired.", metadata: "Metadata", response: "Response", raw: "Raw",
   noError: "It has not failed.", noResponse: "There is no response yet.", noMetadata: "It shows no metadata.",
   nothing: "There is no response.", showAll: "Show all ({0})", download: "Download ({0})",
-  cut: "The first 64 KB of {0}.", moreItems: "{0} more", items: "{0} items", fields: "{0} fields",
+  cut: "The first 64 KB of {0}.", moreItems: "{0} more", items: "{0} item{1}", fields: "{0} field{1}",
   yourself: "Ask for it yourself", facts: "Facts", trace: "Trace", logs: "Logs", began: "Began", endedAt: "Ended",
   expires: "Expires", notBegun: "Not begun", running: "In progress", lost: "{0} lost before", attempts: "Attempts",
   updated: "Last change", waited: "waited {0}", ran: "ran {0}", inFuture: "in {0}",

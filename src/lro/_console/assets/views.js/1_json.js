@@ -51,7 +51,7 @@ function tree(key, value, path, opened, open) {
   const node = h("details", { open: wide && !opened.has(`-${at}`), toggle: () => {
     opened.delete(node.open ? `-${at}` : at), opened.add(node.open ? at : `-${at}`);
     if (node.open && !drawn) grow();
-  } }, h("summary", { "data-path": at }, label, h("span", { class: "dim" }, put(list ? V.items : V.fields, count(entries.length)))), inside);
+  } }, h("summary", { "data-path": at }, label, h("span", { class: "dim" }, put(list ? V.items : V.fields, count(entries.length), entries.length > 1 ? "s" : ""))), inside);
   return node;
 }
 

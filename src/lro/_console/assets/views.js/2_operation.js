@@ -2,8 +2,8 @@
 
 /** @param {URLSearchParams} query @param {string} name @returns {View} */
 function operationView(query, name) {
-  let /** @type {Item|null} */ item = null, tab = query.get("tab") ?? "", shownText = "";
-  const opened = new Set(), heading = h("h1", { tabindex: -1 }, lastPart(name.split("/").pop() ?? name)), head = h("div", { class: "head" }), state = h("div", { class: "big" });
+  let /** @type {Item|null} */ item = null, tab = query.get("tab") ?? "", shownText = "", /** @type {any} */ drawn = null;
+  const opened = new Set(), heading = h("h1", { tabindex: -1 }, name.split("/").pop() || name), head = h("div", { class: "head" }), state = h("div", { class: "big" });
   const asked = h("p", { class: "asked", role: "status" }), progress = meter(T.progress), line = h("ol", { class: "timeline" }), panel = h("div", { role: "tabpanel", id: "panel", tabindex: 0, "aria-labelledby": "tab" });
   const tabs = h("div", { role: "tablist", "aria-label": V.show }), facts = h("section", { class: "card" }), acts = h("div", { class: "acts" }), note = h("p", { class: "note", role: "status" });
   const changed = () => { if (item?.gone) location.hash = "#/"; else void look(undefined); };
@@ -15,8 +15,9 @@ function operationView(query, name) {
   // --- Tabs.
   /** @type {[string, string][]} */
   const labels = [["metadata", V.metadata], ["response", V.response], ["error", T.error], ["raw", V.raw]], TABS = labels.map(([key]) => key);
+  if (!TABS.includes(tab)) tab = "";
   const choose = (/** @type {string} */ key, focus = true) => {
-    tab = key, shownText = "";
+    tab = key, shownText = "", drawn = null;
     history.replaceState(null, "", `#/${name.split("/").map(encodeURIComponent).join("/")}?tab=${key}`);
     drawTabs();
     if (focus) /** @type {HTMLElement|null} */ (tabs.querySelector("[aria-selected=true]"))?.focus();
@@ -27,7 +28,7 @@ function operationView(query, name) {
   });
   for (const [key, label] of labels) tabs.append(button(label, () => choose(key), { role: "tab", "aria-controls": "panel", "data-key": key }));
   const drawTabs = () => {
-    if (!item) return;
+    if (!item || item.op === drawn) return;
     const { op } = item, now = tab || (op.error ? "error" : op.response ? "response" : "metadata");
     for (const each of tabs.children) {
       const on = each.getAttribute("data-key") === now;
@@ -38,11 +39,13 @@ function operationView(query, name) {
     tab = now;
     const value = now === "raw" ? op : op[now], text = now + printed(value ?? null);
     const busy = getSelection(), held = busy && !busy.isCollapsed && panel.contains(busy.anchorNode);
-    if (text === shownText || held && shownText.startsWith(now)) return;
+    if (held && shownText.startsWith(now)) return;
+    drawn = op;
+    if (text === shownText) return;
     shownText = text;
     const here = document.activeElement?.getAttribute("data-path");
-    if (value === undefined) panel.replaceChildren(h("p", { class: "dim" }, now === "error" ? V.noError : now === "metadata" ? V.noMetadata : op.done ? V.nothing : V.noResponse));
-    else if (now === "error") panel.replaceChildren(h("p", { class: "code" }, h("code", { class: "s-fail" }, codeName(value)), " ", value.message ?? ""), ...(value.details ?? []).map((/** @type {any} */ each) => drawDetail(each, opened)));
+    if ((value ?? null) === null) panel.replaceChildren(h("p", { class: "dim" }, now === "error" ? V.noError : now === "metadata" ? V.noMetadata : op.done ? V.nothing : V.noResponse));
+    else if (now === "error") panel.replaceChildren(h("p", { class: "code" }, h("code", { class: "s-fail" }, codeName(value)), " ", value.message ?? ""), ...[].concat(value.details ?? []).map((/** @type {any} */ each) => drawDetail(each, opened)));
     else panel.replaceChildren(drawJson(value, shortId(name), opened));
     if (here) /** @type {HTMLElement|null} */ (panel.querySelector(`[data-path=${CSS.escape(here)}]`))?.focus();
   };

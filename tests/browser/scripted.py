@@ -1,0 +1,91 @@
+"""Answers that a test makes up, for what the page asks of its server: any JSON at all."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import attrs
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext, Route
+
+SESSION: Final[dict[str, Any]] = {
+    "version": "1",
+    "title": "Scripted",
+    "caller": "ann",
+    "api": "v1",
+    "parents": [""],
+    "actions": ["cancel", "delete"],
+    "verbs": ["GetOperation", "ListOperations", "BatchGetOperations", "DescribeOperations"],
+    "watches": False,
+    "statistics": True,
+    "cancelSupport": "COOPERATIVE",
+    "refreshSeconds": 5,
+    "links": {},
+    "methods": [],
+}
+"""What the page learns first."""
+
+TALLY: Final[dict[str, Any]] = {
+    "now": "2026-11-25T12:00:00Z",
+    "minutes": 60,
+    "everySeconds": 15,
+    "limit": 10_000,
+    "inProgress": {"capped": False, "methods": [], "workers": []},
+    "buckets": [1.0, 60.0],
+    "methods": [],
+}
+
+
+@attrs.define(slots=False) # playwright keeps something in it
+class Scripted:
+    """The operations and their descriptions by name; what the page asks for is kept."""
+
+    operations: dict[str, Any] = attrs.field(factory=dict)
+    descriptions: dict[str, Any] = attrs.field(factory=dict)
+    session: dict[str, Any] = attrs.field(factory=lambda: dict(SESSION))
+    tally: dict[str, Any] = attrs.field(factory=lambda: dict(TALLY))
+    page_size: int = 0
+    refused: set[str] = attrs.field(factory=set)
+    calls: list[str] = attrs.field(factory=list)
+
+    def answer_for(self, context: BrowserContext) -> None:
+        """Answer in place of the server; the page and its files still come from there."""
+        context.route("**/session", lambda route: _send(route, self.session))
+        context.route("**/tally?*", lambda route: _send(route, self.tally))
+        context.route("**/v1/**", self._answer)
+
+    def _answer(self, route: Route) -> None:
+        request = route.request
+        path = unquote(urlsplit(request.url).path).rpartition("/v1/")[2]
+        self.calls.append(f"{request.method} {path}")
+        name, _, verb = path.rpartition(":") if request.method == "POST" else (path, "", "")
+        if name in self.refused:
+            error = {"code": 9, "message": f"{name} is busy.", "status": "FAILED_PRECONDITION"}
+            _send(route, {"error": error}, 400)
+        elif name.endswith("operations") and verb:
+            names = json.loads(request.post_data or "{}")["names"]
+            told = self.operations if verb == "batchGet" else self.descriptions
+            key = "operations" if verb == "batchGet" else "descriptions"
+            missing = [one for one in names if one not in self.operations]
+            _send(route, {key: [told[one] for one in names if one in told], "missing": missing})
+        elif name.endswith("operations"):
+            query = parse_qs(urlsplit(request.url).query)
+            size, begin = int(query["pageSize"][0]), int(query.get("pageToken", ["0"])[0])
+            page = list(self.operations.values())[begin : begin + (self.page_size or size)]
+            more = begin + len(page) < len(self.operations)
+            _send(route, {"operations": page, "nextPageToken": str(begin + len(page)) * more})
+        elif name not in self.operations:
+            error = {"code": 5, "message": f"There is no {name}.", "status": "NOT_FOUND"}
+            _send(route, {"error": error}, 404)
+        else:
+            if request.method == "DELETE":
+                del self.operations[name]
+            _send(route, {} if request.method != "GET" else self.operations[name])
+
+
+def _send(route: Route, value: Any, status: int = 200) -> None:
+    body = value if isinstance(value, str) else json.dumps(value)
+    route.fulfill(status=status, content_type="application/json", body=body)

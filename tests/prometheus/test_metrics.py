@@ -1,0 +1,338 @@
+"""The metrics of a service in Prometheus' formats: names, types, labels, and who may read them."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("prometheus_client")
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as openmetrics_families,
+)
+from prometheus_client.parser import text_string_to_metric_families as plain_families
+
+import lro.wsgi
+from lro import Code, Job, Service, StatusError
+from lro._engine.metrics import BUCKETS, METRICS
+from lro.errors import DeclarationError, MissingExtra, Unauthenticated, Unavailable
+from lro.executors.inline import InlineExecutor
+from lro.prometheus import MetricsApp, collector
+from lro.stores.memory import MemoryStore
+from lro.testing import ManualClock
+from tests.http.servers import HOST, asgi_inside, asgi_socket, wsgi_inside, wsgi_socket
+from tests.service_fixtures import MakeService
+from tests.services.ports import free_port
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+METHOD = "acme.work.v1.Works.Work"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+PROMETHEUS = (
+    "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
+)
+"""The header of Prometheus 2 and 3, but for their protobuf."""
+
+Parse = Callable[[str], Any]
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+class Broken(MemoryStore):
+    """Cannot read its totals while it is away."""
+
+    away = False
+
+    def read_totals(self) -> Any:
+        """As the store's own, unless it is away."""
+        if self.away:
+            raise Unavailable("it is away")
+        return super().read_totals()
+
+
+@pytest.fixture
+def service(make_service: MakeService, clock: ManualClock) -> Service:
+    """A service that has done some work, which was given to its store."""
+    made = make_service(Broken(clock), InlineExecutor())
+
+    @made.method(METHOD)
+    def do(request: WorkRequest, _: Job[WorkMetadata]) -> WorkResponse:
+        if request.text == "fail":
+            raise StatusError(Code.NOT_FOUND, "no such picture")
+        clock.advance(float(request.text))
+        return WorkResponse("")
+
+    for text in ("0.2", "7", "fail"):
+        do.start(WorkRequest(text))
+    assert made.statistics is not None
+    made.statistics.note("", "lease_margin", "", "", 5)
+    made.statistics.note(METHOD, "expired", "", "", 3)
+    made.statistics.note(METHOD, "tomorrow", "", "", 3)  # of a later version
+    made.statistics.flush()
+    return made
+
+
+def samples(text: str, parse: Parse = plain_families) -> Samples:
+    """All samples of an exposition, by name and labels."""
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in parse(text)
+        for sample in family.samples
+    }
+
+
+def labelled(**labels: str) -> tuple[tuple[str, str], ...]:
+    """Labels as :func:`samples` has them, those of the method included."""
+    return tuple(sorted({"lro_method": METHOD, **labels}.items()))
+
+
+@pytest.mark.parametrize(
+    ("accept", "parse"), [("", plain_families), (OPENMETRICS, openmetrics_families)]
+)
+def test_metrics_are_those_of_the_table(service: Service, accept: str, parse: Parse) -> None:
+    """By name, type, unit and labels, in both formats; what is opt-in is not there."""
+    with asgi_inside(MetricsApp(service)) as call:
+        reply = call("GET", "/", headers={"accept": accept} if accept else {})
+    assert reply.status_code == 200
+    kind = "application/openmetrics-text" if accept else "text/plain; version=0.0.4"
+    assert reply.headers["content-type"].startswith(kind)
+    families = {family.name: family for family in parse(reply.text)}
+    wanted = {m.prometheus_name.removesuffix("_total"): m for m in METRICS if not m.opt_in}
+    assert list(families) == list(wanted)
+    for name, metric in wanted.items():
+        family = families[name]
+        kinds = {"up_down_counter": "gauge"}
+        assert family.type == kinds.get(metric.kind, metric.kind)
+        assert family.documentation == metric.description
+        if metric.kind == "histogram" and accept:
+            assert family.unit == "seconds"
+        labels = {label.replace(".", "_") for label in metric.attributes}
+        labels |= {"process"} if metric.observed else set()
+        for sample in family.samples:
+            assert set(sample.labels) - {"le"} == labels, sample
+
+
+def test_totals_are_shown_as_counters_and_histograms(service: Service) -> None:
+    """Buckets add up, as Prometheus has them; empty labels are those that do not apply."""
+    with wsgi_inside(lro.wsgi.MetricsApp(service)) as call:
+        found = samples(call("GET", "/").text)
+    started = labelled(lro_start_outcome="started", error_type="")
+    assert found["lro_starts_total", started] == 3
+    done = {"lro_outcome": "succeeded", "error_type": ""}
+    buckets = [
+        found["lro_operation_duration_seconds_bucket", labelled(le=str(bound), **done)]
+        for bound in (*BUCKETS, "+Inf")
+    ]
+    assert buckets == [0, 0, 0, 1, 1, 1, *[2] * 11]
+    assert found["lro_operation_duration_seconds_sum", labelled(**done)] == 7.2
+    assert found["lro_operation_duration_seconds_count", labelled(**done)] == 2
+    failed = labelled(lro_outcome="failed", error_type="NOT_FOUND")
+    assert found["lro_attempt_duration_seconds_count", failed] == 1
+    assert found["lro_expired_operations_total", labelled()] == 3
+    assert found["lro_lease_margin_seconds_sum", ()] == 5
+    pending = labelled(lro_state="pending", process=str(os.getpid()))
+    assert found["lro_operation_active", pending] == 0
+
+
+def test_promtool_finds_nothing_wrong(service: Service) -> None:
+    """Names, units, help and types as Prometheus wants them."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed")
+    with asgi_inside(MetricsApp(service)) as call:
+        text = call("GET", "/").text
+    command = [promtool, "check", "metrics"]
+    checked = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("serve", [asgi_socket, wsgi_socket])
+def test_path_beside_another_application(
+    make_service: MakeService, serve: Callable[[Any], AbstractContextManager[Any]]
+) -> None:
+    """One path is the metrics', all others are those of the fallback."""
+    service = make_service()
+    fallback: Any
+    app: Any
+    if serve is asgi_socket:
+        from lro.asgi import OperationsApp
+
+        fallback = OperationsApp(service)
+        app = MetricsApp(service, path="/metrics", fallback=fallback)
+    else:
+        fallback = lro.wsgi.OperationsApp(service)
+        app = lro.wsgi.MetricsApp(service, path="/metrics", fallback=fallback)
+    with serve(app) as call:
+        for accept in (
+            PROMETHEUS,
+            "application/openmetrics-text; version=none",
+            "text/html",
+            "*/*",
+        ):
+            reply = call("GET", "/metrics", headers={"accept": accept})
+            assert (reply.status_code, reply.headers["cache-control"]) == (200, "no-store")
+            assert "lro_starts" in reply.text
+        headed = call("HEAD", "/metrics")
+        assert (headed.status_code, headed.content) == (200, b"")
+        assert call("OPTIONS", "/metrics").headers["allow"] == "GET, HEAD, OPTIONS"
+        assert call("POST", "/metrics", content=b"{}").status_code == 405
+        assert call("GET", "/v1/operations").json() == {}
+        assert call("GET", "/metrics/more").status_code == 404
+
+
+def test_other_paths_are_not_found_where_nothing_else_is_served(service: Service) -> None:
+    """Only the one of the metrics is."""
+    with asgi_inside(MetricsApp(service)) as call:
+        assert call("GET", "/metrics").status_code == 404
+        assert call("POST", "/").status_code == 405
+
+
+def test_callers_are_those_that_authenticate_lets_in(service: Service) -> None:
+    """Others get the error of the hook, and no number."""
+
+    def authenticate(headers: Mapping[str, str]) -> str:
+        if headers.get("authorization") != "Bearer scrape":
+            raise Unauthenticated()
+        return "prometheus"
+
+    for inside, app in (
+        (asgi_inside, MetricsApp(service, authenticate=authenticate)),
+        (wsgi_inside, lro.wsgi.MetricsApp(service, authenticate=authenticate)),
+    ):
+        with inside(app) as call:
+            refused = call("GET", "/")
+            assert (refused.status_code, "lro_starts" in refused.text) == (401, False)
+            allowed = call("GET", "/", headers={"authorization": "Bearer scrape"})
+            assert allowed.status_code == 200
+
+
+def test_store_that_is_away_is_unavailable(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A scrape fails, as it should; a registry of the application's own still has the gauges."""
+    registry = CollectorRegistry()
+    registry.register(collector(service))
+    service.store.away = True  # type: ignore[attr-defined]
+    with asgi_inside(MetricsApp(service)) as call:
+        assert call("GET", "/").status_code == 503
+    with caplog.at_level(logging.WARNING, logger="lro"):
+        found = samples(generate_latest(registry).decode())
+    assert "metrics of all processes cannot be read now: it is away" in caplog.text
+    assert {name for name, _ in found} >= {"lro_operation_active", "lro_waiter_active"}
+    assert not [name for name, _ in found if name.startswith("lro_starts")]
+    service.store.away = False  # type: ignore[attr-defined]
+    assert ("lro_lease_margin_seconds_sum", ()) in samples(generate_latest(registry).decode())
+    with pytest.raises(ValueError, match="Duplicated timeseries"):
+        registry.register(collector(service))
+
+
+def test_store_without_statistics_has_only_gauges(make_service: MakeService) -> None:
+    """They need no store."""
+
+    class Plain(MemoryStore):
+        read_totals = property()
+
+    with asgi_inside(MetricsApp(make_service(Plain()))) as call:
+        found = samples(call("GET", "/").text)
+    assert {name for name, _ in found} == {
+        "lro_executor_limit",
+        "lro_executor_usage",
+        "lro_waiter_active",
+    }
+
+
+def test_path_must_be_one(service: Service) -> None:
+    """With what would be one."""
+    with pytest.raises(DeclarationError, match="path: must be a path such as '/metrics'"):
+        MetricsApp(service, path="metrics")
+
+
+def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The import says what to install."""
+    monkeypatch.setitem(sys.modules, "prometheus_client.exposition", None)
+    source = importlib.util.find_spec("lro._prometheus")
+    assert source is not None
+    assert source.loader is not None
+    with pytest.raises(MissingExtra) as caught:
+        source.loader.exec_module(importlib.util.module_from_spec(source))
+    wanted = "lro.prometheus needs the extra 'prometheus': pip install 'lro[prometheus]'"
+    assert str(caught.value) == wanted
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[str]:
+    """The address of four workers of uvicorn on one file."""
+    pytest.importorskip("uvicorn")
+    port = free_port()
+    command = [sys.executable, "-m", "uvicorn", "tests.prometheus.served:app", "--workers=4"]
+    environment = {**os.environ, "LRO_TEST_FILE": str(tmp_path / "operations.db")}
+    with ExitStack() as stack:
+        server = stack.enter_context(
+            subprocess.Popen([*command, f"--port={port}", "--log-level=error"], env=environment)
+        )
+        stack.callback(server.wait)
+        stack.callback(server.terminate)
+        yield f"http://{HOST}:{port}"
+
+
+def test_totals_of_many_workers_never_fall(workers: str) -> None:
+    """Whichever of them answers, and also when one is killed."""
+    transport = httpx.HTTPTransport(retries=50)
+    highest: Samples = {}
+    answered: set[str] = set()
+
+    with httpx.Client(transport=transport, base_url=workers, timeout=30) as client:
+
+        def call(method: str, path: str, **options: Any) -> httpx.Response | None:
+            headers = {"connection": "close"}  # so that the next one goes to any worker
+            try:
+                return client.request(method, path, headers=headers, **options)
+            except httpx.TransportError:  # the worker was killed in the midst of it
+                return None
+
+        def scrape() -> float:
+            reply = call("GET", "/metrics")
+            if reply is None:
+                return 0
+            assert reply.status_code == 200, reply.text
+            for key, number in samples(reply.text).items():
+                process = dict(key[1]).get("process")
+                if process is not None:
+                    answered.add(process)
+                    continue
+                assert number >= highest.get(key, 0), key
+                highest[key] = number
+            ended = labelled(lro_outcome="succeeded", error_type="")
+            return highest.get(("lro_operation_duration_seconds_count", ended), 0)
+
+        def start(number: int) -> None:
+            before = 0
+            while before < number:
+                reply = call("POST", "/v1/works:work", json={"text": "x"})
+                before += reply is not None and reply.status_code == 200
+
+        deadline = 2000
+        while len(answered) < 4 and (deadline := deadline - 1):
+            start(1)
+            scrape()
+        assert len(answered) == 4
+        before = scrape()
+        victim = int(min(answered))
+        os.kill(victim, signal.SIGKILL)
+        answered.clear()
+        deadline = 2000
+        while (scrape() < before + 50 or len(answered) < 4) and (deadline := deadline - 1):
+            start(1)
+        assert deadline
+        assert str(victim) not in answered
