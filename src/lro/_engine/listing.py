@@ -113,6 +113,7 @@ _MOST: Final = 10_000
 """Maximum number of records that a store examines in one read: often 10 MB, and maybe more."""
 _SHORT_SECONDS: Final = 0.05
 """A look that took less, and found little, may be followed by a longer one."""
+_LEAST_SECONDS: Final = 1e-6
 
 
 @attrs.frozen(kw_only=True)
@@ -260,10 +261,10 @@ class _Walk(Generic[T]):
                 self.place = reached
             if self._runtime.clock() >= self._end:
                 return True
-            if took < _SHORT_SECONDS and read < limit:
-                scan = min(4 * scan, _MOST)
-            elif took > (left := self._end - now):  # or the page would end much too late
-                scan = max(SCAN, int(scan * left / took))
+            longer = 4 if took < _SHORT_SECONDS and read < limit else 1
+            # No longer than there is time for, as the last look went: or the page would end late.
+            in_time = int(scan * (self._end - now) / max(took, _LEAST_SECONDS))
+            scan = max(SCAN, min(longer * scan, _MOST, in_time))
             # As many as will do, if matches are no rarer than up to now.
             missing = size + 1 - self._found
             limit = min(_SLACK + missing * (looked + 1) // (self._found + 1), _BATCH)
