@@ -67,7 +67,11 @@ WATCHED: Final = """
         for (const entry of list.getEntries()) window.long.push(entry.duration);
     }).observe({ type: "longtask", buffered: true });
     let last = performance.now();
-    const frame = (now) => { window.frames.push(now - last); last = now; requestAnimationFrame(frame); };
+    const frame = (now) => {
+        window.frames.push(now - last);
+        last = now;
+        requestAnimationFrame(frame);
+    };
     requestAnimationFrame(frame);
 """
 """Counts events, and notes long tasks and the time between frames."""

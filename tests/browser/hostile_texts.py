@@ -58,7 +58,7 @@ _SCHEMES: Final = (
     "http:evil.test",
     "https://evil.test\\@good.test",
     "http://[evil",
-    "https://evil.test/\"onclick=RUN",
+    'https://evil.test/"onclick=RUN',
     "view-source:javascript:RUN",
     "filesystem:javascript:RUN",
 )
@@ -132,7 +132,7 @@ _SIGNS: Final = (
     "?filter=x#/overview",
     "a b+c&d=e;f",
     "' OR 1=1 --",
-    "\"); DROP TABLE operations; --",
+    '"); DROP TABLE operations; --',
     "() { :; }; echo x",
     "$(touch /tmp/x) `id`",
     "=cmd|' /C calc'!A0",
@@ -144,5 +144,7 @@ def hostile_texts() -> list[str]:
     """At least 200 texts, each once."""
     found = [*_TAGS, *_SCHEMES, *_TEMPLATES, *_STYLES]
     found += [f"{way}<img src=x onerror=RUN>" for way in _OUT_OF]
-    found += [f"{way}{space}{on}=RUN x={way}" for way, on, space in product(_OUT_OF, _HANDLERS, " /")]
+    found += [
+        f"{way}{space}{on}=RUN x={way}" for way, on, space in product(_OUT_OF, _HANDLERS, " /")
+    ]
     return list(dict.fromkeys([*(one.replace("RUN", RUN) for one in found), *_KEYS, *_SIGNS]))

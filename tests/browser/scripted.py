@@ -39,7 +39,7 @@ TALLY: Final[dict[str, Any]] = {
 }
 
 
-@attrs.define(slots=False) # playwright keeps something in it
+@attrs.define(slots=False)  # playwright keeps something in it
 class Scripted:
     """The operations and their descriptions by name; what the page asks for is kept."""
 
