@@ -224,7 +224,10 @@ def test_other_views_show_hostile_texts_as_texts(
     methods = [
         {
             **dict.fromkeys(("name", "request", "response", "metadata", "path", "keepFor"), text),
-            **{"concurrency": text, "timeLimit": text, "attempts": text, "workerLost": text},
+            "concurrency": text,
+            "timeLimit": text,
+            "attempts": text,
+            "workerLost": text,
             "fields": [{"path": text, "type": text}],
         }
         for text in TEXTS

@@ -45,16 +45,19 @@ def hypercorn_serving(app: Any) -> Iterator[int]:
     port: int = line.getsockname()[1]
     config.bind = [f"fd://{line.detach()}"]  # which it closes
     config.accesslog = config.errorlog = None
-    run = serve(app, config, shutdown_trigger=over.wait)  # type: ignore[arg-type]
-    thread = threading.Thread(target=loop.run_until_complete, args=(run,))
+
+    def run() -> None:
+        loop.run_until_complete(serve(app, config, shutdown_trigger=over.wait))  # type: ignore[arg-type]
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+    thread = threading.Thread(target=run)
     thread.start()
     try:
         yield port
     finally:
         loop.call_soon_threadsafe(over.set)
         thread.join()
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
 
 
 SERVERS: Mapping[str, tuple[Any, Any]] = {

@@ -174,11 +174,10 @@ class Runtime:
     statistics: Statistics | None = None
     """What counts what happens in this process, if anything does."""
     events: EventDispatch = attrs.field(init=False)
-    """What takes the events of this process."""
+    """What takes the events of this process: that of the updater."""
 
-    @events.default
-    def _events_of_updater(self) -> EventDispatch:
-        return self.updater.events
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "events", self.updater.events)  # an attribute: it is read often
 
 
 def stopping() -> Unavailable:

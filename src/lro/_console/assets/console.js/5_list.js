@@ -233,7 +233,7 @@ function listView(query) {
     for (const { tr, item } of rows.values()) if (!item.unlisted && !listed.has(item.name) && (!cut || tr.rowIndex < Math.max(...last))) item.unlisted = item.stale = true;
   };
   const pages = loop(async (signal) => {
-    if (!first && scrollY > 400) return session.refreshSeconds;
+    if (!first && scrollY > 400 && (offers("WatchOperations") || offers("BatchGetOperations"))) return session.refreshSeconds;
     let page;
     try { page = await fetchPage("", signal); } catch (error) {
       if (error instanceof Refusal && error.http === 400 && filter) return showWrong(error), undefined;
