@@ -204,10 +204,10 @@ def run(options: argparse.Namespace) -> Iterator[str]:
                 filled = os.path.exists(where)
             else:
                 shared = None if options.url else postgres_server()
-                where = options.url or (shared and shared.url)
-                if where is None:
+                if shared is None and not options.url:
                     yield "PostgreSQL: not installed here"
                     continue
+                where = str(options.url or shared.url)
                 filled = bool(options.url) and _is_filled(where)
             began = time.perf_counter()
             if not filled:
