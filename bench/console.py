@@ -203,7 +203,7 @@ def run(options: argparse.Namespace) -> Iterator[str]:
                 where = str(folder / f"console{options.size}.db")
                 filled = os.path.exists(where)
             else:
-                shared = None if options.url else postgres_server()
+                shared: Any = None if options.url else postgres_server()
                 if shared is None and not options.url:
                     yield "PostgreSQL: not installed here"
                     continue
