@@ -6,7 +6,7 @@ from itertools import product
 from typing import Final
 
 RUN: Final = "window.pwned=1;alert(1)"
-"""What stands for RUN in the tables below. What a text that has become a script would do: a test sees both."""
+"""What stands for RUN in the tables below: what a script would do, so that a test sees both."""
 
 _TAGS: Final = (
     "<script>RUN</script>",

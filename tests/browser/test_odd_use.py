@@ -155,7 +155,7 @@ def test_operation_deleted_while_it_is_open_says_so(
 def test_clock_of_the_server_counts_and_not_that_of_the_browser(
     context: BrowserContext, stage: Stage, open_page: OpenPage, site: str
 ) -> None:
-    """Although they are five hours apart: nothing is five hours old, and nothing ends in the past."""
+    """They are five hours apart: nothing is five hours old, and nothing ends in the past."""
     context.add_init_script(HOURS)
     name = stage.start("work")
     stage.progress("work", 0.5)

@@ -24,6 +24,7 @@ from lro._console.loopback import check_loopback
 from lro._console.session import methods_json
 from lro._console.tally import Tally, window_minutes
 from lro._engine.access import VERBS, Hook, ask_permission
+from lro._engine.events import about
 from lro._engine.flow import Flow
 from lro._engine.service import Service
 from lro._http.edge import Authenticate, CallFunction, Exchange, Found, OperationsEdge, Steps
@@ -319,13 +320,14 @@ class ConsoleEdge(OperationsEdge):
     def _cancel(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         yield CallFunction(self._permit(caller, "cancel", name))
         reply = yield from super()._cancel(request, name, caller)
-        log.info("%s: %s asked in the console to cancel it", name, _named(caller))
+        line = "%s: %s asked in the console to cancel it"
+        log.info(line, name, _named(caller), extra=about(name))
         return reply
 
     def _delete(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         yield CallFunction(self._permit(caller, "delete", name))
         reply = yield from super()._delete(request, name, caller)
-        log.info("%s: %s deleted it in the console", name, _named(caller))
+        log.info("%s: %s deleted it in the console", name, _named(caller), extra=about(name))
         return reply
 
 

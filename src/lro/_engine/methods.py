@@ -174,7 +174,7 @@ class Starter:
         except BaseException as exc:
             trace.failed(exc)
             if isinstance(exc, LroError) and not validate_only:
-                self._observe_start(spec.full_name, "refused", error_type=exc.status_code.name)
+                self.observe_refusal(spec.full_name, exc)
             raise
         finally:
             trace.end()
@@ -300,6 +300,10 @@ class Starter:
         outcome: StartOutcome = "started" if inserted.fresh else "repeated"
         trace.stored(record.name, outcome)
         self._observe_start(record.method, outcome, record.name, record.caller)
+
+    def observe_refusal(self, method: str, error: LroError) -> None:
+        """Report a start that was refused, here or by the edge that could not read it."""
+        self._observe_start(method, "refused", error_type=error.status_code.name)
 
     def _observe_start(
         self,

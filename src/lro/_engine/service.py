@@ -20,7 +20,7 @@ from lro._base.arguments import (
     check_text,
     check_texts,
 )
-from lro._base.errors import InvalidArgument
+from lro._base.errors import InvalidArgument, LroError
 from lro._engine.access import VERBS, Access, Authorize
 from lro._engine.events import EventDispatch, Observer
 from lro._engine.executor_port import REACHES, CancelSupport, Executor
@@ -362,6 +362,13 @@ class Service:
             DeclarationError: No such method is declared.
         """
         return functools.partial(self._starter.start, self.methods.spec(full_name))
+
+    def observe_refusal(self, full_name: str, error: LroError) -> None:
+        """Have it counted that an edge refused a start of a method, whose message it cannot read.
+
+        :meth:`start` does so for what it refuses itself.
+        """
+        self._starter.observe_refusal(full_name, error)
 
     async def start_async(self, full_name: str, request: object, **options: Any) -> Operation:
         """:meth:`start` for coroutines; the rest as for ``Method.start_async``."""

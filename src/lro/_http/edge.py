@@ -318,6 +318,7 @@ class StartHandler(Generic[Req]):
         self.rule = rule
         """How it is called: for the routes, and for descriptions of them."""
         self._start = service.start_flow(full_name)
+        self._observe_refusal = functools.partial(service.observe_refusal, full_name)
         self._types = service.types
         self._request: type[Req] = service.specs[full_name].request
         request = service.types.name_of(self._request)
@@ -355,8 +356,12 @@ class StartHandler(Generic[Req]):
 
         ``bound`` are the variables of its path, ``parameters`` those of its query.
         """
-        read = None if self._raw is None else (yield from self._read_raw(self._raw, request))
-        message, request_id, validate_only = read or self._read_json(request, bound, parameters)
+        try:
+            read = None if self._raw is None else (yield from self._read_raw(self._raw, request))
+            message, request_id, validate_only = read or self._read_json(request, bound, parameters)
+        except LroError as exc:
+            self._observe_refusal(exc)
+            raise
         parent: object = ""
         if self._parent is not None:
             parent = yield application_call("parent", self._parent, request)
@@ -379,10 +384,14 @@ class StartHandler(Generic[Req]):
         self, request: HttpRequest, caller: str, message: Req | None, **options: object
     ) -> Flow[Operation]:
         """Start an operation for an endpoint of the application, which may have the message."""
-        if message is None:
-            message, request_id, validate_only = self._read_json(request)
-        else:
-            request_id, validate_only = self._read_own_fields(request)
+        try:
+            if message is None:
+                message, request_id, validate_only = self._read_json(request)
+            else:
+                request_id, validate_only = self._read_own_fields(request)
+        except LroError as exc:
+            self._observe_refusal(exc)
+            raise
         return (
             yield from self._start(
                 message,
