@@ -133,6 +133,7 @@ def idle_pages(browser: Any, port: int, pages: int, seconds: int) -> str:
         return float(Client(port).raw("/cpu"))
 
     with contextlib.ExitStack() as stack:
+        page: Any = None
         for _ in range(pages):
             context = stack.enter_context(
                 browser.new_context(viewport={"width": 1280, "height": 900})
@@ -184,7 +185,8 @@ def flood(browser: Any, port: int, slower: int) -> str:
 def _heap(cdp: Any) -> float:
     cdp.send("HeapProfiler.collectGarbage")
     metrics = cdp.send("Performance.getMetrics")["metrics"]
-    return next(one["value"] for one in metrics if one["name"] == "JSHeapUsedSize") / 1e6
+    size: float = next(one["value"] for one in metrics if one["name"] == "JSHeapUsedSize")
+    return size / 1e6
 
 
 def run(options: argparse.Namespace) -> Iterator[str]:

@@ -203,9 +203,8 @@ def run(options: argparse.Namespace) -> Iterator[str]:
                 where = str(folder / f"console{options.size}.db")
                 filled = os.path.exists(where)
             else:
-                shared = None if options.url else postgres_server()
-                where = options.url or (shared and shared.url)
-                if where is None:
+                where = options.url or _own_server()
+                if not where:
                     yield "PostgreSQL: not installed here"
                     continue
                 filled = bool(options.url) and _is_filled(where)
@@ -219,6 +218,11 @@ def run(options: argparse.Namespace) -> Iterator[str]:
                     if options.only in one.label:
                         yield line(one, options.calls)
     yield f"load at the end: {os.getloadavg()[0]:.1f}"
+
+
+def _own_server() -> str:
+    server = postgres_server()
+    return "" if server is None else str(server.url)
 
 
 def _is_filled(url: str) -> bool:

@@ -15,7 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.start_to_result import Request, make
+import attrs
+
+import lro
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
@@ -72,19 +74,35 @@ def options_of(kind: str) -> dict[str, Any]:
     return {"statistics": kind == KINDS[0], "observers": observers}
 
 
+@attrs.frozen
+class AddRequest:
+    number: lro.Int32 = 0
+
+
+@attrs.frozen
+class AddResponse:
+    total: lro.Int32 = 0
+
+
+def add(request: AddRequest) -> AddResponse:
+    """What the operations do."""
+    return AddResponse(request.number)
+
+
 def serve(kind: str, where: str) -> None:
     """Take a sample for each line of the standard input."""
     with tempfile.TemporaryDirectory() as folder:
         store: Any = MemoryStore()
         if where == "sqlite":
             store = SQLiteStore(Path(folder) / "operations.db")
-        service, method = make(store, InlineExecutor(), **options_of(kind))
-        with service:
+        # Nothing but this library is imported here: the old version has no other parts of a bench.
+        with lro.Service(store, InlineExecutor(), **options_of(kind)) as service:
+            method: Any = service.method("bench.v1.Bench.Add")(add)
             for _ in sys.stdin:
                 gc.collect()
                 began, cpu = time.perf_counter(), time.process_time()
                 for _ in range(STARTS[where]):
-                    assert method.start(Request(1)).operation.done
+                    assert method.start(AddRequest(1)).operation.done
                 used = time.process_time() - cpu, time.perf_counter() - began
                 print(*(one / STARTS[where] for one in used), flush=True)
 

@@ -158,7 +158,8 @@ def rows_read(plan: Mapping[str, Any]) -> int:
     if "Relation Name" not in plan:
         return below
     thrown = (plan.get(f"Rows Removed by {why}", 0) for why in ("Filter", "Index Recheck"))
-    return below + (plan["Actual Rows"] + sum(thrown)) * plan["Actual Loops"]
+    read: int = (plan["Actual Rows"] + sum(thrown)) * plan["Actual Loops"]
+    return below + read
 
 
 def test_statements_of_postgres_read_no_more_rows_than_the_limit(

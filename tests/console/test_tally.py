@@ -189,7 +189,7 @@ def test_later_reads_of_a_window_are_of_its_end_alone(minutes: int) -> None:
 
     with made.service:
         kept = edge()
-        ask(kept)
+        found = ask(kept)
         for _ in range(60):
             passed = timedelta(seconds=draw.choice((0, 5, 15, 61, minutes * 6)))
             for _ in range(draw.randrange(3)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import functools
 import math
@@ -10,7 +9,7 @@ import sys
 import threading
 import time
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, Generic, Literal, TypeAlias
 
 import attrs
@@ -360,16 +359,22 @@ CURRENT_JOB: Final[contextvars.ContextVar[JobControl | None]] = contextvars.Cont
 """The job whose function runs in this thread or task: log records made there are about it."""
 
 
-@contextlib.contextmanager
-def current_job(control: JobControl) -> Iterator[None]:
+class current_job:
     """Have the job and its trace known in this thread, for the length of the block."""
-    token = CURRENT_JOB.set(control)
-    detach = control.trace.attach()
-    try:
-        yield
-    finally:
-        detach()
-        CURRENT_JOB.reset(token)
+
+    # Not a generator with contextlib.contextmanager: each call of a function took 2 us longer.
+    __slots__ = ("_control", "_detach", "_token")
+
+    def __init__(self, control: JobControl) -> None:
+        self._control = control
+
+    def __enter__(self) -> None:
+        self._token = CURRENT_JOB.set(self._control)
+        self._detach = self._control.trace.attach()
+
+    def __exit__(self, *_: object) -> None:
+        self._detach()
+        CURRENT_JOB.reset(self._token)
 
 
 def enter_job(control: JobControl) -> None:
