@@ -155,5 +155,5 @@ def streams(proxy: Relay) -> list[str]:
 def through_a_proxy(stage: Stage, act: Callable[[Relay], None]) -> None:
     """Have something happen with the console of a stage behind a proxy."""
     app = ConsoleApp(stage.service, authenticate=lambda headers: None)
-    with uvicorn_serving(app) as port, relay(port) as proxy:
+    with uvicorn_serving(app, lifespan="off") as port, relay(port) as proxy:
         act(proxy)
