@@ -89,12 +89,12 @@ def one_of_each(**options: Any) -> Iterator[Shown]:
             }
         },
     )
-    try:
-        with console_of(stage.service, parents=["projects/empty"], title="Acme", **options) as site:
+    with console_of(stage.service, parents=["projects/empty"], title="Acme", **options) as site:
+        try:
             yield Shown(site, names)
-    finally:
-        stage.go_on("stopping")
-        stage.close()
+        finally:  # before the server waits for the work
+            stage.go_on("stopping")
+            stage.close()
 
 
 def _loaded(done: int) -> ImportMetadata:
