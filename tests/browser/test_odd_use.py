@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from tests.browser.conftest import OpenPage
-from tests.browser.reading import dialog, panel, row, tab
+from tests.browser.reading import dialog, panel, row
 from tests.browser.scripted import SESSION, Scripted
 from tests.browser.staged import Stage
 
