@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 DETAILS: Final = (
     types.BadRequest(
-        field_violations=[
+        field_violations=(
             types.FieldViolation(field="source.uri", description="There is no such bucket."),
             types.FieldViolation(field="steps", description="Must be at least 1."),
-        ]
+        )
     ),
     types.RetryInfo(retry_delay=timedelta(seconds=30)),
-    types.Help(links=[types.HelpLink(description="Buckets", url="https://example.com/buckets")]),
+    types.Help(links=(types.HelpLink(description="Buckets", url="https://example.com/buckets"),)),
     types.LocalizedMessage(locale="de", message="Der Eimer ist weg."),
-    types.DebugInfo(stack_entries=["at a.py:1", "at b.py:2"], detail="errno 5"),
+    types.DebugInfo(stack_entries=("at a.py:1", "at b.py:2"), detail="errno 5"),
 )
 """Details of an error of each kind that is drawn in its own way."""
 
@@ -73,9 +73,9 @@ def one_of_each(**options: Any) -> Iterator[Shown]:
     stage.pause("stopping")
     stage.await_calm("moving", "moving too", "stopping")
     stage.service.cancel(names["stopping"])
-    now = stage.service.store.now()
-    stage.service.store.add_counts(
-        now - timedelta(minutes=3),
+    store: Any = stage.service.store  # which keeps counts
+    store.add_counts(
+        store.now() - timedelta(minutes=3),
         {
             "acme.images.v1.Images.Resize": {
                 "ends.succeeded": 40,
@@ -89,12 +89,12 @@ def one_of_each(**options: Any) -> Iterator[Shown]:
             }
         },
     )
-    try:
-        with console_of(stage.service, parents=["projects/empty"], title="Acme", **options) as site:
+    with console_of(stage.service, parents=["projects/empty"], title="Acme", **options) as site:
+        try:
             yield Shown(site, names)
-    finally:
-        stage.go_on("stopping")
-        stage.close()
+        finally:  # before the server waits for the work
+            stage.go_on("stopping")
+            stage.close()
 
 
 def _loaded(done: int) -> ImportMetadata:

@@ -17,7 +17,7 @@ from tests.browser.scripted import SESSION, TALLY, Scripted
 expect = pytest.importorskip("playwright.sync_api").expect
 
 if TYPE_CHECKING:
-    from playwright.sync_api import BrowserContext, Page
+    from playwright.sync_api import BrowserContext, ConsoleMessage, Dialog, Page, Request
 
 TEXTS: Final = hostile_texts()
 RPC: Final = "type.googleapis.com/google.rpc."
@@ -49,11 +49,22 @@ def scripted(context: BrowserContext) -> Scripted:
 def harmless(context: BrowserContext, site: str) -> Iterator[None]:
     """Looks, when the test is over, whether anything has run, and what was asked of others."""
     found: list[str] = []
-    context.on("dialog", lambda dialog: (found.append(dialog.message), dialog.dismiss()))
-    context.on("request", lambda one: one.url.startswith(site) or found.append(one.url))
-    context.on(
-        "console", lambda one: found.append(one.text) if one.type in ("error", "warning") else None
-    )
+
+    def opened(dialog: Dialog) -> None:
+        found.append(dialog.message)
+        dialog.dismiss()
+
+    def asked(request: Request) -> None:
+        if not request.url.startswith(site):
+            found.append(request.url)
+
+    def said(message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            found.append(message.text)
+
+    context.on("dialog", opened)
+    context.on("request", asked)
+    context.on("console", said)
     yield
     for page in context.pages:
         assert page.evaluate(LEFT) == [None, None, None, None, 0]

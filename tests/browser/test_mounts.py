@@ -131,6 +131,7 @@ def test_server_that_is_not_ours_is_shown(open_page: OpenPage) -> None:
         page.get_by_role("button", name="Cancel…").click()
         dialog(page).get_by_role("button", name="Yes, cancel").click()
         expect(page.locator(".big")).to_have_text("Cancelled")
+        tab(page, "Error").click()
         expect(panel(page)).to_contain_text("Operation was cancelled.")
         page.get_by_role("button", name="Delete…").click()
         dialog(page).get_by_role("button", name="Yes, delete").click()

@@ -47,7 +47,7 @@ def hypercorn_serving(app: Any) -> Iterator[int]:
     config.accesslog = config.errorlog = None
 
     def run() -> None:
-        loop.run_until_complete(serve(app, config, shutdown_trigger=over.wait))  # type: ignore[arg-type]
+        loop.run_until_complete(serve(app, config, shutdown_trigger=over.wait))
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
 

@@ -62,7 +62,8 @@ const loops = new Set();
 
 /**
  * Do this now and then again: it gives the seconds until then, or none. After failures it waits longer and longer.
- * @param {(signal: AbortSignal) => Promise<number|undefined>} work @returns {Loop}
+ * What goes on for long says when it has begun well.
+ * @param {(signal: AbortSignal, well: () => void) => Promise<number|undefined>} work @returns {Loop}
  */
 function loop(work) {
   let timer = 0, fails = 0, /** @type {AbortController|null} */ control = null;
@@ -71,7 +72,7 @@ function loop(work) {
     const mine = control = new AbortController();
     let next;
     try {
-      next = await work(mine.signal);
+      next = await work(mine.signal, () => { if (mine === control) me.failed = undefined, showTrouble(); });
       fails = 0, me.failed = undefined;
       if (next !== undefined) next *= 0.8 + 0.4 * Math.random();
     } catch (error) {
@@ -209,13 +210,17 @@ function follow(wanted) {
   const changed = () => {
     later ||= window.setTimeout(() => { later = 0; if (awake()) void describe(wanted()); }, 700);
   };
-  const me = loop(async (signal) => {
+  const me = loop(async (signal, well) => {
     names = open();
     if (!names.length) return;
     const many = collection(ownerOf(names[0]));
     if (session.watches && offers("WatchOperations")) {
       try {
-        const wanted = names, listened = await inSlot(async () => listen(await call("POST", `${many}:watch`, { names: wanted }, signal, true), changed, signal));
+        const wanted = names, listened = await inSlot(async () => {
+          const stream = await call("POST", `${many}:watch`, { names: wanted }, signal, true);
+          well();
+          return listen(stream, changed, signal);
+        });
         if (listened) return open().length ? 1 : undefined;
       } catch (error) {
         if (!(error instanceof Refusal) || !error.unknown) throw error;
