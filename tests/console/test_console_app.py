@@ -15,7 +15,7 @@ import pytest
 
 import lro
 from lro import asgi, wsgi
-from lro.console import Console, ConsoleEdge, page_files
+from lro.console import Console, ConsoleEdge, ConsoleLooks, page_files
 from lro.errors import DeclarationError
 from lro.stores.sqlite import SQLiteStore
 from tests.console.serving import (
@@ -422,6 +422,7 @@ WRONG: Any = [
     ({"links": {"trace": "javascript:alert(1)"}}, "links"),
     ({"links": {"elsewhere": "https://x.example"}}, "links"),
     ({"links": 7}, "links"),
+    ({"links": {"logs": "https://x.example/{traceid}"}}, "links.*{trace_id} and {name}.*{traceid}"),
     ({"frame": ["*"]}, "frame"),
     ({"frame": ["https://x.example/path"]}, "frame"),
     ({"redact": 7}, "redact"),
@@ -442,6 +443,19 @@ def test_wrong_options_are_named(options: Any, named: str) -> None:
         with pytest.raises(DeclarationError, match=named):
             app(made.service, **options)
     made.service.close()
+
+
+def test_console_that_is_declared_wrongly_is_named_where_it_is_made() -> None:
+    """Before any integration takes it."""
+    looks = [(one, named) for one, named in WRONG if one.keys() <= ConsoleLooks.__optional_keys__]
+    assert len(looks) > 8
+    for options, named in looks:
+        with pytest.raises(DeclarationError, match=f"Console, {named}"):
+            Console("/console", **options)
+    unknown: Any = {"titel": "Counts"}
+    with pytest.raises(DeclarationError, match=r"titel: Console has no such option.*title"):
+        Console(**unknown)
+    assert Console(allow=lambda *_: True, title="Counts").looks["title"] == "Counts"
 
 
 def test_hooks_that_need_an_event_loop_are_refused_under_wsgi() -> None:

@@ -134,6 +134,53 @@ def test_errors_of_the_server_are_relayed_as_they_are(other: OtherServer) -> Non
         assert "www-authenticate" not in refused.headers
 
 
+def test_token_of_the_page_is_passed_on_by_a_command_without_one(other: OtherServer) -> None:
+    """With each call, and never beside the credentials of the command."""
+    other.token = "needed"
+    page = {"authorization": "Bearer needed"}
+    with proxied(other.url) as client:
+        assert client.get("/v1/operations").status_code == 401
+        assert client.get("/session").json()["token"] is False
+        assert client.get("/v1/operations", headers=page).status_code == 200
+        session = client.get("/session", headers=page).json()
+        assert session["verbs"] == list(_console._FIVE)
+        assert session["server"] == f"{other.url}/v1"
+    with (
+        httpx.Client(headers={"authorization": "Bearer own"}) as upstream,
+        proxied(other.url, http=upstream) as client,
+    ):
+        assert client.get("/v1/operations", headers=page).status_code == 401
+        assert client.get("/session", headers=page).json()["token"] is True
+    assert other.calls[-1][2]["authorization"] == "Bearer own"
+
+
+@pytest.mark.parametrize("token", ["", "wrong"])
+def test_command_says_at_its_start_that_credentials_are_needed(
+    other: OtherServer, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And starts all the same."""
+    other.token = "needed"
+    monkeypatch.setenv("LRO_TOKEN", token)
+    monkeypatch.setattr(LocalServer, "serve_forever", lambda _: interrupt())
+    ended = CliRunner().invoke(console, ["--server", other.url, "--parent", "projects/p"])
+    assert ended.exit_code == 0
+    assert f"{other.url} answers UNAUTHENTICATED" in ended.stderr
+    assert ("give a token in the page" in ended.stderr) is not bool(token)
+    assert ended.stdout.startswith(f"http://{HOST}:")
+    assert [path for _, path, _ in other.calls] == ["/v1/projects/p/operations?pageSize=1"]
+
+
+def test_command_says_at_its_start_that_the_server_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And starts all the same: it may come."""
+    monkeypatch.setattr(LocalServer, "serve_forever", lambda _: interrupt())
+    with socket.create_server((HOST, 0)) as line:
+        gone = f"http://{HOST}:{line.getsockname()[1]}"
+    ended = CliRunner().invoke(console, ["--server", gone])
+    assert ended.exit_code == 0
+    assert f"{gone} cannot be asked" in ended.stderr
+    assert ended.stdout.startswith(f"http://{HOST}:")
+
+
 def test_prefix_and_parents_are_those_of_the_server() -> None:
     """The page asks below ``v1`` whatever the server has."""
     with other_server(prefix="/api/v1beta1") as other:

@@ -16,8 +16,20 @@ from urllib.parse import quote
 
 import attrs
 
-from lro._base.arguments import check, check_count, check_plain_function, check_text, check_texts
-from lro._base.errors import HttpMethodNotAllowed, PermissionDenied, RouteNotFound
+from lro._base.arguments import (
+    check,
+    check_count,
+    check_function,
+    check_plain_function,
+    check_text,
+    check_texts,
+)
+from lro._base.errors import (
+    DeclarationError,
+    HttpMethodNotAllowed,
+    PermissionDenied,
+    RouteNotFound,
+)
 from lro._base.status import Json
 from lro._console.files import page_files, secure_headers
 from lro._console.loopback import check_loopback
@@ -41,6 +53,8 @@ ACTIONS: Final = ("cancel", "delete")
 """What the console can do to operations."""
 
 _LINKS: Final = ("trace", "logs")
+_PLACEHOLDERS: Final = ("trace_id", "name")
+_PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
 _LINK: Final = re.compile(r"https?://[!-~]+")
 _VERBS: Final = {"cancel": "CancelOperation", "delete": "DeleteOperation"}
 _PREFIX: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*/?")
@@ -80,12 +94,21 @@ class Console:
     ``frame`` of :class:`ConsoleEdge`. Callers are those of the integration.
 
     Raises:
-        DeclarationError: ``path`` is not a path.
+        DeclarationError: ``path`` is not a path, or an option is not known, not of its type, or out
+            of its bounds.
     """
 
     def __init__(self, path: str = "/console", **looks: Unpack[ConsoleLooks]) -> None:
         self.path = checked_prefix(path)
         check("path", path, "a path such as '/console'", fine=bool(self.path))
+        known = ConsoleLooks.__optional_keys__
+        if unknown := sorted(looks.keys() - known):
+            text = f"Console has no such option; it has {', '.join(sorted(known))}"
+            raise DeclarationError(unknown[0], text)
+        try:
+            _check_looks(**looks)
+        except DeclarationError as exc:
+            raise DeclarationError(f"Console, {exc.subject}", exc.description) from None
         self.looks = looks
 
 
@@ -109,11 +132,11 @@ class ConsoleEdge(OperationsEdge):
     ``parents`` are the parents whose operations are shown beside those that have none, such as
     ``projects/p`` (spec §5.6); in a pattern such as ``projects/*`` the page asks for the rest.
     ``links`` has addresses for one operation: ``{"trace": "https://.../{trace_id}", "logs":
-    "https://...{name}"}``. ``title`` is the page's heading, ``refresh_seconds`` how often it looks
-    for new operations. ``frame`` are the origins whose pages may show the console in a frame,
-    ``"self"`` for this server's own. ``path`` is where the console is, such as ``/console``, below
-    which all is its own; by default it is wherever it is mounted. ``clock`` gives the seconds by
-    which a tally is kept for 5 s.
+    "https://...{name}"}``; each may have both placeholders, and no others. ``title`` is the page's
+    heading, ``refresh_seconds`` how often it looks for new operations. ``frame`` are the origins
+    whose pages may show the console in a frame, ``"self"`` for this server's own. ``path`` is where
+    the console is, such as ``/console``, below which all is its own; by default it is wherever it
+    is mounted. ``clock`` gives the seconds by which a tally is kept for 5 s.
 
     Raises:
         DeclarationError: An option is not of its type, or out of its bounds; or as for
@@ -140,13 +163,15 @@ class ConsoleEdge(OperationsEdge):
         super().__init__(
             service, parents=parents, authenticate=authenticate, trusted_origins=trusted_origins
         )
-        check_texts("actions", actions)
-        wanted = f"some of {', '.join(ACTIONS)}, or () for none"
-        check("actions", actions, wanted, fine=set(actions) <= set(ACTIONS))
-        check_text("title", title, empty=False)
-        check_count("refresh_seconds", refresh_seconds, most=3600)
-        if redact is not None:
-            check_plain_function("redact", redact)
+        _check_looks(
+            actions=actions,
+            allow=allow,
+            redact=redact,
+            links=links,
+            title=title,
+            refresh_seconds=refresh_seconds,
+            frame=frame,
+        )
         self.mount = checked_prefix(path)
         self.pages = [self.mount, *(self.mount + one for one in page_files())]
         self._actions = tuple(one for one in ACTIONS if one in actions)
@@ -155,7 +180,7 @@ class ConsoleEdge(OperationsEdge):
         self._headers = secure_headers(frame)
         self._title = title
         self._refresh_seconds = refresh_seconds
-        self._links = _checked_links(links or {})
+        self._links = dict(links or {})
         self._shown_parents = ("", *(one for one in parents if "*" not in one))
         self._tally_reader = Tally(service, self._shown_parents, clock)
         self._own: Mapping[str, Callable[[HttpRequest], Steps[HttpReply]]] = {
@@ -335,7 +360,35 @@ def _named(caller: str) -> str:
     return repr(caller[:200]) if caller else "a caller without a name"
 
 
-def _checked_links(links: object) -> Mapping[str, str]:
+def _check_looks(
+    *,
+    actions: Collection[str] = (),
+    allow: Allow | None = None,
+    redact: Redact | None = None,
+    links: Mapping[str, str] | None = None,
+    title: str = "-",
+    refresh_seconds: int = 1,
+    frame: Collection[str] = (),
+) -> None:
+    """Check the options that are given; the others have a value here that is fine.
+
+    Raises:
+        DeclarationError: One is not of its type, or out of its bounds.
+    """
+    check_texts("actions", actions)
+    wanted = f"some of {', '.join(ACTIONS)}, or () for none"
+    check("actions", actions, wanted, fine=set(actions) <= set(ACTIONS))
+    check_text("title", title, empty=False)
+    check_count("refresh_seconds", refresh_seconds, most=3600)
+    if redact is not None:
+        check_plain_function("redact", redact)
+    if allow is not None:
+        check_function("allow", allow)
+    _check_links(links or {})
+    secure_headers(frame)
+
+
+def _check_links(links: object) -> None:
     wanted = f"a dict with {' or '.join(_LINKS)}, each an address such as 'https://.../{{name}}'"
     fine = isinstance(links, Mapping) and all(
         name in _LINKS and isinstance(text, str) and _LINK.fullmatch(text)
@@ -343,7 +396,10 @@ def _checked_links(links: object) -> Mapping[str, str]:
     )
     check("links", links, wanted, fine=fine)
     assert isinstance(links, Mapping)
-    return dict(links)
+    for text in links.values():
+        unknown = set(_PLACEHOLDER.findall(text)) - {*_PLACEHOLDERS}
+        known = " and ".join(f"{{{one}}}" for one in _PLACEHOLDERS)
+        check("links", text, f"an address with no placeholders but {known}", fine=not unknown)
 
 
 def _is_own(request: HttpRequest, found: Found) -> bool:

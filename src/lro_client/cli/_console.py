@@ -50,6 +50,8 @@ _EXTENSIONS: Final = {
     "DescribeOperations": "describe",
     "WatchOperations": "watch",
 }
+_UNAUTHENTICATED: Final = 401
+_CHECK_SECONDS: Final = 5.0
 _NOT_OFFERED: Final = frozenset({404, 405, 501})
 _TO_SERVER: Final = ("content-type", "accept", "accept-encoding")
 _TO_PAGE: Final = ("content-type", "content-encoding", "content-length", "retry-after")
@@ -100,10 +102,10 @@ class ConsoleProxy:
             return file.reply(headers)
         self._check_page(headers)
         if below == "session" and method == "GET":
-            return json_reply(200, self._session())
+            return json_reply(200, self._session(headers))
         called = self._checked(method, f"/{below}")
         url = f"{self.server}{self.prefix}{called}" + (f"?{query}" if query else "")
-        return self._forward(method, url, headers, body)
+        return self._forward(method, url, headers, body, self.seconds)
 
     def _check_page(self, headers: Mapping[str, str]) -> None:
         origin = headers.get("origin")
@@ -130,12 +132,13 @@ class ConsoleProxy:
         return path.removeprefix("/v1")
 
     def _forward(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes, seconds: float
     ) -> httpx.Response:
-        sent = {name: headers[name] for name in _TO_SERVER if name in headers}
+        passed = _TO_SERVER if self._authorized else (*_TO_SERVER, "authorization")
+        sent = {name: headers[name] for name in passed if name in headers}
         try:
             request = self.http.build_request(
-                method, url, headers=sent, content=body or None, timeout=self.seconds
+                method, url, headers=sent, content=body or None, timeout=seconds
             )
             response = self.http.send(request, stream=True)
         except (httpx.HTTPError, httpx.InvalidURL) as exc:
@@ -148,15 +151,40 @@ class ConsoleProxy:
             raise StatusError(Code.FAILED_PRECONDITION, text)
         return response
 
-    def _session(self) -> dict[str, Json]:
+    @property
+    def _authorized(self) -> bool:
+        """Whether the command has credentials, which are sent instead of those of the page."""
+        return self.http.auth is not None or "authorization" in self.http.headers
+
+    def trouble(self) -> str:
+        """What keeps the server from answering, found by one call; empty if nothing does."""
+        url = f"{self.server}{self.prefix}{self._collection}?pageSize=1"
+        try:
+            response = self._forward("GET", url, {}, b"", min(self.seconds, _CHECK_SECONDS))
+        except LroError as exc:
+            return str(exc)
+        response.close()
+        if response.status_code != _UNAUTHENTICATED:
+            return ""
+        way = "other credentials are needed" if self._authorized else "give a token in the page"
+        return f"{public_address(self.server)} answers UNAUTHENTICATED: {way}, or by --token-file"
+
+    @property
+    def _collection(self) -> str:
+        return f"/{self.parents[0]}/operations" if self.parents[0] else "/operations"
+
+    def _session(self, headers: Mapping[str, str]) -> dict[str, Json]:
         parents: list[Json] = [*self.parents]
         actions: list[Json] = [*self.actions]
-        verbs: list[Json] = [*_FIVE, *filter(self._offers, _EXTENSIONS)]
+        offered = [one for one in _EXTENSIONS if self._offers(one, headers)]
+        verbs: list[Json] = [*_FIVE, *offered]
         return {
             "version": importlib.metadata.version("lro"),
             "title": public_address(self.server),
             "caller": "",
             "api": "v1",
+            "server": f"{public_address(self.server).rstrip('/')}{self.prefix}",
+            "token": self._authorized,
             "parents": parents,
             "actions": actions,
             "verbs": verbs,
@@ -168,13 +196,12 @@ class ConsoleProxy:
             "methods": [],
         }
 
-    def _offers(self, verb: str) -> bool:
+    def _offers(self, verb: str, headers: Mapping[str, str]) -> bool:
         """Whether the server has one of our extensions: it then says that names are missing."""
-        parent = f"/{self.parents[0]}" if self.parents[0] else ""
-        url = f"{self.server}{self.prefix}{parent}/operations:{_EXTENSIONS[verb]}"
-        kind = {"content-type": "application/json"}
+        url = f"{self.server}{self.prefix}{self._collection}:{_EXTENSIONS[verb]}"
+        sent = {**headers, "content-type": "application/json"}
         try:
-            response = self._forward("POST", url, kind, b'{"names":[]}')
+            response = self._forward("POST", url, sent, b'{"names":[]}', self.seconds)
         except LroError:
             return False
         response.close()
@@ -312,7 +339,8 @@ def console(
 
     The page comes from this machine, and is for its user alone: the address that is printed holds
     a secret. What it asks is passed on to the server over HTTP with the credentials of this
-    command. Any server will do that speaks google.longrunning over HTTP.
+    command or, if it has none, with the token that was given to the page. Any server will do that
+    speaks google.longrunning over HTTP.
     """
     with server.http_client(_google_auth() if adc else None) as (url, http):
         proxy = ConsoleProxy(
@@ -326,6 +354,8 @@ def console(
         )
         with local_server(proxy, port) as local:
             page = f"http://{HOST}:{local.server_port}/{proxy.secret}/"
+            if trouble := proxy.trouble():
+                click.echo(trouble, err=True)
             click.echo(page)
             shown = opened(page) if opens else contextlib.nullcontext()
             with shown, contextlib.suppress(KeyboardInterrupt):
