@@ -684,6 +684,10 @@ class MissingExtra(LroError):
         return f"{self.part} needs the extra {self.extra!r}: pip install 'lro[{self.extra}]'"
 
 
+_GOT: Final = ", got "
+"""Before the value in the description of an error of a message."""
+
+
 def got(value: object) -> str:
     """Quote a value for an error text: its repr, cut to a readable length."""
     try:
@@ -694,6 +698,14 @@ def got(value: object) -> str:
         # An integer of thousands of digits is not written out either.
         text = f"{'a huge' if issubclass(type(value), int) else 'some'} {type(value).__name__}"
     return text if len(text) <= 64 else text[:61] + "..."
+
+
+def loggable(error: BaseException) -> BaseException:
+    """The error as a log may have it: one of a message without the value that is at fault there."""
+    if not isinstance(error, EncodingError):
+        return error
+    said = error.description.partition(_GOT)[0]
+    return EncodingError(error.type_name, error.path, said).with_traceback(error.__traceback__)
 
 
 def interrupts(error: BaseException) -> bool:
