@@ -358,7 +358,7 @@ def test_headers_are_passed_on_byte_by_byte(other: OtherServer) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["PUT /s3cret/session HTTP/1.1", "GET / HTTP/3.0", "CONNECT x:1 HTTP/1.1"]
+    "line", ["PUT /s3cret/session HTTP/1.1", "GET / x HTTP/1.1", "CONNECT x:1 HTTP/1.1"]
 )
 def test_what_is_no_request_of_the_page_gets_no_other_page(
     line: str, other: OtherServer, capfd: pytest.CaptureFixture[str]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from lro import Cancelled, Code, Job, Service, StatusError, WorkerLost
+from lro._engine.flow import run
 from lro._engine.job import CURRENT_JOB
 from lro._engine.store_port import Store
 from lro._model.operation import State
@@ -663,6 +664,20 @@ def test_observer_that_would_end_a_thread_ends_nothing(
     assert recorder.kinds() == ["started", "attempt_began", "attempt_over", "ended"]
 
 
+def test_callers_who_cancel_at_once_are_one_request(
+    make_service: MakeService, store: Store, recorder: Recorder
+) -> None:
+    """The second has read the record before the first has changed it."""
+    service = make_service(store, ThreadExecutor(1), observers=[recorder])
+    go = threading.Event()
+    name = work(service, lambda *_: go.wait(10)).start(WorkRequest()).name
+    seen = store.get(name)
+    for caller in ("ann", "bob"):
+        run(service.workers.cancel(seen, caller))
+    go.set()
+    assert recorder.only(CancelRequested).caller == "ann"
+
+
 def test_interrupt_within_an_observer_is_passed_on(make_service: MakeService) -> None:
     """Ctrl-C is for the main thread, whatever it is doing."""
 
@@ -678,7 +693,7 @@ def test_interrupt_within_an_observer_is_passed_on(make_service: MakeService) ->
 def test_name_of_a_caller_forges_no_line(
     make_service: MakeService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nor does it run on, or turn the text around."""
+    """It does not run on, and turns no text around."""
     caplog.set_level(logging.INFO, "lro")
     service = make_service(None, ThreadExecutor(1))
     go = threading.Event()

@@ -708,6 +708,15 @@ def loggable(error: BaseException) -> BaseException:
     return EncodingError(error.type_name, error.path, said).with_traceback(error.__traceback__)
 
 
+def one_line(text: str) -> str:
+    """A text of a caller as a log may have it: it cannot pass for another line, or steer a screen.
+
+    It has at most 200 characters, as they are or escaped.
+    """
+    some = text[:200]
+    return some if some.isprintable() else ascii(some)
+
+
 def interrupts(error: BaseException) -> bool:
     """Whether a signal raised this in the main thread, in whose code it may come up anywhere.
 

@@ -11,7 +11,7 @@ from typing import ClassVar, Final, Literal, TypeAlias
 import attrs
 
 from lro._base.arguments import check_instance
-from lro._base.errors import interrupts
+from lro._base.errors import interrupts, one_line
 from lro._base.status import Code, Status
 from lro._engine.job import NO_ATTEMPT_TRACE, AttemptOutcome, AttemptTrace
 from lro._model.operation import Record, State
@@ -236,7 +236,7 @@ class _LifeLog(Observer):
         self._say(event, "%s%s after %.3f s", event.state.value, why, event.seconds)
 
     def cancel_requested(self, event: CancelRequested) -> None:
-        self._say(event, "asked to stop%s", f" by {_printed(event.caller)}" if event.caller else "")
+        self._say(event, "asked to stop%s", f" by {one_line(event.caller)}" if event.caller else "")
 
     def expired(self, event: OperationsExpired) -> None:
         log.info("removed %d expired operations", sum(event.methods.values()))
@@ -251,13 +251,6 @@ class _LifeLog(Observer):
         log.info(f"%s: {text}", event.name, *facts, extra=extra)
 
 
-def _printed(text: str) -> str:
-    """A text of a caller on one line, so that it cannot pass for a line of the log."""
-    some = text[:_PRINTED]
-    return some if some.isprintable() else ascii(some)
-
-
-_PRINTED: Final = 200
 _LOGS: Final = _LifeLog()
 
 

@@ -174,7 +174,7 @@ def _version() -> str:
 def _harmless(instead: T) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Have what a provider or its processors raise logged, and ``instead`` returned.
 
-    Processors of spans are called in the calls that begin and end these, and may be anybody's.
+    Processors of spans are called in the calls that begin and end these, and may be of any library.
     """
 
     def decorated(function: Callable[P, T]) -> Callable[P, T]:
