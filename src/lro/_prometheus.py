@@ -124,9 +124,11 @@ def _samples(totals: Counts) -> Mapping[str, _Samples]:
         for name, number in series.items():
             kind, *rest = name.split(".")
             metric = _COUNTED.get(kind)
-            if metric is None:  # what other metrics say too, or a later version counts
+            many = metric is not None and metric.kind == "histogram"
+            # What other metrics say too, or what only a later version can read.
+            if metric is None or (many and not rest):
                 continue
-            place = rest.pop() if metric.kind == "histogram" else _SUM
+            place = rest.pop() if many else _SUM
             given = iter((method, *rest) if METHOD in metric.attributes else rest)
             values = tuple(next(given, "") for _ in metric.attributes)
             found[metric.name].setdefault(values, {})[place] = number

@@ -45,27 +45,33 @@ def other() -> Iterator[OtherServer]:
         yield server
 
 
+def proxy(url: str, **options: Any) -> ConsoleProxy:
+    """What the local server for a server answers."""
+    given: dict[str, Any] = {
+        "server": url,
+        "prefix": "/v1",
+        "seconds": PATIENCE,
+        "parents": ("",),
+        "actions": ("cancel", "delete"),
+        "secret": "s3cret",
+    }
+    return ConsoleProxy(**(given | options))
+
+
 @contextlib.contextmanager
 def proxied(url: str, **options: Any) -> Iterator[httpx.Client]:
     """A client of the local server for a server, below its secret path."""
-    with httpx.Client() as upstream:
-        given: dict[str, Any] = {
-            "http": upstream,
-            "server": url,
-            "prefix": "/v1",
-            "seconds": PATIENCE,
-            "parents": ("",),
-            "actions": ("cancel", "delete"),
-            "secret": "s3cret",
-        }
-        with local_server(ConsoleProxy(**(given | options)), 0) as server:
-            thread = threading.Thread(target=server.serve_forever)
-            thread.start()
-            at = f"http://{HOST}:{server.server_port}/s3cret"
-            with httpx.Client(base_url=at, timeout=PATIENCE) as client:
-                yield client
-            server.shutdown()
-            thread.join()
+    with (
+        httpx.Client() as upstream,
+        local_server(proxy(url, **{"http": upstream, **options}), 0) as server,
+    ):
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        at = f"http://{HOST}:{server.server_port}/s3cret"
+        with httpx.Client(base_url=at, timeout=PATIENCE) as client:
+            yield client
+        server.shutdown()
+        thread.join()
 
 
 @contextlib.contextmanager
@@ -334,6 +340,10 @@ def test_without_the_secret_there_is_nothing(other: OtherServer) -> None:
         ("GET", "/v1/users"),
         ("GET", "/v1/operations/../users"),
         ("GET", "/v1/%2e%2e/operations"),
+        ("GET", "/v1/x%2f..%2fusers/operations"),
+        ("GET", "/v1/users#/operations"),
+        ("GET", "/v1/users#x/operations/y"),
+        ("GET", "/v1/x\\..\\users/operations"),
         ("DELETE", "/v1/operations"),
         ("DELETE", "/v1/operations/x:cancel"),
         ("DELETE", "/session"),
@@ -354,7 +364,13 @@ def test_what_the_page_does_not_ask_is_not_passed_on(
 
 
 @pytest.mark.parametrize(
-    "header", ["Content-Length: 1048577", "Content-Length: x", "Transfer-Encoding: chunked"]
+    "header",
+    [
+        "Content-Length: 1048577",
+        "Content-Length: x",
+        f"Content-Length: {'9' * 5000}",
+        "Transfer-Encoding: chunked",
+    ],
 )
 def test_body_without_a_bound_is_refused(other: OtherServer, header: str) -> None:
     """Nothing of it is read."""
@@ -366,6 +382,72 @@ def test_body_without_a_bound_is_refused(other: OtherServer, header: str) -> Non
             )
             line.sendall(request.encode())
             assert b" 400 " in line.recv(65536).partition(b"\r\n")[0]
+
+
+def test_headers_are_passed_on_byte_by_byte(other: OtherServer) -> None:
+    """Both ways, whatever they hold."""
+    with proxied(other.url) as client:
+        reply = client.get("/v1/operations", headers={"accept": b"text/\xff"})
+        assert reply.status_code == 200
+    assert other.calls[-1][2]["accept"] == "text/\xff"
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-type", "text/\u20ac".encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    with (
+        uvicorn_serving(app, lifespan="off") as port,
+        proxied(f"http://{HOST}:{port}") as client,
+    ):
+        reply = client.get("/v1/operations")
+    assert dict(reply.headers.raw)[b"content-type"] == "text/\u20ac".encode()
+
+
+@pytest.mark.parametrize(
+    "line", ["PUT /s3cret/session HTTP/1.1", "GET / x HTTP/1.1", "CONNECT x:1 HTTP/1.1"]
+)
+def test_what_is_no_request_of_the_page_gets_no_other_page(
+    line: str, other: OtherServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its reply has the headers of all others."""
+    with (
+        proxied(other.url) as client,
+        socket.create_connection((HOST, client.base_url.port or 0)) as taken,
+    ):
+        taken.sendall(f"{line}\r\nHost: {HOST}\r\n\r\n".encode())
+        reply = taken.makefile().read()
+    assert '"this is no request that the page makes"' in reply
+    assert "content-security-policy" in reply
+    assert capfd.readouterr().err == ""
+
+
+def test_page_that_breaks_off_writes_nothing_on_the_terminal(
+    other: OtherServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is the user's; a mistake of our own is shown."""
+    server_side, page = socket.socketpair()
+    with httpx.Client() as upstream, local_server(proxy(other.url, http=upstream), 0) as server:
+        for error in (ConnectionResetError(), ValueError("a mistake")):
+            try:
+                raise error
+            except Exception:
+                server.handle_error(server_side, (HOST, 1))
+            shown = capfd.readouterr().err
+            assert ("Traceback" in shown) is isinstance(error, ValueError)
+    server_side.close()
+    page.close()
+
+
+def test_credentials_that_cannot_be_had_are_named(other: OtherServer) -> None:
+    """Whatever gives them raises what it likes."""
+
+    def fail(_: httpx.Request) -> httpx.Request:
+        raise ValueError("they have expired")
+
+    with httpx.Client(auth=fail) as upstream, proxied(other.url, http=upstream) as client:
+        refused = client.get("/v1/operations")
+    assert (refused.status_code, "they have expired" in refused.text) == (503, True)
 
 
 def test_files_are_kept_by_the_browser(other: OtherServer) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from lro import Cancelled, Code, Job, Service, StatusError, WorkerLost
+from lro._engine.flow import run
 from lro._engine.job import CURRENT_JOB
 from lro._engine.store_port import Store
 from lro._model.operation import State
@@ -643,3 +644,77 @@ def test_what_is_around_must_be_importable_for_children(tmp_path: Path) -> None:
         pytest.raises(DeclarationError, match="no other process can import"),
     ):
         service.method(METHOD)(process_methods.known)
+
+
+@pytest.mark.parametrize("kind", ["started", "attempt_began", "attempt_over", "ended"])
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()])
+def test_observer_that_would_end_a_thread_ends_nothing(
+    make_service: MakeService, recorder: Recorder, kind: str, error: BaseException
+) -> None:
+    """The operation is not left as one that a worker has and none works on."""
+
+    def fail(_: ServiceEvent) -> None:
+        raise error
+
+    broken = Observer()
+    setattr(broken, kind, fail)
+    service = make_service(None, ThreadExecutor(1), observers=[broken, recorder])
+    assert work(service).start(WorkRequest("done")).result(10) == WorkResponse("done")
+    service.close()
+    assert recorder.kinds() == ["started", "attempt_began", "attempt_over", "ended"]
+
+
+def test_callers_who_cancel_at_once_are_one_request(
+    make_service: MakeService, store: Store, recorder: Recorder
+) -> None:
+    """The second has read the record before the first has changed it."""
+    service = make_service(store, ThreadExecutor(1), observers=[recorder])
+    go = threading.Event()
+    name = work(service, lambda *_: go.wait(10)).start(WorkRequest()).name
+    seen = store.get(name)
+    for caller in ("ann", "bob"):
+        run(service.workers.cancel(seen, caller))
+    go.set()
+    assert recorder.only(CancelRequested).caller == "ann"
+
+
+def test_interrupt_within_an_observer_is_passed_on(make_service: MakeService) -> None:
+    """Ctrl-C is for the main thread, whatever it is doing."""
+
+    class Interrupted(Observer):
+        def started(self, event: OperationStarted) -> None:
+            raise KeyboardInterrupt
+
+    service = make_service(None, InlineExecutor(), observers=[Interrupted()])
+    with pytest.raises(KeyboardInterrupt):
+        work(service).start(WorkRequest())
+
+
+def test_name_of_a_caller_forges_no_line(
+    make_service: MakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It does not run on, and turns no text around."""
+    caplog.set_level(logging.INFO, "lro")
+    service = make_service(None, ThreadExecutor(1))
+    go = threading.Event()
+    name = work(service, lambda *_: go.wait(10)).start(WorkRequest()).name
+    service.cancel(name, caller="ann\nINFO forged\u2028\u202e" + "x" * 1000)
+    go.set()
+    (line,) = [one for one in caplog.messages if "asked to stop" in one]
+    assert line.startswith(f"{name}: asked to stop by 'ann\\nINFO forged\\u2028\\u202exxx")
+    assert len(line) < 300
+
+
+def test_value_that_cannot_be_encoded_stays_out_of_the_log(
+    make_service: MakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it should have been is there."""
+    service = make_service(None, InlineExecutor())
+
+    @service.method(METHOD)
+    def do(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        return WorkResponse(b"s3cret")  # type: ignore[arg-type]
+
+    assert do.start(WorkRequest()).done
+    assert "must be a string" in caplog.text
+    assert "s3cret" not in "".join(f"{one.getMessage()}{one.exc_text}" for one in caplog.records)

@@ -378,3 +378,23 @@ def test_fork_counts_only_its_own(
     assert keeps_statistics(store)
     assert store.read_totals()[METHOD]["ends.succeeded"] == 1
     assert totals(service)["ends.succeeded"] == 2
+
+
+@pytest.mark.parametrize("seconds", [-3.0, float("nan"), float("inf"), float("-inf")])
+def test_time_that_cannot_be_counts_as_none(seconds: float) -> None:
+    """A clock was set back, or gives anything: sums never fall, and can be read again."""
+    store = MemoryStore()
+    statistics = Statistics(store, "forced", lambda: 0.0)
+    for each in (2.0, seconds):
+        statistics.note("M", "queue", "", "", each)
+    assert statistics.flush()
+    assert store.read_totals()["M"] == {"queue.0": 1, "queue.5": 1, "queue.sum": 2}
+
+
+def test_store_refuses_what_it_could_not_read(tmp_path: Path) -> None:
+    """One such number must not hide all others."""
+    store = SQLiteStore(tmp_path / "operations.db")
+    with pytest.raises(ValueError, match="JSON compliant"):
+        store.add_counts(START, {"M": {"queue.sum": float("nan")}})
+    assert store.read_totals() == {}
+    store.close()

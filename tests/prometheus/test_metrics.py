@@ -145,6 +145,19 @@ def test_totals_are_shown_as_counters_and_histograms(service: Service) -> None:
     assert found["lro_operation_active", pending] == 0
 
 
+def test_series_that_cannot_be_read_hide_no_others(service: Service) -> None:
+    """Such as those of a later version."""
+    store = service.store
+    assert isinstance(store, MemoryStore)
+    odd = {"queue": 1, "starts": 1, "queue.99": 1, "attempt.sum": 1, "new.kind": 1, "": 1}
+    store.add_counts(store.now(), {'odd"\n': odd})
+    with wsgi_inside(lro.wsgi.MetricsApp(service)) as call:
+        reply = call("GET", "/")
+    assert reply.status_code == 200
+    started = labelled(lro_start_outcome="started", error_type="")
+    assert samples(reply.text)["lro_starts_total", started] == 3
+
+
 def test_promtool_finds_nothing_wrong(service: Service) -> None:
     """Names, units, help and types as Prometheus wants them."""
     promtool = shutil.which("promtool")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from opentelemetry import baggage, trace
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 from lro import Service
 from lro._engine import telemetry
@@ -143,3 +145,48 @@ def test_api_package_that_is_not_there_is_looked_for_once(monkeypatch: pytest.Mo
         method.start(WorkRequest())
     service.close()
     assert looked == [1]
+
+
+class BrokenProcessor(SpanProcessor):
+    """Raises where it is said."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def on_start(self, *_: Any, **__: Any) -> None:
+        """A span begins."""
+        if self.where == "start":
+            raise ValueError(self.where)
+
+    def on_end(self, *_: Any) -> None:
+        """A span is over."""
+        if self.where == "end":
+            raise ValueError(self.where)
+
+
+class BrokenProvider:
+    """Gives no tracer and no meter."""
+
+    def get_tracer(self, *_: Any) -> Any:
+        """Raise."""
+        raise ValueError("no tracer")
+
+    def get_meter(self, *_: Any) -> Any:
+        """Raise."""
+        raise ValueError("no meter")
+
+
+@pytest.mark.parametrize("where", ["start", "end", "tracer", "meter"])
+def test_provider_that_raises_fails_no_operation(
+    where: str, make_service: MakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says so; the start is answered, and the work is done."""
+    provider: Any = BrokenProvider()
+    if where in ("start", "end"):
+        provider = TracerProvider()
+        provider.add_span_processor(BrokenProcessor(where))
+    kind = "meter_provider" if where == "meter" else "tracer_provider"
+    service = make_service(None, InlineExecutor(), telemetry=Telemetry(**{kind: provider}))
+    found = work(service).start(WorkRequest("done"))
+    assert found.result(0).text == "done"
+    assert "OpenTelemetry has failed in" in caplog.text

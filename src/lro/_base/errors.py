@@ -684,6 +684,10 @@ class MissingExtra(LroError):
         return f"{self.part} needs the extra {self.extra!r}: pip install 'lro[{self.extra}]'"
 
 
+_GOT: Final = ", got "
+"""Before the value in the description of an error of a message."""
+
+
 def got(value: object) -> str:
     """Quote a value for an error text: its repr, cut to a readable length."""
     try:
@@ -694,6 +698,23 @@ def got(value: object) -> str:
         # An integer of thousands of digits is not written out either.
         text = f"{'a huge' if issubclass(type(value), int) else 'some'} {type(value).__name__}"
     return text if len(text) <= 64 else text[:61] + "..."
+
+
+def loggable(error: BaseException) -> BaseException:
+    """The error as a log may have it: one of a message without the value that is at fault there."""
+    if not isinstance(error, EncodingError):
+        return error
+    said = error.description.partition(_GOT)[0]
+    return EncodingError(error.type_name, error.path, said).with_traceback(error.__traceback__)
+
+
+def one_line(text: str) -> str:
+    """A text of a caller as a log may have it: it cannot pass for another line, or steer a screen.
+
+    It has at most 200 characters, as they are or escaped.
+    """
+    some = text[:200]
+    return some if some.isprintable() else ascii(some)
 
 
 def interrupts(error: BaseException) -> bool:

@@ -22,6 +22,7 @@ from lro._base.errors import (
     OperationNotFound,
     StatusError,
     Unavailable,
+    loggable,
 )
 from lro._base.status import Any as PackedMessage
 from lro._base.status import Code, Status
@@ -432,7 +433,7 @@ class Attempt:
             return False
         except Exception as exc:  # an older version of the method may have stored it
             line = "%s: its stored request cannot be read: %s"
-            log.error(line, self.name, exc, extra=self._facts)
+            log.error(line, self.name, loggable(exc), extra=self._facts)
             text = "the stored request of the operation cannot be read"
             status = internal(spec, self._runtime.domain, text, "REQUEST_UNREADABLE")
             yield from self._finish(control.attempt, FinalResult(status))
@@ -827,7 +828,8 @@ def _outcome(spec: MethodSpec, domain: str, control: JobControl, error: BaseExce
         return FinalResult(status, acknowledge=control.cancel_requested)
     if isinstance(error, EncodingError):
         line = "%s: attempt %d: %s"
-        log.error(line, *_named(control), error, exc_info=error, extra=facts_of(control))
+        said = loggable(error)
+        log.error(line, *_named(control), said, exc_info=said, extra=facts_of(control))
         if isinstance(error, MessageTooLarge):  # its text is for callers, too
             return FinalResult(spec.types.status_of(error, domain))
         text = "what the method gave cannot be encoded"

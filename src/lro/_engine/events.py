@@ -11,6 +11,7 @@ from typing import ClassVar, Final, Literal, TypeAlias
 import attrs
 
 from lro._base.arguments import check_instance
+from lro._base.errors import interrupts, one_line
 from lro._base.status import Code, Status
 from lro._engine.job import NO_ATTEMPT_TRACE, AttemptOutcome, AttemptTrace
 from lro._model.operation import Record, State
@@ -174,8 +175,8 @@ class Observer:
 
     The calls come in the threads that do the work, also those of event loops, maybe several at
     once, after what they report is stored. They must be quick: count, or hand the event on. What
-    they raise is logged, and changes nothing. Events hold names and numbers, never messages. See
-    :class:`lro.Service`.
+    they raise is logged, ``SystemExit`` too, and changes nothing. Events hold names and numbers,
+    never messages. See :class:`lro.Service`.
     """
 
     def started(self, event: OperationStarted) -> None:
@@ -235,8 +236,7 @@ class _LifeLog(Observer):
         self._say(event, "%s%s after %.3f s", event.state.value, why, event.seconds)
 
     def cancel_requested(self, event: CancelRequested) -> None:
-        by = f" by {event.caller}" if event.caller else ""
-        self._say(event, "asked to stop%s", by)
+        self._say(event, "asked to stop%s", f" by {one_line(event.caller)}" if event.caller else "")
 
     def expired(self, event: OperationsExpired) -> None:
         log.info("removed %d expired operations", sum(event.methods.values()))
@@ -371,8 +371,10 @@ class EventDispatch:
         for observer in (*self._observers, *own):
             try:
                 getattr(observer, event.kind)(event)
-            except Exception:
+            except BaseException as exc:  # also SystemExit: it ends no work
                 log.exception("an observer has failed at %r", event.kind)
+                if interrupts(exc):
+                    raise
 
 
 def emit_end(events: EventDispatch, after: Record) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
@@ -118,7 +119,9 @@ class Statistics(FactCounter):
 
     def _count(self, key: _Key, facts: list[float]) -> None:
         """Count what was noted of a key, with the lock held."""
-        some = facts[:]
+        # A clock may have been set back, and one of the application may give anything: a sum must
+        # not fall, and no store can keep what is no number.
+        some = [one if 0 <= one < math.inf else 0.0 for one in facts[:]]
         del facts[: len(some)]  # others may have added to them meanwhile
         counted = self._counted.setdefault(key, [0] * (len(BUCKETS) + 2))
         counted[-1] += sum(some)

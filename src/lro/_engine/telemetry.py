@@ -10,10 +10,11 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, ParamSpec, TypeAlias, TypeVar
 
 import attrs
 
@@ -41,6 +42,11 @@ from lro._engine.job import NO_ATTEMPT_TRACE, AttemptOutcome, AttemptTrace
 from lro._engine.metrics import METHOD, METRICS, Metric
 from lro._engine.process import after_fork
 from lro._model.operation import Record, State
+
+log = logging.getLogger("lro")
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 SCOPE: Final = "lro"
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
@@ -165,6 +171,26 @@ def _version() -> str:
     return importlib.metadata.version("lro")
 
 
+def _harmless(instead: T) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Have what a provider or its processors raise logged, and ``instead`` returned.
+
+    Processors of spans are called in the calls that begin and end these, and may be of any library.
+    """
+
+    def decorated(function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def call(*args: P.args, **more: P.kwargs) -> T:
+            try:
+                return function(*args, **more)
+            except Exception:
+                log.exception("OpenTelemetry has failed in %s", function.__qualname__)
+                return instead
+
+        return call
+
+    return decorated
+
+
 # -- what the parts of the engine hold ------------------------------------------------------------
 
 
@@ -204,6 +230,7 @@ class ServiceTelemetry(Tracer):
             else api.metrics.get_meter_provider,
         )
 
+    @_harmless(None)
     def use(self, providers: Sequence[Any]) -> None:
         """Make spans and metrics by these providers, where they are not those of the API."""
         api = _api()
@@ -216,6 +243,7 @@ class ServiceTelemetry(Tracer):
 
     # -- spans --------------------------------------------------------------------------------
 
+    @_harmless(NO_START_TRACE)
     def begin_start(self, method: str, headers: Headers | None) -> StartTrace:
         """The span of a start: a child of what is current, else of what its caller has sent."""
         api, tracer = _api(), self._tracer
@@ -235,6 +263,7 @@ class ServiceTelemetry(Tracer):
         )
         return _TracedStart(api, span, context, self._keys)
 
+    @_harmless(NO_ATTEMPT_TRACE)
     def begin_attempt(self, record: Record) -> AttemptTrace:
         """The span of an attempt, which begins now."""
         api, tracer = _api(), self._tracer
@@ -379,11 +408,13 @@ class _TracedStart(StartTrace):
         self._span = span
         self.context = api.text(api.trace.set_span_in_context(span, context), keys)
 
+    @_harmless(None)
     def stored(self, name: str, outcome: StartOutcome) -> None:
         """Name the operation."""
         facts = {_OPERATION: name, "messaging.message.id": name, "lro.start.outcome": outcome}
         self._span.set_attributes(facts)
 
+    @_harmless(None)
     def failed(self, error: BaseException) -> None:
         """Say which kind of error it was; its text may hold what is for its caller alone."""
         if isinstance(error, LroError):
@@ -393,6 +424,7 @@ class _TracedStart(StartTrace):
             self._span.set_attribute(_ERROR, type(error).__qualname__)
         self._span.set_status(self._api.trace.StatusCode.ERROR)
 
+    @_harmless(None)
     def end(self) -> None:
         """End the span."""
         self._span.end()
@@ -416,6 +448,7 @@ class _TracedAttempt(AttemptTrace):
         """Make the span the current one."""
         return functools.partial(self._api.context.detach, self._api.context.attach(self._context))
 
+    @_harmless(None)
     def end(self, outcome: AttemptOutcome, error_type: str) -> None:
         """End the span."""
         self._span.set_attributes({"lro.outcome": outcome, **_failed(error_type, outcome)})

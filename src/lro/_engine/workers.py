@@ -190,12 +190,18 @@ class Workers:
             OperationNotFound: It was removed meanwhile.
         """
         spec = self._specs.get(record.method)
-        change = request_cancel(self._store.now())
+        ask, before = request_cancel(self._store.now()), record
+
+        def change(seen: Record) -> Record | None:
+            nonlocal before
+            before = seen  # another caller may have asked since the record was read
+            return ask(seen)
+
         stamp = spec.stamp if spec else None
         after = yield from self._updater.applied(record.name, change, stamp)
         assert after is not None  # the request removes nothing
         events = self.runtime.events
-        if events and after.cancel_pending and not record.cancel_requested:
+        if events and after.cancel_pending and not before.cancel_requested:
             events.emit(CancelRequested(name=record.name, method=record.method, caller=caller))
         if record.name in self._attempts:  # it may wait for its turn, and write the end of the work
             yield MayBlock(functools.partial(self.cancel_held, record.name))

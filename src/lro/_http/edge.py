@@ -36,6 +36,7 @@ from lro._base.errors import (
     StreamsNotSupported,
     UnsupportedMediaType,
     got,
+    one_line,
 )
 from lro._base.status import Json
 from lro._engine.access import Hook, application_call, ask_caller
@@ -760,7 +761,7 @@ class OperationsEdge:
 
     def refusal(self, request: HttpRequest, error: Exception) -> HttpReply:
         """The reply to a request that failed."""
-        service, asked = self.service, f"{request.method} {request.path}"
+        service, asked = self.service, one_line(f"{request.method} {request.path}")
         reply = error_reply(error, service.types, service.domain, asked=asked)
         return reply.headless if request.method == "HEAD" else reply
 

@@ -27,6 +27,7 @@ from lro._base.errors import (
     UnsupportedMediaType,
     checked_challenge,
     got,
+    loggable,
 )
 from lro._base.status import PACKAGE, Code, ErrorInfo, Json, RetryInfo, Status
 from lro._engine.limits import ReplyReservation, size_of
@@ -86,7 +87,7 @@ def public_error(error: Exception, types: TypeRegistry, domain: str, *, asked: s
             code = Code.UNKNOWN
         elif info is not None:
             reason = info.reason
-    log.error("%s ended with %s", asked, code.name, exc_info=error)
+    log.error("%s ended with %s", asked, code.name, exc_info=loggable(error))
     return _fault(code, types, domain, reason)
 
 
@@ -121,7 +122,7 @@ def internal_error(
     error: Exception, types: TypeRegistry, domain: str, *, asked: str
 ) -> PublicError:
     """The error that callers get in place of one that cannot be read; ``error`` says why."""
-    log.error("the error of %s cannot be described", asked, exc_info=error)
+    log.error("the error of %s cannot be described", asked, exc_info=loggable(error))
     return _fault(Code.INTERNAL, types, domain)
 
 
@@ -422,7 +423,8 @@ class _Writer:
             try:
                 data = dumps(_json_of(self._shown(one), self._types, self._redact))
             except Exception as exc:  # a poll reports it; the stream goes on
-                log.error("%s cannot be printed, and is left out of a stream: %s", one.name, exc)
+                line = "%s cannot be printed, and is left out of a stream: %s"
+                log.error(line, one.name, loggable(exc))
                 return b""
             kind = b"operation"
         else:

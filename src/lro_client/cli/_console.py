@@ -11,6 +11,7 @@ import hmac
 import importlib.metadata
 import re
 import secrets
+import sys
 import tempfile
 import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,10 +40,16 @@ MAX_BODY: Final = 1024 * 1024
 _IDLE_SECONDS: Final = 75.0
 
 _CALLS: Final = re.compile(
-    r"/v1/(?:[^?]+/)?operations(?P<one>/[^?]+?)?"
+    r"/v1/(?:[^?#\\]+/)?operations(?P<one>/[^?#\\]+?)?"
     r"(?P<verb>:(?:cancel|wait|batchGet|describe|watch))?"
 )
-"""The paths that are passed on: those of operations, and no others that the server may have."""
+"""The paths that are passed on: those of operations, and no others that the server may have.
+
+What stands after a ``#`` would not be sent, which leaves another path; some servers take ``\\`` for
+``/``.
+"""
+
+_LENGTH: Final = re.compile(r"[0-9]{1,7}")
 
 _FIVE: Final = ("GetOperation", "ListOperations", "DeleteOperation", "CancelOperation")
 _EXTENSIONS: Final = {
@@ -135,16 +142,16 @@ class ConsoleProxy:
         self, method: str, url: str, headers: Mapping[str, str], body: bytes, seconds: float
     ) -> httpx.Response:
         passed = _TO_SERVER if self._authorized else (*_TO_SERVER, "authorization")
-        sent = {name: headers[name] for name in passed if name in headers}
+        sent = {name: headers[name].encode("latin-1") for name in passed if name in headers}
         try:
             request = self.http.build_request(
                 method, url, headers=sent, content=body or None, timeout=seconds
             )
             response = self.http.send(request, stream=True)
-        except (httpx.HTTPError, httpx.InvalidURL) as exc:
+        except Exception as exc:  # of httpx, or of what gives the credentials
             why = f"{type(exc).__name__}: {exc}"
             raise Unavailable(f"{public_address(self.server)} cannot be asked: {why}") from exc
-        if response.is_redirect:
+        if response.has_redirect_location:
             response.close()
             there = public_address(response.headers.get("location", ""))
             text = f"the server redirects to {there}, which is not followed: give that to --server"
@@ -214,6 +221,11 @@ class LocalServer(ThreadingHTTPServer):
     daemon_threads = True
     proxy: ConsoleProxy
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Write nothing where the page has gone away: the terminal is the user's."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -223,7 +235,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
         length = headers.get("content-length", "0")
-        if "transfer-encoding" in headers or not length.isdecimal() or int(length) > MAX_BODY:
+        known = "transfer-encoding" not in headers and _LENGTH.fullmatch(length)
+        if not known or int(length) > MAX_BODY:
             self.close_connection = True
             self._send(error_reply(_TOO_LARGE, _TYPES, "lro.local"))
             return
@@ -245,6 +258,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _relay(self, response: httpx.Response) -> None:
         """Send the server's reply as it is, piece by piece as it comes."""
+        response.headers.encoding = "latin-1"  # in which they are sent on as they came
         headers = {one: response.headers[one] for one in _TO_PAGE if one in response.headers}
         if "content-length" not in headers:
             headers["connection"] = "close"
@@ -262,10 +276,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
 
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
+        """Refuse what is no request that the page makes, without a page of the library's own."""
+        self.close_connection = True
+        self._send(attrs.evolve(error_reply(_NO_REQUEST, _TYPES, "lro.local"), status=code))
+
     def log_message(self, format: str, *args: Any) -> None:
         """Write nothing: the terminal is the user's."""
 
 
+_NO_REQUEST: Final = StatusError(Code.INVALID_ARGUMENT, "this is no request that the page makes")
 _TOO_LARGE: Final = StatusError(Code.INVALID_ARGUMENT, f"a body has at most {MAX_BODY} bytes")
 
 

@@ -300,7 +300,10 @@ def add_counts(writer: sqlite3.Connection, minute: datetime, counts: Counts, old
 
     def merged(query: str, *key: object) -> str:
         known = writer.execute(query, key).fetchone()
-        return json.dumps(added(numbers(known[0]) if known else {}, counts[str(key[-1])]))
+        return json.dumps(
+            added(numbers(known[0]) if known else {}, counts[str(key[-1])]),
+            allow_nan=False,  # which could be written, and never be read again
+        )
 
     for method in counts:
         for step in steps_of(minute).items():
