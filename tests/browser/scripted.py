@@ -67,10 +67,10 @@ class Scripted:
             _send(route, {"error": error}, 400)
         elif name.endswith("operations") and verb:
             names = json.loads(request.post_data or "{}")["names"]
-            told = self.operations if verb == "batchGet" else self.descriptions
+            known = self.operations if verb == "batchGet" else self.descriptions
             key = "operations" if verb == "batchGet" else "descriptions"
             missing = [one for one in names if one not in self.operations]
-            _send(route, {key: [told[one] for one in names if one in told], "missing": missing})
+            _send(route, {key: [known[one] for one in names if one in known], "missing": missing})
         elif name.endswith("operations"):
             query = parse_qs(urlsplit(request.url).query)
             size, begin = int(query["pageSize"][0]), int(query.get("pageToken", ["0"])[0])

@@ -204,7 +204,7 @@ def test_response_of_5_megabytes_is_written_once(
 def test_1000_operations_are_cancelled_though_some_refuse(
     context: BrowserContext, open_page: OpenPage, site: str, scripted: Scripted
 ) -> None:
-    """Eight at a time; each result is told, and what was refused does not stop the rest."""
+    """Eight at a time; each result is shown, and what was refused does not stop the rest."""
     context.add_init_script(ANSWER_CANCELS)
     for number in range(1_003):
         name = f"operations/{number:08}"
@@ -221,7 +221,7 @@ def test_1000_operations_are_cancelled_though_some_refuse(
 
 
 def test_reload_within_a_dialog_does_nothing(stage: Stage, open_page: OpenPage, site: str) -> None:
-    """Nor do the way back and forward: what was asked is asked again."""
+    """The way back and forward does nothing either: what was asked is asked again."""
     name = stage.start("work")
     page = open_page(site)
     page.get_by_role("link", name=name[-8:]).click()

@@ -78,7 +78,7 @@ def site_of_others() -> Iterator[int]:
 
 
 def asked_to_stop(stage: Stage, name: str) -> bool:
-    """Whether anybody has cancelled an operation."""
+    """Whether some caller has cancelled an operation."""
     return stage.service.describe(name).cancel_requested
 
 
@@ -98,10 +98,10 @@ def page(browser: Browser, evil: int, stage: Stage) -> Iterator[Page]:
         yield opened
 
 
-def test_other_sites_can_neither_act_nor_read(page: Page, stage: Stage, site: str) -> None:
+def test_other_sites_cannot_act_or_read(page: Page, stage: Stage, site: str) -> None:
     """By requests that need no preflight, with and without a type, by forms, and by those that do.
 
-    The console has no authentication: whoever reaches it is let in, as by a cookie.
+    The console has no authentication: every caller that reaches it is let in, as by a cookie.
     """
     name = stage.start("work")
     cancel, delete = f"{site}v1/{name}:cancel", f"{site}v1/{name}"
@@ -150,7 +150,7 @@ def test_other_ports_of_the_same_host_are_other_sites_too(
 def test_other_sites_cannot_frame_the_console(
     page: Page, evil: int, stage: Stage, site: str, serve: Serve
 ) -> None:
-    """Nor does a window that they open keep a hold of them, or they of it."""
+    """A window that they open keeps no hold of them, and they none of it."""
     refused: list[str] = []
     page.on("console", lambda one: refused.append(one.text))
     assert page.evaluate(FRAME, site) == [0, None]

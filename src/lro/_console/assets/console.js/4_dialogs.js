@@ -49,7 +49,7 @@ function askAction(action, chosen, all, after) {
   if (!all && !chosen.length) return;
   if (!all && cancel && !open.length) return void openDialog(T.noneOpen, []);
   const what = one ? `${lastPart(methodOf(chosen[0]))} ${shortId(chosen[0].name)}` : all ? T.everything : put("{0} operations", cancel ? open.length : chosen.length);
-  const told = h("ul", { class: "told", tabindex: 0 }), bar = h("progress", { "aria-label": T.progress }), said = h("p", { role: "status" }), sum = h("p", { class: "dim" });
+  const results = h("ul", { class: "results", tabindex: 0 }), bar = h("progress", { "aria-label": T.progress }), said = h("p", { role: "status" }), sum = h("p", { class: "dim" });
   const begin = () => {
     const acts = /** @type {HTMLElement} */ (box.querySelector(".acts"));
     let going = true;
@@ -67,18 +67,18 @@ function askAction(action, chosen, all, after) {
             refused++, result = /** @type {Error} */ (error).message;
             if (error instanceof Refusal && error.http === 403) { going = false; setText(said, put(T.stopped, result)); }
           }
-          if (!one) told.append(h("li", {}, h("code", {}, name), " ", result));
+          if (!one) results.append(h("li", {}, h("code", {}, name), " ", result));
           bar.value = done + refused;
           setText(sum, put(T.doing, done + refused, names.length));
         }
       };
       await Promise.all(Array.from({ length: 8 }, lane));
       if (one && !refused) return box.close();
-      if (one) return setText(said, told.textContent || said.textContent || "");
+      if (one) return setText(said, results.textContent || said.textContent || "");
       if (going) setText(said, "");
       said.append(` ${put(T.finished, done, refused)} ${names.length >= 1000 ? T.limited : ""}`);
     };
-    box.querySelector("form, .why")?.replaceWith(said, sum, bar, told);
+    box.querySelector("form, .why")?.replaceWith(said, sum, bar, results);
     run().catch((error) => setText(said, error.message)).finally(() => acts.replaceChildren(button(T.close, () => box.close(), { autofocus: true })));
     return false;
   };

@@ -91,9 +91,9 @@ function operationView(query, name) {
     const links = Object.entries(session.links ?? {}).map(([kind, url]) => [kind, String(url).replace("{trace_id}", encodeURIComponent(about?.traceId ?? "")).replace("{name}", encodeURIComponent(name))]).filter(([kind]) => kind !== "trace" || about?.traceId);
     const rows = /** @type {[string, Kid][]} */ ([[T.nameHead, h("span", {}, h("code", { class: "long" }, name), iconButton("copy", put(T.copy, T.name), () => copy(name)))], [T.method, method && h("code", { class: "long" }, method)],
       [T.created, create && full(create)], [V.began, begin && full(begin)], [V.endedAt, end && full(end)], [V.expires, expire && full(expire)], [V.updated, about?.updateTime && full(about.updateTime)], [V.attempts, attempts ? String(attempts) : ""]]).filter((each) => each[1]);
-    const told = JSON.stringify([about, create, end, method]);
-    if (told !== factText) facts.replaceChildren(h("h2", {}, V.facts), pairs(rows), h("p", { class: "row" }, links.map(([kind, url]) => safeLink(url, kind === "trace" ? V.trace : V.logs))));
-    factText = told;
+    const shown = JSON.stringify([about, create, end, method]);
+    if (shown !== factText) facts.replaceChildren(h("h2", {}, V.facts), pairs(rows), h("p", { class: "row" }, links.map(([kind, url]) => safeLink(url, kind === "trace" ? V.trace : V.logs))));
+    factText = shown;
     drawTabs();
   };
   const first = loop(async (signal) => {
