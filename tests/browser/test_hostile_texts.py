@@ -147,7 +147,7 @@ def test_list_shows_hostile_texts_as_texts(
     page.get_by_role("button", name="Cancel…").click()
     page.get_by_role("button", name="Yes, cancel").click()
     expect(page.get_by_role("dialog")).to_contain_text("done, 0 refused.")
-    results = page.locator(".results li code").evaluate_all("all => all.map((each) => each.textContent)")
+    results = page.locator(".results li code").all_text_contents()
     assert sorted(results) == sorted(list(scripted.operations)[:12:3])
 
 
