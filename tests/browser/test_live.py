@@ -153,7 +153,7 @@ def test_refusal_to_begin_stays_until_it_is_over(
     stage: Stage, open_page: OpenPage, serve: Serve
 ) -> None:
     """A caller who may not see the console never reads that the page is live."""
-    allowed = []
+    allowed: list[bool] = []
 
     def authenticate(_: Any) -> str:
         if not allowed:

@@ -142,7 +142,9 @@ class ConsoleProxy:
         self, method: str, url: str, headers: Mapping[str, str], body: bytes, seconds: float
     ) -> httpx.Response:
         passed = _TO_SERVER if self._authorized else (*_TO_SERVER, "authorization")
-        sent = {name: headers[name].encode("latin-1") for name in passed if name in headers}
+        sent = {
+            name.encode(): headers[name].encode("latin-1") for name in passed if name in headers
+        }
         try:
             request = self.http.build_request(
                 method, url, headers=sent, content=body or None, timeout=seconds
