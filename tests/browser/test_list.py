@@ -61,11 +61,17 @@ def test_new_operations_wait_behind_a_button(stage: Stage, open_page: OpenPage, 
     first = stage.start("first")
     page = open_page(site)
     expect(row(page, first)).to_be_visible()
+    top = page.locator("table.ops").evaluate("node => node.getBoundingClientRect().top")
     second = stage.start("second")
     button = page.get_by_role("button", name="1 new")
     expect(button).to_be_visible()
     expect(row(page, second)).to_have_count(0)
-    button.click()
+    # It covers no header of a column, and the rows stay where they were.
+    edges = "node => [node.getBoundingClientRect().top, node.getBoundingClientRect().bottom]"
+    assert button.evaluate(edges)[1] <= page.locator("#filter").evaluate(edges)[0]
+    assert page.locator("table.ops").evaluate(edges)[0] == top
+    with page.expect_request("**/tally*"):  # how many are in progress is read once more
+        button.click()
     expect(row(page, second)).to_be_visible()
     expect(page.get_by_role("row").nth(1)).to_contain_text(second[-8:])
 

@@ -84,6 +84,8 @@ def test_stream_that_breaks_is_asked_for_again(stage: Stage, open_page: OpenPage
         stage.progress("work", 0.1)
         expect(row(page, name)).to_contain_text("10 %")
     expect(page.get_by_text("The server cannot be reached. Trying again in")).to_be_visible()
+    expect(page.locator(".live")).to_have_text("Not connected")
+    expect(page.locator(".live.on")).to_have_count(0)
     expect(page.get_by_role("button", name="Try now")).to_be_visible()
     stage.progress("work", 0.5)
     with uvicorn_serving(app, port, **options):
@@ -137,12 +139,38 @@ def test_token_is_asked_for_and_sent(stage: Stage, open_page: OpenPage, serve: S
     name = stage.start("work")
     page = open_page(serve(stage.service, authenticate=authenticate))
     expect(dialog(page)).to_contain_text("a token is needed")
+    expect(page.locator(".live")).to_have_text("Not connected")
     dialog(page).get_by_label("A token for the API").fill("secret")
     page.keyboard.press("Enter")
     expect(row(page, name)).to_be_visible()
+    expect(page.locator(".live.on")).to_have_text("Live")
     page.keyboard.press("?")
     expect(dialog(page)).to_contain_text("You are ann.")
     assert page.evaluate("localStorage.length") == 0
+
+
+def test_refusal_to_begin_stays_until_it_is_over(
+    stage: Stage, open_page: OpenPage, serve: Serve
+) -> None:
+    """A caller who may not see the console never reads that the page is live."""
+    allowed: list[bool] = []
+
+    def authenticate(_: Any) -> str:
+        if not allowed:
+            raise lro.errors.PermissionDenied("not for you")
+        return "ann"
+
+    name = stage.start("work")
+    page = open_page(serve(stage.service, authenticate=authenticate))
+    expect(page.locator("#trouble")).to_contain_text("not for you")
+    page.wait_for_timeout(2500)  # the page looks each second at what goes wrong
+    expect(page.locator("#trouble")).to_contain_text("not for you")
+    expect(page.locator(".live")).to_have_text("Not connected")
+    allowed.append(True)
+    page.get_by_role("button", name="Try now").click()
+    expect(row(page, name)).to_be_visible()
+    expect(page.locator("#trouble")).to_be_empty()
+    expect(page.locator(".live.on")).to_have_text("Live")
 
 
 def test_theme_is_kept(page: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -10,6 +10,7 @@ import lro
 from lro.types import BadRequest, FieldViolation, Help, HelpLink, RetryInfo
 from tests.browser.conftest import OpenPage, Serve
 from tests.browser.reading import open_operation, panel, tab
+from tests.browser.scripted import Scripted
 from tests.browser.staged import ImportMetadata, ImportResponse, Stage
 
 expect = pytest.importorskip("playwright.sync_api").expect
@@ -131,6 +132,30 @@ def test_ways_to_ask_for_it_name_the_server(stage: Stage, open_page: OpenPage, s
     expect(page.get_by_text(f"curl '{site}v1/{name}'")).to_be_visible()
     expect(page.get_by_text(f"lro watch '{name}' --server {site.rstrip('/')}")).to_be_visible()
     expect(page.get_by_text(f'client.operation("{name}")')).to_be_visible()
+
+
+def test_ways_to_ask_for_it_name_the_server_that_the_session_names(
+    context: Any, stage: Stage, open_page: OpenPage, site: str
+) -> None:
+    """Not the address of the page, which under ``lro console`` holds a secret; with a token."""
+    scripted = Scripted({"operations/b": {"name": "operations/b"}})
+    scripted.session |= {"server": "https://counts.example.com/api/v1beta1", "caller": ""}
+    scripted.answer_for(context)
+    page = open_page(f"{site}#/operations/b")
+    url = "https://counts.example.com/api/v1beta1/operations/b"
+    expect(page.get_by_text(f"curl '{url}'")).to_be_visible()
+    server = "https://counts.example.com/api"
+    way = f"lro watch 'operations/b' --server {server} --prefix /v1beta1"
+    expect(page.get_by_text(way)).to_be_visible()
+    expect(page.get_by_text(f'with Client("{server}", routes=Routes.below(')).to_be_visible()
+    assert site.split("//")[1] not in page.locator(".side").inner_text()
+    scripted.session["token"] = True
+    page.reload()
+    bearer = '-H "Authorization: Bearer $LRO_TOKEN"'
+    expect(page.get_by_text(f"curl {bearer} '{url}'")).to_be_visible()
+    scripted.session |= {"token": False, "caller": "ann"}
+    page.reload()
+    expect(page.get_by_text(f"curl {bearer} '{url}'")).to_be_visible()
 
 
 def test_copy_without_a_clipboard_shows_the_text(

@@ -43,20 +43,31 @@ def test_overview_sums_what_was_counted(stage: Stage, open_page: OpenPage, site:
     counted(stage, 200, COUNTS)
     page = open_page(f"{site}#/overview")
     tile = page.locator(".tile")
-    expect(tile.filter(has_text="Ended")).to_have_text("210Ended")
-    expect(tile.filter(has_text="Failed")).to_have_text("20Failed")
-    expect(tile.filter(has_text="Lost workers")).to_have_text("6Lost workers")
-    expect(tile.filter(has_text="Refused writes")).to_have_text("2Refused writes")
+    expect(tile.filter(has_text="Ended")).to_have_text("210Ended, 60 minutes")
+    expect(tile.filter(has_text="Failed")).to_have_text("20Failed, 60 minutes")
+    expect(tile.filter(has_text="Lost workers")).to_have_text("6Lost workers, 60 minutes")
+    expect(tile.filter(has_text="Refused writes")).to_have_text("2Refused writes, 60 minutes")
     expect(page.get_by_role("img", name="Ended, per minute: 210 in all, most 105")).to_be_visible()
     # Bucket 4 is from 0.5 to 1 s, 6 from 5 to 10 s, 8 from 30 to 60 s; lost ones do not count.
-    expect(page.get_by_role("img", name="queue: p50 750 ms, p95 975 ms")).to_be_visible()
-    expect(page.get_by_role("img", name="work: p50 7.7 s, p95 41 s")).to_be_visible()
+    expect(
+        page.get_by_role("img", name="queue: p50 about 750 ms, p95 about 975 ms")
+    ).to_be_visible()
+    expect(page.get_by_role("img", name="work: p50 about 7.7 s, p95 about 41 s")).to_be_visible()
+    expect(tile.filter(has_text="Running now")).to_have_count(1)
+    waits = page.get_by_role("figure").filter(has_text="Time in the queue")
+    expect(waits.get_by_text("The axis is logarithmic.")).to_be_visible()
+    expect(waits.get_by_text("logarithmic", exact=True)).to_be_visible()
+    # Two minutes that stand alone: their points are 6 pixels wide, also in a chart that is
+    # stretched.
+    points = waits.locator("path.dot").first
+    assert (points.get_attribute("d") or "").count("M") == 2
+    assert points.evaluate("one => getComputedStyle(one).strokeWidth") == "6px"
     expect(page.get_by_role("row", name="UNAVAILABLE")).to_contain_text("16")
     figure = page.get_by_role("figure").filter(has_text="Ended, per minute")
     figure.get_by_text("As a table").click()
     expect(figure.get_by_role("row")).to_have_count(3)
     page.get_by_role("link", name="6 hours").click()
-    expect(tile.filter(has_text="Ended")).to_have_text("315Ended")
+    expect(tile.filter(has_text="Ended")).to_have_text("315Ended, 6 hours")
     assert "minutes=360" in page.url
 
 
@@ -108,6 +119,7 @@ def test_methods_lead_to_their_operations(stage: Stage, open_page: OpenPage, sit
 def test_every_example_of_a_filter_is_valid(open_page: OpenPage, site: str) -> None:
     """The server takes each of them."""
     page = open_page(f"{site}#/methods")
+    expect(page.locator("section details a").first).to_be_attached()
     links = page.locator("section details a").evaluate_all("links => links.map(a => a.href)")
     assert len(links) > 10
     for link in links:

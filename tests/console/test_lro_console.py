@@ -387,7 +387,7 @@ def test_body_without_a_bound_is_refused(other: OtherServer, header: str) -> Non
 def test_headers_are_passed_on_byte_by_byte(other: OtherServer) -> None:
     """Both ways, whatever they hold."""
     with proxied(other.url) as client:
-        reply = client.get("/v1/operations", headers={"accept": b"text/\xff"})
+        reply = client.get("/v1/operations", headers={b"accept": b"text/\xff"})
         assert reply.status_code == 200
     assert other.calls[-1][2]["accept"] == "text/\xff"
 

@@ -6,7 +6,7 @@
 /** What the page says. {0} and {1} are filled in by `put`. */
 const T = {
   skip: "Skip to the content", views: "Views", operations: "Operations", overview: "Overview", methods: "Methods",
-  live: "Live", paused: "Paused", pause: "Pause live updates (p)", resume: "Continue live updates (p)",
+  live: "Live", down: "Not connected", paused: "Paused", pause: "Pause live updates (p)", resume: "Continue live updates (p)",
   theme: "Theme: {0} (t)", help: "Keys and settings (?)",
   idle: "Paused after 5 minutes without a touch. Move on to continue.", retry: "Try now",
   retrying: "{0} Trying again in {1}.", offline: "The server cannot be reached.",

@@ -96,7 +96,6 @@ let wasAwake = true;
 function wake() {
   if (awake() !== wasAwake) for (const each of loops) if (wasAwake) each.rest(); else each.now();
   wasAwake = awake();
-  showLive();
   showTrouble();
 }
 function touch() {
@@ -107,6 +106,7 @@ function touch() {
 function showTrouble() {
   const bar = byId("trouble"), bad = [...loops].find((each) => each.failed);
   const idle = !paused && !document.hidden && !awake();
+  showLive();
   if (!bad) { bar.replaceChildren(...(idle ? [h("p", {}, T.idle)] : [])); return; }
   const text = bad.at === undefined || !awake() ? bad.failed ?? "" : put(T.retrying, bad.failed ?? "", span(Math.ceil((bad.at - performance.now()) / 1000)));
   const line = bar.querySelector(".bad");

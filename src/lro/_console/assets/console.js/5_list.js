@@ -219,6 +219,7 @@ function listView(query) {
     drawFresh();
     drawNote();
     follows.look();
+    tally.now();
     /** @type {HTMLElement|null} */ (body.querySelector("a"))?.focus();
   };
   const drawFresh = () => {
@@ -268,10 +269,10 @@ function listView(query) {
   });
   /** @type {View} */
   const view = {
-    title: T.operations, node: h("div", { class: "view list" }, h("h1", { tabindex: -1 }, T.operations), form, wrong, bar, h("div", {}, newer, table), h("div", { class: "foot" }, note, more), bulk),
+    title: T.operations, node: h("div", { class: "view list" }, h("div", { class: "row" }, h("h1", { tabindex: -1 }, T.operations), newer), form, wrong, bar, table, h("div", { class: "foot" }, note, more), bulk),
     begin() { for (const { item } of rows.values()) items.set(item.name, item); pages.now(); tally.now(); },
     end() { pages.stop(); follows.stop(); tally.stop(); for (const { item } of rows.values()) item.draw = null; items.clear(); },
-    refresh() { first = true, fresh = [], newer.hidden = true; setText(wrong, ""); echo.replaceChildren(); pages.now(); },
+    refresh() { first = true, fresh = [], newer.hidden = true; setText(wrong, ""); echo.replaceChildren(); pages.now(); tally.now(); },
     chosen() { const many = marked(), here = document.activeElement?.closest("tr"); return many.length ? many : [...rows.values()].filter(({ tr }) => tr === here).map(({ item }) => item); },
     all: () => everything ? collect : null,
     changed: drawBulk,

@@ -26,10 +26,10 @@ async function route() {
 }
 const live = button("", () => togglePause(), { class: "live" });
 function showLive() {
-  const on = !paused && !!awake();
+  const down = [...loops].some((each) => each.failed), on = !paused && !down && !!awake();
   live.setAttribute("aria-pressed", String(paused));
   live.title = paused ? T.resume : T.pause;
-  const text = on || !paused ? T.live : T.paused;
+  const text = paused ? T.paused : down ? T.down : T.live;
   if (live.textContent !== text || !live.firstChild) live.replaceChildren(icon(paused ? "play" : "pause"), text);
   live.classList.toggle("on", on);
 }
@@ -81,15 +81,21 @@ window.addEventListener("pagehide", () => { for (const each of loops) each.rest(
 window.addEventListener("pageshow", (event) => { if (event.persisted) for (const each of loops) each.now(); });
 window.addEventListener("hashchange", () => void route());
 
+/** What the bar of troubles says until the page has begun. @type {Loop} */
+const starting = { now: () => void start(), rest() {}, stop() {} };
 /** Learn what may be shown, and show it. */
 async function start() {
   try { session = await call("GET", "session"); } catch (error) {
     if (!(error instanceof Refusal) || !error.unknown) {
-      byId("trouble").replaceChildren(h("p", { class: "bad" }, /** @type {Error} */ (error).message), button(T.retry, () => start()));
-      if (error instanceof Refusal && error.passing) setTimeout(start, 5000);
+      const later = error instanceof Refusal && error.passing;
+      starting.failed = /** @type {Error} */ (error).message, starting.at = later ? performance.now() + 5000 : undefined;
+      loops.add(starting);
+      showTrouble();
+      if (later) setTimeout(start, 5000);
       return;
     }
   }
+  loops.delete(starting);
   api = session.api.replace(/\/$/, "");
   missing.clear();
   setText(/** @type {Element} */ (document.querySelector(".brand b")), session.title);
@@ -99,7 +105,7 @@ async function start() {
   nav?.setAttribute("aria-label", T.views);
   nav?.classList.add("views");
   nav?.replaceChildren(...places.filter(([at]) => at !== "overview" || session.statistics).filter(([at]) => at !== "methods" || session.methods.length).map(([at, text]) => h("a", { href: at === "list" ? "#/" : `#/${at}`, "data-at": at }, text)));
-  byId("trouble").replaceChildren();
+  showTrouble();
   await route();
 }
 const skip = /** @type {HTMLElement} */ (document.querySelector(".skip"));

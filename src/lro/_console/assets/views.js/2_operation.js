@@ -51,11 +51,12 @@ function operationView(query, name) {
   };
 
   // --- Ask for it yourself.
-  const base = new URL(api, location.href), prefix = base.pathname.match(/\/[^/]*$/)?.[0] ?? "", server = base.origin + base.pathname.slice(0, -prefix.length);
-  const quoted = (/** @type {string} */ text) => `'${text.replaceAll("'", "'\\''")}'`, token = kept("sessionStorage", "token") ? ' -H "Authorization: Bearer $LRO_TOKEN"' : "";
+  const base = new URL(session.server || api, location.href), prefix = base.pathname.match(/\/[^/]*$/)?.[0] ?? "", server = base.origin + base.pathname.slice(0, -prefix.length);
+  const quoted = (/** @type {string} */ text) => `'${text.replaceAll("'", "'\\''")}'`, token = session.token || session.caller || kept("sessionStorage", "token") ? ' -H "Authorization: Bearer $LRO_TOKEN"' : "";
+  const other = prefix === "/v1" ? "" : prefix;
   /** @type {[string, string][]} */
-  const ways = [["curl", `curl${token} ${quoted(new URL(pathOf(name), location.href).href)}`], ["lro", `lro watch ${quoted(name)} --server ${server}${prefix === "/v1" ? "" : ` --prefix ${prefix}`}`],
-    ["Python", `from lro_client import Client\n\nwith Client(${JSON.stringify(server)}) as client:\n    operation = client.operation(${JSON.stringify(name)})\n    print(operation.result(timeout=60))`]];
+  const ways = [["curl", `curl${token} ${quoted(base.href + pathOf(name).slice(api.length))}`], ["lro", `lro watch ${quoted(name)} --server ${server}${other && " --prefix " + other}`],
+    ["Python", `from lro_client import Client\n${other && "from lro_client.transports.http import Routes\n"}\nwith Client(${JSON.stringify(server)}${other && ", routes=Routes.below(" + JSON.stringify(prefix) + ")"}) as client:\n    operation = client.operation(${JSON.stringify(name)})\n    print(operation.result(timeout=60))`]];
   const yourself = h("section", { class: "card" }, h("h2", {}, V.yourself), ways.map(([label, text]) => h("div", { class: "way" }, h("h3", {}, label), iconButton("copy", put(T.copy, label), () => copy(text)), h("pre", { tabindex: 0 }, text))));
 
   let lineText = "", factText = "", headText = "";

@@ -26,14 +26,19 @@ function chart(title, times, series, stacked, unit, summary) {
     });
     return sums[at] ? [g("g", {}, g("title", {}, `${hour(time)}: ${series.map(([label, , values]) => `${label} ${unit(values[at] ?? 0)}`).join(", ")}`), g("rect", { class: "ghost", x: at * 10, y: 0, width: 10, height }), ...parts)] : [];
   }) : series.flatMap(([label, kind, values]) => {
-    let path = "";
-    values.forEach((value, at) => { if (value !== null) path += `${path && (values[at - 1] ?? null) !== null ? "L" : "M"}${at * 10 + 5} ${height - scale(value) / top * height}h.01`; });
-    return [g("path", { class: `curve ${kind}`, d: path })];
+    let path = "", alone = "";
+    const has = (/** @type {number} */ at) => (values[at] ?? null) !== null;
+    values.forEach((value, at) => {
+      if (value === null) return;
+      const point = `${at * 10 + 5} ${height - scale(value) / top * height}h.01`;
+      if (has(at - 1) || has(at + 1)) path += (has(at - 1) ? "L" : "M") + point; else alone += "M" + point;
+    });
+    return [g("path", { class: `curve ${kind}`, d: path }), g("path", { class: `curve dot ${kind}`, d: alone })];
   });
   return h("figure", { class: "card" }, h("figcaption", {}, h("h2", {}, title), h("span", { class: "legend" }, series.map(([label, kind]) => h("span", {}, g("svg", { viewBox: "0 0 10 10", "aria-hidden": "true", class: "key" }, g("rect", { class: kind, width: 10, height: 10, rx: 2 })), label)))),
     h("div", { class: "chart" }, h("span", { class: "y" }, (most ? [most, stacked ? most / 2 : Math.expm1(scale(most) / 2) / 100] : []).map((value) => h("span", {}, stacked ? count(Math.round(value * 10) / 10) : unit(value))), h("span", {}, "0")),
       g("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", role: "img", "aria-label": summary }, [0, 50, 100].map((y) => g("path", { class: "grid", d: `M0 ${y}H${width}` })), shapes),
-      h("span", { class: "x" }, moment(times[0]), moment(times[times.length - 1]))),
+      !stacked && h("span", {}, V.axis), h("span", { class: "x" }, moment(times[0]), moment(times[times.length - 1]))),
     h("p", { class: "dim" }, summary),
     h("details", {}, h("summary", {}, V.asTable), simpleTable(title, [V.time, ...series.map(([label]) => label)], times.map((time, at) => /** @type {Kid[]} */ ([hour(time), ...series.map(([, , values]) => values[at] === null ? "–" : unit(values[at] ?? 0))])).filter((_, at) => sums[at]))));
 }
@@ -67,15 +72,16 @@ function overviewView(query) {
     const spans = (/** @type {string} */ title, /** @type {number[][]} */ all) => {
       const whole = all.reduce((sum, each) => sum.map((/** @type {number} */ n, /** @type {number} */ at) => n + each[at]), Array(bounds.length + 1).fill(0));
       const [half, most] = [0.5, 0.95].map((share) => quantile(whole, bounds, share));
-      return chart(title, times, [["p50", "k-run", all.map((each) => quantile(each, bounds, 0.5))], ["p95", "k-wait", all.map((each) => quantile(each, bounds, 0.95))]], false, span, half === null || most === null ? V.noData : put(V.summaryTime, title, span(half), span(most)));
+      return chart(title, times, [[put(V.about, "p50"), "k-run", all.map((each) => quantile(each, bounds, 0.5))], [put(V.about, "p95"), "k-wait", all.map((each) => quantile(each, bounds, 0.95))]], false, span, half === null || most === null ? V.noData : put(V.summaryTime, title, span(half), span(most)));
     };
     const ends = done.map((n, at) => n + failed[at] + cancelled[at]), peak = ends.indexOf(Math.max(...ends));
     const tile = (/** @type {string} */ label, /** @type {string} */ value, /** @type {string} */ kind = "") => h("div", { class: `tile ${kind}` }, h("b", {}, value), h("span", {}, label));
+    const within = (/** @type {string} */ label) => put(V.inWindow, label, minutes <= 60 ? V.minutes60 : minutes <= 360 ? V.hours6 : V.hours72);
     const many = Math.max(1, ...load.methods.map((/** @type {any} */ each) => each.waiting + each.running));
     const stack = (/** @type {any} */ each) => g("svg", { class: "stack", viewBox: `0 0 ${many} 1`, preserveAspectRatio: "none", "aria-hidden": "true" }, g("rect", { class: "k-run", width: each.running, height: 1 }), g("rect", { class: "k-wait", x: each.running, width: each.waiting, height: 1 }));
     const ranked = [...codes].sort((a, b) => b[1] - a[1]), top = ranked[0]?.[1] ?? 1, perStep = put(V.perStep, step === 1 ? "minute" : `${step} minutes`);
     const parts = [
-      h("div", { class: "tiles" }, tile(V.runningWord, number(load, (each) => each.running), "s-run"), tile(V.waitingWord, number(load, (each) => each.waiting), "s-wait"), tile(V.endedTile, count(total(ends))), tile(V.failedTile, count(total(failed)), total(failed) ? "s-fail" : ""), tile(V.lostWorkers, count(lost), lost ? "s-fail" : ""), tile(V.refusedWrites, count(refused), refused ? "s-cancel" : "")),
+      h("div", { class: "tiles" }, tile(V.runningNow, number(load, (each) => each.running), "s-run"), tile(V.waitingNow, number(load, (each) => each.waiting), "s-wait"), tile(within(V.endedTile), count(total(ends))), tile(within(V.failedTile), count(total(failed)), total(failed) ? "s-fail" : ""), tile(within(V.lostWorkers), count(lost), lost ? "s-fail" : ""), tile(within(V.refusedWrites), count(refused), refused ? "s-cancel" : "")),
       chart(perStep, times, [[V.succeeded, "k-ok", done], [V.failedWord, "k-fail", failed], [V.cancelled, "k-cancel", cancelled]], true, count, total(ends) ? put(V.summary, perStep, count(total(ends)), count(ends[peak]), hour(times[peak])) : V.noData),
       h("section", { class: "card" }, h("h2", {}, V.now), load.methods.length ? simpleTable(V.now, [T.method, V.share, V.runningWord, V.waitingWord, V.oldest], load.methods.map((/** @type {any} */ each) => [h("span", { class: "m" }, methodCell(each.method)), stack(each), count(each.running), count(each.waiting),
         each.oldestName && h("a", { href: `#/${each.oldestName.split("/").map(encodeURIComponent).join("/")}`, title: full(each.oldestCreateTime) }, span((clock() - Date.parse(each.oldestCreateTime)) / 1000))])) : h("p", { class: "dim" }, V.nowNone)),
