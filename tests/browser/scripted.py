@@ -35,7 +35,7 @@ TALLY: Final[dict[str, Any]] = {
     "limit": 10_000,
     "inProgress": {"capped": False, "methods": [], "workers": []},
     "buckets": [1.0, 60.0],
-    "methods": [],
+    "points": [],
 }
 
 

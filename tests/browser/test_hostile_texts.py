@@ -257,7 +257,7 @@ def test_other_views_show_hostile_texts_as_texts(
             "methods": load,
             "workers": [{"owner": text, "operations": 1} for text in TEXTS],
         },
-        "methods": [{"method": TEXTS[0], "points": points}],
+        "points": points,
     }
     page = open_page(f"{site}#/methods")
     expect(page.get_by_role("heading", name="Methods")).to_be_visible()

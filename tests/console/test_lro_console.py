@@ -134,6 +134,7 @@ def test_errors_of_the_server_are_relayed_as_they_are(other: OtherServer) -> Non
         unknown = client.post("/v1/operations:describe", json={"names": ["operations/x"]})
         assert (unknown.status_code, unknown.headers["content-type"][:9]) == (404, "text/html")
         assert SECURE.items() <= dict(unknown.headers).items()
+        assert len(missing.headers.get_list("date")) == 1  # of the server, whose clock counts
         other.token = "needed"
         refused = client.get("/v1/operations")
         assert refused.status_code == 401

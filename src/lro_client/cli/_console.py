@@ -61,7 +61,7 @@ _UNAUTHENTICATED: Final = 401
 _CHECK_SECONDS: Final = 5.0
 _NOT_OFFERED: Final = frozenset({404, 405, 501})
 _TO_SERVER: Final = ("content-type", "accept", "accept-encoding")
-_TO_PAGE: Final = ("content-type", "content-encoding", "content-length", "retry-after")
+_TO_PAGE: Final = ("content-type", "content-encoding", "content-length", "date", "retry-after")
 _FETCHED_HERE: Final = (None, "same-origin", "none")
 
 _TYPES: Final = TypeRegistry()
