@@ -121,7 +121,11 @@ class Stage:
     def pause(self, key: str) -> None:
         """Have it look no more whether it is to stop, until :meth:`go_on`."""
         held = self._held[key] = threading.Event()
-        self.do(key, lambda _: held.wait(_LONGEST_SECONDS) and None)
+
+        def wait(_: object) -> None:
+            held.wait(_LONGEST_SECONDS)
+
+        self.do(key, wait)
 
     def go_on(self, key: str) -> None:
         """End its pause."""

@@ -24,6 +24,11 @@ RUN: Final = """async ([tags, only]) => {
     return found.violations.flatMap((rule) => rule.nodes.map((node) =>
         `${rule.id}: ${node.html.slice(0, 160)}: ${node.failureSummary}`));
 }"""
+BROKEN: Final = """() => [...document.querySelectorAll("[role=tab], nav a, .acts button, .chip")]
+    .filter((each) => each.checkVisibility() && each.offsetHeight > 40)
+    .map((each) => each.textContent)"""
+"""Labels that do not stand on one line."""
+
 QUIET: Final = "*, *::before { animation: none !important; transition: none !important; }"
 NAMES: Final = [scene.name for scene in scenes(dict.fromkeys(
     ("moving", "stopping", "failed", "succeeded", "cancelled"), ""
@@ -61,6 +66,8 @@ def test_state_of_the_page_is_accessible(bare: Page, shown: Shown, name: str) ->
         bare.set_viewport_size({"width": width, "height": 900})
         found += [f"{theme} {width}: {one}" for one in bare.evaluate(RUN, [RULES, at > 1])]
         sideways = bare.evaluate("document.documentElement.scrollWidth - innerWidth")
+        broken = bare.evaluate(BROKEN)
+        found += [f"{theme} {width}: the label {one} is broken" for one in broken]
         if sideways > 0:
             found.append(f"{theme} {width}: {sideways} pixels go sideways")
     assert not found, "\n".join(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -29,7 +30,7 @@ COUNTS = {
 }
 
 
-def counted(stage: Stage, minutes_ago: int, counts: dict[str, float]) -> None:
+def counted(stage: Stage, minutes_ago: int, counts: Mapping[str, float]) -> None:
     """Have the store count this for a minute of the past."""
     store: Any = stage.service.store
     minute = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=minutes_ago)
