@@ -56,7 +56,7 @@ def test_state_of_the_page_is_accessible(bare: Page, shown: Shown, name: str) ->
     found: list[str] = []
     scene.before(bare)
     bare.goto(shown.site + scene.path)
-    bare.get_by_text("Live", exact=True).wait_for()
+    bare.locator("h1, dialog").first.wait_for()
     bare.wait_for_load_state("networkidle") if name == "methods" else bare.wait_for_timeout(150)
     scene.then(bare)
     bare.add_style_tag(content=QUIET)
