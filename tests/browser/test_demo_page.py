@@ -240,6 +240,8 @@ def test_keyboard_alone_is_enough(page: Page) -> None:
     page.keyboard.press("ArrowUp")
     expect(page.locator("[value=extract]")).to_be_checked()
     expect(page.get_by_label("Options as JSON")).to_have_value(re.compile("paletteSize"))
+    expect(page.get_by_role("button", name="Start")).to_be_enabled()  # the picture is read
+    expect(page.locator("[value=extract]")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.get_by_role("status")).to_have_text(re.compile("Mostly #"), timeout=LONG)
 
