@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import random
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import PIL.Image
 import PIL.ImageDraw
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, FilePayload, Page, expect, sync_playwright
 
 import lro
 from tests.browser.staged import ImportMetadata, Stage, console_of
@@ -45,8 +46,8 @@ def take_demo(browser: Browser) -> None:
         page.get_by_role("radio", name="segment").locator("..").click()
         expect(page.get_by_role("status")).to_have_text("", timeout=_PATIENCE)
         page.wait_for_load_state("networkidle")
-        file = {"name": "discs.png", "mimeType": "image/png", "buffer": discs()}
-        page.locator("input[type=file]").set_input_files([file])  # type: ignore[list-item]
+        file: FilePayload = {"name": "discs.png", "mimeType": "image/png", "buffer": discs()}
+        page.locator("input[type=file]").set_input_files(file)
         page.get_by_role("button", name="Start").click()
         expect(page.get_by_role("status")).to_contain_text("found", timeout=_PATIENCE)
         page.locator("#pictures").evaluate("part => part.remove()")
@@ -76,13 +77,18 @@ def play(stage: Stage) -> list[str]:
     stage.succeed("1")
     stage.fail("3", lro.StatusError(lro.Code.NOT_FOUND, "there is no picture images/7"))
     for place in (2, 5):
-        done = {"dataset": "customers", "done": 1200 * place, "total": 10_000}
-        stage.do(str(place), lambda job, done=done: job.report(ImportMetadata(**done)))
+        loaded = ImportMetadata("customers", 1200 * place, 10_000)
+        stage.do(str(place), functools.partial(report, loaded))
     stage.progress("4", 0.6, "resizing")
     stage.service.wait(names[3], 10)
     assert stage.service.statistics is not None
     stage.service.statistics.flush()
     return names
+
+
+def report(metadata: ImportMetadata, job: Any) -> None:
+    """Have a job report this."""
+    job.report(metadata)
 
 
 def opened(browser: Browser, theme: str, url: str) -> Page:
