@@ -166,6 +166,7 @@ def test_statements_of_postgres_read_no_more_rows_than_the_limit(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Counted by the database itself."""
+    pytest.importorskip("psycopg")
     store = store_maker(postgres)()
     service, _ = million.declared(store, maintenance=False, clock=lambda: 0.0)  # no page ends early
     with service:

@@ -14,7 +14,7 @@ import pytest
 from lro.telemetry import Telemetry
 from tests.service_steps import PATIENCE, ended
 from tests.services.redis import Redis, redis_server
-from tests.telemetry import celery_app, worker
+from tests.telemetry import worker
 from tests.telemetry.collected import SPANS_FILE, Spans, ids, read_spans
 
 
@@ -67,6 +67,7 @@ def test_worker_of_celery_links_to_the_start(
 ) -> None:
     """The context comes by the store; the message carries nothing but a name."""
     from tests.executors.celery_workers import Harness
+    from tests.telemetry import celery_app
 
     written = tmp_path / "spans"
     monkeypatch.setenv(SPANS_FILE, str(written))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -11,7 +12,7 @@ from typing import ClassVar, Final, Literal, TypeAlias
 import attrs
 
 from lro._base.arguments import check_instance
-from lro._base.errors import interrupts, one_line
+from lro._base.errors import LroError, interrupts, one_line
 from lro._base.status import Code, Status
 from lro._engine.job import NO_ATTEMPT_TRACE, AttemptOutcome, AttemptTrace
 from lro._model.operation import Record, State
@@ -405,6 +406,14 @@ def emit_end(events: EventDispatch, after: Record) -> None:
 def error_type(result: object) -> str:
     """The name of the code of an error; empty of anything else."""
     return Code.of(result.code).name if isinstance(result, Status) else ""
+
+
+def code_name(error: LroError) -> str:
+    """The name of the code that callers get of an error: INTERNAL of one that cannot say it."""
+    code: object = None
+    with contextlib.suppress(BaseException):  # an error of the application's: edges describe it
+        code = error.status_code
+    return code.name if isinstance(code, Code) else Code.INTERNAL.name
 
 
 def about(name: str, method: str = "", attempt: int = 0) -> Mapping[str, object]:

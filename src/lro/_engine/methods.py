@@ -41,6 +41,7 @@ from lro._engine.events import (
     StartOutcome,
     StartTrace,
     about,
+    code_name,
     emit_end,
 )
 from lro._engine.executor_port import Slot
@@ -303,7 +304,7 @@ class Starter:
 
     def observe_refusal(self, method: str, error: LroError) -> None:
         """Report a start that was refused, here or by the edge that could not read it."""
-        self._observe_start(method, "refused", error_type=error.status_code.name)
+        self._observe_start(method, "refused", error_type=code_name(error))
 
     def _observe_start(
         self,

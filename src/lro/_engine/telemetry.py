@@ -35,6 +35,7 @@ from lro._engine.events import (
     Tracer,
     WorkLost,
     WriteRefused,
+    code_name,
 )
 from lro._engine.executor_port import REACHES, CancelSupport
 from lro._engine.gauges import Gauges
@@ -419,7 +420,7 @@ class _TracedStart(StartTrace):
         """Say which kind of error it was; its text may hold what is for its caller alone."""
         if isinstance(error, LroError):
             self._span.set_attribute("lro.start.outcome", "refused")
-            self._span.set_attribute(_ERROR, error.status_code.name)
+            self._span.set_attribute(_ERROR, code_name(error))
         else:
             self._span.set_attribute(_ERROR, type(error).__qualname__)
         self._span.set_status(self._api.trace.StatusCode.ERROR)

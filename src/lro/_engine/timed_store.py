@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias, cast
 
 from lro._base.errors import LroError
+from lro._engine.events import code_name
 from lro._engine.store_port import Store
 
 Called: TypeAlias = Callable[[str, float, str], None]
@@ -70,4 +71,4 @@ class _TimedStore:
 
 
 def _type_of(error: BaseException) -> str:
-    return error.status_code.name if isinstance(error, LroError) else type(error).__qualname__
+    return code_name(error) if isinstance(error, LroError) else type(error).__qualname__
