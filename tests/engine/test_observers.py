@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from lro import Cancelled, Code, Job, Service, StatusError, WorkerLost
+from lro._engine.events import NO_START_TRACE, Tracer
 from lro._engine.flow import run
-from lro._engine.job import CURRENT_JOB
+from lro._engine.job import CURRENT_JOB, NO_ATTEMPT_TRACE
 from lro._engine.store_port import Store
-from lro._model.operation import State
+from lro._model.operation import State, delete, request_cancel
 from lro.adapters import (
     AttemptBegan,
     AttemptOver,
@@ -40,6 +41,7 @@ from lro.executors.threads import ThreadExecutor
 from lro.logging import OperationFilter, operation_facts
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import ManualClock
+from lro.testing._counting import counts_add_up_by_the_minute
 from tests.executors import process_methods
 from tests.service_fixtures import MakeService
 from tests.service_steps import Step, ended, recovered
@@ -718,3 +720,43 @@ def test_value_that_cannot_be_encoded_stays_out_of_the_log(
     assert do.start(WorkRequest()).done
     assert "must be a string" in caplog.text
     assert "s3cret" not in "".join(f"{one.getMessage()}{one.exc_text}" for one in caplog.records)
+
+
+@pytest.mark.parametrize("observers", [(), (Observer(),)], ids=["none", "one"])
+def test_service_without_statistics_does_its_work(
+    make_service: MakeService, observers: tuple[Observer, ...]
+) -> None:
+    """Whether anything takes events or not."""
+    options: dict[str, Any] = {"statistics": False, "telemetry": False, "observers": observers}
+    assert work(make_service(None, InlineExecutor(), **options)).start(WorkRequest()).done
+
+
+def test_tracer_of_no_telemetry_traces_nothing() -> None:
+    """It stands where OpenTelemetry is off."""
+    record: Any = None
+    assert Tracer().begin_start(METHOD, None) is NO_START_TRACE
+    assert Tracer().begin_attempt(record) is NO_ATTEMPT_TRACE
+
+
+def test_deleted_work_that_no_process_has_ends_unseen(
+    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock
+) -> None:
+    """A request to cancel that finds it deleted removes the record, and reports no end."""
+    first, step = make_service(store, ThreadExecutor(1)), Step()
+    method = work(first, lambda *_: step())
+    method.start(WorkRequest())
+    step.reached()
+    name = method.start(WorkRequest()).name
+    first.workers.stop(timedelta(0))
+    store.update(name, request_cancel(clock()))
+    store.update(name, delete(clock()))
+    second = make_service(store, ThreadExecutor(1), observers=[recorder])
+    run(second.workers._end_unclaimed(name, work(second).spec))
+    step.go.set()
+    assert recorder.events == []
+
+
+def test_store_without_counts_passes_the_checks_of_counts(clock: ManualClock) -> None:
+    """The port is optional."""
+    other: Any = object()
+    counts_add_up_by_the_minute(other, clock)
