@@ -28,9 +28,10 @@ from lro._base.errors import (
 )
 from lro._base.status import Any, Code, Status
 from lro._engine import process as engine_process
-from lro._engine.job import Job, JobControl, WorkerDied
+from lro._engine.job import Job, JobControl, SwallowedError, WorkerDied
 from lro._engine.method_spec import Options
 from lro._engine.service import Service
+from lro._engine.telemetry import ParentTrace
 from lro.executors.inline import InlineExecutor
 from lro.executors.processes import _child, _function_reference, _messages, _process
 from lro.executors.processes._child import CallInChild, ChildMain, NotResolved
@@ -868,3 +869,20 @@ def test_a_child_that_says_nothing_more_has_died():
     with pytest.raises(WorkerDied, match="it is gone"):
         watched.response()
     assert watched.unusable
+
+
+@pytest.mark.parametrize("function", ["unwelcome", "await_unwelcome"])
+def test_error_that_is_swallowed_around_a_function_is_an_error(function):
+    """In a child as anywhere: there is no response."""
+    around = f"{process_methods.__name__}:noted"
+    attempt = attempt_of(function, function=getattr(process_methods, function), around=around)
+    with pytest.raises(SwallowedError):
+        attempt.returned()
+
+
+def test_context_of_a_trace_comes_with_the_call():
+    """It is attached where the function is called."""
+    call = call_of(process_methods.Direct("echo"))
+    traced = attrs.evolve(call, trace_context=f"00-{'a' * 32}-{'b' * 16}-01")
+    attempt = CallInChild(traced, lambda message: None)
+    assert isinstance(attempt._control.trace, ParentTrace)
