@@ -229,3 +229,10 @@ def test_ctrl_c_passes_while_a_value_is_quoted():
     assert found == ["some Odd"]
     with pytest.raises(KeyboardInterrupt):
         got(Odd())
+
+
+def test_error_that_a_class_raises_when_it_is_called_is_no_interrupt() -> None:
+    """The default handlers of signals are members of an enum: its code is not a handler's."""
+    with pytest.raises(ValueError, match="not a valid Code") as found:
+        Code(99)
+    assert not errors.interrupts(found.value)

@@ -733,7 +733,12 @@ def _is_of_signal_handler(error: BaseException) -> bool:
 
 
 def _code(function: object) -> CodeType | None:
-    """Give the code that runs when a function, method, partial or callable object is called."""
+    """Give the code that runs when a function, method, partial or callable object is called.
+
+    None stands for what has none: ``SIG_DFL`` and ``SIG_IGN``, whose class is called in Python.
+    """
+    if not callable(function):
+        return None
     while isinstance(function, functools.partial):
         function = function.func
     if not hasattr(function, "__code__"):  # methods show that of their functions

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import time
@@ -410,10 +409,12 @@ def error_type(result: object) -> str:
 
 def code_name(error: LroError) -> str:
     """The name of the code that callers get of an error: INTERNAL of one that cannot say it."""
-    code: object = None
-    with contextlib.suppress(BaseException):  # an error of the application's: edges describe it
-        code = error.status_code
-    return code.name if isinstance(code, Code) else Code.INTERNAL.name
+    try:
+        return Code(error.status_code).name
+    except BaseException as exc:  # an error of the application's: edges describe it as INTERNAL
+        if interrupts(exc):
+            raise
+        return Code.INTERNAL.name
 
 
 def about(name: str, method: str = "", attempt: int = 0) -> Mapping[str, object]:
