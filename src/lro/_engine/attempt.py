@@ -47,7 +47,6 @@ from lro._engine.job import (
     Outcome,
     Released,
     Superseded,
-    SwallowedError,
     WorkerDied,
     WorkerLostOutcome,
     current_job,
@@ -461,7 +460,6 @@ class Attempt:
                 else:
                     returned = repeated(options, control)(function, *self._arguments(control))
                 return FinalResult(self.spec.pack_response(returned))
-            raise SwallowedError(self.spec.full_name)
         except BaseException as exc:  # also SystemExit: it ends the job, no thread
             return self._failure(control, exc)
 
@@ -513,7 +511,6 @@ class Attempt:
                     again = repeated_async(options, control)
                     returned = await again(function, *self._arguments(control))
                 return FinalResult(self.spec.pack_response(returned))
-            raise SwallowedError(self.spec.full_name)
         except asyncio.CancelledError:
             raise
         except BaseException as exc:  # also SystemExit: it ends the job, no event loop

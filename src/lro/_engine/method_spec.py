@@ -7,6 +7,7 @@ import enum
 import typing
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from types import TracebackType
 from typing import Final, TypeAlias
 
 import attrs
@@ -22,7 +23,7 @@ from lro._base.arguments import (
 )
 from lro._base.errors import DeclarationError, EncodingError, InvalidArgument, got
 from lro._base.status import Any, Json, type_url
-from lro._engine.job import Job
+from lro._engine.job import Job, SwallowedError
 from lro._engine.limits import DEFAULT_LIMITS, Limits
 from lro._filters.indexes import Indexes
 from lro._messages.registry import Amending, Codec, TypeRegistry
@@ -37,7 +38,36 @@ from lro._model.transcoding import HttpRule, RequestBinding
 Around: TypeAlias = Callable[[Job[typing.Any]], contextlib.AbstractContextManager[object]]
 """Gives the context manager in which a function is called, with its job."""
 
-_NO_SURROUNDINGS: Final = contextlib.nullcontext()
+
+class _Surroundings:
+    """A context manager of the application's, which must let errors pass."""
+
+    def __init__(self, method: str, within: contextlib.AbstractContextManager[object]) -> None:
+        self._method = method
+        self._within = within
+
+    def __enter__(self) -> None:
+        self._within.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._within.__exit__(kind, error, trace) and error is not None:
+            raise SwallowedError(self._method) from error
+
+
+class _NoSurroundings:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+_NO_SURROUNDINGS: Final = _NoSurroundings()
 _TIMES: Final = ("create_time", "start_time", "end_time", "expire_time")
 _CANCEL_FLAGS: Final = ("cancel_requested", "requested_cancellation")
 
@@ -277,18 +307,18 @@ class MethodSpec:
         """
         name = MethodName.parse(full_name)
         said = Signature.of(function) if function else Signature()
-        request = _needed(full_name, "request", request, said.request)
         if response is None and said.response.annotation is type(None):
             response = Empty
-        response = _needed(full_name, "response", response, said.response)
         if metadata is None and said.metadata.annotation is None:
             metadata = OperationMetadata
-        metadata = _needed(full_name, "metadata", metadata, said.metadata)
-        names = [
-            _registered(name, request, said.request, types),
-            _registered(name, response, said.response, types),
-            _registered(name, metadata, said.metadata, types),
-        ]
+        roles = {
+            "request": (request, said.request),
+            "response": (response, said.response),
+            "metadata": (metadata, said.metadata),
+        }
+        classes = [_needed(full_name, role, *given) for role, given in roles.items()]
+        found = zip(classes, roles.values(), strict=True)
+        names = [_registered(name, message, where, types) for message, (_, where) in found]
         if options.path:
             shape = types.codec(names[0]).shape
             RequestBinding.of(options.rule(options.path), shape, names[0])
@@ -299,9 +329,9 @@ class MethodSpec:
         return cls(
             full_name=full_name,
             info=OperationInfo(names[1], names[2]),
-            request=request,
-            response=response,
-            metadata=metadata,
+            request=classes[0],
+            response=classes[1],
+            metadata=classes[2],
             function=function,
             takes_job=said.takes_job,
             is_async=said.is_async,
@@ -310,12 +340,10 @@ class MethodSpec:
             standard_metadata=StandardMetadata.of(codec.shape, codec, names[2]),
             keep_for=keep_for if options.keep_for is None else options.keep_for,
             indexes=indexes,
-            instances={
-                cls: dict if is_typed_dict(cls) else cls for cls in (request, response, metadata)
-            },
+            instances={one: dict if is_typed_dict(one) else one for one in classes},
             limits=limits,
             around=around,
-            default_metadata=_default_metadata(name) if metadata is OperationMetadata else None,
+            default_metadata=_default_metadata(name) if classes[2] is OperationMetadata else None,
         )
 
     @property
@@ -328,9 +356,17 @@ class MethodSpec:
         """How a call over HTTP starts an operation: method, path and body."""
         return self.options.rule(self.path)
 
-    def surroundings(self, job: Job[typing.Any]) -> contextlib.AbstractContextManager[object]:
-        """The context manager in which the function of this job is called."""
-        return _NO_SURROUNDINGS if self.around is None else self.around(job)
+    def surroundings(self, job: Job[typing.Any]) -> _Surroundings | _NoSurroundings:
+        """The context manager in which the function of this job is called.
+
+        Raises (at its end):
+            SwallowedError: That of ``around`` has swallowed an error of the function.
+        """
+        return (
+            _NO_SURROUNDINGS
+            if self.around is None
+            else _Surroundings(self.full_name, self.around(job))
+        )
 
     def stamp(self, record: Record) -> Record:
         """The record with what it says of itself in its metadata (spec §9.6), and its keys."""

@@ -21,7 +21,7 @@ from lro._base.status import Status
 from lro._engine.attempt import failure, repeated, repeated_async
 from lro._engine.events import about
 from lro._engine.flow import Flow, MayBlock
-from lro._engine.job import FinalResult, JobControl, SwallowedError, current_job
+from lro._engine.job import FinalResult, JobControl, current_job
 from lro._engine.method_spec import MethodSpec
 from lro._engine.process import after_fork, mark_worker_process
 from lro._engine.telemetry import ParentTrace
@@ -125,7 +125,6 @@ class CallInChild:
                 if options.calls == 1:
                     return function(*arguments)
                 return repeated(options, self._control)(function, *arguments)
-            raise SwallowedError(spec.full_name)
 
     def done(self, returned: object) -> Done:
         """The last message, after the function has returned.
@@ -192,7 +191,6 @@ class CallInChild:
                 if options.calls == 1:
                     return await function(*arguments)
                 return await repeated_async(options, self._control)(function, *arguments)
-            raise SwallowedError(spec.full_name)
         finally:
             self._interrupt = None
 
