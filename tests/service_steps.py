@@ -8,13 +8,27 @@ from typing import Any
 
 from lro._engine.executor_port import Executor
 from lro._engine.handle import Handle
+from lro._engine.job import Job
 from lro._engine.service import Service
 from lro._model.operation import Operation
 from lro.testing import ManualClock
-from tests.work_messages import WorkMetadata, WorkResponse
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
+WORK = "acme.work.v1.Works.Work"
 PATIENCE = 120.0
 """Seconds after which what should have happened counts as not happening."""
+
+
+def work(service: Service, body: Any = None, name: str = WORK, **options: Any) -> Any:
+    """A method that does what is given, or nothing."""
+
+    @service.method(name, **options)
+    def do(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        if body is not None:
+            body(request, job)
+        return WorkResponse(request.text)
+
+    return do
 
 
 def ended(service: Service, operation: Operation | Handle[Any, Any] | str) -> Operation:

@@ -44,10 +44,10 @@ from lro.testing import ManualClock
 from lro.testing._counting import counts_add_up_by_the_minute
 from tests.executors import process_methods
 from tests.service_fixtures import MakeService
-from tests.service_steps import Step, ended, recovered
+from tests.service_steps import WORK, Step, ended, recovered, work
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
-METHOD = "acme.work.v1.Works.Work"
+METHOD = WORK
 
 
 class Recorder(Observer):
@@ -73,18 +73,6 @@ class Recorder(Observer):
 def recorder() -> Recorder:
     """An observer that keeps all."""
     return Recorder()
-
-
-def work(service: Service, body: Any = None, **options: Any) -> Any:
-    """A method that does what is given, or nothing."""
-
-    @service.method(METHOD, **options)
-    def do(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        if body is not None:
-            body(request, job)
-        return WorkResponse(request.text)
-
-    return do
 
 
 def test_life_of_an_operation_is_observed_in_order(
@@ -225,21 +213,27 @@ def test_withdrawn_work_is_observed_without_an_attempt(
     step.go.set()
 
 
-def test_work_that_no_process_has_is_observed_when_it_is_cancelled(
-    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock
-) -> None:
-    """The one that cancels it ends it."""
+@pytest.fixture
+def unheld(make_service: MakeService, store: Store) -> Iterator[str]:
+    """The name of an operation that waited in a process which has stopped."""
     first, step = make_service(store, ThreadExecutor(1)), Step()
     method = work(first, lambda *_: step())
     method.start(WorkRequest())
     step.reached()
-    name = method.start(WorkRequest()).name
+    name: str = method.start(WorkRequest()).name
     first.workers.stop(timedelta(0))
+    yield name
+    step.go.set()
+
+
+def test_work_that_no_process_has_is_observed_when_it_is_cancelled(
+    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock, unheld: str
+) -> None:
+    """The one that cancels it ends it."""
     second = make_service(store, ThreadExecutor(1), observers=[recorder])
     work(second)
     clock.advance(1)
-    second.cancel(name)
-    step.go.set()
+    second.cancel(unheld)
     assert recorder.kinds() == ["cancel_requested", "ended"]
     assert recorder.only(OperationEnded).cancel_seconds == 0.0
 
@@ -739,20 +733,13 @@ def test_tracer_of_no_telemetry_traces_nothing() -> None:
 
 
 def test_deleted_work_that_no_process_has_ends_unseen(
-    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock
+    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock, unheld: str
 ) -> None:
     """A request to cancel that finds it deleted removes the record, and reports no end."""
-    first, step = make_service(store, ThreadExecutor(1)), Step()
-    method = work(first, lambda *_: step())
-    method.start(WorkRequest())
-    step.reached()
-    name = method.start(WorkRequest()).name
-    first.workers.stop(timedelta(0))
-    store.update(name, request_cancel(clock()))
-    store.update(name, delete(clock()))
+    store.update(unheld, request_cancel(clock()))
+    store.update(unheld, delete(clock()))
     second = make_service(store, ThreadExecutor(1), observers=[recorder])
-    run(second.workers._end_unclaimed(name, work(second).spec))
-    step.go.set()
+    run(second.workers._end_unclaimed(unheld, work(second).spec))
     assert recorder.events == []
 
 

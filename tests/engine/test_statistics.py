@@ -26,22 +26,10 @@ from lro.stores.sqlite import SQLiteStore
 from lro.testing import START, ManualClock
 from lro.testing._samples import together
 from tests.service_fixtures import MakeService
-from tests.service_steps import Step, ended, recovered
-from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+from tests.service_steps import WORK, Step, ended, recovered, work
+from tests.work_messages import WorkMetadata, WorkRequest
 
-METHOD = "acme.work.v1.Works.Work"
-
-
-def work(service: Service, body: Any = None, **options: Any) -> Any:
-    """A method that does what is given, or nothing."""
-
-    @service.method(METHOD, **options)
-    def do(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        if body is not None:
-            body(request, job)
-        return WorkResponse(request.text)
-
-    return do
+METHOD = WORK
 
 
 def totals(service: Service, method: str = METHOD) -> dict[str, float]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from opentelemetry import context, trace
 
-from lro import Job, Service
+from lro import Service
 from lro.asgi import OperationsApp as AsgiApp
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
@@ -19,25 +19,16 @@ from lro.stores.memory import MemoryStore
 from lro.telemetry import Telemetry
 from lro.wsgi import OperationsApp as WsgiApp
 from tests.service_fixtures import MakeService
+from tests.service_steps import WORK, work
 from tests.telemetry.collected import Spans, hex_ids, ids, linked
-from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+from tests.work_messages import WorkRequest
 
-METHOD = "acme.work.v1.Works.Work"
+METHOD = WORK
 PATH = "/v1/works:work"
 REMOTE = "00-" + "1" * 32 + "-" + "2" * 16 + "-01"
 PARENT = (int("1" * 32, 16), int("2" * 16, 16))
 
 Traced = Callable[..., Telemetry]
-
-
-def work(service: Service) -> Any:
-    """A method that does nothing."""
-
-    @service.method(METHOD, path=PATH)
-    def do(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        return WorkResponse(request.text)
-
-    return do
 
 
 async def post(app: Any, headers: Mapping[str, str], body: bytes = b"{}") -> int:
@@ -97,7 +88,7 @@ def test_start_is_a_child_of_the_span_that_its_caller_sends(
 ) -> None:
     """Where no server is traced; with the tracestate, and the baggage that is kept."""
     service = make_service(None, InlineExecutor(), telemetry=traced(baggage=["tenant"]))
-    work(service)
+    work(service, path=PATH)
     headers = {"traceparent": REMOTE, "tracestate": "a=1", "baggage": "tenant=acme,secret=x"}
     assert OVER[over](service, headers) == 200
     start, process = spans.ours()
@@ -119,7 +110,7 @@ def test_start_without_a_span_of_its_caller_is_a_root(
 ) -> None:
     """Nothing was sent, or nothing that can be read."""
     service = make_service(None, InlineExecutor(), telemetry=traced())
-    work(service)
+    work(service, path=PATH)
     assert OVER[over](service, headers) == 200
     assert spans.only("PRODUCER").parent is None
 
@@ -129,7 +120,7 @@ def test_current_span_counts_more_than_what_the_caller_sends(
 ) -> None:
     """It is that of the server, which has read the header itself."""
     service = make_service(None, InlineExecutor(), telemetry=traced())
-    work(service)
+    work(service, path=PATH)
 
     async def call() -> tuple[int, int]:
         with spans.tracer.start_as_current_span("server") as server:
@@ -191,7 +182,7 @@ def test_fastapi_traces_its_server_and_we_the_start(spans: Spans, mounted: bool)
 
     options = Telemetry(tracer_provider=spans.provider)
     service = Service(MemoryStore(), ThreadExecutor(1), telemetry=options)
-    work(service)
+    work(service, path=PATH)
     app = FastAPI(telemetry={"tracer_provider": spans.provider}, lifespan=service.lifespan)
     if mounted:
         app.mount("/api", AsgiApp(service, starts=True))
@@ -221,7 +212,7 @@ def test_poll_and_cancel_make_no_spans(
 ) -> None:
     """Only starts and attempts are spans."""
     service = make_service(None, InlineExecutor(), telemetry=traced())
-    name = work(service).start(WorkRequest()).name
+    name = work(service, path=PATH).start(WorkRequest()).name
     service.get(name)
     service.wait(name)
     with contextlib.suppress(Exception):

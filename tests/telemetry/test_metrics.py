@@ -27,26 +27,14 @@ from lro.stores.sqlite import SQLiteStore
 from lro.telemetry import BUCKETS, METRICS, Metric, Telemetry
 from lro.testing import ManualClock
 from tests.service_fixtures import MakeService
-from tests.service_steps import Step, ended, recovered
+from tests.service_steps import WORK, Step, ended, recovered, work
 from tests.telemetry.collected import Numbers
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
-METHOD = "acme.work.v1.Works.Work"
+METHOD = WORK
 PAGE = Path(__file__).parents[2] / "docs/how-to/metrics.md"
 
 Measured = Callable[..., Telemetry]
-
-
-def work(service: Service, body: Any = None, name: str = METHOD, **options: Any) -> Any:
-    """A method that does what is given, or nothing."""
-
-    @service.method(name, **options)
-    def do(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        if body is not None:
-            body(request, job)
-        return WorkResponse(request.text)
-
-    return do
 
 
 def fail(request: WorkRequest, _: Job[WorkMetadata]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from opentelemetry import baggage, context, trace
 from opentelemetry.trace import SpanKind, StatusCode
 
-from lro import Cancelled, Code, Job, Service, StatusError, WorkerLost
+from lro import Cancelled, Code, Service, StatusError, WorkerLost
 from lro._engine.executor_port import Executor
 from lro._engine.store_port import Store
 from lro.errors import DeclarationError, LroError, RequestIdConflict
@@ -26,27 +26,15 @@ from lro.telemetry import MAX_CONTEXT, SCHEMA_URL, Telemetry
 from lro.testing import ManualClock
 from tests.executors import process_methods
 from tests.service_fixtures import MakeService
-from tests.service_steps import Step, answer, ended, recovered
+from tests.service_steps import WORK, Step, answer, ended, recovered, work
 from tests.telemetry import traced_methods
 from tests.telemetry.collected import Spans, hex_ids, ids, linked
-from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+from tests.work_messages import WorkRequest, WorkResponse
 
-METHOD = "acme.work.v1.Works.Work"
+METHOD = WORK
 ONE = "6a3a2b41-33c4-4ac8-9d0e-9b2f7a0e4d11"
 
 Traced = Callable[..., Telemetry]
-
-
-def work(service: Service, body: Any = None, **options: Any) -> Any:
-    """A method that does what is given, or nothing."""
-
-    @service.method(METHOD, **options)
-    def do(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        if body is not None:
-            body(request, job)
-        return WorkResponse(request.text)
-
-    return do
 
 
 def test_start_and_attempt_are_spans_with_a_link(
