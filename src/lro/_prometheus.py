@@ -9,7 +9,6 @@ from itertools import accumulate
 from typing import Final
 
 from lro._base.errors import HttpMethodNotAllowed, LroError, MissingExtra, RouteNotFound
-from lro._console.edge import checked_prefix
 from lro._engine import metrics
 from lro._engine.flow import Flow
 from lro._engine.gauges import Gauges
@@ -17,6 +16,7 @@ from lro._engine.metrics import BUCKETS, METHOD, METRICS, Metric
 from lro._engine.service import Service
 from lro._engine.store_port import Counts, keeps_statistics
 from lro._http.edge import Authenticate, CallFunction, Exchange, Found, OperationsEdge
+from lro._http.requests import checked_prefix
 from lro._http.responses import HttpReply
 from lro._http.routes import Allowed, HttpRequest, Match
 

@@ -40,7 +40,7 @@ from lro._engine.events import about
 from lro._engine.flow import Flow
 from lro._engine.service import Service
 from lro._http.edge import Authenticate, CallFunction, Exchange, Found, OperationsEdge, Steps
-from lro._http.requests import strip_mount
+from lro._http.requests import checked_prefix, strip_mount
 from lro._http.responses import EventStream, HttpReply, Redact, json_reply
 from lro._http.routes import Allowed, HttpRequest, Match
 
@@ -57,7 +57,6 @@ _PLACEHOLDERS: Final = ("trace_id", "name")
 _PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
 _LINK: Final = re.compile(r"https?://[!-~]+")
 _VERBS: Final = {"cancel": "CancelOperation", "delete": "DeleteOperation"}
-_PREFIX: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*/?")
 _READS: Final = ("GET", "HEAD", "OPTIONS")
 
 _API: Final = "v1"
@@ -412,14 +411,3 @@ def _moved(request: HttpRequest) -> Steps[HttpReply]:
     # By its own name, since a proxy may have cut off a part of what stands before it.
     location = f"./{request.path}/" + (f"?{request.query}" if request.query else "")
     return HttpReply(307, (("location", location), ("cache-control", "no-cache")))
-
-
-def checked_prefix(path: object, such_as: str = "/console") -> str:
-    """The path at which a console or the like is, without a slash at the end.
-
-    Raises:
-        DeclarationError: It is not empty, and not a plain path such as ``/console``.
-    """
-    fine = isinstance(path, str) and (not path or _PREFIX.fullmatch(path) is not None)
-    check("path", path, f"a path such as {such_as!r}, without escapes", fine=fine)
-    return str(path).rstrip("/")

@@ -18,6 +18,7 @@ import attrs
 from lro._base.arguments import (
     check,
     check_function,
+    check_texts,
     contained,
     failed,
     is_coroutine_function,
@@ -218,6 +219,17 @@ class VisibleRecords:
 
     records: Mapping[str, Record]
     rest: Sequence[str] = ()
+
+
+def check_verbs(verbs: object) -> None:
+    """Check that these are names of verbs.
+
+    Raises:
+        DeclarationError: They are not.
+    """
+    check_texts("verbs", verbs)
+    assert isinstance(verbs, Iterable)  # of texts
+    check("verbs", verbs, f"some of {', '.join(VERBS)}", fine=set(verbs) <= set(VERBS))
 
 
 class Access:

@@ -197,16 +197,13 @@ class Starter:
         self._background.start()
         if self._workers.stopping:
             raise stopping()
-        _check_text("request_id", request_id)
-        _check_text("target", target)
-        _check_text("caller", caller)
+        for argument, text in (("request_id", request_id), ("target", target), ("caller", caller)):
+            _check_text(argument, text)
         if not isinstance(validate_only, bool):
             wanted = f"must be True or False, got {got(validate_only)}"
             raise InvalidArgument("validate_only", wanted)
         insert = None if within is None else self._insert_within(within)
-        if not isinstance(request, spec.instances[spec.request]):
-            wanted = f"must be a {spec.request.__name__}, got {got(request)}"
-            raise InvalidArgument("request", wanted)
+        _check_request(spec, request)
         if spec.options.validate is not None:
             yield from ask_validity(spec.options.validate, request)
         if not target and spec.options.exclusive_target is not None:
@@ -216,10 +213,7 @@ class Starter:
         if parent == "" and spec.options.parent is not None:
             parent = yield application_call("parent", spec.options.parent, request)
         if parent != "":
-            try:
-                parent = normalise_parent(parent)
-            except InvalidParent as exc:  # List calls it name
-                raise InvalidParent("parent", exc.description) from None
+            parent = _checked_parent(parent)
         packed = _packed(spec, request)
         key = _request_key(spec, caller, request_id, parent, packed) if request_id else None
         if metadata is None:
@@ -451,6 +445,19 @@ def _prefix(parent: str) -> str:
 def _check_text(name: str, value: object) -> None:
     if not isinstance(value, str):
         raise InvalidArgument(name, f"must be a text, got {got(value)}")
+
+
+def _check_request(spec: MethodSpec, request: object) -> None:
+    if not isinstance(request, spec.instances[spec.request]):
+        wanted = f"must be a {spec.request.__name__}, got {got(request)}"
+        raise InvalidArgument("request", wanted)
+
+
+def _checked_parent(parent: str) -> str:
+    try:
+        return normalise_parent(parent)
+    except InvalidParent as exc:  # List calls it name
+        raise InvalidParent("parent", exc.description) from None
 
 
 def _packed(spec: MethodSpec, request: object) -> Any:

@@ -18,10 +18,9 @@ from lro._base.arguments import (
     check_span,
     check_takes,
     check_text,
-    check_texts,
 )
 from lro._base.errors import InvalidArgument, LroError
-from lro._engine.access import VERBS, Access, Authorize
+from lro._engine.access import VERBS, Access, Authorize, check_verbs
 from lro._engine.events import EventDispatch, Observer
 from lro._engine.executor_port import REACHES, CancelSupport, Executor
 from lro._engine.flow import Flow, MayBlock, flow_of, in_threads, on_loop, run, verb
@@ -136,39 +135,24 @@ class Service:
         telemetry: Telemetry | Literal[False] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        _check_port("store", store, "a store", "insert")
-        _check_port("executor", executor, "an executor", "reserve")
-        if types is not None:
-            check_instance("types", types, TypeRegistry, "a TypeRegistry")
+        _check_parts(store, executor, types, limits, clock)
         check_text("domain", domain, empty=False)
-        check_texts("verbs", verbs)
-        wanted = f"some of {', '.join(VERBS)}"
-        check("verbs", verbs, wanted, fine=set(verbs) <= set(VERBS))
+        check_verbs(verbs)
         check_flag("owner_only", owner_only)
         check_flag("maintenance", maintenance)
-        check_flag("statistics", statistics)
-        check_instance("limits", limits, Limits, "Limits(...)")
-        check_function("clock", clock)
+        _check_spans(lease, keep_for, max_wait, drain)
         if around is not None:
             check_takes("around", around, 1, "a function of a job that gives a context manager")
-        wanted = "lro.telemetry.Telemetry(...), None or False"
-        fine = telemetry is None or telemetry is False or isinstance(telemetry, Telemetry)
-        check("telemetry", telemetry, wanted, fine=fine)
-        check_span("lease", lease, least=LEAST_LEASE)
-        check_span("keep_for", keep_for, zero=True)
-        check_span("max_wait", max_wait, zero=True)  # zero: every Wait answers at once
-        check_span("drain", drain, zero=True)  # zero: running work is handed back at once
+        check_flag("statistics", statistics)
+        _check_telemetry(telemetry)
         self.store = store
         self.maintained = maintenance
         self.domain = domain
         self.limits = limits
         self.drain = drain
         self._max_wait = max_wait
-        self._owner_only = owner_only
-        self.statistics: Statistics | None = None
+        self.statistics = _statistics_of(store, executor, clock) if statistics else None
         """What counts the events of this process; None if the store keeps no statistics."""
-        if statistics and keeps_statistics(store):
-            self.statistics = Statistics(store, REACHES[executor.cancel_support], clock)
         traces = None if telemetry is False else _telemetry_of(telemetry, executor)
         if traces is not None and traces.options.store_calls:
             store = timed(store, traces.store_called)
@@ -203,13 +187,8 @@ class Service:
         )
         self._calls = HandleCalls(store, self.workers, self.waiters)
         if traces is not None:
-            traces.gauges = Gauges(
-                self._runtime,
-                self.methods.specs,
-                self.workers,
-                self.waiters,
-                traces.options.store_operations,
-            )
+            counted = traces.options.store_operations
+            traces.gauges = Gauges(self._runtime, self.specs, self.workers, self.waiters, counted)
         self._closing_by: int | None = None
         self._closing = threading.Lock()
         self._closed = threading.Event()
@@ -447,7 +426,7 @@ class Service:
             request, self.store, self.specs.values(), self.types, self.methods.indexes
         )
         yield from self.access.permit(caller, "ListOperations", query.parent)
-        return Listing(query, caller if self._owner_only else None)
+        return Listing(query, caller if self.access.owner_only else None)
 
     def read_page(self, listing: Listing, max_bytes: int, show: Show[T]) -> tuple[Sequence[T], str]:
         """Return what ``show`` makes of the page's operations, a few at a time; and the next token.
@@ -856,7 +835,7 @@ class Service:
         parse_name(name)
         limit = wait_limit(timeout, deadline_seconds, self._max_wait)
         yield from self.access.permit(caller, "WaitOperation", name)
-        if self._owner_only:
+        if self.access.owner_only:
             yield from self.access.visible(name, caller)
         if deadline_seconds is not None and limit == deadline_seconds:
             limit -= min(0.05, limit / 10)  # so that the reply arrives in time (spec §4.4)
@@ -878,6 +857,37 @@ def _telemetry_of(options: Telemetry | None, executor: Executor) -> ServiceTelem
         reach=executor.cancel_support,
         remote=executor.redelivery is not None,
     )
+
+
+def _statistics_of(
+    store: Store, executor: Executor, clock: Callable[[], float]
+) -> Statistics | None:
+    if not keeps_statistics(store):
+        return None
+    return Statistics(store, REACHES[executor.cancel_support], clock)
+
+
+def _check_parts(
+    store: object, executor: object, types: object, limits: object, clock: object
+) -> None:
+    _check_port("store", store, "a store", "insert")
+    _check_port("executor", executor, "an executor", "reserve")
+    if types is not None:
+        check_instance("types", types, TypeRegistry, "a TypeRegistry")
+    check_instance("limits", limits, Limits, "Limits(...)")
+    check_function("clock", clock)
+
+
+def _check_spans(lease: object, keep_for: object, max_wait: object, drain: object) -> None:
+    check_span("lease", lease, least=LEAST_LEASE)
+    check_span("keep_for", keep_for, zero=True)
+    check_span("max_wait", max_wait, zero=True)  # zero: every Wait answers at once
+    check_span("drain", drain, zero=True)  # zero: running work is handed back at once
+
+
+def _check_telemetry(telemetry: object) -> None:
+    fine = telemetry is None or telemetry is False or isinstance(telemetry, Telemetry)
+    check("telemetry", telemetry, "lro.telemetry.Telemetry(...), None or False", fine=fine)
 
 
 def _check_port(port: str, given: object, wanted: str, verb: str) -> None:

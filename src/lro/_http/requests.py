@@ -39,6 +39,7 @@ from lro._model.operation import (
     parse_names,
 )
 
+_PREFIX: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*/?")
 _SAFE: Final = "/:@!$&'()*+,;=-._~"
 
 
@@ -63,6 +64,17 @@ def raw_form(raw: str, decoded: str) -> str:
     if raw and decoded in (unquote(raw, errors=how) for how in ("surrogateescape", "replace")):
         return raw
     return quote(decoded, safe=_SAFE, errors="surrogatepass")  # refused as no UTF-8
+
+
+def checked_prefix(path: object, such_as: str = "/console") -> str:
+    """The path at which a console or the like is, without a slash at the end.
+
+    Raises:
+        DeclarationError: It is not empty, and not a plain path such as ``/console``.
+    """
+    fine = isinstance(path, str) and (not path or _PREFIX.fullmatch(path) is not None)
+    check("path", path, f"a path such as {such_as!r}, without escapes", fine=fine)
+    return str(path).rstrip("/")
 
 
 def strip_mount(path: str, mount: str) -> str | None:
