@@ -24,8 +24,8 @@ BYTECODE = {"PYTHONDONTWRITEBYTECODE": None}
 FRAMEWORKS = ["django", "fastapi", "flask", "litestar", "quart", "starlette"]
 """The extras of lro.integrations."""
 EVERYTHING = (
-    f".[aiohttp,browser,celery,cli,docs,examples,fast,{','.join(FRAMEWORKS)},google,grpc,judges,postgres,"
-    "progress,protobuf,test]"
+    f".[a2a,aiohttp,browser,celery,cli,docs,examples,fast,{','.join(FRAMEWORKS)},google,grpc,judges,"
+    "mcp,postgres,progress,protobuf,test]"
 )
 OLD_FRAMEWORKS_NEED = ["sniffio"]
 """What old frameworks import that newer versions of their dependencies no longer bring along."""

@@ -18,9 +18,10 @@ SRC = Path(__file__).resolve().parent.parent / "src"
 FLOORS: Final = {
     "lro": """
         _base _messages _model _filters _engine
-        stores executors _http _console _prometheus
+        stores executors _http _console _prometheus _bridge _webhooks
         errors types adapters wire
-        logging telemetry http console openapi asgi wsgi prometheus
+        logging telemetry webhooks http console openapi asgi wsgi prometheus
+        azure mcp a2a
         protobuf grpc lint testing cli integrations
         __init__
         """,
@@ -57,9 +58,9 @@ ASKS_FOR_ITS_THREAD: Final = "_base.errors"
 """Whether Ctrl-C is meant for the program depends on the thread."""
 
 OPTIONAL: Final = (
-    "celery click cryptography django fastapi flask google.auth google.protobuf grpc httpx2"
-    " hypercorn kombu litestar numpy opentelemetry prometheus_client psycopg pydantic quart rich"
-    " starlette tqdm uvicorn"
+    "a2a celery click cryptography django fastapi flask google.auth google.protobuf grpc httpx2"
+    " hypercorn kombu litestar mcp numpy opentelemetry prometheus_client psycopg pydantic quart"
+    " rich starlette tqdm uvicorn"
 )
 """What the two faces must not load: it is optional, or heavy and seldom needed."""
 

@@ -1,0 +1,103 @@
+"""What all protocols share that show operations beside google.longrunning: ids, times, failures.
+
+These are MCP tasks, A2A tasks, Azure's status monitors, and webhooks.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+import attrs
+
+from lro._base.arguments import check_plain_function
+from lro._base.errors import OperationNotFound
+from lro._base.status import Any, ErrorInfo, Status
+from lro._engine.access import application_call
+from lro._engine.flow import Flow
+from lro._http.responses import detail_of
+from lro._messages.registry import TypeRegistry
+from lro._model.operation import join_name, normalise_parent, parse_name
+
+_SERVICE_FAULTS: Final = frozenset(
+    {"METHOD_FAILED", "ENCODING_FAILED", "WORKER_LOST", "DEADLINE_EXCEEDED"}
+)
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
+_NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "https://aip.dev/151")
+
+
+def failed_by_service(error: Status, types: TypeRegistry, domain: str) -> bool:
+    """Whether an operation failed by a fault of the service, and not by an error of the work.
+
+    Such an error has an ErrorInfo of the service's own domain, whose reason says that the method
+    broke, that its messages could not be encoded, that its worker was lost, or that its time was
+    over. Any other error was raised by the method on purpose.
+    """
+    info = detail_of(error, types, ErrorInfo)
+    return info is not None and info.domain == domain and info.reason in _SERVICE_FAULTS
+
+
+def has_value(response: Any | None) -> bool:
+    """Whether a response says anything: Empty does not."""
+    return response is not None and response.type_name != "google.protobuf.Empty"
+
+
+def rfc3339(moment: datetime) -> str:
+    """A moment as a text in UTC with milliseconds: ``2026-11-22T09:00:00.000Z``."""
+    return f"{moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+
+
+def request_id_of(protocol: str, foreign: str) -> str:
+    """The request id (spec §9.2) for the id that a protocol has for a start; empty for none.
+
+    A UUID is one already. Of any other text a UUID is derived, always the same one.
+    """
+    if not foreign:
+        return ""
+    try:
+        return str(uuid.UUID(foreign))
+    except ValueError:
+        return str(uuid.uuid5(uuid.uuid5(_NAMESPACE, protocol), foreign))
+
+
+@attrs.frozen
+class OperationIds:
+    """Operations by the ids in their names, for protocols whose ids have no slash.
+
+    ``parent`` gives the parent of the operations of a caller; without it all are at the root.
+    """
+
+    parent: Callable[[str], str] | None = None
+
+    def __attrs_post_init__(self) -> None:
+        if self.parent is not None:
+            check_plain_function("parent", self.parent)
+
+    def id_of(self, name: str) -> str:
+        """The id in an operation's name."""
+        return parse_name(name).id
+
+    def parent_of(self, caller: str) -> Flow[str]:
+        """The parent of the operations of a caller.
+
+        Raises:
+            InvalidParent: The function of the application gave something else.
+        """
+        if self.parent is None:
+            return ""
+        given: str = yield application_call("parent", self.parent, caller)
+        return normalise_parent(given)
+
+    def name_of(self, operation_id: str, caller: str) -> Flow[str]:
+        """The name of the operation that a caller means by an id.
+
+        Raises:
+            OperationNotFound: No operation can have this id.
+            InvalidParent: As for :meth:`parent_of`.
+        """
+        if not isinstance(operation_id, str) or _ID.fullmatch(operation_id) is None:
+            raise OperationNotFound(str(operation_id)[:128])
+        return join_name((yield from self.parent_of(caller)), operation_id)
