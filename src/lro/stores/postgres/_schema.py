@@ -34,7 +34,8 @@ OLDEST_SERVER: Final = 13_00_00
 _TYPES: Final = {
     **dict.fromkeys(("create_time", "update_time"), "BIGINT NOT NULL"),
     **dict.fromkeys(
-        ("start_time", "end_time", "expire_time", "cancel_time", "lease_until"), "BIGINT"
+        ("start_time", "end_time", "expire_time", "cancel_time", "lease_until", "notify_at"),
+        "BIGINT",
     ),
     **dict.fromkeys(("attempt", "lost_attempts", "version", "cancel_requested"), "BIGINT NOT NULL"),
     **dict.fromkeys(("metadata", "result"), "TEXT"),

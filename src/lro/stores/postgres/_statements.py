@@ -196,7 +196,8 @@ _NUMBERS: Final = frozenset(
     name
     for name in COLUMNS
     if name.endswith("_time")
-    or name in ("lease_until", "attempt", "lost_attempts", "version", "cancel_requested")
+    or name
+    in ("lease_until", "attempt", "lost_attempts", "version", "cancel_requested", "notify_at")
 )
 _GIVEN: Final = ", ".join(f"{name} {'BIGINT' if name in _NUMBERS else 'TEXT'}" for name in COLUMNS)
 _IDS: Final = "id UUID, parent_id UUID, target_id UUID"

@@ -39,7 +39,8 @@ _TYPES: Final = {
         "INTEGER NOT NULL",
     ),
     **dict.fromkeys(
-        ("start_time", "end_time", "expire_time", "cancel_time", "lease_until"), "INTEGER"
+        ("start_time", "end_time", "expire_time", "cancel_time", "lease_until", "notify_at"),
+        "INTEGER",
     ),
     **dict.fromkeys(("metadata", "result", "keys"), "TEXT"),
 }
