@@ -197,6 +197,8 @@ class Service:
         self._closing_by: int | None = None
         self._closing = threading.Lock()
         self._closed = threading.Event()
+        self.webhooks = webhooks
+        """What notifies others of ends, if anything does."""
         if webhooks is not None:
             webhooks.attach(self)
         executor.attach(self.run_operation, self.close, self.start_maintenance)
