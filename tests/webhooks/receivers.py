@@ -79,13 +79,13 @@ def receiver(
             headers = {name.lower(): value for name, value in self.headers.items()}
             got = Received(self.path, headers, self.rfile.read(length))
             said = made.script(got)
+            made.received.put(got)  # before the sender can know
             self.send_response(said.status)
             for name, value in said.headers.items():
                 self.send_header(name, value)
             if said.status != 204:
                 self.send_header("content-length", "0")
             self.end_headers()
-            made.received.put(got)
 
         def log_message(self, format: str, *args: Any) -> None:
             pass

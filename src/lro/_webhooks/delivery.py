@@ -250,7 +250,8 @@ class Delivery:
             self._due = False
             self._look_at = self._clock() + _RETRY_SECONDS  # unless it can be read
             self._look_at = self._clock() + self._claim()
-        return max(0.0, self._look_at - self._clock())
+        seconds = max(0.0, self._look_at - self._clock())
+        return min(seconds, _RETRY_SECONDS) if self._under_way and not self._workers else seconds
 
     def _claim(self) -> float:
         """Claim a batch of what is due, and have it sent; the seconds until the next look."""

@@ -27,7 +27,7 @@ from lro._engine.notifications import Endpoint
 from lro._engine.store_port import OutboxStore, keeps_outbox
 from lro._model.description import DescribedOperation
 from lro._model.operation import Record
-from lro._webhooks.debts import Debts
+from lro._webhooks.debts import LOOKUP, Debts
 from lro._webhooks.delivery import Delivery, DeliveryOptions, EndpointDisabled
 from lro._webhooks.endpoints import (
     CLOUDEVENTS,
@@ -244,49 +244,42 @@ class Webhooks:
     def owed_of(self, name: str) -> Mapping[str, int]:
         """What an operation owes: by the id of the endpoint, after how many tries.
 
-        What was given up has -1, what the application has not said yet an empty id.
+        What was given up has -1. An empty id stands for the endpoints that are not known yet.
 
         Raises:
             OperationNotFound: There is no such operation, or it has not ended.
             Unavailable: The store cannot be reached.
         """
-        store = self._attached()
-        record = next(iter(store.find([name]).records), None)
+        record = next(iter(self._attached().find([name]).records), None)
         if record is None or not record.done:
             raise OperationNotFound(name)
         debts = Debts.of(record.notify)
-        tries = {id: debt.attempts for id, debt in (debts.owed or {}).items()}
+        if debts.owed is None:
+            return {} if record.notify_at is None else {LOOKUP: 0}
+        tries = {id: debt.attempts for id, debt in debts.owed.items()}
         return {**tries, **dict.fromkeys(debts.failed, -1)}
 
-    def retry(self, name: str) -> int:
+    def retry(self, name: str) -> None:
         """Owe again what was given up of an operation, and have all that it owes sent now.
 
-        Each has its whole schedule again.
-
-        Returns:
-            How many notifications are owed.
+        Each notification has its whole schedule again.
 
         Raises:
             OperationNotFound: There is no such operation, or it has not ended.
             Unavailable: The store cannot be reached.
         """
         store = self._attached()
-        count = 0
 
         def change(record: Record) -> Record:
-            nonlocal count
             if not record.done:
                 raise OperationNotFound(name)
             debts = Debts.of(record.notify).again(store.now())
-            count = len(debts.owed or {})
-            if not count:
+            if not debts.owed:  # nothing was given up, or all is due already
                 return record
-            due = debts.next_due
-            return record.next_version(notify=debts.to_text(), notify_at=due)
+            return record.next_version(notify=debts.to_text(), notify_at=debts.next_due)
 
         store.update(name, change)
         self.wake()
-        return count
 
     def _attached(self) -> OutboxStore:
         _ = self.delivery

@@ -68,10 +68,11 @@ def retry(context: click.Context, target: str, name: str) -> None:
     sends = read_service(target).webhooks
     if not isinstance(sends, Webhooks):
         raise InvalidArgument(target, "has no webhooks of lro.webhooks")
-    count = sends.retry(name)
+    sends.retry(name)
     sends.run_due()
-    left = sends.owed_of(name) if count else {}
-    click.echo(f"sent: {count - len(left)}")
+    left = sends.owed_of(name)
     for id in left:
         click.echo(f"failed: {id or 'the endpoints cannot be looked up'}")
+    if not left:
+        click.echo("nothing is owed")
     context.exit(1 if left else 0)
