@@ -66,7 +66,7 @@ class Debts:
             if not self.owed and not self.failed:
                 return ""  # with the secrets of the endpoints
             kept["owed"] = {
-                id: [debt.attempts, -((_EPOCH - debt.at) // _MILLISECOND)]
+                id: [debt.attempts, (debt.at - _EPOCH) // _MILLISECOND]
                 for id, debt in self.owed.items()
             }
         if self.failed:
