@@ -38,6 +38,7 @@ SECRET: Final = "whsec_" + "c2VjcmV0" * 4
 _TIMEOUT: Final = 0.5
 _OWN: Final = "owns/1"
 """The parent of operations whose start names an endpoint."""
+_UNCANCELLED_SECONDS: Final = 2.0
 _SPRING_SECONDS: Final = 3.0
 """How long a trap has to spring; then the process is killed all the same."""
 _MOMENTS: Final = (
@@ -113,7 +114,7 @@ def service_on(place: str, url: str) -> tuple[lro.Service, Any]:
         if request.number % 5 == 1:
             raise lro.StatusError(lro.Code.FAILED_PRECONDITION, "as was asked for")
         if request.number % 5 == 2:
-            job.sleep(PATIENCE)  # until it is cancelled
+            job.sleep(_UNCANCELLED_SECONDS)  # unless it is cancelled; its starter may be dead
         return Done(request.number)
 
     return service, do
