@@ -145,7 +145,14 @@ def chaos(session: nox.Session) -> None:
     if session.posargs:
         session.run("python", "-m", "tests.chaos", *session.posargs)
         return
-    for command in ("kill --minutes 30", "fence --minutes 10", "store", "locks", "loops"):
+    for command in (
+        "kill --minutes 30",
+        "fence --minutes 10",
+        "store",
+        "locks",
+        "loops",
+        "webhooks",
+    ):
         session.run("python", "-m", "tests.chaos", *command.split())
     for command in ("ids", "cancel", "wait", "records"):
         session.run("python", "-m", "tests.across", command)
