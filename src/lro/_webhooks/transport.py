@@ -178,7 +178,10 @@ class WebhookTransport:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Begin again without connections: those of the parent process are the parent's."""
+        """Begin again without connections: this closes only what this process has of them."""
+        for stream in list(self._backend.opened):  # not by the pool, whose lock may be held
+            with contextlib.suppress(OSError):
+                stream.close()
         self._pool: httpcore.ConnectionPool | None = None
         self._making = threading.Lock()
 
