@@ -676,6 +676,20 @@ def test_close_lets_a_quick_receiver_finish(clock: ManualClock, make_service: Ma
     assert sends.owed_of(name) == {}
 
 
+def test_forked_process_begins_again_without_claims_and_threads(
+    clock: ManualClock, make_service: MakeService
+) -> None:
+    with receiver() as good:
+        sends = webhooks(clock, [endpoint(good.url)])
+        service = works(make_service, MemoryStore(clock), sends)
+        for _ in range(2):
+            end(service)
+            service.run_maintenance()
+            good.next()
+            sends.reset_after_fork()
+        assert good.all() == []
+
+
 def test_close_does_not_wait_for_a_lookup(
     clock: ManualClock, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
