@@ -53,7 +53,7 @@ _LAST_SECONDS: Final = 1.0
 """Seconds that the end of a call may take when the server stops: a caller may not read it."""
 
 
-class _EdgeApp:
+class EdgeApp:
     """An edge as an ASGI application, before one that gets the paths which are not the edge's."""
 
     edge: OperationsEdge
@@ -117,7 +117,7 @@ class _EdgeApp:
             await live(self.edge.service, receive, send)
 
 
-class OperationsApp(_EdgeApp):
+class OperationsApp(EdgeApp):
     """The verbs, and the methods that start operations, as an ASGI application.
 
     ``fallback`` is the application that gets the paths which are not served here, and websockets
@@ -166,7 +166,7 @@ class OperationsApp(_EdgeApp):
         return self.edge.openapi(document)
 
 
-class ConsoleApp(_EdgeApp):
+class ConsoleApp(EdgeApp):
     """The console as an ASGI application, to mount at any path: ``Mount("/console", ...)``.
 
     ``options`` are those of :class:`lro.console.ConsoleEdge`; without ``authenticate`` it answers
@@ -198,7 +198,7 @@ class ConsoleApp(_EdgeApp):
         return path, self._console.route(scope["method"], path)
 
 
-class MetricsApp(_EdgeApp):
+class MetricsApp(EdgeApp):
     """The metrics of a service for Prometheus as an ASGI application, to mount at any path.
 
     All callers who reach it may read it, unless ``authenticate`` refuses the caller: see

@@ -32,7 +32,7 @@ StartResponse: TypeAlias = Callable[..., Any]
 App: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 
-class _EdgeApp:
+class EdgeApp:
     """An edge as a WSGI application, before one that gets the paths which are not the edge's."""
 
     edge: OperationsEdge
@@ -77,7 +77,7 @@ class _EdgeApp:
         return self.edge.handle(attrs.evolve(request, body=body), found)
 
 
-class OperationsApp(_EdgeApp):
+class OperationsApp(EdgeApp):
     """The verbs, and the methods that start operations, as a WSGI application.
 
     ``fallback`` is the application that gets the paths which are not served here. Beside a Flask
@@ -126,7 +126,7 @@ class OperationsApp(_EdgeApp):
         return self.edge.openapi(document)
 
 
-class ConsoleApp(_EdgeApp):
+class ConsoleApp(EdgeApp):
     """The console as a WSGI application, to mount at any path.
 
     ``options`` are those of :class:`lro.console.ConsoleEdge`; without ``authenticate`` it answers
@@ -160,7 +160,7 @@ class ConsoleApp(_EdgeApp):
         return request, self._console.route(request.method, request.path)
 
 
-class MetricsApp(_EdgeApp):
+class MetricsApp(EdgeApp):
     """The metrics of a service for Prometheus as a WSGI application, to mount at any path.
 
     All callers who reach it may read it, unless ``authenticate`` refuses the caller: see

@@ -356,14 +356,16 @@ class StartHandler(Generic[Req]):
         caller: str,
         bound: Mapping[str, str] = NOTHING_BOUND,
         parameters: Parameters = (),
+        request_id: str = "",
     ) -> Flow[Operation]:
         """Start the operation that a request asks for.
 
-        ``bound`` are the variables of its path, ``parameters`` those of its query.
+        ``bound`` are the variables of its path, ``parameters`` those of its query. ``request_id``
+        is given by a header, and stands before that of the body.
         """
         try:
             read = None if self._raw is None else (yield from self._read_raw(self._raw, request))
-            message, request_id, validate_only = read or self._read_json(request, bound, parameters)
+            message, own_id, validate_only = read or self._read_json(request, bound, parameters)
         except LroError as exc:
             self._observe_refusal(exc)
             raise
@@ -376,7 +378,7 @@ class StartHandler(Generic[Req]):
         return (
             yield from self._start(
                 message,
-                request_id=request_id,
+                request_id=request_id or own_id,
                 validate_only=validate_only,
                 parent=parent,
                 metadata=metadata,
