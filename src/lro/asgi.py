@@ -146,6 +146,7 @@ class OperationsApp(EdgeApp):
         max_body: int = DEFAULT_MAX_BODY,
         poll_seconds: int = 1,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
+        accepted: bool = False,
         openapi: str | Document = "",
     ) -> None:
         edge = OperationsEdge(
@@ -157,6 +158,7 @@ class OperationsApp(EdgeApp):
             max_body=max_body,
             poll_seconds=poll_seconds,
             heartbeat_seconds=heartbeat_seconds,
+            accepted=accepted,
             openapi=openapi,
         )
         super().__init__(edge, fallback)

@@ -28,7 +28,6 @@ import lro.wsgi
 from lro._base.arguments import check, check_text, check_texts
 from lro._base.errors import (
     InvalidOperationName,
-    LroError,
     MalformedRequest,
     OperationNotFound,
     PermissionDenied,
@@ -237,7 +236,7 @@ class AzureEdge(OperationsEdge):
         description = None
         try:
             operation, description = yield from self._look(operation.name, caller)
-        except LroError as exc:
+        except Exception as exc:
             self.refusal(request, exc)  # a defect is reported in the log
         more = []
         path = self.path_of(attrs.evolve(request, mount=lambda _: ""), operation)

@@ -853,15 +853,13 @@ class OperationsEdge:
             return operation, self._started(request, operation, enum_numbers, self._accepted)
         preferred = read_preferences(request.headers["prefer"])
         applied, wait = [], preferred.wait
-        if wait is not None:
-            wait = min(wait, int(self.service.max_wait.total_seconds()))
-            if wait and not operation.done:
-                operation, waited = yield from self._awaited(request, operation, wait, caller)
-                wait = wait if waited else None
+        if wait and not operation.done:
+            operation, waited = yield from self._awaited(request, operation, wait, caller)
+            wait = wait if waited else None
         if preferred.respond_async and not operation.done:
             applied.append("respond-async")
         if wait is not None:
-            applied.append(f"wait={wait}")
+            applied.append(f"wait={min(wait, int(self.service.max_wait.total_seconds()))}")
         accepted = self._accepted or (preferred.respond_async and preferred.wait is not None)
         reply = self._started(request, operation, enum_numbers, accepted)
         if applied:
@@ -877,7 +875,7 @@ class OperationsEdge:
             self.service.require("WaitOperation")
             wanted = WaitOperationRequest(operation.name)
             return (yield Wait(wanted, float(seconds), caller)), True
-        except LroError as exc:
+        except Exception as exc:
             # It is stored, so that the start is not refused, because there are too many waits for
             # instance. A hook that failed is reported in the log.
             self.refusal(request, exc)
