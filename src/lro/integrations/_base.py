@@ -319,12 +319,13 @@ class _Hold:
 def mounted_at(request: HttpRequest, prefix: str) -> HttpRequest:
     """A request to an endpoint of the application, for an edge whose routes have this prefix.
 
-    ``prefix`` is below the mount of the endpoint, decoded.
+    ``prefix`` is below the mount of the endpoint, decoded. Where it has variables, as ``<tenant>``
+    or ``{tenant}``, the operations' place is not known.
     """
 
     def mount(_: HttpRequest) -> str | None:
         own = request.mount(request)
-        return None if own is None else own + mount_path(prefix)
+        return None if own is None or {*prefix} & {*"<{"} else own + mount_path(prefix)
 
     return attrs.evolve(request, mount=mount)
 
