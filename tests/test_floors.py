@@ -168,6 +168,7 @@ def test_each_class_has_a_name_of_its_own() -> None:
     assert twice == {
         "BatchGetOperationsRequest": ["lro._model.operation", "lro_client._flow.steps"],
         "ConsoleApp": ["lro.asgi", "lro.wsgi"],
+        "EdgeApp": ["lro.asgi", "lro.wsgi"],
         "MetricsApp": ["lro.asgi", "lro.wsgi"],
         "Operation": [
             "lro._model.operation",

@@ -16,6 +16,7 @@ from collections.abc import (
     Sequence,
 )
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack
+from urllib.parse import unquote
 
 from lro._base.arguments import check_takes
 from lro._base.errors import MalformedRequest, RouteNotFound
@@ -25,7 +26,7 @@ from lro._engine.runtime import stopping
 from lro._engine.service import Service
 from lro._http.document import Document
 from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, Found, OperationsEdge, Starts, adrive
-from lro._http.requests import raw_form, strip_mount, wire_text
+from lro._http.requests import mount_path, raw_form, strip_mount, wire_text
 from lro._http.responses import HEARTBEAT_SECONDS, EventStream, HttpReply
 from lro._http.routes import HttpRequest
 
@@ -52,7 +53,7 @@ _LAST_SECONDS: Final = 1.0
 """Seconds that the end of a call may take when the server stops: a caller may not read it."""
 
 
-class _EdgeApp:
+class EdgeApp:
     """An edge as an ASGI application, before one that gets the paths which are not the edge's."""
 
     edge: OperationsEdge
@@ -116,7 +117,7 @@ class _EdgeApp:
             await live(self.edge.service, receive, send)
 
 
-class OperationsApp(_EdgeApp):
+class OperationsApp(EdgeApp):
     """The verbs, and the methods that start operations, as an ASGI application.
 
     ``fallback`` is the application that gets the paths which are not served here, and websockets
@@ -145,6 +146,7 @@ class OperationsApp(_EdgeApp):
         max_body: int = DEFAULT_MAX_BODY,
         poll_seconds: int = 1,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
+        accepted: bool = False,
         openapi: str | Document = "",
     ) -> None:
         edge = OperationsEdge(
@@ -156,6 +158,7 @@ class OperationsApp(_EdgeApp):
             max_body=max_body,
             poll_seconds=poll_seconds,
             heartbeat_seconds=heartbeat_seconds,
+            accepted=accepted,
             openapi=openapi,
         )
         super().__init__(edge, fallback)
@@ -165,7 +168,7 @@ class OperationsApp(_EdgeApp):
         return self.edge.openapi(document)
 
 
-class ConsoleApp(_EdgeApp):
+class ConsoleApp(EdgeApp):
     """The console as an ASGI application, to mount at any path: ``Mount("/console", ...)``.
 
     ``options`` are those of :class:`lro.console.ConsoleEdge`; without ``authenticate`` it answers
@@ -197,7 +200,7 @@ class ConsoleApp(_EdgeApp):
         return path, self._console.route(scope["method"], path)
 
 
-class MetricsApp(_EdgeApp):
+class MetricsApp(EdgeApp):
     """The metrics of a service for Prometheus as an ASGI application, to mount at any path.
 
     All callers who reach it may read it, unless ``authenticate`` refuses the caller: see
@@ -258,13 +261,13 @@ async def respond(
         if body is None:
             return  # the caller went away before the request was complete
         exchange = edge.exchange(request_of(scope, path, body, caller), found)
-        hold = functools.partial(_while_there, receive)
+        hold = functools.partial(while_there, receive)
         try:
             answer = await adrive(exchange, edge.service, hold)
             if isinstance(answer, EventStream):
                 await hold(sender.stream(answer))
                 return
-        except _GoneAway as gone:
+        except GoneAway as gone:
             if gone.__cause__ is not None:
                 raise gone.__cause__ from None  # the server must know of a broken connection
             return
@@ -280,8 +283,8 @@ async def respond(
             raise
 
 
-class _GoneAway(BaseException):  # not for the exchange, which turns errors into replies
-    pass
+class GoneAway(BaseException):
+    """The caller has gone away: not for the exchange, which turns errors into replies."""
 
 
 async def read_body(receive: Receive, limit: int) -> bytes | None:
@@ -351,7 +354,26 @@ def request_of(
         native=scope,
         caller=caller,
         peer=client[0] if client else "",
+        mount=_mount,
     )
+
+
+def _mount(request: HttpRequest) -> str | None:
+    """The path before that of a request of this module, as its caller knows it.
+
+    ``root_path`` is part of the path or, behind a proxy that cuts it off, stands before it; of the
+    two parts of which it may consist, the mount point is in the path in any case.
+    """
+    scope: Scope = request.native
+    root = scope.get("root_path", "")
+    raw = raw_form(wire_text(scope.get("raw_path") or b"").partition("?")[0], scope["path"])
+    if not raw.endswith(request.path):
+        return None
+    cut_off = ""
+    if strip_mount(raw, root) is None:
+        inner = root.removeprefix(scope.get("app_root_path", ""))
+        cut_off = root if strip_mount(raw, inner) is None else root.removesuffix(inner)
+    return mount_path(cut_off + unquote(raw.removesuffix(request.path), errors="surrogateescape"))
 
 
 def raw_path(scope: Scope) -> str:
@@ -368,14 +390,19 @@ def raw_path(scope: Scope) -> str:
     return raw
 
 
-async def _while_there(receive: Receive, waiting: Awaitable[T]) -> T:
+async def while_there(receive: Receive, waiting: Awaitable[T]) -> T:
+    """What is awaited, which is given up when the caller goes away.
+
+    Raises:
+        GoneAway: The caller has gone away.
+    """
     wait = asyncio.ensure_future(waiting)
     gone = asyncio.ensure_future(_disconnected(receive))
     try:
         await asyncio.wait({wait, gone}, return_when=asyncio.FIRST_COMPLETED)
         if wait.done():
             return wait.result()
-        raise _GoneAway from gone.exception()
+        raise GoneAway from gone.exception()
     finally:
         wait.cancel()
         gone.cancel()
@@ -425,7 +452,7 @@ class _Sender:
     async def send_reserved(self, reply: HttpReply, turn: ReplyReservation) -> None:
         """Send a reply for which bytes are set aside, and free them."""
         try:
-            with contextlib.suppress(_GoneAway), _broken_off_if_slow(turn):
+            with contextlib.suppress(GoneAway), _broken_off_if_slow(turn):
                 await self.send(reply)
         finally:
             turn.release()
@@ -459,7 +486,7 @@ def _broken_off_if_slow(turn: ReplyReservation | None) -> Iterator[None]:
     """Let a send be broken off when other calls wait for the bytes that it holds.
 
     Raises:
-        _GoneAway: It was broken off.
+        GoneAway: It was broken off.
     """
     if turn is None:
         yield
@@ -479,6 +506,6 @@ def _broken_off_if_slow(turn: ReplyReservation | None) -> Iterator[None]:
         if not state["cut"]:
             raise
         task.uncancel()
-        raise _GoneAway from None
+        raise GoneAway from None
     finally:
         state["sending"] = False

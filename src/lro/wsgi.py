@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+from urllib.parse import unquote
 
 import attrs
 
@@ -19,7 +20,7 @@ from lro._base.status import Json
 from lro._engine.service import Service
 from lro._http.document import Document
 from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, Found, OperationsEdge, Starts
-from lro._http.requests import raw_form, strip_mount, wire_text
+from lro._http.requests import mount_path, raw_form, strip_mount, wire_text
 from lro._http.responses import HttpReply
 from lro._http.routes import HttpRequest
 
@@ -31,7 +32,7 @@ StartResponse: TypeAlias = Callable[..., Any]
 App: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 
-class _EdgeApp:
+class EdgeApp:
     """An edge as a WSGI application, before one that gets the paths which are not the edge's."""
 
     edge: OperationsEdge
@@ -76,7 +77,7 @@ class _EdgeApp:
         return self.edge.handle(attrs.evolve(request, body=body), found)
 
 
-class OperationsApp(_EdgeApp):
+class OperationsApp(EdgeApp):
     """The verbs, and the methods that start operations, as a WSGI application.
 
     ``fallback`` is the application that gets the paths which are not served here. Beside a Flask
@@ -104,6 +105,7 @@ class OperationsApp(_EdgeApp):
         trusted_origins: Collection[str] = (),
         max_body: int = DEFAULT_MAX_BODY,
         poll_seconds: int = 1,
+        accepted: bool = False,
         openapi: str | Document = "",
     ) -> None:
         edge = OperationsEdge(
@@ -114,6 +116,7 @@ class OperationsApp(_EdgeApp):
             trusted_origins=trusted_origins,
             max_body=max_body,
             poll_seconds=poll_seconds,
+            accepted=accepted,
             openapi=openapi,
         )
         super().__init__(edge, fallback)
@@ -123,7 +126,7 @@ class OperationsApp(_EdgeApp):
         return self.edge.openapi(document)
 
 
-class ConsoleApp(_EdgeApp):
+class ConsoleApp(EdgeApp):
     """The console as a WSGI application, to mount at any path.
 
     ``options`` are those of :class:`lro.console.ConsoleEdge`; without ``authenticate`` it answers
@@ -157,7 +160,7 @@ class ConsoleApp(_EdgeApp):
         return request, self._console.route(request.method, request.path)
 
 
-class MetricsApp(_EdgeApp):
+class MetricsApp(EdgeApp):
     """The metrics of a service for Prometheus as a WSGI application, to mount at any path.
 
     All callers who reach it may read it, unless ``authenticate`` refuses the caller: see
@@ -199,7 +202,17 @@ def request_of(environ: Environ) -> HttpRequest:
         scheme=environ.get("wsgi.url_scheme", "http"),
         native=environ,
         peer=environ.get("REMOTE_ADDR") or "",
+        mount=_mount,
     )
+
+
+def _mount(request: HttpRequest) -> str | None:
+    """The path before that of a request of this module, as its caller knows it."""
+    below = _path(request.native)
+    if not below.endswith(request.path):
+        return None
+    script = _text(request.native.get("SCRIPT_NAME", ""))
+    return mount_path(script + unquote(below.removesuffix(request.path), errors="surrogateescape"))
 
 
 def _path(environ: Environ) -> str:

@@ -170,7 +170,7 @@ def test_request_that_has_a_request_id_keeps_its_own() -> None:
     call: Any = describe(service)["paths"]
     schemas = {one["name"]: one["schema"] for one in call["/v1/x"]["delete"]["parameters"]}
     assert schemas["requestId"] == {"type": "string"}
-    assert {*schemas} == {"requestId", "validateOnly"}
+    assert {*schemas} == {"requestId", "validateOnly", "Prefer"}
 
 
 @lro.message("acme.v1.Disk")
@@ -232,7 +232,10 @@ def test_start_by_an_http_rule_has_its_parameters(
     document: Any = valid(edge.openapi())
     assert document == describe(service)
     call = document["paths"][path][rule.get("http_method", "POST").lower()]
-    assert {one["name"]: one["in"] for one in call.get("parameters", [])} == parameters
+    assert {one["name"]: one["in"] for one in call["parameters"]} == {
+        **parameters,
+        "Prefer": "header",
+    }
     if body is None:
         assert "requestBody" not in call
     else:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 import uuid
 import warnings
 from typing import Any
@@ -23,6 +25,7 @@ from tests.integrations.counting import (
 )
 
 __all__ = [
+    "test_caller_who_leaves_ends_the_wait_of_an_own_start",
     "test_errors_are_those_of_the_plain_edge",
     "test_errors_of_own_starts_are_those_of_the_plain_edge",
     "test_escaped_slash_in_a_name_reaches_the_edge",
@@ -31,7 +34,9 @@ __all__ = [
     "test_operation_of_another_caller_is_not_found",
     "test_own_start_counts_a_request_id_once",
     "test_own_start_validates_only",
+    "test_own_start_waits_as_the_caller_prefers",
     "test_path_with_a_variable_starts_without_an_endpoint",
+    "test_start_that_goes_on_says_where_the_operation_is",
     "test_unknown_path_is_left_to_the_framework",
     "test_watch_streams_until_the_operation_is_done",
 ]
@@ -151,6 +156,60 @@ def test_own_start_validates_only(served: Served) -> None:
     assert reply.status_code == 200, reply.text
     assert reply.json()["done"]
     assert not reply.json().get("name")
+
+
+ASYNC = ANN | {"prefer": "respond-async, wait=0"}
+
+
+def test_start_that_goes_on_says_where_the_operation_is(served: Served) -> None:
+    """By a path that the caller can ask for, whatever the framework has put before it."""
+    reply = served.http.post(f"{served.prefix}{START}", json={"steps": 1}, headers=ASYNC)
+    assert reply.status_code == 202, reply.text
+    assert reply.headers["preference-applied"] == "respond-async, wait=0"
+    found = served.http.get(reply.headers["location"], headers=ANN).json()
+    assert found["name"] == reply.json()["name"]
+
+
+def test_own_start_waits_as_the_caller_prefers(served: Served) -> None:
+    """Until the operation is done; and one that goes on says where it is, if that can be known."""
+    waited = served.http.post(
+        served.own_path, json={"steps": 4}, headers=ANN | {"prefer": "wait=60"}
+    )
+    assert (waited.status_code, waited.headers["preference-applied"]) == (200, "wait=60")
+    assert waited.json()["response"]["total"] == 4
+    reply = served.http.post(served.own_path, json={"steps": 1}, headers=ASYNC)
+    assert (reply.status_code, reply.headers["operation-id"]) == (
+        202,
+        reply.json()["name"].rpartition("/")[2],
+    )
+    if served.prefix.endswith("%20b"):  # the operations are below a variable of a route
+        assert "location" not in reply.headers
+    else:
+        found = served.http.get(reply.headers["location"], headers=ANN).json()
+        assert found["name"] == reply.json()["name"]
+
+
+def test_caller_who_leaves_ends_the_wait_of_an_own_start(served: Served) -> None:
+    """No waiter is left, and the operation goes on."""
+    served.counting.go.clear()
+    service = served.counting.service
+    url = served.http.base_url
+    head = [f"POST {served.own_path} HTTP/1.1", f"Host: {url.host}", "Prefer: wait=60"]
+    head += [f"{name}: {value}" for name, value in (ANN | JSON).items()]
+    body = '{"steps": -1}'
+    text = "\r\n".join([*head, f"Content-Length: {len(body)}", "", body])
+    with socket.create_connection((url.host, url.port)) as line:
+        line.sendall(text.encode())
+        end = time.monotonic() + 120
+        while not service.waiting:
+            assert time.monotonic() < end
+            time.sleep(0.001)
+    while service.waiting:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    page = served.http.get(f"{served.prefix}/v1/operations?filter=done%3Dfalse", headers=ANN).json()
+    assert page["operations"]
+    served.counting.go.set()
 
 
 def test_operation_of_another_caller_is_not_found(served: Served) -> None:

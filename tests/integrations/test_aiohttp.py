@@ -146,6 +146,22 @@ def test_body_in_pieces_is_put_together() -> None:
         assert httpx.post(url + START, content=pieces, headers=headers).status_code == 200
 
 
+def test_start_in_an_application_without_our_routes_says_no_place() -> None:
+    """They may be served by another process."""
+    counting = build()
+    operations = Operations(counting.service, caller=caller, accepted=True)
+
+    async def own(request: web.Request) -> web.Response:
+        return await operations.start(request, counting.count)
+
+    app = web.Application()
+    app.router.add_post(OWN, own)
+    with addressed(app) as url:
+        reply = httpx.post(url + OWN, json={"steps": 1}, headers=ANN)
+    assert (reply.status_code, "location" in reply.headers) == (202, False)
+    counting.service.close()
+
+
 def test_service_stops_with_the_application() -> None:
     """Nothing is started after that."""
     counting = build()

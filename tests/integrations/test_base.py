@@ -136,7 +136,7 @@ def test_endpoint_of_the_application_may_start_by_get() -> None:
     headers = {"sec-fetch-site": "cross-site"}
     request = lro.http.HttpRequest(method="GET", path="/", headers=headers)
     steps = edge.start(request, counting.count, CountRequest(steps=1))
-    assert drive(steps, counting.service).name
+    assert drive(steps, counting.service)[0].name
     counting.service.close()
 
 

@@ -7,7 +7,7 @@ import io
 import json
 import os
 from collections.abc import Iterator, Mapping
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import httpx
@@ -141,6 +141,21 @@ def test_start_within_a_transaction_is_there_with_the_rows_of_the_project(
         with pytest.raises(lro.errors.OperationNotFound):
             other.service.get(name)
     connection.close()
+    other.service.close()
+
+
+def test_start_in_a_project_without_our_urls_says_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be served by another process."""
+    other = build(owner_only=False, authorize=None)
+    edge = make_edge(other.service, caller=None, starts=False, options={"accepted": True})
+    monkeypatch.setattr(_operations, "edge", lambda: edge)
+    request = RequestFactory().post("/own", {"steps": -1}, content_type="application/json")
+    without: Any = ModuleType("without")
+    without.urlpatterns = []
+    with override_settings(ROOT_URLCONF=without):
+        reply = integration.start(request, other.count)
+    other.go.set()
+    assert (reply.status_code, "location" in reply.headers) == (202, False)
     other.service.close()
 
 

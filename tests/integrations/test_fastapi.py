@@ -369,12 +369,15 @@ def test_document_shows_the_messages_of_starts(counting: Counting) -> None:
     assert asked["description"] == "What to count."
     assert set(asked["properties"]) == {"steps", "label", "requestId", "validateOnly"}
     at_box = document["paths"][BOX]["post"]
-    assert [one["name"] for one in at_box["parameters"]] == ["label"]
+    assert [one["name"] for one in at_box["parameters"]] == ["label", "Prefer"]
     assert "label" not in schema_of(document, at_box["requestBody"])["properties"]
     own = document["paths"]["/v1/form:count"]["post"]
     for call in (start, own):
+        assert "Prefer" in [one["name"] for one in call["parameters"]]
         reply = call["responses"]["200"]
-        assert set(reply["headers"]) == {"Operation-Id", "Retry-After"}
+        headers = {"Operation-Id", "Retry-After", "Preference-Applied"}
+        assert set(reply["headers"]) == headers
+        assert set(call["responses"]["202"]["headers"]) == headers | {"Location"}
         assert set(reply["links"]) == {"get", "cancel", "wait", "delete"}
         fields = schema_of(document, reply)["properties"]
         assert "acme__v1__CountResponse" in references(fields["response"])

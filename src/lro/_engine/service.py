@@ -688,6 +688,11 @@ class Service:
         return self.waiters.watching
 
     @property
+    def max_wait(self) -> timedelta:
+        """The longest that a Wait takes, whatever its caller asks for (spec §4.1)."""
+        return self._max_wait
+
+    @property
     def late_writes(self) -> int:
         """How many writes of workers of this process were refused, others having their work."""
         return self._runtime.updater.late_writes

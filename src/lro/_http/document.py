@@ -51,6 +51,23 @@ _START_HEADERS: Final[_Part] = {
         "schema": {"type": "string"},
     },
     **_RETRY_AFTER,
+    "Preference-Applied": {
+        "description": "What was done of Prefer, such as wait=10.",
+        "schema": {"type": "string"},
+    },
+}
+_LOCATION: Final[_Part] = {
+    "Location": {
+        "description": "The path of the operation.",
+        "schema": {"type": "string", "format": "uri-reference"},
+    }
+}
+_PREFER: Final[_Part] = {
+    "name": "Prefer",
+    "in": "header",
+    "description": "Such as wait=10, to get the operation when it is done, or after 10 seconds; or"
+    " respond-async, wait=10, which is answered 202 if it is not done by then (RFC 7240).",
+    "schema": {"type": "string"},
 }
 _START_FIELDS: Final[_Part] = {
     "requestId": {
@@ -319,17 +336,20 @@ class Describer:
         spec = self._service.specs[full_name]
         name = MethodName.parse(full_name)
         text = docstring(spec.function) if spec.function is not None else ""
+        asked = self._asked(spec.request, rule, parameters)
+        said = self.started(spec.response, spec.metadata, full_name)
         start: _Part = {
             "summary": text.partition("\n\n")[0].replace("\n", " ") or f"Start {full_name}.",
             "description": text.partition("\n\n")[2],
-            **self._asked(spec.request, rule, parameters),
-            **self.started(spec.response, spec.metadata, full_name),
+            **asked,
+            **said,
+            "parameters": [*asked.get("parameters", []), *said["parameters"]],
         }
         self._add(path, rule.method, (name.service, name.name), start)
         return path
 
     def started(self, response: object, metadata: object, full_name: str = "") -> _Part:
-        """What a call that starts operations with these classes says of its reply.
+        """What a call that starts operations with these classes says of its reply, and of Prefer.
 
         Without the full name of their method, the first one with these classes gives it.
         """
@@ -353,7 +373,13 @@ class Describer:
             for name, one in types.items()
             if self.schemas.is_message(one)
         }
-        return {"responses": {"200": reply}, "x-aep-long-running-operation": written}
+        accepted = {**reply, "description": "The operation, which is not done."}
+        accepted["headers"] = {**_START_HEADERS, **_LOCATION}
+        return {
+            "parameters": [_PREFER],
+            "responses": {"200": reply, "202": accepted},
+            "x-aep-long-running-operation": written,
+        }
 
     def _asked(self, cls: type, rule: HttpRule, parameters: list[_Part]) -> _Part:
         """The parameters and the body of a start (spec §5.16)."""

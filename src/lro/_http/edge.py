@@ -10,14 +10,17 @@ import contextvars
 import functools
 import re
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from http import HTTPStatus
 from types import MappingProxyType
-from typing import Any, Final, Generic, TypeAlias, TypedDict, TypeVar, Unpack, cast
+from typing import Any, ClassVar, Final, Generic, TypeAlias, TypedDict, TypeVar, Unpack, cast
+from urllib.parse import quote
 
 import attrs
 
 from lro._base.arguments import (
     check,
     check_count,
+    check_flag,
     check_instance,
     check_plain_function,
     check_seconds,
@@ -39,7 +42,7 @@ from lro._base.errors import (
     one_line,
 )
 from lro._base.status import Json
-from lro._engine.access import Hook, application_call, ask_caller
+from lro._engine.access import VERBS, Hook, application_call, ask_caller
 from lro._engine.flow import Flow, flow_of, in_threads, on_loop, run
 from lro._engine.handle import Handle
 from lro._engine.limits import ReplyReservation
@@ -49,6 +52,7 @@ from lro._engine.notifications import Endpoint
 from lro._engine.service import Service
 from lro._engine.store_port import DatabaseConnection
 from lro._http.document import Describer, Document, make_document
+from lro._http.preferences import read_preferences
 from lro._http.requests import (
     CHANGING,
     MANY_BYTES,
@@ -359,14 +363,16 @@ class StartHandler(Generic[Req]):
         caller: str,
         bound: Mapping[str, str] = NOTHING_BOUND,
         parameters: Parameters = (),
+        request_id: str = "",
     ) -> Flow[Operation]:
         """Start the operation that a request asks for.
 
-        ``bound`` are the variables of its path, ``parameters`` those of its query.
+        ``bound`` are the variables of its path, ``parameters`` those of its query. ``request_id``
+        is given by a header, and stands before that of the body.
         """
         try:
             read = None if self._raw is None else (yield from self._read_raw(self._raw, request))
-            message, request_id, validate_only = read or self._read_json(request, bound, parameters)
+            message, own_id, validate_only = read or self._read_json(request, bound, parameters)
         except LroError as exc:
             self._observe_refusal(exc)
             raise
@@ -382,7 +388,7 @@ class StartHandler(Generic[Req]):
         return (
             yield from self._start(
                 message,
-                request_id=request_id,
+                request_id=request_id or own_id,
                 validate_only=validate_only,
                 parent=parent,
                 metadata=metadata,
@@ -622,9 +628,10 @@ class OperationsEdge:
     pages may make calls that change something, beside this server's own (spec §5.9(5)).
     ``max_body`` bounds bodies in bytes, ``poll_seconds`` is the polling interval that callers are
     recommended, from 1; ``heartbeat_seconds`` is how often a quiet stream of Watch has a comment,
-    at most 15. ``openapi`` is the path of the OpenAPI document of all this, such as
-    ``/openapi.json``, or an :class:`lro.openapi.Document`, which says more; by default it is not
-    served.
+    at most 15. ``accepted``: starts are answered 202, and not 200, while their operations are not
+    done, with ``Location`` (spec §9.8). ``openapi`` is the path of the OpenAPI document of all
+    this, such as ``/openapi.json``, or an :class:`lro.openapi.Document`, which says more; by
+    default it is not served.
 
     Raises:
         DeclarationError: An option is not of its type, or out of its bounds; or a parent is not
@@ -632,6 +639,9 @@ class OperationsEdge:
             that are no fields of its request, or is served already, as that of ``openapi`` may be;
             or the service has ``owner_only`` and there is no ``authenticate``.
     """
+
+    offered: ClassVar[Collection[str]] = VERBS
+    """The verbs that this kind of edge has routes for."""
 
     def __init__(
         self,
@@ -644,6 +654,7 @@ class OperationsEdge:
         max_body: int = DEFAULT_MAX_BODY,
         poll_seconds: int = 1,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
+        accepted: bool = False,
         openapi: str | Document = "",
     ) -> None:
         check_instance("service", service, Service, "a Service")
@@ -651,6 +662,7 @@ class OperationsEdge:
         check_count("max_body", max_body, most=_LARGEST_BODY)
         check_count("poll_seconds", poll_seconds)
         check_seconds("heartbeat_seconds", heartbeat_seconds, most=15)
+        check_flag("accepted", accepted)
         service.access.check_named(type(self).__name__, authenticate)
         self.service = service
         self.max_body = max_body
@@ -659,6 +671,7 @@ class OperationsEdge:
         self._trusted_origins = trusted(trusted_origins)
         self._poll_seconds = poll_seconds
         self._heartbeat_seconds = heartbeat_seconds
+        self._accepted = accepted
         self._parents = tuple(parents)
         self._redact: Redact | None = None
         self.mount = ""
@@ -669,7 +682,8 @@ class OperationsEdge:
         """Whether the host can answer Watch, and the document has it."""
         self._document = _as_document(openapi)
         self._document_reply: HttpReply | None = None
-        self.verb_routes = (*default_routes(parents), *extension_routes(parents))
+        routed = (*default_routes(parents), *extension_routes(parents))
+        self.verb_routes = tuple(route for route in routed if route.rpc in self.offered)
         self._verb_table = RouteTable(self.verb_routes)
         self.start_routes, self._starts = start_routes(
             self._verb_table, start_handlers(service, starts)
@@ -787,12 +801,13 @@ class OperationsEdge:
         method: Method[Req, Any, Meta],
         message: Req | None = None,
         **options: Unpack[OwnStartOptions[Meta]],
-    ) -> Steps[Operation]:
+    ) -> Steps[tuple[Operation, HttpReply]]:
         """Steps that start an operation for an endpoint that the application writes itself.
 
-        What holds for the paths of ``starts`` holds here: pages of other sites are refused, the
-        caller is found, and ``requestId`` and ``validateOnly`` count if the body has them. Without
-        ``message`` the body is read as there. The rest is as for ``Method.start``.
+        They give the operation, and the reply that carries it. What holds for the paths of
+        ``starts`` holds here: pages of other sites are refused, the caller is found, ``requestId``
+        and ``validateOnly`` count if the body has them, and ``Prefer`` counts. Without ``message``
+        the body is read as there. The rest is as for ``Method.start``.
 
         Raises:
             HookFailed: The method is of another service.
@@ -812,7 +827,7 @@ class OperationsEdge:
         operation: Operation = yield self._starting(
             request, handler.start_own(request, caller, message, **options)
         )
-        return operation
+        return (yield from self._answered(request, operation, caller))
 
     def _caller(self, request: HttpRequest) -> Steps[str]:
         if request.caller is not None or self._hook is None:
@@ -838,7 +853,74 @@ class OperationsEdge:
         parameters, enum_numbers = start.read_query(request.query)
         flow = start.start(request, caller, bound, parameters)
         operation = yield self._starting(request, flow)
-        return self._shown(operation, enum_numbers, started=True)
+        _, reply = yield from self._answered(request, operation, caller, enum_numbers)
+        return reply
+
+    def _answered(
+        self, request: HttpRequest, operation: Operation, caller: str, enum_numbers: bool = False
+    ) -> Steps[tuple[Operation, HttpReply]]:
+        """The reply to a start, and the operation in it, as the caller prefers it (RFC 7240)."""
+        if "prefer" not in request.headers:  # as in most starts
+            return operation, self._started(request, operation, enum_numbers, self._accepted)
+        preferred = read_preferences(request.headers["prefer"])
+        applied, wait = [], preferred.wait
+        if wait and not operation.done:
+            operation, waited = yield from self._awaited(request, operation, wait, caller)
+            wait = wait if waited else None
+        if preferred.respond_async and not operation.done:
+            applied.append("respond-async")
+        if wait is not None:
+            applied.append(f"wait={min(wait, int(self.service.max_wait.total_seconds()))}")
+        accepted = self._accepted or (preferred.respond_async and preferred.wait is not None)
+        reply = self._started(request, operation, enum_numbers, accepted)
+        if applied:
+            more = ("preference-applied", ", ".join(applied))
+            reply = attrs.evolve(reply, headers=(*reply.headers, more))
+        return operation, reply
+
+    def _awaited(
+        self, request: HttpRequest, operation: Operation, seconds: int, caller: str
+    ) -> Steps[tuple[Operation, bool]]:
+        """A started operation when it is done or the time is over; whether it was waited for."""
+        try:
+            self.service.require("WaitOperation")
+            wanted = WaitOperationRequest(operation.name)
+            return (yield Wait(wanted, float(seconds), caller)), True
+        except Exception as exc:
+            # It is stored, so that the start is not refused, because there are too many waits for
+            # instance. A hook that failed is reported in the log.
+            self.refusal(request, exc)
+            return operation, False
+
+    def _started(
+        self, request: HttpRequest, operation: Operation, enum_numbers: bool, accepted: bool
+    ) -> HttpReply:
+        reply = operation_reply(
+            operation,
+            self.service.types,
+            self._poll_seconds,
+            enum_numbers=enum_numbers,
+            started=True,
+            accepted=accepted,
+            redact=self._redact,
+        )
+        location = self.path_of(request, operation) if reply.status == HTTPStatus.ACCEPTED else None
+        if location is None:
+            return reply
+        return attrs.evolve(reply, headers=(*reply.headers, ("location", location)))
+
+    def path_of(self, request: HttpRequest, operation: Operation) -> str | None:
+        """The path of an operation, percent-encoded, as the caller of a request knows it.
+
+        None where that is not known, or the operation is not served here because of its parent.
+        """
+        path = f"/v1/{quote(operation.name, safe='/')}"
+        mount = request.mount(request)
+        try:
+            self._verb_table.find("GET", path)
+        except LroError:
+            return None
+        return None if mount is None else f"{mount}{path}"
 
     def _starting(self, request: HttpRequest, flow: Flow[Operation]) -> CallFunction:
         self._check_size(request)
@@ -979,23 +1061,12 @@ class OperationsEdge:
         if len(request.body) > self.max_body:
             raise RequestTooLarge("body", f"must have at most {self.max_body} bytes")
 
-    def shown(self, operation: Operation) -> HttpReply:
-        """The reply that carries an operation, for :meth:`start`.
-
-        Raises:
-            EncodingError: The operation cannot be printed.
-        """
-        return self._shown(operation, enum_numbers=False, started=True)
-
-    def _shown(
-        self, operation: Operation, enum_numbers: bool, *, started: bool = False
-    ) -> HttpReply:
+    def _shown(self, operation: Operation, enum_numbers: bool) -> HttpReply:
         return operation_reply(
             operation,
             self.service.types,
             self._poll_seconds,
             enum_numbers=enum_numbers,
-            started=started,
             redact=self._redact,
         )
 

@@ -66,6 +66,15 @@ def raw_form(raw: str, decoded: str) -> str:
     return quote(decoded, safe=_SAFE, errors="surrogatepass")  # refused as no UTF-8
 
 
+def mount_path(decoded: str) -> str:
+    """A decoded path at which something is mounted, percent-encoded, with no slash at its end.
+
+    It begins with one slash, or a browser would take it for the name of a host.
+    """
+    path = decoded.strip("/")
+    return quote(f"/{path}", safe=_SAFE, errors="surrogateescape") if path else ""
+
+
 def checked_prefix(path: object, such_as: str = "/console") -> str:
     """The path at which a console or the like is, without a slash at the end.
 

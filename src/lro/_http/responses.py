@@ -260,12 +260,14 @@ def operation_reply(
     *,
     enum_numbers: bool = False,
     started: bool = False,
+    accepted: bool = False,
     redact: Redact | None = None,
 ) -> HttpReply:
     """The reply that carries an operation, with the recommended polling interval (spec §5.13).
 
     ``enum_numbers``: enum values in its messages as numbers (spec §5.8(5)). ``started``: the call
-    has started it, so that a header gives its id (spec §9.8). ``redact`` gives what is shown of it.
+    has started it, so that a header gives its id (spec §9.8). ``accepted``: the status is 202 while
+    it is not done. ``redact`` gives what is shown of it.
 
     Raises:
         EncodingError: The operation cannot be printed.
@@ -279,7 +281,7 @@ def operation_reply(
         more.append(("operation-id", operation.name.rpartition("/")[2]))
     if not operation.done:
         more.append(("retry-after", str(poll_seconds)))
-    return json_reply(200, value, *more)
+    return json_reply(202 if accepted and not operation.done else 200, value, *more)
 
 
 def error_reply(

@@ -41,6 +41,10 @@ def _lower(text: str) -> str:
     return text.lower()
 
 
+def _at_root(_: HttpRequest) -> str:
+    return ""
+
+
 @attrs.frozen(kw_only=True)
 class HttpRequest:
     """A request as it stands on the wire: raw path and query, header names in lower case.
@@ -52,6 +56,8 @@ class HttpRequest:
     framework has it, for hooks: the scope under ASGI, the environ under WSGI. ``caller`` is the
     caller's name where a framework has found it already; then ``authenticate`` is not asked.
     ``peer`` is the IP address that the connection comes from; empty where there is none.
+    ``mount`` gives, of the request that it is given, the path before ``path`` as the caller knows
+    it, percent-encoded and without a slash at its end; None where it is not known.
     """
 
     method: str = attrs.field(converter=_as_method)
@@ -63,6 +69,7 @@ class HttpRequest:
     native: Any = attrs.field(default=None, eq=False, repr=False)
     caller: str | None = attrs.field(default=None, repr=False)
     peer: str = ""
+    mount: Callable[[HttpRequest], str | None] = attrs.field(default=_at_root, eq=False, repr=False)
 
 
 def _as_template(template: Template | str) -> Template:

@@ -33,12 +33,12 @@ from lro._http.edge import (
     Steps,
     adrive,
 )
-from lro._http.requests import raw_form, wire_text
+from lro._http.requests import mount_path, raw_form, wire_text
 from lro._http.responses import HttpReply
 from lro._http.routes import HttpRequest, Route, parameter_names
 from lro._model.http_rules import Literal, Wild
 from lro._model.operation import Operation
-from lro.asgi import Scope
+from lro.asgi import GoneAway, Receive, Scope, while_there
 
 if TYPE_CHECKING:
     from lro.console import Console
@@ -56,6 +56,7 @@ class EdgeOptions(TypedDict, total=False):
     max_body: int
     poll_seconds: int
     heartbeat_seconds: float
+    accepted: bool
 
 
 def make_edge(
@@ -249,7 +250,8 @@ def rules_by_path(
     for rule in path_rules(edge):
         path = rule.path(one, many)
         methods = frozenset((rule.method, "OPTIONS")) if rule.rpc in starts else EVERY_METHOD
-        found[path] = rule, methods | (found[path][1] if path in found else frozenset())
+        first, others = found.get(path, (rule, frozenset()))
+        found[path] = first, methods | others
     return found
 
 
@@ -285,18 +287,47 @@ def start_reply(
     ``OperationsEdge.start``.
     """
     try:
-        return edge.shown((yield from edge.start(request, method, message, **options)))
+        return (yield from edge.start(request, method, message, **options))[1]
     except LroError as exc:
         return edge.refusal(request, exc)
 
 
-async def on_this_loop(edge: OperationsEdge, steps: Steps[T]) -> T:
-    """Obey steps, such as those of ``edge.exchange``, in a task that ends if the caller leaves."""
-    return await adrive(steps, edge.service, _held)
+async def on_this_loop(edge: OperationsEdge, steps: Steps[T], receive: Receive | None = None) -> T:
+    """Obey steps, such as those of ``edge.exchange`` and ``edge.start``.
+
+    ``receive`` gives what comes after the body of the request, as under ASGI: a wait ends when the
+    caller goes away. Without it this must run in a task that ends then.
+    """
+    return await adrive(steps, edge.service, _held if receive is None else _Hold(receive))
 
 
 async def _held(waiting: Awaitable[Operation]) -> Operation:
     return await waiting
+
+
+@attrs.frozen
+class _Hold:
+    receive: Receive
+
+    async def __call__(self, waiting: Awaitable[Operation]) -> Operation:
+        try:
+            return await while_there(self.receive, waiting)
+        except GoneAway:
+            raise StatusError(Code.CANCELLED, "the caller has gone away") from None
+
+
+def mounted_at(request: HttpRequest, prefix: str) -> HttpRequest:
+    """A request to an endpoint of the application, for an edge whose routes have this prefix.
+
+    ``prefix`` is below the mount of the endpoint, decoded. Where it has variables, as ``<tenant>``
+    or ``{tenant}``, the operations' place is not known.
+    """
+
+    def mount(_: HttpRequest) -> str | None:
+        own = request.mount(request)
+        return None if own is None or {*prefix} & {*"<{"} else own + mount_path(prefix)
+
+    return attrs.evolve(request, mount=mount)
 
 
 _KINDS: Final[Mapping[Code, Callable[[str], LroError]]] = {

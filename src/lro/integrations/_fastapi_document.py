@@ -44,7 +44,8 @@ def type_with(schemas: OperationSchemas, top: Mapping[str, Any]) -> type:
 def route_options(said: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of FastAPI's routes for a call of our document."""
     extra = {key: said[key] for key in ("parameters", "requestBody", _TYPES) if key in said}
-    extra["responses"] = {"200": said["responses"]["200"]}  # the router has the errors
+    replies = said["responses"]
+    extra["responses"] = {key: replies[key] for key in replies if key != "default"}
     text = {"summary": said["summary"], "description": said.get("description")}
     return {**text, "operation_id": said["operationId"], "openapi_extra": as_in_fastapi(extra)}
 

@@ -12,12 +12,15 @@ from collections.abc import (
 )
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack
 
+import attrs
+
 from lro._base.arguments import check_instance
 from lro._base.errors import LroError, MalformedRequest, MissingExtra, RequestTooLarge
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._http.edge import OperationsEdge, OwnStartOptions, Starts
 from lro._http.responses import HttpReply
+from lro._http.routes import HttpRequest
 from lro.asgi import Scope, request_of, respond
 from lro.integrations._base import (
     EdgeOptions,
@@ -78,6 +81,7 @@ class Operations:
             )
         self.edge = make_edge(service, caller=hook, starts=starts, options=options)
         self._edges = edges_with(self.edge, console, hook, options)
+        self._operation: web.Resource | None = None
 
     def setup(self, app: web.Application) -> None:
         """Serve the operations in an application, or in one that is made a part of another.
@@ -89,6 +93,8 @@ class Operations:
         for edge in self._edges:
             for path, (rule, methods) in rules_by_path(edge, "{*}", "{*:(?s:.+)}").items():
                 resource = app.router.add_resource(path)
+                if rule.rpc == "GetOperation" and rule.parts[0] == "/v1/operations/":
+                    self._operation = resource
                 for method in sorted(methods):
                     resource.add_route(method, functools.partial(self._answer, edge, rule))
         app.cleanup_ctx.append(self._running)
@@ -111,7 +117,7 @@ class Operations:
             The response: the operation, or the error.
         """
         scope = _scope(request)
-        path = scope["path"]
+        path = _raw_path(scope)
         try:
             body = await request.read()
         except web.HTTPRequestEntityTooLarge as exc:
@@ -119,15 +125,24 @@ class Operations:
             return _response(self.edge.refusal(request_of(scope, path), error))
         except web.RequestPayloadError:
             return self._unreadable(scope, path)
-        steps = start_reply(self.edge, request_of(scope, path, body), method, message, options)
-        return _response(await on_this_loop(self.edge, steps))
+        asked = attrs.evolve(request_of(scope, path, body), mount=self._mount)
+        steps = start_reply(self.edge, asked, method, message, options)
+        receive = _Exchange(request).receive
+        return _response(await on_this_loop(self.edge, steps, receive))
+
+    def _mount(self, _: HttpRequest) -> str | None:
+        """The path before those of the operations, which may be those of a part of the server."""
+        if self._operation is None:
+            return None
+        path = self._operation.url_for(operation="-").raw_path
+        return path.removesuffix("/v1/operations/-")
 
     async def _answer(
         self, edge: OperationsEdge, rule: PathRule, request: web.Request
     ) -> web.StreamResponse:
         edge.service.start_maintenance()
         scope, exchange = _scope(request), _Exchange(request)
-        path = below_prefix(scope["path"], request.path, rule.filled(request.match_info))
+        path = below_prefix(_raw_path(scope), request.path, rule.filled(request.match_info))
         try:
             await respond(edge, scope, exchange.receive, exchange.send, path=path)
         except web.RequestPayloadError:
@@ -158,13 +173,19 @@ def _scope(request: web.Request) -> Scope:
     return {
         "type": "http",
         "method": request.method,
-        "path": path,
+        "path": request.path,
+        "raw_path": path.encode("latin-1", "replace"),
         "query_string": query.encode("latin-1", "replace"),
         "headers": [(name.lower(), value) for name, value in request.raw_headers],
         "scheme": request.scheme,
         "client": (request.remote, 0) if request.remote else None,
         "aiohttp.request": request,
     }
+
+
+def _raw_path(scope: Scope) -> str:
+    raw: bytes = scope["raw_path"]
+    return raw.decode("latin-1")
 
 
 class _Exchange:

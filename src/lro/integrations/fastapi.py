@@ -228,8 +228,7 @@ class RequestOperations:
         """
         wanted = await request_with_body(self._edge, self.request, self.caller)
         steps = self._edge.start(wanted, method, message, **options)
-        operation = await on_this_loop(self._edge, steps)
-        return Operation(operation, self._edge.shown(operation))
+        return Operation(*await on_this_loop(self._edge, steps, self.request.receive))
 
 
 class OperationsRoute(APIRoute):

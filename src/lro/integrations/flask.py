@@ -22,13 +22,14 @@ from lro.integrations._base import (
     edges_with,
     error_of,
     make_edge,
+    mounted_at,
     rules_by_path,
     start_reply,
 )
 from lro.wsgi import request_of
 
 try:
-    from flask import Blueprint, Flask, Response, request
+    from flask import Blueprint, Flask, Response, current_app, request
     from werkzeug.exceptions import ClientDisconnected, HTTPException, RequestEntityTooLarge
 except ImportError as exc:
     raise MissingExtra("lro.integrations.flask", "flask") from exc
@@ -139,6 +140,7 @@ class Operations:
             asked = attrs.evolve(asked, body=self._body())
         except LroError as exc:
             return _response(self.edge.refusal(asked, exc))
+        asked = mounted_at(asked, current_app.blueprints["lro"].url_prefix or "")
         steps = start_reply(self.edge, asked, method, message, options)
         return _response(drive(steps, self.edge.service))
 

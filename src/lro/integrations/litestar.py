@@ -26,6 +26,7 @@ from lro.integrations._base import (
     edges_with,
     error_of,
     make_edge,
+    mounted_at,
     named_by_framework,
     on_this_loop,
     path_rules,
@@ -84,9 +85,9 @@ Operation: TypeAlias = OperationReply[OperationBody[Resp, Meta]]
 class Operations:
     """The operations, for the caller of a request: a dependency of handlers."""
 
-    def __init__(self, edge: OperationsEdge, request: AnyRequest, caller: str) -> None:
+    def __init__(self, edge: OperationsEdge, request: AnyRequest, caller: str, prefix: str) -> None:
         self.caller = caller
-        self._edge, self._request = edge, request
+        self._edge, self._request, self._prefix = edge, request, prefix
 
     async def start(
         self,
@@ -104,8 +105,9 @@ class Operations:
         """
         scope: Any = self._request.scope
         wanted = request_of(scope, raw_path(scope), await self._request.body(), self.caller)
-        steps = self._edge.start(wanted, method, message, **options)
-        return OperationReply(self._edge.shown(await on_this_loop(self._edge, steps)))
+        steps = self._edge.start(mounted_at(wanted, self._prefix), method, message, **options)
+        receive: Any = self._request.receive
+        return OperationReply((await on_this_loop(self._edge, steps, receive))[1])
 
 
 class OperationsPlugin(InitPlugin):
@@ -172,7 +174,7 @@ class OperationsPlugin(InitPlugin):
     async def _operations(
         self, request: AnyRequest, operations_caller: Annotated[Any, _INJECTED]
     ) -> Operations:
-        return Operations(self.edge, request, caller_name(operations_caller))
+        return Operations(self.edge, request, caller_name(operations_caller), self._prefix)
 
     def _refuse(self, request: AnyRequest, error: Exception) -> Response[Any]:
         scope: Any = request.scope

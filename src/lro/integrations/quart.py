@@ -16,7 +16,7 @@ from lro._engine.service import Service
 from lro._http.edge import OperationsEdge, OwnStartOptions, Starts
 from lro._http.responses import EventStream, HttpReply
 from lro._http.routes import HttpRequest
-from lro.asgi import Scope, request_of
+from lro.asgi import Scope, raw_path, request_of
 from lro.integrations._base import (
     EdgeOptions,
     PathRule,
@@ -24,6 +24,7 @@ from lro.integrations._base import (
     edges_with,
     error_of,
     make_edge,
+    mounted_at,
     on_this_loop,
     path_below,
     rules_by_path,
@@ -79,12 +80,14 @@ class Operations:
         )
         self._edges = edges_with(self.edge, console, hook, options)
         self._decorators = decorators
+        self._prefix = ""
 
     def init_app(self, app: Quart, prefix: str = "") -> None:
         """Add the views, below ``prefix``, and have the service start and stop with ``app``.
 
         The service is closed before what ``app`` closes by functions that are registered later.
         """
+        self._prefix = prefix
         for edge in self._edges:
             for path, (rule, methods) in rules_by_path(edge, "<*>", "<path:*>").items():
                 app.add_url_rule(
@@ -110,10 +113,11 @@ class Operations:
         ``Method.start``.
         """
         try:
-            asked = await self._request(request.path)
+            asked = await self._request(raw_path(_scope()))
         except HTTPException as exc:  # the body is too large for Quart, or does not come
             asked = request_of(_scope(), request.path)
             return _response(self.edge.refusal(asked, _ours(exc)))
+        asked = mounted_at(asked, self._prefix)
         steps = start_reply(self.edge, asked, method, message, options)
         return _response(await on_this_loop(self.edge, steps))
 

@@ -8,11 +8,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
+from urllib.parse import unquote
+
+import attrs
 
 from lro._base.errors import LroError, MissingExtra
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._http.edge import OperationsEdge, OwnStartOptions, Starts
+from lro._http.requests import mount_path
 from lro._http.routes import HttpRequest
 from lro.asgi import Receive, Scope, Send, raw_path, request_of, respond
 from lro.integrations._base import (
@@ -32,7 +36,7 @@ try:
     from starlette.exceptions import HTTPException
     from starlette.requests import Request
     from starlette.responses import Response
-    from starlette.routing import BaseRoute, Route
+    from starlette.routing import BaseRoute, NoMatchFound, Route
 except ImportError as exc:
     raise MissingExtra("the integration into Starlette", "starlette") from exc
 
@@ -101,20 +105,30 @@ class Operations:
         """
         wanted = await request_with_body(self.edge, request)
         steps = start_reply(self.edge, wanted, method, message, options)
-        return Response(*(await on_this_loop(self.edge, steps)).parts)
+        return Response(*(await on_this_loop(self.edge, steps, request.receive)).parts)
 
 
 async def request_with_body(
     edge: OperationsEdge, request: Request, caller: str | None = None
 ) -> HttpRequest:
-    """A request with its body, which is read until it is over the limit at most."""
+    """A request to an endpoint, with its body, which is read until it is over the limit at most."""
     body = bytearray()
     with contextlib.suppress(RuntimeError):  # the application has read it as a form
         async for piece in request.stream():
             body += piece
             if len(body) > edge.max_body:
                 break
-    return request_of(request.scope, raw_path(request.scope), bytes(body), caller)
+    asked = request_of(request.scope, raw_path(request.scope), bytes(body), caller)
+    return attrs.evolve(asked, mount=lambda _: _mount(request))
+
+
+def _mount(request: Request) -> str | None:
+    """The path before those of the operations, which may be anywhere in the application."""
+    try:
+        path = request.url_for("GetOperation", operation="-").path
+    except NoMatchFound:
+        return None
+    return mount_path(unquote(path.removesuffix("/v1/operations/-")))
 
 
 def _ours(error: HTTPException) -> LroError:

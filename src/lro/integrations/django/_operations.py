@@ -15,6 +15,7 @@ from django.core.exceptions import (
 )
 from django.http import HttpRequest as Request
 from django.http import HttpResponse, RawPostDataException, UnreadablePostError
+from django.urls import NoReverseMatch, reverse
 from django.utils.module_loading import import_string
 
 import lro.asgi
@@ -39,7 +40,7 @@ from lro.integrations._base import (
 Req = TypeVar("Req")
 Meta = TypeVar("Meta")
 
-_OPTIONS: Final = ("PARENTS", "TRUSTED_ORIGINS", "MAX_BODY", "POLL_SECONDS")
+_OPTIONS: Final = ("PARENTS", "TRUSTED_ORIGINS", "MAX_BODY", "POLL_SECONDS", "ACCEPTED")
 _SETTINGS: Final = ("SERVICE", "CALLER", "PERMISSION", "STARTS", "CONSOLE", "SCHEMA", *_OPTIONS)
 
 
@@ -131,7 +132,8 @@ def start(
     edge().service.start_maintenance()
     asked = _asked(request)
     try:
-        asked = attrs.evolve(asked, body=_body(request, edge().max_body))
+        body = _body(request, edge().max_body)
+        asked = attrs.evolve(asked, body=body, mount=_mount_of_operations)
     except errors.LroError as exc:
         return _response(edge().refusal(asked, exc))
     return _response(drive(start_reply(edge(), asked, method, message, options), edge().service))
@@ -193,7 +195,20 @@ def _asked(request: Request) -> HttpRequest:
         # Django has put texts where WSGI has bytes as Latin-1.
         paths = {name: _as_latin1(request.META[name]) for name in ("SCRIPT_NAME", "PATH_INFO")}
         asked = lro.wsgi.request_of({**request.META, **paths})
-    return attrs.evolve(asked, native=request)
+    return attrs.evolve(
+        asked,
+        native=request,
+        mount=lambda given: asked.mount(attrs.evolve(given, native=asked.native)),
+    )
+
+
+def _mount_of_operations(_: HttpRequest) -> str | None:
+    """The path before those of the operations, which may be anywhere in the project's."""
+    try:
+        path: str = reverse("lro-GetOperation", kwargs={"operation": "-"})
+    except NoReverseMatch:
+        return None
+    return path.removesuffix("/v1/operations/-")
 
 
 def _as_latin1(text: str) -> str:

@@ -22,7 +22,7 @@ def _view(edge: OperationsEdge, rule: PathRule) -> Any:
 
 
 urlpatterns = [
-    path(text.removeprefix("/"), _view(edge, rule))
+    path(text.removeprefix("/"), _view(edge, rule), name=f"lro-{rule.rpc}")
     for edge in edges()
     for text, (rule, _) in rules_by_path(edge, "<str:*>", "<path:*>").items()
 ]

@@ -1,0 +1,427 @@
+"""Operations for clients of Azure's kind: 202 with ``Operation-Location``, and a status monitor.
+
+The wire forms are those of Microsoft's Azure REST API guidelines, "Long-running operations": a POST
+starts a method, a GET of the monitor is answered 200 whatever became of the operation, and a POST
+of ``:cancel`` asks for its end, which the guidelines leave to services. ``LROPoller`` of
+``azure-core`` and ``createHttpPoller`` of ``@azure/core-lro`` poll it as it is.
+
+:class:`AzureApp` serves them by ASGI, :class:`WsgiAzureApp` by WSGI; both may stand beside an
+``OperationsApp`` over the same service, which shows the same operations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any, ClassVar, Final, TypedDict, Unpack
+from urllib.parse import unquote_plus
+
+import attrs
+
+import lro.asgi
+import lro.wsgi
+from lro._base.arguments import check, check_text, check_texts
+from lro._base.errors import (
+    InvalidOperationName,
+    MalformedRequest,
+    OperationNotFound,
+    PermissionDenied,
+    StatusError,
+    one_line,
+)
+from lro._base.status import WRAPPED_TYPES, BadRequest, Code, ErrorInfo, Json, Status
+from lro._bridge import has_value, request_id_of, rfc3339
+from lro._engine.flow import flow_of
+from lro._engine.service import Service
+from lro._http.edge import (
+    DEFAULT_MAX_BODY,
+    Authenticate,
+    CallFunction,
+    Exchange,
+    OperationsEdge,
+    StartHandler,
+    Starts,
+    Steps,
+)
+from lro._http.requests import parse_query, read_origin, read_parameters
+from lro._http.responses import HttpReply, detail_of, error_reply, json_reply
+from lro._http.routes import HttpRequest
+from lro._messages.json_text import dumps
+from lro._messages.registry import TypeRegistry
+from lro._model.description import OperationDescription
+from lro._model.json import operation_to_json, status_from_error_body
+from lro._model.operation import Operation
+
+__all__ = ["AzureApp", "AzureEdge", "AzureOptions", "WsgiAzureApp"]
+
+log = logging.getLogger("lro")
+
+_STATES: Final = {"SUCCEEDED": "Succeeded", "FAILED": "Failed", "CANCELLED": "Canceled"}
+_WINDOW: Final = timedelta(hours=24)
+"""How long the request id of a start is known (spec §9.2)."""
+_DATE: Final = re.compile(
+    r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9:]{8} GMT"
+)
+"""A date of HTTP as it is written today (RFC 9110 §5.6.7)."""
+_CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+"""An error code that a header can have."""
+_VERSION: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_BASE: Final = re.compile(r"(?P<origin>https?://[^/?#]+)(?:/[A-Za-z0-9._~%-]+)*")
+
+
+class AzureOptions(TypedDict, total=False):
+    """The options of :class:`AzureEdge`, for applications."""
+
+    starts: Starts
+    parents: Sequence[str]
+    authenticate: Authenticate | None
+    trusted_origins: Collection[str]
+    max_body: int
+    poll_seconds: int
+    base_url: str
+    api_versions: Sequence[str]
+
+
+class _TooOld(StatusError):
+    """A request whose first attempt is too long ago to know whether it was made."""
+
+    def __init__(self) -> None:
+        text = "Repeatability-First-Sent: is more than 24 hours ago, so that a repeat is not known"
+        super().__init__(Code.FAILED_PRECONDITION, text)
+
+
+class AzureEdge(OperationsEdge):
+    """Starts and status monitors as clients of Azure's kind expect them.
+
+    - A POST to a path of ``starts`` is answered 202 with the absolute URL of the monitor in
+      ``Operation-Location``, the operation's id in ``Operation-Id``, and ``Retry-After``. The body
+      is the monitor.
+    - GET of ``/v1/operations/ID``, and below each of ``parents``, is the monitor: ``id``,
+      ``status`` (NotStarted, Running, Succeeded, Failed or Canceled), ``createdAt``,
+      ``lastUpdatedAt``, ``expiresAt``, ``metadata``, and at the end ``result`` or ``error``;
+      ``kind`` is the full name of the method where the service has several.
+    - A POST to that path with ``:cancel`` is answered 202, or 200 if the operation has ended.
+
+    ``Operation-Id``, or ``Repeatability-Request-ID`` with ``Repeatability-First-Sent`` (OASIS
+    Repeatable Requests 1.0), makes a repeated start harmless for 24 hours; the operation has an id
+    of its own all the same. Errors have the body and the header ``x-ms-error-code`` of the
+    guidelines. An operation that the caller must not see is not found.
+
+    ``base_url`` is the URL at which callers reach this edge, such as
+    ``https://api.example.com/media``; by default it is what ``Host`` and the scheme of the request
+    say, which behind a proxy may be of an inner network. ``api_versions`` are the values of the
+    query parameter ``api-version`` that are served, one of which each request then must have;
+    without them any value passes. It is carried over into the URL of the monitor. The other options
+    are those of :class:`lro.http.OperationsEdge`.
+
+    Raises:
+        DeclarationError: ``base_url`` is not such a URL, or ``api_versions`` are not texts of
+            letters, digits and ``_.-``; or as for :class:`lro.http.OperationsEdge`.
+    """
+
+    offered: ClassVar[Collection[str]] = ("GetOperation", "CancelOperation")
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        starts: Starts = False,
+        parents: Sequence[str] = (),
+        authenticate: Authenticate | None = None,
+        trusted_origins: Collection[str] = (),
+        max_body: int = DEFAULT_MAX_BODY,
+        poll_seconds: int = 1,
+        base_url: str = "",
+        api_versions: Sequence[str] = (),
+    ) -> None:
+        super().__init__(
+            service,
+            starts=starts,
+            parents=parents,
+            authenticate=authenticate,
+            trusted_origins=trusted_origins,
+            max_body=max_body,
+            poll_seconds=poll_seconds,
+        )
+        _check_base(base_url)
+        check_texts("api_versions", api_versions)
+        fine = all(map(_VERSION.fullmatch, api_versions))
+        check("api_versions", api_versions, "texts of letters, digits and _.-", fine=fine)
+        self._base_url = base_url.rstrip("/")
+        self._api_versions = tuple(api_versions)
+        if not self.authenticates:
+            text = "%s has no authenticate: who knows the id of an operation can read and cancel it"
+            log.warning(text, type(self).__name__)
+
+    def refusal(self, request: HttpRequest, error: Exception) -> HttpReply:
+        """The reply to a request that failed, with the error body of the guidelines."""
+        service, asked = self.service, one_line(f"{request.method} {request.path}")
+        plain = error_reply(error, service.types, service.domain, asked=asked)
+        status = status_from_error_body(plain.status, json.loads(plain.body), service.types)
+        shown = _error_of(status, service.types)
+        headers = dict(plain.headers) | {"x-ms-error-code": str(shown["code"])}
+        http = plain.status
+        if isinstance(error, _TooOld):
+            http = 412
+        elif http == Code.DEADLINE_EXCEEDED.http:  # which gateways answer; a call may be repeated
+            http = Code.UNAVAILABLE.http
+            headers["retry-after"] = str(self._poll_seconds)
+        with contextlib.suppress(MalformedRequest):  # there may be too many headers to be read
+            headers |= _repeatability(request, "rejected")
+        reply = HttpReply(http, tuple(headers.items()), dumps({"error": shown}))
+        return reply.headless if request.method == "HEAD" else reply
+
+    def _start(
+        self,
+        request: HttpRequest,
+        start: StartHandler[Any],
+        caller: str,
+        bound: Mapping[str, str],
+    ) -> Exchange:
+        version, query = self._split(request.query)
+        base = self._base_of(request)
+        parameters, _ = start.read_query(query)
+        request_id = _request_id(request.headers, self.service.store.now())
+        flow = start.start(request, caller, bound, parameters, request_id)
+        operation: Operation = yield self._starting(request, flow)
+        if not operation.name:  # it was only validated
+            return json_reply(200, self._monitor(operation, None))
+        reply = yield from self._monitored(request, operation, caller, base, version)
+        more = {"operation-id": operation.name.rpartition("/")[2], "retry-after": self._retry}
+        more |= _repeatability(request, "accepted")
+        return attrs.evolve(reply, status=202, headers=(*reply.headers, *more.items()))
+
+    def _get(self, request: HttpRequest, name: str, caller: str) -> Exchange:
+        _, query = self._split(request.query)
+        parse_query("GetOperation", query)
+        with _hidden(name):
+            operation, description = yield from self._look(name, caller)
+        more = () if operation.done else (("retry-after", self._retry),)
+        return json_reply(200, self._monitor(operation, description), *more)
+
+    def _cancel(self, request: HttpRequest, name: str, caller: str) -> Exchange:
+        version, query = self._split(request.query)
+        base = self._base_of(request)
+        parse_query("CancelOperation", query)
+        yield self._body(request, "CancelOperation", name)
+        with _hidden(name):
+            yield CallFunction(flow_of(self.service.cancel)(name, caller=caller))
+        reply = yield from self._monitored(request, Operation(name=name), caller, base, version)
+        if reply.status == 200:
+            return reply
+        return attrs.evolve(reply, headers=(*reply.headers, ("retry-after", self._retry)))
+
+    @property
+    def _retry(self) -> str:
+        # At least 1: clients take none, and 0, for 30 seconds.
+        return str(self._poll_seconds)
+
+    def _monitored(
+        self,
+        request: HttpRequest,
+        operation: Operation,
+        caller: str,
+        base: Callable[[str], str],
+        version: str,
+    ) -> Steps[HttpReply]:
+        """The reply to a call that has changed an operation: its monitor, and where that is.
+
+        The change is stored, and so is not refused if the operation cannot be read.
+        """
+        description = None
+        try:
+            operation, description = yield from self._look(operation.name, caller)
+        except Exception as exc:
+            self.refusal(request, exc)  # a defect is reported in the log
+        more = []
+        path = self.path_of(attrs.evolve(request, mount=lambda _: ""), operation)
+        if path is not None:
+            query = f"?api-version={version}" if version else ""
+            more.append(("operation-location", base(path) + query))
+        status = 200 if operation.done else 202
+        return json_reply(status, self._monitor(operation, description), *more)
+
+    def _look(self, name: str, caller: str) -> Steps[tuple[Operation, OperationDescription | None]]:
+        """An operation, and what is known beside it; None where Describe is switched off."""
+        if self.service.access.offers("DescribeOperations"):
+            found = yield CallFunction(flow_of(self.service.describe)(name, caller=caller))
+            return found.operation, found
+        operation: Operation = yield CallFunction(flow_of(self.service.get)(name, caller=caller))
+        return operation, None
+
+    def _monitor(self, operation: Operation, known: OperationDescription | None) -> dict[str, Json]:
+        types = self.service.types
+        state = _STATES.get(operation.state, "Running")
+        if known is not None and not operation.done and known.start_time is None:
+            state = "NotStarted"
+        printed = operation_to_json(operation, types)
+        shown: dict[str, Json] = {"id": operation.name.rpartition("/")[2], "status": state}
+        if known is not None:
+            if len(self.service.specs) > 1:
+                shown["kind"] = known.method
+            times = known.create_time, known.update_time, known.expire_time
+            names = "createdAt", "lastUpdatedAt", "expiresAt"
+            pairs = zip(names, times, strict=True)
+            shown |= {name: rfc3339(time) for name, time in pairs if time is not None}
+        if "metadata" in printed:
+            shown["metadata"] = _bare(printed["metadata"])
+        if has_value(operation.response):
+            shown["result"] = _bare(printed["response"])
+        if operation.error is not None:
+            shown["error"] = _error_of(operation.error, types)
+        return shown
+
+    def _split(self, query: str) -> tuple[str, str]:
+        """The ``api-version`` of a query, empty for none, and the rest of the query.
+
+        Raises:
+            MalformedRequest: The query cannot be read, or the version is given twice.
+            StatusError: The version is missing, or is not served here.
+        """
+        read_parameters(query)  # its bounds and escapes
+        pieces = [piece.partition("=") for piece in query.split("&") if piece]
+        versions = [unquote_plus(text) for name, _, text in pieces if _is_version(name)]
+        rest = "&".join("".join(piece) for piece in pieces if not _is_version(piece[0]))
+        if len(versions) > 1:
+            raise MalformedRequest("api-version", "is given twice")
+        version = versions[0] if versions else ""
+        known = self._api_versions
+        if known and not version:
+            text = "The api-version query parameter (?api-version=) is required for all requests."
+            raise StatusError(Code.INVALID_ARGUMENT, text, why="MissingApiVersionParameter")
+        if version and (version not in known if known else not _VERSION.fullmatch(version)):
+            text = f"Unsupported api-version {version[:64]!r}."
+            text += f" The supported api-versions are {', '.join(known)}." if known else ""
+            raise StatusError(Code.INVALID_ARGUMENT, text, why="UnsupportedApiVersionValue")
+        return version, rest
+
+    def _base_of(self, request: HttpRequest) -> Callable[[str], str]:
+        """What gives the URL of a path of this edge, as the caller of a request knows it.
+
+        Raises:
+            MalformedRequest: ``Host`` does not say it.
+        """
+        base = self._base_url
+        if not base:
+            origin = read_origin(f"{request.scheme}://{request.headers.get('host', '')}")
+            if origin is None:
+                raise MalformedRequest("Host", "must be the name of this server")
+            base = "://".join(origin) + (request.mount(request) or "")
+        return base.__add__
+
+
+class AzureApp(lro.asgi.EdgeApp):
+    """Starts and status monitors as Azure's clients expect them, as an ASGI application.
+
+    ``options`` are those of :class:`AzureEdge`; ``fallback`` is the application that gets the paths
+    which are not served here. As :class:`lro.asgi.OperationsApp` does, it closes the service when
+    the server stops, unless it is mounted.
+
+    Raises:
+        DeclarationError: ``fallback`` is not an ASGI application; or as for ``AzureEdge``.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        fallback: lro.asgi.App | None = None,
+        **options: Unpack[AzureOptions],
+    ) -> None:
+        super().__init__(AzureEdge(service, **options), fallback)
+
+
+class WsgiAzureApp(lro.wsgi.EdgeApp):
+    """:class:`AzureApp` as a WSGI application.
+
+    Raises:
+        DeclarationError: ``fallback`` is not a WSGI application, or a hook is a coroutine function;
+            or as for :class:`AzureEdge`.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        fallback: lro.wsgi.App | None = None,
+        **options: Unpack[AzureOptions],
+    ) -> None:
+        super().__init__(AzureEdge(service, **options), fallback)
+
+
+@contextlib.contextmanager
+def _hidden(name: str) -> Iterator[None]:
+    """What is no name, and what a caller must not see, is not found, in the same words."""
+    try:
+        yield
+    except (InvalidOperationName, PermissionDenied) as exc:
+        raise OperationNotFound(name) from exc
+
+
+def _check_base(base_url: object) -> None:
+    check_text("base_url", base_url)
+    found = _BASE.fullmatch(str(base_url).rstrip("/"))
+    fine = not base_url or (found is not None and read_origin(found["origin"]) is not None)
+    wanted = "a URL of http or https without query, such as 'https://api.example.com/media'"
+    check("base_url", base_url, wanted, fine=fine)
+
+
+def _is_version(name: str) -> bool:
+    return unquote_plus(name) == "api-version"
+
+
+def _request_id(headers: Mapping[str, str], now: datetime) -> str:
+    """The request id of a start: ``Operation-Id``, or else ``Repeatability-Request-ID``.
+
+    Raises:
+        MalformedRequest: ``Repeatability-First-Sent`` is not a date of HTTP, or not there.
+        StatusError: It is older than what is known of request ids.
+    """
+    repeated = headers.get("repeatability-request-id", "")
+    if repeated:
+        text = headers.get("repeatability-first-sent", "")
+        try:
+            sent = parsedate_to_datetime(text if _DATE.fullmatch(text) else "")
+        except ValueError:
+            why = "must be a date such as Sun, 06 Nov 1994 08:49:37 GMT"
+            raise MalformedRequest("Repeatability-First-Sent", why) from None
+        if now - sent >= _WINDOW:
+            raise _TooOld
+    return request_id_of("azure", headers.get("operation-id", "").strip() or repeated)
+
+
+def _repeatability(request: HttpRequest, result: str) -> dict[str, str]:
+    asked = "repeatability-request-id" in request.headers
+    return {"repeatability-result": result} if asked else {}
+
+
+def _bare(packed: Json) -> Json:
+    """The JSON of a message without its type."""
+    assert isinstance(packed, dict)
+    if str(packed["@type"]).rpartition("/")[2] in WRAPPED_TYPES:
+        return packed.get("value")
+    return {name: value for name, value in packed.items() if name != "@type"}
+
+
+def _error_of(status: Status, types: TypeRegistry) -> dict[str, Json]:
+    """The error object for a status; details that are no violations of fields are left out."""
+    code = Code.of(status.code)
+    info = detail_of(status, types, ErrorInfo)
+    named = code.name.title().replace("_", "")
+    reason = info.reason if info is not None and _CODE.fullmatch(info.reason) else named
+    shown: dict[str, Json] = {"code": reason, "message": status.message or code.name}
+    wrong = detail_of(status, types, BadRequest)
+    found = wrong.field_violations if wrong is not None else ()
+    if len(found) == 1:
+        shown["target"] = found[0].field
+    if found:
+        shown["details"] = [
+            {"code": "BadArgument", "target": one.field, "message": one.description}
+            for one in found
+        ]
+    return {**shown, "innererror": {"code": code.name}}

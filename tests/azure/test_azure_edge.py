@@ -1,0 +1,706 @@
+"""Status monitors: every state and every error (Azure's REST API guidelines, OASIS repeatability).
+
+The texts that are compared are those of the guidelines' part "Long-running operations and jobs".
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import httpx
+import pytest
+
+import lro
+from lro import Code, asgi, wsgi
+from lro.azure import AzureApp, AzureEdge
+from lro.errors import Unauthenticated
+from lro.executors.threads import ThreadExecutor
+from lro.http import HttpRequest, OperationsEdge, Start
+from lro.stores.memory import MemoryStore
+from tests.azure.works import APPS, PATH, WRONG, MakeMedia, TranscodeRequest
+from tests.http.counting_service import NOW, CountMetadata, CountRequest, Wrapped, ask, build
+from tests.http.servers import asgi_inside
+
+UUID = "0b9f5d0e-6a0e-4f0a-9a53-0d3a6f6f7c11"
+DATES = {"createdAt", "lastUpdatedAt", "expiresAt"}
+
+
+def monitor(reply: httpx.Response) -> dict[str, Any]:
+    """The body of a monitor without its dates, which are checked."""
+    assert reply.headers["content-type"] == "application/json; charset=utf-8"
+    assert reply.headers["cache-control"] == "no-store"
+    body: dict[str, Any] = reply.json()
+    for name in DATES & {*body}:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", body.pop(name))
+    return body
+
+
+def check_error(reply: httpx.Response, status: int, code: str, canonical: Code) -> dict[str, Any]:
+    """Check what holds for every error of a call; the error object."""
+    assert reply.status_code == status, reply.text
+    (body,) = reply.json().values()
+    assert reply.headers["x-ms-error-code"] == body["code"] == code
+    assert body["message"]
+    assert body["innererror"] == {"code": canonical.name}
+    assert {*body} <= {"code", "message", "target", "details", "innererror"}
+    assert ("retry-after" in reply.headers) == (status in (429, 503))
+    error: dict[str, Any] = body
+    return error
+
+
+# -- states -----------------------------------------------------------------------------------
+
+
+def test_start_is_answered_202_with_the_monitor(make_media: MakeMedia) -> None:
+    """The URL of the monitor is absolute and has the version; the id is ours."""
+    media = make_media()
+    reply = media.start("wait", f"{PATH}?api-version=2026-11-01")
+    body = monitor(reply)
+    assert reply.status_code == 202
+    url = f"http://here/v1/operations/{body['id']}?api-version=2026-11-01"
+    assert reply.headers["operation-location"] == url
+    assert reply.headers["operation-id"] == body["id"]
+    assert reply.headers["retry-after"] == "1"
+    assert "location" not in reply.headers
+    assert body["status"] in ("NotStarted", "Running")
+    assert media.call("GET", url).status_code == 200
+
+
+def test_operation_that_waits_for_a_worker_is_not_started(make_media: MakeMedia) -> None:
+    """And it has no time of expiry yet."""
+    media = make_media({"executor": ThreadExecutor(1)})
+    media.start("wait")
+    reply = media.start("wait")
+    assert {*reply.json()} == {"id", "status", "createdAt", "lastUpdatedAt"}
+    assert reply.json()["status"] == "NotStarted"
+    polled = media.call("GET", reply.headers["operation-location"])
+    assert monitor(polled) == monitor(reply)
+    assert polled.headers["retry-after"] == "1"
+
+
+def test_operation_at_work_is_running(make_media: MakeMedia) -> None:
+    """With its metadata, also when it has been asked to stop."""
+    media = make_media()
+    started = media.start("wait")
+    name = f"operations/{started.json()['id']}"
+    while media.service.get(name).metadata is None:
+        pass
+    reply = media.call("GET", started.headers["operation-location"])
+    assert monitor(reply) == {
+        "id": started.json()["id"],
+        "status": "Running",
+        "metadata": {"percent": 40},
+    }
+    assert (reply.status_code, reply.headers["retry-after"]) == (200, "1")
+
+
+def test_operation_that_is_asked_to_stop_is_running(make_media: MakeMedia) -> None:
+    """Its work, which is done elsewhere, has not answered yet."""
+    media = make_media()
+    method = media.service.declare(
+        "media.v1.Videos.Elsewhere", request=TranscodeRequest, response=lro.Empty
+    )
+    name = method.start(TranscodeRequest()).name
+    assert media.service.reporter(name).report(lro.OperationMetadata(progress_percent=1))
+    media.service.cancel(name)
+    body = media.call("GET", f"/v1/{name}").json()
+    assert body["status"] == "NotStarted"  # no worker of this library has begun
+    assert body["kind"] == "media.v1.Videos.Elsewhere"
+    assert media.service.reporter(name).acknowledge_cancel()
+    body = media.call("GET", f"/v1/{name}").json()
+    assert (body["status"], body["error"]["code"]) == ("Canceled", "Cancelled")
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "more"),
+    [
+        ("", "Succeeded", {"result": {"uri": "b.mp4"}}),
+        (
+            "refused",
+            "Failed",
+            {
+                "error": {
+                    "code": "SOURCE_NO_VIDEO",
+                    "message": "the source is no video",
+                    "innererror": {"code": "FAILED_PRECONDITION"},
+                }
+            },
+        ),
+        (
+            "violations",
+            "Failed",
+            {
+                "error": {
+                    "code": "INVALID_ARGUMENT",
+                    "message": "it is wrong",
+                    "details": [
+                        {"code": "BadArgument", "target": "source", "message": "is not a video"},
+                        {"code": "BadArgument", "target": "width", "message": "is odd"},
+                    ],
+                    "innererror": {"code": "INVALID_ARGUMENT"},
+                }
+            },
+        ),
+        (
+            "odd reason",
+            "Failed",
+            {
+                "error": {
+                    "code": "NotFound",
+                    "message": "NOT_FOUND",
+                    "innererror": {"code": "NOT_FOUND"},
+                }
+            },
+        ),
+    ],
+)
+def test_operation_that_has_ended(
+    make_media: MakeMedia, source: str, status: str, more: Any
+) -> None:
+    """The monitor is answered 200 in any case, without Retry-After."""
+    reply = make_media().ended(source)
+    body = monitor(reply)
+    assert (reply.status_code, "retry-after" in reply.headers) == (200, False)
+    assert body.pop("id")
+    assert body == {"status": status, "metadata": {"percent": 40}, **more}
+    assert DATES < {*reply.json()}
+
+
+def test_operation_that_the_service_has_failed(make_media: MakeMedia) -> None:
+    """The reason says so; what broke stands in the log only."""
+    error = make_media().ended("broken").json()["error"]
+    assert (error["code"], error["innererror"]) == ("METHOD_FAILED", {"code": "INTERNAL"})
+    assert "KeyError" not in json.dumps(error)
+
+
+def test_success_without_value_has_no_result(make_media: MakeMedia) -> None:
+    """Of a method that returns nothing."""
+    media = make_media()
+
+    @media.service.method("media.v1.Videos.Forget")
+    def forget(request: TranscodeRequest) -> None: ...
+
+    name = forget.start(TranscodeRequest()).name
+    media.service.wait(name)
+    body = media.call("GET", f"/v1/{name}").json()
+    assert (body["status"], "result" in body, body["kind"]) == (
+        "Succeeded",
+        False,
+        "media.v1.Videos.Forget",
+    )
+
+
+def test_result_that_is_no_object(make_media: MakeMedia) -> None:
+    """A well-known type with a JSON form of its own is that form."""
+    media = make_media()
+
+    @media.service.method("media.v1.Videos.Name")
+    def name(request: TranscodeRequest, job: lro.Job[lro.Struct]) -> lro.types.StringValue:
+        job.report(lro.Struct({"percent": 50}))
+        return lro.types.StringValue("ann")
+
+    started = name.start(TranscodeRequest()).name
+    media.service.wait(started)
+    body = media.call("GET", f"/v1/{started}").json()
+    assert (body["result"], body["metadata"]) == ("ann", {"percent": 50})
+
+
+def test_service_without_describe_tells_no_times(make_media: MakeMedia) -> None:
+    """Whether a worker has begun is not said either."""
+    media = make_media({"verbs": ["CancelOperation", "WaitOperation"]})
+    media.go.set()
+    started = media.start("wait")
+    assert not DATES & {*started.json()}
+    media.service.wait(f"operations/{started.json()['id']}")
+    body = media.call("GET", started.headers["operation-location"]).json()
+    assert (body["status"], DATES & {*body}) == ("Succeeded", set())
+
+
+def test_cancel_is_answered_202_and_200_when_it_has_ended(make_media: MakeMedia) -> None:
+    """Cancelling what is done changes nothing."""
+    media = make_media()
+    started = media.start("wait")
+    url = f"/v1/operations/{started.json()['id']}"
+    reply = media.call("POST", f"{url}:cancel?api-version=1")
+    assert (reply.status_code, reply.json()["id"]) in (
+        (202, started.json()["id"]),
+        (200, started.json()["id"]),
+    )
+    if reply.status_code == 202:
+        assert reply.headers["retry-after"] == "1"
+    assert reply.headers["operation-location"] == f"http://here{url}?api-version=1"
+    media.service.wait(f"operations/{started.json()['id']}")
+    again = media.call("POST", f"{url}:cancel", json={})
+    assert (again.status_code, again.json()["status"]) == (200, "Canceled")
+    assert again.json()["error"]["innererror"] == {"code": "CANCELLED"}
+    assert again.json() == media.call("GET", url).json()
+    assert "retry-after" not in again.headers
+
+
+def test_cancel_of_work_that_goes_on_is_answered_202() -> None:
+    """The work, which is done elsewhere, has not answered yet."""
+    counting = build()
+    name = counting.start()
+    edge = AzureEdge(counting.service)
+    reply = edge.handle(ask("POST", f"/v1/{name}:cancel", host="here"))
+    assert reply.status == 202
+    assert dict(reply.headers)["retry-after"] == "1"
+    assert counting.service.reporter(name).cancel_requested
+
+
+def test_only_validated_request_starts_nothing(make_media: MakeMedia) -> None:
+    """There is no monitor to go to."""
+    media = make_media()
+    reply = media.call("POST", PATH, json={"validateOnly": True})
+    assert (reply.status_code, reply.json()) == (200, {"id": "", "status": "Succeeded"})
+    assert "operation-location" not in reply.headers
+
+
+# -- URLs -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("base_url", "headers", "wanted"),
+    [
+        ("https://api.example.com/media/", {"host": "inner"}, "https://api.example.com/media"),
+        ("", {"host": "API.example.com:8443"}, "http://api.example.com:8443"),
+        ("", {"host": "[::1]:80"}, "http://[::1]"),
+    ],
+)
+def test_url_of_the_monitor_is_absolute(base_url: str, headers: Any, wanted: str) -> None:
+    """By the option, or by the request."""
+    counting = build()
+    edge = AzureEdge(counting.service, starts={"/v1/x": counting.count}, base_url=base_url)
+    replied = dict(edge.handle(ask("POST", "/v1/x", {}, **headers)).headers)
+    operation = replied["operation-id"]
+    assert replied["operation-location"] == f"{wanted}/v1/operations/{operation}"
+
+
+def test_url_of_the_monitor_has_mount_and_parent() -> None:
+    """Both percent-encoded; of an operation that is not served here there is no URL."""
+    counting = build()
+    start = Start(counting.count, parent=lambda request: request.headers["x-parent"])
+    edge = AzureEdge(counting.service, starts={"/v1/x": start}, parents=["projects/*"])
+
+    def started(parent: str) -> dict[str, str]:
+        headers = {"host": "h", "x-parent": parent}
+        request = HttpRequest(method="POST", path="/v1/x", headers=headers, mount=lambda _: "/m")
+        return dict(edge.handle(request).headers)
+
+    headers = started("projects/a b")
+    assert headers["operation-location"] == (
+        f"http://h/m/v1/projects/a%20b/operations/{headers['operation-id']}"
+    )
+    assert "operation-location" not in started("shelves/a")
+
+
+@pytest.mark.parametrize("host", ["", "a/b", "user@host", "a b", "x" * 400])
+def test_host_that_names_no_server_starts_nothing(host: str) -> None:
+    """The monitor could not be found."""
+    counting = build()
+    edge = AzureEdge(counting.service, starts={"/v1/x": counting.count})
+    reply = edge.handle(ask("POST", "/v1/x", {}, host=host))
+    assert (reply.status, dict(reply.headers)["x-ms-error-code"]) == (400, "MALFORMED_REQUEST")
+    assert counting.service.list(lro.ListOperationsRequest()).operations == ()
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        ("", "MissingApiVersionParameter"),
+        ("?api-version=", "MissingApiVersionParameter"),
+        ("?api-version=2020-01-01", "UnsupportedApiVersionValue"),
+        ("?api-version=2026-11-01&api-version=2026-11-01", "MALFORMED_REQUEST"),
+        ("?api-version=%ff", "MALFORMED_REQUEST"),
+        ("?api-version=2026-11-01&x=1", "MALFORMED_REQUEST"),
+    ],
+)
+def test_version_that_is_not_served_is_refused(
+    make_media: MakeMedia, query: str, code: str
+) -> None:
+    """In every call."""
+    media = make_media(api_versions=["2026-11-01", "2026-12-01-preview"])
+    for method, path in [
+        ("POST", PATH),
+        ("GET", "/v1/operations/x"),
+        ("POST", "/v1/operations/x:cancel"),
+    ]:
+        body = {"json": {}} if method == "POST" else {}
+        reply = media.call(method, path + query, **body)
+        check_error(reply, 400, code, Code.INVALID_ARGUMENT)
+    reply = media.start(url=f"{PATH}?%61pi-version=2026-11-01&alt=json")
+    assert reply.headers["operation-location"].endswith("?api-version=2026-11-01")
+
+
+def test_version_that_a_url_cannot_have_is_refused(make_media: MakeMedia) -> None:
+    """Without a list of versions any other is carried along."""
+    reply = make_media().start(url=f"{PATH}?api-version=1%0d%0aX:y")
+    error = check_error(reply, 400, "UnsupportedApiVersionValue", Code.INVALID_ARGUMENT)
+    assert "supported api-versions" not in error["message"]
+
+
+# -- repeats ----------------------------------------------------------------------------------
+
+
+def sent(hours: float = 0) -> str:
+    """A date of HTTP, so many hours ago."""
+    return format_datetime(datetime.now(UTC) - timedelta(hours=hours), usegmt=True)
+
+
+@pytest.mark.parametrize("identifier", [UUID, "order-17", UUID.upper()])
+def test_repeated_start_is_answered_with_the_same_operation(
+    make_media: MakeMedia, identifier: str
+) -> None:
+    """By either header; another request with the same id is refused."""
+    media = make_media()
+    headers = {"repeatability_request_id": identifier, "repeatability_first_sent": sent()}
+    first = media.start("wait", **headers)
+    again = media.start("wait", **headers)
+    third = media.start("wait", operation_id=identifier)
+    for reply in (first, again):
+        assert (reply.status_code, reply.headers["repeatability-result"]) == (202, "accepted")
+    assert first.json()["id"] == again.json()["id"] == third.json()["id"]
+    assert first.json()["id"] != identifier
+    assert "repeatability-result" not in third.headers
+    other = media.start("other", **headers)
+    check_error(other, 400, "REQUEST_ID_CONFLICT", Code.INVALID_ARGUMENT)
+    assert other.headers["repeatability-result"] == "rejected"
+    assert media.start("wait").json()["id"] != first.json()["id"]
+
+
+@pytest.mark.parametrize(
+    ("date", "status", "code"),
+    [
+        ("", 400, "MALFORMED_REQUEST"),
+        ("yesterday", 400, "MALFORMED_REQUEST"),
+        ("Sun, 31 Feb 2026 00:00:00 GMT", 400, "MALFORMED_REQUEST"),
+        ("Sun, 06 Foo 1994 08:49:37 GMT", 400, "MALFORMED_REQUEST"),
+        ("Sun, 06 Nov 1994 ::::::88 GMT", 400, "MALFORMED_REQUEST"),
+        ("Sunday, 06-Nov-94 08:49:37 GMT", 400, "MALFORMED_REQUEST"),
+        ("Sun, 06 Nov 1994 08:49:37 GMT", 412, "FAILED_PRECONDITION"),
+    ],
+)
+def test_date_of_the_first_attempt_is_checked(
+    make_media: MakeMedia, date: str, status: int, code: str
+) -> None:
+    """After 24 hours it is not known whether the request was made: it is not made again."""
+    media = make_media()
+    reply = media.start(repeatability_request_id=UUID, repeatability_first_sent=date)
+    canonical = Code.INVALID_ARGUMENT if status == 400 else Code.FAILED_PRECONDITION
+    check_error(reply, status, code, canonical)
+    assert reply.headers["repeatability-result"] == "rejected"
+    assert media.service.list(lro.ListOperationsRequest()).operations == ()
+    assert media.start(repeatability_request_id=UUID, repeatability_first_sent=sent(23)).is_success
+
+
+# -- errors of calls --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "code", "canonical"),
+    [
+        ("GET", "/v1/operations/none", None, 404, "OPERATION_NOT_FOUND", Code.NOT_FOUND),
+        ("GET", "/v1/operations/a%2Fb", None, 404, "OPERATION_NOT_FOUND", Code.NOT_FOUND),
+        ("GET", "/v1/operations/a/b", None, 404, "OPERATION_NOT_FOUND", Code.NOT_FOUND),
+        ("GET", "/v1/operations/-", None, 404, "OPERATION_NOT_FOUND", Code.NOT_FOUND),
+        ("GET", "/v1/operations/%00", None, 404, "OPERATION_NOT_FOUND", Code.NOT_FOUND),
+        ("GET", "/v1/operations", None, 404, "OPERATION_NOT_FOUND", Code.NOT_FOUND),
+        ("POST", "/v1/operations/-:cancel", b"", 404, "OPERATION_NOT_FOUND", Code.NOT_FOUND),
+        ("GET", "/v1/other", None, 404, "ROUTE_NOT_FOUND", Code.NOT_FOUND),
+        ("GET", "/v1/operations/x:watch", None, 404, "OPERATION_NOT_FOUND", Code.NOT_FOUND),
+        ("GET", "/v1/operations/x?a=b", None, 400, "MALFORMED_REQUEST", Code.INVALID_ARGUMENT),
+        ("DELETE", "/v1/operations/x", None, 405, "HTTP_METHOD_NOT_ALLOWED", Code.UNIMPLEMENTED),
+        ("GET", PATH, None, 405, "HTTP_METHOD_NOT_ALLOWED", Code.UNIMPLEMENTED),
+        ("POST", PATH, b'{"x"', 400, "MALFORMED_REQUEST", Code.INVALID_ARGUMENT),
+        ("POST", PATH, b"[]", 400, "MALFORMED_REQUEST", Code.INVALID_ARGUMENT),
+        ("POST", PATH, b'{"width": "x"}', 400, "INVALID_ARGUMENT", Code.INVALID_ARGUMENT),
+        ("POST", PATH, b'{"requestId": "x"}', 400, "INVALID_REQUEST_ID", Code.INVALID_ARGUMENT),
+        (
+            "POST",
+            PATH,
+            b'{"pad": "%s"}' % (b"x" * 2000),
+            413,
+            "REQUEST_TOO_LARGE",
+            Code.INVALID_ARGUMENT,
+        ),
+    ],
+)
+def test_call_that_is_refused(
+    make_media: MakeMedia,
+    method: str,
+    path: str,
+    body: bytes | None,
+    status: int,
+    code: str,
+    canonical: Code,
+) -> None:
+    """The code stands in the body and in a header."""
+    media = make_media(max_body=1000)
+    headers = {} if body is None else {"content-type": "application/json"}
+    reply = media.call(method, path, content=body, headers=headers)
+    error = check_error(reply, status, code, canonical)
+    assert ("allow" in reply.headers) == (status == 405)
+    if code == "INVALID_ARGUMENT":
+        assert error["target"] == "width"
+        assert [one["target"] for one in error["details"]] == ["width"]
+
+
+def test_body_of_another_type_is_refused(make_media: MakeMedia) -> None:
+    """With 415."""
+    headers = {"content-type": "text/plain"}
+    reply = make_media().call("POST", PATH, content=b"{}", headers=headers)
+    check_error(reply, 415, "UNSUPPORTED_MEDIA_TYPE", Code.INVALID_ARGUMENT)
+
+
+def test_page_of_another_site_is_refused(make_media: MakeMedia) -> None:
+    """As at every edge."""
+    reply = make_media().start(sec_fetch_site="cross-site", origin="https://evil.example")
+    check_error(reply, 403, "CROSS_SITE_REQUEST", Code.PERMISSION_DENIED)
+
+
+def test_busy_target_is_409(make_media: MakeMedia) -> None:
+    """While its work runs."""
+    media = make_media()
+    assert media.start("target").status_code == 202
+    check_error(media.start("target"), 409, "TARGET_BUSY", Code.ABORTED)
+
+
+def test_full_queue_is_429(make_media: MakeMedia) -> None:
+    """With the time to try again."""
+    media = make_media({"executor": ThreadExecutor(1, queue=1)})
+    replies = [media.start("wait") for _ in range(4)]
+    check_error(replies[-1], 429, "RESOURCE_EXHAUSTED", Code.RESOURCE_EXHAUSTED)
+
+
+def test_verb_that_is_off_is_501(make_media: MakeMedia) -> None:
+    """Cancel is one."""
+    media = make_media({"verbs": ["DescribeOperations"]})
+    reply = media.call("POST", "/v1/operations/x:cancel")
+    check_error(reply, 501, "METHOD_NOT_SUPPORTED", Code.UNIMPLEMENTED)
+
+
+def test_caller_who_is_not_known_is_401(make_media: MakeMedia) -> None:
+    """With the challenge."""
+
+    def refuse(headers: Any) -> str:
+        raise Unauthenticated("a token is needed")
+
+    media = make_media(authenticate=refuse)
+    for reply in (media.start(), media.call("GET", "/v1/operations/x")):
+        check_error(reply, 401, "UNAUTHENTICATED", Code.UNAUTHENTICATED)
+        assert reply.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "shown"),
+    [
+        (Code.UNAVAILABLE, 503, "UNAVAILABLE"),
+        (Code.DEADLINE_EXCEEDED, 503, "DEADLINE_EXCEEDED"),
+        (Code.PERMISSION_DENIED, 403, "PERMISSION_DENIED"),
+        (Code.INTERNAL, 500, "INTERNAL"),
+    ],
+)
+def test_start_that_a_hook_refuses(
+    make_media: MakeMedia, code: Code, status: int, shown: str
+) -> None:
+    """A start is not hidden; what is over by its deadline may be tried again."""
+
+    def refuse(caller: str, verb: str, name: str) -> bool:
+        if code is Code.UNAVAILABLE:
+            raise lro.errors.Unavailable("later")
+        raise lro.StatusError(code, "a secret")
+
+    reply = make_media({"authorize": refuse}, authenticate=lambda headers: "ann").start()
+    error = check_error(reply, status, shown, code)
+    assert (code is Code.INTERNAL) == ("secret" not in error["message"] and status == 500)
+
+
+def test_operation_of_another_caller_is_not_found(make_media: MakeMedia) -> None:
+    """In the words of one that never existed, whether the service hides it or a hook refuses."""
+
+    def authorize(caller: str, verb: str, name: str) -> bool:
+        return caller != "eve" or verb.startswith("media")
+
+    def authenticate(headers: Any) -> str:
+        return str(headers.get("x-user", ""))
+
+    for options in ({"owner_only": True}, {"authorize": authorize}):
+        media = make_media(options, authenticate=authenticate)
+        identifier = media.start("wait", x_user="ann").json()["id"]
+        for method, verb in (("GET", ""), ("POST", ":cancel")):
+            texts = []
+            for one in (identifier, "x" * len(identifier)):
+                url = f"/v1/operations/{one}{verb}"
+                reply = media.call(method, url, headers={"x-user": "eve"})
+                check_error(reply, 404, "OPERATION_NOT_FOUND", Code.NOT_FOUND)
+                texts.append(reply.text.replace(one, "ID"))
+            assert texts[0] == texts[1]
+        url = f"/v1/operations/{identifier}"
+        assert media.call("GET", url, headers={"x-user": "ann"}).status_code == 200
+
+
+def test_start_is_answered_though_its_caller_may_not_read_it(make_media: MakeMedia) -> None:
+    """It is stored: the monitor says what is known without reading it."""
+
+    def authorize(caller: str, verb: str, name: str) -> bool:
+        return verb != "GetOperation"
+
+    media = make_media({"authorize": authorize}, authenticate=lambda headers: "ann")
+    reply = media.start("wait")
+    assert (reply.status_code, reply.json()["status"]) == (202, "Running")
+    cancelled = media.call("POST", f"/v1/operations/{reply.json()['id']}:cancel")
+    assert (cancelled.status_code, cancelled.json()["status"]) == (202, "Running")
+
+
+def test_store_that_is_away_after_the_start_is_no_error() -> None:
+    """The start is stored by then."""
+    broken = threading.Event()
+
+    def away() -> None:
+        if broken.is_set():
+            raise lro.errors.Unavailable("the store is away")
+
+    counting = build(Wrapped(away, "get"))
+    edge = AzureEdge(counting.service, starts={"/v1/x": counting.count})
+    broken.set()
+    reply = edge.handle(ask("POST", "/v1/x", {}, host="here"))
+    assert (reply.status, json.loads(reply.body)["status"]) == (202, "Running")
+    polled = edge.handle(ask("GET", f"/v1/operations/{json.loads(reply.body)['id']}"))
+    assert (polled.status, dict(polled.headers)["retry-after"]) == (503, "1")
+
+
+def test_head_and_options(make_media: MakeMedia) -> None:
+    """HEAD is GET without its body, also where that is refused."""
+    media = make_media()
+    url = f"/v1/operations/{media.start('wait').json()['id']}"
+    head = media.call("HEAD", url)
+    assert (head.status_code, head.content) == (200, b"")
+    missing = media.call("HEAD", "/v1/operations/none")
+    assert (missing.status_code, missing.content) == (404, b"")
+    assert missing.headers["x-ms-error-code"] == "OPERATION_NOT_FOUND"
+    allowed = media.call("OPTIONS", url)
+    assert (allowed.status_code, allowed.headers["allow"]) == (204, "GET, HEAD, OPTIONS")
+
+
+def test_too_many_headers_are_refused() -> None:
+    """They cannot be read, so that the reply does not say what they ask for either."""
+    counting = build()
+    app = AzureApp(counting.service, starts={"/v1/x": counting.count})
+    headers = [(f"x-{number}", "1") for number in range(1100)]
+    headers += [("repeatability-request-id", UUID)]
+    with asgi_inside(app) as call:
+        reply = call("POST", "/v1/x", json={}, headers=headers)
+    check_error(reply, 400, "MALFORMED_REQUEST", Code.INVALID_ARGUMENT)
+    assert "repeatability-result" not in reply.headers
+
+
+# -- options ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("base_url", "api.example.com"),
+        ("base_url", "ftp://api.example.com"),
+        ("base_url", "https://api.example.com?x"),
+        ("base_url", "https://user@api.example.com"),
+        ("base_url", "https://api.example.com//x"),
+        ("base_url", None),
+        ("api_versions", "2026-11-01"),
+        ("api_versions", ["a b"]),
+        ("poll_seconds", 0),
+    ],
+)
+def test_option_of_the_wrong_form_is_refused(option: str, value: Any) -> None:
+    """Where the edge is made."""
+    with pytest.raises(lro.DeclarationError, match=option):
+        AzureEdge(build().service, **{option: value})
+
+
+def test_edge_that_everybody_may_ask_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Once, where it is made."""
+    with caplog.at_level(logging.WARNING, "lro"):
+        AzureEdge(build().service, authenticate=lambda headers: None)
+        assert caplog.text == ""
+        AzureEdge(build().service)
+    assert "AzureEdge has no authenticate" in caplog.text
+
+
+@pytest.mark.parametrize("kind", list(APPS))
+def test_paths_of_others_reach_the_fallback(kind: str) -> None:
+    """Such as the application of the service itself, which shows the same operations."""
+    counting = build()
+    application, inside = APPS[kind]
+    plain = {"asgi": asgi.OperationsApp, "wsgi": wsgi.OperationsApp}[kind](counting.service)
+    app = application(counting.service, starts={"/v1/x": counting.count}, fallback=plain)
+    with inside(app) as call:
+        name = f"operations/{call('POST', '/v1/x', json={}).json()['id']}"
+        found = call("POST", "/v1/operations:batchGet", json={"names": [name]}).json()
+        assert found["operations"] == [{"name": name}]
+
+
+def test_three_interfaces_show_the_same_operation() -> None:
+    """Field by field: google.longrunning over HTTP and over gRPC, and the monitor."""
+    grpc = pytest.importorskip("grpc")
+    from tests.grpc.serving import serving
+
+    counting = build(MemoryStore(lambda: NOW))
+    metadata = CountMetadata(percent=7)
+    names = [counting.count.start(CountRequest(steps=2), metadata=metadata).name for _ in "abc"]
+    counting.finish(names[1], 5)
+    why = lro.StatusError(Code.NOT_FOUND, "no things", (WRONG,), "NO_THINGS")
+    counting.service.reporter(names[2]).fail(why)
+    azure, plain = AzureEdge(counting.service), OperationsEdge(counting.service)
+    with (
+        serving("threads", counting.service) as address,
+        grpc.insecure_channel(address) as channel,
+    ):
+        for name in names:
+            shown = json.loads(azure.handle(ask("GET", f"/v1/{name}")).body)
+            over_http = json.loads(plain.handle(ask("GET", f"/v1/{name}")).body)
+            assert over_grpc(channel, name, counting.service.types) == over_http
+            assert shown["id"] == over_http["name"].rpartition("/")[2]
+            assert (shown["status"] != "NotStarted") == over_http.get("done", False)
+            assert untyped(shown["metadata"]) == untyped(over_http["metadata"])
+            assert ("result" in shown, "error" in shown) == (
+                "response" in over_http,
+                "error" in over_http,
+            )
+            if "result" in shown:
+                assert shown["result"] == untyped(over_http["response"])
+            if "error" in shown:
+                error = over_http["error"]
+                assert shown["error"]["message"] == error["message"]
+                assert shown["error"]["innererror"]["code"] == Code(error["code"]).name
+                info, wrong = error["details"]
+                assert shown["error"]["code"] == info["reason"]
+                listed = [(one["target"], one["message"]) for one in shown["error"]["details"]]
+                assert listed == [
+                    (one["field"], one["description"]) for one in wrong["fieldViolations"]
+                ]
+
+
+def untyped(message: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in message.items() if name != "@type"}
+
+
+def over_grpc(channel: Any, name: str, types: Any) -> Any:
+    """An operation as gRPC shows it, in JSON."""
+    from google.longrunning import operations_proto_pb2 as pb
+
+    from lro.protobuf import operation_from_proto
+    from lro.wire import operation_to_json
+
+    call = channel.unary_unary(
+        "/google.longrunning.Operations/GetOperation",
+        request_serializer=pb.GetOperationRequest.SerializeToString,
+        response_deserializer=pb.Operation.FromString,
+    )
+    found = operation_from_proto(call(pb.GetOperationRequest(name=name)))
+    return operation_to_json(found, types)

@@ -1,0 +1,135 @@
+"""A service whose operations are in every state, and the calls that a client of Azure's makes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import Any, Final
+
+import attrs
+import httpx
+import pytest
+
+import lro
+from lro.azure import AzureApp, WsgiAzureApp
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from tests.http.servers import asgi_inside, wsgi_inside
+
+DOMAIN: Final = "media.example.com"
+PATH: Final = "/v1/videos:transcode"
+APPS: Final[Mapping[str, Any]] = {
+    "asgi": (AzureApp, asgi_inside),
+    "wsgi": (WsgiAzureApp, wsgi_inside),
+}
+
+
+@lro.message("media.v1.TranscodeRequest")
+@attrs.frozen
+class TranscodeRequest:
+    """What to transcode: the source says what becomes of it."""
+
+    source: str = ""
+    width: lro.Int32 = 0
+
+
+@lro.message("media.v1.TranscodeMetadata")
+@attrs.frozen
+class TranscodeMetadata:
+    """How far it is."""
+
+    percent: lro.Int32 = 0
+
+
+@lro.message("media.v1.TranscodeResponse")
+@attrs.frozen
+class TranscodeResponse:
+    """Where the result is."""
+
+    uri: str = ""
+
+
+WRONG: Final = lro.types.BadRequest(
+    (
+        lro.types.FieldViolation(field="source", description="is not a video"),
+        lro.types.FieldViolation(field="width", description="is odd"),
+    )
+)
+
+
+class Media:
+    """The service, its method, and calls to an application of it.
+
+    What a source says: ``wait`` waits until :attr:`go` is set, ``refused`` and ``violations`` end
+    with an error of the work, ``broken`` with one of the service; anything else succeeds.
+    """
+
+    def __init__(self, kind: str, stack: ExitStack, options: Any, **edge: Any) -> None:
+        self.go = threading.Event()
+        made = {"limits": lro.Limits(), **options}
+        executor = made.pop("executor", None) or ThreadExecutor(4)
+        store = made.pop("store", None) or MemoryStore()
+        self.service = lro.Service(store, executor, domain=DOMAIN, **made)
+        stack.callback(self.service.close, timedelta(0))
+        stack.callback(self.go.set)
+
+        @self.service.method(
+            "media.v1.Videos.Transcode",
+            path=PATH,
+            exclusive_target=lambda request: "one" if request.source == "target" else "",
+        )
+        def transcode(
+            request: TranscodeRequest, job: lro.Job[TranscodeMetadata]
+        ) -> TranscodeResponse:
+            job.report(TranscodeMetadata(percent=40))
+            while request.source in ("wait", "target") and not self.go.is_set():
+                job.sleep(0.001)
+            if request.source == "refused":
+                raise lro.StatusError(
+                    lro.Code.FAILED_PRECONDITION, "the source is no video", why="SOURCE_NO_VIDEO"
+                )
+            if request.source == "violations":
+                raise lro.StatusError(lro.Code.INVALID_ARGUMENT, "it is wrong", (WRONG,))
+            if request.source == "odd reason":
+                raise lro.StatusError(lro.Code.NOT_FOUND, "", why="no\r\nheader")
+            if request.source == "broken":
+                raise KeyError("a defect")
+            return TranscodeResponse(uri="b.mp4")
+
+        self.transcode = transcode
+        application, inside = APPS[kind]
+        app = application(self.service, starts=True, **edge)
+        self.edge = app.edge
+        self._call = stack.enter_context(inside(app))
+
+    def call(self, method: str, url: str, **more: Any) -> httpx.Response:
+        """What is answered; ``url`` may be absolute."""
+        reply: httpx.Response = self._call(method, url, **more)
+        return reply
+
+    def start(self, source: str = "", url: str = PATH, **headers: str) -> httpx.Response:
+        """What a start is answered; ``_`` in names of headers stands for ``-``."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.call("POST", url, json={"source": source}, headers=named)
+
+    def ended(self, source: str = "") -> httpx.Response:
+        """The monitor of an operation that has ended."""
+        started = self.start(source)
+        self.service.wait(f"operations/{started.json()['id']}")
+        return self.call("GET", started.headers["operation-location"])
+
+
+MakeMedia = Callable[..., Media]
+
+
+@pytest.fixture(params=list(APPS))
+def make_media(request: pytest.FixtureRequest) -> Iterator[MakeMedia]:
+    """Makes services behind an application of each kind; options of the edge begin with it."""
+    with ExitStack() as stack:
+
+        def make(options: Any = None, **edge: Any) -> Media:
+            return Media(request.param, stack, options or {}, **edge)
+
+        yield make

@@ -1,0 +1,427 @@
+"""``Prefer`` on starts, and the answer 202 (RFC 7240, RFC 9110 §15.3.3, spec §9.8)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lro
+from lro import asgi, wsgi
+from lro._http.preferences import NO_PREFERENCES, Preferences, read_preferences
+from lro.executors.threads import ThreadExecutor
+from lro.http import OperationsEdge, Start, answer
+from lro.stores.memory import MemoryStore
+from lro_client import Client
+from tests.http import servers
+from tests.http.counting_service import CountRequest, CountService, ask, build, headers_of
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+PATH = "/v1/things:count"
+
+
+@pytest.mark.parametrize(
+    ("header", "wanted"),
+    [
+        # Examples of RFC 7240 §2, §4.1, §4.3 and its errata, and of §1.
+        ("respond-async, wait=10", Preferences(10, True)),
+        ("wait=10", Preferences(10)),
+        ("respond-async", Preferences(None, True)),
+        ("respond-async, wait=100, handling=lenient", Preferences(100, True)),
+        ("return=minimal", NO_PREFERENCES),
+        ("Lenient", NO_PREFERENCES),
+        ("priority=5", NO_PREFERENCES),
+        ("foo; some-parameter, wait=3", Preferences(3)),
+        ('foo; some-parameter=""; x, wait=4', Preferences(4)),
+        ('foo="", wait=5', Preferences(5)),
+        ('return=minimal; foo="some parameter", wait=6', Preferences(6)),
+        # Letter case, spaces, quotes, parameters, a value of nothing.
+        ("Respond-Async , WAIT = 7", Preferences(7, True)),
+        ('wait="8"', Preferences(8)),
+        ('wait="\\8"', Preferences(8)),
+        ('wait=9; exact="a, wait=1"; ;', Preferences(9)),
+        ('respond-async="";x=y,,\t,wait=0012', Preferences(12, True)),
+        ('foo="a, wait=3", wait=4', Preferences(4)),
+        ("wait=0", Preferences(0)),
+        # The first of several counts.
+        ("wait=1, wait=2, respond-async, respond-async=no", Preferences(1, True)),
+        ("wait=never, wait=2", NO_PREFERENCES),
+        # Malformed ones are passed over.
+        ("", NO_PREFERENCES),
+        ("wait", NO_PREFERENCES),
+        ("wait=", NO_PREFERENCES),
+        ("wait=-1", NO_PREFERENCES),
+        ("wait=1.5", NO_PREFERENCES),
+        ("wait=1 2", NO_PREFERENCES),
+        ("wait=\u0663", NO_PREFERENCES),
+        ('wait="3', NO_PREFERENCES),
+        ("respond-async=yes", NO_PREFERENCES),
+        ("respond async", NO_PREFERENCES),
+        ('=, ;, wait="1"2, (x), wait=5', Preferences(5)),
+        ("wait=" + "9" * 10_000, Preferences(999_999_999)),
+    ],
+)
+def test_preferences_are_read_as_the_rfc_has_them(header: str, wanted: Preferences) -> None:
+    """Names in any letter case, words quoted or not, parameters unknown, the first one counts."""
+    assert read_preferences(header) == wanted
+
+
+@given(st.text(st.sampled_from('wait=respond-async,;" \t\\019x\x00é'), max_size=60))
+def test_any_text_is_read(header: str) -> None:
+    """No header is refused, and what is found is in bounds."""
+    found = read_preferences(header)
+    assert found.wait is None or 0 <= found.wait < 10**9
+
+
+# -- starts -----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def serving_work(kind: str, *, accepted: bool = False, **options: Any) -> Iterator[Any]:
+    """A service on threads, whose work ends when it may, and calls to an application of it.
+
+    Work of a size ends when a caller waits for it.
+    """
+    service = lro.Service(MemoryStore(), ThreadExecutor(4), **options)
+    end = threading.Event()
+
+    @service.method("acme.v1.Works.Do", path="/v1/works:do")
+    def do(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+        while not end.is_set() and not (request.size and service.waiters.waits):
+            job.sleep(0.001)
+        return WorkResponse()
+
+    made: Callable[..., Any] = asgi.OperationsApp if kind == "asgi" else wsgi.OperationsApp
+    inside: Any = servers.asgi_inside if kind == "asgi" else servers.wsgi_inside
+    with service, inside(made(service, starts=True, accepted=accepted)) as call:
+
+        def post(prefer: str | None = None, body: Any = None) -> httpx.Response:
+            headers = {} if prefer is None else {"prefer": prefer}
+            reply: httpx.Response = call("POST", "/v1/works:do", json=body or {}, headers=headers)
+            return reply
+
+        try:
+            yield SimpleNamespace(service=service, post=post, end=end, call=call)
+        finally:
+            end.set()
+
+
+KINDS = pytest.mark.parametrize("kind", ["asgi", "wsgi"])
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("accepted", "prefer", "status", "applied"),
+    [
+        (False, None, 200, None),
+        (True, None, 202, None),
+        (False, "respond-async", 200, "respond-async"),
+        (True, "respond-async", 202, "respond-async"),
+        (False, "wait=0", 200, "wait=0"),
+        (True, "wait=0", 202, "wait=0"),
+        (False, "respond-async, wait=0", 202, "respond-async, wait=0"),
+        (False, "wait=x, return=minimal", 200, None),
+        (True, "wait=x", 202, None),
+    ],
+)
+def test_start_that_is_not_done(
+    kind: str, accepted: bool, prefer: str | None, status: int, applied: str | None
+) -> None:
+    """202 where the edge or the caller wants it, with the path of the operation."""
+    with serving_work(kind, accepted=accepted) as at:
+        reply = at.post(prefer)
+        assert (reply.status_code, reply.headers.get("preference-applied")) == (status, applied)
+        name = reply.json()["name"]
+        assert reply.headers["operation-id"] == name.rpartition("/")[2]
+        assert reply.headers["retry-after"] == "1"
+        location = f"/v1/{name}" if status == 202 else None
+        assert reply.headers.get("location") == location
+        assert at.call("GET", f"/v1/{name}").json()["name"] == name
+
+
+@KINDS
+@pytest.mark.parametrize("prefer", ["wait=60", "respond-async, wait=60", "wait=99999999999"])
+def test_start_is_answered_when_the_operation_is_done(kind: str, prefer: str) -> None:
+    """One call starts and waits; the wait is bounded by that of the service."""
+    with serving_work(kind, accepted=True) as at:
+        reply = at.post(prefer, {"size": 1})
+        assert (reply.status_code, reply.json()["done"]) == (200, True)
+        assert reply.headers["preference-applied"] == "wait=60"
+        assert not {"location", "retry-after"} & {*reply.headers}
+        assert reply.headers["operation-id"]
+
+
+@KINDS
+def test_start_is_answered_when_the_time_is_over(kind: str) -> None:
+    """The operation goes on; what was applied is the bound of the service, in whole seconds."""
+    with serving_work(kind, max_wait=timedelta(milliseconds=1)) as at:
+        reply = at.post("respond-async, wait=5")
+        assert (reply.status_code, "done" in reply.json()) == (202, False)
+        assert reply.headers["preference-applied"] == "respond-async, wait=0"
+
+
+def test_operation_that_is_done_at_once_is_answered_200() -> None:
+    """There is nothing to wait for, and nothing is asynchronous; a validated one has no path."""
+    with serving_work("asgi", accepted=True) as at:
+        at.end.set()
+        reply = at.post("respond-async, wait=60", {"validateOnly": True})
+        assert (reply.status_code, reply.json()["done"]) == (200, True)
+        assert reply.headers["preference-applied"] == "wait=60"
+        assert not {"location", "operation-id"} & {*reply.headers}
+
+
+def refuse_wait(caller: str, verb: str, name: str) -> bool:
+    return verb != "WaitOperation"
+
+
+def fail_at_wait(caller: str, verb: str, name: str) -> bool:
+    if verb == "WaitOperation":
+        raise KeyError("a defect")
+    return True
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"verbs": ["CancelOperation"]},
+        {"authorize": refuse_wait},
+        {"authorize": fail_at_wait},
+    ],
+    ids=["switched off", "refused", "failed"],
+)
+def test_start_is_not_refused_because_the_caller_may_not_wait(
+    kind: str, options: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The operation is stored, so it is answered as it is; only a defect is in the log."""
+    with serving_work(kind, **options) as at, caplog.at_level(logging.ERROR):
+        reply = at.post("respond-async, wait=60", {"size": 1})
+        assert (reply.status_code, "done" in reply.json()) == (202, False)
+        assert reply.headers["preference-applied"] == "respond-async"
+    assert ("KeyError" in caplog.text) == (options.get("authorize") is fail_at_wait)
+
+
+@KINDS
+def test_start_is_answered_at_once_where_too_many_wait(kind: str) -> None:
+    """The bounds of Wait hold for starts that wait."""
+    with serving_work(kind, limits=lro.Limits(waits=1)) as at, ThreadPoolExecutor(1) as pool:
+        name = at.post().json()["name"]
+        waiting = pool.submit(at.service.wait, name)
+        while not at.service.waiters.waits:
+            assert not waiting.done()
+        reply = at.post("wait=60")
+        assert (reply.status_code, "done" in reply.json()) == (200, False)
+        assert "preference-applied" not in reply.headers
+        at.end.set()
+        assert waiting.result(60).done
+
+
+@KINDS
+def test_start_is_answered_when_the_service_stops(kind: str) -> None:
+    """The operation is stored: it is answered as it is, not with an error."""
+    with serving_work(kind) as at:
+        at.service.end_waits()
+        reply = at.post("wait=60")
+        assert (reply.status_code, "done" in reply.json()) == (200, False)
+        assert "preference-applied" not in reply.headers
+
+
+def test_starts_that_wait_hold_no_thread_of_an_event_loop() -> None:
+    """They are coroutines that wait; more of them than any pool has threads."""
+    counting = build()
+    app = asgi.OperationsApp(counting.service, starts={PATH: counting.count})
+
+    async def start_many() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            headers = {"prefer": "wait=60"}
+            calls = [client.post(PATH, json={"steps": 1}, headers=headers) for _ in range(200)]
+            replies = asyncio.gather(*calls)
+            while counting.service.waiting < 200:
+                await asyncio.sleep(0)
+            page = counting.service.list(lro.ListOperationsRequest(page_size=500))
+            for one in page.operations:
+                counting.finish(one.name)
+            return await replies
+
+    assert all(reply.json()["done"] for reply in asyncio.run(start_many()))
+    assert counting.service.waiters.waits == 0
+
+
+def test_caller_who_leaves_ends_the_wait_and_not_the_operation() -> None:
+    """Nothing is sent, no waiter is left, and the operation goes on."""
+    counting = build()
+    app = asgi.OperationsApp(counting.service, starts={PATH: counting.count})
+    sent: list[Any] = []
+
+    async def call() -> None:
+        begun = False
+
+        async def receive() -> Any:
+            nonlocal begun
+            if not begun:
+                begun = True
+                return {"type": "http.request", "body": b"{}"}
+            while not counting.service.waiting:
+                await asyncio.sleep(0)
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await app(scope_of(PATH, headers=[(b"prefer", b"wait=60")]), receive, send)
+
+    asyncio.run(call())
+    (operation,) = counting.service.list(lro.ListOperationsRequest()).operations
+    assert (sent, operation.done, counting.service.waiters.waits) == ([], False, 0)
+    counting.finish(operation.name)
+
+
+# -- where the operation is -------------------------------------------------------------------
+
+
+def scope_of(path: str, **more: Any) -> dict[str, Any]:
+    return {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [],
+        **more,
+    }
+
+
+@pytest.mark.parametrize(
+    ("mount", "scope"),
+    [
+        ("", scope_of(PATH)),
+        ("", {**scope_of(PATH), "raw_path": b""}),
+        ("/api", scope_of("/api" + PATH, root_path="/api")),
+        # A proxy has cut off what stands before the mount, or all of it.
+        ("/api", scope_of(PATH, root_path="/api")),
+        ("/api", scope_of(PATH, root_path="/api/")),
+        ("/out/in", scope_of("/in" + PATH, root_path="/out/in", app_root_path="/out")),
+        ("/out/in", scope_of("/out/in" + PATH, root_path="/out/in", app_root_path="/out")),
+        # Names that need escapes, and one that a browser would take for a host.
+        (
+            "/a%20b",
+            {**scope_of("/a b" + PATH, root_path="/a b"), "raw_path": b"/a%20b/v1/things:count"},
+        ),
+        ("/%C3%BC", scope_of(PATH, root_path="/ü")),
+        ("/evil.example", scope_of(PATH, root_path="//evil.example")),
+    ],
+)
+def test_location_has_the_mount_that_the_caller_knows(mount: str, scope: Any) -> None:
+    """As the server and the frameworks say it in ``root_path`` and ``app_root_path``."""
+    counting = build()
+    app = asgi.OperationsApp(counting.service, starts={PATH: counting.count}, accepted=True)
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"{}"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    assert sent[0]["status"] == 202, sent
+    name = json.loads(sent[1]["body"])["name"]
+    assert dict(sent[0]["headers"])[b"location"].decode() == f"{mount}/v1/{name}"
+
+
+@pytest.mark.parametrize(
+    ("mount", "environ"),
+    [
+        ("", {}),
+        ("/api", {"SCRIPT_NAME": "/api"}),
+        ("/api", {"SCRIPT_NAME": "/api", "RAW_URI": "/api/v1/things:count"}),
+        ("/api", {"SCRIPT_NAME": "/api", "RAW_URI": "/v1/things:count"}),
+        ("/%C3%BC", {"SCRIPT_NAME": "/ü".encode().decode("latin-1")}),
+    ],
+)
+def test_location_has_the_script_name(mount: str, environ: Mapping[str, str]) -> None:
+    """Under WSGI that is where the application is mounted, whatever stands in the raw path."""
+    counting = build()
+    app = wsgi.OperationsApp(counting.service, starts={PATH: counting.count}, accepted=True)
+    made = servers.environ_of_wsgiref("POST", PATH) | dict(environ)
+    begun: list[Any] = []
+    body = b"".join(app(made, lambda *args: begun.append(args)))
+    (status, headers), name = begun[0], json.loads(body)["name"]
+    assert status == "202 Accepted"
+    assert dict(headers)["Location"] == f"{mount}/v1/{name}"
+
+
+def test_mount_is_not_known_where_the_path_is_another() -> None:
+    """As that of an endpoint which is the mount itself."""
+    scope = scope_of("/api", root_path="/api")
+    asked = asgi.request_of(scope, asgi.raw_path(scope))
+    assert (asked.path, asked.mount(asked)) == ("/", None)
+    asked = wsgi.request_of(servers.environ_of_wsgiref("POST", PATH))
+    elsewhere = attrs.evolve(asked, path="/v1/other")
+    assert (asked.mount(asked), asked.mount(elsewhere)) == ("", None)
+
+
+def edge_of(counting: CountService, parent: str, **options: Any) -> OperationsEdge:
+    start = Start(counting.count, parent=lambda request: parent)
+    return OperationsEdge(counting.service, starts={PATH: start}, accepted=True, **options)
+
+
+def test_location_has_the_parent() -> None:
+    """Percent-encoded, where it is served; where it is not, there is no path to give."""
+    counting = build()
+    edge = edge_of(counting, "projects/a b", parents=["projects/*"])
+    headers = headers_of(edge.handle(ask("POST", PATH, {})))
+    assert headers["location"] == f"/v1/projects/a%20b/operations/{headers['operation-id']}"
+    unserved = edge_of(counting, "shelves/a").handle(ask("POST", PATH, {}))
+    assert unserved.status == 202
+    assert "location" not in headers_of(unserved)
+
+
+def test_accepted_must_be_a_bool() -> None:
+    """As every option, it is checked where the edge is made."""
+    with pytest.raises(lro.DeclarationError, match="accepted"):
+        OperationsEdge(build().service, accepted=1)  # type: ignore[arg-type]
+
+
+def test_answer_of_an_endpoint_has_the_id() -> None:
+    """It knows no request, and so no preferences."""
+    counting = build()
+    handle = counting.count.start(CountRequest(steps=1))
+    reply = answer(counting.service, lambda: handle)
+    assert headers_of(reply)["operation-id"] == handle.name.rpartition("/")[2]
+
+
+def test_our_client_takes_202() -> None:
+    """A server may answer a start so; what the client prefers stands in its headers."""
+    with (
+        serving_work("asgi", accepted=True) as at,
+        servers.uvicorn_serving(asgi.OperationsApp(at.service, starts=True, accepted=True)) as port,
+    ):
+        base = f"http://{servers.HOST}:{port}"
+        for prefer in ("respond-async", "wait=60"):
+            with (
+                httpx.Client(base_url=base, headers={"prefer": prefer}) as http,
+                Client(http=http) as client,
+            ):
+                started = client.start(
+                    "/v1/works:do",
+                    WorkRequest(size=1),
+                    response=WorkResponse,
+                    metadata=WorkMetadata,
+                )
+                assert started.done == (prefer != "respond-async")
+                assert started.result(timeout=60) == WorkResponse()
