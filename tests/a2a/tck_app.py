@@ -1,0 +1,110 @@
+"""The application that the TCK of A2A is run against: its message ids say what is to happen.
+
+``python -m tests.a2a.tck_app 9999`` serves all three bindings, gRPC at the next port. Then, in a
+checkout of https://github.com/a2aproject/a2a-tck::
+
+    ./run_tck.py --sut-host http://localhost:9999 --level must
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+import attrs
+import grpc.aio
+import uvicorn
+from a2a.types import Message
+from starlette.applications import Starlette
+
+import lro
+from lro.a2a import Handler, add_to, agent_card, routes
+from lro.errors import UnsupportedMediaType
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+
+STREAMING_SECONDS: Final = 2.0
+"""The streaming timeout of the TCK; a task that is subscribed to again goes on twice as long."""
+
+
+@attrs.frozen
+class Wanted:
+    """What a task is to do: how long it takes, and what it gives."""
+
+    seconds: float = 0.0
+    result: Mapping[str, object] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class Given:
+    """What a task gave."""
+
+    result: Mapping[str, object] = attrs.field(factory=dict)
+
+
+def make_service() -> tuple[lro.Service, lro.Method[Wanted, Given, lro.OperationMetadata]]:
+    """A service with the one method of the agent."""
+    service = lro.Service(MemoryStore(), ThreadExecutor(16), domain="tck.example.com")
+
+    @service.method("tck.v1.Tasks.Run")
+    def run(request: Wanted, job: lro.Job) -> Given:
+        """Do what the message says."""
+        job.progress(0.5, "working")
+        job.sleep(request.seconds)
+        return Given(request.result)
+
+    return service, run
+
+
+DOES: Final[Mapping[str, Callable[[], Wanted]]] = MappingProxyType(
+    {
+        "tck-artifact-data": lambda: Wanted(result={"key": "value", "count": 42}),
+        "tck-input-required": lambda: Wanted(seconds=3 * STREAMING_SECONDS),
+        "test-resubscribe-message-id": lambda: Wanted(seconds=2 * STREAMING_SECONDS),
+        "tck-stream": lambda: Wanted(seconds=0.3, result={"text": "streamed"}),
+        "": lambda: Wanted(result={"text": "Hello from TCK"}),
+    }
+)
+"""By the beginning of the message id, the first that fits. A method never asks for input: what
+should is a task that goes on."""
+
+
+def make_app(url: str, rpc: str) -> tuple[lro.Service, Handler]:
+    """The service, and the handler of its agent."""
+    service, run = make_service()
+
+    def read(message: Message) -> tuple[lro.Method[Wanted, Given, lro.OperationMetadata], Wanted]:
+        if not any(part.HasField("text") for part in message.parts):
+            raise UnsupportedMediaType("message.parts", "must have a text or data")
+        begin = next(begin for begin in DOES if message.message_id.startswith(begin))
+        return run, DOES[begin]()
+
+    card = agent_card(
+        [run],
+        name="TCK agent",
+        description="Does what the TCK asks for.",
+        version="1.0.0",
+        url=url,
+        grpc=rpc,
+        text=True,
+    )
+    return service, Handler(service, [run], card, read=read)
+
+
+async def serve(port: int) -> None:
+    """Serve until the process is asked to stop."""
+    service, handler = make_app(f"http://localhost:{port}", f"localhost:{port + 1}")
+    server = grpc.aio.server()
+    add_to(server, handler)
+    server.add_insecure_port(f"localhost:{port + 1}")
+    await server.start()
+    app = Starlette(routes=routes(handler), lifespan=service.lifespan)
+    await uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning")).serve()
+    await server.stop(0)
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(int(sys.argv[1])))
