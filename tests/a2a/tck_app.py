@@ -91,6 +91,9 @@ def make_app(url: str, rpc: str) -> tuple[lro.Service, Handler]:
         grpc=rpc,
         text=True,
     )
+    for one in card.supported_interfaces:
+        if one.protocol_binding == "JSONRPC":
+            one.url = url  # the TCK adds a slash to any other path
     return service, Handler(service, [run], card, read=read)
 
 
@@ -101,7 +104,7 @@ async def serve(port: int) -> None:
     add_to(server, handler)
     server.add_insecure_port(f"localhost:{port + 1}")
     await server.start()
-    app = Starlette(routes=routes(handler), lifespan=service.lifespan)
+    app = Starlette(routes=routes(handler, jsonrpc="/"), lifespan=service.lifespan)
     await uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning")).serve()
     await server.stop(0)
 

@@ -45,6 +45,7 @@ from a2a.utils.errors import (
     TaskNotCancelableError,
     TaskNotFoundError,
     UnsupportedOperationError,
+    VersionNotSupportedError,
 )
 from a2a.utils.proto_utils import validate_proto_required_fields
 from google.protobuf.message import Message as ProtoMessage
@@ -291,6 +292,7 @@ class Handler(RequestHandler):
         """Give the caller of a checked call; every error becomes one of the protocol."""
         try:
             self.service.start_maintenance()
+            _check_version(context)
             caller = await self._caller(context)
             validate_proto_required_fields(params)
             yield caller
@@ -499,3 +501,11 @@ def _headers(context: ServerCallContext) -> Mapping[str, str]:
             name = key.lower()
             found[name] = f"{found[name]}, {value}" if name in found else value
     return found
+
+
+def _check_version(context: ServerCallContext) -> None:
+    """Refuse versions that are not served; over HTTP the SDK does it (A2A 3.6.2)."""
+    version = _headers(context).get("a2a-version", "")
+    if version and version != "0.3" and version.partition(".")[0] != "1":
+        wanted = "1.0 and 0.3 are served"
+        raise VersionNotSupportedError(message=f"A2A version {got(version)}: {wanted}")

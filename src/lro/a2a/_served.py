@@ -19,9 +19,15 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
 from lro._base.arguments import check_count, check_instance
-from lro._base.errors import LroError, MalformedRequest, MissingExtra, RequestTooLarge
+from lro._base.errors import (
+    LroError,
+    MalformedRequest,
+    MissingExtra,
+    RequestTooLarge,
+    UnsupportedMediaType,
+)
 from lro._base.status import Json
-from lro._http.requests import CHANGING, check_site, read_json, trusted
+from lro._http.requests import CHANGING, check_site, media_type, read_json, trusted
 from lro._http.responses import HttpReply, error_reply, json_reply
 from lro._http.routes import HttpRequest
 from lro.a2a._card import JSONRPC_PATH, REST_PATH
@@ -35,9 +41,10 @@ if TYPE_CHECKING:
 DEFAULT_MAX_REQUEST: Final = 1024 * 1024
 """Bytes of the body of a call over HTTP."""
 
-_PARSE_ERROR: Final = -32700
+_CODES: Final = {MalformedRequest: -32700, UnsupportedMediaType: -32005}
 _INVALID_REQUEST: Final = -32600
 _INTERNAL_ERROR: Final = -32603
+_MEDIA_TYPES: Final = frozenset({"", "application/json", "application/a2a+json"})
 _OWN_STATUS: Final = frozenset(
     {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
 )
@@ -155,7 +162,7 @@ class _Guard:
         except LroError as exc:
             service = self._service
             reply = error_reply(exc, service.types, service.domain, asked="a call of A2A")
-            code = _PARSE_ERROR if isinstance(exc, MalformedRequest) else _INVALID_REQUEST
+            code = _CODES.get(type(exc), _INVALID_REQUEST)
             await _send(self._written(reply, request_id, code), send)
             return
         call = scope[CALL] = HttpCall()
@@ -181,6 +188,10 @@ class _Guard:
             raise RequestTooLarge("body", f"must have at most {self._max_request} bytes")
         if not self._rpc and not request.body.strip():
             return None  # of a cancel, which needs none
+        kind, charset = media_type(request.headers.get("content-type", ""))
+        if kind not in _MEDIA_TYPES or charset not in ("", "utf-8", "utf8"):
+            wanted = "must be application/json or application/a2a+json, in UTF-8"
+            raise UnsupportedMediaType("Content-Type", f"{wanted}, got {kind!r:.100}")
         value = read_json(request.body)
         found = value.get("id") if isinstance(value, dict) else None
         return found if isinstance(found, str) or type(found) is int else None
