@@ -11,12 +11,12 @@ import attrs
 import grpc
 import grpc.aio
 import httpx
-from a2a.types import a2a_pb2, a2a_pb2_grpc
 from google.protobuf import json_format
 from google.rpc import status_pb2
 from starlette.applications import Starlette
 
 import lro
+from a2a.types import a2a_pb2, a2a_pb2_grpc
 from lro.a2a import Handler, add_to, agent_card, routes
 from tests.http.counting_service import DOMAIN, CountService, build
 from tests.http.servers import HOST, uvicorn_serving
@@ -45,7 +45,11 @@ def message(message_id: str = "m-1", data: Any = None, **more: Any) -> dict[str,
 
 
 def make_agent(
-    counting: CountService | None = None, methods: Any = None, url: str = "", rpc: str = "", **more: Any
+    counting: CountService | None = None,
+    methods: Any = None,
+    url: str = "",
+    rpc: str = "",
+    **more: Any,
 ) -> tuple[CountService, Handler]:
     """A counting service and its agent; ``more`` are options of the handler."""
     counting = counting or build(owner_only=True)
@@ -157,7 +161,9 @@ def by_jsonrpc(agent: Agent, asked: Asked) -> Any:
     else:
         assert error["code"] == -32603
         status = _STATUS_OF[reason]
-        assert reply.status_code == {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}.get(status, 200)
+        assert reply.status_code == {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}.get(
+            status, 200
+        )
     return Failed(status, reason, error["message"])
 
 

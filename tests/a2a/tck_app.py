@@ -17,10 +17,10 @@ from typing import Final
 import attrs
 import grpc.aio
 import uvicorn
-from a2a.types import Message
 from starlette.applications import Starlette
 
 import lro
+from a2a.types import Message
 from lro.a2a import Handler, add_to, agent_card, routes
 from lro.errors import UnsupportedMediaType
 from lro.executors.threads import ThreadExecutor

@@ -10,8 +10,9 @@ from typing import Any
 import attrs
 import pytest
 
-for _needed in ("a2a", "grpc", "sse_starlette", "uvicorn"):
-    pytest.importorskip(_needed)
+pytest.importorskip("a2a")
+pytest.importorskip("grpc")
+pytest.importorskip("uvicorn")
 
 import lro
 import lro.wire
@@ -290,10 +291,10 @@ REFUSALS = {
     "stream what is forbidden": Refusal(
         "SendStreamingMessage", send(), "PERMISSION_DENIED", "PERMISSION_DENIED", "not bob", "bob"
     ),
-    "be nobody": Refusal(
+    "say no name": Refusal(
         "GetTask", {"id": MISSING}, "UNAUTHENTICATED", "UNAUTHENTICATED", "say who you are", ""
     ),
-    "be somebody at whom the hook breaks": Refusal(
+    "say a name that breaks the hook": Refusal(
         "GetTask", {"id": MISSING}, "INTERNAL", "INTERNAL", "the server failed", "mallory"
     ),
     "start what is busy": Refusal(
