@@ -15,6 +15,9 @@ pytest.importorskip("a2a")
 pytest.importorskip("grpc")
 pytest.importorskip("uvicorn")
 
+from google.protobuf import json_format
+
+import lro
 from a2a.client import ClientConfig, ClientFactory
 from a2a.client.card_resolver import A2ACardResolver
 from a2a.types import (
@@ -26,9 +29,6 @@ from a2a.types import (
     TaskState,
 )
 from a2a.utils.errors import A2AError, TaskNotCancelableError, TaskNotFoundError
-from google.protobuf import json_format
-
-import lro
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from tests.a2a.serving import Agent, message, serving

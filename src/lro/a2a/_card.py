@@ -93,13 +93,12 @@ def agent_card(
 
 def _skill(method: Method[Any, Any, Any]) -> AgentSkill:
     spec = method.spec
-    name = MethodName.parse(spec.full_name)
     said = docstring(spec.function) if spec.function is not None else ""
     return AgentSkill(
         id=spec.full_name,
-        name=name.name,
+        name=MethodName.parse(spec.full_name).name,
         description=said or f"Start {spec.full_name}.",
-        tags=[name.service],
+        tags=[spec.full_name.rpartition(".")[0]],
     )
 
 

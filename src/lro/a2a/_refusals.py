@@ -14,6 +14,7 @@ import attrs
 from a2a.server.context import ServerCallContext
 from a2a.utils.errors import (
     A2AError,
+    ContentTypeNotSupportedError,
     InternalError,
     InvalidParamsError,
     TaskNotFoundError,
@@ -22,7 +23,7 @@ from a2a.utils.errors import (
 from google.protobuf.any_pb2 import Any as AnyProto
 from google.rpc.status_pb2 import Status as StatusProto
 
-from lro._base.errors import InvalidArgument, MethodNotSupported, got
+from lro._base.errors import InvalidArgument, MethodNotSupported, UnsupportedMediaType, got
 from lro._base.status import Code
 from lro._engine.service import Service
 from lro._http.responses import HttpReply, error_reply, public_error
@@ -56,6 +57,8 @@ async def refuse(
         raise error
     if isinstance(error, MethodNotSupported):
         raise UnsupportedOperationError(message=str(error)) from None
+    if isinstance(error, UnsupportedMediaType):
+        raise ContentTypeNotSupportedError(message=str(error)) from None
     public = public_error(error, service.types, service.domain, asked=asked)
     status = public.status
     if isinstance(public.error, InvalidArgument) and status.code == Code.INVALID_ARGUMENT:
