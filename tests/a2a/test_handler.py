@@ -227,7 +227,7 @@ def test_the_skill_is_named_unless_there_is_one() -> None:
         "acme.v1.Things.Other", request=CountRequest, response=CountResponse
     )
     _, handler = make_agent(counting, [counting.count, other])
-    with pytest.raises(InvalidParamsError, match="must name the skill .* acme"):
+    with pytest.raises(InvalidParamsError, match="must name the skill"):
         send(handler, message("1"))
     key, name = f"{DOMAIN}/method", "acme.v1.Things.Other"
     for number, (said, more) in enumerate(
