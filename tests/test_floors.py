@@ -28,7 +28,7 @@ FLOORS: Final = {
     "lro_client": """
         _errors _tokens _tracing filters
         _flow _arguments _observer _watch _journal
-        transports google progress
+        transports google progress webhooks
         _client
         testing cli
         __init__

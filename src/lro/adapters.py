@@ -23,6 +23,7 @@ from lro._engine.executor_port import (
     Task,
 )
 from lro._engine.job import AttemptOutcome
+from lro._engine.notifications import Notifications
 from lro._engine.store_port import (
     ChangeSubscription,
     Counts,
@@ -35,6 +36,7 @@ from lro._engine.store_port import (
     MethodLoad,
     MinuteCounts,
     Orphans,
+    OutboxStore,
     Page,
     Renewed,
     RequestKey,
@@ -68,11 +70,13 @@ __all__ = [
     "MetadataReported",
     "MethodLoad",
     "MinuteCounts",
+    "Notifications",
     "Observer",
     "OperationEnded",
     "OperationStarted",
     "OperationsExpired",
     "Orphans",
+    "OutboxStore",
     "Page",
     "Record",
     "Renewed",

@@ -46,6 +46,7 @@ from lro._base.errors import (
     UnknownType,
     UnsupportedMediaType,
     WaitTimeout,
+    WebhookError,
     WorkCancelled,
     WorkFailed,
 )
@@ -93,6 +94,7 @@ __all__ = [
     "UnknownType",
     "UnsupportedMediaType",
     "WaitTimeout",
+    "WebhookError",
     "WorkCancelled",
     "WorkFailed",
 ]

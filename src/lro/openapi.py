@@ -87,4 +87,6 @@ def _merged(own: Mapping[str, Any], added: Mapping[str, Any], prefix: str) -> di
     components = dict(own.get("components", {}))
     for kind, named in added["components"].items():
         components[kind] = {**named, **components.get(kind, {})}
-    return {**own, "paths": paths, "components": components}
+    webhooks = {**added.get("webhooks", {}), **own.get("webhooks", {})}
+    more = {"webhooks": webhooks} if webhooks else {}
+    return {**own, "paths": paths, **more, "components": components}

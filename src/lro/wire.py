@@ -1,4 +1,4 @@
-"""The JSON of operations, pages and statuses; names, http rules and routes.
+"""The JSON of operations, pages and statuses; names, http rules and routes; signed webhooks.
 
 For clients and edges of your own. ``lro_client`` uses the same functions.
 """
@@ -26,11 +26,13 @@ from lro._model.json import (
     status_to_json,
 )
 from lro._model.operation import OperationName, parse_name, validate
+from lro._model.signatures import SignedWebhook, sign_webhook, verify_webhook
 
 __all__ = [
     "OperationName",
     "Route",
     "RouteTable",
+    "SignedWebhook",
     "Template",
     "batch_from_json",
     "batch_to_json",
@@ -47,8 +49,10 @@ __all__ = [
     "page_to_json",
     "parse_duration",
     "parse_name",
+    "sign_webhook",
     "status_from_error_body",
     "status_from_json",
     "status_to_json",
     "validate",
+    "verify_webhook",
 ]

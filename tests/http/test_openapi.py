@@ -452,3 +452,35 @@ def test_prefix_stands_before_the_paths_of_what_is_mounted() -> None:
         document = valid(call("GET", "/openapi.json").json())
         assert "/api/v1/operations/{operation}" in document["paths"]
         assert call("GET", "/api/v1/operations").json() == {}
+
+
+def test_document_has_the_webhooks_that_the_service_sends() -> None:
+    """One for each event, with the headers of Standard Webhooks; none without webhooks."""
+    from lro.webhooks import EVENTS, Webhooks
+
+    assert "webhooks" not in describe(service_of_all())
+    document = valid(describe(service_of_all(webhooks=Webhooks())))
+    assert [*document["webhooks"]] == [*EVENTS]
+    for event, item in document["webhooks"].items():
+        headers = [one["name"] for one in item["post"]["parameters"]]
+        assert headers == ["webhook-id", "webhook-timestamp", "webhook-signature"]
+        schema = item["post"]["requestBody"]["content"]["application/json"]["schema"]
+        assert schema["properties"]["type"]["enum"] == [event]
+        data = schema["properties"]["data"]
+        assert data["required"] == ["name", "method", "done"]
+        assert data["properties"]["operation"]["$ref"].endswith("google.longrunning.Operation")
+
+
+def test_webhooks_are_added_to_those_of_fastapi() -> None:
+    from lro.webhooks import EVENTS, Webhooks
+
+    fastapi = pytest.importorskip("fastapi")
+    service = service_of_all(webhooks=Webhooks())
+    app = fastapi.FastAPI()
+
+    @app.webhooks.post("own")
+    def own() -> None:
+        """Call somewhere."""
+
+    add_to(app, asgi.OperationsApp(service, starts=True))
+    assert [*valid(app.openapi())["webhooks"]] == [*EVENTS, "own"]

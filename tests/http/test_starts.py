@@ -7,12 +7,14 @@ import json
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
+from urllib.parse import parse_qs
 
 import attrs
 import pytest
 
 import lro
 from lro import Code
+from lro._engine.notifications import Endpoint
 from lro.errors import HttpMethodNotAllowed
 from lro.executors.threads import ThreadExecutor
 from lro.http import (
@@ -39,12 +41,13 @@ from tests.http.counting_service import (
     details_of,
     headers_of,
 )
+from tests.noted_ends import NotedEnds
 
 PATH = "/v1/things:count"
 UUID = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
 
 
-START_OPTIONS = frozenset({"parent", "metadata", "raw"})
+START_OPTIONS = frozenset({"parent", "metadata", "notify", "raw"})
 
 
 def edge_for(service: lro.Service, method: Any, path: Any = PATH, **options: Any) -> OperationsEdge:
@@ -104,6 +107,23 @@ def test_parent_metadata_and_caller() -> None:
     assert counting.service.get(operation["name"], caller="ann").name == operation["name"]
     with pytest.raises(lro.errors.OperationNotFound):
         counting.service.get(operation["name"], caller="eve")
+
+
+def test_a_request_says_where_its_end_is_notified() -> None:
+    """The application makes endpoints of it, of its headers or of its query for instance."""
+    counting = build(webhooks=NotedEnds())
+
+    def notify(request: HttpRequest) -> list[Endpoint]:
+        urls = parse_qs(request.query).get("callback", [])
+        return [Endpoint(url=url) for url in urls]
+
+    edge = edge_of(counting, notify=notify)
+    asked = ask("POST", f"{PATH}?callback=https://a.test/done", {"steps": 1})
+    for request, kept in ((asked, '["https://a.test/done"]'), (post({"steps": 1}), "")):
+        name = started(edge.handle(request))["name"]
+        assert counting.service.store.get(name).notify == kept
+    wrong = edge_of(counting, notify=lambda request: ["https://a.test/done"])
+    check_error(wrong.handle(post({"steps": 1})), Code.INVALID_ARGUMENT, "INVALID_ARGUMENT")
 
 
 @pytest.mark.parametrize("spelling", ["requestId", "request_id"])

@@ -146,9 +146,42 @@ class Boundless(MemoryStore):
         return super().find(names)
 
 
+class Lavish(MemoryStore):
+    """Gives out what is due to all that ask."""
+
+    def claim_due(self, until, limit):
+        due = self._lists.due(self.now(), limit)
+        return [record.next_version(notify_at=until) for record in due]
+
+
+class Retentive(MemoryStore):
+    """Keeps what owes something for ever."""
+
+    def expire(self, limit):
+        kept = [r for r in self._records.values() if r.notify_at is not None]
+        self._lists.remove(kept)
+        found = super().expire(limit)
+        for record in kept:
+            self._lists.add(record)
+        return found
+
+
+class Strict(MemoryStore):
+    """Removes what has expired, whatever it owes."""
+
+    def expire(self, limit):
+        for record in [r for r in self._records.values() if r.expire_time]:
+            if record.expire_time <= self.now():
+                self._replace(record.next_version(notify_at=None))
+        return super().expire(limit)
+
+
 @pytest.mark.parametrize(
     ("broken", "promise"),
     [
+        (Lavish, "what_is_due_is_claimed"),
+        (Retentive, "expiry_waits_for_debts"),
+        (Strict, "expiry_waits_for_debts"),
         (Blind, "records_are_found_by_their_names"),
         (Repetitive, "records_are_found_by_their_names"),
         (Forgetful, "a_record_comes_back_as_it_went_in: KeyError"),

@@ -22,19 +22,23 @@ from hypothesis.stateful import (
 
 from lro._base.errors import LroError
 from lro._base.status import Code, Status
+from lro._engine.notifications import Endpoint
 from lro._engine.service import Service
-from lro._model.operation import ListOperationsRequest
+from lro._engine.store_port import DEBT_LIFE
+from lro._model.operation import ListOperationsRequest, settle_notifications
 from lro.executors.inline import InlineExecutor
 from lro.stores._rows import to_row
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import START, ManualClock
 from tests.across.emptied import Emptied
+from tests.noted_ends import NotedEnds
 from tests.services.postgres import shared_server
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 EXPIRY = timedelta(hours=2)
 REQUEST_LIFE = timedelta(hours=24)
+ENDPOINT = Endpoint(url="https://hooks.acme.test/done")
 IDS = [f"00000000-0000-4000-8000-00000000000{number}" for number in (1, 2)]
 
 
@@ -45,12 +49,14 @@ class Known:
     name: str
     target: str
     created: object
+    notifies: bool = False
     state: str = "IN_PROGRESS"
     percent: int = 0
     code: int = 0
     cancel_requested: bool = False
     expires: object = None
     deleted: bool = False
+    due: object = None
 
     @property
     def running(self):
@@ -73,7 +79,7 @@ class Model:
         self.known = {}
         self.keys = {}
 
-    def start(self, name, size, key, target, now):
+    def start(self, name, size, key, target, now, notifies=False):
         first = self.keys.get(key) if key else None
         if first and now - first[2] < REQUEST_LIFE:
             if first[1] != size:
@@ -82,7 +88,7 @@ class Model:
             return one.answer() if one.visible(now) else one.first_answer()
         if target and any(one.target == target and one.running for one in self.known.values()):
             return "ABORTED"
-        one = self.known[name] = Known(name, target, now)
+        one = self.known[name] = Known(name, target, now, notifies)
         if key:
             self.keys[key] = (one, size, now)
         return one.answer()
@@ -136,7 +142,16 @@ class Model:
         one.code = code
         one.state = {0: "SUCCEEDED", 1: "CANCELLED"}.get(code, "FAILED")
         one.expires = now + EXPIRY
+        one.due = now if one.notifies else None
         return True
+
+    def owing(self, now, kept=timedelta(0)):
+        """What is due now, as far as it is there for sure ``kept`` after its expiry."""
+        return {
+            one.name
+            for one in self.known.values()
+            if one.due is not None and one.due <= now and now < one.expires + kept
+        }
 
 
 class Traces(RuleBasedStateMachine):
@@ -157,7 +172,14 @@ class Traces(RuleBasedStateMachine):
             *more(self.clock),
         ]
         self.services = [
-            Service(store, InlineExecutor(), maintenance=False, keep_for=EXPIRY, clock=self.seconds)
+            Service(
+                store,
+                InlineExecutor(),
+                maintenance=False,
+                keep_for=EXPIRY,
+                webhooks=NotedEnds(lambda record: record.notify != ""),
+                clock=self.seconds,
+            )
             for store in stores
         ]
         self.methods = [
@@ -171,6 +193,7 @@ class Traces(RuleBasedStateMachine):
         ]
         self.model = Model()
         self.count = 0
+        self.claimed = [{} for _ in stores]
 
     def seconds(self):
         """What maintenance goes by."""
@@ -202,12 +225,13 @@ class Traces(RuleBasedStateMachine):
         request_id=st.sampled_from(["", *IDS]),
         caller=st.sampled_from(["", "käthe"]),
         wanted=st.sampled_from(["", "", "t", "u"]),
+        notifies=st.booleans(),
     )
-    def start(self, size, request_id, caller, wanted):
+    def start(self, size, request_id, caller, wanted, notifies):
         self.count += 1
         name = f"operations/{self.count:03d}"
         key = (caller, request_id) if request_id else None
-        expected = self.model.start(name, size, key, wanted, self.clock())
+        expected = self.model.start(name, size, key, wanted, self.clock(), notifies)
 
         def call(_, method):
             started = method.start(
@@ -216,6 +240,7 @@ class Traces(RuleBasedStateMachine):
                 caller=caller,
                 target=wanted,
                 metadata=WorkMetadata(),
+                notify=[ENDPOINT] if notifies else (),
             )
             return self.answer(started.operation)
 
@@ -301,6 +326,39 @@ class Traces(RuleBasedStateMachine):
         wanted = self.model.end(name, Code.CANCELLED, self.clock(), acknowledge=True)
         self.all(lambda service, _: service.reporter(name).acknowledge_cancel(), wanted)
 
+    @rule(hours=st.sampled_from([0.001, 1, 30]))
+    def claim(self, hours):
+        """What is due, each once; of records that expired long ago it may be none."""
+        now = self.clock()
+        until = now + timedelta(hours=hours)
+        sure, owing = self.model.owing(now, DEBT_LIFE), self.model.owing(now, timedelta(days=99))
+        first, *others = [service.store.claim_due(until, 99) for service in self.services]
+        self.claimed = [{record.name: record for record in found} for found in (first, *others)]
+        names = {record.name for record in first}
+        assert sure <= names <= owing
+        assert all({record.name for record in found} == names for found in others)
+        for name in owing:
+            self.model.known[name].due = until
+
+    @rule(hours=st.sampled_from([None, 0.5, 26]))
+    def settle(self, hours):
+        """What was claimed last, unless it is claimed again, deleted or expired."""
+        until = None if hours is None else self.clock() + timedelta(hours=hours)
+        for name in list(self.claimed[0]):
+            found = [
+                settled(service.store, claimed[name], until)
+                for service, claimed in zip(self.services, self.claimed, strict=True)
+            ]
+            assert found == found[:1] * len(found)
+            if found[0]:
+                self.model.known[name].due = until
+
+    @invariant()
+    def the_next_debts_are_equal(self):
+        """They are due at the same moment everywhere."""
+        found = [service.store.next_due() for service in self.services]
+        assert found == found[:1] * len(found)
+
     @rule(hours=st.sampled_from([0.0001, 0.5, 1, 2, 22, 24]))
     def advance(self, hours):
         self.clock.advance(hours=hours)
@@ -317,6 +375,15 @@ class Traces(RuleBasedStateMachine):
             name = f"operations/{number:03d}"
             first, *others = [record(service, name) for service in self.services]
             assert others == [first] * len(others)
+
+
+def settled(store, claimed, until):
+    """Whether a claim was still there to be settled."""
+    try:
+        store.update(claimed.name, settle_notifications(claimed, "again", until))
+    except LroError:
+        return False
+    return True
 
 
 def record(service, name):

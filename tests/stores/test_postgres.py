@@ -611,6 +611,8 @@ PLANNED = {
     "PRUNE": (1,),
     "COUNTS": (1, 1, 9),
     "LOAD": (9, 9, SOME_IDS, 10, 10),
+    "CLAIM_DUE": (1, 9, 2),
+    "NEXT_DUE": (),
 }
 
 
@@ -622,7 +624,7 @@ def test_every_row_is_found_by_an_index(store, name):
     for slow in ("Seq Scan", "Bitmap", "Hash Join", "Hash Anti", "Merge Join"):
         assert slow not in plan
     sorts = plan.replace("Incremental Sort", "").count("->  Sort ")
-    given = {"START": 2, "WRITE": 2, "RENEW_ALL": 1, "ADD_COUNTS": 2, "LOAD": 1}
+    given = {"START": 2, "WRITE": 2, "RENEW_ALL": 1, "ADD_COUNTS": 2, "LOAD": 1, "CLAIM_DUE": 1}
     assert sorts == given.get(name, 0)
 
 
@@ -631,6 +633,18 @@ def test_load_is_read_by_the_index_of_states(store):
     plan = store._resources.connections.rows(b"EXPLAIN " + statements.LOAD, PLANNED["LOAD"])
     scans = re.findall(r"Index Scan.* using (\w+)", "\n".join(line for (line,) in plan))
     assert scans == ["operations_by_state"]
+
+
+@pytest.mark.parametrize(
+    ("name", "index"),
+    [("CLAIM_DUE", "debts"), ("NEXT_DUE", "debts"), ("EXPIRE", "expiry"), ("LEFT", "expiry")],
+)
+def test_what_is_due_is_found_by_its_index(store, name, index):
+    """By a partial one: most records are not in it, or not yet due."""
+    rows = store._resources.connections.rows(b"EXPLAIN " + getattr(statements, name), PLANNED[name])
+    scans = re.findall(r"Index (?:Only )?Scan using (\w+)", "\n".join(line for (line,) in rows))
+    assert f"operations_{index}" in scans
+    assert set(scans) <= {f"operations_{index}", "operations_pkey", "starts_age"}
 
 
 FAILED = InState(frozenset({State.FAILED}))

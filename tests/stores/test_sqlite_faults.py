@@ -90,6 +90,8 @@ def verbs(store, clock):
         "read_counts": lambda: store.read_counts(clock()),
         "read_totals": lambda: store.read_totals(),
         "read_load": lambda: store.read_load([""], 9),
+        "claim_due": lambda: store.claim_due(clock(), 9),
+        "next_due": lambda: store.next_due(),
         "listen": lambda: store.listen(),
     }
 

@@ -670,6 +670,20 @@ class UnknownType(LroError):
         return f"the message type {self.type_name!r} is not registered"
 
 
+class WebhookError(LroError):
+    """A webhook that was received cannot be trusted or read, or a secret is not one."""
+
+    code = Code.UNAUTHENTICATED
+    reason = "INVALID_WEBHOOK"
+
+    def __init__(self, description: str) -> None:
+        super().__init__(description)
+        self.description = description
+
+    def __str__(self) -> str:
+        return f"webhook: {self.description}"
+
+
 class MissingExtra(LroError):
     """An optional dependency is not installed: ``part`` needs the extra ``extra``."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -442,6 +443,7 @@ class Background:
         self._executor = runtime.executor
         self._shared = runtime.store.shared
         self._statistics = runtime.statistics
+        self._notifications = runtime.notifications
         self.workers = Workers(runtime, specs, self)
         self.maintenance = Maintenance(runtime, self.workers, specs)
         self.change_listener = ChangeListener(runtime.updater, self.workers)
@@ -455,6 +457,8 @@ class Background:
             if self._stopped or not self.pending:
                 return
             try:
+                if self._notifications is not None:
+                    self._notifications.begin()
                 self.maintenance.start()
             except RuntimeError as exc:  # too many threads: the next call tries again
                 log.warning("leases are not renewed now: %s", exc)
@@ -465,12 +469,24 @@ class Background:
         """End the threads."""
         with self._starting:
             self._stopped = True
-        try:
-            self.change_listener.stop()
-        finally:
-            self.maintenance.stop()
+        with contextlib.ExitStack() as steps:
             if self._statistics is not None:
-                self._statistics.close()
+                steps.callback(self._statistics.close)
+            steps.callback(self.maintenance.stop)
+            if self._notifications is not None:
+                steps.callback(self._notifications.stop)
+            steps.callback(self.change_listener.stop)
+
+    def run_due(self) -> float:
+        """Do what is due, and return the seconds until something will be.
+
+        Raises:
+            Unavailable: The store cannot be reached.
+        """
+        seconds = self.maintenance.run_due()
+        if self._notifications is None:
+            return seconds
+        return min(seconds, self._notifications.run_due())
 
     def reset_after_fork(self) -> None:
         """Begin again in a forked process: what the parent holds is the parent's.
@@ -482,6 +498,8 @@ class Background:
         self.workers.reset_after_fork()
         self.maintenance.reset_after_fork()
         self.change_listener.reset_after_fork()
+        if self._notifications is not None:
+            self._notifications.reset_after_fork()
 
     def new_work(self) -> None:
         """Have leases renewed, and requests to cancel received: there is new work."""

@@ -51,6 +51,7 @@ from lro._engine.job import Job, job_alone
 from lro._engine.limits import Limits
 from lro._engine.maintenance import Background
 from lro._engine.method_spec import Around, MethodSpec, Options
+from lro._engine.notifications import Endpoint
 from lro._engine.process import after_fork
 from lro._engine.runtime import RecordUpdater, Runtime, stopping
 from lro._engine.store_port import DatabaseConnection, Inserted, RequestKey
@@ -151,6 +152,7 @@ class Starter:
         caller: str = "",
         validate_only: bool = False,
         within: DatabaseConnection | None = None,
+        notify: Sequence[Endpoint] = (),
         headers: Headers | None = None,
     ) -> Flow[Operation]:
         """See ``Method.start``; ``headers`` are those of the call that it came by, if any."""
@@ -169,6 +171,7 @@ class Starter:
                     caller=caller,
                     validate_only=validate_only,
                     within=within,
+                    notify=notify,
                     trace=trace,
                 )
             )
@@ -192,6 +195,7 @@ class Starter:
         caller: str,
         validate_only: bool,
         within: DatabaseConnection | None,
+        notify: Sequence[Endpoint],
         trace: StartTrace,
     ) -> Flow[Operation]:
         self._background.start()
@@ -203,6 +207,7 @@ class Starter:
             wanted = f"must be True or False, got {got(validate_only)}"
             raise InvalidArgument("validate_only", wanted)
         insert = None if within is None else self._insert_within(within)
+        encoded = self._encoded(notify)
         _check_request(spec, request)
         if spec.options.validate is not None:
             yield from ask_validity(spec.options.validate, request)
@@ -223,7 +228,7 @@ class Starter:
         if self._runtime.first_use.pending:
             yield from self._runtime.first_use.reach()
         new = functools.partial(
-            self._record, spec, parent, first, target, caller, key, trace.context
+            self._record, spec, parent, first, target, caller, key, trace.context, encoded
         )
         if validate_only:
             yield from self._checked(new(), packed, key, insert)
@@ -250,6 +255,7 @@ class Starter:
         caller: str,
         key: RequestKey | None,
         trace_context: str,
+        notify: str,
         *,
         begun: bool = False,
         held: bool = True,
@@ -277,6 +283,7 @@ class Starter:
                 attempt=1 if begun else 0,
                 version=2 if begun else 1,  # a claim makes the second
                 trace_context=trace_context,
+                notify=notify,
             )
         )
 
@@ -321,6 +328,13 @@ class Starter:
                     error_type=error_type,
                 )
             )
+
+    def _encoded(self, notify: object) -> str:
+        if isinstance(notify, list | tuple) and not notify:
+            return ""
+        if self._runtime.notifications is None:
+            raise InvalidArgument("notify", "the service sends no webhooks: Service(webhooks=...)")
+        return self._runtime.notifications.encode(notify)
 
     def _insert_within(self, connection: DatabaseConnection) -> Insert:
         store = self._runtime.store
@@ -656,6 +670,7 @@ class Method(Generic[Req, Resp, Meta]):
         caller: str = "",
         validate_only: bool = False,
         within: DatabaseConnection | None = None,
+        notify: Sequence[Endpoint] = (),
     ) -> Handle[Resp, Meta]:
         """Store a new operation, have its work begun, and return its handle at once.
 
@@ -670,8 +685,12 @@ class Method(Generic[Req, Resp, Meta]):
         else sees the operation before the commit, the work begins after it, and after a rollback
         the operation never was. No room in the executor's queue is taken before.
 
+        ``notify``: where the end of this operation is notified, beside the endpoints of the
+        service's ``webhooks``. Of repeated starts that of the first one stands.
+
         Raises:
             InvalidArgument: The request is refused, the request id malformed or used otherwise. Or
+                ``notify`` is refused, by a service without webhooks always. Or
                 ``within`` is of another kind, to another database, or has no transaction open; or
                 the store cannot take part in one.
             TargetBusy: Another operation works on the target.
@@ -690,6 +709,7 @@ class Method(Generic[Req, Resp, Meta]):
             caller=caller,
             validate_only=validate_only,
             within=within,
+            notify=notify,
         )
         return self._handle(run(started))
 
@@ -704,6 +724,7 @@ class Method(Generic[Req, Resp, Meta]):
         caller: str = "",
         validate_only: bool = False,
         within: DatabaseConnection | None = None,
+        notify: Sequence[Endpoint] = (),
     ) -> Handle[Resp, Meta]:
         """:meth:`start` for coroutines: no thread waits for the store.
 
@@ -722,6 +743,7 @@ class Method(Generic[Req, Resp, Meta]):
             caller=caller,
             validate_only=validate_only,
             within=within,
+            notify=notify,
         )
         return self._handle(await on_loop(started))
 

@@ -14,9 +14,10 @@ from lro._base.errors import LroError, Unavailable
 from lro._engine.events import EventDispatch, WriteRefused, about
 from lro._engine.executor_port import Executor
 from lro._engine.flow import Flow, MayBlock, UpdateWrite
+from lro._engine.notifications import Notifications
 from lro._engine.statistics import Statistics
 from lro._engine.store_port import Store
-from lro._model.operation import Change, Record, Stamp, State, with_derived
+from lro._model.operation import Change, Record, Stamp, State, delete, with_debt, with_derived
 
 log = logging.getLogger("lro")
 
@@ -91,8 +92,14 @@ class Notifier:
 class RecordUpdater:
     """Applies changes to the store, and notifies waiters and watchers of them."""
 
-    def __init__(self, store: Store, events: EventDispatch | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        events: EventDispatch | None = None,
+        notifications: Notifications | None = None,
+    ) -> None:
         self.store = store
+        self.notifications = notifications
         self.events = EventDispatch() if events is None else events
         self.notifier = Notifier()
         self.unnamed_changes = 0
@@ -108,26 +115,54 @@ class RecordUpdater:
 
     def apply(self, name: str, change: Change, stamp: Stamp | None = None) -> Record | None:
         """Do what :meth:`applied` does, in this thread."""
-        both = change if stamp is None else with_derived(change, stamp)
-        return self._notified(name, self.store.update(name, both))
+        return self._notified(name, self.store.update(name, self._whole(change, stamp)))
 
     def applied(self, name: str, change: Change, stamp: Stamp | None = None) -> Flow[Record | None]:
         """Store a change, and return the record after it; None if the change has removed it.
 
         Listeners in this process are notified, and other processes too. ``stamp`` brings what is
-        derived up to date in the same step.
+        derived up to date in the same step, in which a record that ends also comes to owe the
+        notifications of its end.
 
         Raises:
             OperationNotFound: There is no such record, or callers cannot see it.
             NotApplied, LeaseLost, CancellationNotRequested: What the change itself refuses.
         """
-        both = change if stamp is None else with_derived(change, stamp)
-        return self._notified(name, (yield UpdateWrite(self.store, name, both)))
+        whole = self._whole(change, stamp)
+        return self._notified(name, (yield UpdateWrite(self.store, name, whole)))
+
+    def deleted(self, name: str) -> Flow[None]:
+        """Delete a record; what notifications it still owes is logged, and never sent.
+
+        Raises:
+            OperationNotFound: There is no such record, or callers cannot see it.
+        """
+        last: Record | None = None
+        change = delete(self.store.now())
+
+        def deletion(record: Record) -> Record | None:
+            nonlocal last
+            last = record  # it may have ended since the caller saw it
+            return change(record)
+
+        yield from self.applied(name, deletion)
+        if last is not None and last.notify_at is not None:
+            line = "%s: it is deleted, and the notifications that it owes are dropped (%d bytes)"
+            log.info(line, name, len(last.notify.encode()), extra=about(name, last.method))
+
+    def _whole(self, change: Change, stamp: Stamp | None) -> Change:
+        if stamp is not None:
+            change = with_derived(change, stamp)
+        if self.notifications is not None:
+            change = with_debt(change, self.notifications.owed)
+        return change
 
     def _notified(self, name: str, after: Record | None) -> Record | None:
         ended = after is None or after.state is not State.IN_PROGRESS
         self.notifier.notify(name, ended=ended)
         self.store.notify_others(name)
+        if self.notifications is not None and after is not None and after.notify_at is not None:
+            self.notifications.wake()
         return after
 
     def refused(self, write: WriteRefused, what: str, error: LroError) -> None:
@@ -173,11 +208,14 @@ class Runtime:
     clock: Callable[[], float]
     statistics: Statistics | None = None
     """What counts what happens in this process, if anything does."""
+    notifications: Notifications | None = attrs.field(init=False)
+    """What sends the notifications of ends, if anything does: that of the updater."""
     events: EventDispatch = attrs.field(init=False)
     """What takes the events of this process: that of the updater."""
 
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "events", self.updater.events)  # an attribute: it is read often
+        object.__setattr__(self, "notifications", self.updater.notifications)
 
 
 def stopping() -> Unavailable:

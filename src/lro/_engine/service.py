@@ -31,6 +31,7 @@ from lro._engine.listing import BatchRead, CheckedList, Listing, read_descriptio
 from lro._engine.maintenance import LEAST_LEASE, Background
 from lro._engine.method_spec import Around, MethodSpec, Options, WorkerLost
 from lro._engine.methods import Method, MethodDecorator, Methods, Reporter, Starter
+from lro._engine.notifications import Notifications
 from lro._engine.process import (
     STOP_SIGNALS,
     after_fork,
@@ -57,7 +58,6 @@ from lro._model.operation import (
     Show,
     State,
     as_they_are,
-    delete,
     parse_name,
     parse_names,
 )
@@ -101,7 +101,9 @@ class Service:
     ``@contextlib.contextmanager`` for instance, in which each function is called, also in the child
     of a ProcessExecutor; it is given the :class:`lro.Job`, and must let errors pass. ``telemetry``
     says how OpenTelemetry is used (:class:`lro.telemetry.Telemetry`); by default its global
-    providers are, where there are any, and with False it is not.
+    providers are, where there are any, and with False it is not. ``webhooks`` notifies others of
+    the ends of operations (:class:`lro.webhooks.Webhooks`), as long as the store is a
+    :class:`lro.adapters.OutboxStore`.
 
     A thread renews leases, takes over lost work and removes what has expired. It begins in each
     process in which the service is used, and when that is first so: with ``with service``, with a
@@ -133,6 +135,7 @@ class Service:
         statistics: bool = True,
         around: Around | None = None,
         telemetry: Telemetry | Literal[False] | None = None,
+        webhooks: Notifications | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         _check_parts(store, executor, types, limits, clock)
@@ -159,7 +162,9 @@ class Service:
         self._runtime = Runtime(
             store=store,
             first_use=FirstUse(store),
-            updater=RecordUpdater(store, EventDispatch(observers, self.statistics, traces)),
+            updater=RecordUpdater(
+                store, EventDispatch(observers, self.statistics, traces), webhooks
+            ),
             executor=executor,
             lease=lease,
             domain=domain,
@@ -192,6 +197,10 @@ class Service:
         self._closing_by: int | None = None
         self._closing = threading.Lock()
         self._closed = threading.Event()
+        self.webhooks = webhooks
+        """What notifies others of ends, if anything does."""
+        if webhooks is not None:
+            webhooks.attach(self)
         executor.attach(self.run_operation, self.close, self.start_maintenance)
         after_fork(self, Service._reset_after_fork)
         if not is_worker_process():
@@ -462,7 +471,7 @@ class Service:
         parse_name(name)
         yield from self.access.permit(caller, "DeleteOperation", name)
         yield from self.access.visible(name, caller)
-        yield from self._runtime.updater.applied(name, delete(self.store.now()))
+        yield from self._runtime.updater.deleted(name)
 
     async def delete_async(self, name: str, *, caller: str = "") -> None:
         """:meth:`delete` for coroutines: no thread waits for the store."""
@@ -735,7 +744,7 @@ class Service:
 
         For services made with ``maintenance=False``.
         """
-        return self._background.maintenance.run_due()
+        return self._background.run_due()
 
     def close(self, drain: timedelta | float | None = None) -> None:
         """Stop: start nothing more, let work end within ``drain``, hand the rest back at once.

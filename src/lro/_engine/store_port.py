@@ -488,6 +488,47 @@ class StatisticsStore(Store, Protocol):
         ...
 
 
+class OutboxStore(Store, Protocol):
+    """A store that also finds the records that owe notifications. Optional.
+
+    Which these are stands in the records themselves (``Record.notify_at``), so that the update that
+    ends an operation also stores what is owed. ``expire`` leaves them for up to 4 days longer
+    (``DEBT_LIFE``) than the others, for as long as they owe something.
+    """
+
+    def claim_due(self, until: datetime, limit: int) -> Sequence[Record]:
+        """Take up to ``limit`` records whose ``notify_at`` has passed, and move it to ``until``.
+
+        That is by the store's clock; the oldest due first. Each is moved in one atomic update,
+        which also counts up the version: of several processes one gets it, and others only after
+        ``until``. What others have locked is left out.
+
+        Returns:
+            The records as they are then.
+
+        Raises:
+            Unavailable: The store cannot be read, or there are some and it cannot be written to.
+        """
+        ...
+
+    def next_due(self) -> datetime | None:
+        """Read the earliest ``notify_at`` of all records; None if nothing is owed.
+
+        Raises:
+            Unavailable: The store cannot be read now.
+        """
+        ...
+
+
+DEBT_LIFE: Final = timedelta(days=4)
+"""How long after its expiry a record is kept that still owes notifications."""
+
+
+def keeps_outbox(store: Store) -> TypeGuard[OutboxStore]:
+    """Whether a store has the methods of an :class:`OutboxStore`."""
+    return all(hasattr(store, verb) for verb in ("claim_due", "next_due"))
+
+
 def keeps_statistics(store: Store) -> TypeGuard[StatisticsStore]:
     """Whether a store has the methods of a :class:`StatisticsStore`."""
     verbs = ("add_counts", "read_counts", "read_totals", "read_load")

@@ -15,8 +15,9 @@ Called: TypeAlias = Callable[[str, float, str], None]
 """Takes the verb of a call, its seconds, and the type of its error, empty for none."""
 
 _VERBS: Final = frozenset((
-    "add_counts", "expire", "find", "forget", "get", "index", "insert", "insert_within", "orphans",
-    "page", "poll_states", "read_counts", "read_load", "read_totals", "renew", "request", "update",
+    "add_counts", "claim_due", "expire", "find", "forget", "get", "index", "insert",
+    "insert_within", "next_due", "orphans", "page", "poll_states", "read_counts", "read_load",
+    "read_totals", "renew", "request", "update",
 ))  # fmt: skip
 _LATER: Final = frozenset(("insert_later", "update_later"))
 """Verbs that return before they are done; the last argument is called then."""

@@ -9,6 +9,7 @@ import attrs
 
 from lro._base.arguments import check, check_text, check_texts
 from lro._base.status import WRAPPED_TYPES, Code, Json
+from lro._engine.notifications import EVENTS
 from lro._engine.service import Service
 from lro._http.routes import Route, default_routes, extension_routes, parameter_names
 from lro._messages.json_schema import DURATION_SCHEMA, MessageSchemas, Schema, or_null
@@ -18,6 +19,7 @@ from lro._model.description import DescribeOperationsResponse
 from lro._model.http_rules import Literal, Template, path_template
 from lro._model.method_names import MethodName
 from lro._model.operation import MAX_NAMES
+from lro._model.signatures import ID, SIGNATURE, TIMESTAMP
 from lro._model.transcoding import AS_TEXT, WHOLE, FieldPath, HttpRule, RequestBinding
 
 _Part: TypeAlias = dict[str, Any]
@@ -80,6 +82,20 @@ _LIST_PARAMETERS: Final[tuple[_Part, ...]] = (
         "description": "The nextPageToken of the page before; the filter must be the same.",
         "schema": {"type": "string", "maxLength": 8192},
     },
+)
+_WEBHOOK_HEADERS: Final[tuple[_Part, ...]] = tuple(
+    {
+        "name": name,
+        "in": "header",
+        "required": True,
+        "description": text,
+        "schema": {"type": "string"},
+    }
+    for name, text in (
+        (ID, "The same each time that this event is sent."),
+        (TIMESTAMP, "When it is sent, in Unix seconds."),
+        (SIGNATURE, "HMAC-SHA256 of id, timestamp and body: v1,BASE64, several after spaces."),
+    )
 )
 _MANY: Final[_Part] = {
     "type": "object",
@@ -157,11 +173,12 @@ def make_document(
         document["servers"] = [{"url": url} for url in said.servers]
     if said.security:
         document["security"] = [{name: []} for name in said.security]
+    webhooks = {"webhooks": made.webhooks()} if service.webhooks is not None else {}
     schemas = dict(sorted(made.schemas.named.items()))
     components: _Part = {"schemas": schemas, "responses": {"Error": made.error}}
     if said.security:
         components["securitySchemes"] = {name: dict(one) for name, one in said.security.items()}
-    return {**document, "paths": made.paths, "components": components}
+    return {**document, "paths": made.paths, **webhooks, "components": components}
 
 
 class OperationSchemas(MessageSchemas):
@@ -255,6 +272,33 @@ class Describer:
                 self.add_verb(route)  # first, since links go by the ids of the verbs
         first = [self.add_start(full_name, rule) for full_name, rule in starts]
         self.paths = {path: self.paths[path] for path in (*first, *self.paths)}
+
+    def webhooks(self) -> _Part:
+        """What the service sends, by the type of the event (Standard Webhooks 1.0.0)."""
+        fields = {
+            "name": {"type": "string", "description": "The name of the operation."},
+            "method": {"type": "string"},
+            "done": {"type": "boolean"},
+            "operation": self._operation,
+        }
+        data = _object(fields, "name", "method", "done")
+        found: _Part = {}
+        for event in EVENTS:
+            kind = {"type": "string", "enum": [event]}
+            when = {"type": "string", "format": "date-time"}
+            parts = {"type": kind, "timestamp": when, "data": data}
+            body = _object(parts, "type", "timestamp", "data")
+            call = {
+                "summary": f"An operation has ended: {event}.",
+                "parameters": list(_WEBHOOK_HEADERS),
+                **_body(body, required=True),
+                "responses": {
+                    "2XX": {"description": "The receiver has it. All else is sent again later."},
+                    "410": {"description": "The receiver wants no more."},
+                },
+            }
+            found[event] = {"post": call}
+        return found
 
     def add_verb(self, route: Route) -> None:
         """Add a verb at the path of a route."""

@@ -45,6 +45,7 @@ from lro._engine.handle import Handle
 from lro._engine.limits import ReplyReservation
 from lro._engine.listing import Listing
 from lro._engine.methods import Method
+from lro._engine.notifications import Endpoint
 from lro._engine.service import Service
 from lro._engine.store_port import DatabaseConnection
 from lro._http.document import Describer, Document, make_document
@@ -257,6 +258,7 @@ class OwnStartOptions(TypedDict, Generic[Meta], total=False):
     target: str
     metadata: Meta | None
     within: DatabaseConnection | None
+    notify: Sequence[Endpoint]
 
 
 _METHOD: Final = "a method: decorate the function with service.method(...)"
@@ -268,9 +270,10 @@ class Start(Generic[Req]):
     """A method that an edge starts, with what is made of the HTTP request.
 
     ``parent`` gives the parent of the new operation for a request, ``metadata`` its first metadata
-    for the request message. ``raw`` reads bodies of other media types than JSON: it takes the media
-    type, in lower case and without parameters, and the bytes, and returns the request message, or
-    None for a type that it does not read. ``http_method`` and ``body`` are as in
+    for the request message, ``notify`` for a request the endpoints that its end is notified to
+    (``notify`` of ``Method.start``). ``raw`` reads bodies of other media types than JSON: it takes
+    the media type, in lower case and without parameters, and the bytes, and returns the request
+    message, or None for a type that it does not read. ``http_method`` and ``body`` are as in
     :class:`lro.Options`, and by default what the method was declared with.
 
     Raises:
@@ -281,6 +284,9 @@ class Start(Generic[Req]):
     method: Method[Req, Any, Any]
     parent: Callable[[HttpRequest], str] | None = attrs.field(default=None, kw_only=True)
     metadata: Callable[[Req], object] | None = attrs.field(default=None, kw_only=True)
+    notify: Callable[[HttpRequest], Sequence[Endpoint]] | None = attrs.field(
+        default=None, kw_only=True
+    )
     raw: Callable[[str, bytes], Req | None] | None = attrs.field(default=None, kw_only=True)
     http_method: str | None = attrs.field(default=None, kw_only=True)
     body: str | None = attrs.field(default=None, kw_only=True)
@@ -290,7 +296,7 @@ class Start(Generic[Req]):
         for name in ("http_method", "body"):
             if getattr(self, name) is not None:
                 check_text(name, getattr(self, name))
-        for name in ("parent", "metadata", "raw"):
+        for name in ("parent", "metadata", "notify", "raw"):
             function = getattr(self, name)
             if function is not None:
                 check_plain_function(name, function)
@@ -327,6 +333,7 @@ class StartHandler(Generic[Req]):
         self._binding = RequestBinding.of(rule, self._shape, request)
         self._parent = start.parent if start else None
         self._metadata = start.metadata if start else None
+        self._notify = start.notify if start else None
         self._raw = start.raw if start else None
         if self._raw is not None and self._binding is not None:
             why = f"reads the whole request, and {rule.template.text} gives a part of it"
@@ -342,7 +349,7 @@ class StartHandler(Generic[Req]):
             return (), False
         if self.rule.body != WHOLE:
             return read_parameters(query)
-        if self._parent is not None:  # that function may read the query, which then has its own
+        if self._parent or self._notify:  # a function that may read the query, which has its own
             return (), False
         return (), parse_query(self.full_name, query).enum_numbers
 
@@ -369,6 +376,9 @@ class StartHandler(Generic[Req]):
         metadata: object = None
         if self._metadata is not None:
             metadata = yield application_call("metadata", self._metadata, message)
+        notify: object = ()
+        if self._notify is not None:
+            notify = yield application_call("notify", self._notify, request)
         return (
             yield from self._start(
                 message,
@@ -376,6 +386,7 @@ class StartHandler(Generic[Req]):
                 validate_only=validate_only,
                 parent=parent,
                 metadata=metadata,
+                notify=notify,
                 caller=caller,
                 headers=lambda: request.headers,
             )

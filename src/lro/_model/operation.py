@@ -426,6 +426,11 @@ class Record:
     because polls must not read megabytes that only a worker needs. ``cancel_time`` is when a caller
     first asked for the work to stop. ``trace_context`` is the W3C traceparent of the start, with
     its tracestate after a space if there is one; empty if the start was not traced.
+
+    ``notify`` is an object in JSON, which stores and engine only keep: the webhooks that the start
+    asked for, and after the end which notifications are still owed. ``notify_at`` is when the next
+    of those is due, or until when a process has taken it to send it; None: none is owed. Only
+    records that have ended owe some.
     """
 
     name: str
@@ -451,6 +456,8 @@ class Record:
     version: int = 1
     keys: str | None = None
     trace_context: str = ""
+    notify: str = ""
+    notify_at: datetime | None = None
 
     @property
     def operation(self) -> Operation:
@@ -862,6 +869,39 @@ def _with_derived(change: Change, stamp: Stamp, record: Record) -> Record | None
     if changed is None or changed is record:
         return changed
     return stamp(changed)
+
+
+def with_debt(change: Change, owed: Callable[[Record], bool]) -> Change:
+    """The same change; a record that it ends owes notifications from then on, if ``owed`` says so.
+
+    What callers cannot see owes none: a change that ends a deleted operation removes it.
+    """
+    return functools.partial(_with_debt, change, owed)
+
+
+def _with_debt(change: Change, owed: Callable[[Record], bool], record: Record) -> Record | None:
+    changed = change(record)
+    if changed is None or changed.state not in _DONE or record.state in _DONE or not owed(changed):
+        return changed
+    return changed._with({"notify_at": changed.end_time})
+
+
+def settle_notifications(claimed: Record, notify: str, notify_at: datetime | None) -> Change:
+    """Store which notifications are still owed after a try, and when the next one is due.
+
+    ``claimed`` is the record as ``OutboxStore.claim_due`` gave it; a ``notify_at`` of None says
+    that none is owed any more. The operation does not count as updated: callers see no change.
+
+    Raises (when applied):
+        LeaseLost: Another process has taken the notifications since, or has settled them.
+    """
+
+    def change(record: Record) -> Record:
+        if record.notify_at is None or record.notify_at != claimed.notify_at:
+            raise LeaseLost(record.name, record.attempt, record.attempt)
+        return record.next_version(notify=notify, notify_at=notify_at)
+
+    return change
 
 
 def _fence(record: Record, attempt: int | None) -> None:

@@ -24,6 +24,7 @@ from lro._base.errors import LroError
 from lro.cli._commands import breaking, lint, openapi, proto
 from lro.cli._output import INTERRUPTED, Unusable, ending, plain
 from lro.cli._service_commands import purge, schema, serve, worker
+from lro.cli._webhook_commands import webhooks
 
 GROUP: Final = "lro.commands"
 """The group of entry points that add commands."""
@@ -157,7 +158,7 @@ def _write_section(formatter: click.HelpFormatter, title: str, rows: Mapping[str
 
 
 _CHECKING: Final = (lint, breaking, proto, openapi)
-_RUNNING: Final = (serve, worker, schema, purge)
+_RUNNING: Final = (serve, worker, schema, purge, webhooks)
 
 
 @click.group(

@@ -13,7 +13,7 @@ import attrs
 
 from lro._base.errors import InvalidArgument, RequestIdConflict
 from lro._base.status import Any, Json, Status
-from lro._engine.store_port import RequestKey
+from lro._engine.store_port import DEBT_LIFE, RequestKey
 from lro._messages.json_text import dumps_bounded, reread
 from lro._model.operation import Change, Record, State, weight_of
 
@@ -43,6 +43,19 @@ def micros(moment: datetime) -> int:
 def moment(stored: int) -> datetime:
     """A time read from a row."""
     return _EPOCH + timedelta(microseconds=stored)
+
+
+SWEEP_TIME: Final = f"""(expire_time
+    + CASE WHEN notify_at IS NULL THEN 0 ELSE {DEBT_LIFE // _MICROSECOND} END)"""
+"""In SQL, when a record is removed: see :func:`sweep_time`."""
+
+
+def sweep_time(record: Record) -> int | None:
+    """When a record is removed, as it would stand in a row; one that owes notifications later."""
+    if record.expire_time is None:
+        return None
+    longer = 0 if record.notify_at is None else DEBT_LIFE // _MICROSECOND
+    return micros(record.expire_time) + longer
 
 
 def stamp_of(record: Record) -> Stamp:
@@ -203,11 +216,13 @@ _SPECIAL: Final[dict[str, tuple[_Dump, _Load]]] = {
     **{
         name: (_dump_time, moment)
         for name in COLUMNS
-        if name.endswith("_time") or name == "lease_until"
+        if name.endswith("_time") or name in ("lease_until", "notify_at")
     },
 }
 _MESSAGES: Final = frozenset({"metadata", "result"})
-_TEXTS: Final = ("name", "parent", "method", "owner", "caller", "request_id", "target")
+_TEXTS: Final = (
+    *("name", "parent", "method", "owner", "caller", "request_id", "target", "notify"),
+)
 _DUMPS: Final = {name: dump for name, (dump, _) in _SPECIAL.items()}
 _PLAN: Final = tuple((name, _DUMPS.get(name)) for name in COLUMNS)
 _LOADS: Final = tuple((name, _SPECIAL[name][1]) for name in COLUMNS if name in _SPECIAL)

@@ -11,7 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import attrs
 
@@ -51,9 +51,17 @@ from lro.stores._counting import (
     steps_of,
     waits,
 )
-from lro.stores._rows import REQUEST_LIFE, micros, refuse_untextual, repeats_start, taken
+from lro.stores._rows import (
+    REQUEST_LIFE,
+    micros,
+    refuse_untextual,
+    repeats_start,
+    sweep_time,
+    taken,
+)
 
 _Entry: TypeAlias = tuple[datetime, str]
+_E = TypeVar("_E", tuple[datetime, str], tuple[int, str])
 _Facet: TypeAlias = "State | tuple[str, str] | None"
 """What the records of an order have in common beside their parent: a state, a key's value."""
 
@@ -67,7 +75,8 @@ class OrderedRecords:
         self._records = records
         self._orders: dict[tuple[str, _Facet], list[_Entry]] = {}
         self._keys: frozenset[str] = frozenset()
-        self._expiries: list[_Entry] = []
+        self._sweeps: list[tuple[int, str]] = []
+        self._debts: list[_Entry] = []
 
     def index(self, keys: Collection[str]) -> None:
         """Keep orders by these keys from now on, and put in them what is there."""
@@ -81,8 +90,7 @@ class OrderedRecords:
         """Put a record in every order that it belongs to."""
         for facet in self._facets(record):
             self._insert(record, facet)
-        if record.expire_time is not None:
-            _add(self._expiries, (record.expire_time, record.name))
+        self._add_moments(record)
 
     def remove(self, records: Collection[Record]) -> None:
         """Take records out of all of them."""
@@ -95,27 +103,36 @@ class OrderedRecords:
             _delete(self._orders[order], entries)
             if not self._orders[order]:
                 del self._orders[order]
-        _delete(self._expiries, [(r.expire_time, r.name) for r in records if r.expire_time])
+        sweeps = [(sweep_time(record), record.name) for record in records]
+        _delete(self._sweeps, [(at, name) for at, name in sweeps if at is not None])
+        _delete(self._debts, [(r.notify_at, r.name) for r in records if r.notify_at is not None])
 
     def move(self, before: Record, after: Record) -> None:
         """Put a record that has changed where it belongs now."""
         if before.state is not after.state:
             self._take(before, before.state)
             self._insert(after, after.state)
-        if before.expire_time != after.expire_time:
-            if before.expire_time is not None:
-                _delete_one(self._expiries, (before.expire_time, before.name))
-            if after.expire_time is not None:
-                _add(self._expiries, (after.expire_time, after.name))
+        if (before.expire_time, before.notify_at) != (after.expire_time, after.notify_at):
+            self._take_moments(before)
+            self._add_moments(after)
         if before.keys != after.keys:
             for key in self._keys:
                 self._take(before, (key, _value(before, key)))
                 self._insert(after, (key, _value(after, key)))
 
     def expired(self, now: datetime, limit: int) -> list[str]:
-        """The names of up to ``limit`` records that have expired, the oldest first."""
-        due = bisect.bisect_right(self._expiries, now, key=_moment)
-        return [name for _, name in self._expiries[: min(due, limit)]]
+        """The names of up to ``limit`` records that are to be removed, the oldest first."""
+        due = bisect.bisect_right(self._sweeps, micros(now), key=_first)
+        return [name for _, name in self._sweeps[: min(due, limit)]]
+
+    def due(self, now: datetime, limit: int) -> list[Record]:
+        """Up to ``limit`` records whose notifications are due, the oldest due first."""
+        due = bisect.bisect_right(self._debts, now, key=_moment)
+        return [self._records[name] for _, name in self._debts[: min(due, limit)]]
+
+    def next_due(self) -> datetime | None:
+        """When the next notifications are due."""
+        return self._debts[0][0] if self._debts else None
 
     def oldest(self, parent: str, state: State, limit: int) -> list[str]:
         """The names of up to ``limit`` records of a parent in this state, the oldest first."""
@@ -148,6 +165,20 @@ class OrderedRecords:
         for key in self._keys:
             yield key, _value(record, key)
 
+    def _add_moments(self, record: Record) -> None:
+        at = sweep_time(record)
+        if at is not None:
+            _add(self._sweeps, (at, record.name))
+        if record.notify_at is not None:
+            _add(self._debts, (record.notify_at, record.name))
+
+    def _take_moments(self, record: Record) -> None:
+        at = sweep_time(record)
+        if at is not None:
+            _delete_one(self._sweeps, (at, record.name))
+        if record.notify_at is not None:
+            _delete_one(self._debts, (record.notify_at, record.name))
+
     def _insert(self, record: Record, facet: _Facet) -> None:
         entries = self._orders.setdefault((record.parent, facet), [])
         _add(entries, (record.create_time, record.name))
@@ -159,18 +190,18 @@ class OrderedRecords:
             del self._orders[record.parent, facet]
 
 
-def _add(entries: list[_Entry], entry: _Entry) -> None:
+def _add(entries: list[_E], entry: _E) -> None:
     if not entries or entries[-1] < entry:  # the common case: it is the newest
         entries.append(entry)
     else:
         bisect.insort(entries, entry)
 
 
-def _delete_one(entries: list[_Entry], entry: _Entry) -> None:
+def _delete_one(entries: list[_E], entry: _E) -> None:
     del entries[bisect.bisect_left(entries, entry)]
 
 
-def _delete(entries: list[_Entry], gone: Collection[_Entry]) -> None:
+def _delete(entries: list[_E], gone: Collection[_E]) -> None:
     # All at once: what comes after them is moved once, and there may be a million.
     places = sorted(bisect.bisect_left(entries, entry) for entry in gone)
     if places:
@@ -204,6 +235,10 @@ def _newest_first(entries: Sequence[_Entry], after: Cursor | None, span: Span) -
 
 
 def _moment(entry: _Entry) -> datetime:
+    return entry[0]
+
+
+def _first(entry: tuple[int, str]) -> int:
     return entry[0]
 
 
@@ -557,6 +592,20 @@ class MemoryStore:
                     held = record.method, record.owner, waits(record)
                     rows.append((*held, within, not within, created, record.name))
         return load_of(rows)
+
+    def claim_due(self, until: datetime, limit: int) -> list[Record]:
+        """Take records whose notifications are due, and move that to ``until``."""
+        with self._lock:
+            due = self._lists.due(self._clock(), limit)
+            claimed = [record.next_version(notify_at=until) for record in due]
+            for record in claimed:
+                self._replace(record)
+        return claimed
+
+    def next_due(self) -> datetime | None:
+        """When the next notifications are due; None if none are owed."""
+        with self._lock:
+            return self._lists.next_due()
 
     def close(self) -> None:
         """Nothing to free."""

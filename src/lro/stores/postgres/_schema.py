@@ -15,7 +15,7 @@ import psycopg
 from lro._base.arguments import check
 from lro._base.errors import DeclarationError, Unavailable
 from lro._model.page_tokens import KEY_BYTES
-from lro.stores._rows import COLUMNS
+from lro.stores._rows import COLUMNS, SWEEP_TIME
 from lro.stores.postgres._connections import (
     REST_SECONDS,
     BoundedConnection,
@@ -34,7 +34,8 @@ OLDEST_SERVER: Final = 13_00_00
 _TYPES: Final = {
     **dict.fromkeys(("create_time", "update_time"), "BIGINT NOT NULL"),
     **dict.fromkeys(
-        ("start_time", "end_time", "expire_time", "cancel_time", "lease_until"), "BIGINT"
+        ("start_time", "end_time", "expire_time", "cancel_time", "lease_until", "notify_at"),
+        "BIGINT",
     ),
     **dict.fromkeys(("attempt", "lost_attempts", "version", "cancel_requested"), "BIGINT NOT NULL"),
     **dict.fromkeys(("metadata", "result"), "TEXT"),
@@ -54,7 +55,8 @@ CREATE TABLE operations (id UUID PRIMARY KEY, parent_id UUID NOT NULL, target_id
 CREATE INDEX operations_order ON operations (parent_id, create_time DESC);
 CREATE INDEX operations_by_state ON operations {index_columns("state")};
 CREATE INDEX operations_leases ON operations (lease_until) WHERE lease_until IS NOT NULL;
-CREATE INDEX operations_expiry ON operations (expire_time) WHERE expire_time IS NOT NULL;
+CREATE INDEX operations_expiry ON operations ({SWEEP_TIME}) WHERE expire_time IS NOT NULL;
+CREATE INDEX operations_debts ON operations (notify_at) WHERE notify_at IS NOT NULL;
 CREATE UNIQUE INDEX operations_targets ON operations (target_id)
     WHERE target_id IS NOT NULL AND state IN ('IN_PROGRESS', 'HIDDEN');
 CREATE TABLE inputs (id UUID PRIMARY KEY, request TEXT NOT NULL);

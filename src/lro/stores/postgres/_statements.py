@@ -18,7 +18,7 @@ from lro._model.operation import WEIGHT as RECORD_WEIGHT
 from lro._model.operation import Record
 from lro.stores._counting import PRUNED_ROWS, WAITS
 from lro.stores._group_commit import QueuedWrite
-from lro.stores._rows import COLUMNS, REQUEST_LIFE, pack, refuse_untextual, stamp_of
+from lro.stores._rows import COLUMNS, REQUEST_LIFE, SWEEP_TIME, pack, refuse_untextual, stamp_of
 
 WRITTEN: Final = tuple(name for name in COLUMNS if name != "name")
 """What an update writes: the name is the record's identity."""
@@ -136,6 +136,9 @@ def replacement(old: Record, new: Record, row: Row) -> RecordWrite:
     if new.metadata is old.metadata:  # which may be large, and is not sent again
         fields["metadata"] = None
         fields["same_metadata"] = True
+    if new.done and new.result is old.result:
+        fields["result"] = None
+        fields["same_result"] = True
     fields["over"] = new.done
     return _if_unchanged(old, fields, WriteKind.END if new.done else WriteKind.CHANGE)
 
@@ -196,7 +199,8 @@ _NUMBERS: Final = frozenset(
     name
     for name in COLUMNS
     if name.endswith("_time")
-    or name in ("lease_until", "attempt", "lost_attempts", "version", "cancel_requested")
+    or name
+    in ("lease_until", "attempt", "lost_attempts", "version", "cancel_requested", "notify_at")
 )
 _GIVEN: Final = ", ".join(f"{name} {'BIGINT' if name in _NUMBERS else 'TEXT'}" for name in COLUMNS)
 _IDS: Final = "id UUID, parent_id UUID, target_id UUID"
@@ -214,14 +218,17 @@ _UNCHANGED: Final = (
     f"o.id = g.id AND {_SAME.format('g.old_version', 'g.old_update', 'g.old_lease')}"
 )
 _WRITTEN: Final = ", ".join(
-    f"{name} = g.{name}" for name in (*WRITTEN, "parent_id", "target_id") if name != "metadata"
+    f"{name} = g.{name}"
+    for name in (*WRITTEN, "parent_id", "target_id")
+    if name not in ("metadata", "result")
 )
 _RECORDS: Final = f"json_to_recordset(%s::json) AS g({_IDS}, {_GIVEN}"
 _TO_INSERT: Final = "request TEXT, key_id UUID, fingerprint TEXT, first TEXT"
-_TO_CHANGE: Final = f"same_metadata BOOLEAN, over BOOLEAN, {_OLD}"
+_TO_CHANGE: Final = f"same_metadata BOOLEAN, same_result BOOLEAN, over BOOLEAN, {_OLD}"
 
 _UPDATE: Final = f"""UPDATE operations o SET {_WRITTEN},
-    metadata = CASE WHEN g.same_metadata THEN o.metadata ELSE g.metadata END"""
+    metadata = CASE WHEN g.same_metadata THEN o.metadata ELSE g.metadata END,
+    result = CASE WHEN g.same_result THEN o.result ELSE g.result END"""
 
 # A conflict is looked for first, because one that shows itself later leaves an error in the
 # server's log, if not a failed group. ON CONFLICT is for those that come at the same moment.
@@ -400,8 +407,9 @@ UPDATE operations o SET lease_until = o.lease_until FROM free f WHERE o.id = f.i
     RETURNING o.name""")
 """Writes to records whose lease is over, which changes nothing; those that it could write to."""
 
-EXPIRE: Final = _sql("""WITH due AS MATERIALIZED (
-    SELECT id FROM operations WHERE expire_time <= %s ORDER BY expire_time LIMIT %s
+_SWEPT: Final = f"expire_time IS NOT NULL AND {SWEEP_TIME} <= %s"
+EXPIRE: Final = _sql(f"""WITH due AS MATERIALIZED (
+    SELECT id FROM operations WHERE {_SWEPT} ORDER BY {SWEEP_TIME} LIMIT %s
         FOR UPDATE SKIP LOCKED
 )
 DELETE FROM operations o USING due WHERE o.id = due.id RETURNING o.name, o.method""")
@@ -411,8 +419,19 @@ EXPIRE_STARTS: Final = _sql("""WITH due AS MATERIALIZED (
 )
 DELETE FROM starts s USING due WHERE s.id = due.id RETURNING 1""")
 
-LEFT: Final = _sql("""SELECT EXISTS (SELECT 1 FROM operations WHERE expire_time <= %s)
+LEFT: Final = _sql(f"""SELECT EXISTS (SELECT 1 FROM operations WHERE {_SWEPT})
     OR EXISTS (SELECT 1 FROM starts WHERE at <= %s)""")
+
+CLAIM_DUE: Final = _sql(f"""WITH due AS MATERIALIZED (
+    SELECT id, notify_at AS since FROM operations WHERE notify_at <= %s ORDER BY notify_at LIMIT %s
+        FOR NO KEY UPDATE SKIP LOCKED
+), claimed AS (
+    UPDATE operations o SET notify_at = %s, version = o.version + 1 FROM due d WHERE o.id = d.id
+        RETURNING d.since, {_ROW}
+) SELECT {_ROW} FROM claimed o ORDER BY since""")
+
+NEXT_DUE: Final = _sql("""SELECT notify_at FROM operations WHERE notify_at IS NOT NULL
+    ORDER BY notify_at LIMIT 1""")
 
 NOTIFY: Final = _sql("SELECT pg_notify(%s, p) FROM json_array_elements_text(%s::json) AS p")
 

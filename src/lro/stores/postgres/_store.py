@@ -457,6 +457,16 @@ class PostgresStore:
         ids, most = ids_of([*dict.fromkeys(parents)]), limit + 1
         return load_of(self._rows(statements.LOAD, limit, limit, ids, most, most))
 
+    def claim_due(self, until: datetime, limit: int) -> list[Record]:
+        """Take records whose notifications are due, and move that to ``until``."""
+        values = micros(self._clock()), limit, micros(until)
+        return [from_row(row) for row in self._rows(statements.CLAIM_DUE, *values)]
+
+    def next_due(self) -> datetime | None:
+        """When the next notifications are due; None if none are owed."""
+        found = self._rows(statements.NEXT_DUE)
+        return moment(found[0][0]) if found else None
+
     def close(self) -> None:
         """Send what is to be notified, and close every connection and subscription."""
         self._resources.close()

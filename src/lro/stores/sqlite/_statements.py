@@ -21,6 +21,7 @@ from lro.stores._counting import PRUNED_ROWS, WAITS, added, numbers, steps_of
 from lro.stores._rows import (
     COLUMNS,
     STAMP_COLUMNS,
+    SWEEP_TIME,
     from_row,
     micros,
     moment,
@@ -39,7 +40,8 @@ _TYPES: Final = {
         "INTEGER NOT NULL",
     ),
     **dict.fromkeys(
-        ("start_time", "end_time", "expire_time", "cancel_time", "lease_until"), "INTEGER"
+        ("start_time", "end_time", "expire_time", "cancel_time", "lease_until", "notify_at"),
+        "INTEGER",
     ),
     **dict.fromkeys(("metadata", "result", "keys"), "TEXT"),
 }
@@ -50,7 +52,8 @@ _TABLES: Final = (
     "CREATE INDEX operations_order ON operations (parent, create_time DESC, name)",
     "CREATE INDEX operations_states ON operations (parent, state, create_time DESC, name)",
     "CREATE INDEX operations_leases ON operations (lease_until) WHERE lease_until IS NOT NULL",
-    "CREATE INDEX operations_expiry ON operations (expire_time) WHERE expire_time IS NOT NULL",
+    f"CREATE INDEX operations_expiry ON operations ({SWEEP_TIME}) WHERE expire_time IS NOT NULL",
+    "CREATE INDEX operations_debts ON operations (notify_at) WHERE notify_at IS NOT NULL",
     "CREATE UNIQUE INDEX operations_targets ON operations (target)"
     " WHERE target != '' AND state IN ('IN_PROGRESS', 'HIDDEN')",
     "CREATE TABLE inputs (name TEXT PRIMARY KEY, request TEXT NOT NULL)",
@@ -199,7 +202,15 @@ ASKED: Final = """SELECT name FROM operations
     WHERE lease_until IS NOT NULL AND owner = ? AND cancel_requested"""
 NAMED: Final = f" AND {_NAMES}"
 
-EXPIRED: Final = "SELECT name, method FROM operations WHERE expire_time <= ? LIMIT ?"
+EXPIRED: Final = f"""SELECT name, method FROM operations
+    WHERE expire_time IS NOT NULL AND {SWEEP_TIME} <= ? LIMIT ?"""
+DUE: Final = f"""SELECT {_ROW} FROM operations
+    WHERE notify_at <= ? ORDER BY notify_at LIMIT ?"""
+ANY_DUE: Final = "SELECT 1 FROM operations WHERE notify_at <= ? LIMIT 1"
+NEXT_DUE: Final = """SELECT notify_at FROM operations
+    WHERE notify_at IS NOT NULL ORDER BY notify_at LIMIT 1"""
+_CLAIM: Final = "UPDATE operations SET notify_at = ?, version = version + 1 WHERE name = ?"
+
 SPENT: Final = "SELECT rowid FROM starts WHERE at <= ? LIMIT ?"
 _DELETE_START: Final = "DELETE FROM starts WHERE rowid = ?"
 
@@ -267,6 +278,13 @@ def lost(writer: sqlite3.Connection, now: int, among: str, limit: int) -> list[A
     """The rows of records whose lease is over, each written to, which changes nothing."""
     rows = writer.execute(LOST, (now, among, limit)).fetchall()
     writer.executemany(_TOUCH, [(row[_NAME],) for row in rows])
+    return rows
+
+
+def claim_due(writer: sqlite3.Connection, now: int, until: int, limit: int) -> list[Any]:
+    """The rows of records whose notifications were due, as they were before they are claimed."""
+    rows = writer.execute(DUE, (now, limit)).fetchall()
+    writer.executemany(_CLAIM, [(until, row[_NAME]) for row in rows])
     return rows
 
 

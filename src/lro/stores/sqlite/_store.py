@@ -341,6 +341,23 @@ class SQLiteStore:
             left -= sum(count for _, _, _, count, _, _, _ in some)
         return load_of(rows)
 
+    def claim_due(self, until: datetime, limit: int) -> list[Record]:
+        """Take records whose notifications are due, and move that to ``until``.
+
+        Not waiting for the disk: what is claimed and then lost with the power is claimed again.
+        """
+        now = micros(self._clock())
+        if not self._file.rows(sql.ANY_DUE, (now,)):  # nothing to write: no lock to wait for
+            return []
+        claim = functools.partial(sql.claim_due, now=now, until=micros(until), limit=limit)
+        due = map(from_row, self._file.write_undurably(claim))
+        return [record.next_version(notify_at=until) for record in due]
+
+    def next_due(self) -> datetime | None:
+        """When the next notifications are due; None if none are owed."""
+        found = self._file.rows(sql.NEXT_DUE)
+        return moment(found[0][0]) if found else None
+
     def close(self) -> None:
         """Close every connection to the file."""
         self._file.close()

@@ -1,0 +1,84 @@
+"""What is owed of the end of an operation: by endpoint, after how many tries, and when.
+
+It stands in the record (``Record.notify``) as JSON, so that any process can go on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, cast
+
+import attrs
+
+from lro._engine.notifications import Endpoint
+from lro._messages.json_text import dumps, loads
+from lro._webhooks.endpoints import endpoint_to_json, endpoints_from_json
+
+LOOKUP: Final = ""
+"""Stands for the endpoints that the application has not said yet, its function having failed."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+@attrs.frozen
+class Debt:
+    """A notification that is owed: how often it was tried, and when it is tried next."""
+
+    attempts: int
+    at: datetime
+
+
+@attrs.frozen
+class Debts:
+    """What is owed of an operation, and the endpoints that its start has named.
+
+    ``owed`` is by the id of the endpoint; None: the operation has not ended, or not been looked at
+    since. ``failed`` are the ids of those that were given up.
+    """
+
+    endpoints: tuple[Endpoint, ...] = ()
+    owed: Mapping[str, Debt] | None = None
+    failed: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, notify: str) -> Debts:
+        """Read what a record keeps."""
+        if not notify:
+            return cls()
+        kept: dict[str, Any] = cast(Any, loads(notify))
+        owed = kept.get("owed")
+        return cls(
+            tuple(endpoints_from_json(kept.get("endpoints", []))),
+            None
+            if owed is None
+            else {id: Debt(tries, _EPOCH + at * _MILLISECOND) for id, (tries, at) in owed.items()},
+            tuple(kept.get("failed", ())),
+        )
+
+    def to_text(self) -> str:
+        """What a record keeps; empty if nothing is owed and nothing was given up."""
+        kept: dict[str, Any] = {}
+        if self.endpoints:
+            kept["endpoints"] = [endpoint_to_json(one) for one in self.endpoints]
+        if self.owed is not None:
+            if not self.owed and not self.failed:
+                return ""  # with the secrets of the endpoints
+            kept["owed"] = {
+                id: [debt.attempts, (debt.at - _EPOCH) // _MILLISECOND]
+                for id, debt in self.owed.items()
+            }
+        if self.failed:
+            kept["failed"] = list(self.failed)
+        return dumps(kept).decode() if kept else ""
+
+    @property
+    def next_due(self) -> datetime | None:
+        """When the next one is due; None if none is owed."""
+        return min((debt.at for debt in (self.owed or {}).values()), default=None)
+
+    def again(self, now: datetime) -> Debts:
+        """The same, with all that is owed, or was given up, due now as for the first time."""
+        ids = (*(self.owed or {}), *self.failed)
+        return attrs.evolve(self, owed={id: Debt(0, now) for id in ids}, failed=())

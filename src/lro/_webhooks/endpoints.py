@@ -1,0 +1,187 @@
+"""Endpoints: which can be called, what they are notified of, and how a record keeps them."""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import re
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
+
+import attrs
+import httpx
+
+from lro._base.errors import InvalidArgument, WebhookError, got
+from lro._engine.notifications import EVENTS, Endpoint
+from lro._model.operation import Record, State
+from lro._model.signatures import ID, SIGNATURE, TIMESTAMP, webhook_key
+from lro._webhooks.addresses import is_global
+
+MAX_URL: Final = 2048
+MAX_ENDPOINTS: Final = 10
+"""How many endpoints a start may name."""
+MAX_HEADERS: Final = 20
+MAX_HEADER: Final = 4096
+"""The most characters of a header that is sent along."""
+MAX_SECRETS: Final = 5
+
+STANDARD: Final = "standard"
+CLOUDEVENTS: Final = "cloudevents"
+SIGNED: Final = frozenset({STANDARD, CLOUDEVENTS})
+"""The formats that receivers know as genuine by the signature alone."""
+
+_EVENT_OF: Final[Mapping[State, str]] = {
+    State.SUCCEEDED: EVENTS[0],
+    State.FAILED: EVENTS[1],
+    State.CANCELLED: EVENTS[2],
+}
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
+_TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,200}", re.ASCII)
+_VALUE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?", re.ASCII)
+_OURS: Final = frozenset(
+    {"connection", "content-length", "content-type", "host", "transfer-encoding", "user-agent"}
+    | {ID, TIMESTAMP, SIGNATURE}
+)
+_SECRET_BYTES: Final = range(24, 65)
+"""Standard Webhooks 1.0.0, "Signature scheme": 192 to 512 bits."""
+
+
+@attrs.frozen(kw_only=True)
+class EndpointRules:
+    """What endpoints may be like: schemes, ports, formats, and the secrets of those without."""
+
+    secrets: tuple[str, ...] = attrs.field(default=(), repr=False)
+    allow_private: bool = False
+    allow_http: bool = False
+    ports: frozenset[int] | None = frozenset({443})
+    """None: any."""
+    formats: frozenset[str] = SIGNED
+
+    def checked(self, at: str, endpoint: Endpoint) -> Endpoint:
+        """The endpoint with what it leaves open; ``at`` is what errors call it.
+
+        Raises:
+            InvalidArgument: It cannot be called, or not in such a way. No error shows a secret.
+        """
+        _check_texts(at, endpoint)
+        self._check_url(f"{at}.url", endpoint.url)
+        _check_choice(f"{at}.format", endpoint.format, self.formats)
+        _check_choice(f"{at}.payload", endpoint.payload, ("thin", "full"))
+        for event in endpoint.events:
+            _check_choice(f"{at}.events", event, EVENTS)
+        _check_headers(f"{at}.headers", endpoint.headers)
+        secrets = tuple(endpoint.secrets) or self.secrets
+        check_secrets(f"{at}.secrets", secrets)
+        if not secrets and endpoint.format in SIGNED:
+            raise InvalidArgument(f"{at}.secrets", "must have one, by which receivers know us")
+        id = endpoint.id or derived_id(endpoint.url)
+        if _ID.fullmatch(id) is None:
+            text = "must be 1 to 128 of the characters A-Z a-z 0-9 _ -"
+            raise InvalidArgument(f"{at}.id", text)
+        return attrs.evolve(endpoint, id=id, secrets=secrets)
+
+    def _check_url(self, at: str, text: str) -> None:
+        try:
+            url = httpx.URL(text)
+            port = url.port
+        except (httpx.InvalidURL, ValueError):  # ValueError: of the package for names
+            raise InvalidArgument(at, "is not a URL") from None
+        schemes = {"https", "http"} if self.allow_http else {"https"}
+        if url.scheme not in schemes or not url.host:
+            raise InvalidArgument(at, "must be an absolute https URL")
+        if url.userinfo:
+            raise InvalidArgument(at, "must not have a user name or password")
+        port = port or {"https": 443, "http": 80}[url.scheme]
+        if self.ports is not None and port not in self.ports:
+            raise InvalidArgument(at, f"must not have port {port}")
+        if not self.allow_private and _is_address(url.host) and not is_global(url.host):
+            raise InvalidArgument(at, "must not have an address that is not global")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_texts(at: str, endpoint: Endpoint) -> None:
+    for name in ("url", "id", "format", "payload"):
+        value = getattr(endpoint, name)
+        if not isinstance(value, str) or len(value) > MAX_URL:
+            text = f"must be a text of at most {MAX_URL} characters"
+            raise InvalidArgument(f"{at}.{name}", text)
+    for name in ("secrets", "events", "methods"):
+        value = getattr(endpoint, name)
+        fine = isinstance(value, Collection) and not isinstance(value, (str, bytes))
+        if not fine or not all(isinstance(one, str) for one in value):
+            raise InvalidArgument(f"{at}.{name}", "must be several texts, in a tuple or list")
+
+
+def _check_choice(at: str, value: str, known: Collection[str]) -> None:
+    if value not in known:
+        raise InvalidArgument(at, f"must be one of {', '.join(sorted(known))}, got {got(value)}")
+
+
+def _check_headers(at: str, headers: object) -> None:
+    if not isinstance(headers, Mapping) or len(headers) > MAX_HEADERS:
+        raise InvalidArgument(at, f"must be at most {MAX_HEADERS} texts by name")
+    for name, value in headers.items():
+        if not isinstance(name, str) or _TOKEN.fullmatch(name) is None or name.lower() in _OURS:
+            raise InvalidArgument(at, f"{got(name)} cannot be the name of one")
+        fine = isinstance(value, str) and len(value) <= MAX_HEADER
+        if not fine or _VALUE.fullmatch(value) is None:
+            text = f"the value of {name} must be at most {MAX_HEADER} printable ASCII characters"
+            raise InvalidArgument(at, text)
+
+
+def check_secrets(at: str, secrets: Collection[str]) -> None:
+    """Check the secrets of an endpoint.
+
+    Raises:
+        InvalidArgument: One is not base64 of 24 to 64 bytes, or there are too many.
+    """
+    if len(secrets) > MAX_SECRETS:
+        raise InvalidArgument(at, f"must be at most {MAX_SECRETS}")
+    for secret in secrets:
+        try:
+            fine = len(webhook_key(secret)) in _SECRET_BYTES
+        except WebhookError:
+            fine = False
+        if not fine:
+            raise InvalidArgument(at, "must each be base64 of 24 to 64 bytes, after whsec_")
+
+
+def derived_id(url: str) -> str:
+    """The id of an endpoint without one, of which its URL cannot be read."""
+    return f"ep_{hashlib.sha256(url.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
+
+
+def event_of(record: Record) -> str:
+    """What is notified of the end of a record; empty if it has not ended."""
+    return _EVENT_OF.get(record.state, "")
+
+
+def wants(endpoint: Endpoint, record: Record) -> bool:
+    """Whether an endpoint is notified of the end of a record."""
+    if event_of(record) not in endpoint.events:
+        return False
+    return not endpoint.methods or record.method in endpoint.methods
+
+
+def endpoint_to_json(endpoint: Endpoint) -> dict[str, Any]:
+    """What a record keeps of an endpoint: what is not as it is by default."""
+    kept = attrs.asdict(endpoint, recurse=False)
+    for name in ("secrets", "events", "methods"):
+        kept[name] = list(kept[name])
+    kept["headers"] = dict(kept["headers"])
+    plain = {**attrs.asdict(Endpoint(url=""), recurse=False), "events": list(EVENTS)}
+    return {name: value for name, value in kept.items() if value and value != plain[name]}
+
+
+def endpoints_from_json(kept: list[dict[str, Any]]) -> Iterator[Endpoint]:
+    """The endpoints that a record keeps."""
+    for one in kept:
+        texts = {name: tuple(one[name]) for name in ("secrets", "events", "methods") if name in one}
+        yield Endpoint(**{**one, **texts})

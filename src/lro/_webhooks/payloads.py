@@ -1,0 +1,97 @@
+"""What is sent: the events, their ids, and the bodies of the formats."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+from urllib.parse import quote
+
+import attrs
+
+from lro._base.errors import EncodingError
+from lro._bridge import rfc3339
+from lro._engine.notifications import Endpoint
+from lro._messages.json_text import dumps
+from lro._messages.registry import TypeRegistry
+from lro._model.description import DescribedOperation
+from lro._model.json import operation_to_json
+
+MAX_BODY: Final = 20_000
+"""Bytes of a payload (Standard Webhooks 1.0.0, "Payload size"); a larger full one is sent thin."""
+
+PING: Final = "ping"
+"""The type of the event that only shows that an endpoint can be reached."""
+
+
+@attrs.frozen
+class WebhookEvent:
+    """An event: its id (``webhook-id``), its type such as ``operation.failed``, and when it was.
+
+    The id is the same on each try of each process.
+    """
+
+    id: str
+    type: str
+    time: datetime
+
+
+Format: TypeAlias = Callable[[DescribedOperation, Endpoint, WebhookEvent], tuple[str, bytes]]
+"""Makes the body for an endpoint, and says its content type: one of ``Webhooks(formats=...)``."""
+
+
+def webhook_id(name: str, event: str, endpoint_id: str) -> str:
+    """The id of a notification: the same for the same operation, event and endpoint."""
+    text = "\n".join((name, event, endpoint_id))  # no name has a line feed (spec §3.1(2))
+    return f"op_{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def ping(time: datetime) -> tuple[str, bytes]:
+    """The content type and body of a ping."""
+    return _JSON, dumps({"type": PING, "timestamp": rfc3339(time), "data": {}})
+
+
+_JSON: Final = "application/json"
+
+
+class Formats:
+    """The formats of this package, for the operations of a service."""
+
+    def __init__(self, types: TypeRegistry, domain: str) -> None:
+        self._types = types
+        self._domain = domain
+
+    def standard(
+        self, operation: DescribedOperation, endpoint: Endpoint, event: WebhookEvent
+    ) -> tuple[str, bytes]:
+        """The payload of Standard Webhooks 1.0.0: type, timestamp, data."""
+        about = {"type": event.type, "timestamp": rfc3339(event.time)}
+        return _JSON, self._with_data(about, operation, endpoint)
+
+    def cloudevents(
+        self, operation: DescribedOperation, endpoint: Endpoint, event: WebhookEvent
+    ) -> tuple[str, bytes]:
+        """A structured event of CloudEvents 1.0.2, in the JSON format."""
+        about = {
+            "specversion": "1.0",
+            "id": event.id,
+            "source": f"//{quote(self._domain, safe='')}/{quote(operation.name)}",
+            "type": ".".join([*reversed(self._domain.split(".")), event.type]),
+            "time": rfc3339(event.time),
+            "datacontenttype": _JSON,
+        }
+        return "application/cloudevents+json", self._with_data(about, operation, endpoint)
+
+    def _with_data(
+        self, about: dict[str, Any], operation: DescribedOperation, endpoint: Endpoint
+    ) -> bytes:
+        data: dict[str, Any] = {"name": operation.name, "method": operation.method, "done": True}
+        if endpoint.payload == "full":
+            with contextlib.suppress(EncodingError):  # only other processes may know its classes
+                shown = operation_to_json(operation.operation, self._types)
+                full = dumps({**about, "data": {**data, "operation": shown}})
+                if len(full) <= MAX_BODY:
+                    return full
+        return dumps({**about, "data": data})

@@ -1,0 +1,35 @@
+"""A ping: an event that shows whether an endpoint can be reached, and says nothing."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+
+from lro._engine.notifications import Endpoint
+from lro._webhooks.delivery import signed_headers
+from lro._webhooks.endpoints import EndpointRules
+from lro._webhooks.payloads import ping
+from lro._webhooks.transport import WebhookReply, WebhookTransport
+
+
+def send_ping(url: str, given: tuple[str, ...], *, private: bool, timeout: float) -> WebhookReply:
+    """Send a ping signed with these secrets, as a service sends; return what came of it.
+
+    ``private`` allows any address and port, and http.
+
+    Raises:
+        InvalidArgument: The URL or a secret cannot be used.
+    """
+    ports = None if private else frozenset({443})
+    rules = EndpointRules(allow_private=private, allow_http=private, ports=ports)
+    endpoint = rules.checked("ping", Endpoint(url=url, secrets=given))
+    now = datetime.now(UTC)
+    content_type, body = ping(now)
+    id = f"ping_{secrets.token_hex(16)}"
+    transport = WebhookTransport(timeout=timeout, allow_private=private)
+    try:
+        return transport.send(
+            url, signed_headers(id, now, content_type, body, endpoint.secrets), body
+        )
+    finally:
+        transport.close()

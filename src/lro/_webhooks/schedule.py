@@ -1,0 +1,60 @@
+"""When a notification that failed is tried again (Standard Webhooks 1.0.0, "Deliverability")."""
+
+from __future__ import annotations
+
+import email.utils
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+SCHEDULE: Final = (
+    5.0,
+    5 * 60.0,
+    30 * 60.0,
+    2 * 3600.0,
+    5 * 3600.0,
+    10 * 3600.0,
+    14 * 3600.0,
+    20 * 3600.0,
+    24 * 3600.0,
+)
+"""The seconds between two tries, the first of which is made at once: 75.6 hours in all."""
+
+LONGEST_SECONDS: Final = 24 * 3600.0
+"""For how long at most a receiver may ask to be left alone."""
+
+_JITTER: Final = 0.2
+_SLOW_DOWN: Final = frozenset({429, 502, 503, 504})
+"""The statuses with which a receiver may say when it is to be asked again."""
+_SECONDS: Final = re.compile(r"[0-9]{1,10}", re.ASCII)
+
+
+def pause_before(attempt: int, schedule: Sequence[float], random: float) -> float | None:
+    """The seconds before the try after this many; None: it was the last.
+
+    ``random``, from 0 to 1, makes them up to a fifth longer, so that what failed together is not
+    tried together again.
+    """
+    if attempt > len(schedule):
+        return None
+    return schedule[attempt - 1] * (1 + _JITTER * random)
+
+
+def retry_after(status: int, header: str, now: datetime) -> float:
+    """The seconds that a receiver asks for by Retry-After, in seconds or as a date (RFC 9110).
+
+    At most a day; 0 for other statuses, and for what cannot be read.
+    """
+    if status not in _SLOW_DOWN:
+        return 0.0
+    text = header.strip()
+    if _SECONDS.fullmatch(text):
+        return min(float(text), LONGEST_SECONDS)
+    try:
+        date = email.utils.parsedate_to_datetime(text)
+    except (ValueError, OverflowError):
+        return 0.0
+    if date.tzinfo is None:  # "-0000": UTC, of which no zone is known
+        date = date.replace(tzinfo=UTC)
+    return max(0.0, min((date - now).total_seconds(), LONGEST_SECONDS))

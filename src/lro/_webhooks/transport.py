@@ -1,0 +1,264 @@
+"""How a webhook is sent: to checked addresses only, within a time, without redirects or proxies.
+
+The address is checked where the connection is made, and it is the checked address that is connected
+to: a check before that loses to a name server that answers differently the second time. TLS and
+Host have the name of the URL all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, Final, TypeAlias
+
+import attrs
+import httpcore
+import httpx
+
+from lro._webhooks.addresses import is_global
+
+Resolve: TypeAlias = Callable[[str, int], Sequence[str]]
+"""Gives the IP addresses of a host, for a port. It may block, and raise OSError."""
+
+MAX_BODY: Final = 4096
+"""The most bytes of a reply that are read, and dropped."""
+
+_BODY_SECONDS: Final = 1.0
+"""How long the body of a reply may take, whose status decides: then the connection is closed."""
+_ADDRESSES: Final = 3
+"""How many addresses of a host are tried."""
+_KEPT_SECONDS: Final = 5.0
+
+
+@attrs.frozen
+class WebhookReply:
+    """What came of a request: an HTTP status, or 0 and why there is none."""
+
+    status: int
+    why: str = ""
+    retry_after: str = ""
+
+    @property
+    def success(self) -> bool:
+        """Whether the receiver has taken it: 2xx (Standard Webhooks 1.0.0)."""
+        return 200 <= self.status < 300
+
+    def __str__(self) -> str:
+        return self.why or f"HTTP {self.status}"
+
+
+class AddressRefused(httpcore.ConnectError):
+    """A host has no address that webhooks may be sent to."""
+
+
+class _Deadline:
+    """The moment until which a request may go on, whichever step of it takes the time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._at = time.monotonic() + seconds
+
+    def shorten(self, seconds: float) -> None:
+        self._at = min(self._at, time.monotonic() + seconds)
+
+    def left(self) -> float:
+        left = self._at - time.monotonic()
+        if left <= 0:
+            raise httpcore.TimeoutException
+        return left
+
+
+_deadline: ContextVar[_Deadline] = ContextVar("lro_webhook_deadline")
+
+
+class _TimedStream(httpcore.NetworkStream):
+    """A connection each of whose steps has only what is left of the time of its request."""
+
+    def __init__(self, stream: httpcore.NetworkStream, opened: weakref.WeakSet[Any]) -> None:
+        self._stream = stream
+        self._opened = opened
+        opened.add(self)
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002
+        return self._stream.read(max_bytes, _deadline.get().left())
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002
+        self._stream.write(buffer, _deadline.get().left())
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,  # noqa: ARG002
+    ) -> httpcore.NetworkStream:
+        stream = self._stream.start_tls(ssl_context, server_hostname, _deadline.get().left())
+        return _TimedStream(stream, self._opened)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+class _CheckedBackend(httpcore.NetworkBackend):
+    """Connects to the checked addresses of a host, which is resolved once."""
+
+    def __init__(self, resolve: Resolve, allowed: Callable[[str], bool]) -> None:
+        self._resolve = resolve
+        self._allowed = allowed
+        self._backend = httpcore.SyncBackend()
+        self.opened: weakref.WeakSet[_TimedStream] = weakref.WeakSet()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ARG002
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.NetworkStream:
+        try:
+            found = list(dict.fromkeys(self._resolve(host, port)))
+        except (OSError, UnicodeError):  # UnicodeError: a label of the host is too long
+            raise httpcore.ConnectError("its host has no address") from None
+        addresses = [address for address in found if self._allowed(address)][:_ADDRESSES]
+        if not addresses:
+            raise AddressRefused("its host has no address that is global")
+        for place, address in enumerate(addresses, start=1 - len(addresses)):
+            left = _deadline.get().left() / (1 - place)
+            try:
+                stream = self._backend.connect_tcp(
+                    address, port, left, local_address, socket_options
+                )
+            except (httpcore.ConnectError, httpcore.ConnectTimeout):
+                if not place:
+                    raise
+            else:
+                break
+        return _TimedStream(stream, self.opened)
+
+
+def system_addresses(host: str, port: int) -> Sequence[str]:
+    """The addresses of a host by the resolver of the system.
+
+    Raises:
+        OSError: There are none.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(address[0]) for *_, address in found]
+
+
+class WebhookTransport:
+    """Sends webhooks over a few connections.
+
+    ``timeout`` bounds a request in seconds, from the name server to the status of the reply.
+    With ``proxy``, the URL of a proxy that forwards to the receivers, it is the proxy that must
+    check the addresses. ``ssl_context`` says which certificates are trusted.
+    """
+
+    def __init__(
+        self,
+        *,
+        timeout: float,
+        allow_private: bool = False,
+        proxy: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        resolve: Resolve = system_addresses,
+    ) -> None:
+        self._timeout = timeout
+        self._proxy = proxy
+        self._context = ssl_context
+        anywhere = allow_private or proxy is not None
+        self._backend = _CheckedBackend(resolve, (lambda _: True) if anywhere else is_global)
+        self.reset_after_fork()
+
+    def reset_after_fork(self) -> None:
+        """Begin again without connections: those of the parent process are the parent's."""
+        self._pool: httpcore.ConnectionPool | None = None
+        self._making = threading.Lock()
+
+    def send(self, url: str, headers: Mapping[str, str], body: bytes) -> WebhookReply:
+        """Send a request by POST, and return what came of it, whatever that is."""
+        target = httpx.URL(url)
+        sent = [(b"Host", target.netloc), *((k.encode(), v.encode()) for k, v in headers.items())]
+        to = httpcore.URL(
+            scheme=target.raw_scheme,
+            host=target.raw_host,
+            port=target.port,
+            target=target.raw_path,
+        )
+        deadline = _Deadline(self._timeout)
+        token = _deadline.set(deadline)
+        try:
+            with self._connections().stream("POST", to, headers=sent, content=body) as response:
+                deadline.shorten(_BODY_SECONDS)
+                _drop(response)
+                return _reply(response)
+        except httpcore.TimeoutException:
+            return WebhookReply(0, f"no answer within {self._timeout:g} s")
+        except AddressRefused as exc:
+            return WebhookReply(0, str(exc))
+        except httpcore.ConnectError as exc:
+            return WebhookReply(0, f"no connection: {exc}")
+        except Exception as exc:  # of the protocol, or of a connection that close() has ended
+            return WebhookReply(0, f"the connection failed: {type(exc).__name__}")
+        finally:
+            _deadline.reset(token)
+
+    def close(self) -> None:
+        """End all requests, and the connections."""
+        for stream in list(self._backend.opened):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                # Not by the method of an SSLSocket, which another thread may be reading.
+                socket.socket.shutdown(stream.get_extra_info("socket"), socket.SHUT_RDWR)
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            with contextlib.suppress(Exception):  # it warns of requests that are under way
+                pool.close()
+
+    def _connections(self) -> httpcore.ConnectionPool:
+        with self._making:
+            if self._pool is None:
+                self._pool = self._made()
+            return self._pool
+
+    def _made(self) -> httpcore.ConnectionPool:
+        context = self._context or httpx.create_ssl_context()
+        if self._proxy is None:
+            return httpcore.ConnectionPool(
+                ssl_context=context,
+                max_connections=None,
+                keepalive_expiry=_KEPT_SECONDS,
+                network_backend=self._backend,
+            )
+        return httpcore.HTTPProxy(
+            self._proxy,
+            ssl_context=context,
+            max_connections=None,
+            keepalive_expiry=_KEPT_SECONDS,
+            network_backend=self._backend,
+        )
+
+
+def _drop(response: httpcore.Response) -> None:
+    """Read a little of the body, so that the connection can be used again; none of it is needed."""
+    size = 0
+    with contextlib.suppress(Exception):  # the status has come, and decides
+        for part in response.iter_stream():
+            size += len(part)
+            if size > MAX_BODY:
+                return
+
+
+def _reply(response: httpcore.Response) -> WebhookReply:
+    later = next((value for name, value in response.headers if name.lower() == b"retry-after"), b"")
+    why = ""
+    if 300 <= response.status < 400:
+        why = f"HTTP {response.status}: redirects are not followed"
+    return WebhookReply(response.status, why, later.decode("latin-1"))

@@ -1,0 +1,44 @@
+"""Webhooks: others are notified when operations end, by Standard Webhooks 1.0.0.
+
+:class:`Webhooks` is given to the service, an :class:`Endpoint` is where it sends to. Receivers
+check what comes with ``verify`` of any library of Standard Webhooks, or of
+:mod:`lro_client.webhooks`; :func:`sign` and :func:`verify` are the signatures alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from typing import Final
+
+from lro._base.errors import WebhookError
+from lro._engine.notifications import EVENTS, Endpoint
+from lro._model.signatures import SignedWebhook
+from lro._model.signatures import sign_webhook as sign
+from lro._model.signatures import verify_webhook as verify
+from lro._webhooks.delivery import EndpointDisabled
+from lro._webhooks.payloads import Format, WebhookEvent
+from lro._webhooks.schedule import SCHEDULE
+from lro._webhooks.service_webhooks import Webhooks
+
+__all__ = [
+    "EVENTS",
+    "SCHEDULE",
+    "Endpoint",
+    "EndpointDisabled",
+    "Format",
+    "SignedWebhook",
+    "WebhookError",
+    "WebhookEvent",
+    "Webhooks",
+    "generate_secret",
+    "sign",
+    "verify",
+]
+
+_SECRET_BYTES: Final = 32
+
+
+def generate_secret() -> str:
+    """A new secret for an endpoint: ``whsec_``, and 32 random bytes in base64."""
+    return "whsec_" + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode("ascii")

@@ -1,0 +1,116 @@
+"""Webhooks that a service of ``lro`` sends when operations end: check them, and go on from there.
+
+:func:`verify` gives what was sent, if it is genuine::
+
+    event = verify(body, headers, secret)
+    operation = client.operation(event.name)
+
+The same event may come more than once, always with the same ``id``. What it says need not be read:
+the operation itself can be asked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import attrs
+
+from lro import Operation, TypeRegistry
+from lro.errors import InvalidArgument, WebhookError
+from lro.wire import loads, operation_from_json, parse_name, verify_webhook
+
+__all__ = ["TOLERANCE", "ReceivedWebhook", "WebhookError", "verify"]
+
+TOLERANCE: Final = timedelta(minutes=5)
+"""By how much the moment of sending may differ from now."""
+
+_PING: Final = "ping"
+_OPERATION: Final = "operation"
+
+
+@attrs.frozen(kw_only=True)
+class ReceivedWebhook:
+    """A webhook that is genuine.
+
+    ``id`` is the same each time that it is sent. ``type`` is ``operation.succeeded``,
+    ``operation.failed``, ``operation.cancelled``, or ``ping``, which only tests whether it arrives,
+    and has no ``name``. ``timestamp`` is when it happened, ``name`` and ``method`` those of the
+    operation. ``operation`` is the operation itself, if the sender adds it (``payload="full"``).
+    ``data`` is all that the payload says.
+    """
+
+    id: str
+    type: str
+    timestamp: datetime
+    name: str = ""
+    method: str = ""
+    operation: Operation | None = None
+    data: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
+
+
+def verify(
+    body: bytes,
+    headers: Mapping[str, str],
+    secret: str | Sequence[str],
+    *,
+    tolerance: timedelta = TOLERANCE,
+    types: TypeRegistry | None = None,
+    clock: Callable[[], float] = time.time,
+) -> ReceivedWebhook:
+    """Check a webhook, in the format of Standard Webhooks or CloudEvents, and read it.
+
+    ``body`` is what came, byte by byte, and not JSON that was read and written again. ``headers``
+    may be written in any case. ``secret`` is the one of the endpoint, or several of which one must
+    fit, while one replaces another. ``types`` are those of the operation's messages; ``clock``
+    gives Unix seconds.
+
+    Raises:
+        WebhookError: It was not signed with this secret, it was sent too long ago or in the future,
+            or it cannot be read. Answer 401 or 400.
+    """
+    secrets = (secret,) if isinstance(secret, str) else tuple(secret)
+    signed = verify_webhook(
+        body, headers, secrets, now=clock(), tolerance=tolerance.total_seconds()
+    )
+    try:
+        payload = loads(body)
+        if not isinstance(payload, dict):
+            raise ValueError("it is not an object")
+        return _read(signed.id, payload, types or TypeRegistry())
+    except (ValueError, InvalidArgument) as exc:
+        raise WebhookError(f"its body cannot be read: {exc}") from exc
+
+
+def _read(id: str, payload: Mapping[str, Any], types: TypeRegistry) -> ReceivedWebhook:
+    kind, when = _text(payload, "type"), payload.get("timestamp")
+    if "specversion" in payload:  # CloudEvents, whose types begin with a domain, in reverse
+        kind, when = ".".join(kind.split(".")[-2:]), payload.get("time")
+    data = payload.get("data")
+    if not isinstance(data, dict):
+        raise ValueError("its data is not an object")
+    if not isinstance(when, str):
+        raise ValueError("it does not say when")
+    moment = datetime.fromisoformat(when)
+    if moment.tzinfo is None:
+        raise ValueError("its time has no zone")
+    name = "" if kind == _PING else str(parse_name(_text(data, "name")))
+    shown = data.get(_OPERATION)
+    return ReceivedWebhook(
+        id=id,
+        type=kind,
+        timestamp=moment.astimezone(UTC),
+        name=name,
+        method=_text(data, "method") if "method" in data else "",
+        operation=None if shown is None else operation_from_json(shown, types),
+        data=data,
+    )
+
+
+def _text(value: Mapping[str, Any], key: str) -> str:
+    found = value.get(key)
+    if not isinstance(found, str):
+        raise ValueError(f"its {key} is not a text")
+    return found

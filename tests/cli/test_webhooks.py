@@ -1,0 +1,113 @@
+"""``lro webhooks ping`` and ``lro webhooks retry``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("click")
+
+from lro.webhooks import verify
+from tests.cli.asking import Lro
+from tests.services.ports import free_port
+from tests.webhooks.hooked import SECRET
+from tests.webhooks.receivers import Said, receiver
+
+SERVICE = """
+import attrs
+import lro
+from lro.executors.inline import InlineExecutor
+from lro.stores.memory import MemoryStore
+from lro.webhooks import Endpoint, Webhooks
+
+sends = Webhooks(
+    [Endpoint(url={url!r}, id="one", secrets=({secret!r},))],
+    allow_private=True, allow_http=True, ports=None, schedule=(),
+)
+service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False, webhooks=sends)
+plain = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
+
+@attrs.frozen
+class WorkRequest:
+    text: str = ""
+
+@attrs.frozen
+class WorkResponse:
+    text: str = ""
+
+@service.method("acme.v1.Works.Work")
+def work(request: WorkRequest) -> WorkResponse:
+    return WorkResponse()
+
+name = work.start(WorkRequest()).name
+"""
+
+
+@pytest.fixture
+def lro_command(here: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Lro]:
+    """The command, in a folder; the module with a service is forgotten after the test."""
+    yield Lro(capsys)
+    module = sys.modules.pop("hooked_service", None)
+    if module is not None:
+        module.service.close(0)
+
+
+def test_ping_sends_a_signed_event_and_prints_the_answer(lro_command: Lro) -> None:
+    with receiver() as good:
+        found = lro_command("webhooks", "ping", good.url, "--secret", SECRET, "--private")
+        got = good.next()
+    assert (found.status, found.lines) == (0, ["HTTP 204"])
+    assert json.loads(got.body)["type"] == "ping"
+    now = int(got.headers["webhook-timestamp"])
+    assert verify(got.body, got.headers, [SECRET], now=now).id.startswith("ping_")
+
+
+def test_ping_that_is_not_taken_ends_with_1(
+    lro_command: Lro, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LRO_WEBHOOK_SECRET", SECRET)
+    with receiver(lambda _: Said(302)) as other:
+        found = lro_command("webhooks", "ping", other.url, "--private")
+    assert (found.status, found.lines) == (1, ["HTTP 302: redirects are not followed"])
+    url = f"http://127.0.0.1:{free_port()}/"
+    found = lro_command("webhooks", "ping", url, "--private", "--timeout", "5")
+    assert found.status == 1
+    assert found.out.startswith("no connection: ")
+    found = lro_command("webhooks", "ping", "https://localhost/")
+    assert (found.status, found.lines) == (1, ["its host has no address that is global"])
+
+
+def test_ping_with_bad_input_ends_with_2_and_the_reason(lro_command: Lro) -> None:
+    for url, secret, why in (
+        ("http://127.0.0.1/", SECRET, "ping.url: must be an absolute https URL"),
+        ("https://127.0.0.1/", SECRET, "must not have an address that is not global"),
+        ("https://hooks.example.com/", "whsec_s3cret", "must each be base64 of 24 to 64 bytes"),
+    ):
+        found = lro_command("webhooks", "ping", url, "--secret", secret)
+        assert found.status == 2
+        assert why in found.err
+        assert secret not in found.err
+
+
+def test_retry_sends_what_was_given_up(here: Path, lro_command: Lro) -> None:
+    with receiver(lambda _: Said(500)) as bad:
+        source = SERVICE.format(url=bad.url, secret=SECRET)
+        (here / "hooked_service.py").write_text(source)
+        found = lro_command("webhooks", "retry", "hooked_service:service", "operations/none")
+        assert found.status == 2
+        assert "operations/none" in found.err
+        name = sys.modules["hooked_service"].name
+        for _ in range(2):
+            found = lro_command("webhooks", "retry", "hooked_service:service", name)
+            assert (found.status, found.lines) == (1, ["failed: one"])
+        bad.script = lambda _: Said()
+        found = lro_command("webhooks", "retry", "hooked_service:service", name)
+        assert (found.status, found.lines) == (0, ["nothing is owed"])
+        assert len(bad.all()) == 3
+        found = lro_command("webhooks", "retry", "hooked_service:plain", name)
+        assert found.status == 2
+        assert "hooked_service:plain: has no webhooks of lro.webhooks" in found.err

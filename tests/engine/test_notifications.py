@@ -1,0 +1,468 @@
+"""What ends owe, and how the service calls what sends it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import subprocess
+import sys
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+
+from lro._base.errors import (
+    DeclarationError,
+    InvalidArgument,
+    OperationNotFound,
+    ResourceExhausted,
+    StatusError,
+    Unavailable,
+)
+from lro._base.status import Any, Code
+from lro._engine.notifications import Endpoint
+from lro._engine.service import Service
+from lro._model.operation import State
+from lro.executors.inline import InlineExecutor
+from lro.executors.processes import ProcessExecutor
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+from lro.testing._samples import held, insert
+from tests.executors import process_methods
+from tests.noted_ends import NotedEnds
+from tests.service_steps import WORK, Step, ended, recovered, work
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+ENDPOINT = Endpoint(url="https://hooks.acme.test/done", secrets=("whsec_c2VjcmV0",))
+CLASSES = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
+META = Any("type.googleapis.com/acme.v1.WorkMetadata", {})
+
+
+def owed(store, name):
+    """Whether an operation owes a notification from its end on."""
+    record = store.get(name)
+    assert record.done
+    assert record.notify_at in (None, record.end_time)
+    return record.notify_at is not None
+
+
+# -- ends -----------------------------------------------------------------------------------------
+
+
+def test_work_that_returns_or_raises_owes(store, make_service):
+    """In the update that ends it; the notifier is woken after that."""
+
+    def body(request, job):
+        if request.text:
+            raise StatusError(Code.ABORTED, request.text)
+
+    noted = NotedEnds()
+    service = make_service(store, webhooks=noted)
+    method = work(service, body)
+    for text, state in (("", State.SUCCEEDED), ("fails", State.FAILED)):
+        noted.calls.clear()
+        name = method.start(WorkRequest(text)).name
+        ended(service, name)
+        assert store.get(name).state is state
+        assert owed(store, name)
+    assert store.next_due() == min(
+        store.get(r.name).end_time for r in store.page("", None, 9).records
+    )
+    service.close()
+    assert "wake" in noted.calls
+
+
+def test_work_done_within_the_start_owes(store, make_service):
+    """With the inline executor the operation has ended when the start returns."""
+    noted = NotedEnds()
+    service = make_service(store, InlineExecutor(), webhooks=noted)
+    handle = work(service).start(WorkRequest())
+    assert handle.operation.done
+    assert owed(store, handle.name)
+    assert noted.calls == ["wake"]
+
+
+def test_work_done_outside_owes_by_each_report_of_its_end(store, make_service):
+    """A response, an error, no result, a cancellation."""
+    noted = NotedEnds()
+    service = make_service(store, webhooks=noted)
+    method = service.declare("acme.v1.Works.Outside", **CLASSES)
+    ends = (
+        lambda reporter: reporter.complete(WorkResponse()),
+        lambda reporter: reporter.fail(StatusError(Code.INTERNAL, "broken")),
+        lambda reporter: reporter.finish(),
+        lambda reporter: reporter.acknowledge_cancel(),
+    )
+    for end in ends:
+        name = method.start(WorkRequest()).name
+        reporter = service.reporter(name)
+        assert reporter.report(WorkMetadata(5))
+        service.cancel(name)
+        assert store.get(name).notify_at is None
+        assert end(reporter)
+        assert owed(store, name)
+    assert noted.calls == ["wake"] * len(ends)
+
+
+def test_a_cancel_of_work_that_no_worker_has_owes(store, make_service):
+    """The request itself ends it: it was withdrawn from the queue."""
+    service = make_service(store, ThreadExecutor(1), webhooks=NotedEnds())
+    step = Step()
+    method = work(service, lambda request, job: step())
+    method.start(WorkRequest())
+    step.reached()
+    waiting = method.start(WorkRequest()).name
+    service.cancel(waiting)
+    step.go.set()
+    assert ended(service, waiting).state == "CANCELLED"
+    assert owed(store, waiting)
+
+
+def test_a_cancel_that_the_work_obeys_owes(store, make_service):
+    """And so does the end of a time limit."""
+    service = make_service(store, ThreadExecutor(1), webhooks=NotedEnds())
+    step = Step()
+
+    def body(request, job):
+        step()
+        job.raise_if_cancelled()
+
+    name = work(service, body).start(WorkRequest()).name
+    step.reached()
+    service.cancel(name)
+    step.go.set()
+    assert ended(service, name).state == "CANCELLED"
+    assert owed(store, name)
+
+
+def test_a_time_limit_that_ends_work_owes(store, make_service, clock):
+    """The work looks when its time is over."""
+    service = make_service(store, InlineExecutor(), webhooks=NotedEnds())
+
+    def body(request, job):
+        clock.advance(2)
+        job.raise_if_cancelled()
+
+    handle = work(service, body, time_limit=timedelta(seconds=1)).start(WorkRequest())
+    assert handle.operation.error.code == Code.DEADLINE_EXCEEDED
+    assert owed(store, handle.name)
+
+
+@pytest.mark.parametrize("settle", [None, lambda metadata, state: metadata])
+def test_work_whose_worker_is_lost_owes(store, make_service, clock, settle):
+    """Another process ends it with WORKER_LOST, also with final metadata."""
+    service = make_service(store, InlineExecutor(), webhooks=NotedEnds())
+    work(service, final_metadata=settle)
+    name = "operations/a"
+    insert(store, held(clock, method=WORK, owner="dead", attempt=1, metadata=META))
+    clock.advance(60)
+    recovered(service, clock)
+    assert store.get(name).error.code == Code.ABORTED
+    assert owed(store, name)
+
+
+def test_a_process_pool_owes_in_the_process_of_the_service(tmp_path):
+    """The child sends its result, and the process that has the store ends the operation."""
+    noted = NotedEnds()
+    with closing(SQLiteStore(tmp_path / "operations.db")) as store:
+        service = Service(store, ProcessExecutor(1), webhooks=noted)
+        with service:
+            method = service.method("acme.v1.Works.Work", **CLASSES)(process_methods.task)
+            name = method.start(WorkRequest(rest={"do": "return"})).name
+            ended(service, name)
+            assert owed(store, name)
+    assert noted.calls[0] == "begin"
+    assert noted.calls[-1] == "stop"
+    assert "wake" in noted.calls
+
+
+def test_the_notifier_says_which_ends_owe(store, make_service):
+    """It is given the record as it ended; what owes nothing wakes nothing."""
+    noted = NotedEnds(lambda record: record.state is State.FAILED)
+    service = make_service(store, InlineExecutor(), webhooks=noted)
+
+    def body(request, job):
+        if request.text:
+            raise StatusError(Code.ABORTED, request.text)
+
+    method = work(service, body)
+    assert not owed(store, method.start(WorkRequest()).name)
+    assert noted.calls == []
+    assert owed(store, method.start(WorkRequest("fails")).name)
+    assert noted.calls == ["wake"]
+
+
+def test_a_service_without_webhooks_owes_nothing(store, make_service):
+    """As before: no field is set, and nothing is looked for."""
+    service = make_service(store, InlineExecutor())
+    name = work(service).start(WorkRequest()).name
+    assert (store.get(name).notify, owed(store, name), store.next_due()) == ("", False, None)
+
+
+def test_deleted_work_owes_nothing_at_its_end(store, make_service):
+    """Callers cannot see it any more: its record goes with the end."""
+    service = make_service(store, ThreadExecutor(1), webhooks=NotedEnds())
+    step = Step()
+    name = work(service, lambda request, job: step()).start(WorkRequest()).name
+    step.reached()
+    service.delete(name)
+    assert store.get(name).state is State.HIDDEN
+    step.go.set()
+    service.close()
+    if not isinstance(store, SQLiteStore):  # which the service has closed
+        with pytest.raises(OperationNotFound):
+            store.get(name)
+        assert store.next_due() is None
+
+
+def test_an_end_twice_owes_once(store, make_service):
+    """The second report comes too late and changes nothing."""
+    noted = NotedEnds()
+    service = make_service(store, webhooks=noted)
+    name = service.declare("acme.v1.Works.Outside", **CLASSES).start(WorkRequest()).name
+    assert service.reporter(name).finish()
+    before = store.get(name)
+    assert not service.reporter(name).finish()
+    service.cancel(name)
+    assert store.get(name) == before
+
+
+def test_a_deleted_debt_is_logged(store, make_service, caplog):
+    """Its name and how much it was, not where it was to be sent."""
+    caplog.set_level(logging.INFO, "lro")
+    service = make_service(store, InlineExecutor(), webhooks=NotedEnds())
+    method = work(service)
+    name = method.start(WorkRequest(), notify=[ENDPOINT]).name
+    service.delete(name)
+    (line,) = [r for r in caplog.records if "dropped" in r.getMessage()]
+    size = len(json.dumps([ENDPOINT.url]))
+    text = f"{name}: it is deleted, and the notifications that it owes are dropped ({size} bytes)"
+    assert line.getMessage() == text
+    assert line.levelno == logging.INFO
+    assert vars(line)["lro.operation"] == name
+    assert store.next_due() is None
+
+
+@pytest.mark.parametrize("webhooks", [None, NotedEnds(lambda _: False)])
+def test_deleting_what_owes_nothing_is_not_logged(store, make_service, caplog, webhooks):
+    """With webhooks or without; what is not there is not found, as before."""
+    caplog.set_level(logging.INFO, "lro")
+    service = make_service(store, InlineExecutor(), webhooks=webhooks)
+    name = work(service).start(WorkRequest()).name
+    service.delete(name)
+    with pytest.raises(OperationNotFound):
+        service.delete(name)
+    assert "dropped" not in caplog.text
+
+
+# -- starts ---------------------------------------------------------------------------------------
+
+
+def test_a_start_keeps_its_endpoints(store, make_service):
+    """In the record, where callers do not see them."""
+    service = make_service(store, InlineExecutor(), webhooks=NotedEnds())
+    method = work(service)
+    name = method.start(WorkRequest(), notify=(ENDPOINT,)).name
+    assert store.get(name).notify == json.dumps([ENDPOINT.url])
+    assert ENDPOINT.url not in repr(service.describe(name))
+    operation = service.start(method.full_name, WorkRequest(), notify=[ENDPOINT])
+    assert store.get(operation.name).notify == json.dumps([ENDPOINT.url])
+    for none in ((), []):
+        assert store.get(method.start(WorkRequest(), notify=none).name).notify == ""
+
+
+def test_a_start_on_a_loop_keeps_its_endpoints(make_service):
+    """As the one of a thread does."""
+    store = MemoryStore()
+    service = make_service(store, InlineExecutor(), webhooks=NotedEnds())
+    handle = asyncio.run(work(service).start_async(WorkRequest(), notify=[ENDPOINT]))
+    assert store.get(handle.name).notify == json.dumps([ENDPOINT.url])
+    assert "whsec" not in repr(ENDPOINT)
+
+
+def test_a_repeated_start_keeps_the_first_endpoints(store, make_service):
+    """They are not part of what makes two starts the same."""
+    service = make_service(store, webhooks=NotedEnds())
+    method = service.declare("acme.v1.Works.Outside", **CLASSES)
+    request_id = "6f1c1ec3-3f4c-4b52-9c3d-9a4be6f1d2aa"
+    first = method.start(WorkRequest(), request_id=request_id, notify=[ENDPOINT])
+    again = method.start(WorkRequest(), request_id=request_id)
+    assert again.name == first.name
+    assert store.get(first.name).notify == json.dumps([ENDPOINT.url])
+
+
+@pytest.mark.parametrize("wrong", ["https://hooks.acme.test", [1], None, 5])
+def test_what_is_no_endpoint_is_refused(store, make_service, wrong):
+    """Before anything is stored; by a service without webhooks too."""
+    noted = NotedEnds()
+    for webhooks in (noted, None):
+        method = work(make_service(store, InlineExecutor(), webhooks=webhooks))
+        with pytest.raises(InvalidArgument) as refused:
+            method.start(WorkRequest(), notify=wrong)
+        assert refused.value.field == "notify"
+    assert list(store.page("", None, 9).records) == []
+
+
+def test_endpoints_without_webhooks_are_refused(store, make_service):
+    """What would never be sent is not accepted."""
+    method = work(make_service(store, InlineExecutor()))
+    with pytest.raises(InvalidArgument, match="the service sends no webhooks"):
+        method.start(WorkRequest(), notify=[ENDPOINT])
+    assert method.start(WorkRequest(), notify=[]).operation.done
+
+
+def test_a_start_that_is_undone_owes_nothing(make_service):
+    """The executor has refused it: the record is forgotten."""
+
+    class Full(InlineExecutor):
+        def reserve(self):
+            raise ResourceExhausted("full")
+
+    store = MemoryStore()
+    noted = NotedEnds()
+    method = work(make_service(store, Full(), webhooks=noted))
+    with pytest.raises(ResourceExhausted):
+        method.start(WorkRequest(), notify=[ENDPOINT])
+    assert (store.next_due(), noted.calls) == (None, [])
+
+
+# -- life -----------------------------------------------------------------------------------------
+
+
+class WithoutOutbox(MemoryStore):
+    """A store of the time before notifications."""
+
+    claim_due = property()
+
+
+class Strict(NotedEnds):
+    """Refuses a store without an outbox, as a notifier must."""
+
+    def attach(self, service):
+        if not hasattr(service.store, "claim_due"):
+            raise DeclarationError("store", "keeps no outbox")
+        super().attach(service)
+
+
+def test_a_refused_store_leaves_nothing_behind():
+    """The service is not made, and neither executor nor exit hold it."""
+    executor = InlineExecutor()
+    with pytest.raises(DeclarationError, match="keeps no outbox"):
+        Service(WithoutOutbox(), executor, webhooks=Strict())
+    with Service(MemoryStore(), executor, webhooks=Strict()) as service:
+        assert work(service).start(WorkRequest()).operation.done
+
+
+def test_the_thread_begins_and_ends_with_that_of_maintenance():
+    """With the first use, once; it ends after work has, and before the store is closed."""
+    noted = NotedEnds()
+
+    class Noting(MemoryStore):
+        def close(self):
+            noted.calls.append("store closed")
+
+    service = Service(Noting(), ThreadExecutor(1), webhooks=noted)
+    method = work(service)
+    assert noted.calls == []
+    ended(service, method.start(WorkRequest()))
+    service.start_maintenance()
+    step = Step()
+    blocked = work(service, lambda request, job: step(), name="acme.v1.Works.Held")
+    blocked.start(WorkRequest())
+    step.reached()
+    step.go.set()
+    service.close()
+    assert noted.calls == ["begin", "wake", "wake", "stop", "store closed"]
+
+
+def test_it_begins_again_if_there_were_too_many_threads(caplog):
+    """A later use tries once more."""
+
+    class Late(NotedEnds):
+        def begin(self):
+            super().begin()
+            if len(self.calls) == 1:
+                raise RuntimeError("can't start new thread")
+
+    noted = Late()
+    with Service(MemoryStore(), InlineExecutor(), webhooks=noted) as service:
+        assert "leases are not renewed now" in caplog.text
+        work(service).start(WorkRequest())
+        work(service, name="acme.v1.Works.Other").start(WorkRequest())
+    assert noted.calls == ["begin", "begin", "wake", "wake", "stop"]
+
+
+def test_it_does_what_is_due_where_maintenance_is_called(make_service):
+    """And says when more is due, if that is earlier."""
+    noted = NotedEnds()
+    service = make_service(webhooks=noted)
+    usual = service.run_maintenance()
+    noted.due_in = usual / 2
+    assert service.run_maintenance() == usual / 2
+    assert noted.calls == ["run_due", "run_due"]
+
+
+def test_it_is_stopped_whatever_else_fails(make_service):
+    """A subscription whose end raises keeps neither thread alive."""
+    noted = NotedEnds()
+    service = make_service(webhooks=noted)
+
+    def stop():
+        raise Unavailable("the connection is lost")
+
+    service._background.change_listener.stop = stop
+    with pytest.raises(Unavailable):
+        service.close()
+    assert noted.calls == ["stop"]
+
+
+FORKED = """
+import os, sys
+import lro
+from lro.executors.threads import ThreadExecutor
+from lro.stores.sqlite import SQLiteStore
+from lro.testing._samples import held, insert
+from tests.noted_ends import NotedEnds
+from tests.service_steps import ended, work
+from tests.work_messages import WorkRequest
+
+noted = NotedEnds()
+store = SQLiteStore(sys.argv[1])
+service = lro.Service(store, ThreadExecutor(1), webhooks=noted)
+method = work(service)
+if sys.argv[2] == "used":
+    ended(service, method.start(WorkRequest()))
+child = os.fork()
+if child == 0:
+    before = list(noted.calls)
+    name = method.start(WorkRequest()).name
+    ended(service, name)
+    due = store.get(name).notify_at
+    service.close()
+    print(before, noted.calls[len(before):], due is not None, flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+service.close()
+print(noted.calls)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.parametrize("use", ["preloaded", "used"])
+def test_a_forked_process_begins_for_itself(tmp_path, use):
+    """Where it is used: a server that only prepares others sends nothing."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED]
+    ran = subprocess.run(
+        [*command, str(tmp_path / "operations.db"), use],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    used = ["begin", "wake"] if use == "used" else []
+    child, parent = ran.stdout.splitlines()
+    assert child == f"{[*used, 'reset_after_fork']} {['begin', 'wake', 'stop']} True"
+    assert parent == str([*used, "stop"])

@@ -1,0 +1,48 @@
+"""A notifier that sends nothing: it notes how the service calls it, and which ends owe."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+
+from lro._base.errors import InvalidArgument
+from lro._engine.notifications import Endpoint
+from lro._engine.service import Service
+from lro._engine.store_port import OutboxStore, keeps_outbox
+from lro._model.operation import Record
+
+
+class NotedEnds:
+    """The ``webhooks`` of a service in tests of the engine. ``owing`` says which ends owe."""
+
+    def __init__(self, owing: Callable[[Record], bool] = lambda _: True) -> None:
+        self.owed = owing
+        self.calls: list[str] = []
+        self.store: OutboxStore | None = None
+        self.due_in = math.inf
+
+    def attach(self, service: Service) -> None:
+        assert keeps_outbox(service.store)
+        self.store = service.store
+
+    def encode(self, notify: object) -> str:
+        if not isinstance(notify, list | tuple) or not all(isinstance(e, Endpoint) for e in notify):
+            raise InvalidArgument("notify", f"must be endpoints, got {notify!r}")
+        return json.dumps([endpoint.url for endpoint in notify])
+
+    def begin(self) -> None:
+        self.calls.append("begin")
+
+    def wake(self) -> None:
+        self.calls.append("wake")
+
+    def run_due(self) -> float:
+        self.calls.append("run_due")
+        return self.due_in
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+    def reset_after_fork(self) -> None:
+        self.calls.append("reset_after_fork")

@@ -1,0 +1,59 @@
+"""Services with webhooks, over a clock that the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lro import Code
+from lro._engine.service import Service
+from lro._engine.store_port import Store
+from lro.errors import StatusError
+from lro.executors.inline import InlineExecutor
+from lro.testing import START, ManualClock
+from lro.webhooks import Endpoint, Webhooks, generate_secret
+from tests.service_fixtures import MakeService
+from tests.work_messages import WorkRequest, WorkResponse
+
+SECRET = generate_secret()
+OPEN: dict[str, Any] = {"allow_private": True, "allow_http": True, "ports": None}
+"""The options of webhooks that may go to servers of this machine."""
+METHOD = "acme.v1.Works.Work"
+OTHER = "acme.v1.Works.Other"
+
+
+def webhooks(clock: ManualClock, endpoints: Sequence[Endpoint] = (), **options: Any) -> Webhooks:
+    """Webhooks that may go anywhere, without jitter, by the clock of the test."""
+    given = {
+        **OPEN,
+        "clock": lambda: (clock() - START).total_seconds(),
+        "random": lambda: 0.0,
+        **options,
+    }
+    return Webhooks(endpoints, **given)
+
+
+def works(make_service: MakeService, store: Store, sends: Webhooks) -> Service:
+    """A service whose method works at once: it fails or is cancelled where its request says so."""
+    service = make_service(store, InlineExecutor(), webhooks=sends)
+
+    def work(request: WorkRequest) -> WorkResponse:
+        if request.text == "fail":
+            raise StatusError(Code.INVALID_ARGUMENT, "the source is no video")
+        if request.text == "cancel":
+            raise StatusError(Code.CANCELLED, "cancelled by the work")
+        return WorkResponse(text=request.text)
+
+    service.method(METHOD)(work)
+    service.method(OTHER)(work)
+    return service
+
+
+def end(service: Service, text: str = "", method: str = METHOD, **options: Any) -> str:
+    """Start an operation that ends at once; its name."""
+    return service.start(method, WorkRequest(text=text), **options).name
+
+
+def endpoint(url: str, **options: Any) -> Endpoint:
+    """An endpoint with a secret."""
+    return Endpoint(url=url, **{"secrets": (SECRET,), **options})

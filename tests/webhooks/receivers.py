@@ -1,0 +1,192 @@
+"""Receivers of webhooks: real servers on free ports, good ones and bad ones."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+PATIENCE: Final = 60.0
+"""Seconds after which what should have happened counts as not happening."""
+
+
+@attrs.frozen
+class Received:
+    """A request as it came; the names of headers in lower case."""
+
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@attrs.frozen
+class Said:
+    """What a receiver answers."""
+
+    status: int = 204
+    headers: Mapping[str, str] = attrs.field(factory=dict)
+
+
+Script: TypeAlias = Callable[[Received], Said]
+
+
+@attrs.define
+class Receiver:
+    """A server that keeps what it received, and answers what its script says."""
+
+    port: int
+    scheme: str = "http"
+    script: Script = lambda _: Said()
+    received: queue.Queue[Received] = attrs.field(factory=queue.Queue)
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"{self.scheme}://127.0.0.1:{self.port}/hook"
+
+    def next(self) -> Received:
+        """The next request that came."""
+        return self.received.get(timeout=PATIENCE)
+
+    def all(self) -> list[Received]:
+        """What has come by now and was not taken yet."""
+        found = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self.received.get_nowait())
+        return found
+
+
+@contextlib.contextmanager
+def receiver(
+    script: Script | None = None, context: ssl.SSLContext | None = None
+) -> Iterator[Receiver]:
+    """A receiver that runs meanwhile; with a context, over TLS."""
+    made = Receiver(0)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            length = int(self.headers.get("content-length", 0))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            got = Received(self.path, headers, self.rfile.read(length))
+            said = made.script(got)
+            made.received.put(got)  # before the sender can know
+            self.send_response(said.status)
+            for name, value in said.headers.items():
+                self.send_header(name, value)
+            if said.status != 204:
+                self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            pass  # a sender that has gone
+
+    server = Server(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    made.port = server.server_address[1]
+    made.scheme = "http" if context is None else "https"
+    if script is not None:
+        made.script = script
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield made
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(PATIENCE)
+
+
+Talk: TypeAlias = Callable[[socket.socket, threading.Event], None]
+"""What a raw receiver does with a connection, until the event is set or it is closed."""
+
+
+@contextlib.contextmanager
+def raw_receiver(talk: Talk) -> Iterator[str]:
+    """The URL of a server that does with each connection what it is given."""
+    over = threading.Event()
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(0.05)
+    threads: list[threading.Thread] = []
+
+    def serve() -> None:
+        while not over.is_set():
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                continue
+            thread = threading.Thread(target=answer, args=(connection,), daemon=True)
+            thread.start()
+            threads.append(thread)
+
+    def answer(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(PATIENCE)
+            talk(connection, over)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/hook"
+    finally:
+        over.set()
+        thread.join(PATIENCE)
+        listener.close()
+        for each in threads:
+            each.join(PATIENCE)
+
+
+def hang(connection: socket.socket, over: threading.Event) -> None:
+    """Take the request, and answer nothing."""
+    connection.recv(65_536)
+    over.wait(PATIENCE)
+
+
+def drip(connection: socket.socket, over: threading.Event) -> None:
+    """Answer a header without end, byte by byte, each soon after the other."""
+    connection.recv(65_536)
+    connection.sendall(b"HTTP/1.1 200 OK\r\nx-slow: ")
+    while not over.wait(0.01):
+        connection.sendall(b"a")
+
+
+def hang_up(connection: socket.socket, over: threading.Event) -> None:
+    """Take the request, and close the connection."""
+    connection.recv(65_536)
+
+
+def endless_body(connection: socket.socket, over: threading.Event) -> None:
+    """Answer 200 with a body without end."""
+    connection.recv(65_536)
+    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000000\r\n\r\n")
+    while not over.is_set():
+        connection.sendall(b"x" * 65_536)
+
+
+def dripping_body(connection: socket.socket, over: threading.Event) -> None:
+    """Answer 200 with a body that comes byte by byte."""
+    connection.recv(65_536)
+    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")
+    while not over.wait(0.01):
+        connection.sendall(b"x")
+
+
+def nonsense(connection: socket.socket, over: threading.Event) -> None:
+    """Answer what is not HTTP."""
+    connection.recv(65_536)
+    connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n\r\n")

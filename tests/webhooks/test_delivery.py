@@ -1,0 +1,764 @@
+"""Delivery: what is sent, when it is tried again, and what becomes of what cannot be sent."""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from lro._engine.store_port import OutboxStore, Store, keeps_outbox
+from lro._model.description import DescribedOperation
+from lro.errors import OperationNotFound, Unavailable
+from lro.stores.memory import MemoryStore
+from lro.testing import ManualClock
+from lro.webhooks import Endpoint, EndpointDisabled, WebhookEvent, verify
+from tests.service_fixtures import MakeService
+from tests.webhooks import receivers
+from tests.webhooks.hooked import METHOD, OTHER, SECRET, end, endpoint, webhooks, works
+from tests.webhooks.receivers import PATIENCE, Received, Said, raw_receiver, receiver
+
+on_all_stores = pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"], indirect=True)
+
+
+def payload(got: Received) -> Any:
+    """The JSON of what was received."""
+    return json.loads(got.body)
+
+
+def outbox(store: Store) -> OutboxStore:
+    """The store, as one that keeps what is owed."""
+    assert keeps_outbox(store)
+    return store
+
+
+@on_all_stores
+def test_end_of_an_operation_is_sent_once(
+    store: Store, clock: ManualClock, make_service: MakeService
+) -> None:
+    with receiver() as good:
+        sends = webhooks(clock, [endpoint(good.url)])
+        service = works(make_service, store, sends)
+        name = end(service)
+        assert sends.owed_of(name) == {"": 0}
+        service.run_maintenance()
+        got = good.next()
+        assert sends.owed_of(name) == {}
+        service.run_maintenance()
+        assert good.all() == []
+    assert payload(got) == {
+        "type": "operation.succeeded",
+        "timestamp": "2030-01-01T00:00:00.000Z",
+        "data": {"name": name, "method": METHOD, "done": True},
+    }
+    assert got.headers["content-type"] == "application/json"
+    signed = verify(got.body, got.headers, [SECRET], now=clock().timestamp())
+    assert signed.timestamp == clock().timestamp()
+    assert outbox(store).next_due() is None
+    assert next(iter(store.find([name]).records)).notify == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "event"),
+    [
+        ("", "operation.succeeded"),
+        ("fail", "operation.failed"),
+        ("cancel", "operation.cancelled"),
+    ],
+)
+def test_type_of_the_event_is_that_of_the_end(
+    text: str, event: str, clock: ManualClock, make_service: MakeService
+) -> None:
+    with receiver() as good:
+        service = works(make_service, MemoryStore(clock), webhooks(clock, [endpoint(good.url)]))
+        end(service, text)
+        service.run_maintenance()
+        assert payload(good.next())["type"] == event
+
+
+def test_endpoints_get_only_the_events_and_methods_that_they_want(
+    clock: ManualClock, make_service: MakeService
+) -> None:
+    with receiver() as failures, receiver() as others:
+        sends = webhooks(
+            clock,
+            [
+                endpoint(failures.url, events=("operation.failed",)),
+                endpoint(others.url, methods=(OTHER,)),
+            ],
+        )
+        service = works(make_service, MemoryStore(clock), sends)
+        quiet = end(service)
+        assert next(iter(service.store.find([quiet]).records)).notify_at is None
+        failed, other = end(service, "fail"), end(service, method=OTHER)
+        service.run_maintenance()
+        assert [payload(one)["data"]["name"] for one in failures.all()] == [failed]
+        assert [payload(one)["data"]["name"] for one in others.all()] == [other]
+
+
+@on_all_stores
+def test_failed_try_is_repeated_after_the_schedule_with_the_same_id(
+    store: Store, clock: ManualClock, make_service: MakeService
+) -> None:
+    with receiver(lambda _: Said(500)) as bad:
+        sends = webhooks(clock, [endpoint(bad.url, id="one")])
+        service = works(make_service, store, sends)
+        name = end(service)
+        assert 0 < service.run_maintenance() <= 5
+        first = bad.next()
+        assert sends.owed_of(name) == {"one": 1}
+        clock.advance(4.9)
+        service.run_maintenance()
+        assert bad.all() == []
+        clock.advance(0.1)
+        service.run_maintenance()
+        second = bad.next()
+        assert sends.owed_of(name) == {"one": 2}
+        bad.script = lambda _: Said()
+        clock.advance(300)
+        service.run_maintenance()
+        third = bad.next()
+        assert sends.owed_of(name) == {}
+    assert len({one.headers["webhook-id"] for one in (first, second, third)}) == 1
+    assert first.body == third.body
+    stamps = [int(one.headers["webhook-timestamp"]) for one in (first, second, third)]
+    assert [stamps[1] - stamps[0], stamps[2] - stamps[1]] == [5, 300]
+    verify(third.body, third.headers, [SECRET], now=clock().timestamp())
+
+
+def test_failure_for_the_whole_schedule_is_given_up_and_reported_once(
+    clock: ManualClock, make_service: MakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    disabled: list[EndpointDisabled] = []
+    with receiver(lambda _: Said(500)) as bad:
+        sends = webhooks(clock, [endpoint(bad.url, id="one")], on_disabled=disabled.append)
+        service = works(make_service, MemoryStore(clock), sends)
+        name = end(service)
+        with caplog.at_level(logging.INFO, "lro"):
+            for _ in range(12):
+                service.run_maintenance()
+                clock.advance(24 * 3600)
+        assert len(bad.all()) == 10
+        assert sends.owed_of(name) == {"one": -1}
+        assert [(one.reason, one.endpoint.url, one.name) for one in disabled] == [
+            ("FAILING", bad.url, name)
+        ]
+        warnings = [one for one in caplog.records if one.levelno >= logging.WARNING]
+        assert [one.getMessage() for one in warnings] == [
+            f"{name}: its webhook to one is given up: it failed 10 times"
+        ]
+        assert SECRET not in caplog.text
+        bad.script = lambda _: Said()
+        sends.retry(name)
+        service.run_maintenance()
+        assert len(bad.all()) == 1
+        assert sends.owed_of(name) == {}
+        sends.retry(name)
+        service.run_maintenance()
+        assert bad.all() == []
+
+
+def test_410_settles_and_reports_the_endpoint(
+    clock: ManualClock, make_service: MakeService
+) -> None:
+    disabled: list[EndpointDisabled] = []
+    with receiver(lambda _: Said(410)) as gone:
+        sends = webhooks(clock, [endpoint(gone.url)], on_disabled=disabled.append)
+        service = works(make_service, MemoryStore(clock), sends)
+        name = end(service)
+        service.run_maintenance()
+        clock.advance(3600)
+        service.run_maintenance()
+        assert len(gone.all()) == 1
+    assert sends.owed_of(name) == {}
+    assert [one.reason for one in disabled] == ["GONE"]
+
+
+def test_410_without_on_disabled_and_failing_on_disabled_settle_too(
+    clock: ManualClock, make_service: MakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: EndpointDisabled) -> None:
+        raise RuntimeError("no mail today")
+
+    with receiver(lambda _: Said(410)) as gone:
+        for on_disabled in (None, fail):
+            sends = webhooks(clock, [endpoint(gone.url)], on_disabled=on_disabled)
+            service = works(make_service, MemoryStore(clock), sends)
+            name = end(service)
+            service.run_maintenance()
+            assert sends.owed_of(name) == {}
+    assert f"{name}: on_disabled failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"), [("120", 120), ("Tue, 01 Jan 2030 00:03:00 GMT", 180), ("1", 5)]
+)
+def test_retry_after_is_waited_for(
+    header: str, seconds: int, clock: ManualClock, make_service: MakeService
+) -> None:
+    with receiver(lambda _: Said(429, {"retry-after": header})) as busy:
+        service = works(make_service, MemoryStore(clock), webhooks(clock, [endpoint(busy.url)]))
+        end(service)
+        service.run_maintenance()
+        assert len(busy.all()) == 1
+        clock.advance(seconds - 0.1)
+        service.run_maintenance()
+        assert busy.all() == []
+        clock.advance(0.1)
+        service.run_maintenance()
+        assert len(busy.all()) == 1
+
+
+def test_retry_after_holds_for_other_operations_without_costing_them_a_try(
+    clock: ManualClock, make_service: MakeService
+) -> None:
+    with receiver(lambda _: Said(503, {"retry-after": "600"})) as busy:
+        sends = webhooks(clock, [endpoint(busy.url, id="one")])
+        service = works(make_service, MemoryStore(clock), sends)
+        first = end(service)
+        service.run_maintenance()
+        second = end(service)
+        service.run_maintenance()
+        assert len(busy.all()) == 1
+        assert sends.owed_of(first) == {"one": 1}
+        assert sends.owed_of(second) == {"one": 0}
+        busy.script = lambda _: Said()
+        clock.advance(600)
+        service.run_maintenance()
+        assert len(busy.all()) == 2
+
+
+def test_number_of_receivers_that_asked_for_a_pause_is_bounded(
+    clock: ManualClock, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lro._webhooks.delivery._HOSTS", 1)
+    with receiver(lambda _: Said(503, {"retry-after": "600"})) as busy:
+        sends = webhooks(clock, [endpoint(f"{busy.url}/{n}") for n in range(3)])
+        service = works(make_service, MemoryStore(clock), sends)
+        end(service)
+        service.run_maintenance()
+        assert len(busy.all()) == 3
+        end(service)
+        service.run_maintenance()
+        assert len(busy.all()) == 2
+
+
+# -- endpoints by lookup, and per start -----------------------------------------------------------
+
+
+def test_lookup_is_asked_with_the_operation_and_its_caller(
+    clock: ManualClock, make_service: MakeService
+) -> None:
+    asked: list[tuple[DescribedOperation, str]] = []
+    with receiver() as good:
+
+        def lookup(operation: DescribedOperation, caller: str) -> Sequence[Endpoint]:
+            asked.append((operation, caller))
+            return [endpoint(good.url), endpoint(good.url, id="x", events=("operation.failed",))]
+
+        sends = webhooks(clock, lookup=lookup)
+        service = works(make_service, MemoryStore(clock), sends)
+        name = end(service, "t", caller="ann")
+        service.run_maintenance()
+        assert len(good.all()) == 1
+    assert sends.owed_of(name) == {}
+    ((operation, caller),) = asked
+    assert (operation.name, operation.method, operation.state, caller) == (
+        *(name, METHOD, "SUCCEEDED"),
+        "ann",
+    )
+    assert operation.operation.response is not None
+
+
+@pytest.mark.parametrize("error", [RuntimeError("away"), SystemExit(3)])
+def test_lookup_that_fails_is_repeated_and_holds_up_no_other_endpoint(
+    error: BaseException, clock: ManualClock, make_service: MakeService
+) -> None:
+    errors: list[BaseException] = [error]
+    with receiver() as static, receiver() as found:
+
+        def lookup(operation: DescribedOperation, caller: str) -> Sequence[Endpoint]:
+            if errors:
+                raise errors.pop()
+            return [endpoint(found.url)]
+
+        sends = webhooks(clock, [endpoint(static.url)], lookup=lookup)
+        service = works(make_service, MemoryStore(clock), sends)
+        name = end(service)
+        service.run_maintenance()
+        assert (len(static.all()), len(found.all())) == (1, 0)
+        assert sends.owed_of(name) == {"": 1}
+        clock.advance(5)
+        service.run_maintenance()
+        assert (len(static.all()), len(found.all())) == (0, 1)
+    assert sends.owed_of(name) == {}
+
+
+def test_lookup_that_fails_for_the_whole_schedule_is_given_up(
+    clock: ManualClock, make_service: MakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lookup(operation: DescribedOperation, caller: str) -> Sequence[Endpoint]:
+        raise RuntimeError("away")
+
+    sends = webhooks(clock, lookup=lookup, schedule=(5.0,), on_disabled=lambda _: None)
+    service = works(make_service, MemoryStore(clock), sends)
+    name = end(service)
+    for _ in range(3):
+        service.run_maintenance()
+        clock.advance(60)
+    assert sends.owed_of(name) == {"": -1}
+    assert "its webhook to what is looked up is given up" in caplog.text
+
+
+def test_looked_up_endpoint_is_looked_up_again_for_the_next_try(
+    clock: ManualClock, make_service: MakeService
+) -> None:
+    with receiver(lambda _: Said(500)) as old, receiver() as new:
+        given = [endpoint(old.url, id="one"), endpoint(old.url, id="two")]
+        sends = webhooks(clock, lookup=lambda operation, caller: given)
+        service = works(make_service, MemoryStore(clock), sends)
+        name = end(service)
+        service.run_maintenance()
+        assert sends.owed_of(name) == {"one": 1, "two": 1}
+        given[:] = [endpoint(new.url, id="one"), endpoint(new.url, id="three")]
+        clock.advance(5)
+        service.run_maintenance()
+        assert len(new.all()) == 1
+        assert sends.owed_of(name) == {}
+
+
+def test_lookup_that_gives_what_cannot_be_called_is_repeated(
+    clock: ManualClock, make_service: MakeService
+) -> None:
+    given = [Endpoint(url="ftp://x", secrets=(SECRET,))]
+    sends = webhooks(clock, lookup=lambda operation, caller: given)
+    service = works(make_service, MemoryStore(clock), sends)
+    name = end(service)
+    service.run_maintenance()
+    assert sends.owed_of(name) == {"": 1}
+
+
+def test_what_was_to_be_looked_up_is_dropped_where_there_is_no_lookup_any_more(
+    clock: ManualClock, make_service: MakeService
+) -> None:
+    store = MemoryStore(clock)
+    name = end(works(make_service, store, webhooks(clock, lookup=lambda operation, caller: 1 / 0)))
+    first = webhooks(clock, lookup=lambda operation, caller: 1 / 0)  # type: ignore[arg-type]
+    works(make_service, store, first).run_maintenance()
+    assert first.owed_of(name) == {"": 1}
+    clock.advance(5)
+    sends = webhooks(clock)
+    works(make_service, store, sends).run_maintenance()
+    assert sends.owed_of(name) == {}
+
+
+@on_all_stores
+def test_endpoints_of_a_start_are_notified_of_its_end(
+    store: Store, clock: ManualClock, make_service: MakeService
+) -> None:
+    with receiver() as good:
+        sends = webhooks(clock, secrets=[SECRET])
+        service = works(make_service, store, sends)
+        one = Endpoint(url=good.url, headers={"Authorization": "Bearer x"}, methods=(METHOD,))
+        end(service)
+        end(service, "fail", notify=[Endpoint(url=good.url, events=("operation.succeeded",))])
+        name = end(service, notify=[one])
+        service.run_maintenance()
+        (got,) = good.all()
+    assert payload(got)["data"]["name"] == name
+    assert got.headers["authorization"] == "Bearer x"
+    verify(got.body, got.headers, [SECRET], now=clock().timestamp())
+    assert next(iter(store.find([name]).records)).notify == ""
+
+
+def test_endpoint_that_options_refuse_later_is_given_up(
+    clock: ManualClock, make_service: MakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MemoryStore(clock)
+    service = works(make_service, store, webhooks(clock))
+    name = end(service, notify=[endpoint("http://127.0.0.1:1/", id="one")])
+    strict = webhooks(clock, allow_http=False)
+    works(make_service, store, strict).run_maintenance()
+    assert strict.owed_of(name) == {"one": -1}
+    assert "must be an absolute https URL" in caplog.text
+
+
+# -- bad receivers, bad stores --------------------------------------------------------------------
+
+
+def test_slow_receiver_does_not_hold_up_others(
+    clock: ManualClock, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight of its requests could take all connections, were there more than one at a time."""
+    monkeypatch.setattr("lro._webhooks.delivery._STOP_SECONDS", 0.2)
+    taken = threading.Event()
+
+    def talk(connection: Any, over: threading.Event) -> None:
+        connection.recv(65_536)
+        taken.set()
+        over.wait(PATIENCE)
+
+    with receiver() as good, raw_receiver(talk) as slow:
+        slow = slow.replace("127.0.0.1", "localhost")
+        methods = {"slow": METHOD, "good": OTHER}
+        sends = webhooks(
+            clock,
+            [endpoint(slow, methods=(METHOD,)), endpoint(good.url, methods=(OTHER,))],
+            resolve=lambda host, port: ["127.0.0.1"],
+            timeout=60.0,
+        )
+        service = works(make_service, MemoryStore(clock), sends)
+        late = [end(service, method=methods["slow"]) for _ in range(50)]
+        sends.begin()
+        assert taken.wait(PATIENCE)
+        names = [end(service, method=methods["good"]) for _ in range(5)]
+        assert {payload(good.next())["data"]["name"] for _ in names} == {*names}
+        sends.stop()
+    tries = [sends.owed_of(name) for name in late]
+    assert {*map(len, tries)} == {1}
+    assert {tuple(one.values()) for one in tries} == {(0,)}
+
+
+def test_what_a_slow_host_cannot_take_soon_is_put_off_in_the_store(
+    clock: ManualClock, make_service: MakeService
+) -> None:
+    """So that it is not claimed again and again, nor held by a process that may die."""
+    hold = threading.Event()
+
+    def script(_: Received) -> Said:
+        hold.wait(PATIENCE)
+        return Said()
+
+    store = MemoryStore(clock)
+    with receiver(script) as slow:
+        sends = webhooks(clock, [endpoint(slow.url)])
+        service = works(make_service, store, sends)
+        names = [end(service) for _ in range(40)]
+        thread = threading.Thread(target=service.run_maintenance)
+        thread.start()
+        while True:  # until the last one has been claimed and put off
+            due = [one.notify_at for one in store.find(names).records]
+            if all(at is not None and at > clock() for at in due):
+                break
+            threading.Event().wait(0.01)
+        put_off = [at for at in due if at is not None and at < clock() + timedelta(seconds=30)]
+        assert len(put_off) > 10
+        assert len({*put_off}) == len(put_off)
+        hold.set()
+        thread.join(PATIENCE)
+        clock.advance(3600)
+        service.run_maintenance()
+        assert len(slow.all()) == len(names)
+    assert [sends.owed_of(name) for name in names] == [{}] * len(names)
+
+
+@pytest.mark.parametrize("talk", [receivers.hang, receivers.drip, receivers.hang_up])
+def test_receiver_that_does_not_answer_is_a_failed_try(
+    talk: receivers.Talk, clock: ManualClock, make_service: MakeService
+) -> None:
+    with raw_receiver(talk) as url:
+        sends = webhooks(clock, [endpoint(url, id="one")], timeout=0.3)
+        service = works(make_service, MemoryStore(clock), sends)
+        name = end(service)
+        service.run_maintenance()
+        assert sends.owed_of(name) == {"one": 1}
+
+
+def test_format_that_fails_is_a_failed_try(
+    clock: ManualClock, make_service: MakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(operation: DescribedOperation, to: Endpoint, event: WebhookEvent) -> tuple[str, bytes]:
+        raise SystemExit(1)
+
+    sends = webhooks(
+        clock, [Endpoint(url="http://x/", id="x", format="own")], formats={"own": fail}
+    )
+    service = works(make_service, MemoryStore(clock), sends)
+    name = end(service)
+    service.run_maintenance()
+    assert sends.owed_of(name) == {"x": 1}
+    assert f"{name}: its webhook cannot be made" in caplog.text
+
+
+def test_format_of_the_application_is_sent_unsigned_where_there_is_no_secret(
+    clock: ManualClock, make_service: MakeService
+) -> None:
+    def own(operation: DescribedOperation, to: Endpoint, event: WebhookEvent) -> tuple[str, bytes]:
+        return "text/plain", f"{operation.name} {to.id} {event.type}".encode()
+
+    with receiver() as good:
+        one = Endpoint(url=good.url, id="x", format="own", headers={"X-Token": "t"})
+        service = works(
+            make_service, MemoryStore(clock), webhooks(clock, [one], formats={"own": own})
+        )
+        name = end(service)
+        service.run_maintenance()
+        got = good.next()
+    assert got.body.decode() == f"{name} x operation.succeeded"
+    assert got.headers["content-type"] == "text/plain"
+    assert got.headers["x-token"] == "t"
+    assert got.headers["webhook-id"].startswith("op_")
+    assert "webhook-signature" not in got.headers
+
+
+def test_operation_that_is_deleted_meanwhile_is_forgotten(
+    clock: ManualClock, make_service: MakeService
+) -> None:
+    with receiver() as good:
+        store = MemoryStore(clock)
+        sends = webhooks(clock, [endpoint(good.url)])
+        service = works(make_service, store, sends)
+
+        def script(_: Received) -> Said:
+            service.delete(name)
+            return Said(500)
+
+        good.script = script
+        name = end(service)
+        service.run_maintenance()
+        with pytest.raises(OperationNotFound):
+            sends.owed_of(name)
+    assert store.next_due() is None
+
+
+def test_record_that_cannot_be_read_is_not_in_the_way_of_others(
+    clock: ManualClock, make_service: MakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    with receiver() as good:
+        store = MemoryStore(clock)
+        service = works(make_service, store, webhooks(clock, [endpoint(good.url)]))
+        broken = end(service)
+        store.update(broken, lambda record: record.next_version(notify="{"))
+        end(service)
+        service.run_maintenance()
+        assert len(good.all()) == 1
+    assert f"{broken}: its webhooks cannot be sent now" in caplog.text
+
+
+class AwayStore(MemoryStore):
+    """A store that is away when the test says so."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.away: set[str] = set()
+        self.asked: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def update(self, name: str, change: Callable[[Any], Any]) -> Any:
+        if "update" in self.away:
+            raise Unavailable("away")
+        return super().update(name, change)
+
+    def claim_due(self, until: Any, limit: int) -> Any:
+        self.asked.put("claim_due")
+        if "claim_due" in self.away:
+            raise Unavailable("away")
+        if "broken" in self.away:
+            raise RuntimeError("broken")
+        return super().claim_due(until, limit)
+
+
+def test_what_cannot_be_noted_is_sent_again_when_its_claim_is_over(
+    clock: ManualClock, make_service: MakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = AwayStore(clock)
+    with receiver() as good:
+        service = works(make_service, store, webhooks(clock, [endpoint(good.url)]))
+        end(service)
+        store.away = {"update"}
+        service.run_maintenance()
+        first = good.next()
+        assert "cannot be noted: away" in caplog.text
+        store.away = set()
+        clock.advance(60)
+        service.run_maintenance()
+        second = good.next()
+    assert first.headers["webhook-id"] == second.headers["webhook-id"]
+    assert store.next_due() is None
+
+
+def test_store_that_is_away_is_asked_again_by_the_thread(
+    clock: ManualClock, make_service: MakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = AwayStore(clock)
+    store.away = {"claim_due"}
+    with receiver() as good:
+        sends = webhooks(clock, [endpoint(good.url)])
+        service = works(make_service, store, sends)
+        end(service)
+        with pytest.raises(Unavailable):
+            sends.run_due()
+        store.asked.get()
+        with caplog.at_level(logging.INFO, "lro"):
+            sends.begin()
+            sends.begin()
+            for step in ({"claim_due"}, {"broken"}, set[str]()):
+                store.away = step
+                clock.advance(60)
+                sends.wake()
+                store.asked.get(timeout=PATIENCE)
+            good.next()
+    assert "what is due cannot be read now: away" in caplog.text
+    assert "sending of webhooks failed and goes on" in caplog.text
+
+
+def test_another_process_that_has_the_record_meanwhile_keeps_it(
+    clock: ManualClock, make_service: MakeService
+) -> None:
+    with receiver() as good:
+        store = MemoryStore(clock)
+        sends = webhooks(clock, [endpoint(good.url, id="one")])
+        service = works(make_service, store, sends)
+
+        def script(_: Received) -> Said:
+            clock.advance(120)
+            assert len(store.claim_due(clock() + timedelta(seconds=60), 10)) == 1
+            return Said()
+
+        good.script = script
+        name = end(service)
+        service.run_maintenance()
+        (record,) = store.find([name]).records
+    assert record.notify_at == clock() + timedelta(seconds=60)
+
+
+# -- life -----------------------------------------------------------------------------------------
+
+
+def test_close_gives_back_what_is_under_way_without_costing_it_a_try(
+    clock: ManualClock, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lro._webhooks.delivery._STOP_SECONDS", 0.2)
+    taken = threading.Event()
+
+    def talk(connection: Any, over: threading.Event) -> None:
+        connection.recv(65_536)
+        taken.set()
+        over.wait(PATIENCE)
+
+    store = MemoryStore(clock)
+    with raw_receiver(talk) as url:
+        sends = webhooks(clock, [endpoint(url, id="one")], timeout=60.0)
+        service = works(make_service, store, sends)
+        sends.begin()
+        names = [end(service) for _ in range(3)]
+        assert taken.wait(PATIENCE)
+        sends.stop()
+        sends.stop()
+        assert [sends.owed_of(name) for name in names] == [{"one": 0}] * 3
+        assert store.next_due() == clock()
+        sends.begin()
+        assert sends.run_due() > 0
+
+
+def test_close_lets_a_quick_receiver_finish(clock: ManualClock, make_service: MakeService) -> None:
+    taken, go = threading.Event(), threading.Event()
+
+    def script(_: Received) -> Said:
+        taken.set()
+        go.wait(PATIENCE)
+        return Said()
+
+    with receiver(script) as good:
+        sends = webhooks(clock, [endpoint(good.url)], timeout=60.0)
+        service = works(make_service, MemoryStore(clock), sends)
+        sends.begin()
+        name = end(service)
+        assert taken.wait(PATIENCE)
+        stopping = threading.Thread(target=sends.stop)
+        stopping.start()
+        go.set()
+        stopping.join(PATIENCE)
+    assert sends.owed_of(name) == {}
+
+
+def test_close_does_not_wait_for_a_lookup(
+    clock: ManualClock, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lro._webhooks.delivery._STOP_SECONDS", 0.2)
+    asked, go = threading.Event(), threading.Event()
+
+    def lookup(operation: DescribedOperation, caller: str) -> Sequence[Endpoint]:
+        asked.set()
+        go.wait(PATIENCE)
+        return []
+
+    sends = webhooks(clock, lookup=lookup)
+    service = works(make_service, MemoryStore(clock), sends)
+    sends.begin()
+    end(service)
+    assert asked.wait(PATIENCE)
+    sends.stop()
+    go.set()
+
+
+def test_request_without_a_free_thread_is_sent_when_there_is_one(
+    clock: ManualClock,
+    make_service: MakeService,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    start, refused = threading.Thread.start, []
+
+    def refuse_first(thread: threading.Thread) -> None:
+        if thread.name == "lro-webhook" and not refused:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_first)
+    with receiver() as good:
+        sends = webhooks(clock, [endpoint(good.url)])
+        service = works(make_service, MemoryStore(clock), sends)
+        end(service)
+        service.run_maintenance()
+        assert len(good.all()) == 1
+    assert "webhooks are sent by 0 threads" in caplog.text
+
+
+def test_hosts_that_are_not_called_any_more_are_forgotten(
+    clock: ManualClock, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lro._webhooks.delivery._HOSTS", 0)
+    with receiver() as good:
+        sends = webhooks(clock, [endpoint(good.url)])
+        service = works(make_service, MemoryStore(clock), sends)
+        for _ in range(3):
+            end(service)
+        service.run_maintenance()
+        assert len(good.all()) == 3
+    assert sends.delivery._hosts == {}
+
+
+def test_more_than_can_be_held_is_claimed_by_and_by(
+    clock: ManualClock, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lro._webhooks.delivery._CAPACITY", 2)
+    with receiver() as good:
+        service = works(make_service, MemoryStore(clock), webhooks(clock, [endpoint(good.url)]))
+        for _ in range(7):
+            end(service)
+        service.run_maintenance()
+        assert len(good.all()) == 7
+
+
+def test_claim_that_is_nearly_over_is_not_sent(
+    clock: ManualClock, make_service: MakeService
+) -> None:
+    """Another process may have it by the time that the receiver answers."""
+
+    def script(_: Received) -> Said:
+        clock.advance(59)
+        return Said()
+
+    with receiver(script) as good:
+        sends = webhooks(clock, [endpoint(good.url, id="one")])
+        service = works(make_service, MemoryStore(clock), sends)
+        names = [end(service) for _ in range(3)]
+        service.run_maintenance()
+        assert len(good.all()) == 3
+    assert [sends.owed_of(name) for name in names] == [{}] * 3

@@ -1,0 +1,85 @@
+"""Bodies: thin and full, Standard Webhooks and CloudEvents; ids."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from lro._webhooks.payloads import webhook_id
+from lro.stores.memory import MemoryStore
+from lro.testing import ManualClock
+from tests.service_fixtures import MakeService
+from tests.webhooks.hooked import METHOD, end, endpoint, webhooks, works
+from tests.webhooks.receivers import Received, receiver
+
+
+def sent(make_service: MakeService, clock: ManualClock, text: str, **options: Any) -> Received:
+    """What an endpoint with these options gets of an operation with this text."""
+    with receiver() as good:
+        sends = webhooks(clock, [endpoint(good.url, id="one", **options)])
+        service = works(make_service, MemoryStore(clock), sends)
+        end(service, text)
+        service.run_maintenance()
+        return good.next()
+
+
+def test_full_payload_has_the_operation(make_service: MakeService, clock: ManualClock) -> None:
+    data = json.loads(sent(make_service, clock, "b.mp4", payload="full").body)["data"]
+    assert data["operation"]["name"] == data["name"]
+    assert data["operation"]["response"]["text"] == "b.mp4"
+    failed = json.loads(sent(make_service, clock, "fail", payload="full").body)["data"]
+    assert failed["operation"]["error"]["message"] == "the source is no video"
+
+
+def test_thin_payload_does_not_say_why(make_service: MakeService, clock: ManualClock) -> None:
+    assert b"video" not in sent(make_service, clock, "fail").body
+
+
+@pytest.mark.parametrize(("size", "full"), [(100, True), (20_000, False)])
+def test_full_payload_of_over_20_kb_is_sent_thin(
+    size: int, full: bool, make_service: MakeService, clock: ManualClock
+) -> None:
+    got = sent(make_service, clock, "x" * size, payload="full")
+    assert ("operation" in json.loads(got.body)["data"]) is full
+    assert len(got.body) <= 20_000
+
+
+def test_operation_that_cannot_be_shown_here_is_sent_thin(
+    make_service: MakeService, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lro.errors import EncodingError
+
+    def fail(*_: object) -> None:
+        raise EncodingError("acme.v1.Unknown", "", "is not known")
+
+    monkeypatch.setattr("lro._webhooks.payloads.operation_to_json", fail)
+    body = json.loads(sent(make_service, clock, "", payload="full").body)
+    assert "operation" not in body["data"]
+
+
+def test_cloudevent_has_the_id_of_the_webhook(
+    make_service: MakeService, clock: ManualClock
+) -> None:
+    got = sent(make_service, clock, "", format="cloudevents")
+    body = json.loads(got.body)
+    name = body["data"]["name"]
+    assert got.headers["content-type"] == "application/cloudevents+json"
+    assert body == {
+        "specversion": "1.0",
+        "id": got.headers["webhook-id"],
+        "source": f"//acme.test/{name}",
+        "type": "test.acme.operation.succeeded",
+        "time": "2030-01-01T00:00:00.000Z",
+        "datacontenttype": "application/json",
+        "data": {"name": name, "method": METHOD, "done": True},
+    }
+
+
+def test_id_depends_on_operation_event_and_endpoint_alone() -> None:
+    given = [("operations/a", "e", "x"), ("operations/b", "e", "x"), ("operations/a", "f", "x")]
+    given.append(("operations/a", "e", "y"))
+    ids = [webhook_id(*one) for one in given]
+    assert len({*ids}) == 4
+    assert ids == [webhook_id(*one) for one in given]

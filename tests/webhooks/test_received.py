@@ -1,0 +1,123 @@
+"""The receiver's side of webhooks: what is accepted, what it gives, what is refused."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import lro
+from lro.stores.memory import MemoryStore
+from lro.testing import ManualClock
+from lro.wire import sign_webhook
+from lro_client import Client, LocalTransport
+from lro_client.webhooks import WebhookError, verify
+from tests.service_fixtures import MakeService
+from tests.webhooks.hooked import METHOD, SECRET, end, endpoint, webhooks, works
+from tests.webhooks.receivers import receiver
+from tests.work_messages import WorkResponse
+
+AT = 1_795_338_061
+WHEN = "2026-11-22T09:01:00.000Z"
+DATA = {"name": "operations/2a7c", "method": "media.v1.Videos.Transcode", "done": True}
+STANDARD = {"type": "operation.succeeded", "timestamp": WHEN, "data": DATA}
+CLOUD = {
+    "specversion": "1.0",
+    "id": "x",
+    "source": "//media.example.com/operations/2a7c",
+    "type": "com.example.media.operation.failed",
+    "time": WHEN,
+    "data": DATA,
+}
+
+
+def signed(payload: Any) -> tuple[bytes, dict[str, str]]:
+    """A body, and the headers that it is sent with."""
+    body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+    signature = sign_webhook(body, id="op_6c1f0f3e8d", timestamp=AT, secrets=[SECRET])
+    names = ("webhook-id", "webhook-timestamp", "webhook-signature")
+    return body, dict(zip(names, ("op_6c1f0f3e8d", str(AT), signature), strict=True))
+
+
+@pytest.mark.parametrize("format", ["standard", "cloudevents"])
+@pytest.mark.parametrize("payload", ["thin", "full"])
+def test_receiver_verifies_and_goes_on_with_a_handle(
+    format: str, payload: str, clock: ManualClock, make_service: MakeService
+) -> None:
+    with receiver() as good:
+        sends = webhooks(clock, [endpoint(good.url, format=format, payload=payload)])
+        service = works(make_service, MemoryStore(clock), sends)
+        name = end(service, "b.mp4")
+        service.run_maintenance()
+        got = good.next()
+    event = verify(got.body, got.headers, SECRET, clock=lambda: clock().timestamp())
+    assert (event.name, event.method, event.type) == (name, METHOD, "operation.succeeded")
+    assert event.timestamp == clock()
+    assert event.id == got.headers["webhook-id"]
+    assert (event.operation is not None) is (payload == "full")
+    assert event.operation is None or event.operation.done
+    with Client(transport=LocalTransport(service)) as client:
+        handle = client.operation(event.name, response=WorkResponse)
+        assert handle.result() == WorkResponse(text="b.mp4")
+
+
+def test_payload_of_cloudevents_is_read_as_the_other() -> None:
+    event = verify(*signed(CLOUD), [SECRET], clock=lambda: AT)
+    assert (event.type, event.name) == ("operation.failed", "operations/2a7c")
+    assert event.timestamp == datetime(2026, 11, 22, 9, 1, tzinfo=UTC)
+
+
+def test_ping_has_no_name() -> None:
+    event = verify(
+        *signed({"type": "ping", "timestamp": WHEN, "data": {}}), SECRET, clock=lambda: AT
+    )
+    assert (event.type, event.name, event.method) == ("ping", "", "")
+
+
+def test_tolerance_is_an_option() -> None:
+    body, headers = signed(STANDARD)
+    with pytest.raises(WebhookError, match="at most 300 s are allowed"):
+        verify(body, headers, SECRET, clock=lambda: AT + 301)
+    hour = timedelta(hours=1)
+    assert verify(body, headers, SECRET, clock=lambda: AT + 301, tolerance=hour)
+
+
+def test_body_is_verified_before_it_is_read() -> None:
+    body, headers = signed(STANDARD)
+    with pytest.raises(WebhookError, match="no signature in it is right"):
+        verify(b"{" * 100_000, headers, SECRET, clock=lambda: AT)
+    with pytest.raises(WebhookError, match="no signature in it is right"):
+        verify(json.dumps(STANDARD, indent=1).encode(), headers, SECRET, clock=lambda: AT)
+    assert verify(body, headers, SECRET, clock=lambda: AT)
+
+
+@pytest.mark.parametrize(
+    ("payload", "why"),
+    [
+        (b"", "its body cannot be read"),
+        (b"\xff", "its body cannot be read"),
+        (b"[" * 100_000, "its body cannot be read"),
+        ([], "it is not an object"),
+        ({**STANDARD, "type": 3}, "its type is not a text"),
+        ({**STANDARD, "data": []}, "its data is not an object"),
+        ({**STANDARD, "timestamp": 3}, "it does not say when"),
+        ({**STANDARD, "timestamp": "now"}, "Invalid isoformat string"),
+        ({**STANDARD, "timestamp": "2026-11-22T09:01:00"}, "its time has no zone"),
+        ({**CLOUD, "time": None}, "it does not say when"),
+        ({**STANDARD, "data": {**DATA, "name": 3}}, "its name is not a text"),
+        ({**STANDARD, "data": {**DATA, "name": "x"}}, "names no operation"),
+        ({**STANDARD, "data": {**DATA, "method": 3}}, "its method is not a text"),
+        ({**STANDARD, "data": {**DATA, "operation": 3}}, "must be an object"),
+        ({**STANDARD, "data": {**DATA, "operation": {"error": {"code": "x"}}}}, "error.code"),
+    ],
+)
+def test_genuine_payload_that_cannot_be_read_is_refused(payload: Any, why: str) -> None:
+    with pytest.raises(WebhookError, match=why):
+        verify(*signed(payload), SECRET, clock=lambda: AT)
+
+
+def test_data_is_not_in_the_repr() -> None:
+    found = verify(*signed(STANDARD), SECRET, types=lro.TypeRegistry(), clock=lambda: AT)
+    assert "done" not in repr(found)

@@ -1,0 +1,257 @@
+"""The transport: where it connects to, and what bad receivers and name servers can do to it."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from lro._webhooks.transport import WebhookReply, WebhookTransport, system_addresses
+from tests.services.ports import free_port
+from tests.webhooks import receivers
+from tests.webhooks.certificates import contexts
+from tests.webhooks.receivers import Said, Talk, raw_receiver, receiver
+
+HOST = "hooks.example.test"
+SHORT_SECONDS = 0.3
+"""The time limit of requests to servers that never answer."""
+
+MakeTransport = Callable[..., WebhookTransport]
+
+
+@pytest.fixture
+def transport() -> Iterator[MakeTransport]:
+    """Makes transports, which are closed after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def make(timeout: float = receivers.PATIENCE, **options: object) -> WebhookTransport:
+            options = {"allow_private": True, **options}
+            made = WebhookTransport(timeout=timeout, **options)  # type: ignore[arg-type]
+            stack.callback(made.close)
+            return made
+
+        yield make
+
+
+def loopback(host: str, port: int) -> Sequence[str]:
+    """A resolver for which each host is this machine."""
+    return ["127.0.0.1"]
+
+
+def test_request_has_its_headers_body_and_host(transport: MakeTransport) -> None:
+    with receiver() as good:
+        url = f"http://{HOST}:{good.port}/a%20b?c=d"
+        reply = transport(resolve=loopback).send(url, {"X-One": "1"}, b'{"a":1}')
+        got = good.next()
+    assert reply == WebhookReply(204)
+    assert got.path == "/a%20b?c=d"
+    assert got.body == b'{"a":1}'
+    assert got.headers["host"] == f"{HOST}:{good.port}"
+    assert got.headers["x-one"] == "1"
+
+
+def test_connection_is_used_again(transport: MakeTransport) -> None:
+    with receiver() as good:
+        asked = 0
+
+        def resolve(host: str, port: int) -> Sequence[str]:
+            nonlocal asked
+            asked += 1
+            return ["127.0.0.1"]
+
+        sender = transport(resolve=resolve)
+        for status in (200, 204, 500):
+            good.script = lambda _, status=status: Said(status)  # type: ignore[misc]
+            assert sender.send(f"http://{HOST}:{good.port}/", {}, b"").status == status
+    assert asked == 1
+
+
+def test_reply_of_2xx_alone_is_success(transport: MakeTransport) -> None:
+    with receiver() as good:
+        found = []
+        for status in (200, 201, 204, 299, 302, 400, 410, 500):
+            good.script = lambda _, status=status: Said(status)  # type: ignore[misc]
+            found.append(transport().send(good.url, {}, b"").success)
+    assert found == [True] * 4 + [False] * 4
+
+
+def test_redirect_is_not_followed(transport: MakeTransport) -> None:
+    with receiver() as other, receiver() as first:
+        first.script = lambda _: Said(307, {"location": other.url})
+        reply = transport().send(first.url, {}, b"")
+    assert str(reply) == "HTTP 307: redirects are not followed"
+    assert not reply.success
+    assert other.all() == []
+
+
+def test_retry_after_is_given_back(transport: MakeTransport) -> None:
+    with receiver(lambda _: Said(429, {"Retry-After": "7"})) as busy:
+        assert transport().send(busy.url, {}, b"") == WebhookReply(429, "", "7")
+
+
+@pytest.mark.parametrize("talk", [receivers.hang, receivers.drip])
+def test_receiver_that_hangs_or_drips_has_only_the_time_limit(
+    talk: Talk, transport: MakeTransport
+) -> None:
+    with raw_receiver(talk) as url:
+        reply = transport(SHORT_SECONDS).send(url, {}, b"")
+    assert reply == WebhookReply(0, "no answer within 0.3 s")
+
+
+@pytest.mark.parametrize("talk", [receivers.endless_body, receivers.dripping_body])
+def test_body_without_end_does_not_hold_up_the_status(talk: Talk, transport: MakeTransport) -> None:
+    with raw_receiver(talk) as url:
+        assert transport().send(url, {}, b"") == WebhookReply(200)
+
+
+@pytest.mark.parametrize("talk", [receivers.hang_up, receivers.nonsense])
+def test_receiver_that_breaks_off_is_a_failure(talk: Talk, transport: MakeTransport) -> None:
+    with raw_receiver(talk) as url:
+        reply = transport().send(url, {}, b"")
+    assert reply == WebhookReply(0, "the connection failed: RemoteProtocolError")
+
+
+def test_port_without_server_is_a_failure(transport: MakeTransport) -> None:
+    reply = transport().send(f"http://127.0.0.1:{free_port()}/", {}, b"")
+    assert reply.why.startswith("no connection: ")
+
+
+def test_further_addresses_of_a_host_are_tried(transport: MakeTransport) -> None:
+    with receiver() as good:
+        both = transport(resolve=lambda host, port: ["::1", "::1", "127.0.0.1"])
+        assert both.send(f"http://{HOST}:{good.port}/", {}, b"").success
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0.1:{}/", "http://localhost:{}/", "http://127.1:{}/", "http://2130706433:{}/"],
+)
+def test_own_machine_is_not_connected_to(url: str, transport: MakeTransport) -> None:
+    """However it is written: what the resolver makes of it is checked."""
+    with receiver() as inside:
+        reply = transport(allow_private=False).send(url.format(inside.port), {}, b"")
+        assert reply.why in (
+            "its host has no address that is global",
+            "no connection: its host has no address",
+        )
+        assert inside.all() == []
+
+
+def test_name_server_that_answers_differently_the_second_time_is_asked_once(
+    transport: MakeTransport,
+) -> None:
+    """DNS rebinding: a check before the connection would see the first answer only."""
+    answers = [["192.0.2.1"], ["127.0.0.1"]]
+    with receiver() as inside:
+        sender = transport(allow_private=False, resolve=lambda host, port: answers.pop(0))
+        url = f"http://{HOST}:{inside.port}/"
+        assert sender.send(url, {}, b"").why == "its host has no address that is global"
+        assert answers == [["127.0.0.1"]]
+        assert sender.send(url, {}, b"").why == "its host has no address that is global"
+        assert answers == []
+        assert inside.all() == []
+
+
+def test_checked_address_is_the_one_that_is_connected_to(
+    transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected: list[object] = []
+
+    def create(address: object, *_: object, **__: object) -> socket.socket:
+        connected.append(address)
+        raise OSError("no network in tests")
+
+    monkeypatch.setattr(socket, "create_connection", create)
+    given = ["10.0.0.1", "93.184.216.34", "::ffff:127.0.0.1", "2606:4700:4700::1111"]
+    sender = transport(allow_private=False, resolve=lambda host, port: given)
+    assert sender.send(f"https://{HOST}/", {}, b"").why == "no connection: no network in tests"
+    assert connected == [("93.184.216.34", 443), ("2606:4700:4700::1111", 443)]
+
+
+@pytest.mark.parametrize("error", [OSError("no such host"), UnicodeError("label too long")])
+def test_host_without_address_is_a_failure(error: Exception, transport: MakeTransport) -> None:
+    def resolve(host: str, port: int) -> Sequence[str]:
+        raise error
+
+    reply = transport(resolve=resolve).send(f"http://{HOST}/", {}, b"")
+    assert reply.why == "no connection: its host has no address"
+
+
+def test_time_of_the_resolver_counts(transport: MakeTransport) -> None:
+    late = threading.Event()
+
+    def resolve(host: str, port: int) -> Sequence[str]:
+        late.wait(SHORT_SECONDS * 1.5)
+        return ["127.0.0.1"]
+
+    reply = transport(SHORT_SECONDS, resolve=resolve).send(f"http://{HOST}/", {}, b"")
+    assert reply.why == "no answer within 0.3 s"
+
+
+def test_tls_checks_the_name_of_the_url_and_not_the_address(
+    transport: MakeTransport, tmp_path: Path
+) -> None:
+    server, client = contexts(tmp_path, HOST)
+    names: list[str | None] = []
+    server.sni_callback = lambda _, name, __: names.append(name)
+    with receiver(context=server) as good:
+        sender = transport(resolve=loopback, ssl_context=client)
+        assert sender.send(f"https://{HOST}:{good.port}/", {}, b"").success
+        assert good.next().headers["host"] == f"{HOST}:{good.port}"
+        assert names == [HOST]
+        other = sender.send(f"https://other.example.test:{good.port}/", {}, b"")
+        assert "Hostname mismatch" in other.why
+        stranger = transport(resolve=loopback)
+        assert "certificate verify failed" in stranger.send(good_url(good.port), {}, b"").why
+
+
+def good_url(port: int) -> str:
+    """The URL of the server whose certificate has the name."""
+    return f"https://{HOST}:{port}/"
+
+
+def test_proxies_of_the_environment_are_not_used(
+    transport: MakeTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with receiver() as good, receiver() as proxy:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
+        assert transport().send(good.url, {}, b"").success
+        assert proxy.all() == []
+
+
+def test_egress_proxy_gets_all_requests_and_checks_addresses_itself(
+    transport: MakeTransport,
+) -> None:
+    with receiver() as proxy:
+        sender = transport(allow_private=False, proxy=f"http://127.0.0.1:{proxy.port}")
+        assert sender.send("http://10.1.2.3/hook", {}, b"{}").success
+        assert proxy.next().headers["host"] == "10.1.2.3"
+
+
+def test_close_ends_requests_under_way(transport: MakeTransport) -> None:
+    taken = threading.Event()
+
+    def talk(connection: socket.socket, over: threading.Event) -> None:
+        connection.recv(65_536)
+        taken.set()
+        over.wait(receivers.PATIENCE)
+
+    replies: queue.SimpleQueue[WebhookReply] = queue.SimpleQueue()
+    sender = transport()
+    with raw_receiver(talk) as url:
+        thread = threading.Thread(target=lambda: replies.put(sender.send(url, {}, b"")))
+        thread.start()
+        assert taken.wait(receivers.PATIENCE)
+        sender.close()
+        assert replies.get(timeout=receivers.PATIENCE).status == 0
+        thread.join()
+
+
+def test_system_resolver_gives_addresses_alone() -> None:
+    assert "127.0.0.1" in system_addresses("127.0.0.1", 80)
