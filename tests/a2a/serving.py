@@ -62,6 +62,7 @@ def make_agent(
         url=url or "http://agent.example",
         grpc=rpc,
         text="read" in more,
+        push="webhooks" in more,
     )
     more.setdefault("authenticate", authenticate)
     return counting, Handler(counting.service, methods, card, **more)

@@ -16,13 +16,16 @@ except ImportError as exc:
 
 from lro.a2a._card import SCHEMAS_URI, agent_card
 from lro.a2a._handler import Authenticate, Handler, Read
+from lro.a2a._push import PUSH, PushFormat
 from lro.a2a._served import DEFAULT_MAX_REQUEST, add_to, routes
 
 __all__ = [
     "DEFAULT_MAX_REQUEST",
+    "PUSH",
     "SCHEMAS_URI",
     "Authenticate",
     "Handler",
+    "PushFormat",
     "Read",
     "add_to",
     "agent_card",

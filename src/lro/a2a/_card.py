@@ -46,14 +46,16 @@ def agent_card(
     url: str,
     grpc: str = "",
     text: bool = False,
+    push: bool = False,
 ) -> AgentCard:
     """The card of an agent whose skills are these methods; change or add to it as you like.
 
     A skill has the full name of its method as its id, and the docstring of the function as its
     description. ``url`` is where :func:`routes` serves, without a path unless they are mounted
     below one: ``https://agent.example.com``. ``grpc`` is the ``host:port`` of gRPC, if
-    :func:`add_to` serves it. ``text`` says that messages of text are read, too: the ``read`` of
-    :class:`Handler` does. Both protocol versions are listed for each binding (A2A 8.3.1).
+    :func:`add_to` serves it. ``text`` says that messages of text are read, too: the handler has
+    ``read``. ``push`` says that the ends of tasks are pushed: it has ``webhooks``. Both protocol
+    versions are listed for each binding (A2A 8.3.1).
 
     Raises:
         DeclarationError: A text is not a text, or empty.
@@ -81,7 +83,7 @@ def agent_card(
         ],
         capabilities=AgentCapabilities(
             streaming=True,
-            push_notifications=False,
+            push_notifications=push,
             extended_agent_card=False,
             extensions=[schemas],
         ),

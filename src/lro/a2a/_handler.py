@@ -56,6 +56,7 @@ from lro._base.errors import (
     InvalidArgument,
     InvalidOperationName,
     LroError,
+    NotApplied,
     OperationNotFound,
     PermissionDenied,
     RequestIdConflict,
@@ -71,7 +72,9 @@ from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._model.description import DescribedOperation
 from lro._model.operation import ListOperationsRequest
+from lro._webhooks.service_webhooks import Webhooks
 from lro.a2a._messages import check_media_types, chosen, data_of, json_of, not_supported
+from lro.a2a._push import PushConfigs
 from lro.a2a._refusals import refuse, task_not_found
 from lro.a2a._tasks import FILTERS, TaskWriter, moment_of, state_of, status_time
 
@@ -125,6 +128,9 @@ class Handler(RequestHandler):
     Each task is a context of its own, and its id is the ``contextId``: a message that says another
     one is refused (A2A 3.4.1). Tasks take no further messages, and have no history.
 
+    ``webhooks`` are those of the service, with a :class:`PushFormat` under the name ``PUSH``: they
+    push the ends of tasks to where clients ask for. The card must say so.
+
     Raises:
         DeclarationError: An argument is wrong; a method is of another service, or gives its
             operations a parent that an id cannot tell.
@@ -141,6 +147,7 @@ class Handler(RequestHandler):
         parent: Callable[[str], str] | None = None,
         read: Read | None = None,
         wait: timedelta | None = None,
+        webhooks: Webhooks | None = None,
     ) -> None:
         check_instance("service", service, Service, "a Service")
         fine = isinstance(methods, Sequence) and bool(methods)
@@ -154,6 +161,11 @@ class Handler(RequestHandler):
         check_instance("card", card, AgentCard, "an AgentCard")
         if wait is not None:
             check_span("wait", wait, zero=True)
+        if webhooks is not None:
+            check_instance("webhooks", webhooks, Webhooks, "the Webhooks of the service")
+        pushes = card.capabilities.push_notifications
+        wanted = "given if the card promises push notifications, and only then"
+        check("webhooks", webhooks, wanted, fine=pushes == (webhooks is not None))
         service.require("DescribeOperations")
         self.service = service
         self.card = card
@@ -162,6 +174,7 @@ class Handler(RequestHandler):
         self._hook = None if authenticate is None else Hook("authenticate", authenticate)
         self._read = None if read is None else Hook("read", read)
         self._wait = wait
+        self._push = None if webhooks is None else PushConfigs(service, webhooks)
         self._writer = TaskWriter(service.types, service.domain)
         self._key = f"{service.domain}/method"
         modes = {*card.default_input_modes, *(m for s in card.skills for m in s.input_modes)}
@@ -255,33 +268,55 @@ class Handler(RequestHandler):
     async def on_create_task_push_notification_config(
         self, params: TaskPushNotificationConfig, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """Refuse: nothing is pushed (A2A 3.1.7)."""
-        return await self._no_push("CreateTaskPushNotificationConfig", params, context)
+        """Have the end of a task pushed, too (A2A 3.1.7)."""
+        async with self._call("CreateTaskPushNotificationConfig", params, context) as caller:
+            push, task_id = self._pushes(), params.task_id
+            described = await self._task(task_id, caller)
+            endpoint = push.endpoint(params)
+            try:
+                await on_loop(push.add(described.name, endpoint))
+            except NotApplied:
+                raise UnsupportedOperationError(message=f"the task {task_id} has ended") from None
+            return push.shown(task_id, endpoint)
 
     async def on_get_task_push_notification_config(
         self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """Refuse: nothing is pushed (A2A 3.1.8)."""
-        return await self._no_push("GetTaskPushNotificationConfig", params, context)
+        """Return where the end of a task is pushed, without what is secret (A2A 3.1.8)."""
+        async with self._call("GetTaskPushNotificationConfig", params, context) as caller:
+            for config in await self._configs(params.task_id, caller):
+                if config.id == params.id:
+                    return config
+            raise TaskNotFoundError(
+                message=f"there is no push notification config {got(params.id)}"
+            )
 
     async def on_list_task_push_notification_configs(
         self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> ListTaskPushNotificationConfigsResponse:
-        """Refuse: nothing is pushed (A2A 3.1.9)."""
-        return await self._no_push("ListTaskPushNotificationConfigs", params, context)
+        """Return all places where the end of a task is pushed, at most 10 (A2A 3.1.9)."""
+        async with self._call("ListTaskPushNotificationConfigs", params, context) as caller:
+            configs = await self._configs(params.task_id, caller)
+            return ListTaskPushNotificationConfigsResponse(configs=configs)
 
     async def on_delete_task_push_notification_config(
         self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
-        """Refuse: nothing is pushed (A2A 3.1.10)."""
-        await self._no_push("DeleteTaskPushNotificationConfig", params, context)
+        """Push nothing more there; idempotent (A2A 3.1.10)."""
+        async with self._call("DeleteTaskPushNotificationConfig", params, context) as caller:
+            push = self._pushes()
+            described = await self._task(params.task_id, caller)
+            await on_loop(push.remove(described.name, params.id))
 
-    async def _no_push(
-        self, verb: str, params: ProtoMessage, context: ServerCallContext
-    ) -> NoReturn:
-        async with self._call(verb, params, context):
+    async def _configs(self, task_id: str, caller: str) -> list[TaskPushNotificationConfig]:
+        push = self._pushes()
+        described = await self._task(task_id, caller)
+        return [push.shown(task_id, one) for one in await on_loop(push.of(described.name))]
+
+    def _pushes(self) -> PushConfigs:
+        if self._push is None:
             raise PushNotificationNotSupportedError
-        raise AssertionError  # the error above passes
+        return self._push
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -319,8 +354,10 @@ class Handler(RequestHandler):
         if message.context_id:
             kept = "is not kept: each task is a context of its own, so leave it out"
             raise InvalidArgument("message.context_id", kept)
+        notify = []
         if params.configuration.HasField("task_push_notification_config"):
-            raise PushNotificationNotSupportedError
+            config = params.configuration.task_push_notification_config
+            notify.append(self._pushes().endpoint(config))
         method, request = await self._request(params)
         try:
             operation = await self.service.start_async(
@@ -330,6 +367,7 @@ class Handler(RequestHandler):
                 parent=await on_loop(self._ids.parent_of(caller)),
                 caller=caller,
                 headers=_headers(context),
+                notify=notify,
             )
         except RequestIdConflict as exc:  # which A2A calls otherwise
             raise RequestIdConflict("message.message_id", exc.description) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, MutableMapping, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,7 +41,10 @@ if TYPE_CHECKING:
 DEFAULT_MAX_REQUEST: Final = 1024 * 1024
 """Bytes of the body of a call over HTTP."""
 
-_CODES: Final = {MalformedRequest: -32700, UnsupportedMediaType: -32005}
+_CODES: Final[Mapping[type[LroError], int]] = {
+    MalformedRequest: -32700,
+    UnsupportedMediaType: -32005,
+}
 _INVALID_REQUEST: Final = -32600
 _INTERNAL_ERROR: Final = -32603
 _MEDIA_TYPES: Final = frozenset({"", "application/json", "application/a2a+json"})
