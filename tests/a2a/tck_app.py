@@ -31,18 +31,19 @@ STREAMING_SECONDS: Final = 2.0
 
 
 @attrs.frozen
+class Given:
+    """What a task gives."""
+
+    key: str = ""
+    count: lro.Int32 = 0
+
+
+@attrs.frozen
 class Wanted:
     """What a task is to do: how long it takes, and what it gives."""
 
     seconds: float = 0.0
-    result: Mapping[str, object] = attrs.field(factory=dict)
-
-
-@attrs.frozen
-class Given:
-    """What a task gave."""
-
-    result: Mapping[str, object] = attrs.field(factory=dict)
+    result: Given = Given("Hello from TCK")
 
 
 def make_service() -> tuple[lro.Service, lro.Method[Wanted, Given, lro.OperationMetadata]]:
@@ -54,18 +55,18 @@ def make_service() -> tuple[lro.Service, lro.Method[Wanted, Given, lro.Operation
         """Do what the message says."""
         job.progress(0.5, "working")
         job.sleep(request.seconds)
-        return Given(request.result)
+        return request.result
 
     return service, run
 
 
 DOES: Final[Mapping[str, Callable[[], Wanted]]] = MappingProxyType(
     {
-        "tck-artifact-data": lambda: Wanted(result={"key": "value", "count": 42}),
+        "tck-artifact-data": lambda: Wanted(result=Given("value", 42)),
         "tck-input-required": lambda: Wanted(seconds=3 * STREAMING_SECONDS),
         "test-resubscribe-message-id": lambda: Wanted(seconds=2 * STREAMING_SECONDS),
-        "tck-stream": lambda: Wanted(seconds=0.3, result={"text": "streamed"}),
-        "": lambda: Wanted(result={"text": "Hello from TCK"}),
+        "tck-stream": lambda: Wanted(seconds=0.3),
+        "": Wanted,
     }
 )
 """By the beginning of the message id, the first that fits. A method never asks for input: what
