@@ -284,11 +284,7 @@ def test_replies_have_their_media_types(served: tuple[Agent, threading.Event]) -
         http.post(JSONRPC, json=call),
         http.post(f"{REST}/message:stream", json=body),
         http.post(JSONRPC, json=rpc),
-        http.post(
-            f"{REST}/message:send",
-            content=json.dumps(body),
-            headers={"content-type": "application/a2a+json"},
-        ),
+        http.post(f"{REST}/message:send", content=json.dumps(body), headers=own),
     ]
     assert [one.headers["content-type"].partition(";")[0] for one in kinds] == [
         "application/a2a+json",
