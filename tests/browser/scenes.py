@@ -34,10 +34,14 @@ DETAILS: Final = (
 
 @attrs.frozen
 class Scene:
-    """A state of the page: its address below the console, and what is done there."""
+    """A state of the page: its address below the console, and what is done there.
+
+    ``shows`` is a text that is there once the page has drawn what it was sent.
+    """
 
     name: str
     path: str
+    shows: str
     then: Callable[[Page], object] = lambda page: None
     before: Callable[[Page], object] = lambda page: None
 
@@ -124,27 +128,28 @@ def scenes(names: dict[str, str]) -> list[Scene]:
         press("Delete…", "Delete")(page)
         page.get_by_role("button", name="Close").wait_for()
 
+    listed, when = names["moving"][-8:], "waited"
     return [
-        Scene("list", "#/"),
-        Scene("empty", "#/?parent=projects/empty"),
-        Scene("wrong filter", "#/?filter=state+%3D+FAILED"),
-        Scene("nothing found", "#/?filter=error.code+%3D+3"),
-        Scene("short page", "#/", before=short_page),
-        Scene("marked", "#/", mark),
-        Scene("bulk over", "#/", bulk),
-        Scene("cancel asked", at("moving"), press("Cancel…")),
-        Scene("delete asked", at("moving"), press("Delete…")),
-        Scene("in progress", at("moving")),
-        Scene("stopping", at("stopping")),
-        Scene("failed", at("failed")),
-        Scene("succeeded", at("succeeded", "raw")),
-        Scene("not there", "#/operations/none"),
-        Scene("overview", "#/overview"),
-        Scene("methods", "#/methods", _open_all),
-        Scene("help", "#/", lambda page: page.keyboard.press("?")),
-        Scene("token asked", "#/", before=lambda page: page.route("**/session", _answer(401))),
-        Scene("trouble", "#/", before=lambda page: page.route("**/v1/operations?*", _answer(503))),
-        Scene("paused", "#/", press("Live")),
+        Scene("list", "#/", listed),
+        Scene("empty", "#/?parent=projects/empty", "There are no operations yet."),
+        Scene("wrong filter", "#/?filter=state+%3D+FAILED", "expected one of the fields"),
+        Scene("nothing found", "#/?filter=error.code+%3D+3", "No operation matches this filter."),
+        Scene("short page", "#/", names["waiting"][-8:], before=short_page),
+        Scene("marked", "#/", listed, mark),
+        Scene("bulk over", "#/", listed, bulk),
+        Scene("cancel asked", at("moving"), when, press("Cancel…")),
+        Scene("delete asked", at("moving"), when, press("Delete…")),
+        Scene("in progress", at("moving"), when),
+        Scene("stopping", at("stopping"), when),
+        Scene("failed", at("failed"), when),
+        Scene("succeeded", at("succeeded", "raw"), when),
+        Scene("not there", "#/operations/none", "there is no operation"),
+        Scene("overview", "#/overview", "Ended, per minute: 52 in all"),
+        Scene("methods", "#/methods", "Filter by", _open_all),
+        Scene("help", "#/", listed, lambda page: page.keyboard.press("?")),
+        Scene("token asked", "#/", "A token for the API", before=refused("**/session", 401)),
+        Scene("trouble", "#/", "Trying again", before=refused("**/v1/operations?*", 503)),
+        Scene("paused", "#/", listed, press("Live")),
     ]
 
 
@@ -165,6 +170,11 @@ def short_page(page: Page) -> None:
         )
 
     page.route("**/v1/operations?*", cut)
+
+
+def refused(pattern: str, status: int) -> Callable[[Page], object]:
+    """Have the calls to these addresses refused."""
+    return lambda page: page.route(pattern, _answer(status))
 
 
 def _answer(status: int, word: str = "UNAVAILABLE") -> Callable[[Any], None]:

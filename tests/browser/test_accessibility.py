@@ -31,7 +31,7 @@ BROKEN: Final = """() => [...document.querySelectorAll("[role=tab], nav a, .acts
 
 QUIET: Final = "*, *::before { animation: none !important; transition: none !important; }"
 NAMES: Final = [scene.name for scene in scenes(dict.fromkeys(
-    ("moving", "stopping", "failed", "succeeded", "cancelled"), ""
+    ("moving", "stopping", "waiting", "failed", "succeeded", "cancelled"), ""
 ))]  # fmt: skip
 
 
@@ -56,8 +56,7 @@ def test_state_of_the_page_is_accessible(bare: Page, shown: Shown, name: str) ->
     found: list[str] = []
     scene.before(bare)
     bare.goto(shown.site + scene.path)
-    bare.locator("h1, dialog").first.wait_for()
-    bare.wait_for_load_state("networkidle") if name == "methods" else bare.wait_for_timeout(150)
+    bare.get_by_text(scene.shows).first.wait_for(state="attached")
     scene.then(bare)
     bare.add_style_tag(content=QUIET)
     bare.evaluate((Path(axe.__file__).parent / "axe.min.js").read_text())

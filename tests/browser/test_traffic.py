@@ -13,13 +13,18 @@ from tests.browser.conftest import OpenPage, Serve
 from tests.browser.reading import row
 from tests.browser.relaying import Relay, relay
 from tests.browser.staged import Stage
-from tests.browser.test_live import HIDE
 from tests.http.servers import HOST, uvicorn_serving
 
 expect = pytest.importorskip("playwright.sync_api").expect
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Page
+
+HIDE: Final = """hidden => {
+    Object.defineProperty(document, "hidden", {configurable: true, get: () => hidden});
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+"""What the browser does when the tab goes out of sight, or comes back."""
 
 COUNT: Final = """
     window.asked = [];
@@ -87,16 +92,39 @@ def test_page_that_is_not_looked_at_asks_for_nothing(
     page = open_page(serve(stage.service))
     expect(row(page, name)).to_contain_text("In progress")
     page.evaluate(HIDE, True)
+    stage.progress("work", 0.2)
     with minute(page) as hidden_asks:
         assert hidden_asks == []
+    expect(row(page, name)).not_to_contain_text("20 %")
     page.evaluate(HIDE, False)
     until(page, lambda: page.evaluate("window.asked.length >= 2"))
+    page.clock.run_for(1_000)
+    expect(row(page, name)).to_contain_text("20 %")
     page.clock.fast_forward(5 * 60_000)
     expect(page.get_by_text("Paused after 5 minutes without a touch.")).to_be_visible()
     with minute(page) as idle_asks:
         assert idle_asks == []
     stage.progress("work", 0.5)
     page.mouse.move(5, 5)
+    page.clock.run_for(1_000)
+    expect(row(page, name)).to_contain_text("50 %")
+
+
+@pytest.mark.usefixtures("watched")
+def test_page_that_is_paused_asks_for_nothing_until_that_ends(
+    stage: Stage, open_page: OpenPage, serve: Serve
+) -> None:
+    """By the key p, and by its button."""
+    name = stage.start("work")
+    page = open_page(serve(stage.service))
+    expect(row(page, name)).to_contain_text("In progress")
+    page.keyboard.press("p")
+    button = page.get_by_role("button", name="Paused")
+    expect(button).to_have_attribute("aria-pressed", "true")
+    stage.progress("work", 0.5)
+    with minute(page) as asks:
+        assert asks == []
+    button.click()
     page.clock.run_for(1_000)
     expect(row(page, name)).to_contain_text("50 %")
 

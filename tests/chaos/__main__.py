@@ -19,6 +19,7 @@ from tests.chaos.loops import loop_trial
 from tests.chaos.outage import crash, lock, outage_trial
 from tests.chaos.transactions import POINTS, transaction_trial
 from tests.chaos.verdict import Verdict
+from tests.chaos.webhooks import webhook_trial
 from tests.chaos.world import Ground
 from tests.services.postgres import shared_server
 from tests.services.redis import redis_server
@@ -58,6 +59,11 @@ def main(arguments: Sequence[str]) -> int:
     _common(within)
     within.add_argument("--rows", default=",".join(POINTS), help="where")
     within.set_defaults(run=_transactions, executors="threads")
+    hooks = commands.add_parser("webhooks", help="kill processes that send webhooks")
+    hooks.add_argument("--kills", type=int, default=60, help="for each store")
+    hooks.add_argument("--first", type=int, default=0, help="the seed")
+    hooks.add_argument("--stores", default="sqlite,postgres")
+    hooks.set_defaults(run=_webhooks)
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all servers are stopped
     status: int = options.run(options)
@@ -136,16 +142,35 @@ def _loops(options: argparse.Namespace) -> int:
     return _run(options, trial, ["crash loop"])
 
 
+def _webhooks(options: argparse.Namespace) -> int:
+    faults = 0
+    for store in options.stores.split(","):
+        with tempfile.TemporaryDirectory(prefix="lro-hooks-") as folder:
+            found = webhook_trial(_place(store, folder), Path(folder), options.kills, options.first)
+        faults += len(found.faults)
+        for fault in found.faults:
+            print(f"{store}: {fault}")
+        print(
+            f"{store}: {found.kills} processes killed, {found.sprung} of them by traps;"
+            f" {found.operations} operations {dict(found.ends)}; {found.events} events,"
+            f" {found.repeats} of them sent again; {len(found.faults)} violations"
+        )
+    return int(faults > 0)
+
+
+def _place(store: str, folder: str) -> str:
+    if store == "postgres":
+        return f"{shared_server().url}#{shared_server().fresh_schema()}"
+    return f"{folder}/rows.db"
+
+
 def _transactions(options: argparse.Namespace) -> int:
     runs, faults = 0, 0
     for seed in range(options.first, options.first + options.seeds):
         for point in options.rows.split(","):
             for store in options.stores.split(","):
                 with tempfile.TemporaryDirectory(prefix="lro-rows-") as folder:
-                    place = f"{folder}/rows.db"
-                    if store == "postgres":
-                        place = f"{shared_server().url}#{shared_server().fresh_schema()}"
-                    found = transaction_trial(place, Path(folder), point, seed)
+                    found = transaction_trial(_place(store, folder), Path(folder), point, seed)
                 runs += 1
                 faults += len(found)
                 for fault in found:

@@ -111,6 +111,14 @@ class TrappedStore:
         step_on(Point.EXPIRE, Moment.AFTER)
         return removed
 
+    def claim_due(self, until: datetime, limit: int) -> Any:
+        """As the store's own."""
+        step_on(Point.CLAIM_DUE, Moment.BEFORE)
+        claimed = self._store.claim_due(until, limit)  # type: ignore[attr-defined]  # if it has one
+        if claimed:
+            step_on(Point.CLAIM_DUE, Moment.AFTER)
+        return claimed
+
     def _foresee(self, name: str, change: Change) -> None:
         # A change has no effects of its own: it can be tried out on the present record.
         if not any(waits_for(point, Moment.BEFORE) for point in Point):

@@ -33,6 +33,8 @@ class Point(enum.StrEnum):
     ABANDON = "abandon"
     DELETE = "delete"
     EXPIRE = "expire"
+    CLAIM_DUE = "claim notifications"
+    SETTLE = "settle notifications"
 
 
 class Moment(enum.StrEnum):
@@ -148,6 +150,8 @@ def point_of(before: Record, after: Record | None, owners: set[str]) -> Point | 
         return Point.END if before.state is State.HIDDEN else Point.DELETE
     if after.state is State.HIDDEN and before.state is not State.HIDDEN:
         return Point.DELETE
+    if before.done:
+        return Point.SETTLE
     if after.done:
         if before.owner and before.owner not in owners:
             return Point.ABANDON

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import time
@@ -17,10 +18,12 @@ from lro._base.errors import Unavailable
 from lro._base.status import Code
 from lro.executors import _celery_messages
 from lro.testing._executors import Work
+from tests.executors import celery_webhooks_app
 from tests.executors.celery_workers import Harness, Worker
 from tests.service_steps import PATIENCE, answer, ended, reason, unpacked
 from tests.services.postgres import shared_server
 from tests.services.redis import Redis, redis_server
+from tests.webhooks.receivers import receiver
 
 REQUEST_ID = "6f1c1ec3-3f4c-4b52-9c3d-9a4be6f1d2aa"
 
@@ -175,6 +178,20 @@ def test_a_worker_is_killed(harness):
         harness.begun(again, attempt=2)
         gate.touch()
         assert answer(harness.service, ended(harness.service, again)) == str(worker.process.pid)
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_a_worker_notifies_the_ends_of_its_work(broker, tmp_path, monkeypatch, pool):
+    """The process that ends it, or that of the worker; the one that has started it does not."""
+    with receiver() as hooks:
+        monkeypatch.setenv(celery_webhooks_app.URL, hooks.url)
+        mine = celery_webhooks_app.webhooks(hooks.url)
+        harness = Harness(broker.url, tmp_path, maintenance=False, webhooks=mine)
+        with contextlib.closing(harness), harness.worker(pool, celery_webhooks_app.__name__):
+            name = harness.start("Echo", "abc")
+            ended(harness.service, name)
+            event = json.loads(hooks.next().body)
+            assert (event["type"], event["data"]["name"]) == ("operation.succeeded", name)
 
 
 @pytest.mark.parametrize("pool", ["threads", "prefork"])

@@ -123,7 +123,8 @@ def test_a_request_says_where_its_end_is_notified() -> None:
         name = started(edge.handle(request))["name"]
         assert counting.service.store.get(name).notify == kept
     wrong = edge_of(counting, notify=lambda request: ["https://a.test/done"])
-    check_error(wrong.handle(post({"steps": 1})), Code.INVALID_ARGUMENT, "INVALID_ARGUMENT")
+    reply = wrong.handle(post({"steps": 1}))
+    check_error(reply, 400, Code.INVALID_ARGUMENT, "INVALID_ARGUMENT")
 
 
 @pytest.mark.parametrize("spelling", ["requestId", "request_id"])

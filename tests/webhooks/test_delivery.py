@@ -427,7 +427,7 @@ def test_slow_receiver_does_not_hold_up_others(
 def test_what_a_slow_host_cannot_take_soon_is_put_off_in_the_store(
     clock: ManualClock, make_service: MakeService
 ) -> None:
-    """So that it is not claimed again and again, nor held by a process that may die."""
+    """So that it is not claimed again and again, and no process that may die holds it."""
     hold = threading.Event()
 
     def script(_: Received) -> Said:

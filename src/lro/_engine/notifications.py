@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 import attrs
 
 if TYPE_CHECKING:
-    from lro._engine.service import Service
+    from lro._engine.store_port import Store
+    from lro._messages.registry import TypeRegistry
     from lro._model.operation import Record
 
 EVENTS: Final = ("operation.succeeded", "operation.failed", "operation.cancelled")
@@ -37,6 +38,14 @@ class Endpoint:
     headers: Mapping[str, str] = attrs.field(factory=dict[str, str], repr=False)
 
 
+class NotifyingService(Protocol):
+    """What a service shows to what sends its notifications."""
+
+    store: Store
+    types: TypeRegistry
+    domain: str
+
+
 class Notifications(Protocol):
     """What sends the notifications that records owe. The service calls it; it reads the store.
 
@@ -44,7 +53,7 @@ class Notifications(Protocol):
     what sends it may die at any time, and another process goes on.
     """
 
-    def attach(self, service: Service) -> None:
+    def attach(self, service: NotifyingService) -> None:
         """Serve this service. Called once, by its constructor.
 
         Raises:

@@ -16,7 +16,7 @@ _REFUSED_V4: Final = tuple(
     for network in (
         "0.0.0.0/8",  # this network
         "10.0.0.0/8",  # private
-        "100.64.0.0/10",  # shared by the customers of a carrier
+        "100.64.0.0/10",  # shared by the customers of a provider
         "127.0.0.0/8",  # loopback
         "168.63.129.16/32",  # the platform that runs a machine of Azure
         "169.254.0.0/16",  # link-local, and the metadata of clouds

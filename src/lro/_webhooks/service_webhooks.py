@@ -6,7 +6,7 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import attrs
 
@@ -23,7 +23,7 @@ from lro._base.arguments import (
     check_texts,
 )
 from lro._base.errors import DeclarationError, InvalidArgument, OperationNotFound
-from lro._engine.notifications import Endpoint
+from lro._engine.notifications import Endpoint, NotifyingService
 from lro._engine.store_port import OutboxStore, keeps_outbox
 from lro._model.description import DescribedOperation
 from lro._model.operation import Record
@@ -41,9 +41,6 @@ from lro._webhooks.endpoints import (
 from lro._webhooks.payloads import Format, Formats
 from lro._webhooks.schedule import SCHEDULE
 from lro._webhooks.transport import Resolve, WebhookTransport, system_addresses
-
-if TYPE_CHECKING:
-    from lro._engine.service import Service
 
 MAX_NOTIFY: Final = 64 * 1024
 """The most bytes that a record keeps of the endpoints of its start."""
@@ -158,7 +155,7 @@ class Webhooks:
 
     # -- the port of the engine ---------------------------------------------------------------
 
-    def attach(self, service: Service) -> None:
+    def attach(self, service: NotifyingService) -> None:
         """Serve this service: it calls this itself.
 
         Raises:

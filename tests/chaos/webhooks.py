@@ -1,0 +1,323 @@
+"""Kills of processes that end operations and send webhooks: is any event lost, or made up?
+
+Two processes work on one store and are killed, again and again, at any time or by a trap at the
+end of an operation, at the claim of a notification, or where one is settled. A receiver, which
+lives, writes down what it has taken; it also refuses some, and takes some without an answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+import lro
+from lro._bridge import rfc3339
+from lro._model.operation import Record
+from lro.executors.threads import ThreadExecutor
+from lro.webhooks import Endpoint, Webhooks, verify
+from tests.chaos.trapped import trapped
+from tests.chaos.traps import SERVER, Moment, Point, Trap, arm
+
+LEASE: Final = timedelta(seconds=1)
+PATIENCE: Final = 120.0
+SECRET: Final = "whsec_" + "c2VjcmV0" * 4
+_TIMEOUT: Final = 0.5
+_OWN: Final = "owns/1"
+"""The parent of operations whose start names an endpoint."""
+_SPRING_SECONDS: Final = 3.0
+"""How long a trap has to spring; then the process is killed all the same."""
+_MOMENTS: Final = (
+    *((Point.END, moment) for moment in Moment),
+    *((Point.SETTLE, moment) for moment in Moment),
+    (Point.CLAIM_DUE, Moment.BEFORE),
+    (Point.CLAIM_DUE, Moment.AFTER),
+)
+
+
+@attrs.frozen
+class Row:
+    """The request of an operation: its number, which says how it ends."""
+
+    number: int = 0
+
+
+@attrs.frozen
+class Done:
+    """The response."""
+
+    number: int = 0
+
+
+@attrs.frozen
+class Progress:
+    """The metadata, which stays as it is."""
+
+    percent: lro.Int32 = 0
+
+
+@attrs.frozen
+class Tally:
+    """What a campaign has seen."""
+
+    kills: int
+    sprung: int
+    """How many of the kills were done by a trap."""
+    operations: int
+    ends: Mapping[str, int]
+    events: int
+    """How many different ones the receiver has taken."""
+    repeats: int
+    """How many it has taken once more."""
+    faults: Sequence[str]
+
+
+# -- a process that works and sends ---------------------------------------------------------------
+
+
+def service_on(place: str, url: str) -> tuple[lro.Service, Any]:
+    """A service on this store, and its method."""
+    hooks = Webhooks(
+        [Endpoint(url=f"{url}/all", id="all", secrets=(SECRET,))],
+        secrets=(SECRET,),
+        allow_private=True,
+        allow_http=True,
+        ports=None,
+        schedule=[0.1] * 200,
+        timeout=_TIMEOUT,
+    )
+    service = lro.Service(
+        trapped(_store_at(place)),
+        ThreadExecutor(2),
+        lease=LEASE,
+        drain=timedelta(0),
+        webhooks=hooks,
+    )
+
+    @service.method("acme.v1.Rows.Do", worker_lost=lro.WorkerLost.RETRY)
+    def do(request: Row, job: lro.Job[Progress]) -> Done:
+        job.sleep(request.number % 7 / 1000)
+        if request.number % 5 == 1:
+            raise lro.StatusError(lro.Code.FAILED_PRECONDITION, "as was asked for")
+        if request.number % 5 == 2:
+            job.sleep(PATIENCE)  # until it is cancelled
+        return Done(request.number)
+
+    return service, do
+
+
+def _store_at(place: str) -> Any:
+    if place.startswith("postgresql:"):
+        from lro.stores.postgres import PostgresStore
+
+        url, _, schema = place.partition("#")
+        return PostgresStore(url, schema=schema, statement_seconds=60)
+    from lro.stores.sqlite import SQLiteStore
+
+    return SQLiteStore(place, busy_seconds=60)
+
+
+def live(place: str, folder: Path, url: str, seed: int, armed: bool) -> None:
+    """Start and cancel operations, and send what is owed, until the process is killed."""
+    chance = random.Random(seed)
+    os.environ[SERVER] = str(os.getpgid(0))
+    if armed:
+        point, moment = chance.choice(_MOMENTS)
+        arm(Trap(point=point, moment=moment, count=chance.randint(1, 20)))
+    service, do = service_on(place, url)
+    own = Endpoint(url=f"{url}/own", id="own")
+    with service, (folder / "names").open("ab", buffering=0) as names:
+        print("ready", flush=True)
+        for number in range(seed, sys.maxsize):
+            if number % 3:
+                handle = do.start(Row(number))
+            else:
+                handle = do.start(Row(number), parent=_OWN, notify=[own])
+            names.write(f"{handle.name}\n".encode())
+            if number % 5 == 2:
+                service.cancel(handle.name)
+            time.sleep(chance.uniform(0, 0.05))
+
+
+# -- the receiver ---------------------------------------------------------------------------------
+
+
+def receive(folder: Path) -> None:
+    """Take webhooks and write them down, until the process is stopped."""
+    chance = random.Random(0)
+    with (folder / "received").open("ab", buffering=0) as log:
+
+        class Receiver(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                size = int(self.headers["content-length"])
+                body = self.rfile.read(size)
+                if len(body) < size:  # its sender was killed in the midst of it
+                    self.close_connection = True
+                    return
+                what = chance.random()
+                if what < 0.1:
+                    self.send_error(503)
+                    return
+                found = verify(body, dict(self.headers), [SECRET], now=time.time())
+                line = {"to": self.path, "id": found.id, "event": json.loads(body)}
+                log.write(json.dumps(line).encode() + b"\n")
+                if what < 0.15:
+                    self.close_connection = True  # and no answer
+                    return
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Nothing."""
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
+        print(server.server_address[1], flush=True)
+        server.serve_forever()
+
+
+# -- the campaign ---------------------------------------------------------------------------------
+
+
+def webhook_trial(place: str, folder: Path, kills: int, seed: int) -> Tally:
+    """Kill so many processes that send webhooks, and compare what was sent with what has ended."""
+    chance = random.Random(seed)
+    with contextlib.ExitStack() as stack:
+        receiver = stack.enter_context(_process("receive", str(folder)))
+        url = f"http://127.0.0.1:{_line_of(receiver)}"
+        sprung = 0
+        running = [_Worker.begun(place, folder, url, seed, n, stack) for n in range(2)]
+        for n in range(kills):
+            victim = running.pop(0 if chance.random() < 0.8 else -1)
+            sprung += victim.die(chance.uniform(0, 0.6))
+            if n + 2 < kills + 1:
+                running.append(_Worker.begun(place, folder, url, seed, n + 2, stack))
+        for left in running:
+            left.die(0)
+        service, _ = service_on(place, url)
+        with service:
+            faults = [*_unfinished(service)]
+            records = [r for parent in ("", _OWN) for r in _records(service, parent)]
+    return _judge(folder, records, kills + len(running), sprung, faults)
+
+
+@contextlib.contextmanager
+def _process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", __name__, *arguments]
+    made = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        yield made
+    finally:
+        made.kill()
+        made.communicate()
+
+
+def _line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+@attrs.frozen
+class _Worker:
+    process: subprocess.Popen[str]
+    armed: bool
+
+    @classmethod
+    def begun(
+        cls, place: str, folder: Path, url: str, seed: int, n: int, stack: contextlib.ExitStack
+    ) -> _Worker:
+        armed = n % 3 > 0
+        arguments = [place, str(folder), url, str(1000 * (1000 * seed + n)), "armed" * armed]
+        return cls(stack.enter_context(_process("live", *arguments)), armed)
+
+    def die(self, seconds: float) -> bool:
+        """Wait until it dies of its trap, or kill it so many seconds after it was ready."""
+        _line_of(self.process)  # nothing, if it dies at its first claim
+        try:
+            self.process.wait(_SPRING_SECONDS if self.armed else seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(PATIENCE)
+            return False
+        assert self.process.returncode == -signal.SIGKILL, "it has ended by itself"
+        return True
+
+
+def _records(service: lro.Service, parent: str) -> Iterator[Record]:
+    after = None
+    while True:
+        page = service.store.page(parent, after, 500)
+        yield from page.records
+        if page.reached is None:
+            return
+        after = page.reached
+
+
+def _unfinished(service: Any) -> Iterator[str]:
+    """What does not come to its end, though all is given time."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        over = all(r.done for parent in ("", _OWN) for r in _records(service, parent))
+        if over and service.store.next_due() is None:
+            return
+        time.sleep(0.1)
+    for parent in ("", _OWN):
+        for record in _records(service, parent):
+            if not record.done or record.notify_at is not None:
+                yield f"{record.name}: {record.state}, and owes something: {record.notify_at}"
+
+
+def _judge(
+    folder: Path, records: Sequence[Record], kills: int, sprung: int, faults: list[str]
+) -> Tally:
+    known = {record.name: record for record in records}
+    started = (folder / "names").read_text().split()
+    faults += [f"{name}: started, and lost" for name in started if name not in known]
+    taken: dict[tuple[str, str], list[tuple[str, str, str]]] = defaultdict(list)
+    for line in (folder / "received").read_text().splitlines():
+        found = json.loads(line)
+        event = found["event"]
+        key = event["data"]["name"], found["to"]
+        taken[key].append((found["id"], event["type"], event["timestamp"]))
+    for (name, to), events in taken.items():
+        record = known.get(name)
+        if record is None or record.end_time is None:
+            faults.append(f"{name}: notified, and has not ended")
+            continue
+        if len({id for id, _, _ in events}) > 1:
+            faults.append(f"{name}: events of several ids at {to}: {events}")
+        wanted = f"operation.{record.state.value.lower()}", rfc3339(record.end_time)
+        faults += [f"{name}: wanted {wanted}, got {one}" for one in events if one[1:] != wanted]
+    for name, record in known.items():
+        for to in ("/all", "/own") if record.parent == _OWN else ("/all",):
+            if (name, to) not in taken:
+                faults.append(f"{name}: has ended as {record.state}, and {to} was never notified")
+    return Tally(
+        kills=kills,
+        sprung=sprung,
+        operations=len(known),
+        ends=Counter(record.state.value for record in records),
+        events=len(taken),
+        repeats=sum(len(events) - 1 for events in taken.values()),
+        faults=faults,
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "receive":
+        receive(Path(sys.argv[2]))
+    else:
+        _, _, at, into, to, first, trap = sys.argv
+        live(at, Path(into), to, int(first), bool(trap))
