@@ -128,7 +128,7 @@ HTTP_CODES = {
 
 @attrs.frozen
 class Failed:
-    """An error, as far as all bindings tell it alike."""
+    """An error, as far as all bindings say it alike."""
 
     status: str
     reason: str

@@ -40,7 +40,7 @@ JS = "@a2a-js/sdk@1.3.0"
 
 @pytest.fixture(scope="module")
 def agent() -> Iterator[Agent]:
-    """An agent that counts by itself, as far as it is told; beyond that it waits to be stopped."""
+    """An agent that counts by itself, up to 100; beyond that it waits to be stopped."""
     service = lro.Service(MemoryStore(), ThreadExecutor(8), domain=DOMAIN, maintenance=False)
 
     @service.method("acme.v1.Things.Count")

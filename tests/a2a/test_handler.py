@@ -209,7 +209,7 @@ def test_add_to_takes_a_handler() -> None:
 
 
 def test_an_open_agent_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    """One line, where nobody says who is calling and nothing goes by the owner."""
+    """One line, where no hook finds the caller and nothing goes by the owner."""
     for owner_only, lines in ((False, 1), (True, 0)):
         caplog.clear()
         counting, _ = make_agent(build(owner_only=owner_only), authenticate=None)
@@ -465,7 +465,7 @@ def test_the_extended_card_is_not_configured() -> None:
     counting.service.close(0)
 
 
-def test_a_fault_of_the_store_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fault_of_the_store_is_logged_and_hidden(caplog: pytest.LogCaptureFixture) -> None:
     """It goes into the log; the caller learns that the server failed."""
 
     def fail() -> None:

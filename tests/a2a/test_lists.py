@@ -102,7 +102,7 @@ def test_lists_are_narrowed_by_state(listed: Listed, state: str, found: str) -> 
 
 
 def test_lists_are_narrowed_by_the_time_of_the_status(listed: Listed) -> None:
-    """What a client has seen is found by the time that it was told."""
+    """What a client has seen is found by the time that it was shown."""
     stamps = {task.id: task.status.timestamp.ToJsonString() for task in listed.list().tasks}
     assert stamps[listed.ids["late"]].endswith(".001Z")
     since = {name: stamps[task_id] for name, task_id in listed.ids.items()}

@@ -160,7 +160,7 @@ def no_extended_card(side: Side) -> None:
 
 
 def new_context(side: Side) -> None:
-    """A context that is made is told."""
+    """A context that is made is shown."""
     assert side.send()["contextId"]
 
 
@@ -253,7 +253,7 @@ def test_the_card_declares_all_that_is_required(served: tuple[Agent, threading.E
 @pytest.mark.parametrize(
     ("version", "served_as"), [("1.0", "1.0"), ("1.0.7", "1.0"), ("", "0.3"), (None, "0.3")]
 )
-def test_versions_are_told_apart(
+def test_versions_are_distinguished(
     served: tuple[Agent, threading.Event], version: str | None, served_as: str
 ) -> None:
     """A2A 3.6: patches do not count, and no version is 0.3."""

@@ -401,7 +401,7 @@ def test_retry_and_challenge_stand_in_headers(refusing: tuple[Agent, dict[str, s
 
 
 def test_another_callers_task_is_not_found_in_the_same_words(agent: Agent) -> None:
-    """Whether it exists is not told (A2A 13.1)."""
+    """Whether it exists is not shown (A2A 13.1)."""
     task_id = start(agent).rpartition("/")[2]
     other = task_id[:-1] + ("A" if task_id[-1] != "A" else "B")
     for ask in WAYS.values():

@@ -133,7 +133,7 @@ class Handler(RequestHandler):
 
     Raises:
         DeclarationError: An argument is wrong; a method is of another service, or gives its
-            operations a parent that an id cannot tell.
+            operations a parent that is not in an id.
         MethodNotSupported: The service does not offer Describe, which tasks are read by.
     """
 
@@ -156,7 +156,7 @@ class Handler(RequestHandler):
             check_instance("methods", method, Method, "methods of the service")
             service.check_own(method)
             own = method.spec.options.parent is not None
-            wanted = "a method without parent=, which the id of a task does not tell"
+            wanted = "a method without parent=, which is not in the id of a task"
             check("methods", method, wanted, fine=parent is not None or not own)
         check_instance("card", card, AgentCard, "an AgentCard")
         if wait is not None:

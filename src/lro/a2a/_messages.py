@@ -70,11 +70,7 @@ def _number(number: float, path: str) -> Json:
 
 
 def check_media_types(parts: Iterable[Part], modes: frozenset[str]) -> None:
-    """Check that the agent takes the media types that the parts of a message say.
-
-    Raises:
-        ContentTypeNotSupportedError: It does not take one of them (A2A 3.1.1).
-    """
+    """Raise the SDK's error if the agent does not take the media type of a part (A2A 3.1.1)."""
     for part in parts:
         kind = part.media_type.partition(";")[0].strip().lower()
         if kind and kind not in modes:

@@ -29,11 +29,11 @@ from lro._engine.service import Service
 from lro._http.responses import HttpReply, error_reply, public_error
 
 CALL: Final = "lro.call"
-"""Where the state of a call has its :class:`HttpCall`."""
+"""Where the state of a call has its :class:`HttpRefusal`."""
 
 
 @attrs.define(eq=False)
-class HttpCall:
+class HttpRefusal:
     """A call over HTTP, and what is to be answered in place of the SDK's reply."""
 
     refusal: HttpReply | None = None
@@ -49,9 +49,7 @@ async def refuse(
 ) -> NoReturn:
     """Raise what a caller is answered in place of an error.
 
-    Raises:
-        A2AError: Over HTTP, and where the protocol has such an error.
-        Exception: Over gRPC otherwise, which ends the call.
+    It is an error of the SDK, or over gRPC maybe what ends the call.
     """
     if isinstance(error, A2AError):
         raise error
@@ -66,7 +64,7 @@ async def refuse(
             {"field": one.field, "message": one.description} for one in public.error.violations
         ]
         raise InvalidParamsError(message=status.message, data={"errors": wrong}) from None
-    call: HttpCall | None = context.state.get(CALL)
+    call: HttpRefusal | None = context.state.get(CALL)
     if call is not None:
         call.refusal = error_reply(public.error, service.types, service.domain, asked=asked)
     rpc = context.state.get("grpc_context")

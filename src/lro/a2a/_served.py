@@ -32,7 +32,7 @@ from lro._http.responses import HttpReply, error_reply, json_reply
 from lro._http.routes import HttpRequest
 from lro.a2a._card import JSONRPC_PATH, REST_PATH
 from lro.a2a._handler import Handler
-from lro.a2a._refusals import CALL, HttpCall
+from lro.a2a._refusals import CALL, HttpRefusal
 from lro.asgi import App, Receive, Scope, Send, raw_path, read_body, request_of
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def add_to(server: grpc.aio.Server, handler: Handler) -> None:
 
 
 class _ContextBuilder(DefaultServerCallContextBuilder):
-    """Tells the handler by which request a call has come."""
+    """Gives the handler what a call over HTTP is refused with."""
 
     def build(self, request: Request) -> ServerCallContext:
         context = super().build(request)
@@ -168,7 +168,7 @@ class _Guard:
             code = _CODES.get(type(exc), _INVALID_REQUEST)
             await _send(self._written(reply, request_id, code), send)
             return
-        call = scope[CALL] = HttpCall()
+        call = scope[CALL] = HttpRefusal()
         begun = replaced = False
 
         async def sent(message: Any) -> None:
