@@ -49,14 +49,14 @@ class PushFormat:
         event: WebhookEvent,  # noqa: ARG002
     ) -> tuple[str, bytes]:
         """The content type and the body."""
-        writer = TaskWriter(self.types, self.domain)
-        body = b""
-        for artifacts in (True, False):
-            task = writer.task(operation, artifacts=artifacts)
-            body = MessageToJson(to_stream_response(task), indent=None).encode()
-            if len(body) <= MAX_BODY:
-                break
+        body = self._body(operation, artifacts=True)
+        if len(body) > MAX_BODY:
+            body = self._body(operation, artifacts=False)
         return "application/a2a+json", body
+
+    def _body(self, operation: DescribedOperation, *, artifacts: bool) -> bytes:
+        task = TaskWriter(self.types, self.domain).task(operation, artifacts=artifacts)
+        return MessageToJson(to_stream_response(task), indent=None).encode()
 
 
 class PushConfigs:
