@@ -8,6 +8,7 @@ import logging
 import sys
 import threading
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -39,6 +40,7 @@ from lro.a2a import SCHEMAS_URI, Handler, add_to, agent_card, routes
 from lro.errors import DeclarationError, MethodNotSupported, MissingExtra
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
 from tests.a2a.serving import COUNT, JSONRPC, REST, VERSION, make_agent, message
 from tests.http.counting_service import (
     DOMAIN,
@@ -538,3 +540,17 @@ def test_the_lifespan_of_the_service_is_that_of_the_application() -> None:
 
     task = asyncio.run(used())["result"]["task"]
     assert task["artifacts"][0]["parts"][0]["data"] == {"total": 3}
+
+
+def test_each_process_answers_for_each_task(tmp_path: Path) -> None:
+    """The record is the task: a restart in between changes nothing."""
+    path = tmp_path / "operations.db"
+    counting, handler = make_agent(build(SQLiteStore(path)))
+    task = send(handler, message())
+    counting.service.close(0)
+    counting, handler = make_agent(build(SQLiteStore(path)))
+    assert get(handler, task.id) == task
+    assert send(handler, message()).id == task.id
+    counting.finish(f"operations/{task.id}")
+    assert get(handler, task.id).artifacts
+    counting.service.close(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -21,6 +22,7 @@ from a2a.server.context import ServerCallContext
 from a2a.types import StreamResponse, TaskPushNotificationConfig
 from lro.a2a import PUSH, Handler, PushFormat, agent_card
 from lro.errors import DeclarationError
+from lro.stores.sqlite import SQLiteStore
 from lro.webhooks import Endpoint, Webhooks
 from tests.a2a.serving import WAYS, Agent, Asked, Failed, make_agent, message, serving
 from tests.http.counting_service import DOMAIN, CountService, build
@@ -58,19 +60,21 @@ class Pushing:
         self.webhooks.run_due()
 
 
-def pushing_service(**options: Any) -> tuple[CountService, Webhooks]:
+def pushing_service(store: Any = None, **options: Any) -> tuple[CountService, Webhooks]:
     """A service whose ends are pushed, also to http."""
     types = lro.TypeRegistry()
     formats = {PUSH: PushFormat(types, DOMAIN)}
     options = {"allow_private": True, "allow_http": True, "ports": None} | options
     webhooks = Webhooks(formats=formats, **options)
-    return build(types=types, owner_only=True, webhooks=webhooks), webhooks
+    return build(store, types=types, owner_only=True, webhooks=webhooks), webhooks
 
 
-@pytest.fixture
-def pushing() -> Iterator[Pushing]:
-    """An agent that pushes."""
-    counting, webhooks = pushing_service()
+@pytest.fixture(params=["memory", "sqlite"])
+def pushing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pushing]:
+    """An agent that pushes, on either store."""
+    sqlite = request.param == "sqlite"
+    store = SQLiteStore(tmp_path / "operations.db", clock=lambda: NOW) if sqlite else None
+    counting, webhooks = pushing_service(store)
     with serving(counting, webhooks=webhooks) as agent, receiver() as to:
         yield Pushing(agent, webhooks, to)
 
