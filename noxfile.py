@@ -31,7 +31,7 @@ OLD_FRAMEWORKS_NEED = ["sniffio"]
 """What old frameworks import that newer versions of their dependencies no longer bring along."""
 OLD_WARNINGS = ["-W", "ignore::DeprecationWarning", "-W", "ignore::ResourceWarning"]
 """Old frameworks use what is deprecated by now, and leave streams of anyio open in tests."""
-OLD_HTTPX = ["-W", "ignore:unclosed transport:ResourceWarning"]
+OLD_HTTPX = ["-W", "ignore:unclosed:ResourceWarning"]
 """With old versions beneath it, httpx leaves connections open whose call is cancelled early."""
 PROTOBUF = ["google-api-core", "googleapis-common-protos", "grpcio", "grpcio-tools", "protobuf"]
 """What tests of the wires need, and the library only for its extras."""
