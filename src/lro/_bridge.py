@@ -26,6 +26,7 @@ _SERVICE_FAULTS: Final = frozenset(
     {"METHOD_FAILED", "ENCODING_FAILED", "WORKER_LOST", "DEADLINE_EXCEEDED"}
 )
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
+JSON_TYPE: Final = "application/json"
 _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "https://aip.dev/151")
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import attrs
@@ -17,8 +18,10 @@ from lro._filters.indexes import CALLER, Indexes
 from lro._filters.prefilter import EVERYTHING, KeyIn, Test, all_of, bounds_of, key_value
 from lro._messages.registry import TypeRegistry
 from lro._model.description import (
+    DescribedOperation,
     DescribeOperationsResponse,
     OperationDescription,
+    described,
     description_of,
 )
 from lro._model.operation import ListOperationsRequest, Operation, Record, Show, normalise_parent
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 class BatchRead(Generic[T]):
@@ -181,7 +185,21 @@ class CheckedList:
         then be short or empty with a token (spec §3.4(8)). It also ends before the operation with
         which it would have more than ``max_bytes`` (spec §3.4(9)).
         """
-        walk = _Walk(self, runtime, only_caller, max_bytes, show)
+        view: Callable[[Record], Operation] = attrgetter("operation")
+        return self._page(runtime, _Walk(self, runtime, only_caller, max_bytes, view, show))
+
+    def described_page(
+        self,
+        runtime: Runtime,
+        *,
+        only_caller: str | None,
+        max_bytes: int,
+        show: Callable[[Sequence[DescribedOperation]], Iterable[T]],
+    ) -> tuple[list[T], str]:
+        """:meth:`page`, with what the service knows of each operation."""
+        return self._page(runtime, _Walk(self, runtime, only_caller, max_bytes, described, show))
+
+    def _page(self, runtime: Runtime, walk: _Walk[T, V]) -> tuple[list[T], str]:
         more = walk.go(self.page_size)
         token = ""
         if more:
@@ -212,7 +230,7 @@ class CheckedList:
         return self.filter is None or self.filter.matches(_readable(record, self.types))
 
 
-class _Walk(Generic[T]):
+class _Walk(Generic[T, V]):
     """One way through a list: what is shown of it, and the place that it has reached."""
 
     def __init__(
@@ -221,7 +239,8 @@ class _Walk(Generic[T]):
         runtime: Runtime,
         only_caller: str | None,
         max_bytes: int,
-        show: Show[T],
+        view: Callable[[Record], V],
+        show: Callable[[Sequence[V]], Iterable[T]],
     ) -> None:
         self._query = query
         self._runtime = runtime
@@ -229,6 +248,7 @@ class _Walk(Generic[T]):
         self._end = runtime.clock() + PAGE_SECONDS
         self._room = max_bytes
         self._least = max(1, max_bytes // _LOOKS)
+        self._view = view
         self._show = show
         self._found = 0
         self.shown: list[T] = []
@@ -271,14 +291,12 @@ class _Walk(Generic[T]):
 
     def _fill(self, records: Sequence[Record], size: int, *, until: float) -> bool:
         """Show what matches; whether the page is over, with more to come."""
-        found: list[Operation] = []
+        found: list[V] = []
         over = self._take(records, size, until, found)
         self.shown.extend(self._show(found))
         return over
 
-    def _take(
-        self, records: Sequence[Record], size: int, until: float, found: list[Operation]
-    ) -> bool:
+    def _take(self, records: Sequence[Record], size: int, until: float, found: list[V]) -> bool:
         for record in records:
             if self._query.matches(record, self._caller):
                 # In both cases a further match exists.
@@ -286,7 +304,7 @@ class _Walk(Generic[T]):
                     return True
                 self._room -= record.weight
                 self._found += 1
-                found.append(record.operation)
+                found.append(self._view(record))
                 self.place = place_of(record)
             elif self._found < size:
                 self.place = place_of(record)

@@ -446,6 +446,17 @@ class Service:
             self._runtime, only_caller=listing.only_caller, max_bytes=max_bytes, show=show
         )
 
+    def describe_page(
+        self,
+        listing: Listing,
+        max_bytes: int,
+        show: Callable[[Sequence[DescribedOperation]], Iterable[T]],
+    ) -> tuple[Sequence[T], str]:
+        """:meth:`read_page`, with what the service knows of each operation beside its messages."""
+        return listing.query.described_page(
+            self._runtime, only_caller=listing.only_caller, max_bytes=max_bytes, show=show
+        )
+
     @verb
     def delete(self, name: str, *, caller: str = "") -> Flow[None]:
         """Remove the record; the work goes on unseen (spec §2.7).

@@ -295,13 +295,18 @@ def read_object(content_type: str | None, body: bytes) -> dict[str, Json]:
     if content_type and (kind != "application/json" or charset not in ("", "utf-8", "utf8")):
         wanted = "must be application/json in UTF-8"
         raise UnsupportedMediaType("Content-Type", f"{wanted}, got {content_type[:100]!r}")
-    value = _read_json(body)
+    value = read_json(body)
     if not isinstance(value, dict):
         raise MalformedRequest("body", "must be a JSON object")
     return value
 
 
-def _read_json(body: bytes) -> Json:
+def read_json(body: bytes) -> Json:
+    """The JSON value of a body.
+
+    Raises:
+        MalformedRequest: It is not JSON in UTF-8, or has half a character in it.
+    """
     try:
         value = loads_strict(body)
     except UnicodeDecodeError:

@@ -463,7 +463,7 @@ def _floating(kind: Kind) -> tuple[Loader, Dumper]:
                 return _SPECIAL[value]
             if not _NUMBER_TEXT.fullmatch(value):
                 raise _wrong("a number", value)
-        elif type(value) is not float and type(value) is not int:
+        elif not isinstance(value, float) and type(value) is not int:
             raise _wrong("a number", value)
         number = in_range(value)
         if number is None or math.isinf(number):

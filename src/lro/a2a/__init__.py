@@ -1,0 +1,33 @@
+"""Operations as tasks of A2A 1.0, the protocol between agents, and of its version 0.3.
+
+:class:`Handler` answers for a service, under the servers of ``a2a-sdk``; :func:`agent_card` makes
+the card, :func:`routes` the routes of both HTTP bindings, and :func:`add_to` serves gRPC. Needs the
+extra ``a2a``, for gRPC also the extra ``grpc``. Sections of the A2A specification are cited as A2A.
+"""
+
+from lro._base.errors import MissingExtra
+
+try:
+    import a2a.server.routes as _routes  # noqa: F401  # asks for Starlette, too
+    import sse_starlette as _sse_starlette  # noqa: F401
+    import starlette.routing as _routing  # noqa: F401
+except ImportError as exc:
+    raise MissingExtra("A2A", "a2a") from exc
+
+from lro.a2a._card import SCHEMAS_URI, agent_card
+from lro.a2a._handler import Authenticate, Handler, Read
+from lro.a2a._push import PUSH, PushFormat
+from lro.a2a._served import DEFAULT_MAX_REQUEST, add_to, routes
+
+__all__ = [
+    "DEFAULT_MAX_REQUEST",
+    "PUSH",
+    "SCHEMAS_URI",
+    "Authenticate",
+    "Handler",
+    "PushFormat",
+    "Read",
+    "add_to",
+    "agent_card",
+    "routes",
+]

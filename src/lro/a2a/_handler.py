@@ -1,0 +1,549 @@
+"""The handler: each verb of A2A, answered by a service (A2A 3.1)."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from datetime import timedelta
+from typing import Any, Final, NoReturn, TypeAlias
+
+import attrs
+from a2a.server.context import ServerCallContext
+from a2a.server.request_handlers.request_handler import RequestHandler
+from a2a.types import (
+    AgentCard,
+    CancelTaskRequest,
+    DeleteTaskPushNotificationConfigRequest,
+    GetExtendedAgentCardRequest,
+    GetTaskPushNotificationConfigRequest,
+    GetTaskRequest,
+    ListTaskPushNotificationConfigsRequest,
+    ListTaskPushNotificationConfigsResponse,
+    ListTasksRequest,
+    ListTasksResponse,
+    Message,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskPushNotificationConfig,
+    TaskStatusUpdateEvent,
+)
+from a2a.utils.errors import (
+    ExtendedAgentCardNotConfiguredError,
+    PushNotificationNotSupportedError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+    VersionNotSupportedError,
+)
+from a2a.utils.proto_utils import validate_proto_required_fields
+from google.protobuf.message import Message as ProtoMessage
+
+from lro._base.arguments import check, check_instance, check_span
+from lro._base.errors import (
+    HookFailed,
+    InvalidArgument,
+    InvalidOperationName,
+    LroError,
+    NotApplied,
+    OperationNotFound,
+    PermissionDenied,
+    RequestIdConflict,
+    Unauthenticated,
+    Unavailable,
+    got,
+)
+from lro._bridge import OperationIds, request_id_of
+from lro._engine.access import Hook, ask_caller
+from lro._engine.flow import flow_of, in_thread, on_loop
+from lro._engine.listing import Listing
+from lro._engine.methods import Method
+from lro._engine.service import Service
+from lro._model.description import DescribedOperation
+from lro._model.operation import ListOperationsRequest
+from lro._webhooks.service_webhooks import Webhooks
+from lro.a2a._messages import check_media_types, chosen, data_of, json_of, not_supported
+from lro.a2a._push import PushConfigs
+from lro.a2a._refusals import refuse, task_not_found
+from lro.a2a._tasks import FILTERS, TaskWriter, moment_of, state_of, status_time
+
+log = logging.getLogger("lro")
+
+Event: TypeAlias = Task | TaskArtifactUpdateEvent | TaskStatusUpdateEvent
+
+Caller: TypeAlias = str | Awaitable[str | None] | None
+Authenticate: TypeAlias = (
+    Callable[[Mapping[str, str]], Caller] | Callable[[Mapping[str, str], Any], Caller]
+)
+"""The hook that gives the caller: headers, names in lower case -> the caller's name.
+
+Over gRPC the headers are the metadata of the call. A function that needs a second argument gets the
+``ServerCallContext`` of the SDK. The other rules are those of ``lro.http.Authenticate``.
+"""
+
+Read: TypeAlias = Callable[
+    [Message],
+    tuple[Method[Any, Any, Any], object] | Awaitable[tuple[Method[Any, Any, Any], object]],
+]
+"""The hook that reads messages without a data part, such as texts: message -> method, request.
+
+It may raise :class:`lro.errors.InvalidArgument` or :class:`lro.errors.UnsupportedMediaType`.
+"""
+
+DEFAULT_PAGE: Final = 50
+MAX_PAGE: Final = 100
+"""Tasks of a page (A2A 3.1.4)."""
+
+MAX_COUNTED: Final = 10_000
+"""The largest ``totalSize`` of a list."""
+_NO_LIMIT: Final = 2**62
+
+
+class Handler(RequestHandler):
+    """Answers the verbs of A2A by a service; give it to the servers of ``a2a-sdk``.
+
+    ``methods`` are those that messages can start. A message names its method in its metadata, as
+    ``"<domain>/method"``, unless there is only one; its first data part is the request. ``read``
+    reads messages without such a part. All operations of the service that the caller may see are
+    tasks, whatever started them: the id of a task is the last part of the operation's name.
+    ``parent`` gives the parent of the operations of a caller.
+
+    ``authenticate`` gives the caller. Without it that is the user of the SDK's call context, as a
+    middleware of Starlette sets it; callers whom that does not name are refused if the service is
+    ``owner_only``. ``card`` says what is offered. ``wait`` is how long SendMessage waits for the
+    end of a task, at most the ``max_wait`` of the service. A2A has no such limit (3.2.2): for
+    longer work the task is returned as it is then, and can be polled.
+
+    Each task is a context of its own, and its id is the ``contextId``: a message that says another
+    one is refused (A2A 3.4.1). Tasks take no further messages, and have no history.
+
+    ``webhooks`` are those of the service, with a :class:`PushFormat` under the name ``PUSH``: they
+    push the ends of tasks to where clients ask for. The card must say so.
+
+    Raises:
+        DeclarationError: An argument is wrong; a method is of another service, or gives its
+            operations a parent that is not in an id.
+        MethodNotSupported: The service does not offer Describe, which tasks are read by.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        methods: Sequence[Method[Any, Any, Any]],
+        card: AgentCard,
+        *,
+        authenticate: Authenticate | None = None,
+        parent: Callable[[str], str] | None = None,
+        read: Read | None = None,
+        wait: timedelta | None = None,
+        webhooks: Webhooks | None = None,
+    ) -> None:
+        check_instance("service", service, Service, "a Service")
+        fine = isinstance(methods, Sequence) and bool(methods)
+        check("methods", methods, "a list of methods, at least one", fine=fine)
+        for method in methods:
+            check_instance("methods", method, Method, "methods of the service")
+            service.check_own(method)
+            own = method.spec.options.parent is not None
+            wanted = "a method without parent=, which is not in the id of a task"
+            check("methods", method, wanted, fine=parent is not None or not own)
+        check_instance("card", card, AgentCard, "an AgentCard")
+        if wait is not None:
+            check_span("wait", wait, zero=True)
+        if webhooks is not None:
+            check_instance("webhooks", webhooks, Webhooks, "the Webhooks of the service")
+        pushes = card.capabilities.push_notifications
+        wanted = "given if the card promises push notifications, and only then"
+        check("webhooks", webhooks, wanted, fine=pushes == (webhooks is not None))
+        service.require("DescribeOperations")
+        self.service = service
+        self.card = card
+        self._methods = {method.full_name: method for method in methods}
+        self._ids = OperationIds(parent)
+        self._hook = None if authenticate is None else Hook("authenticate", authenticate)
+        self._read = None if read is None else Hook("read", read)
+        self._wait = wait
+        self._push = None if webhooks is None else PushConfigs(service, webhooks)
+        self._writer = TaskWriter(service.types, service.domain)
+        self._key = f"{service.domain}/method"
+        modes = {*card.default_input_modes, *(m for s in card.skills for m in s.input_modes)}
+        self._modes = frozenset(modes or {"application/json"})
+        if authenticate is None and not service.access.owner_only:
+            log.warning("A2A has no authenticate: who knows the id of a task can read it")
+
+    # -- verbs --------------------------------------------------------------------------------
+
+    async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Task:
+        """Start an operation, and wait for its end unless the caller asks not to (A2A 3.1.1)."""
+        async with self._call("SendMessage", params, context) as caller:
+            name = await self._start(params, caller, context)
+            if not params.configuration.return_immediately:
+                await self._wait_for(name, caller)
+            return self._writer.task(await self._described(name, caller))
+
+    async def on_message_send_stream(
+        self, params: SendMessageRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event, None]:
+        """Start an operation, and send what becomes of it (A2A 3.1.2)."""
+        async with self._call("SendStreamingMessage", params, context) as caller:
+            self._require_streams()
+            name = await self._start(params, caller, context)
+            async with contextlib.aclosing(self._events(name, caller)) as events:
+                async for event in events:
+                    yield event
+
+    async def on_subscribe_to_task(
+        self, params: SubscribeToTaskRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event, None]:
+        """Send what becomes of a task that goes on (A2A 3.1.6)."""
+        async with self._call("SubscribeToTask", params, context) as caller:
+            self._require_streams()
+            described = await self._task(params.id, caller)
+            if described.operation.done:
+                raise UnsupportedOperationError(message=f"the task {params.id} has ended")
+            async with contextlib.aclosing(self._events(described.name, caller)) as events:
+                async for event in events:
+                    yield event
+
+    async def on_get_task(self, params: GetTaskRequest, context: ServerCallContext) -> Task:
+        """Return a task as it is now (A2A 3.1.3)."""
+        async with self._call("GetTask", params, context) as caller:
+            return self._writer.task(await self._task(params.id, caller))
+
+    async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task:
+        """Ask for the work to stop (A2A 3.1.5); the task that is returned may still be working."""
+        async with self._call("CancelTask", params, context) as caller:
+            described = await self._task(params.id, caller)
+            if described.operation.done:
+                raise TaskNotCancelableError(message=f"the task {params.id} has ended")
+            with _hidden(params.id):
+                await self.service.cancel_async(described.name, caller=caller)
+            return self._writer.task(await self._task(params.id, caller))
+
+    async def on_list_tasks(
+        self, params: ListTasksRequest, context: ServerCallContext
+    ) -> ListTasksResponse:
+        """Return a page of tasks, newest first by their creation (A2A 3.1.4)."""
+        async with self._call("ListTasks", params, context) as caller:
+            if params.context_id:
+                return await self._list_context(params, caller)
+            wanted = _Wanted(params, self._writer)
+            if not wanted.possible:
+                return wanted.page([], "", 0)
+            request = ListOperationsRequest(
+                name=await on_loop(self._ids.parent_of(caller)),
+                filter=wanted.filter,
+                page_size=wanted.size,
+                page_token=params.page_token,
+            )
+            listing = await on_loop(flow_of(self.service.begin_list)(request, caller=caller))
+            limits, replies = self.service.limits, self.service.replies
+            reservation = await replies.atake(limits.least_bytes, limits.page_bytes)
+            try:
+                read = functools.partial(self._page, wanted, listing, reservation.bytes)
+                return await in_thread(read, replies.threads)
+            finally:
+                reservation.release()
+
+    async def on_get_extended_agent_card(
+        self, params: GetExtendedAgentCardRequest, context: ServerCallContext
+    ) -> AgentCard:
+        """Refuse: there is no other card (A2A 3.1.11, 3.3.4)."""
+        async with self._call("GetExtendedAgentCard", params, context):
+            if self.card.capabilities.extended_agent_card:
+                raise ExtendedAgentCardNotConfiguredError
+            raise UnsupportedOperationError(message="this agent has no extended card")
+
+    async def on_create_task_push_notification_config(
+        self, params: TaskPushNotificationConfig, context: ServerCallContext
+    ) -> TaskPushNotificationConfig:
+        """Have the end of a task pushed, too (A2A 3.1.7)."""
+        async with self._call("CreateTaskPushNotificationConfig", params, context) as caller:
+            push, task_id = self._pushes(), params.task_id
+            described = await self._task(task_id, caller)
+            endpoint = push.endpoint(params)
+            try:
+                await on_loop(push.add(described.name, endpoint))
+            except NotApplied:
+                raise UnsupportedOperationError(message=f"the task {task_id} has ended") from None
+            return push.shown(task_id, endpoint)
+
+    async def on_get_task_push_notification_config(
+        self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> TaskPushNotificationConfig:
+        """Return where the end of a task is pushed, without what is secret (A2A 3.1.8)."""
+        async with self._call("GetTaskPushNotificationConfig", params, context) as caller:
+            for config in await self._configs(params.task_id, caller):
+                if config.id == params.id:
+                    return config
+            raise TaskNotFoundError(
+                message=f"there is no push notification config {got(params.id)}"
+            )
+
+    async def on_list_task_push_notification_configs(
+        self, params: ListTaskPushNotificationConfigsRequest, context: ServerCallContext
+    ) -> ListTaskPushNotificationConfigsResponse:
+        """Return all places where the end of a task is pushed, at most 10 (A2A 3.1.9)."""
+        async with self._call("ListTaskPushNotificationConfigs", params, context) as caller:
+            configs = await self._configs(params.task_id, caller)
+            return ListTaskPushNotificationConfigsResponse(configs=configs)
+
+    async def on_delete_task_push_notification_config(
+        self, params: DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> None:
+        """Push nothing more there; idempotent (A2A 3.1.10)."""
+        async with self._call("DeleteTaskPushNotificationConfig", params, context) as caller:
+            push = self._pushes()
+            described = await self._task(params.task_id, caller)
+            await on_loop(push.remove(described.name, params.id))
+
+    async def _configs(self, task_id: str, caller: str) -> list[TaskPushNotificationConfig]:
+        push = self._pushes()
+        described = await self._task(task_id, caller)
+        return [push.shown(task_id, one) for one in await on_loop(push.of(described.name))]
+
+    def _pushes(self) -> PushConfigs:
+        if self._push is None:
+            raise PushNotificationNotSupportedError
+        return self._push
+
+    # -- inside -------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _call(
+        self, verb: str, params: ProtoMessage, context: ServerCallContext
+    ) -> AsyncIterator[str]:
+        """Give the caller of a checked call; every error becomes one of the protocol."""
+        try:
+            self.service.start_maintenance()
+            _check_version(context)
+            caller = await self._caller(context)
+            validate_proto_required_fields(params)
+            yield caller
+        except Exception as exc:
+            await refuse(exc, context, self.service, f"A2A {verb}")
+
+    async def _caller(self, context: ServerCallContext) -> str:
+        if self._hook is not None:
+            return await on_loop(ask_caller(self._hook, _headers(context), context))
+        user = context.user
+        if user.is_authenticated:
+            return user.user_name
+        if self.service.access.owner_only:
+            raise Unauthenticated
+        return ""
+
+    async def _start(
+        self, params: SendMessageRequest, caller: str, context: ServerCallContext
+    ) -> str:
+        """Start what a message asks for; the name of the operation."""
+        message = params.message
+        if message.task_id:
+            await self._refuse_follow_up(message, caller)
+        if message.context_id:
+            kept = "is not kept: each task is a context of its own, so leave it out"
+            raise InvalidArgument("message.context_id", kept)
+        notify = []
+        if params.configuration.HasField("task_push_notification_config"):
+            config = params.configuration.task_push_notification_config
+            notify.append(self._pushes().endpoint(config))
+        method, request = await self._request(params)
+        try:
+            operation = await self.service.start_async(
+                method.full_name,
+                request,
+                request_id=request_id_of("a2a", message.message_id),
+                parent=await on_loop(self._ids.parent_of(caller)),
+                caller=caller,
+                headers=_headers(context),
+                notify=notify,
+            )
+        except RequestIdConflict as exc:  # which A2A calls otherwise
+            raise RequestIdConflict("message.message_id", exc.description) from None
+        return operation.name
+
+    async def _refuse_follow_up(self, message: Message, caller: str) -> NoReturn:
+        described = await self._task(message.task_id, caller)
+        if message.context_id not in ("", message.task_id):
+            wanted = f"must be that of the task, {message.task_id}, or left out"
+            raise InvalidArgument("message.context_id", wanted)
+        why = "has ended" if described.operation.done else "takes no further messages"
+        raise UnsupportedOperationError(message=f"the task {message.task_id} {why}")
+
+    async def _request(self, params: SendMessageRequest) -> tuple[Method[Any, Any, Any], object]:
+        message = params.message
+        check_media_types(message.parts, self._modes)
+        data = data_of(message)
+        if data is None:
+            return await self._read_by_hook(message)
+        method = chosen(self._methods, self._key, message.metadata, params.metadata)
+        try:
+            return method, self.service.types.load(json_of(data), method.spec.request)
+        except InvalidArgument as exc:
+            self.service.observe_refusal(method.full_name, exc)
+            raise
+
+    async def _read_by_hook(self, message: Message) -> tuple[Method[Any, Any, Any], object]:
+        if self._read is None:
+            raise not_supported("a message needs a data part, which is the request", self._modes)
+        found = await on_loop(self._read.ask(message))
+        match found:
+            case (Method() as method, request) if self._methods.get(method.full_name) is method:
+                return method, request
+        wanted = "must return one of the methods and its request"
+        raise HookFailed("read", f"{wanted}, got {got(found)}")
+
+    async def _wait_for(self, name: str, caller: str) -> None:
+        if not self.service.access.offers("WaitOperation"):
+            return
+        self.service.end_waits_at_signals()
+        with contextlib.suppress(LroError):  # it has started, and is shown as it is
+            await self.service.wait_async(name, self._wait, caller=caller)
+
+    async def _task(self, task_id: str, caller: str) -> DescribedOperation:
+        with _hidden(task_id):
+            name = await on_loop(self._ids.name_of(task_id, caller))
+            return await self.service.describe_async(name, caller=caller)
+
+    async def _described(self, name: str, caller: str) -> DescribedOperation:
+        with _hidden(self._ids.id_of(name)):
+            return await self.service.describe_async(name, caller=caller)
+
+    def _require_streams(self) -> None:
+        self.service.require("WatchOperations")
+        if not self.card.capabilities.streaming:
+            raise UnsupportedOperationError(message="this agent does not stream")
+
+    async def _events(self, name: str, caller: str) -> AsyncGenerator[Event, None]:
+        """The task, and what changes, until it has ended or the service stops."""
+        self.service.end_waits_at_signals()
+        with _hidden(self._ids.id_of(name)):
+            watching = await self.service.watch([name], caller=caller)
+        first = True
+        with contextlib.suppress(Unavailable):  # the service stops, and so does the stream
+            async with contextlib.aclosing(aiter(watching)) as sightings:
+                async for _ in sightings:
+                    described = await self._described(name, caller)
+                    if first:
+                        yield self._writer.task(described)
+                    else:
+                        for event in self._writer.events(described):
+                            yield event
+                    if described.operation.done:
+                        return
+                    first = False
+
+    def _page(self, wanted: _Wanted, listing: Listing, max_bytes: int) -> ListTasksResponse:
+        tasks, token = self.service.describe_page(listing, max_bytes, wanted.shown)
+        total = len(tasks)
+        if token or listing.query.after is not None:
+            # What is counted is let go at once, and the service counts for half a second at most.
+            whole = attrs.evolve(listing.query, page_size=MAX_COUNTED, after=None)
+            counted = attrs.evolve(listing, query=whole)
+            total = len(self.service.describe_page(counted, _NO_LIMIT, wanted.counted)[0])
+        return wanted.page(tasks, token, total)
+
+    async def _list_context(self, params: ListTasksRequest, caller: str) -> ListTasksResponse:
+        wanted = _Wanted(params, self._writer)
+        found: Sequence[Task] = []
+        with contextlib.suppress(TaskNotFoundError):
+            found = wanted.shown([await self._task(params.context_id, caller)])
+        return wanted.page(found, "", len(found))
+
+
+class _Wanted:
+    """What a ListTasks asks for, checked; and how its page is written.
+
+    Raises:
+        InvalidArgument: A field is wrong.
+    """
+
+    def __init__(self, params: ListTasksRequest, writer: TaskWriter) -> None:
+        self.size = params.page_size if params.HasField("page_size") else DEFAULT_PAGE
+        if not 1 <= self.size <= MAX_PAGE:
+            raise InvalidArgument("page_size", f"must be from 1 to {MAX_PAGE}, got {self.size}")
+        if params.history_length < 0:
+            raise InvalidArgument("history_length", "must not be negative")
+        self._artifacts = params.include_artifacts
+        self._state = params.status
+        self._writer = writer
+        self._since = None
+        if params.HasField("status_timestamp_after"):
+            try:
+                self._since = moment_of(params.status_timestamp_after)
+            except (ValueError, OverflowError):
+                wanted = "must be a time of the years 1 to 9999"
+                raise InvalidArgument("status_timestamp_after", wanted) from None
+        self.possible = not self._state or self._state in FILTERS
+
+    @property
+    def filter(self) -> str:
+        """The operations that may match: what a store can look for."""
+        tests = [FILTERS[self._state]] if self._state else []
+        if self._since is not None:  # what goes on has no end, and may have changed since
+            since = self._since.isoformat().replace("+00:00", "Z")
+            tests.append(f'(state() = IN_PROGRESS OR end_time() >= "{since}")')
+        return " AND ".join(tests)
+
+    def matches(self, described: DescribedOperation) -> bool:
+        """Whether a task belongs to the list."""
+        if self._state and state_of(described) != self._state:
+            return False
+        return self._since is None or status_time(described) >= self._since
+
+    def shown(self, some: Sequence[DescribedOperation]) -> list[Task]:
+        """Those of these operations that belong to the list, as tasks."""
+        write = functools.partial(self._writer.task, artifacts=self._artifacts)
+        return [write(one) for one in some if self.matches(one)]
+
+    def counted(self, some: Sequence[DescribedOperation]) -> list[None]:
+        """One for each of these operations that belongs to the list."""
+        return [None for one in some if self.matches(one)]
+
+    def page(self, tasks: Sequence[Task], token: str, total: int) -> ListTasksResponse:
+        """The reply."""
+        return ListTasksResponse(
+            tasks=tasks, next_page_token=token, page_size=self.size, total_size=total
+        )
+
+
+@contextlib.contextmanager
+def _hidden(task_id: str) -> Iterator[None]:
+    """Say of what the caller may not see that it is not there (A2A 3.3.2, 13.1)."""
+    try:
+        yield
+    except (OperationNotFound, InvalidOperationName, PermissionDenied):
+        raise task_not_found(task_id) from None
+
+
+def _headers(context: ServerCallContext) -> Mapping[str, str]:
+    """The headers of a call, or the metadata of one over gRPC; names in lower case."""
+    rpc = context.state.get("grpc_context")
+    if rpc is None:
+        headers: Mapping[str, str] = context.state.get("headers", {})
+        return headers
+    found: dict[str, str] = {}
+    for key, value in rpc.invocation_metadata() or ():
+        if isinstance(value, str):
+            name = key.lower()
+            found[name] = f"{found[name]}, {value}" if name in found else value
+    return found
+
+
+def _check_version(context: ServerCallContext) -> None:
+    """Refuse versions that are not served; over HTTP the SDK does it (A2A 3.6.2)."""
+    version = _headers(context).get("a2a-version", "")
+    if version and version != "0.3" and version.partition(".")[0] != "1":
+        wanted = "1.0 and 0.3 are served"
+        raise VersionNotSupportedError(message=f"A2A version {got(version)}: {wanted}")

@@ -1,0 +1,110 @@
+"""Messages as A2A sends them, read as requests of methods (A2A 4.1.4, 4.1.6)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from a2a.types import Message, Part
+from a2a.utils.errors import ContentTypeNotSupportedError
+from google.protobuf.struct_pb2 import Struct, Value
+
+from lro._base.errors import InvalidArgument, got
+from lro._base.status import Json
+from lro._engine.methods import Method
+
+_EXACT: Final = 2**53
+"""Up to here each integer is a double of its own."""
+
+
+class _Rounded(float):
+    """A number that may have lost digits on its way, so that it is not taken for an integer.
+
+    Every number of a data part is a double (google.protobuf.Value).
+    """
+
+    def is_integer(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return f"{float(self)} (rounded on its way: send a text)"
+
+
+def json_of(value: Value, path: str = "") -> Json:
+    """The JSON value of a part's data: whole numbers as integers, as far as they are exact.
+
+    Raises:
+        InvalidArgument: There is a number that JSON has not.
+    """
+    kind = value.WhichOneof("kind")
+    if kind == "struct_value":
+        return object_of(value.struct_value, path)
+    if kind == "list_value":
+        values = value.list_value.values
+        return [json_of(one, f"{path}[{place}]") for place, one in enumerate(values)]
+    if kind == "number_value":
+        return _number(value.number_value, path)
+    if kind == "string_value":
+        return value.string_value
+    return value.bool_value if kind == "bool_value" else None
+
+
+def object_of(struct: Struct, path: str = "") -> dict[str, Json]:
+    """The JSON object of a Struct, as :func:`json_of` reads values.
+
+    Raises:
+        InvalidArgument: As for :func:`json_of`.
+    """
+    return {
+        key: json_of(one, f"{path}.{key}" if path else key) for key, one in struct.fields.items()
+    }
+
+
+def _number(number: float, path: str) -> Json:
+    if not math.isfinite(number):
+        raise InvalidArgument(path, f"must be a finite number, got {number}")
+    if not number.is_integer():
+        return number
+    return int(number) if abs(number) < _EXACT else _Rounded(number)
+
+
+def check_media_types(parts: Iterable[Part], modes: frozenset[str]) -> None:
+    """Raise the SDK's error if the agent does not take the media type of a part (A2A 3.1.1)."""
+    for part in parts:
+        kind = part.media_type.partition(";")[0].strip().lower()
+        if kind and kind not in modes:
+            raise not_supported(f"parts of {got(part.media_type)} are not read", modes)
+
+
+def not_supported(why: str, modes: frozenset[str]) -> ContentTypeNotSupportedError:
+    """The error for a message whose content the agent does not read."""
+    text = f"{why}; the agent reads {', '.join(sorted(modes))}"
+    return ContentTypeNotSupportedError(message=text)
+
+
+def data_of(message: Message) -> Value | None:
+    """The data of the first data part of a message; None without one."""
+    return next((part.data for part in message.parts if part.HasField("data")), None)
+
+
+def chosen(
+    methods: Mapping[str, Method[Any, Any, Any]], key: str, *said: Struct
+) -> Method[Any, Any, Any]:
+    """The method that a message is for: the one that a metadata says by ``key``, or the only one.
+
+    Raises:
+        InvalidArgument: None is said and there are several, or it is not one of them.
+    """
+    named = next((struct.fields[key] for struct in said if key in struct.fields), None)
+    known = ", ".join(methods)
+    if named is None:
+        if len(methods) == 1:
+            return next(iter(methods.values()))
+        wanted = f"must name the skill that the message is for, as {key!r}: one of {known}"
+        raise InvalidArgument("message.metadata", wanted)
+    method = methods.get(named.string_value)
+    if method is None:
+        given = got(named.string_value or json_of(named, key))
+        raise InvalidArgument(f"message.metadata.{key}", f"must be one of {known}, got {given}")
+    return method

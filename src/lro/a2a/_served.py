@@ -1,0 +1,226 @@
+"""What servers are given: the routes of both HTTP bindings, and the services of gRPC (A2A 9-11)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+from a2a.server.context import ServerCallContext
+from a2a.server.routes import (
+    DefaultServerCallContextBuilder,
+    create_agent_card_routes,
+    create_jsonrpc_routes,
+    create_rest_routes,
+)
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.routing import BaseRoute, Route
+
+from lro._base.arguments import check_count, check_instance
+from lro._base.errors import (
+    LroError,
+    MalformedRequest,
+    MissingExtra,
+    RequestTooLarge,
+    UnsupportedMediaType,
+)
+from lro._base.status import Json
+from lro._http.requests import CHANGING, check_site, media_type, read_json, trusted
+from lro._http.responses import HttpReply, error_reply, json_reply
+from lro._http.routes import HttpRequest
+from lro.a2a._card import JSONRPC_PATH, REST_PATH
+from lro.a2a._handler import Handler
+from lro.a2a._refusals import CALL, HttpRefusal
+from lro.asgi import App, Receive, Scope, Send, raw_path, read_body, request_of
+
+if TYPE_CHECKING:
+    import grpc.aio
+
+DEFAULT_MAX_REQUEST: Final = 1024 * 1024
+"""Bytes of the body of a call over HTTP."""
+
+_CODES: Final[Mapping[type[LroError], int]] = {
+    MalformedRequest: -32700,
+    UnsupportedMediaType: -32005,
+}
+_INVALID_REQUEST: Final = -32600
+_INTERNAL_ERROR: Final = -32603
+_MEDIA_TYPES: Final = frozenset({"", "application/json", "application/a2a+json"})
+_OWN_STATUS: Final = frozenset(
+    {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
+)
+"""What a call by JSON-RPC is refused with before it counts as one; all else is 200."""
+
+
+def routes(
+    handler: Handler,
+    *,
+    jsonrpc: str = JSONRPC_PATH,
+    rest: str = REST_PATH,
+    trusted_origins: Collection[str] = (),
+    max_request: int = DEFAULT_MAX_REQUEST,
+) -> list[BaseRoute]:
+    """The routes of the card, of JSON-RPC and of HTTP+JSON, for a Starlette or FastAPI application.
+
+    ``jsonrpc`` is the path of the one, ``rest`` what stands before the paths of the other; change
+    them in the card, too. Both answer A2A 1.0, and 0.3 to callers that send no version. The SDK's
+    routes for tenants, which would catch the paths of other routes, are left out.
+
+    A body is JSON as the edges of this library take it: at most ``max_request`` bytes, in UTF-8,
+    no key twice, and not too deep. Calls from pages of other sites are refused, but for
+    ``trusted_origins``, as :class:`lro.http.OperationsEdge` takes them.
+
+    Raises:
+        DeclarationError: An argument is wrong.
+    """
+    check_instance("handler", handler, Handler, "a Handler")
+    check_count("max_request", max_request)
+    builder = _ContextBuilder()
+    origins = trusted(trusted_origins)
+
+    def guarded(made: Sequence[BaseRoute], *, rpc: bool) -> list[BaseRoute]:
+        guard = Middleware(
+            _Guard, handler=handler, origins=origins, max_request=max_request, rpc=rpc
+        )
+        return [
+            Route(one.path, one.endpoint, methods=[*(one.methods or ())], middleware=[guard])
+            for one in made
+            if isinstance(one, Route)
+        ]
+
+    return [
+        *create_agent_card_routes(handler.card, cache_control="public, max-age=60"),
+        *guarded(
+            create_jsonrpc_routes(
+                handler, jsonrpc, context_builder=builder, enable_v0_3_compat=True
+            ),
+            rpc=True,
+        ),
+        *guarded(
+            create_rest_routes(
+                handler, context_builder=builder, enable_v0_3_compat=True, path_prefix=rest
+            ),
+            rpc=False,
+        ),
+    ]
+
+
+def add_to(server: grpc.aio.Server, handler: Handler) -> None:
+    """Serve A2A on a gRPC server of asyncio, in version 1.0 and 0.3. Needs the extra ``grpc``.
+
+    Raises:
+        DeclarationError: ``handler`` is not a Handler.
+        MissingExtra: gRPC is not installed.
+    """
+    check_instance("handler", handler, Handler, "a Handler")
+    try:
+        from a2a.compat.v0_3 import a2a_v0_3_pb2_grpc
+        from a2a.compat.v0_3.grpc_handler import CompatGrpcHandler
+        from a2a.server.request_handlers.grpc_handler import GrpcHandler
+        from a2a.types import a2a_pb2_grpc
+    except ImportError as exc:
+        raise MissingExtra("A2A over gRPC", "grpc") from exc
+    new: Any = a2a_pb2_grpc  # both are generated without annotations
+    old: Any = a2a_v0_3_pb2_grpc
+    new.add_A2AServiceServicer_to_server(GrpcHandler(handler), server)
+    old.add_A2AServiceServicer_to_server(CompatGrpcHandler(handler), server)
+
+
+class _ContextBuilder(DefaultServerCallContextBuilder):
+    """Gives the handler what a call over HTTP is refused with."""
+
+    def build(self, request: Request) -> ServerCallContext:
+        context = super().build(request)
+        context.state[CALL] = request.scope[CALL]
+        return context
+
+
+class _Guard:
+    """Checks a request before the SDK reads it, and puts refusals in place of its replies."""
+
+    def __init__(
+        self,
+        app: App,
+        handler: Handler,
+        origins: frozenset[tuple[str, str]],
+        max_request: int,
+        rpc: bool,
+    ) -> None:
+        self._app = app
+        self._service = handler.service
+        self._origins = origins
+        self._max_request = max_request
+        self._rpc = rpc
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The ASGI interface."""
+        request_id: Json = None
+        try:
+            body = await read_body(receive, self._max_request)
+            if body is None:
+                return  # the caller went away
+            request_id = self._checked(request_of(scope, raw_path(scope), body))
+        except LroError as exc:
+            service = self._service
+            reply = error_reply(exc, service.types, service.domain, asked="a call of A2A")
+            code = _CODES.get(type(exc), _INVALID_REQUEST)
+            await _send(self._written(reply, request_id, code), send)
+            return
+        call = scope[CALL] = HttpRefusal()
+        begun = replaced = False
+
+        async def sent(message: Any) -> None:
+            nonlocal begun, replaced
+            if call.refusal is not None and not begun:
+                begun = replaced = True
+                await _send(self._written(call.refusal, request_id, _INTERNAL_ERROR), send)
+            elif not replaced:
+                begun = True
+                await send(message)
+
+        await self._app(scope, _replayed(body, receive), sent)
+
+    def _checked(self, request: HttpRequest) -> Json:
+        """Check a request; its id, if it is one of JSON-RPC."""
+        if request.method not in CHANGING:
+            return None
+        check_site(request.headers, request.scheme, self._origins)
+        if len(request.body) > self._max_request:
+            raise RequestTooLarge("body", f"must have at most {self._max_request} bytes")
+        if not self._rpc and not request.body.strip():
+            return None  # of a cancel, which needs none
+        kind, charset = media_type(request.headers.get("content-type", ""))
+        if kind not in _MEDIA_TYPES or charset not in ("", "utf-8", "utf8"):
+            wanted = "must be application/json or application/a2a+json, in UTF-8"
+            raise UnsupportedMediaType("Content-Type", f"{wanted}, got {kind!r:.100}")
+        value = read_json(request.body)
+        found = value.get("id") if isinstance(value, dict) else None
+        return found if isinstance(found, str) or type(found) is int else None
+
+    def _written(self, reply: HttpReply, request_id: Json, code: int) -> HttpReply:
+        """An error as the binding writes it: as it is, or as a reply of JSON-RPC (A2A 9.5)."""
+        if not self._rpc:
+            return reply
+        said = json.loads(reply.body)["error"]
+        error = {"code": code, "message": said["message"], "data": said.get("details", [])}
+        status = reply.status if reply.status in _OWN_STATUS else HTTPStatus.OK
+        headers = [one for one in reply.headers if one[0] in ("retry-after", "www-authenticate")]
+        return json_reply(status, {"jsonrpc": "2.0", "id": request_id, "error": error}, *headers)
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    pending = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def received() -> MutableMapping[str, Any]:
+        return pending.pop() if pending else await receive()
+
+    return received
+
+
+async def _send(reply: HttpReply, send: Send) -> None:
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers]
+    headers.append((b"content-length", b"%d" % len(reply.body)))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.body})

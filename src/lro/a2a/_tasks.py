@@ -1,0 +1,174 @@
+"""Operations as A2A shows them: tasks, their states, artifacts and events (A2A 4.1, 4.2)."""
+
+from __future__ import annotations
+
+import typing
+from datetime import UTC, datetime
+from typing import Final
+
+import attrs
+from a2a.types import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Struct, Value
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from lro._base.status import Any, Json
+from lro._bridge import JSON_TYPE, has_value
+from lro._messages.registry import TypeRegistry
+from lro._model.description import DescribedOperation, OperationDescription
+from lro._model.json import status_to_json
+from lro._model.operation import State, parse_name
+
+CANCEL_REQUESTED: Final = "cancellation requested"
+RESPONSE: Final = "response"
+"""The id of the only artifact."""
+
+_STATES: Final = {
+    State.SUCCEEDED.value: TaskState.TASK_STATE_COMPLETED,
+    State.FAILED.value: TaskState.TASK_STATE_FAILED,
+    State.CANCELLED.value: TaskState.TASK_STATE_CANCELED,
+}
+
+FILTERS: Final = {
+    TaskState.TASK_STATE_SUBMITTED: "state() = IN_PROGRESS",
+    TaskState.TASK_STATE_WORKING: "state() = IN_PROGRESS",
+    TaskState.TASK_STATE_COMPLETED: "state() = SUCCEEDED",
+    TaskState.TASK_STATE_FAILED: "state() = FAILED",
+    TaskState.TASK_STATE_CANCELED: "state() = CANCELLED",
+}
+"""Filters of operations that may be tasks of a state. No operation is one of the other states."""
+
+
+def state_of(described: OperationDescription) -> TaskState:
+    """The state of an operation as a task (A2A 4.1.3)."""
+    if described.state == State.IN_PROGRESS:
+        begun = described.start_time is not None
+        return TaskState.TASK_STATE_WORKING if begun else TaskState.TASK_STATE_SUBMITTED
+    return _STATES[described.state]
+
+
+def status_time(described: OperationDescription) -> datetime:
+    """When an operation last changed, in milliseconds (A2A 5.6.1)."""
+    moment = described.update_time
+    assert moment is not None
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
+def moment_of(stamp: Timestamp) -> datetime:
+    """The time that a timestamp of protobuf says.
+
+    Raises:
+        ValueError, OverflowError: It is outside of the years 1 to 9999.
+    """
+    return stamp.ToDatetime(tzinfo=UTC)
+
+
+@attrs.frozen
+class TaskWriter:
+    """Writes operations as tasks; ``domain`` is the service's, with which keys begin."""
+
+    types: TypeRegistry
+    domain: str
+
+    def task(self, described: DescribedOperation, *, artifacts: bool = True) -> Task:
+        """An operation as a task; its history is empty, since a method has no conversation.
+
+        Raises:
+            EncodingError: Its metadata, response or error cannot be printed.
+        """
+        task_id = parse_name(described.name).id
+        task = Task(
+            id=task_id,
+            context_id=task_id,
+            status=self._status(described, task_id),
+            metadata=self._metadata(described),
+        )
+        artifact = self._artifact(described) if artifacts else None
+        if artifact is not None:
+            task.artifacts.append(artifact)
+        return task
+
+    def events(
+        self, described: DescribedOperation
+    ) -> list[TaskArtifactUpdateEvent | TaskStatusUpdateEvent]:
+        """What a stream sends of a change: the artifact first, so that the status ends it.
+
+        Raises:
+            EncodingError: As for :meth:`task`.
+        """
+        task_id = parse_name(described.name).id
+        found: list[TaskArtifactUpdateEvent | TaskStatusUpdateEvent] = []
+        artifact = self._artifact(described)
+        if artifact is not None:
+            found.append(
+                TaskArtifactUpdateEvent(
+                    task_id=task_id, context_id=task_id, artifact=artifact, last_chunk=True
+                )
+            )
+        found.append(
+            TaskStatusUpdateEvent(
+                task_id=task_id,
+                context_id=task_id,
+                status=self._status(described, task_id),
+                metadata=self._metadata(described),
+            )
+        )
+        return found
+
+    def _status(self, described: DescribedOperation, task_id: str) -> TaskStatus:
+        parts = []
+        error = described.operation.error
+        if error is not None:
+            # As over HTTP: the message for who reads, the Status for who computes.
+            parts = [Part(text=error.message), self._data(status_to_json(error, self.types))]
+        elif described.cancel_requested and not described.operation.done:
+            parts = [Part(text=CANCEL_REQUESTED)]
+        status = TaskStatus(state=state_of(described))
+        status.timestamp.FromDatetime(status_time(described))
+        if parts:
+            status.message.CopyFrom(
+                Message(
+                    message_id=f"{task_id}-status",
+                    role=Role.ROLE_AGENT,
+                    task_id=task_id,
+                    context_id=task_id,
+                    parts=parts,
+                )
+            )
+        return status
+
+    def _artifact(self, described: DescribedOperation) -> Artifact | None:
+        response = described.operation.response
+        if response is None or not has_value(response):
+            return None
+        part = self._data(self._payload(response))
+        part.metadata["@type"] = response.type_url
+        return Artifact(artifact_id=RESPONSE, name=RESPONSE, parts=[part])
+
+    def _payload(self, response: Any) -> Json:
+        shown = self.types.to_json(response)
+        assert isinstance(shown, dict)
+        shown.pop("@type", None)
+        return shown
+
+    def _metadata(self, described: DescribedOperation) -> Struct:
+        found: dict[str, Json] = {f"{self.domain}/method": described.method}
+        metadata = described.operation.metadata
+        if metadata is not None:
+            found[f"{self.domain}/metadata"] = self.types.to_json(metadata)
+        return ParseDict(found, Struct())
+
+    @staticmethod
+    def _data(value: Json) -> Part:
+        any_value: typing.Any = value  # ParseDict takes any JSON value, though it says an object
+        return Part(data=ParseDict(any_value, Value()), media_type=JSON_TYPE)

@@ -1,0 +1,268 @@
+"""An agent of one counting method, whose work is done by the test, and ways to ask it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+import attrs
+import grpc
+import grpc.aio
+import httpx
+from google.protobuf import json_format
+from google.rpc import status_pb2
+from starlette.applications import Starlette
+
+import lro
+from a2a.types import a2a_pb2, a2a_pb2_grpc
+from lro.a2a import Handler, add_to, agent_card, routes
+from tests.http.counting_service import DOMAIN, CountService, build
+from tests.http.servers import HOST, uvicorn_serving
+from tests.services.ports import free_port
+
+VERSION = {"A2A-Version": "1.0"}
+REST = "/a2a/rest"
+JSONRPC = "/a2a/jsonrpc"
+COUNT = "acme.v1.Things.Count"
+
+
+def authenticate(headers: Mapping[str, str]) -> str | None:
+    """The caller says a name; one raises, and none is refused."""
+    caller = headers.get("x-caller", "ann")
+    if caller == "mallory":
+        raise ZeroDivisionError("secret")
+    if not caller:
+        raise lro.errors.Unauthenticated("say who you are")
+    return caller
+
+
+def message(message_id: str = "m-1", data: Any = None, **more: Any) -> dict[str, Any]:
+    """A message with a data part."""
+    part = {"data": {"steps": 3} if data is None else data, "mediaType": "application/json"}
+    return {"messageId": message_id, "role": "ROLE_USER", "parts": [part], **more}
+
+
+def make_agent(
+    counting: CountService | None = None,
+    methods: Any = None,
+    url: str = "",
+    rpc: str = "",
+    **more: Any,
+) -> tuple[CountService, Handler]:
+    """A counting service and its agent; ``more`` are options of the handler."""
+    counting = counting or build(owner_only=True)
+    methods = methods or [counting.count]
+    card = agent_card(
+        methods,
+        name="Counter",
+        description="Counts things.",
+        version="1.0.0",
+        url=url or "http://agent.example",
+        grpc=rpc,
+        text="read" in more,
+        push="webhooks" in more,
+    )
+    more.setdefault("authenticate", authenticate)
+    return counting, Handler(counting.service, methods, card, **more)
+
+
+@attrs.frozen
+class Agent:
+    """An agent behind real sockets."""
+
+    counting: CountService
+    url: str
+    rpc: str
+    http: httpx.Client
+    channel: Any
+
+    @property
+    def service(self) -> lro.Service:
+        """The service of the agent."""
+        return self.counting.service
+
+
+@contextlib.contextmanager
+def serving(counting: CountService | None = None, **more: Any) -> Iterator[Agent]:
+    """Serve an agent over all three bindings."""
+    port, rpc_port = free_port(), free_port()
+    url, rpc = f"http://{HOST}:{port}", f"{HOST}:{rpc_port}"
+    counting, handler = make_agent(counting, url=url, rpc=rpc, **more)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: object) -> AsyncIterator[None]:
+        server = grpc.aio.server()
+        add_to(server, handler)
+        server.add_insecure_port(rpc)
+        await server.start()
+        yield
+        await server.stop(None)
+
+    app = Starlette(routes=routes(handler), lifespan=lifespan)
+    with (
+        uvicorn_serving(app, port, lifespan="on"),
+        httpx.Client(base_url=url, headers=VERSION, timeout=60) as http,
+    ):
+        http.get("/.well-known/agent-card.json").raise_for_status()  # it has started
+        with grpc.insecure_channel(rpc) as channel:
+            yield Agent(counting, url, rpc, http, channel)
+        counting.service.close(0)
+
+
+# -- one call by each of the bindings ---------------------------------------------------------
+
+HTTP_CODES = {
+    "TASK_NOT_FOUND": (-32001, 404, "NOT_FOUND"),
+    "TASK_NOT_CANCELABLE": (-32002, 400, "FAILED_PRECONDITION"),
+    "PUSH_NOTIFICATION_NOT_SUPPORTED": (-32003, 400, "FAILED_PRECONDITION"),
+    "UNSUPPORTED_OPERATION": (-32004, 400, "FAILED_PRECONDITION"),
+    "CONTENT_TYPE_NOT_SUPPORTED": (-32005, 400, "INVALID_ARGUMENT"),
+    "EXTENDED_AGENT_CARD_NOT_CONFIGURED": (-32007, 400, "FAILED_PRECONDITION"),
+    "VERSION_NOT_SUPPORTED": (-32009, 400, "FAILED_PRECONDITION"),
+    "INVALID_PARAMS": (-32602, 400, "INVALID_ARGUMENT"),
+}
+"""By the reason of an error: its code of JSON-RPC, its HTTP status, its status (A2A 5.4)."""
+
+
+@attrs.frozen
+class Failed:
+    """An error, as far as all bindings say it alike."""
+
+    status: str
+    reason: str
+    message: str
+
+
+@attrs.frozen
+class Asked:
+    """A call: the verb, its request in JSON, who asks."""
+
+    verb: str
+    fields: Mapping[str, Any] = attrs.field(factory=dict)
+    caller: str = "ann"
+
+
+def by_jsonrpc(agent: Agent, asked: Asked) -> Any:
+    """What JSON-RPC answers."""
+    call = {"jsonrpc": "2.0", "id": 7, "method": asked.verb, "params": asked.fields}
+    reply = agent.http.post(JSONRPC, json=call, headers={"x-caller": asked.caller})
+    value = _first(reply)
+    assert (value["jsonrpc"], value["id"]) == ("2.0", 7)
+    if "error" not in value:
+        assert reply.status_code == 200
+        return value["result"] or {}
+    error = value["error"]
+    status = "UNKNOWN"
+    reason = _reason(error["data"])
+    if reason in HTTP_CODES:
+        code, _, status = HTTP_CODES[reason]
+        assert (reply.status_code, error["code"]) == (200, code)
+    else:
+        assert error["code"] == -32603
+        status = _STATUS_OF[reason]
+        assert reply.status_code == {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}.get(
+            status, 200
+        )
+    return Failed(status, reason, error["message"])
+
+
+_STATUS_OF = {
+    "UNAUTHENTICATED": "UNAUTHENTICATED",
+    "PERMISSION_DENIED": "PERMISSION_DENIED",
+    "TARGET_BUSY": "ABORTED",
+    "RESOURCE_EXHAUSTED": "RESOURCE_EXHAUSTED",
+    "UNAVAILABLE": "UNAVAILABLE",
+    "INTERNAL": "INTERNAL",
+    "HOOK_FAILED": "INTERNAL",
+}
+
+
+def _reason(details: Any) -> str:
+    found = [one for one in details if one["@type"].endswith("/google.rpc.ErrorInfo")]
+    assert len(found) == 1
+    own = found[0]["reason"] not in HTTP_CODES
+    assert found[0]["domain"] == (DOMAIN if own else "a2a-protocol.org")
+    return str(found[0]["reason"])
+
+
+def _first(reply: httpx.Response) -> Any:
+    if reply.headers["content-type"].startswith("text/event-stream"):
+        data = next(line for line in reply.text.splitlines() if line.startswith("data: "))
+        return json.loads(data.removeprefix("data: "))
+    return reply.json()
+
+
+_PATHS = {
+    "SendMessage": ("POST", "/message:send"),
+    "SendStreamingMessage": ("POST", "/message:stream"),
+    "GetTask": ("GET", "/tasks/{id}"),
+    "ListTasks": ("GET", "/tasks"),
+    "CancelTask": ("POST", "/tasks/{id}:cancel"),
+    "SubscribeToTask": ("GET", "/tasks/{id}:subscribe"),
+    "GetExtendedAgentCard": ("GET", "/extendedAgentCard"),
+    "CreateTaskPushNotificationConfig": ("POST", "/tasks/{taskId}/pushNotificationConfigs"),
+    "ListTaskPushNotificationConfigs": ("GET", "/tasks/{taskId}/pushNotificationConfigs"),
+    "GetTaskPushNotificationConfig": ("GET", "/tasks/{taskId}/pushNotificationConfigs/{id}"),
+    "DeleteTaskPushNotificationConfig": ("DELETE", "/tasks/{taskId}/pushNotificationConfigs/{id}"),
+}
+
+
+def by_rest(agent: Agent, asked: Asked) -> Any:
+    """What HTTP+JSON answers."""
+    method, path = _PATHS[asked.verb]
+    fields = dict(asked.fields)
+    path = path.format(**fields)
+    for name in ("id", "taskId"):
+        if f"{{{name}}}" in _PATHS[asked.verb][1]:
+            fields.pop(name)
+    headers = {"x-caller": asked.caller}
+    if method == "POST":
+        reply = agent.http.post(REST + path, json=fields, headers=headers)
+    else:
+        query = {k: json.dumps(v) if isinstance(v, bool) else v for k, v in fields.items()}
+        reply = agent.http.request(method, REST + path, params=query, headers=headers)
+    value = _first(reply)
+    if reply.status_code == 200:
+        return value
+    error = value["error"]
+    reason = _reason(error["details"])
+    if reason in HTTP_CODES:
+        assert (reply.status_code, error["status"]) == HTTP_CODES[reason][1:]
+    else:
+        assert reply.status_code == lro.Code[error["status"]].http
+    assert error["code"] == reply.status_code
+    return Failed(error["status"], reason, error["message"])
+
+
+def by_grpc(agent: Agent, asked: Asked) -> Any:
+    """What gRPC answers."""
+    stub: Any = a2a_pb2_grpc.A2AServiceStub(agent.channel)
+    request = {
+        "SendStreamingMessage": "SendMessageRequest",
+        "CreateTaskPushNotificationConfig": "TaskPushNotificationConfig",
+    }.get(asked.verb, f"{asked.verb}Request")
+    wanted = json_format.ParseDict(dict(asked.fields), getattr(a2a_pb2, request)())
+    metadata = (("x-caller", asked.caller), ("a2a-version", "1.0"), ("blob-bin", b"\x00"))
+    try:
+        found = getattr(stub, asked.verb)(wanted, metadata=metadata, timeout=60)
+        if asked.verb in ("SendStreamingMessage", "SubscribeToTask"):
+            found = next(iter(found))
+    except grpc.RpcError as exc:
+        error: Any = exc
+        trailers = dict(error.trailing_metadata())
+        status = status_pb2.Status.FromString(trailers["grpc-status-details-bin"])
+        details = [json_format.MessageToDict(one) for one in status.details]
+        assert status.code == error.code().value[0]
+        return Failed(error.code().name, _reason(details), error.details())
+    shown = json_format.MessageToDict(
+        found, always_print_fields_with_no_presence=asked.verb == "ListTasks"
+    )
+    if asked.verb == "ListTasks" and not asked.fields.get("includeArtifacts"):
+        for task in shown["tasks"]:
+            assert task.pop("artifacts") == []
+    return shown
+
+
+WAYS = {"jsonrpc": by_jsonrpc, "rest": by_rest, "grpc": by_grpc}

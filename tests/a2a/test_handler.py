@@ -1,0 +1,556 @@
+"""What the handler is given, and what it does with it: methods, hooks, parents, waits."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import sys
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import attrs
+import httpx
+import pytest
+
+pytest.importorskip("a2a")
+pytest.importorskip("grpc")
+pytest.importorskip("uvicorn")
+
+from google.protobuf import json_format
+from starlette.applications import Starlette
+from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.requests import HTTPConnection
+
+import lro
+from a2a.server.context import ServerCallContext
+from a2a.types import GetExtendedAgentCardRequest, GetTaskRequest, Message, SendMessageRequest
+from a2a.utils.errors import (
+    ContentTypeNotSupportedError,
+    ExtendedAgentCardNotConfiguredError,
+    InternalError,
+    InvalidParamsError,
+    TaskNotFoundError,
+)
+from lro.a2a import SCHEMAS_URI, Handler, add_to, agent_card, routes
+from lro.errors import DeclarationError, MethodNotSupported, MissingExtra
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+from tests.a2a.serving import COUNT, JSONRPC, REST, VERSION, make_agent, message
+from tests.http.counting_service import (
+    DOMAIN,
+    CountRequest,
+    CountResponse,
+    CountService,
+    Wrapped,
+    build,
+)
+
+CONTEXT = ServerCallContext(state={"headers": {"x-caller": "ann"}})
+TEXT = [{"text": "7"}]
+
+
+def send(handler: Handler, said: dict[str, Any], *, at_once: bool = True, **more: Any) -> Any:
+    """What SendMessage answers."""
+    made = {"message": said, "configuration": {"returnImmediately": at_once}, **more}
+    request = json_format.ParseDict(made, SendMessageRequest())
+    return asyncio.run(handler.on_message_send(request, CONTEXT))
+
+
+def get(handler: Handler, task_id: str, context: ServerCallContext = CONTEXT) -> Any:
+    """What GetTask answers."""
+    return asyncio.run(handler.on_get_task(GetTaskRequest(id=task_id), context))
+
+
+def request_of(counting: CountService, task: Any) -> Any:
+    """The stored request of a task's operation."""
+    return counting.service.store.request(f"operations/{task.id}").payload
+
+
+# -- what is declared -------------------------------------------------------------------------
+
+
+def test_the_card_says_what_the_methods_are() -> None:
+    """Skills from names and docstrings, schemas in an extension, both versions (A2A 4.4)."""
+    counting = build()
+
+    @counting.service.method("acme.v1.Things.Double")
+    def double(request: CountRequest) -> CountResponse:
+        """Double a number.
+
+        It takes long."""
+        return CountResponse()
+
+    card = agent_card(
+        [counting.count, double],
+        name="n",
+        description="d",
+        version="1",
+        url="https://agent.example/",
+        grpc="agent.example:443",
+        text=True,
+    )
+    shown = json_format.MessageToDict(card)
+    assert [
+        (one["protocolVersion"], one["protocolBinding"], one["url"])
+        for one in shown["supportedInterfaces"]
+    ] == [
+        (version, binding, url)
+        for version in ("1.0", "0.3")
+        for binding, url in [
+            ("JSONRPC", "https://agent.example/a2a/jsonrpc"),
+            ("HTTP+JSON", "https://agent.example/a2a/rest"),
+            ("GRPC", "agent.example:443"),
+        ]
+    ]
+    assert shown["defaultInputModes"] == ["application/json", "text/plain"]
+    assert shown["skills"] == [
+        {
+            "id": COUNT,
+            "name": "Count",
+            "description": f"Start {COUNT}.",
+            "tags": ["acme.v1.Things"],
+        },
+        {
+            "id": "acme.v1.Things.Double",
+            "name": "Double",
+            "description": "Double a number.\n\nIt takes long.",
+            "tags": ["acme.v1.Things"],
+        },
+    ]
+    extension = shown["capabilities"]["extensions"][0]
+    assert extension["uri"] == SCHEMAS_URI
+    params = extension["params"]
+    assert set(params) == {COUNT, "acme.v1.Things.Double", "$defs"}
+    read = params[COUNT]["input"]["$ref"].removeprefix("#/$defs/")
+    assert "steps" in params["$defs"][read]["properties"]
+    counting.service.close(0)
+
+
+def test_a_card_without_skills_has_no_schemas() -> None:
+    """Such as one whose skills are added later."""
+    card = agent_card([], name="n", description="d", version="1", url="https://agent.example")
+    assert not card.skills
+    assert not card.capabilities.extensions[0].params.fields
+
+
+def of_parent(service: lro.Service) -> Any:
+    """A method that gives its operations a parent."""
+    options = lro.Options(parent=lambda request: "projects/p")
+    return service.declare(
+        "acme.v1.Things.Below", request=CountRequest, response=CountResponse, options=options
+    )
+
+
+def test_what_cannot_be_served_is_refused_at_once() -> None:
+    """With a sentence that says what is needed."""
+    counting, handler = make_agent(build())
+    other = build()
+    below = of_parent(counting.service)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"service": 1}, "service: must be a Service"),
+        ({"methods": []}, "methods: must be a list of methods, at least one"),
+        ({"methods": [1]}, "methods: must be methods of the service"),
+        ({"methods": [other.count]}, COUNT),
+        ({"methods": [below]}, "without parent="),
+        ({"card": {}}, "card: must be an AgentCard"),
+        ({"wait": timedelta(-1)}, "wait"),
+        ({"authenticate": 3}, "authenticate"),
+        ({"read": 3}, "read"),
+        ({"parent": 3}, "parent"),
+    ]
+    given: dict[str, Any] = {
+        "service": counting.service,
+        "methods": [counting.count],
+        "card": handler.card,
+    }
+    for change, says in cases:
+        with pytest.raises(DeclarationError, match=says.replace("(", "\\(")):
+            Handler(**(given | change))
+    Handler(**(given | {"methods": [below], "parent": lambda caller: "projects/p"}))
+    for wrong in ({"max_request": 0}, {"trusted_origins": ["x"]}):
+        with pytest.raises(DeclarationError):
+            routes(handler, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(DeclarationError):
+        routes(3)  # type: ignore[arg-type]
+    with pytest.raises(DeclarationError):
+        agent_card([], name="", description="d", version="1", url="u")
+    undescribed = build(verbs=["WaitOperation"])
+    with pytest.raises(MethodNotSupported):
+        Handler(undescribed.service, [undescribed.count], handler.card)
+    for each in (counting, other, undescribed):
+        each.service.close(0)
+
+
+@pytest.mark.parametrize("missing", ["a2a.server.routes", "sse_starlette", "starlette.routing"])
+def test_what_a2a_needs_is_named(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra that brings it."""
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(MissingExtra, match=r"pip install 'lro\[a2a\]'"):
+        importlib.reload(lro.a2a)
+
+
+def test_what_grpc_needs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra that brings it."""
+    _, handler = make_agent(build())
+    monkeypatch.setitem(sys.modules, "a2a.server.request_handlers.grpc_handler", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'lro\[grpc\]'"):
+        add_to(None, handler)  # type: ignore[arg-type]
+
+
+def test_add_to_takes_a_handler() -> None:
+    """Nothing else."""
+    with pytest.raises(DeclarationError, match="a Handler"):
+        add_to(None, 3)  # type: ignore[arg-type]
+
+
+def test_an_open_agent_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """One line, where no hook finds the caller and nothing goes by the owner."""
+    for owner_only, lines in ((False, 1), (True, 0)):
+        caplog.clear()
+        counting, _ = make_agent(build(owner_only=owner_only), authenticate=None)
+        assert len([one for one in caplog.records if one.name == "lro"]) == lines
+        counting.service.close(0)
+
+
+# -- messages ---------------------------------------------------------------------------------
+
+
+def test_the_skill_is_named_unless_there_is_one() -> None:
+    """In the metadata of the message, or of the request."""
+    counting = build()
+    other = counting.service.declare(
+        "acme.v1.Things.Other", request=CountRequest, response=CountResponse
+    )
+    _, handler = make_agent(counting, [counting.count, other])
+    with pytest.raises(InvalidParamsError, match="must name the skill"):
+        send(handler, message("1"))
+    key, name = f"{DOMAIN}/method", "acme.v1.Things.Other"
+    for number, (said, more) in enumerate(
+        [({"metadata": {key: name}}, {}), ({}, {"metadata": {key: name}})]
+    ):
+        task = send(handler, message(f"named-{number}", **said), **more)
+        assert task.metadata[key] == name
+    counting.service.close(0)
+
+
+@pytest.mark.parametrize("number", [3, 3.0, "3"])
+def test_whole_numbers_are_integers(number: Any) -> None:
+    """Every number of a data part is a double (google.protobuf.Value)."""
+    counting, handler = make_agent(build())
+    assert request_of(counting, send(handler, message(data={"steps": number}))) == {"steps": 3}
+    counting.service.close(0)
+
+
+def test_a_request_is_read_as_it_was_meant() -> None:
+    """All kinds of values, and numbers that lost digits only where that does not matter."""
+
+    @lro.message("acme.v1.AnyRequest")
+    @attrs.frozen
+    class AnyRequest:
+        big: int = 0
+        ratio: float = 0.0
+        rest: dict[str, object] = attrs.field(factory=dict)
+
+    counting = build()
+    method = counting.service.declare(
+        "acme.v1.Things.Any", request=AnyRequest, response=CountResponse
+    )
+    _, handler = make_agent(counting, [method])
+    rest = {"a": [1, 2.5, True, None, "x", 1e300], "b": {"c": {}}, "d": False}
+    task = send(handler, message(data={"big": "9007199254740993", "ratio": 1e300, "rest": rest}))
+    assert request_of(counting, task) == {
+        "big": "9007199254740993",
+        "ratio": 1e300,
+        "rest": rest,
+    }
+    assert request_of(counting, send(handler, message("2", {"big": 2**53 - 1}))) == {
+        "big": str(2**53 - 1)
+    }
+    for lost in (2**53, -(2**53), 2**60):
+        with pytest.raises(InvalidParamsError, match="rounded on its way: send a text"):
+            send(handler, message("3", {"big": lost}))
+    counting.service.close(0)
+
+
+def test_a_number_that_json_has_not_is_refused() -> None:
+    """gRPC can send one."""
+    _, handler = make_agent(build())
+    request = json_format.ParseDict({"message": message()}, SendMessageRequest())
+    inner = request.message.parts[0].data.struct_value
+    inner.fields["rest"].list_value.values.add().number_value = float("nan")
+    with pytest.raises(InvalidParamsError, match=r"rest\[0\]: must be a finite number, got nan"):
+        asyncio.run(handler.on_message_send(request, CONTEXT))
+    handler.service.close(0)
+
+
+def test_the_first_data_part_is_the_request() -> None:
+    """Texts beside it are for people."""
+    counting, handler = make_agent(build(), read=lambda said: None)
+    parts = [*TEXT, {"data": {"steps": 1}}, {"data": {"steps": 2}}]
+    assert request_of(counting, send(handler, message(parts=parts))) == {"steps": 1}
+    counting.service.close(0)
+
+
+def test_messages_of_text_are_read_by_the_application() -> None:
+    """By a plain function or a coroutine function; what it raises is refused as usual."""
+    counting = build()
+
+    def read(said: Message) -> tuple[Any, Any]:
+        text = said.parts[0].text
+        if text == "bad":
+            raise lro.InvalidArgument("text", "must be a number")
+        if text == "file":
+            raise lro.errors.UnsupportedMediaType("message.parts", "must be a text")
+        return (counting.count, CountRequest(steps=int(text))) if text != "none" else (None, None)
+
+    async def aread(said: Message) -> tuple[Any, Any]:
+        await asyncio.sleep(0)
+        return read(said)
+
+    for hook in (read, aread):
+        _, handler = make_agent(counting, read=hook)
+        key = hook.__name__
+        assert request_of(counting, send(handler, message(key, parts=TEXT))) == {"steps": 7}
+        for text, error in (
+            ("bad", InvalidParamsError),
+            ("file", ContentTypeNotSupportedError),
+            ("none", InternalError),
+            ("x", InternalError),
+        ):
+            with pytest.raises(error):
+                send(handler, message(f"{key}-{text}", parts=[{"text": text}]))
+    counting.service.close(0)
+
+
+def test_a_message_that_is_sent_twice_starts_once() -> None:
+    """For 24 hours, for each caller (A2A 3.3.1)."""
+    counting, handler = make_agent(build())
+    said = message("once")
+    first, second = send(handler, said), send(handler, said)
+    assert first.id == second.id
+    assert send(handler, message("again")).id != first.id
+    counting.service.close(0)
+
+
+# -- waiting ----------------------------------------------------------------------------------
+
+
+def test_send_message_waits_for_the_end() -> None:
+    """No thread is held meanwhile (A2A 3.2.2)."""
+
+    async def used() -> None:
+        counting, handler = make_agent(build())
+        request = json_format.ParseDict({"message": message()}, SendMessageRequest())
+        answers = [
+            asyncio.create_task(handler.on_message_send(request, CONTEXT)) for _ in range(20)
+        ]
+        while counting.service.waiting < 20:
+            await asyncio.sleep(0)
+        assert threading.active_count() < 20
+        name = counting.service.list(lro.ListOperationsRequest()).operations[0].name
+        counting.finish(name)
+        tasks = await asyncio.gather(*answers)
+        assert {(task.id, len(task.artifacts)) for task in tasks} == {(name.rpartition("/")[2], 1)}
+        counting.service.close(0)
+
+    asyncio.run(used())
+
+
+@pytest.mark.parametrize(
+    ("options", "wait"),
+    [
+        ({}, timedelta(0)),
+        ({"max_wait": timedelta(0)}, None),
+        ({"verbs": ["DescribeOperations"]}, None),
+        ({"limits": lro.Limits(waits=1)}, None),
+    ],
+)
+def test_a_task_that_goes_on_is_shown_as_it_is(options: Any, wait: timedelta | None) -> None:
+    """When the time is over, and where nothing may be waited for."""
+    counting, handler = make_agent(build(**options), wait=wait)
+    with counting.service.waiters._waits.take(""):
+        task = send(handler, message(), at_once=False)
+    assert not task.artifacts
+    counting.service.close(0)
+
+
+# -- callers ----------------------------------------------------------------------------------
+
+
+class Backend(AuthenticationBackend):
+    """Takes each caller at the word."""
+
+    async def authenticate(self, conn: HTTPConnection) -> Any:
+        name = conn.headers.get("x-user")
+        return (AuthCredentials(["all"]), SimpleUser(name)) if name else None
+
+
+def asked(app: Any, *request: Any, **more: Any) -> httpx.Response:
+    """The reply of an application in this process."""
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+            return await http.request(*request, **more)
+
+    return asyncio.run(ask())
+
+
+def test_the_user_of_a_middleware_is_the_caller() -> None:
+    """As the SDK has it; without one, an agent of owners refuses."""
+    counting, handler = make_agent(build(owner_only=True), authenticate=None)
+    app = Starlette(
+        routes=routes(handler),
+        middleware=[Middleware(AuthenticationMiddleware, backend=Backend())],
+    )
+    body = {"message": message(), "configuration": {"returnImmediately": True}}
+
+    def call(user: str, *request: Any, **more: Any) -> httpx.Response:
+        return asked(app, *request, headers=VERSION | {"x-user": user}, **more)
+
+    task = call("ann", "POST", f"{REST}/message:send", json=body).json()["task"]
+    path = f"{REST}/tasks/{task['id']}"
+    assert [call(user, "GET", path).status_code for user in ("ann", "eve", "")] == [200, 404, 401]
+    counting.service.close(0)
+
+
+def test_without_names_all_callers_are_one() -> None:
+    """Where the service does not go by owners."""
+    counting, handler = make_agent(build(), authenticate=None)
+    task_id = counting.start().rpartition("/")[2]
+    assert get(handler, task_id, ServerCallContext()).id == task_id
+    counting.service.close(0)
+
+
+def test_authenticate_may_ask_the_context_of_the_sdk() -> None:
+    """Its second argument; also a coroutine function."""
+
+    async def authenticate(headers: Any, context: ServerCallContext) -> str:
+        assert context.tenant == "t"
+        return str(headers["x-caller"])
+
+    counting, handler = make_agent(build(owner_only=True), authenticate=authenticate)
+    task_id = counting.start(caller="ann").rpartition("/")[2]
+    context = ServerCallContext(state={"headers": {"x-caller": "ann"}}, tenant="t")
+    assert get(handler, task_id, context).id == task_id
+    counting.service.close(0)
+
+
+def test_a_parent_is_put_back_to_an_id() -> None:
+    """And never shown."""
+    counting, handler = make_agent(build(), parent=lambda caller: f"users/{caller}")
+    task = send(handler, message())
+    assert counting.service.get(f"users/ann/operations/{task.id}")
+    assert get(handler, task.id).id == task.id
+    name = counting.start()
+    with pytest.raises(TaskNotFoundError):
+        get(handler, name.rpartition("/")[2])
+    counting.service.close(0)
+
+
+# -- what else may happen ---------------------------------------------------------------------
+
+
+def test_the_extended_card_is_not_configured() -> None:
+    """A card that promises one has to bring it (A2A 3.3.4)."""
+    counting, handler = make_agent(build())
+    handler.card.capabilities.extended_agent_card = True
+    with pytest.raises(ExtendedAgentCardNotConfiguredError):
+        asyncio.run(handler.on_get_extended_agent_card(GetExtendedAgentCardRequest(), CONTEXT))
+    counting.service.close(0)
+
+
+def test_a_fault_of_the_store_is_logged_and_hidden(caplog: pytest.LogCaptureFixture) -> None:
+    """It goes into the log; the caller learns that the server failed."""
+
+    def fail() -> None:
+        raise ZeroDivisionError("secret")
+
+    counting, handler = make_agent(build(Wrapped(fail, "find", "get")))
+    name = counting.start()
+    caplog.set_level(logging.ERROR)
+    with pytest.raises(InternalError) as caught:
+        get(handler, name.rpartition("/")[2])
+    assert caught.value.message == "the server failed internally"
+    assert any("A2A GetTask" in one.message for one in caplog.records)
+    counting.service.close(0)
+
+
+def test_a_verb_that_is_switched_off_is_not_supported() -> None:
+    """As the protocol says it (A2A 5.4)."""
+    counting, handler = make_agent(build(verbs=["DescribeOperations"]))
+    app = Starlette(routes=routes(handler))
+    task_id = counting.start().rpartition("/")[2]
+    for method, path in (("GET", "/tasks"), ("POST", f"/tasks/{task_id}:cancel")):
+        reply = asked(app, method, REST + path, headers=VERSION)
+        assert reply.status_code == 400
+        assert reply.json()["error"]["details"][0]["reason"] == "UNSUPPORTED_OPERATION"
+    counting.service.close(0)
+
+
+@pytest.mark.parametrize("version", ["2.0", "0.2", "x"])
+def test_other_versions_are_refused(version: str) -> None:
+    """Over HTTP by the SDK (A2A 3.6.2)."""
+    counting, handler = make_agent(build())
+    app = Starlette(routes=routes(handler))
+    reply = asked(app, "GET", f"{REST}/tasks", headers={"A2A-Version": version})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["details"][0]["reason"] == "VERSION_NOT_SUPPORTED"
+    counting.service.close(0)
+
+
+def test_the_card_comes_first_and_may_be_cached() -> None:
+    """No route catches its path (A2A 8.2, 8.6.1)."""
+    counting, handler = make_agent(build())
+    app = Starlette(routes=routes(handler, jsonrpc="/", rest=""))
+    reply = asked(app, "GET", "/.well-known/agent-card.json")
+    assert reply.json()["name"] == "Counter"
+    assert (reply.headers["cache-control"], bool(reply.headers["etag"])) == (
+        "public, max-age=60",
+        True,
+    )
+    assert asked(app, "GET", "/anything/else").status_code == 404
+    counting.service.close(0)
+
+
+def test_the_lifespan_of_the_service_is_that_of_the_application() -> None:
+    """As with every other edge."""
+    service = lro.Service(MemoryStore(), ThreadExecutor(1), domain=DOMAIN)
+
+    @service.method("acme.v1.Things.Quick")
+    def quick(request: CountRequest) -> CountResponse:
+        return CountResponse(total=request.steps)
+
+    _, handler = make_agent(CountService(service, quick), [quick])  # type: ignore[arg-type]
+    app = Starlette(routes=routes(handler), lifespan=service.lifespan)
+
+    async def used() -> Any:
+        async with app.router.lifespan_context(app):
+            transport = httpx.ASGITransport(app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+                call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage"}
+                call |= {"params": {"message": message()}}
+                return (await http.post(JSONRPC, json=call, headers=VERSION)).json()
+
+    task = asyncio.run(used())["result"]["task"]
+    assert task["artifacts"][0]["parts"][0]["data"] == {"total": 3}
+
+
+def test_each_process_answers_for_each_task(tmp_path: Path) -> None:
+    """The record is the task: a restart in between changes nothing."""
+    path = tmp_path / "operations.db"
+    counting, handler = make_agent(build(SQLiteStore(path)))
+    task = send(handler, message())
+    counting.service.close(0)
+    counting, handler = make_agent(build(SQLiteStore(path)))
+    assert get(handler, task.id) == task
+    assert send(handler, message()).id == task.id
+    counting.finish(f"operations/{task.id}")
+    assert get(handler, task.id).artifacts
+    counting.service.close(0)

@@ -1,0 +1,272 @@
+"""Whatever callers send gets an error of the protocol, and never one of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote
+
+import grpc
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("a2a")
+pytest.importorskip("uvicorn")
+
+from starlette.applications import Starlette
+
+from a2a.types import a2a_pb2, a2a_pb2_grpc
+from lro.a2a import DEFAULT_MAX_REQUEST, routes
+from tests.a2a.serving import JSONRPC, REST, VERSION, Agent, make_agent, message, serving
+from tests.http.counting_service import build
+
+VERBS = [
+    *("SendMessage", "SendStreamingMessage", "GetTask", "ListTasks", "CancelTask"),
+    *("SubscribeToTask", "GetExtendedAgentCard", "CreateTaskPushNotificationConfig"),
+    *("message/send", "message/stream", "tasks/get", "tasks/cancel", "tasks/resubscribe"),
+]
+quick = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """What the SDK logs of bad input is not looked at."""
+    caplog.set_level(logging.CRITICAL)
+
+
+@pytest.fixture(scope="module")
+def call() -> Iterator[Callable[..., httpx.Response]]:
+    """Calls of an agent in this process, whose waits are over at once."""
+    counting, handler = make_agent(build(verbs=["DescribeOperations", "ListOperations"]))
+    app = Starlette(routes=routes(handler))
+    with asyncio.Runner() as runner:
+        http = httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://test", headers=VERSION
+        )
+
+        def call(*request: Any, **more: Any) -> httpx.Response:
+            return runner.run(http.request(*request, **more))
+
+        yield call
+        runner.run(http.aclose())
+    counting.service.close(0)
+
+
+def check(reply: httpx.Response) -> None:
+    """Check that a reply is a result, or an error that says what is wrong with the call."""
+    assert reply.status_code in (200, 400, 404, 405, 413, 415), reply.text
+    assert "Traceback" not in reply.text
+    if reply.headers["content-type"].startswith("application/") and reply.content:
+        error = reply.json().get("error", {})
+        assert error.get("code") not in (-32603, 500), reply.text
+
+
+text = st.text(st.characters(codec=None), max_size=20)
+numbers = st.integers(-(2**70), 2**70) | st.floats()
+json_values = st.recursive(
+    st.none() | st.booleans() | numbers | text,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(text, inner, max_size=4),
+    max_leaves=12,
+)
+FIELDS = [
+    *("messageId", "role", "parts", "metadata", "taskId", "contextId", "extensions", "data"),
+    *("text", "raw", "url", "mediaType", "message", "configuration", "id", "tenant", "kind"),
+    *("historyLength", "pageSize", "pageToken", "status", "statusTimestampAfter", "steps"),
+]
+shaped = st.recursive(
+    json_values | st.sampled_from(["ROLE_USER", "user", "x", "application/json"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=5)
+    ),
+    max_leaves=20,
+)
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> Any:
+    """A message with some field that is anything."""
+    made = message(draw(text) or "m", draw(shaped))
+    for name in draw(st.lists(st.sampled_from([*made, "taskId", "contextId", "metadata"]))):
+        made[name] = draw(shaped)
+    return {"message": made} | ({"configuration": draw(shaped)} if draw(st.booleans()) else {})
+
+
+def encoded(value: Any) -> bytes:
+    """JSON text, or what passes for it in Python: NaN, halves of characters."""
+    return json.dumps(value).encode("utf-8", "surrogatepass")
+
+
+@quick
+@given(st.sampled_from(VERBS), messages() | shaped, shaped)
+def test_any_params_of_json_rpc_are_answered(
+    call: Callable[..., httpx.Response], verb: str, params: Any, request_id: Any
+) -> None:
+    """With the id of the call where it is one."""
+    body = {"jsonrpc": "2.0", "id": request_id, "method": verb, "params": params}
+    headers = {"A2A-Version": "0.3" if "/" in verb else "1.0"}
+    reply = call("POST", JSONRPC, content=encoded(body), headers=headers)
+    check(reply)
+
+
+@quick
+@given(st.binary(max_size=80) | shaped.map(encoded))
+def test_any_body_is_answered(call: Callable[..., httpx.Response], body: bytes) -> None:
+    """By both bindings of HTTP."""
+    for path in (JSONRPC, f"{REST}/message:send", f"{REST}/v1/message:send"):
+        check(call("POST", path, content=body))
+
+
+@quick
+@given(messages())
+def test_any_message_of_rest_is_answered(call: Callable[..., httpx.Response], body: Any) -> None:
+    """Blocking and streaming."""
+    for path in ("message:send", "message:stream"):
+        check(call("POST", f"{REST}/{path}", content=encoded(body)))
+
+
+@quick
+@given(
+    st.text(st.characters(codec="utf-8", exclude_characters="/?#"), min_size=1, max_size=30),
+    st.dictionaries(st.sampled_from(FIELDS), st.text(st.characters(codec="utf-8")), max_size=3),
+)
+def test_any_id_and_query_is_answered(
+    call: Callable[..., httpx.Response], task_id: str, query: Any
+) -> None:
+    """In paths and in queries."""
+    path = f"{REST}/tasks/{quote(task_id, safe='')}"
+    for method, suffix in (("GET", ""), ("POST", ":cancel"), ("GET", ":subscribe")):
+        check(call(method, path + suffix, params=query))
+    check(call("GET", f"{REST}/tasks", params=query))
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "says"),
+    [
+        (b"", -32700, "is not JSON"),
+        (b"{", -32700, "is not JSON"),
+        (b"\xff", -32700, "is not UTF-8"),
+        (b'{"a": 1, "a": 2}', -32700, "is not JSON"),
+        (b'{"id": "\\ud800"}', -32700, "an unpaired surrogate"),
+        (b'{"id": NaN}', -32700, "is not JSON"),
+        (b"[" * 5000 + b"]" * 5000, -32700, "is not JSON"),
+        (b" " * (DEFAULT_MAX_REQUEST + 1), -32600, "at most 1048576 bytes"),
+        (b"[]", -32600, "Invalid"),
+        (b"3", -32600, "Invalid"),
+        (b'{"jsonrpc": "1.0", "id": 7, "method": "GetTask"}', -32600, "2.0"),
+        (b'{"jsonrpc": "2.0", "id": 7, "method": "Nope"}', -32601, "not found"),
+        (b'{"jsonrpc": "2.0", "id": 7, "method": "GetTask", "params": {}}', -32602, "failed"),
+        (b'{"jsonrpc": "2.0", "id": 7, "method": "GetTask", "params": {"id": 3}}', -32602, ""),
+    ],
+)
+def test_what_is_no_call_of_json_rpc_is_said_so(
+    call: Callable[..., httpx.Response], body: bytes, code: int, says: str
+) -> None:
+    """By the codes of JSON-RPC (A2A 9.5)."""
+    reply = call("POST", JSONRPC, content=body)
+    value = reply.json()
+    assert (value["jsonrpc"], value["error"]["code"]) == ("2.0", code)
+    assert says in value["error"]["message"]
+    assert value["id"] == (7 if b'"id": 7' in body else None)
+    assert reply.status_code == (413 if "at most" in says else 200)
+
+
+def test_other_media_types_and_sites_are_refused(call: Callable[..., httpx.Response]) -> None:
+    """Before the body is read as anything."""
+    for kind in ("text/plain", "application/json; charset=latin-1", "x" * 300):
+        reply = call("POST", JSONRPC, content=b"{}", headers={"content-type": kind})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (200, -32005)
+        reply = call("POST", f"{REST}/message:send", content=b"{}", headers={"content-type": kind})
+        assert reply.status_code == 415
+    site = {"sec-fetch-site": "cross-site", "origin": "https://evil.example"}
+    reply = call("POST", JSONRPC, json={}, headers=site)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (403, -32600)
+    assert call("POST", f"{REST}/message:send", json={}, headers=site).status_code == 403
+    assert call("GET", f"{REST}/tasks", headers=site).status_code == 200
+
+
+def test_a_caller_who_leaves_before_the_body_ends_gets_nothing() -> None:
+    """There is nothing to answer."""
+    counting, handler = make_agent(build())
+    app = Starlette(routes=routes(handler))
+
+    async def left() -> list[Any]:
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": JSONRPC, "headers": [], "app": app}
+        await app({**scope, "query_string": b""}, receive, send)
+        return sent
+
+    assert asyncio.run(left()) == []
+    counting.service.close(0)
+
+
+# -- gRPC -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def agent() -> Iterator[Agent]:
+    """An agent behind sockets."""
+    with serving(build(verbs=["DescribeOperations", "ListOperations"])) as served:
+        yield served
+
+
+@quick
+@given(st.binary(max_size=60), st.sampled_from(["SendMessage", "GetTask", "ListTasks"]))
+def test_any_bytes_over_grpc_are_answered(agent: Agent, sent: bytes, verb: str) -> None:
+    """With an error about the call; bytes that are no message are refused by grpcio itself."""
+    method = agent.channel.unary_unary(f"/lf.a2a.v1.A2AService/{verb}")
+    try:
+        method(sent, timeout=60)
+    except grpc.RpcError as exc:
+        error: Any = exc
+        fine = {"INVALID_ARGUMENT", "NOT_FOUND", "FAILED_PRECONDITION"}
+        if "DecodeError" in error.details():
+            fine.add("UNKNOWN")
+        assert error.code().name in fine, error
+
+
+def deep(levels: int) -> Any:
+    """A data part with lists in lists."""
+    request = a2a_pb2.SendMessageRequest()
+    made = request.message
+    made.message_id, made.role = "deep", a2a_pb2.ROLE_USER
+    inner = made.parts.add().data.struct_value.fields["rest"]
+    for _ in range(levels):
+        inner = inner.list_value.values.add()
+    inner.null_value = 0
+    return request
+
+
+@pytest.mark.parametrize("levels", [1, 20, 40])
+def test_deep_data_is_refused_as_over_http(agent: Agent, levels: int) -> None:
+    """As far as protobuf reads it at all."""
+    stub: Any = a2a_pb2_grpc.A2AServiceStub(agent.channel)
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.SendMessage(deep(levels), timeout=60)
+    error: Any = caught.value
+    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_another_version_over_grpc_is_refused(agent: Agent) -> None:
+    """The SDK does not look at it there (A2A 3.6.2)."""
+    stub: Any = a2a_pb2_grpc.A2AServiceStub(agent.channel)
+    for version in ("2.0", "99", "1x", ""):
+        metadata = (("a2a-version", version),)
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.GetTask(a2a_pb2.GetTaskRequest(id="x"), metadata=metadata, timeout=60)
+        error: Any = caught.value
+        wanted = "FAILED_PRECONDITION" if version in ("2.0", "99", "1x") else "NOT_FOUND"
+        assert error.code().name == wanted

@@ -1,0 +1,187 @@
+"""ListTasks: filters, pages, counts (A2A 3.1.4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import pytest
+
+pytest.importorskip("a2a")
+pytest.importorskip("grpc")
+pytest.importorskip("uvicorn")
+
+from google.protobuf import json_format
+
+import lro
+from a2a.server.context import ServerCallContext
+from a2a.types import ListTasksRequest, ListTasksResponse
+from a2a.utils.errors import InvalidParamsError
+from lro.a2a import Handler, _handler
+from lro.stores.memory import MemoryStore
+from lro.testing import ManualClock
+from tests.a2a.serving import WAYS, Asked, make_agent, serving
+from tests.http.counting_service import CountService, build
+
+CONTEXT = ServerCallContext(state={"headers": {"x-caller": "ann"}})
+
+
+@attrs.frozen
+class Listed:
+    """An agent with tasks in every state, a second apart, oldest first."""
+
+    clock: ManualClock
+    counting: CountService
+    handler: Handler
+    ids: dict[str, str]
+
+    def list(self, **fields: Any) -> ListTasksResponse:
+        """What ListTasks answers."""
+        request = json_format.ParseDict(fields, ListTasksRequest())
+        return asyncio.run(self.handler.on_list_tasks(request, CONTEXT))
+
+    def found(self, **fields: Any) -> str:
+        """Which tasks ListTasks answers."""
+        names = {task_id: name for name, task_id in self.ids.items()}
+        return " ".join(names[task.id] for task in self.list(**fields).tasks)
+
+
+@pytest.fixture
+def listed() -> Iterator[Listed]:
+    """Tasks named for their state."""
+    clock = ManualClock()
+    counting, handler = make_agent(build(MemoryStore(clock), owner_only=True))
+    service, ids = counting.service, {}
+
+    def add(name: str) -> str:
+        clock.advance(1)
+        operation = counting.start(caller="ann")
+        ids[name] = operation.rpartition("/")[2]
+        return operation
+
+    counting.start(caller="eve")
+    counting.finish(add("done"))
+    service.reporter(add("failed")).fail(lro.StatusError(lro.Code.INTERNAL, "no"))
+    stopped = add("stopped")
+    service.cancel(stopped, caller="ann")
+    service.reporter(stopped).acknowledge_cancel()
+    add("waiting")
+    clock.advance(0.0017)
+    add("late")
+    yield Listed(clock, counting, handler, ids)
+    service.close(0)
+
+
+def test_lists_are_of_the_caller_newest_first(listed: Listed) -> None:
+    """Tasks of others are not counted either (A2A 13.1)."""
+    assert listed.found() == "late waiting stopped failed done"
+    reply = listed.list()
+    assert (reply.page_size, reply.total_size, reply.next_page_token) == (50, 5, "")
+
+
+@pytest.mark.parametrize(
+    ("state", "found"),
+    [
+        ("SUBMITTED", "late waiting"),
+        ("WORKING", ""),
+        ("COMPLETED", "done"),
+        ("FAILED", "failed"),
+        ("CANCELED", "stopped"),
+        ("INPUT_REQUIRED", ""),
+        ("REJECTED", ""),
+        ("AUTH_REQUIRED", ""),
+        ("UNSPECIFIED", "late waiting stopped failed done"),
+    ],
+)
+def test_lists_are_narrowed_by_state(listed: Listed, state: str, found: str) -> None:
+    """Also by states that no operation has."""
+    assert listed.found(status=f"TASK_STATE_{state}") == found
+    assert listed.list(status=f"TASK_STATE_{state}").total_size == len(found.split())
+
+
+def test_lists_are_narrowed_by_the_time_of_the_status(listed: Listed) -> None:
+    """What a client has seen is found by the time that it was shown."""
+    stamps = {task.id: task.status.timestamp.ToJsonString() for task in listed.list().tasks}
+    assert stamps[listed.ids["late"]].endswith(".001Z")
+    since = {name: stamps[task_id] for name, task_id in listed.ids.items()}
+    assert listed.found(statusTimestampAfter=since["late"]) == "late"
+    assert listed.found(statusTimestampAfter=since["stopped"]) == "late waiting stopped"
+    assert (
+        listed.found(statusTimestampAfter=since["stopped"], status="TASK_STATE_CANCELED")
+        == "stopped"
+    )
+    assert listed.found(statusTimestampAfter="9999-12-31T23:59:59Z") == ""
+
+
+def test_a_time_that_no_calendar_has_is_refused(listed: Listed) -> None:
+    """Protobuf's wire has room for more than its JSON."""
+    request = ListTasksRequest()
+    request.status_timestamp_after.seconds = 2**62
+    with pytest.raises(InvalidParamsError, match="status_timestamp_after"):
+        asyncio.run(listed.handler.on_list_tasks(request, CONTEXT))
+
+
+def test_pages_follow_each_other_and_count_the_whole(listed: Listed) -> None:
+    """Each task once; the total is that of the list, on every page."""
+    found, token, sizes = [], "", []
+    while True:
+        page = listed.list(pageSize=2, pageToken=token)
+        found += [task.id for task in page.tasks]
+        sizes.append((page.page_size, page.total_size))
+        token = page.next_page_token
+        if not token:
+            break
+    assert found == list(reversed(listed.ids.values()))
+    assert sizes == [(2, 5)] * 3
+
+
+def test_a_count_ends_at_its_limit(listed: Listed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of any length is not counted to its end."""
+    monkeypatch.setattr(_handler, "MAX_COUNTED", 3)
+    assert listed.list(pageSize=2).total_size == 3
+
+
+def test_a_token_belongs_to_its_list(listed: Listed) -> None:
+    """With another filter it is refused, as one of the service's own lists is."""
+    token = listed.list(pageSize=2).next_page_token
+    with pytest.raises(InvalidParamsError, match="page_token"):
+        listed.list(pageSize=2, pageToken=token, status="TASK_STATE_FAILED")
+
+
+def test_a_context_is_its_task(listed: Listed) -> None:
+    """Each task is a context of its own; others have none."""
+    done, late = listed.ids["done"], listed.ids["late"]
+    assert listed.found(contextId=done) == "done"
+    assert listed.found(contextId=done, status="TASK_STATE_FAILED") == ""
+    assert listed.found(contextId=late, pageSize=1) == "late"
+    for unknown in ("x", "a/b", done[:-1] + "-"):
+        reply = listed.list(contextId=unknown)
+        assert (list(reply.tasks), reply.total_size) == ([], 0)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_artifacts_are_left_out_unless_asked_for(way: str) -> None:
+    """The field is not there, not even empty (A2A 3.1.4)."""
+    with serving(build()) as agent:
+        agent.counting.finish(agent.counting.start())
+        ask = WAYS[way]
+        for more in ({}, {"includeArtifacts": False}):
+            reply = ask(agent, Asked("ListTasks", more))
+            assert set(reply) == {"tasks", "nextPageToken", "pageSize", "totalSize"}
+            assert "artifacts" not in reply["tasks"][0]
+        reply = ask(agent, Asked("ListTasks", {"includeArtifacts": True}))
+        assert reply["tasks"][0]["artifacts"][0]["artifactId"] == "response"
+
+
+def test_tasks_below_a_parent_are_listed_there() -> None:
+    """``parent`` gives where the operations of a caller are."""
+    counting, handler = make_agent(build(), parent=lambda caller: f"users/{caller}")
+    with counting.service:
+        mine = counting.start(parent="users/ann")
+        counting.start(parent="users/eve")
+        counting.start()
+        reply = asyncio.run(handler.on_list_tasks(ListTasksRequest(), CONTEXT))
+        assert [task.id for task in reply.tasks] == [mine.rpartition("/")[2]]
+    counting.service.close(0)

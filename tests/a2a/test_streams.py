@@ -1,0 +1,200 @@
+"""Streams of A2A: what is sent, in which order, and when it ends (A2A 3.1.2, 3.1.6, 3.5.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+pytest.importorskip("a2a")
+pytest.importorskip("grpc")
+pytest.importorskip("uvicorn")
+
+from google.protobuf import json_format
+
+from a2a.server.context import ServerCallContext
+from a2a.types import SendMessageRequest, SubscribeToTaskRequest, a2a_pb2, a2a_pb2_grpc
+from a2a.utils.errors import TaskNotFoundError, UnsupportedOperationError
+from a2a.utils.proto_utils import to_stream_response
+from tests.a2a.serving import JSONRPC, REST, Agent, make_agent, message, serving
+from tests.http.counting_service import DOMAIN, CountMetadata, build
+
+CONTEXT = ServerCallContext(state={"headers": {"x-caller": "ann"}})
+
+
+@pytest.fixture(scope="module")
+def agent() -> Iterator[Agent]:
+    """An agent behind sockets."""
+    with serving(build()) as served:
+        yield served
+
+
+def by_get(agent: Agent, task_id: str) -> Iterator[Any]:
+    """The events of HTTP+JSON, as the proto has it."""
+    return _of_sse(agent, "GET", f"{REST}/tasks/{task_id}:subscribe")
+
+
+def by_post(agent: Agent, task_id: str) -> Iterator[Any]:
+    """The events of HTTP+JSON, as the prose has it (A2A 11.3.2)."""
+    return _of_sse(agent, "POST", f"{REST}/tasks/{task_id}:subscribe")
+
+
+def by_jsonrpc(agent: Agent, task_id: str) -> Iterator[Any]:
+    """The events of JSON-RPC."""
+    call = {"jsonrpc": "2.0", "id": 1, "method": "SubscribeToTask", "params": {"id": task_id}}
+    for event in _of_sse(agent, "POST", JSONRPC, json=call):
+        yield event["result"]
+
+
+def by_grpc(agent: Agent, task_id: str) -> Iterator[Any]:
+    """The events of gRPC."""
+    stub: Any = a2a_pb2_grpc.A2AServiceStub(agent.channel)
+    request = a2a_pb2.SubscribeToTaskRequest(id=task_id)
+    for event in stub.SubscribeToTask(request, timeout=60):
+        yield json_format.MessageToDict(event)
+
+
+def _of_sse(agent: Agent, *request: str, **more: Any) -> Iterator[Any]:
+    with agent.http.stream(*request, **more) as reply:
+        assert reply.headers["content-type"].startswith("text/event-stream")
+        for line in reply.iter_lines():
+            if line.startswith("data: "):
+                yield json.loads(line.removeprefix("data: "))
+
+
+def summary(event: Any) -> str:
+    """What an event says, in a word."""
+    kind = next(iter(event))
+    if kind == "artifactUpdate":
+        return f"artifact {event[kind]['artifact']['parts'][0]['data']['total']:.0f}"
+    state = event[kind]["status"]["state"].removeprefix("TASK_STATE_")
+    metadata = event[kind]["metadata"].get(f"{DOMAIN}/metadata", {})
+    return f"{kind} {state} {metadata['percent']:.0f}" if metadata else f"{kind} {state}"
+
+
+@pytest.mark.parametrize("subscribe", [by_get, by_post, by_jsonrpc, by_grpc])
+def test_subscribers_see_the_task_then_changes_then_the_end(
+    agent: Agent, subscribe: Callable[[Agent, str], Iterator[Any]]
+) -> None:
+    """Several streams see the same events in the same order; the artifact precedes the end."""
+    name = agent.counting.start()
+    task_id = name.rpartition("/")[2]
+    streams = [subscribe(agent, task_id) for _ in range(3)]
+    seen: list[list[str]] = [[summary(next(one))] for one in streams]
+    for percent in (10, 20):
+        agent.service.reporter(name).report(CountMetadata(percent=percent))
+        for events, one in zip(seen, streams, strict=True):
+            events.append(summary(next(one)))
+    streams.pop().close()  # which does not end the others
+    agent.counting.finish(name)
+    for events, one in zip(seen, streams, strict=False):
+        events.extend(map(summary, one))
+    assert (
+        seen[0]
+        == seen[1]
+        == [
+            "task SUBMITTED",
+            "statusUpdate SUBMITTED 10",
+            "statusUpdate SUBMITTED 20",
+            "artifact 3",
+            "statusUpdate COMPLETED 20",
+        ]
+    )
+    assert seen[2] == seen[0][:3]
+
+
+def test_send_streaming_message_starts_and_follows(agent: Agent) -> None:
+    """The first event is the new task; a message that is sent again gets the same one."""
+    call = {"message": message("stream-1")}
+    stream = _of_sse(agent, "POST", f"{REST}/message:stream", json=call)
+    task = next(stream)["task"]
+    again = _of_sse(agent, "POST", f"{REST}/message:stream", json=call)
+    assert next(again)["task"]["id"] == task["id"]
+    agent.service.cancel(f"operations/{task['id']}", caller="ann")
+    agent.service.reporter(f"operations/{task['id']}").acknowledge_cancel()
+    assert [summary(one) for one in stream][-1] == "statusUpdate CANCELED"
+    assert [summary(one) for one in again][-1] == "statusUpdate CANCELED"
+    assert [
+        summary(one) for one in _of_sse(agent, "POST", f"{REST}/message:stream", json=call)
+    ] == ["task CANCELED"]
+
+
+def test_a_stream_whose_reader_leaves_is_let_go(agent: Agent) -> None:
+    """Nothing is held for it any more."""
+    task_id = agent.counting.start().rpartition("/")[2]
+    streams = [ask(agent, task_id) for ask in (by_get, by_jsonrpc, by_grpc)]
+    for one in streams:
+        next(one)
+    assert agent.service.watching == 3
+    for one in streams:
+        one.close()
+
+    async def all_gone() -> None:
+        async with asyncio.timeout(60):
+            while agent.service.watching:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(all_gone())
+
+
+async def events(stream: AsyncIterator[Any]) -> list[str]:
+    """All events of a stream, in a word each."""
+    return [summary(json_format.MessageToDict(to_stream_response(one))) async for one in stream]
+
+
+def test_a_task_that_is_deleted_ends_its_stream_with_not_found() -> None:
+    """It is not there any more."""
+
+    async def watched() -> None:
+        counting, handler = make_agent(build())
+        with counting.service:
+            name = counting.start()
+            request = SubscribeToTaskRequest(id=name.rpartition("/")[2])
+            stream = handler.on_subscribe_to_task(request, CONTEXT)
+            await anext(stream)
+            counting.service.delete(name)
+            with pytest.raises(TaskNotFoundError):
+                await anext(stream)
+
+    asyncio.run(watched())
+
+
+def test_a_service_that_stops_ends_its_streams() -> None:
+    """The client sees that no final status came, and subscribes again elsewhere."""
+
+    async def watched() -> None:
+        counting, handler = make_agent(build())
+        name = counting.start()
+        stream = handler.on_subscribe_to_task(
+            SubscribeToTaskRequest(id=name.rpartition("/")[2]), CONTEXT
+        )
+        await anext(stream)
+        rest = asyncio.create_task(events(stream))
+        await asyncio.sleep(0)
+        counting.service.close(timedelta(0))
+        assert await rest == []
+
+    asyncio.run(watched())
+
+
+def test_an_agent_that_does_not_stream_says_so() -> None:
+    """By its card, or because the service offers no Watch (A2A 3.3.4)."""
+
+    async def refused(handler: Any) -> str:
+        request = json_format.ParseDict({"message": message()}, SendMessageRequest())
+        with pytest.raises(UnsupportedOperationError) as caught:
+            await anext(handler.on_message_send_stream(request, CONTEXT))
+        return caught.value.message
+
+    verbs = ["DescribeOperations", "WaitOperation"]
+    counting, handler = make_agent(build(verbs=verbs))
+    assert "WatchOperations" in asyncio.run(refused(handler))
+    counting.service.close(0)
+    counting, handler = make_agent(build())
+    handler.card.capabilities.streaming = False
+    assert asyncio.run(refused(handler)) == "this agent does not stream"
+    counting.service.close(0)
