@@ -83,10 +83,14 @@ def missing_capability() -> MCPError:
 def check_name_header(headers: Mapping[str, str], task_id: str) -> None:
     """Check that the header by which proxies route has the id of the task, as the body has it.
 
+    A request without the header passes: a client that is in use sends none (fastmcp-tasks 4.1),
+    and what a proxy has not read cannot have misled it.
+
     Raises:
-        MCPError: It has another one, or is missing (SEP-2243, and SEP-2663 for ``tasks/*``).
+        MCPError: It has another one (SEP-2243, and SEP-2663 for ``tasks/*``).
     """
-    if decode_header_value(headers.get(MCP_NAME_HEADER)) != task_id:
+    given = headers.get(MCP_NAME_HEADER)
+    if given is not None and decode_header_value(given) != task_id:
         text = f"the header {MCP_NAME_HEADER} must have the taskId of the request"
         raise MCPError(HEADER_MISMATCH, text)
 
