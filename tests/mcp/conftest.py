@@ -65,9 +65,8 @@ def all_replies_fit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture
 def serve() -> Iterator[Serve]:
     """Serves a service over HTTP, by an extension with the given options, until the test ends."""
-    from mcp.server.mcpserver import MCPServer
-
     from lro.mcp import TasksExtension
+    from mcp.server.mcpserver import MCPServer
     from tests.mcp.served import Caller, served
 
     with ExitStack() as stack:

@@ -10,9 +10,9 @@ from typing import Any, Final
 import attrs
 import httpx
 from fastmcp_tasks.client_models import ClientCreateTaskResult, ClientGetTaskResult
-from mcp.server.mcpserver import MCPServer
 from mcp_types import CallToolResult
 
+from mcp.server.mcpserver import MCPServer
 from tests.http.servers import HOST, uvicorn_serving
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
@@ -125,10 +125,10 @@ def check(rpc: str, result: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def served(server: MCPServer[Any], **options: Any) -> Iterator[Caller]:
+def served(server: MCPServer[Any], *, json_response: bool = True) -> Iterator[Caller]:
     """A caller of a server, which is on a real socket."""
-    app = server.streamable_http_app(json_response=True)
-    with uvicorn_serving(app, **options) as port:
+    app = server.streamable_http_app(json_response=json_response)
+    with uvicorn_serving(app) as port:
         accepted = {"Accept": "application/json, text/event-stream"}
         with httpx.Client(base_url=f"http://{HOST}:{port}", headers=accepted) as client:
             yield Caller(client)

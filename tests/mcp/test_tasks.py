@@ -329,7 +329,9 @@ def test_start_with_a_known_request_id_gives_the_same_task(serve: Serve) -> None
     assert caller.call({"steps": 3}).result["taskId"] not in (first["taskId"], other["taskId"])
 
 
-@pytest.mark.parametrize("given", [7, ["a"], {"a": 1}, True, "00000000-0000-0000-0000-000000000000"])
+@pytest.mark.parametrize(
+    "given", [7, ["a"], {"a": 1}, True, "00000000-0000-0000-0000-000000000000"]
+)
 def test_request_id_that_is_none_is_refused(serve: Serve, given: object) -> None:
     refused = serve(build().service).call({}, meta={f"{DOMAIN}/request-id": given})
     assert refused.refusal == (400, -32602)

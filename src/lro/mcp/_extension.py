@@ -137,10 +137,12 @@ class TasksExtension(Extension):
         spec = self._specs.get(params.name)
         arguments = params.arguments or {}
         if spec is not None:
-            return await self._call(spec, arguments, ctx)
-        if self._handles and params.name == wire.READ_TOOL:
-            return await self._read(arguments, ctx)
-        return await call_next(ctx)
+            result = await self._call(spec, arguments, ctx)
+        elif self._handles and params.name == wire.READ_TOOL:
+            result = await self._read(arguments, ctx)
+        else:
+            return await call_next(ctx)
+        return wire.as_of(ctx.protocol_version, result)
 
     # -- tools --------------------------------------------------------------------------------
 

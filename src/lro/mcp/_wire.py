@@ -164,5 +164,12 @@ def tool_result(
     }
 
 
+def as_of(version: str, result: Result) -> Result:
+    """The result of a tool in a revision: the structured content of earlier ones is an object."""
+    if version in VERSIONS or isinstance(result.get("structuredContent", {}), dict):
+        return result
+    return {key: each for key, each in result.items() if key != "structuredContent"}
+
+
 def _meta(meta: Mapping[str, Json]) -> Result:
     return {"_meta": dict(meta)} if meta else {}

@@ -1,0 +1,65 @@
+"""A client of tasks, as an application writes it over the extension point of the SDK's client."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from mcp_types import CallToolResult, Request, RequestParams, Result
+from pydantic import Field
+
+from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
+from tests.mcp.served import TASKS
+
+
+class CreatedTask(Result):
+    """The answer that begins a task."""
+
+    result_type: Literal["task"] = Field(alias="resultType")
+    task_id: str = Field(alias="taskId")
+
+
+class Task(Result):
+    """A task, and its outcome at the end."""
+
+    status: str
+    result: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+
+
+class TaskParams(RequestParams):
+    """Which task."""
+
+    task_id: str = Field(serialization_alias="taskId")
+
+
+class GetTask(Request[TaskParams, Literal["tasks/get"]]):
+    """Asks for a task, and sends its id in the header as well."""
+
+    method: Literal["tasks/get"] = "tasks/get"
+    params: TaskParams
+    name_param = "taskId"
+
+
+class Polling(ClientExtension):
+    """Asks for a task until it is over; ``seen`` is told the status of each answer."""
+
+    identifier = TASKS
+
+    def __init__(self, seen: Callable[[str], object] = lambda _: None) -> None:
+        self._seen = seen
+
+    def claims(self) -> Sequence[ResultClaim[Any]]:
+        """The results that this extension can finish."""
+        return [ResultClaim(result_type="task", model=CreatedTask, resolve=self._resolve)]
+
+    async def _resolve(self, created: CreatedTask, ctx: ClaimContext) -> CallToolResult:
+        while True:
+            asked = GetTask(params=TaskParams(task_id=created.task_id))
+            task = await ctx.session.send_request(asked, Task)
+            self._seen(task.status)
+            if task.status == "completed":
+                return CallToolResult.model_validate(task.result)
+            assert task.status == "working", task
+            await asyncio.sleep(0)
