@@ -22,7 +22,7 @@ service = lro.Service(
     SQLiteStore(sys.argv[1]),
     ThreadExecutor(2),
     domain="acme.test",
-    lease=timedelta(seconds=1),
+    lease=timedelta(seconds=0.5),
 )
 
 
