@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from mcp_types import CallToolResult, Request, RequestParams, Result
 from pydantic import Field
 
 from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
-from tests.mcp.served import TASKS
+
+TASKS: Final = "io.modelcontextprotocol/tasks"
 
 
-class CreatedTask(Result):
+class TaskFields(Result):
+    """What is said of every task."""
+
+    task_id: str = Field(alias="taskId")
+    status: str
+    created_at: str = Field(alias="createdAt")
+    last_updated_at: str = Field(alias="lastUpdatedAt")
+    ttl_ms: int | None = Field(alias="ttlMs")
+
+
+class CreatedTask(TaskFields):
     """The answer that begins a task."""
 
     result_type: Literal["task"] = Field(alias="resultType")
-    task_id: str = Field(alias="taskId")
 
 
-class Task(Result):
+class Task(TaskFields):
     """A task, and its outcome at the end."""
 
-    status: str
+    result_type: Literal["complete"] = Field(alias="resultType")
     result: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
 

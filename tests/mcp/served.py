@@ -9,13 +9,12 @@ from typing import Any, Final
 
 import attrs
 import httpx
-from fastmcp_tasks.client_models import ClientCreateTaskResult, ClientGetTaskResult
 from mcp_types import CallToolResult
 
 from mcp.server.mcpserver import MCPServer
 from tests.http.servers import HOST, uvicorn_serving
+from tests.mcp.polling import TASKS, CreatedTask, Task
 
-TASKS: Final = "io.modelcontextprotocol/tasks"
 VERSION: Final = "2026-07-28"
 TOOL: Final = "acme.v1.Things.Count"
 
@@ -113,14 +112,13 @@ class Caller:
 
 
 def check(rpc: str, result: dict[str, Any]) -> None:
-    """Check a result by the models of the SDK and of fastmcp-tasks, and keep it for the schemas."""
+    """Check a result by the models of clients, and keep it for the schemas of the specification."""
     assert isinstance(result["resultType"], str)
     if rpc == "tools/call":
-        created = result["resultType"] == "task"
-        (ClientCreateTaskResult if created else CallToolResult).model_validate(result)
+        (CreatedTask if result["resultType"] == "task" else CallToolResult).model_validate(result)
     elif rpc == "tasks/get":
         assert "ttlMs" in result  # null says that it is unlimited, and absent it is an error
-        ClientGetTaskResult.model_validate(result)
+        Task.model_validate(result)
     REPLIES.append((rpc, result))
 
 

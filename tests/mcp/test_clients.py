@@ -1,4 +1,4 @@
-"""Clients that are not ours complete tasks: of the SDK, and of fastmcp-tasks."""
+"""The client of the SDK completes tasks: in process, over HTTP and over stdio."""
 
 from __future__ import annotations
 
@@ -17,11 +17,7 @@ import pytest
 
 pytest.importorskip("mcp")
 pytest.importorskip("uvicorn")
-pytest.importorskip("fastmcp_tasks")
 
-import fastmcp
-from fastmcp.exceptions import ToolError
-from fastmcp_tasks.client import TasksClientExtension, call_tool_task
 
 import lro
 from lro.executors.asyncio import AsyncioExecutor
@@ -30,7 +26,7 @@ from lro.mcp import TasksExtension
 from lro.stores.memory import MemoryStore
 from lro.types import StringValue
 from mcp.client import Client
-from mcp.client.stdio import StdioServerParameters
+from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.server.mcpserver import MCPServer
 from mcp.shared.exceptions import MCPError
 from tests.http.counting_service import CountRequest, CountResponse, build
@@ -76,40 +72,6 @@ def test_client_of_the_sdk_completes_a_task(transport: str) -> None:
     assert seen == ["working", "completed"]
 
 
-@pytest.mark.parametrize("transport", ["in process", "http"])
-def test_client_of_fastmcp_completes_tasks(transport: str) -> None:
-    service, server = counting_server()
-
-    async def use(target: Any) -> None:
-        # The extension is registered by fastmcp-tasks, for every client of fastmcp.
-        async with fastmcp.Client(target) as client:
-            assert TasksClientExtension.identifier == TasksExtension.identifier
-            task = await call_tool_task(client, TOOL, {"steps": 3})
-            assert (await task.status()).status == "working"
-            finish_all(service)
-            assert (await task.wait()).ttl_ms
-            assert (await task.result()).structured_content == {"total": 3}
-
-            stopped = await call_tool_task(client, TOOL, {"steps": 3})
-            await stopped.cancel()
-            assert (await stopped.status()).status_message == "cancellation requested"
-            assert service.reporter(f"operations/{stopped.task_id}").acknowledge_cancel()
-            with pytest.raises(ToolError, match="was cancelled"):
-                await stopped.result()
-
-            failed = await call_tool_task(client, TOOL, {"steps": 3})
-            error = lro.Status(lro.Code.ABORTED, "nothing to count")
-            service.reporter(f"operations/{failed.task_id}").fail(error)
-            with pytest.raises(ToolError, match="nothing to count"):
-                await failed.result()
-
-    if transport == "http":
-        with served(server, json_response=False) as caller:
-            asyncio.run(use(f"{caller.client.base_url}/mcp"))
-    else:
-        asyncio.run(use(server))
-
-
 def test_client_completes_a_task_over_stdio(tmp_path: Path) -> None:
     arguments = ["-m", "tests.mcp.host", str(tmp_path / "operations.db")]
     program = StdioServerParameters(
@@ -117,7 +79,7 @@ def test_client_completes_a_task_over_stdio(tmp_path: Path) -> None:
     )
 
     async def use() -> None:
-        async with Client(program, extensions=[Polling()]) as client:
+        async with Client(stdio_client(program), extensions=[Polling()]) as client:
             done = await client.call_tool("acme.v1.Works.Work", {"text": "a"})
             assert done.structured_content == {"text": "A"}
 

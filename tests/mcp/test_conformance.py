@@ -14,7 +14,6 @@ import attrs
 import pytest
 
 pytest.importorskip("mcp")
-pytest.importorskip("fastmcp_tasks")
 pytest.importorskip("uvicorn")
 
 import lro

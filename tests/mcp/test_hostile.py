@@ -11,7 +11,6 @@ import httpx
 import pytest
 
 pytest.importorskip("mcp")
-pytest.importorskip("fastmcp_tasks")
 pytest.importorskip("uvicorn")
 
 from hypothesis import given, settings
@@ -24,7 +23,8 @@ from lro.stores.memory import MemoryStore
 from lro.types import Struct
 from mcp.server.mcpserver import MCPServer
 from tests.http.counting_service import CountRequest, CountResponse
-from tests.mcp.served import TASKS, TOOL, VERSION, Caller, envelope, served
+from tests.mcp.polling import TASKS
+from tests.mcp.served import TOOL, VERSION, Caller, envelope, served
 
 CODES = {-32700, -32600, -32601, -32602, -32603, -32020, -32021, -32022}
 TOOLS = (TOOL, "acme.v1.Things.Keep", "operations.get")

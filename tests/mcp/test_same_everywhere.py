@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("mcp")
-pytest.importorskip("fastmcp_tasks")
 pytest.importorskip("uvicorn")
 pytest.importorskip("grpc")
 

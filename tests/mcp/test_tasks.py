@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("mcp")
-pytest.importorskip("fastmcp_tasks")
 pytest.importorskip("uvicorn")
 
 import lro
@@ -31,7 +30,8 @@ from tests.http.counting_service import (
     build,
 )
 from tests.mcp.conftest import judged
-from tests.mcp.served import REPLIES, TASKS, TOOL, Serve, envelope
+from tests.mcp.polling import TASKS
+from tests.mcp.served import REPLIES, TOOL, Serve, envelope
 
 NOTHING = "task not found: there is no operation with this id"
 AT = "2030-01-02T03:04:05.000Z"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import importlib.util
 import json
 import logging
 import socket
+import sys
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,7 +16,6 @@ import attrs
 import pytest
 
 pytest.importorskip("mcp")
-pytest.importorskip("fastmcp_tasks")
 pytest.importorskip("uvicorn")
 
 import jsonschema
@@ -363,3 +364,13 @@ def test_starts_carry_the_trace_of_their_request(serve: Serve) -> None:
     counting.service.start_flow = noted  # type: ignore[method-assign]
     serve(counting.service).call(headers={"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"})
     assert seen[0]["traceparent"].startswith("00-aaaa")
+
+
+def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp.server.extension", None)
+    source = importlib.util.find_spec("lro.mcp")
+    assert source is not None
+    assert source.loader is not None
+    with pytest.raises(lro.errors.MissingExtra) as caught:
+        source.loader.exec_module(importlib.util.module_from_spec(source))
+    assert str(caught.value) == "MCP needs the extra 'mcp': pip install 'lro[mcp]'"
