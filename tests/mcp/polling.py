@@ -53,7 +53,7 @@ class GetTask(Request[TaskParams, Literal["tasks/get"]]):
 
 
 class Polling(ClientExtension):
-    """Asks for a task until it is over; ``seen`` is told the status of each answer."""
+    """Asks for a task until it is over; ``seen`` is called with the status of each answer."""
 
     identifier = TASKS
 

@@ -91,7 +91,7 @@ def conformance_server(service: lro.Service, **options: Any) -> MCPServer[Any]:
         job.sleep(0.1)
         raise RuntimeError("a bug")
 
-    methods = [slow_compute, failing_job, protocol_error_job]
+    methods: list[lro.Method[Any, Any, Any]] = [slow_compute, failing_job, protocol_error_job]
     extension = TasksExtension(
         service, methods, tool_name=lambda name: name.rpartition(".")[2], **options
     )

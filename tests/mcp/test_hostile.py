@@ -158,7 +158,7 @@ def test_deep_arguments(anyone: Caller, depth: int) -> None:
     check_refusal_or_result(send(anyone, body, **{"Mcp-Name": TOOLS[1]}))
 
 
-def test_half_a_character_in_arguments_is_told_to_the_model(anyone: Caller) -> None:
+def test_half_a_character_in_arguments_is_the_result_of_the_tool(anyone: Caller) -> None:
     params = {"name": TOOL, "arguments": {"label": "\ud800"}, "_meta": envelope()}
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
     result = send(anyone, body, **{"Mcp-Name": TOOL}).json()["result"]

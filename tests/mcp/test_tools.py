@@ -17,8 +17,8 @@ import pytest
 
 pytest.importorskip("mcp")
 pytest.importorskip("uvicorn")
+jsonschema: Any = pytest.importorskip("jsonschema")
 
-import jsonschema
 
 import lro
 from lro.executors.inline import InlineExecutor
@@ -232,11 +232,12 @@ def test_client_without_tasks_gets_a_handle_and_reads_on(serve: Serve) -> None:
     assert not handle["isError"]
     assert task_id in text
     assert "operations.get" in text
-    again = {"arguments": {"id": task_id}, "tool": "operations.get"}
-    assert caller.call(**again, declared=False).result == handle
-    assert caller.call(**again).result == handle  # who knows tasks may read like this, too
+    again = {"id": task_id}
+    assert caller.call(again, "operations.get", declared=False).result == handle
+    assert caller.call(again, "operations.get").result == handle  # who knows tasks may, too
     counting.finish(f"operations/{task_id}")
-    assert caller.call(**again, declared=False).result["structuredContent"] == {"total": 3}
+    done = caller.call(again, "operations.get", declared=False).result
+    assert done["structuredContent"] == {"total": 3}
 
 
 @pytest.mark.parametrize("arguments", [{}, {"id": 3}, {"id": "2a7c"}, {"id": "a/b"}, {"id": None}])
@@ -301,12 +302,12 @@ def test_client_without_tasks_is_given_the_result_that_comes_in_time() -> None:
 
 @pytest.mark.parametrize("reason", ["max_wait", "stopping", "no verb"])
 def test_client_without_tasks_gets_a_handle_where_it_cannot_wait(serve: Serve, reason: str) -> None:
-    options: dict[str, Any] = {
+    options: dict[str, dict[str, Any]] = {
         "max_wait": {"max_wait": timedelta(0)},
         "stopping": {},
         "no verb": {"verbs": ("GetOperation",)},
-    }[reason]
-    counting = build(**options)
+    }
+    counting = build(**options[reason])
     if reason == "stopping":
         counting.service.end_waits()
     handle = serve(counting.service, wait=3600).call(declared=False).result
@@ -361,7 +362,7 @@ def test_starts_carry_the_trace_of_their_request(serve: Serve) -> None:
 
         return begin
 
-    counting.service.start_flow = noted  # type: ignore[method-assign]
+    counting.service.start_flow = noted  # type: ignore[method-assign, assignment]
     serve(counting.service).call(headers={"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"})
     assert seen[0]["traceparent"].startswith("00-aaaa")
 

@@ -231,7 +231,7 @@ class TasksExtension(Extension):
         self._service.end_waits_at_signals()
         try:
             return await self._service.wait_async(operation.name, self._wait, caller=caller)
-        except LroError:  # too many wait, or Wait is not for this caller: a later read tells
+        except LroError:  # too many wait, or Wait is not for this caller: a later read may do
             return operation
 
     def _shown(self, operation: Operation) -> wire.Result:

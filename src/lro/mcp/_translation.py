@@ -105,7 +105,7 @@ class Translation:
         return wire.tool_result(dumps(value).decode(), value, meta=meta)
 
     def pending(self, operation: Operation) -> wire.Result:
-        """What a model is told whose client knows no tasks, while the work goes on."""
+        """What a model reads while the work goes on, if its client knows no tasks."""
         operation_id = parse_name(operation.name).id
         text = (
             f"The work goes on as operation {operation_id}. Call the tool {wire.READ_TOOL} "
