@@ -23,6 +23,8 @@ BYTECODE = {"PYTHONDONTWRITEBYTECODE": None}
 """Tests start hundreds of processes, which would compile every module again without it."""
 FRAMEWORKS = ["django", "fastapi", "flask", "litestar", "quart", "starlette"]
 """The extras of lro.integrations."""
+BRIDGES = ["mcp"]
+"""The extras of bridges that have tests of their own, in the folder of that name."""
 EVERYTHING = (
     f".[a2a,aiohttp,browser,celery,cli,docs,examples,fast,{','.join(FRAMEWORKS)},google,grpc,judges,"
     "mcp,postgres,progress,protobuf,test]"
@@ -84,6 +86,18 @@ def frameworks(session: nox.Session) -> None:
     session.install(*OLD_FRAMEWORKS_NEED, "-e", ".[test]", "--constraint", str(constraints))
     command = ["pytest", *AT_ONCE, *OLD_WARNINGS, "tests/integrations", *session.posargs]
     session.run(*command, env=WITHOUT_SERVICES)
+
+
+@nox.session(python="3.11")
+def bridges(session: nox.Session) -> None:
+    """The bridges to other protocols with the lowest SDKs that pyproject.toml allows."""
+    constraints = Path(session.create_tmp()) / "lowest.txt"
+    wanted = [one for extra in BRIDGES for one in requirements(extra, plain=False)]
+    constraints.write_text("\n".join(map(as_lowest, wanted)) + "\n")
+    extras = ",".join([*BRIDGES, "test"])
+    session.install("-e", f".[{extras}]", "--constraint", str(constraints))
+    folders = [f"tests/{bridge}" for bridge in BRIDGES]
+    session.run("pytest", *AT_ONCE, *folders, *session.posargs, env=WITHOUT_SERVICES)
 
 
 @nox.session

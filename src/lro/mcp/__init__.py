@@ -1,0 +1,16 @@
+"""Methods as tools of an MCP server, and their operations as MCP tasks.
+
+:class:`TasksExtension` is the extension ``io.modelcontextprotocol/tasks`` (SEP-2663, for revision
+2026-07-28 of the Model Context Protocol) for a server of the official SDK. Needs the extra ``mcp``.
+"""
+
+from lro._base.errors import MissingExtra
+
+try:
+    import mcp.server.extension  # noqa: F401
+except ImportError as exc:
+    raise MissingExtra("MCP", "mcp") from exc
+
+from lro.mcp._extension import TasksExtension
+
+__all__ = ["TasksExtension"]

@@ -1,0 +1,308 @@
+"""The extension as the SDK takes it: what it adds to a server, and what it answers.
+
+The SDK checks the headers and the envelope of each request. It does not check whether the client
+declares the extension, or the header ``Mcp-Name`` of ``tasks/*``: both is done here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Literal, TypeVar
+
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.extension import Extension, MethodBinding, ToolBinding
+from mcp_types import CallToolRequestParams
+
+from lro._base.arguments import check, check_count, check_instance, check_seconds
+from lro._base.errors import (
+    DeclarationError,
+    HookFailed,
+    InvalidRequestId,
+    LroError,
+    MalformedRequest,
+    got,
+)
+from lro._bridge import OperationIds, request_id_of
+from lro._engine.access import Hook, ask_caller
+from lro._engine.flow import Flow, flow_of, in_threads, on_loop
+from lro._engine.method_spec import MethodSpec
+from lro._engine.methods import Method
+from lro._engine.service import Service
+from lro._http.edge import Authenticate
+from lro._http.requests import MANY_BYTES
+from lro._messages.json_text import dumps, loads_strict
+from lro._model.description import DescribedOperation, described
+from lro._model.operation import Operation
+from lro.asgi import request_of
+from lro.mcp import _wire as wire
+from lro.mcp._tools import ToolName, method_binding, named_tools, read_binding
+from lro.mcp._translation import Translation, request_id_key
+
+log = logging.getLogger("lro")
+
+WAIT_SECONDS: Final = 20.0
+"""How long a call of a client that knows no tasks is held by default."""
+
+_Context = ServerRequestContext[Any, Any]
+_WITHOUT: Final = ("handle", "refuse")
+
+R = TypeVar("R")
+
+
+class TasksExtension(Extension):
+    """Methods of a service as tools of an ``mcp.server.MCPServer``, and operations as its tasks.
+
+    ``MCPServer("name", extensions=[TasksExtension(service)])``. The server may have other tools.
+    ``methods`` are the methods that become tools: by default all that have been declared by now.
+    ``tool_name`` makes the name of a tool from the full name of its method, by default it is that.
+
+    A call of such a tool starts an operation. A client that declares the tasks extension gets a
+    task, whose id is that of the operation, or the result if the work is over already. Any other
+    client waits up to ``wait`` seconds, at most the service's ``max_wait``, for the result. If the
+    work takes longer, ``without_tasks="handle"`` returns a text that names the tool
+    ``operations.get``, by which a model reads on; ``"refuse"`` starts nothing for such clients.
+
+    ``authenticate`` gives the caller of a request, as for :class:`lro.http.OperationsEdge`: it is
+    given the HTTP headers, and if it needs a second argument the ASGI scope, in which the SDK's own
+    authentication leaves its ``user``. Over stdio and in process there are no headers, and the
+    scope is None. ``parent`` gives the parent of a caller's operations, which the ids of tasks do
+    not hold. ``poll_seconds`` is the polling interval that clients are recommended.
+
+    Raises:
+        DeclarationError: An option is not of its type or out of its bounds; or a method cannot be
+            such a tool; or the service has ``owner_only`` and there is no ``authenticate``.
+
+    Source: MCP 2026-07-28, SEP-2663 (``io.modelcontextprotocol/tasks``), SEP-2243 (headers).
+    """
+
+    identifier = wire.TASKS
+
+    def __init__(
+        self,
+        service: Service,
+        methods: Sequence[Method[Any, Any, Any]] | None = None,
+        *,
+        authenticate: Authenticate | None = None,
+        parent: Callable[[str], str] | None = None,
+        wait: float = WAIT_SECONDS,
+        without_tasks: Literal["handle", "refuse"] = "handle",
+        tool_name: ToolName | None = None,
+        poll_seconds: int = 1,
+    ) -> None:
+        check_instance("service", service, Service, "a Service")
+        check_seconds("wait", wait, zero=True)
+        check(
+            "without_tasks", without_tasks, "'handle' or 'refuse'", fine=without_tasks in _WITHOUT
+        )
+        check_count("poll_seconds", poll_seconds)
+        service.access.check_named(type(self).__name__, authenticate)
+        if authenticate is None and not service.access.owner_only:
+            line = "%s has no authenticate: a caller who knows the id of a task may have it"
+            log.warning(line, type(self).__name__)
+        self._service = service
+        self._hook = None if authenticate is None else Hook("authenticate", authenticate)
+        self._ids = OperationIds(parent)
+        self._wait = wait
+        self._handles = without_tasks == "handle"
+        self._translation = Translation(service.types, service.domain, poll_seconds)
+        self._specs = named_tools(service, methods, tool_name)
+        for spec in self._specs.values():
+            if spec.options.parent is not None and parent is None:
+                text = f"is needed, since {spec.full_name} has one: the ids of tasks do not hold it"
+                raise DeclarationError("parent", text)
+        self._tools = [
+            method_binding(name, spec, service.types, handles=self._handles)
+            for name, spec in self._specs.items()
+        ]
+        if self._handles:
+            self._tools.append(read_binding())
+
+    def tools(self) -> Sequence[ToolBinding]:
+        """The tools of the methods, and the one that reads operations."""
+        return self._tools
+
+    def methods(self) -> Sequence[MethodBinding]:
+        """The requests ``tasks/get``, ``tasks/update`` and ``tasks/cancel``."""
+        return [
+            MethodBinding(wire.GET, wire.TaskParams, self._get, wire.VERSIONS),
+            MethodBinding(wire.UPDATE, wire.UpdateParams, self._update, wire.VERSIONS),
+            MethodBinding(wire.CANCEL, wire.TaskParams, self._cancel, wire.VERSIONS),
+        ]
+
+    async def intercept_tool_call(
+        self, params: CallToolRequestParams, ctx: _Context, call_next: CallNext
+    ) -> HandlerResult:
+        """Start an operation, or read one; calls of other tools pass."""
+        spec = self._specs.get(params.name)
+        arguments = params.arguments or {}
+        if spec is not None:
+            result = await self._call(spec, arguments, ctx)
+        elif self._handles and params.name == wire.READ_TOOL:
+            result = await self._read(arguments, ctx)
+        else:
+            return await call_next(ctx)
+        return wire.as_of(ctx.protocol_version, result)
+
+    # -- tools --------------------------------------------------------------------------------
+
+    async def _call(
+        self, spec: MethodSpec, arguments: Mapping[str, Any], ctx: _Context
+    ) -> wire.Result:
+        declared = wire.declares_tasks(ctx.params, ctx.protocol_version)
+        if not (declared or self._handles):
+            raise wire.missing_capability()
+        caller = await self._answered(self._caller(ctx), ctx)
+        try:
+            operation = await self._started(spec, arguments, ctx, caller)
+        except Exception as exc:
+            return self._translation.tool_error(exc, _asked(ctx))
+        if not declared:
+            return self._shown(await self._waited(operation, caller))
+        if not operation.done:
+            found = await self._answered(on_loop(self._look(operation.name, caller)), ctx)
+            if not found.operation.done:
+                return self._translation.created(found)
+            operation = found.operation  # by now
+        return self._translation.result(operation)
+
+    async def _started(
+        self, spec: MethodSpec, arguments: Mapping[str, Any], ctx: _Context, caller: str
+    ) -> Operation:
+        try:
+            text = dumps(dict(arguments))
+        except ValueError as exc:
+            raise self._refused(spec, _malformed(exc)) from None
+        flow = self._start(spec, text, ctx, caller)
+        if len(text) < MANY_BYTES:
+            return await on_loop(flow)
+        # To read many arguments and write them down takes too long for an event loop.
+        self._service.begin_here()
+        return await in_threads(flow)
+
+    def _start(self, spec: MethodSpec, text: bytes, ctx: _Context, caller: str) -> Flow[Operation]:
+        service = self._service
+        message: object
+        try:
+            message = service.types.load(loads_strict(text), spec.request)
+            request_id = self._request_id(ctx)
+        except LroError as exc:
+            raise self._refused(spec, exc) from None
+        except ValueError as exc:
+            raise self._refused(spec, _malformed(exc)) from None
+        parent = yield from self._ids.parent_of(caller)
+        if not parent and spec.options.parent is not None:
+            raise HookFailed("parent", f"must give a parent for operations of {spec.full_name}")
+        headers = _headers(ctx)
+        operation: Operation = yield from service.start_flow(spec.full_name)(
+            message,
+            request_id=request_id,
+            parent=parent,
+            caller=caller,
+            headers=lambda: headers,
+        )
+        return operation
+
+    def _refused(self, spec: MethodSpec, error: LroError) -> LroError:
+        """The error of a start that could not be read, once it is counted."""
+        self._service.observe_refusal(spec.full_name, error)
+        return error
+
+    def _request_id(self, ctx: _Context) -> str:
+        given = wire.meta_of(ctx.params, request_id_key(self._service.domain))
+        if given is None:
+            return ""
+        if not isinstance(given, str):
+            raise InvalidRequestId("request_id", f"must be a text, got {got(given)}")
+        return request_id_of("mcp", given)
+
+    async def _read(self, arguments: Mapping[str, Any], ctx: _Context) -> wire.Result:
+        caller = await self._answered(self._caller(ctx), ctx)
+        try:
+            found = await on_loop(self._find(arguments.get("id"), caller))
+        except Exception as exc:
+            return self._translation.tool_error(exc, _asked(ctx))
+        return self._shown(await self._waited(found.operation, caller))
+
+    async def _waited(self, operation: Operation, caller: str) -> Operation:
+        """The operation when it is done, or when the time for that is over."""
+        if operation.done or not self._wait:
+            return operation
+        self._service.end_waits_at_signals()
+        try:
+            return await self._service.wait_async(operation.name, self._wait, caller=caller)
+        except LroError:  # too many wait, or Wait is not for this caller: a later read may do
+            return operation
+
+    def _shown(self, operation: Operation) -> wire.Result:
+        if operation.done:
+            return self._translation.result(operation)
+        return self._translation.pending(operation)
+
+    # -- tasks --------------------------------------------------------------------------------
+
+    async def _get(self, ctx: _Context, params: wire.TaskParams) -> wire.Result:
+        caller = await self._admitted(ctx, params)
+        found = await self._answered(on_loop(self._find(params.task_id, caller)), ctx)
+        return self._translation.detailed(found)
+
+    async def _update(self, ctx: _Context, params: wire.UpdateParams) -> wire.Result:
+        caller = await self._admitted(ctx, params)
+        await self._answered(on_loop(self._find(params.task_id, caller)), ctx)
+        return wire.acknowledged()  # no operation asks for input
+
+    async def _cancel(self, ctx: _Context, params: wire.TaskParams) -> wire.Result:
+        caller = await self._admitted(ctx, params)
+
+        def cancel() -> Flow[None]:
+            name = yield from self._ids.name_of(params.task_id, caller)
+            yield from flow_of(self._service.cancel)(name, caller=caller)
+
+        await self._answered(on_loop(cancel()), ctx)
+        return wire.acknowledged()
+
+    async def _admitted(self, ctx: _Context, params: wire.TaskParams) -> str:
+        """The caller of a request about a task, whose form is right."""
+        if ctx.request is not None:  # over HTTP
+            wire.check_name_header(_headers(ctx), params.task_id)
+        if not wire.declares_tasks(ctx.params, ctx.protocol_version):
+            raise wire.missing_capability()
+        return await self._answered(self._caller(ctx), ctx)
+
+    # -- both ---------------------------------------------------------------------------------
+
+    async def _caller(self, ctx: _Context) -> str:
+        if self._hook is None:
+            return ""
+        scope = None if ctx.request is None else ctx.request.scope
+        return await on_loop(ask_caller(self._hook, _headers(ctx), scope))
+
+    def _find(self, operation_id: Any, caller: str) -> Flow[DescribedOperation]:
+        name = yield from self._ids.name_of(operation_id, caller)
+        return (yield from self._look(name, caller))
+
+    def _look(self, name: str, caller: str) -> Flow[DescribedOperation]:
+        # Not Service.describe: its verb may be switched off, while Get never is.
+        access = self._service.access
+        self._service.start_maintenance()
+        yield from access.permit(caller, "GetOperation", name)
+        return described((yield from access.visible(name, caller)))
+
+    async def _answered(self, answer: Awaitable[R], ctx: _Context) -> R:
+        try:
+            return await answer
+        except Exception as exc:
+            raise self._translation.refusal(exc, _asked(ctx)) from exc
+
+
+def _asked(ctx: _Context) -> str:
+    return f"the MCP request {ctx.method}"
+
+
+def _headers(ctx: _Context) -> Mapping[str, str]:
+    """The HTTP headers, names in lower case; none over stdio and in process."""
+    return {} if ctx.request is None else request_of(ctx.request.scope, "").headers
+
+
+def _malformed(error: ValueError) -> MalformedRequest:
+    return MalformedRequest("arguments", f"are not JSON: {error}")

@@ -1,0 +1,185 @@
+"""Methods as tools: their names, descriptions and schemas, as the SDK takes them.
+
+The SDK makes the schemas of a tool from the signature of a function, and from classes of pydantic.
+Those that are made here give it schemas which exist already.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final, TypeAlias
+
+from mcp.server.extension import ToolBinding
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import CallToolResult
+from pydantic import BaseModel, Field
+
+from lro._base.arguments import check, check_instance, check_plain_function
+from lro._base.errors import DeclarationError
+from lro._base.status import Any as Packed
+from lro._base.status import Json
+from lro._engine.method_spec import MethodSpec
+from lro._engine.methods import Method
+from lro._engine.service import Service
+from lro._messages.json_schema import MessageSchemas, Schema
+from lro._messages.registry import TypeRegistry
+from lro._messages.schema import docstring
+from lro.mcp._wire import READ_TOOL
+
+ToolName: TypeAlias = Callable[[str], str]
+"""Full name of a method -> name of its tool."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}", re.ASCII)
+_REFERENCE: Final = "#/"
+_METHODS: Final = "a sequence of methods: decorate functions with service.method(...)"
+_OPERATION: Final[Schema] = {
+    "type": "object",
+    "properties": {"operation": {"type": "string"}},
+    "required": ["operation"],
+    "additionalProperties": False,
+}
+"""What is answered while the work goes on, to a client that knows no tasks."""
+_READ: Final = "Wait a little for work that another tool has begun, and return its result."
+_ID: Final[Mapping[str, Json]] = {
+    "type": "object",
+    "properties": {"id": {"type": "string", "description": "The id that the tool has returned."}},
+    "required": ["id"],
+}
+
+
+def named_tools(
+    service: Service, methods: Sequence[Method[Any, Any, Any]] | None, tool_name: ToolName | None
+) -> Mapping[str, MethodSpec]:
+    """The methods by the names of their tools; without ``methods`` all that are declared by now.
+
+    Raises:
+        DeclarationError: They are not methods of the service; or there are none; or two have the
+            same name, or one that no tool can have.
+    """
+    if methods is None:
+        specs = list(service.specs.values())
+    else:
+        check("methods", methods, _METHODS, fine=isinstance(methods, Sequence))
+        specs = [_spec(service, method) for method in methods]
+    if tool_name is not None:
+        check_plain_function("tool_name", tool_name)
+    if not specs:
+        raise DeclarationError("methods", "are none: no method has been declared by now")
+    found: dict[str, MethodSpec] = {}
+    for spec in specs:
+        name: object = spec.full_name if tool_name is None else tool_name(spec.full_name)
+        wanted = f"names of 1 to 128 of A-Z a-z 0-9 _ . -, each once, and not {READ_TOOL}"
+        fine = isinstance(name, str) and _NAME.fullmatch(name) is not None
+        check("tool_name", name, wanted, fine=fine and name != READ_TOOL and name not in found)
+        found[str(name)] = spec
+    return found
+
+
+def _spec(service: Service, method: object) -> MethodSpec:
+    check_instance("methods", method, Method, _METHODS)
+    assert isinstance(method, Method)
+    service.check_own(method)
+    return method.spec
+
+
+def method_binding(
+    name: str, spec: MethodSpec, types: TypeRegistry, *, handles: bool
+) -> ToolBinding:
+    """The tool of a method; ``handles`` says that it may return an operation that is not done.
+
+    Raises:
+        DeclarationError: Its request is not a JSON object, as the arguments of a tool are.
+    """
+    given = _inlined(types, reading=True, cls=spec.request)
+    if given.get("type", "object") != "object":
+        text = f"cannot be tools if a request is not a JSON object, as in {spec.full_name}"
+        raise DeclarationError("methods", text)
+    returned = _inlined(types, reading=False, cls=spec.response)
+    if returned.get("type") != "object" or not _has_value(spec.response, types):
+        returned = {}  # the SDK has schemas of objects only
+    elif handles:
+        returned = {"type": "object", "anyOf": [returned, _OPERATION]}
+    text = docstring(spec.function) if spec.function is not None else ""
+    return _binding(name, text or docstring(spec.request), given, returned)
+
+
+def _has_value(response: type, types: TypeRegistry) -> bool:
+    return response is not Packed and types.name_of(response) != "google.protobuf.Empty"
+
+
+def read_binding() -> ToolBinding:
+    """The tool that reads an operation."""
+    return _binding(READ_TOOL, _READ, _ID, {})
+
+
+def _binding(
+    name: str, text: str, given: Mapping[str, Json], returned: Mapping[str, Json]
+) -> ToolBinding:
+    async def call(**_: object) -> Any:  # an interceptor answers before
+        raise ToolError("this tool is only there for clients of MCP")
+
+    properties, needed = given.get("properties") or {}, given.get("required") or []
+    assert isinstance(properties, dict)
+    assert isinstance(needed, list)
+    parameters = [
+        inspect.Parameter(
+            f"argument_{number}",  # the SDK gives it the alias: not every JSON name is a Python one
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=Annotated[Any, Field(alias=key, json_schema_extra=_replacing(schema))],
+            default=inspect.Parameter.empty if key in needed else None,
+        )
+        for number, (key, schema) in enumerate(properties.items())
+    ]
+    result: Any = Annotated[CallToolResult, _model(returned)] if returned else CallToolResult
+    call.__name__ = name
+    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        parameters, return_annotation=result
+    )
+    return ToolBinding(call, kwargs={"name": name, "description": text})
+
+
+def _replacing(schema: Json) -> Callable[[dict[str, Any]], None]:
+    assert isinstance(schema, dict)
+
+    def replace(made: dict[str, Any]) -> None:
+        made.clear()
+        made.update(schema)
+
+    return replace
+
+
+def _model(schema: Mapping[str, Json]) -> type[BaseModel]:
+    class Model(BaseModel):
+        @classmethod
+        def __get_pydantic_json_schema__(cls, *_: Any) -> dict[str, Any]:
+            return dict(schema)
+
+    return Model
+
+
+def _inlined(types: TypeRegistry, cls: type, *, reading: bool) -> Schema:
+    """The schema of a message class without references, which many clients of models ignore.
+
+    A message within one of its own class is any object.
+    """
+    schemas = MessageSchemas(types, _REFERENCE)
+    top = schemas.read(cls) if reading else schemas.written(cls)
+    found = _resolved(top, schemas.named, frozenset())
+    assert isinstance(found, dict)
+    return found
+
+
+def _resolved(value: Json, named: Mapping[str, Json], above: frozenset[str]) -> Json:
+    if isinstance(value, list):
+        return [_resolved(each, named, above) for each in value]
+    if not isinstance(value, dict):
+        return value
+    reference = value.get("$ref")
+    if not isinstance(reference, str):
+        return {key: _resolved(each, named, above) for key, each in value.items()}
+    name = reference.removeprefix(_REFERENCE)
+    if name in above:
+        return {"type": "object"}
+    return _resolved(named[name], named, above | {name})

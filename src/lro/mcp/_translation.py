@@ -1,0 +1,154 @@
+"""Operations and errors of a service, as the results and errors of MCP."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final, cast
+
+import attrs
+
+from lro._base.errors import InvalidRequestId, OperationNotFound, RequestIdConflict
+from lro._base.status import WRAPPED_TYPES, Code, Json, RetryInfo, Status
+from lro._bridge import failed_by_service, has_value, rfc3339
+from lro._http.responses import detail_of, public_error
+from lro._messages.json_text import dumps
+from lro._messages.registry import TypeRegistry
+from lro._model.description import DescribedOperation
+from lro._model.json import operation_to_json, status_to_json
+from lro._model.operation import Operation, State, parse_name
+from lro.mcp import _wire as wire
+
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_NO_TASK: Final = "task not found: there is no operation with this id"
+"""The same for all that a caller cannot see, so that the text gives nothing away."""
+_CODES: Final = {
+    Code.UNAUTHENTICATED: wire.INVALID_REQUEST,
+    Code.UNIMPLEMENTED: wire.METHOD_NOT_FOUND,
+    Code.INVALID_ARGUMENT: wire.INVALID_PARAMS,
+    Code.NOT_FOUND: wire.INVALID_PARAMS,
+    Code.ALREADY_EXISTS: wire.INVALID_PARAMS,
+    Code.PERMISSION_DENIED: wire.INVALID_PARAMS,
+    Code.FAILED_PRECONDITION: wire.INVALID_PARAMS,
+    Code.OUT_OF_RANGE: wire.INVALID_PARAMS,
+}
+"""Any other code stands for the server: INTERNAL_ERROR."""
+_FOR_THE_MODEL: Final = frozenset(
+    code for code, number in _CODES.items() if number == wire.INVALID_PARAMS
+) | {Code.ABORTED, Code.RESOURCE_EXHAUSTED}
+"""Errors of a start that are the tool's result: a model can correct itself, or try again later."""
+
+
+@attrs.frozen
+class Translation:
+    """Translates for one service; ``poll_seconds`` is how often clients should ask."""
+
+    types: TypeRegistry
+    domain: str
+    poll_seconds: int
+
+    def created(self, found: DescribedOperation) -> wire.Result:
+        """The answer to a call that has begun an operation."""
+        return wire.created(self._task(found, "working"))
+
+    def detailed(self, found: DescribedOperation) -> wire.Result:
+        """The answer to who asks for an operation as a task."""
+        operation, meta = found.operation, dict[str, Json]()
+        shown = operation_to_json(operation, self.types)
+        if "metadata" in shown:
+            meta[self._key("metadata")] = shown["metadata"]
+        if not operation.done:
+            return wire.detailed(self._task(found, "working"), {}, meta)
+        if found.state == State.CANCELLED:
+            return wire.detailed(self._task(found, "cancelled"), {}, meta)
+        try:
+            outcome, status = wire.completed(self.result(operation)), "completed"
+        except wire.MCPError as exc:
+            outcome, status = wire.failed(exc), "failed"
+        return wire.detailed(self._task(found, status), outcome, meta)
+
+    def _task(self, found: DescribedOperation, status: str) -> wire.Result:
+        created, ttl = found.create_time, None
+        assert created is not None
+        assert found.update_time is not None
+        # Before the end no number would be true: the time that a record is kept begins with it.
+        if found.expire_time is not None:
+            ttl = (found.expire_time - created) // _MILLISECOND
+        stops = found.cancel_requested and not found.operation.done
+        return wire.task(
+            parse_name(found.name).id,
+            status,
+            created_at=rfc3339(created),
+            updated_at=rfc3339(found.update_time),
+            ttl_ms=ttl,
+            poll_ms=self.poll_seconds * 1000,
+            message="cancellation requested" if stops else "",
+        )
+
+    def result(self, operation: Operation) -> wire.Result:
+        """The result of the tool whose operation is done.
+
+        Raises:
+            MCPError: It failed by a fault of the service, which is not the tool's to report.
+        """
+        result = operation.result
+        if isinstance(result, Status):
+            status = status_to_json(result, self.types)
+            if failed_by_service(result, self.types, self.domain):
+                raise wire.MCPError(wire.INTERNAL_ERROR, result.message, status)
+            meta: dict[str, Json] = {self._key("status"): status}
+            return wire.tool_result(result.message, is_error=True, meta=meta)
+        if result is None or not has_value(result):
+            return wire.tool_result("")
+        packed = cast("dict[str, Json]", operation_to_json(operation, self.types)["response"])
+        meta = {self._key("response-type"): packed.pop("@type")}
+        value: Json = packed["value"] if result.type_name in WRAPPED_TYPES else packed
+        return wire.tool_result(dumps(value).decode(), value, meta=meta)
+
+    def pending(self, operation: Operation) -> wire.Result:
+        """What a model reads while the work goes on, if its client knows no tasks."""
+        operation_id = parse_name(operation.name).id
+        text = (
+            f"The work goes on as operation {operation_id}. Call the tool {wire.READ_TOOL} "
+            f'with {{"id": "{operation_id}"}} for its result.'
+        )
+        return wire.tool_result(text, {"operation": operation_id})
+
+    def tool_error(self, error: Exception, asked: str) -> wire.Result:
+        """The result of a tool that could do nothing.
+
+        Raises:
+            MCPError: That is not for a model to hear, or it can do nothing about it.
+        """
+        if isinstance(error, OperationNotFound):
+            return wire.tool_result(_NO_TASK, is_error=True)
+        status = self._status(error, asked)
+        meant = not isinstance(error, InvalidRequestId | RequestIdConflict)
+        if status.code not in _FOR_THE_MODEL or not meant:  # a client sends these, not its model
+            raise self._refusal(status)
+        text = status.message
+        retry = detail_of(status, self.types, RetryInfo)
+        if retry is not None and retry.retry_delay is not None:
+            text += f" (try again in {retry.retry_delay.total_seconds():g} s)"
+        meta = {self._key("status"): status_to_json(status, self.types)}
+        return wire.tool_result(text, is_error=True, meta=meta)
+
+    def refusal(self, error: Exception, asked: str) -> wire.MCPError:
+        """The error that answers a call which could not be done."""
+        if isinstance(error, OperationNotFound):
+            return wire.MCPError(wire.INVALID_PARAMS, _NO_TASK)
+        return self._refusal(self._status(error, asked))
+
+    def _status(self, error: Exception, asked: str) -> Status:
+        return public_error(error, self.types, self.domain, asked=asked).status
+
+    def _refusal(self, status: Status) -> wire.MCPError:
+        code = _CODES.get(Code(status.code), wire.INTERNAL_ERROR)
+        return wire.MCPError(code, status.message, status_to_json(status, self.types))
+
+    def _key(self, name: str) -> str:
+        return f"{self.domain}/{name}"
+
+
+def request_id_key(domain: str) -> str:
+    """The key of ``_meta`` that holds the request id of a start."""
+    return f"{domain}/request-id"

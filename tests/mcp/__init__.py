@@ -1,0 +1,1 @@
+"""Methods as tools of MCP servers, and operations as tasks."""

@@ -1,0 +1,54 @@
+"""A program that serves a method over MCP: ``python -m tests.mcp.host FILE [MAY_END]``.
+
+Over stdio; with a second file over HTTP, on a port that it prints, and then the work ends only when
+that file is there. The operations are in the SQLite file FILE.
+"""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import lro
+from lro.executors.threads import ThreadExecutor
+from lro.mcp import TasksExtension
+from lro.stores.sqlite import SQLiteStore
+from mcp.server.mcpserver import MCPServer
+from tests.http.servers import listening
+from tests.work_messages import WorkRequest, WorkResponse
+
+service = lro.Service(
+    SQLiteStore(sys.argv[1]),
+    ThreadExecutor(2),
+    domain="acme.test",
+    lease=timedelta(seconds=0.5),
+)
+
+
+@service.method("acme.v1.Works.Work", worker_lost=lro.WorkerLost.RETRY)
+def work(request: WorkRequest, job: lro.Job) -> WorkResponse:
+    """Work until it may end."""
+    while sys.argv[2:] and not Path(sys.argv[2]).exists():
+        job.sleep(0.01)
+    return WorkResponse(request.text.upper())
+
+
+server = MCPServer("works", extensions=[TasksExtension(service, wait=0)])
+
+
+def main() -> None:
+    """Serve until the process is stopped."""
+    if not sys.argv[2:]:
+        server.run("stdio")
+        return
+    import uvicorn
+
+    line = listening()
+    print(line.getsockname()[1], flush=True)
+    config = uvicorn.Config(server.streamable_http_app(json_response=True), log_config=None)
+    uvicorn.Server(config).run(sockets=[line])
+
+
+if __name__ == "__main__":
+    main()

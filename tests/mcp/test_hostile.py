@@ -1,0 +1,177 @@
+"""Requests of any form get an error of the protocol: no 500, no traceback, no exception's text."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("mcp")
+pytest.importorskip("uvicorn")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lro
+from lro.executors.inline import InlineExecutor
+from lro.mcp import TasksExtension
+from lro.stores.memory import MemoryStore
+from lro.types import Struct
+from mcp.server.mcpserver import MCPServer
+from tests.http.counting_service import CountRequest, CountResponse
+from tests.mcp.polling import TASKS
+from tests.mcp.served import TOOL, VERSION, Caller, envelope, served
+
+CODES = {-32700, -32600, -32601, -32602, -32603, -32020, -32021, -32022}
+TOOLS = (TOOL, "acme.v1.Things.Keep", "operations.get")
+REQUESTS = ("tools/call", "tasks/get", "tasks/update", "tasks/cancel")
+
+texts = st.text(max_size=20) | st.sampled_from(["\ud800", "\x00", "é", "=?base64?w6Q=?=", "a/b"])
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([2**63, -(2**64), 10**400, 1e308, float("inf"), float("nan")])
+    | st.floats()
+    | texts
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@pytest.fixture(scope="module")
+def anyone() -> Iterator[Caller]:
+    """A caller of a server whose methods are over at once."""
+    service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
+
+    @service.method(TOOL)
+    def count(request: CountRequest) -> CountResponse:
+        return CountResponse(total=request.steps)
+
+    @service.method("acme.v1.Things.Keep")
+    def keep(request: Struct) -> Struct:
+        return request
+
+    def authenticate(headers: Any) -> str:
+        return str(headers.get("x-caller", ""))
+
+    extension = TasksExtension(service, authenticate=authenticate)
+    with served(MCPServer("things", extensions=[extension])) as caller:
+        yield caller
+    service.close()
+
+
+def send(caller: Caller, body: Any, **headers: str) -> httpx.Response:
+    """Send what may be no request, as JSON of Python, which has NaN and halves of characters."""
+    method = body.get("method") if isinstance(body, dict) else None
+    sent = {
+        "Content-Type": "application/json",
+        "MCP-Protocol-Version": VERSION,
+        "Mcp-Method": method if isinstance(method, str) else "tools/call",
+        **headers,
+    }
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return caller.client.post("/mcp", content=content, headers=sent)
+
+
+def check_refusal_or_result(reply: httpx.Response) -> None:
+    """Check that a reply is one of the protocol, and that nothing of an exception is in it."""
+    assert reply.status_code in (200, 202, 400, 404), reply.text
+    assert "Traceback" not in reply.text
+    if reply.status_code == 202:
+        return
+    message = reply.json()
+    if "error" in message:
+        assert message["error"]["code"] in CODES
+        assert "Error" not in message["error"]["message"]
+        assert message["error"]["code"] != -32603, message
+    else:
+        assert message["result"]["resultType"] in ("complete", "task")
+
+
+@settings(max_examples=60)
+@given(tool=st.sampled_from(TOOLS), arguments=values, declared=st.booleans())
+def test_arguments_of_any_form(anyone: Caller, tool: str, arguments: Any, declared: bool) -> None:
+    params = {"name": tool, "arguments": arguments, "_meta": envelope(declared=declared)}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    check_refusal_or_result(send(anyone, body, **{"Mcp-Name": tool}))
+
+
+@settings(max_examples=60)
+@given(rpc=st.sampled_from(REQUESTS[1:]), task_id=values, responses=values)
+def test_ids_of_tasks_of_any_form(anyone: Caller, rpc: str, task_id: Any, responses: Any) -> None:
+    params = {"taskId": task_id, "inputResponses": responses, "_meta": envelope()}
+    check_refusal_or_result(
+        send(anyone, {"jsonrpc": "2.0", "id": 1, "method": rpc, "params": params})
+    )
+
+
+@settings(max_examples=60)
+@given(rpc=st.sampled_from(REQUESTS), capabilities=values, key=values, depth=st.integers(0, 3))
+def test_capabilities_and_request_ids_of_any_form(
+    anyone: Caller, rpc: str, capabilities: Any, key: Any, depth: int
+) -> None:
+    for name in [TASKS, "extensions"][:depth]:
+        capabilities = {name: capabilities}
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": VERSION,
+        "io.modelcontextprotocol/clientCapabilities": capabilities,
+        "lro.local/request-id": key,
+    }
+    params = {"name": TOOL, "arguments": {"steps": 1}, "taskId": "2a7c", "inputResponses": {}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": rpc, "params": {**params, "_meta": meta}}
+    name = TOOL if rpc == "tools/call" else "2a7c"
+    check_refusal_or_result(send(anyone, body, **{"Mcp-Name": name}))
+
+
+@settings(max_examples=60)
+@given(
+    rpc=st.sampled_from(REQUESTS),
+    name=st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=30),
+    caller=st.text(st.characters(min_codepoint=33, max_codepoint=255), max_size=30),
+)
+def test_headers_of_any_form(anyone: Caller, rpc: str, name: str, caller: str) -> None:
+    params = {"name": TOOL, "taskId": "2a7c", "inputResponses": {}, "_meta": envelope()}
+    body = {"jsonrpc": "2.0", "id": 1, "method": rpc, "params": params}
+    headers: Any = {"Mcp-Name": name, "X-Caller": caller.encode("latin-1")}
+    check_refusal_or_result(send(anyone, body, **headers))
+
+
+@settings(max_examples=40)
+@given(body=values)
+def test_bodies_of_any_form(anyone: Caller, body: Any) -> None:
+    check_refusal_or_result(send(anyone, body))
+
+
+@pytest.mark.parametrize("depth", [50, 99, 200, 900, 100_000])
+def test_deep_arguments(anyone: Caller, depth: int) -> None:
+    deep = f'{{"a":{"[" * depth}{"]" * depth}}}'
+    params = json.dumps({"name": TOOLS[1], "_meta": envelope()})[:-1] + f',"arguments":{deep}}}'
+    body = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}'.encode()
+    check_refusal_or_result(send(anyone, body, **{"Mcp-Name": TOOLS[1]}))
+
+
+def test_half_a_character_in_arguments_is_the_result_of_the_tool(anyone: Caller) -> None:
+    params = {"name": TOOL, "arguments": {"label": "\ud800"}, "_meta": envelope()}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    result = send(anyone, body, **{"Mcp-Name": TOOL}).json()["result"]
+    assert result["isError"] is True
+    assert result["content"][0]["text"].startswith("arguments: are not JSON")
+
+
+def test_refusals_are_no_faults_of_the_server(
+    anyone: Caller, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        for params in ({"taskId": "\ud800"}, {"taskId": 7}, {}, {"taskId": "x" * 100_000}):
+            asked = {**params, "_meta": envelope()}
+            body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": asked}
+            assert send(anyone, body).status_code == 400
+    assert not caplog.records

@@ -1,0 +1,514 @@
+"""Operations as tasks: every state and every error once, over HTTP (SEP-2663)."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("mcp")
+pytest.importorskip("uvicorn")
+
+import lro
+from lro.executors.inline import InlineExecutor
+from lro.stores.memory import MemoryStore
+from lro.types import ErrorInfo, TypeRegistry
+from tests.http.counting_service import (
+    DOMAIN,
+    NOW,
+    URL,
+    CountMetadata,
+    CountRequest,
+    CountResponse,
+    CountService,
+    Wrapped,
+    build,
+)
+from tests.mcp.conftest import judged
+from tests.mcp.polling import TASKS
+from tests.mcp.served import REPLIES, TOOL, Serve, envelope
+
+NOTHING = "task not found: there is no operation with this id"
+AT = "2030-01-02T03:04:05.000Z"
+MONTH_MS = 30 * 24 * 3600 * 1000
+TASK = {"status": "working", "createdAt": AT, "lastUpdatedAt": AT, "ttlMs": None}
+DONE = {**TASK, "ttlMs": MONTH_MS}
+VALUE = {
+    "resultType": "complete",
+    "content": [{"type": "text", "text": '{"total":3}'}],
+    "structuredContent": {"total": 3},
+    "isError": False,
+    "_meta": {f"{DOMAIN}/response-type": f"{URL}acme.v1.CountResponse"},
+}
+NO_VALUE = {"resultType": "complete", "content": [], "isError": False}
+
+
+def status_of(code: int, message: str, reason: str, domain: str = DOMAIN) -> dict[str, Any]:
+    """The JSON of a Status with an ErrorInfo."""
+    info = {"@type": f"{URL}google.rpc.ErrorInfo", "reason": reason, "domain": domain}
+    return {"code": code, "message": message, "details": [info]}
+
+
+def fail(worker: lro.Reporter, reason: str, domain: str = DOMAIN) -> None:
+    """End an operation by an error with this reason."""
+    info = TypeRegistry().pack(ErrorInfo(reason=reason, domain=domain))
+    assert worker.fail(lro.Status(lro.Code.ABORTED, "it broke", (info,)))
+
+
+def by_work(status: dict[str, Any], text: str) -> dict[str, Any]:
+    """A task that its own work has failed."""
+    content = [{"type": "text", "text": text}]
+    result = {"resultType": "complete", "content": content, "isError": True}
+    meta = {f"{DOMAIN}/status": status}
+    return {**DONE, "status": "completed", "result": {**result, "_meta": meta}}
+
+
+Act = Callable[[CountService, lro.Reporter], object]
+
+STATES: dict[str, tuple[Act, dict[str, Any]]] = {
+    "not begun": (lambda counting, worker: None, TASK),
+    "with metadata": (
+        lambda counting, worker: worker.report(CountMetadata(percent=40)),
+        {
+            **TASK,
+            "_meta": {
+                f"{DOMAIN}/metadata": {"@type": f"{URL}acme.v1.CountMetadata", "percent": 40}
+            },
+        },
+    ),
+    "asked to stop": (
+        lambda counting, worker: counting.service.cancel(worker.name),
+        {**TASK, "statusMessage": "cancellation requested"},
+    ),
+    "succeeded": (
+        lambda counting, worker: worker.complete(CountResponse(total=3)),
+        {**DONE, "status": "completed", "result": VALUE},
+    ),
+    "succeeded without a value": (
+        lambda counting, worker: worker.finish(),
+        {**DONE, "status": "completed", "result": NO_VALUE},
+    ),
+    "failed by the work": (
+        lambda counting, worker: fail(worker, "NOTHING_TO_COUNT"),
+        by_work(status_of(10, "it broke", "NOTHING_TO_COUNT"), "it broke"),
+    ),
+    "failed by the work, with a reason of another service": (
+        lambda counting, worker: fail(worker, "WORKER_LOST", "other.example"),
+        by_work(status_of(10, "it broke", "WORKER_LOST", "other.example"), "it broke"),
+    ),
+    "failed by the service": (
+        lambda counting, worker: fail(worker, "WORKER_LOST"),
+        {
+            **DONE,
+            "status": "failed",
+            "error": {
+                "code": -32603,
+                "message": "it broke",
+                "data": status_of(10, "it broke", "WORKER_LOST"),
+            },
+        },
+    ),
+    "cancelled": (
+        lambda counting, worker: (
+            counting.service.cancel(worker.name),
+            worker.acknowledge_cancel(),
+        ),
+        {**DONE, "status": "cancelled"},
+    ),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_each_state_has_its_form(serve: Serve, state: str) -> None:
+    act, wanted = STATES[state]
+    counting = build()
+    caller = serve(counting.service, poll_seconds=3)
+    created = caller.call({"steps": 3}).result
+    task_id = created["taskId"]
+    more = {"taskId": task_id, "pollIntervalMs": 3000}
+    assert created == {**TASK, "resultType": "task", **more}
+    worker = counting.service.reporter(f"operations/{task_id}")
+    act(counting, worker)
+    assert caller.task("tasks/get", task_id).result == {
+        **wanted,
+        "resultType": "complete",
+        **more,
+    }
+
+
+@pytest.mark.parametrize("reason", ["deleted", "expired", "never there", "no id", "a path"])
+@pytest.mark.parametrize("rpc", ["tasks/get", "tasks/update", "tasks/cancel"])
+def test_what_cannot_be_seen_is_not_found_in_the_same_words(
+    serve: Serve, rpc: str, reason: str
+) -> None:
+    moment = NOW
+    counting = build(MemoryStore(lambda: moment), keep_for=timedelta(minutes=1))
+    name = counting.start()
+    task_id = name.removeprefix("operations/")
+    if reason == "deleted":
+        counting.service.delete(name)
+    elif reason == "expired":
+        counting.finish(name)
+        moment += timedelta(hours=1)
+    else:
+        task_id = {"never there": "2a7c", "no id": "ä", "a path": f"a/operations/{task_id}"}[reason]
+    headers = {"Mcp-Name": "=?base64?w6Q=?="} if reason == "no id" else {}
+    refused = serve(counting.service).task(rpc, task_id, headers=headers)
+    assert refused.status == 400
+    assert refused.error == {"code": -32602, "message": NOTHING}
+
+
+def test_time_to_live_counts_from_creation_and_only_after_the_end(serve: Serve) -> None:
+    moment = NOW
+    counting = build(MemoryStore(lambda: moment), keep_for=timedelta(seconds=60))
+    caller = serve(counting.service)
+    name = counting.start()
+    moment += timedelta(seconds=90, microseconds=900)
+    counting.finish(name)
+    shown = caller.task("tasks/get", name.removeprefix("operations/")).result
+    assert shown["ttlMs"] == 150_000
+    assert (shown["createdAt"], shown["lastUpdatedAt"]) == (AT, "2030-01-02T03:05:35.000Z")
+
+
+def test_server_says_exactly_that_it_has_tasks(serve: Serve) -> None:
+    discovered = serve(build().service).ask("server/discover").result
+    assert discovered["capabilities"]["extensions"] == {TASKS: {}}
+    assert discovered["supportedVersions"] == ["2026-07-28"]
+    assert "tools" in discovered["capabilities"]
+
+
+def test_update_of_a_task_is_acknowledged_and_changes_nothing(serve: Serve) -> None:
+    counting = build()
+    caller = serve(counting.service)
+    task_id = caller.call().result["taskId"]
+    before = caller.task("tasks/get", task_id).result
+    asked = {"taskId": task_id, "inputResponses": {"unknown": {"action": "accept"}}}
+    assert caller.ask("tasks/update", asked).result == {"resultType": "complete"}
+    assert caller.task("tasks/get", task_id).result == before
+
+
+def test_cancel_is_acknowledged_whether_or_not_the_work_is_over(serve: Serve) -> None:
+    counting = build()
+    caller = serve(counting.service)
+    task_id = caller.call().result["taskId"]
+    assert caller.task("tasks/cancel", task_id).result == {"resultType": "complete"}
+    assert caller.task("tasks/get", task_id).result["statusMessage"] == "cancellation requested"
+    counting.finish(f"operations/{task_id}")
+    assert caller.task("tasks/cancel", task_id).result == {"resultType": "complete"}
+    shown = caller.task("tasks/get", task_id).result
+    assert (shown["status"], "statusMessage" in shown) == ("completed", False)
+
+
+@pytest.mark.parametrize("rpc", ["tasks/list", "tasks/result"])
+@pytest.mark.parametrize("declared", [True, False])
+def test_requests_of_earlier_tasks_are_not_found(serve: Serve, rpc: str, declared: bool) -> None:
+    refused = serve(build().service).ask(rpc, meta=envelope(declared=declared))
+    assert refused.refusal == (404, -32601)
+
+
+@pytest.mark.parametrize("rpc", ["tasks/get", "tasks/update", "tasks/cancel"])
+def test_task_requests_need_a_client_that_declares_tasks(serve: Serve, rpc: str) -> None:
+    counting = build()
+    task_id = counting.start().removeprefix("operations/")
+    refused = serve(counting.service).task(rpc, task_id, meta=envelope(declared=False))
+    assert refused.refusal == (400, -32021)
+    assert refused.error["data"] == {"requiredCapabilities": {"extensions": {TASKS: {}}}}
+
+
+@pytest.mark.parametrize(
+    ("header", "passes"),
+    [
+        ("{}", True),
+        ("=?base64?{base64}?=", True),
+        (None, True),
+        ("", False),
+        ("operations/{}", False),
+        ("=?base64?{}?=", False),
+        ("=?base64??=", False),
+    ],
+)
+@pytest.mark.parametrize("rpc", ["tasks/get", "tasks/update", "tasks/cancel"])
+def test_name_header_of_a_task_request_has_the_id_of_the_task(
+    serve: Serve, rpc: str, header: str | None, passes: bool
+) -> None:
+    counting = build()
+    task_id = counting.start().removeprefix("operations/")
+    encoded = base64.b64encode(task_id.encode()).decode()
+    name = header and header.format(task_id, base64=encoded)
+    answered = serve(counting.service).task(rpc, task_id, headers={"Mcp-Name": name})
+    if passes:
+        assert answered.result["resultType"] == "complete"
+    else:
+        assert answered.refusal == (400, -32020)
+
+
+# -- errors of starts -------------------------------------------------------------------------
+
+
+def refusing(error: Exception) -> Callable[[CountRequest], None]:
+    """A function ``validate`` that raises this."""
+
+    def validate(_: CountRequest) -> None:
+        raise error
+
+    return validate
+
+
+Refusal = tuple[Exception, tuple[int, int] | str]
+
+AT_STARTS: dict[str, Refusal] = {
+    "INVALID_ARGUMENT": (lro.errors.InvalidArgument("steps", "is odd"), "steps: is odd"),
+    "a ValueError of validate": (ValueError("three is odd"), "three is odd"),
+    "TARGET_BUSY": (lro.errors.TargetBusy("things/3"), "things/3"),
+    "RESOURCE_EXHAUSTED": (
+        lro.errors.ResourceExhausted("the queue is full", timedelta(seconds=7)),
+        "the queue is full (try again in 7 s)",
+    ),
+    "PERMISSION_DENIED": (lro.errors.PermissionDenied("not today"), "not today"),
+    "NOT_FOUND of the application": (
+        lro.StatusError(lro.Code.NOT_FOUND, "no such thing"),
+        "no such thing",
+    ),
+    "UNAVAILABLE": (lro.errors.Unavailable("the disk is away"), (200, -32603)),
+    "DEADLINE_EXCEEDED": (lro.errors.DeadlineExceeded("too late"), (200, -32603)),
+    "a bug": (RuntimeError("a secret"), (200, -32603)),
+    "UNIMPLEMENTED": (lro.StatusError(lro.Code.UNIMPLEMENTED, "not here"), (404, -32601)),
+    "UNAUTHENTICATED": (lro.errors.Unauthenticated("who are you?"), (400, -32600)),
+}
+
+
+@pytest.mark.parametrize("reason", AT_STARTS)
+def test_errors_of_starts_are_for_the_model_where_it_can_do_something(
+    serve: Serve, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    error, wanted = AT_STARTS[reason]
+    service = build().service
+    options = lro.Options(validate=refusing(error))
+    method = service.declare(
+        "acme.v1.Things.Refuse", request=CountRequest, response=CountResponse, options=options
+    )
+    answered = serve(service, method).call(tool="acme.v1.Things.Refuse")
+    assert "secret" not in json.dumps(answered.message)
+    if isinstance(wanted, str):
+        assert answered.result["isError"] is True
+        assert wanted in answered.result["content"][0]["text"]
+        assert answered.result["_meta"][f"{DOMAIN}/status"]["code"]
+    else:
+        assert answered.refusal == wanted
+        assert answered.error["data"]["code"]
+
+
+def test_arguments_that_do_not_fit_are_the_result_of_the_tool(serve: Serve) -> None:
+    counting = build()
+    refused = serve(counting.service).call({"steps": "many"}).result
+    assert refused["isError"] is True
+    assert refused["content"][0]["text"].startswith("steps: ")
+    violations = refused["_meta"][f"{DOMAIN}/status"]["details"][1]["fieldViolations"]
+    assert violations[0]["field"] == "steps"
+
+
+def test_start_with_a_known_request_id_gives_the_same_task(serve: Serve) -> None:
+    counting = build()
+    caller = serve(counting.service)
+    known = {f"{DOMAIN}/request-id": "0b9f5d0e-6a0e-4f0a-9a53-0d3a6f6f7c11"}
+    first = caller.call({"steps": 3}, meta=known).result
+    assert caller.call({"steps": 3}, meta=known).result == first
+    other = caller.call({"steps": 3}, meta={f"{DOMAIN}/request-id": "call-7"}).result
+    assert other["taskId"] != first["taskId"]
+    assert caller.call({"steps": 3}, meta={f"{DOMAIN}/request-id": "call-7"}).result == other
+    conflict = caller.call({"steps": 4}, meta=known)
+    assert conflict.refusal == (400, -32602)
+    assert conflict.error["data"]["details"][0]["reason"] == "REQUEST_ID_CONFLICT"
+    counting.finish(f"operations/{first['taskId']}")
+    assert caller.call({"steps": 3}, meta=known).result == VALUE
+    assert caller.call({"steps": 3}).result["taskId"] not in (first["taskId"], other["taskId"])
+
+
+@pytest.mark.parametrize(
+    "given", [7, ["a"], {"a": 1}, True, "00000000-0000-0000-0000-000000000000"]
+)
+def test_request_id_that_is_none_is_refused(serve: Serve, given: object) -> None:
+    refused = serve(build().service).call({}, meta={f"{DOMAIN}/request-id": given})
+    assert refused.refusal == (400, -32602)
+    assert refused.error["data"]["details"][0]["reason"] == "INVALID_REQUEST_ID"
+
+
+def test_work_that_is_over_at_once_needs_no_task(serve: Serve) -> None:
+    service = lro.Service(MemoryStore(), InlineExecutor(), domain=DOMAIN, maintenance=False)
+
+    @service.method("acme.v1.Things.Count")
+    def count(request: CountRequest) -> CountResponse:
+        if request.steps < 0:
+            raise lro.errors.InvalidArgument("steps", "is negative")
+        if not request.steps:
+            raise RuntimeError("a secret")
+        return CountResponse(total=request.steps)
+
+    caller = serve(service)
+    assert caller.call({"steps": 3}).result == VALUE
+    assert caller.call({"steps": -3}).result["isError"] is True
+    failed = caller.call({"steps": 0})
+    assert failed.refusal == (200, -32603)
+    assert "secret" not in json.dumps(failed.message)
+    assert failed.error["data"]["details"][0]["reason"] == "METHOD_FAILED"
+    service.close()
+
+
+def test_operation_that_ends_while_it_is_looked_at_is_answered_as_over(serve: Serve) -> None:
+    counting = build()
+    found = counting.service.access.visible
+
+    def finish_first(name: str, caller: str) -> Any:
+        counting.finish(name)
+        return found(name, caller)
+
+    counting.service.access.visible = finish_first  # type: ignore[method-assign]
+    assert serve(counting.service).call({"steps": 3}).result == VALUE
+
+
+# -- errors of other calls --------------------------------------------------------------------
+
+
+def test_verb_that_is_switched_off_is_not_found_and_reading_never_is(serve: Serve) -> None:
+    counting = build(verbs=("GetOperation",))
+    caller = serve(counting.service)
+    task_id = caller.call().result["taskId"]
+    assert caller.task("tasks/get", task_id).result["status"] == "working"
+    refused = caller.task("tasks/cancel", task_id)
+    assert refused.refusal == (404, -32601)
+    assert refused.error["data"]["details"][0]["reason"] == "METHOD_NOT_SUPPORTED"
+
+
+@pytest.mark.parametrize(
+    ("error", "wanted"),
+    [
+        (lro.errors.PermissionDenied("not you"), (400, -32602)),
+        (lro.errors.Unavailable("not now"), (200, -32603)),
+        (RuntimeError("a secret"), (200, -32603)),
+    ],
+)
+def test_errors_of_the_hook_authorize_have_their_codes(
+    serve: Serve, error: Exception, wanted: tuple[int, int]
+) -> None:
+    def authorize(_: str, verb: str, __: str) -> None:
+        if verb != TOOL:
+            raise error
+
+    caller = serve(build(authorize=authorize).service)
+    created = caller.call()
+    assert created.refusal == wanted  # who may not read a task is not given one
+    for rpc in ("tasks/get", "tasks/update", "tasks/cancel"):
+        refused = caller.task(rpc, "2a7c")
+        assert refused.refusal == wanted
+        assert "secret" not in json.dumps(refused.message)
+
+
+def test_store_that_is_away_is_an_internal_error(serve: Serve) -> None:
+    def away() -> None:
+        raise lro.errors.Unavailable("the store is away")
+
+    caller = serve(build(Wrapped(away, "get")).service)
+    assert caller.task("tasks/get", "2a7c").refusal == (200, -32603)
+
+
+# -- callers ----------------------------------------------------------------------------------
+
+
+def by_header(headers: Any) -> str:
+    """Finds the caller in a header."""
+    name: str | None = headers.get("x-caller")
+    if name is None:
+        raise lro.errors.Unauthenticated("say who you are")
+    return name
+
+
+def test_task_of_another_caller_is_not_found(serve: Serve) -> None:
+    counting = build(owner_only=True)
+    caller = serve(counting.service, authenticate=by_header)
+    ann, ben = {"X-Caller": "ann"}, {"X-Caller": "ben"}
+    task_id = caller.call(headers=ann).result["taskId"]
+    for rpc in ("tasks/get", "tasks/update", "tasks/cancel"):
+        refused = caller.task(rpc, task_id, headers=ben)
+        unknown = caller.task(rpc, "2a7c", headers=ben)
+        assert refused.refusal == (400, -32602)
+        assert refused.error == unknown.error
+        assert caller.task(rpc, task_id, headers=ann).status == 200
+    read = {"tool": "operations.get", "headers": ben}
+    theirs = caller.call({"id": task_id}, **read)  # type: ignore[arg-type]
+    unknown = caller.call({"id": "2a7c"}, **read)  # type: ignore[arg-type]
+    assert theirs.result == unknown.result
+    assert theirs.result["content"][0]["text"] == NOTHING
+    # A request id is of its caller alone.
+    key = {f"{DOMAIN}/request-id": "call-7"}
+    first = caller.call(meta=key, headers=ann).result["taskId"]
+    assert caller.call(meta=key, headers=ben).result["taskId"] != first
+
+
+def test_caller_who_is_refused_gets_an_invalid_request(serve: Serve) -> None:
+    caller = serve(build().service, authenticate=by_header)
+    refusals = [caller.call(), caller.task("tasks/get", "2a7c"), caller.call(tool="operations.get")]
+    assert [one.refusal for one in refusals] == [(400, -32600)] * 3
+    assert refusals[0].error["message"] == "say who you are"
+
+
+def test_hook_gets_the_scope_of_the_request(serve: Serve) -> None:
+    def by_scope(headers: Any, scope: Any) -> str:
+        assert headers["x-caller"] == "ann"
+        return f"{scope['type']}:{scope['path']}"
+
+    counting = build()
+    caller = serve(counting.service, authenticate=by_scope)
+    task_id = caller.call(headers={"X-Caller": "ann"}).result["taskId"]
+    record = counting.service.store.get(f"operations/{task_id}")
+    assert record.caller == "http:/mcp"
+
+
+def test_ids_of_tasks_stand_under_the_parent_of_their_caller(serve: Serve) -> None:
+    counting = build()
+    options: dict[str, Any] = {"authenticate": by_header, "parent": lambda who: f"people/{who}"}
+    caller = serve(counting.service, **options)
+    ann, ben = {"X-Caller": "ann"}, {"X-Caller": "ben"}
+    task_id = caller.call(headers=ann).result["taskId"]
+    assert counting.service.get(f"people/ann/operations/{task_id}")
+    assert caller.task("tasks/get", task_id, headers=ann).result["taskId"] == task_id
+    assert caller.task("tasks/get", task_id, headers=ben).refusal == (400, -32602)
+
+
+def test_method_that_gives_parents_needs_one_for_each_caller(serve: Serve) -> None:
+    service = build().service
+    method = service.declare(
+        "acme.v1.Things.Placed",
+        request=CountRequest,
+        response=CountResponse,
+        options=lro.Options(parent=lambda _: "places/a"),
+    )
+    parents = {"ann": "people/ann", "ben": ""}
+    caller = serve(service, method, authenticate=by_header, parent=parents.__getitem__)
+    answers = [
+        caller.call(tool="acme.v1.Things.Placed", headers={"X-Caller": who}) for who in parents
+    ]
+    assert answers[0].result["resultType"] == "task"
+    assert answers[1].refusal == (200, -32603)
+    assert not service.list(lro.ListOperationsRequest("places/a")).operations
+
+
+# -- the judge --------------------------------------------------------------------------------
+
+
+def test_replies_fit_the_schemas_of_the_specification(serve: Serve, tmp_path: Path) -> None:
+    REPLIES.clear()
+    counting = build()
+    caller = serve(counting.service)
+    caller.ask("tools/list")
+    for act, _ in STATES.values():
+        task_id = caller.call().result["taskId"]
+        act(counting, counting.service.reporter(f"operations/{task_id}"))
+        caller.task("tasks/get", task_id)
+        caller.task("tasks/update", task_id)
+        caller.task("tasks/cancel", task_id)
+    assert judged(REPLIES, tmp_path) == 2 + 4 * len(STATES)

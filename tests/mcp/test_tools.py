@@ -1,0 +1,377 @@
+"""Methods as tools: names, schemas, and what clients get that know no tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import importlib.util
+import json
+import logging
+import socket
+import sys
+from datetime import datetime, timedelta
+from typing import Any
+
+import attrs
+import pytest
+
+pytest.importorskip("mcp")
+pytest.importorskip("uvicorn")
+jsonschema: Any = pytest.importorskip("jsonschema")
+
+
+import lro
+from lro.executors.inline import InlineExecutor
+from lro.mcp import TasksExtension
+from lro.stores.memory import MemoryStore
+from lro.types import ErrorInfo, Struct, TypeRegistry
+from mcp.client import Client
+from mcp.server.mcpserver import MCPServer
+from tests.http.counting_service import (
+    DOMAIN,
+    CountRequest,
+    CountResponse,
+    build,
+)
+from tests.http.servers import HOST
+from tests.mcp.served import TOOL, Serve, envelope, served
+
+
+class Colour(enum.Enum):
+    """An enum."""
+
+    NONE = 0
+    RED = 1
+
+
+@lro.message("acme.v1.Node")
+@attrs.frozen
+class Node:
+    """A part of a tree."""
+
+    label: str = ""
+    below: tuple[Node, ...] = ()
+
+
+@lro.message("acme.v1.Painting")
+@attrs.frozen
+class Painting:
+    """What to paint."""
+
+    colour: Colour
+    class_: str = ""
+    at: datetime | None = None
+    tree: Node | None = None
+    copy: lro.Int32 = 0
+
+
+def tools_of(extension: TasksExtension) -> dict[str, dict[str, Any]]:
+    """The tools of a server with this extension, as a client is shown them."""
+
+    async def listed() -> dict[str, dict[str, Any]]:
+        async with Client(MCPServer("things", extensions=[extension])) as client:
+            tools = (await client.list_tools()).tools
+        return {one.name: one.model_dump(by_alias=True, exclude_none=True) for one in tools}
+
+    return asyncio.run(listed())
+
+
+def tool(request: type, response: type, **options: Any) -> dict[str, Any]:
+    """The tool of a method with these messages."""
+    service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
+    service.declare("acme.v1.Things.Made", request=request, response=response)
+    return tools_of(TasksExtension(service, **options))["acme.v1.Things.Made"]
+
+
+def test_schemas_say_what_is_read_and_written() -> None:
+    made = tool(Painting, CountResponse, without_tasks="refuse")
+    assert made["description"] == "What to paint."
+    schema = made["inputSchema"]
+    assert list(schema["properties"]) == ["colour", "class", "at", "tree", "copy"]
+    assert "$ref" not in json.dumps(made)
+    tree = schema["properties"]["tree"]["anyOf"][0]
+    assert tree["properties"]["below"]["items"] == {"type": "object"}
+    good = {"colour": "RED", "class": "a", "at": "2030-01-01T00:00:00Z", "copy": 3}
+    jsonschema.validate({**good, "tree": {"label": "x", "below": [{"label": "y"}]}}, schema)
+    for bad in ({"colour": "BLUE"}, {"copy": 2**31}, {"tree": {"other": 1}}, {"at": 7}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({**good, **bad}, schema)
+    assert made["outputSchema"]["properties"]["total"]["format"] == "int32"
+
+
+def test_output_schema_has_both_answers_where_there_is_a_handle() -> None:
+    schema = tool(CountRequest, CountResponse)["outputSchema"]
+    assert schema["type"] == "object"
+    for fine in ({"total": 3}, {"operation": "2a7c"}, {}):
+        jsonschema.validate(fine, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({"total": "many", "operation": "2a7c"}, schema)
+
+
+@pytest.mark.parametrize(
+    "response", [lro.types.Empty, lro.Any, lro.types.ListValue, lro.types.StringValue]
+)
+def test_responses_that_are_no_objects_of_a_known_form_have_no_schema(response: type) -> None:
+    assert "outputSchema" not in tool(CountRequest, response)
+
+
+def test_request_of_any_form_has_an_open_schema() -> None:
+    assert tool(Struct, CountResponse)["inputSchema"]["properties"] == {}
+
+
+@pytest.mark.parametrize("request_class", [lro.types.ListValue, lro.types.StringValue])
+def test_request_that_is_no_json_object_cannot_be_arguments(request_class: type) -> None:
+    with pytest.raises(lro.DeclarationError, match=r"methods: .* as in acme\.v1\.Things\.Made"):
+        tool(request_class, CountResponse)
+
+
+def test_function_describes_its_tool_and_the_server_has_other_tools() -> None:
+    service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
+
+    @service.method("acme.v1.Things.Double")
+    def double(request: CountRequest) -> CountResponse:
+        """Double it.
+
+        At once.
+        """
+        return CountResponse(total=2 * request.steps)
+
+    options: dict[str, Any] = {"tool_name": lambda name: name.rpartition(".")[2].lower()}
+    server = MCPServer("things", extensions=[TasksExtension(service, [double], **options)])
+
+    @server.tool()
+    def greet(name: str) -> str:
+        return f"Hello, {name}!"
+
+    async def use() -> None:
+        async with Client(server) as client:
+            tools = {one.name: one for one in (await client.list_tools()).tools}
+            assert list(tools) == ["double", "operations.get", "greet"]
+            assert tools["double"].description == "Double it.\n\nAt once."
+            doubled = await client.call_tool("double", {"steps": 4})
+            assert doubled.structured_content == {"total": 8}
+            greeted = await client.call_tool("greet", {"name": "Ann"})
+            assert greeted.structured_content == {"result": "Hello, Ann!"}
+
+    asyncio.run(use())
+
+
+def test_tool_is_not_called_past_the_protocol() -> None:
+    server = MCPServer("things", extensions=[TasksExtension(build().service)])
+    with pytest.raises(Exception, match="only there for clients of MCP"):
+        asyncio.run(server.call_tool(TOOL, {}))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"methods": []}, "methods: are none"),
+        ({"methods": 3}, "methods: must be a sequence of methods"),
+        ({"methods": ["Count"]}, "methods: must be a sequence of methods"),
+        ({"tool_name": "count"}, "tool_name: "),
+        ({"tool_name": lambda _: 3}, "tool_name: must be names of 1 to 128"),
+        ({"tool_name": lambda _: "two words"}, "tool_name: must be names of 1 to 128"),
+        ({"tool_name": lambda _: "operations.get"}, "tool_name: must be names of 1 to 128"),
+        ({"tool_name": lambda _: "x" * 129}, "tool_name: must be names of 1 to 128"),
+        ({"tool_name": lambda _: "same"}, "tool_name: must be names of 1 to 128"),
+        ({"wait": -1}, "wait: must be seconds from 0"),
+        ({"without_tasks": "wait"}, "without_tasks: must be 'handle' or 'refuse'"),
+        ({"poll_seconds": 0}, "poll_seconds: "),
+        ({"authenticate": "ann"}, "authenticate: "),
+        ({"parent": "people/ann"}, "parent: "),
+        ({"service": None}, "service: must be a Service"),
+    ],
+)
+def test_options_are_checked(options: dict[str, Any], said: str) -> None:
+    service = build().service
+    service.declare("acme.v1.Things.Other", request=CountRequest, response=CountResponse)
+    with pytest.raises(lro.DeclarationError) as refused:
+        TasksExtension(**{"service": service, **options})
+    assert str(refused.value).startswith(said)
+
+
+def test_methods_of_another_service_are_refused() -> None:
+    with pytest.raises(lro.DeclarationError, match="not declared by this service"):
+        TasksExtension(build().service, [build().count])
+
+
+def test_method_that_gives_parents_needs_the_option_parent() -> None:
+    service = build().service
+    placed = lro.Options(parent=lambda _: "places/a")
+    service.declare(
+        "acme.v1.Things.Placed", request=CountRequest, response=CountResponse, options=placed
+    )
+    with pytest.raises(lro.DeclarationError, match=r"parent: is needed, since acme\.v1\.Things"):
+        TasksExtension(service)
+
+
+def test_open_ids_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "lro"):
+        TasksExtension(build().service)
+        assert [one.levelname for one in caplog.records] == ["WARNING"]
+        caplog.clear()
+        TasksExtension(build().service, authenticate=lambda _: "ann")
+        TasksExtension(build(owner_only=True).service, authenticate=lambda _: "ann")
+    assert not caplog.records
+
+
+def test_owner_only_needs_callers_with_names() -> None:
+    with pytest.raises(lro.DeclarationError, match="authenticate: is needed"):
+        TasksExtension(build(owner_only=True).service)
+
+
+# -- clients that know no tasks ---------------------------------------------------------------
+
+
+def test_client_without_tasks_gets_a_handle_and_reads_on(serve: Serve) -> None:
+    counting = build()
+    caller = serve(counting.service, wait=0)
+    handle = caller.call({"steps": 3}, declared=False).result
+    task_id = handle["structuredContent"]["operation"]
+    text = handle["content"][0]["text"]
+    assert not handle["isError"]
+    assert task_id in text
+    assert "operations.get" in text
+    again = {"id": task_id}
+    assert caller.call(again, "operations.get", declared=False).result == handle
+    assert caller.call(again, "operations.get").result == handle  # who knows tasks may, too
+    counting.finish(f"operations/{task_id}")
+    done = caller.call(again, "operations.get", declared=False).result
+    assert done["structuredContent"] == {"total": 3}
+
+
+@pytest.mark.parametrize("arguments", [{}, {"id": 3}, {"id": "2a7c"}, {"id": "a/b"}, {"id": None}])
+def test_read_tool_has_no_operation_for_another_id(serve: Serve, arguments: dict[str, Any]) -> None:
+    refused = serve(build().service).call(arguments, "operations.get", declared=False).result
+    assert refused["isError"] is True
+    assert refused["content"][0]["text"].startswith("task not found")
+
+
+def test_read_tool_shows_how_the_work_ended(serve: Serve) -> None:
+    counting = build()
+    caller = serve(counting.service, wait=0)
+    names = [counting.start() for _ in range(3)]
+    counting.service.cancel(names[0])
+    counting.service.reporter(names[0]).acknowledge_cancel()
+    counting.service.reporter(names[1]).finish()
+    info = TypeRegistry().pack(ErrorInfo(reason="WORKER_LOST", domain=DOMAIN))
+    counting.service.reporter(names[2]).fail(lro.Status(lro.Code.ABORTED, "lost", (info,)))
+    ids = [{"id": name.removeprefix("operations/")} for name in names]
+    cancelled, empty, lost = (caller.call(one, "operations.get", declared=False) for one in ids)
+    assert cancelled.result["isError"] is True
+    assert cancelled.result["content"][0]["text"] == "the operation was cancelled"
+    assert empty.result == {"resultType": "complete", "content": [], "isError": False}
+    assert lost.refusal == (200, -32603)
+
+
+def test_server_that_refuses_clients_without_tasks_starts_nothing(serve: Serve) -> None:
+    counting = build()
+    caller = serve(counting.service, without_tasks="refuse")
+    assert caller.call(declared=False).refusal == (400, -32021)
+    assert not counting.service.list(lro.ListOperationsRequest()).operations
+    assert caller.call().result["resultType"] == "task"
+    tools = caller.ask("tools/list").result["tools"]
+    assert [one["name"] for one in tools] == [TOOL]
+    assert caller.call({"id": "2a7c"}, "operations.get").result["isError"] is True  # by the SDK
+
+
+async def until(condition: Any) -> None:
+    """Return when something has become true."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def test_client_without_tasks_is_given_the_result_that_comes_in_time() -> None:
+    counting = build(max_wait=timedelta(hours=1))
+    server = MCPServer("things", extensions=[TasksExtension(counting.service, wait=3600)])
+
+    async def use() -> None:
+        async with Client(server) as client:
+            for tool_name in (TOOL, "operations.get"):
+                arguments: dict[str, Any] = {"steps": 3}
+                if tool_name != TOOL:
+                    arguments = {"id": counting.start().removeprefix("operations/")}
+                call = asyncio.create_task(client.call_tool(tool_name, arguments))
+                await until(lambda: counting.service.waiting)
+                listed = counting.service.list(lro.ListOperationsRequest(filter="done=false"))
+                counting.finish(listed.operations[0].name)
+                assert (await call).structured_content == {"total": 3}
+
+    asyncio.run(use())
+
+
+@pytest.mark.parametrize("reason", ["max_wait", "stopping", "no verb"])
+def test_client_without_tasks_gets_a_handle_where_it_cannot_wait(serve: Serve, reason: str) -> None:
+    options: dict[str, dict[str, Any]] = {
+        "max_wait": {"max_wait": timedelta(0)},
+        "stopping": {},
+        "no verb": {"verbs": ("GetOperation",)},
+    }
+    counting = build(**options[reason])
+    if reason == "stopping":
+        counting.service.end_waits()
+    handle = serve(counting.service, wait=3600).call(declared=False).result
+    assert handle["structuredContent"]["operation"]
+
+
+def test_wait_ends_when_its_client_goes_away() -> None:
+    counting = build(max_wait=timedelta(hours=1))
+    extension = TasksExtension(counting.service, wait=3600)
+    server = MCPServer("things", extensions=[extension])
+    params = {"name": TOOL, "arguments": {}, "_meta": envelope(declared=False)}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+    with served(server, json_response=False) as caller:
+        port = caller.client.base_url.port
+        assert port is not None
+        with socket.create_connection((HOST, port)) as line:
+            head = (
+                f"POST /mcp HTTP/1.1\r\nHost: {HOST}:{port}\r\nContent-Type: application/json\r\n"
+                "Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28"
+                f"\r\nMcp-Method: tools/call\r\nMcp-Name: {TOOL}\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n{body}"
+            )
+            line.sendall(head.encode())
+            asyncio.run(until(lambda: counting.service.waiting == 1))
+        asyncio.run(until(lambda: counting.service.waiting == 0))
+        assert len(counting.service.list(lro.ListOperationsRequest()).operations) == 1
+
+
+# -- what a start needs -----------------------------------------------------------------------
+
+
+def test_many_arguments_are_read_beside_the_event_loop(serve: Serve) -> None:
+    counting = build()
+    caller = serve(counting.service)
+    created = caller.call({"steps": 3, "label": "x" * 100_000}).result
+    assert created["resultType"] == "task"
+    assert caller.call({"label": ["x" * 100_000]}).result["isError"] is True
+
+
+def test_starts_carry_the_trace_of_their_request(serve: Serve) -> None:
+    seen: list[Any] = []
+
+    counting = build()
+    start = counting.service.start_flow
+
+    def noted(name: str) -> Any:
+        flow = start(name)
+
+        def begin(message: Any, **options: Any) -> Any:
+            seen.append(dict(options["headers"]()))
+            return flow(message, **options)
+
+        return begin
+
+    counting.service.start_flow = noted  # type: ignore[method-assign, assignment]
+    serve(counting.service).call(headers={"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"})
+    assert seen[0]["traceparent"].startswith("00-aaaa")
+
+
+def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp.server.extension", None)
+    source = importlib.util.find_spec("lro.mcp")
+    assert source is not None
+    assert source.loader is not None
+    with pytest.raises(lro.errors.MissingExtra) as caught:
+        source.loader.exec_module(importlib.util.module_from_spec(source))
+    assert str(caught.value) == "MCP needs the extra 'mcp': pip install 'lro[mcp]'"
