@@ -96,7 +96,7 @@ def check_refusal_or_result(reply: httpx.Response) -> None:
         assert message["result"]["resultType"] in ("complete", "task")
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(tool=st.sampled_from(TOOLS), arguments=values, declared=st.booleans())
 def test_arguments_of_any_form(anyone: Caller, tool: str, arguments: Any, declared: bool) -> None:
     params = {"name": tool, "arguments": arguments, "_meta": envelope(declared=declared)}
@@ -104,7 +104,7 @@ def test_arguments_of_any_form(anyone: Caller, tool: str, arguments: Any, declar
     check_refusal_or_result(send(anyone, body, **{"Mcp-Name": tool}))
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(rpc=st.sampled_from(REQUESTS[1:]), task_id=values, responses=values)
 def test_ids_of_tasks_of_any_form(anyone: Caller, rpc: str, task_id: Any, responses: Any) -> None:
     params = {"taskId": task_id, "inputResponses": responses, "_meta": envelope()}
@@ -113,7 +113,7 @@ def test_ids_of_tasks_of_any_form(anyone: Caller, rpc: str, task_id: Any, respon
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(rpc=st.sampled_from(REQUESTS), capabilities=values, key=values, depth=st.integers(0, 3))
 def test_capabilities_and_request_ids_of_any_form(
     anyone: Caller, rpc: str, capabilities: Any, key: Any, depth: int
@@ -131,7 +131,7 @@ def test_capabilities_and_request_ids_of_any_form(
     check_refusal_or_result(send(anyone, body, **{"Mcp-Name": name}))
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     rpc=st.sampled_from(REQUESTS),
     name=st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=30),

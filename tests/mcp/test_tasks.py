@@ -176,10 +176,19 @@ def test_time_to_live_counts_from_creation_and_only_after_the_end(serve: Serve) 
 
 
 def test_server_says_exactly_that_it_has_tasks(serve: Serve) -> None:
-    discovered = serve(build().service).ask("server/discover").result
-    assert discovered["capabilities"]["extensions"] == {TASKS: {}}
-    assert discovered["supportedVersions"] == ["2026-07-28"]
-    assert "tools" in discovered["capabilities"]
+    assert serve(build().service).ask("server/discover").message["result"] == {
+        "resultType": "complete",
+        "supportedVersions": ["2026-07-28"],
+        "capabilities": {
+            "extensions": {TASKS: {}},
+            "tools": {"listChanged": True},
+            "prompts": {"listChanged": True},
+            "resources": {"listChanged": True, "subscribe": True},
+        },
+        "ttlMs": 0,
+        "cacheScope": "private",
+        "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "things", "version": ""}},
+    }
 
 
 def test_update_of_a_task_is_acknowledged_and_changes_nothing(serve: Serve) -> None:

@@ -17,8 +17,10 @@ import pytest
 
 pytest.importorskip("mcp")
 pytest.importorskip("uvicorn")
-jsonschema: Any = pytest.importorskip("jsonschema")
+pytest.importorskip("jsonschema")
 
+
+import jsonschema  # type: ignore[import-untyped]
 
 import lro
 from lro.executors.inline import InlineExecutor
