@@ -211,7 +211,7 @@ def test_result_that_is_no_object(make_media: MakeMedia) -> None:
     assert (body["result"], body["metadata"]) == ("ann", {"percent": 50})
 
 
-def test_service_without_describe_tells_no_times(make_media: MakeMedia) -> None:
+def test_service_without_describe_shows_no_times(make_media: MakeMedia) -> None:
     """Whether a worker has begun is not said either."""
     media = make_media({"verbs": ["CancelOperation", "WaitOperation"]})
     media.go.set()
@@ -623,7 +623,7 @@ def test_option_of_the_wrong_form_is_refused(option: str, value: Any) -> None:
         AzureEdge(build().service, **{option: value})
 
 
-def test_edge_that_everybody_may_ask_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_edge_that_all_callers_may_ask_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     """Once, where it is made."""
     with caplog.at_level(logging.WARNING, "lro"):
         AzureEdge(build().service, authenticate=lambda headers: None)
