@@ -425,9 +425,10 @@ def test_slow_receiver_does_not_hold_up_others(
 
 
 def test_what_a_slow_host_cannot_take_soon_is_put_off_in_the_store(
-    clock: ManualClock, make_service: MakeService
+    clock: ManualClock, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that it is not claimed again and again, and no process that may die holds it."""
+    monkeypatch.setattr("lro._webhooks.delivery._WAITING", 20)
     hold = threading.Event()
 
     def script(_: Received) -> Said:
