@@ -5,16 +5,17 @@ These are MCP tasks, A2A tasks, Azure's status monitors, and webhooks.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Final
 
 import attrs
 
 from lro._base.arguments import check_plain_function
-from lro._base.errors import OperationNotFound
+from lro._base.errors import InvalidOperationName, OperationNotFound, PermissionDenied
 from lro._base.status import Any, ErrorInfo, Status
 from lro._engine.access import application_call
 from lro._engine.flow import Flow
@@ -62,6 +63,15 @@ def request_id_of(protocol: str, foreign: str) -> str:
         return str(uuid.UUID(foreign))
     except ValueError:
         return str(uuid.uuid5(uuid.uuid5(_NAMESPACE, protocol), foreign))
+
+
+@contextlib.contextmanager
+def hidden(name: str) -> Iterator[None]:
+    """What is no name, and what a caller must not see, is not found, in the same words."""
+    try:
+        yield
+    except (InvalidOperationName, PermissionDenied) as exc:
+        raise OperationNotFound(name) from exc
 
 
 @attrs.frozen

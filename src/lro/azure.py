@@ -15,7 +15,7 @@ import contextlib
 import json
 import logging
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, ClassVar, Final, TypedDict, Unpack
@@ -27,15 +27,12 @@ import lro.asgi
 import lro.wsgi
 from lro._base.arguments import check, check_text, check_texts
 from lro._base.errors import (
-    InvalidOperationName,
     MalformedRequest,
-    OperationNotFound,
-    PermissionDenied,
     StatusError,
     one_line,
 )
 from lro._base.status import WRAPPED_TYPES, BadRequest, Code, ErrorInfo, Json, Status
-from lro._bridge import has_value, request_id_of, rfc3339
+from lro._bridge import has_value, hidden, request_id_of, rfc3339
 from lro._engine.flow import flow_of
 from lro._engine.service import Service
 from lro._http.edge import (
@@ -199,7 +196,7 @@ class AzureEdge(OperationsEdge):
     def _get(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         _, query = self._split(request.query)
         parse_query("GetOperation", query)
-        with _hidden(name):
+        with hidden(name):
             operation, description = yield from self._look(name, caller)
         more = () if operation.done else (("retry-after", self._retry),)
         return json_reply(200, self._monitor(operation, description), *more)
@@ -209,7 +206,7 @@ class AzureEdge(OperationsEdge):
         base = self._base_of(request)
         parse_query("CancelOperation", query)
         yield self._body(request, "CancelOperation", name)
-        with _hidden(name):
+        with hidden(name):
             yield CallFunction(flow_of(self.service.cancel)(name, caller=caller))
         reply = yield from self._monitored(request, Operation(name=name), caller, base, version)
         if reply.status == 200:
@@ -352,15 +349,6 @@ class WsgiAzureApp(lro.wsgi.EdgeApp):
         **options: Unpack[AzureOptions],
     ) -> None:
         super().__init__(AzureEdge(service, **options), fallback)
-
-
-@contextlib.contextmanager
-def _hidden(name: str) -> Iterator[None]:
-    """What is no name, and what a caller must not see, is not found, in the same words."""
-    try:
-        yield
-    except (InvalidOperationName, PermissionDenied) as exc:
-        raise OperationNotFound(name) from exc
 
 
 def _check_base(base_url: object) -> None:

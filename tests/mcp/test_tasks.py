@@ -414,6 +414,7 @@ def test_errors_of_the_hook_authorize_have_their_codes(
     for rpc in ("tasks/get", "tasks/update", "tasks/cancel"):
         refused = caller.task(rpc, "2a7c")
         assert refused.refusal == wanted
+        assert wanted != (400, -32602) or refused.error == {"code": -32602, "message": NOTHING}
         assert "secret" not in json.dumps(refused.message)
 
 

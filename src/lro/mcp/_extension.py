@@ -23,7 +23,7 @@ from lro._base.errors import (
     MalformedRequest,
     got,
 )
-from lro._bridge import OperationIds, request_id_of
+from lro._bridge import OperationIds, hidden, request_id_of
 from lro._engine.access import Hook, ask_caller
 from lro._engine.flow import Flow, flow_of, in_threads, on_loop
 from lro._engine.method_spec import MethodSpec
@@ -256,7 +256,8 @@ class TasksExtension(Extension):
 
         def cancel() -> Flow[None]:
             name = yield from self._ids.name_of(params.task_id, caller)
-            yield from flow_of(self._service.cancel)(name, caller=caller)
+            with hidden(name):
+                yield from flow_of(self._service.cancel)(name, caller=caller)
 
         await self._answered(on_loop(cancel()), ctx)
         return wire.acknowledged()
@@ -285,7 +286,8 @@ class TasksExtension(Extension):
         # Not Service.describe: its verb may be switched off, while Get never is.
         access = self._service.access
         self._service.start_maintenance()
-        yield from access.permit(caller, "GetOperation", name)
+        with hidden(name):
+            yield from access.permit(caller, "GetOperation", name)
         return described((yield from access.visible(name, caller)))
 
     async def _answered(self, answer: Awaitable[R], ctx: _Context) -> R:
