@@ -17,7 +17,7 @@ from lro._model.description import DescribedOperation
 from lro.errors import OperationNotFound, Unavailable
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
-from lro.webhooks import Endpoint, EndpointDisabled, WebhookEvent, verify
+from lro.webhooks import Endpoint, EndpointDisabled, WebhookEvent, generate_secret, verify
 from tests.service_fixtures import MakeService
 from tests.webhooks import receivers
 from tests.webhooks.hooked import METHOD, OTHER, SECRET, end, endpoint, webhooks, works
@@ -376,6 +376,25 @@ def test_endpoints_of_a_start_are_notified_of_its_end(
     assert next(iter(store.find([name]).records)).notify == ""
 
 
+@pytest.mark.parametrize("standing", [("operation.succeeded",), ("operation.failed",)])
+def test_endpoint_of_a_start_neither_hides_nor_replaces_one_of_the_same_url(
+    clock: ManualClock, make_service: MakeService, standing: tuple[str, ...]
+) -> None:
+    """Callers choose it: they must not silence what the application has asked for."""
+    with receiver() as good:
+        always = endpoint(good.url, events=standing)
+        sends = webhooks(clock, [always])
+        service = works(make_service, MemoryStore(clock), sends)
+        own = generate_secret()
+        end(service, notify=[Endpoint(url=good.url, secrets=(own,))])
+        service.run_maintenance()
+        got = good.all()
+    signers = [own, SECRET] if "operation.succeeded" in standing else [own]
+    assert len({one.headers["webhook-id"] for one in got}) == len(signers)
+    for one, secret in zip(got, signers, strict=True):
+        verify(one.body, one.headers, [secret], now=clock().timestamp())
+
+
 def test_endpoint_that_options_refuse_later_is_given_up(
     clock: ManualClock, make_service: MakeService, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -384,8 +403,8 @@ def test_endpoint_that_options_refuse_later_is_given_up(
     name = end(service, notify=[endpoint("http://127.0.0.1:1/", id="one")])
     strict = webhooks(clock, allow_http=False)
     works(make_service, store, strict).run_maintenance()
-    assert strict.owed_of(name) == {"one": -1}
-    assert "must be an absolute https URL" in caplog.text
+    assert strict.owed_of(name) == {"start.one": -1}
+    assert "must be an absolute https URL; allow_http=True allows http" in caplog.text
 
 
 # -- bad receivers, bad stores --------------------------------------------------------------------

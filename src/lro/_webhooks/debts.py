@@ -74,6 +74,11 @@ class Debts:
         return dumps(kept).decode() if kept else ""
 
     @property
+    def of_start(self) -> tuple[Endpoint, ...]:
+        """The endpoints of the start, with ids that no other has: callers choose those and URLs."""
+        return tuple(attrs.evolve(one, id=f"start.{one.id}") for one in self.endpoints)
+
+    @property
     def next_due(self) -> datetime | None:
         """When the next one is due; None if none is owed."""
         return min((debt.at for debt in (self.owed or {}).values()), default=None)

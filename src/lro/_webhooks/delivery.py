@@ -31,7 +31,7 @@ from lro._model.description import DescribedOperation, described
 from lro._model.operation import Record, settle_notifications
 from lro._model.signatures import ID, SIGNATURE, TIMESTAMP, sign_webhook
 from lro._webhooks.debts import LOOKUP, Debt, Debts
-from lro._webhooks.endpoints import event_of, wants
+from lro._webhooks.endpoints import EndpointRules, event_of, wants
 from lro._webhooks.payloads import Format, WebhookEvent, webhook_id
 from lro._webhooks.schedule import pause_before, retry_after
 from lro._webhooks.transport import WebhookReply, WebhookTransport
@@ -125,7 +125,7 @@ class _Host:
 class DeliveryOptions:
     """What :class:`Delivery` goes by; see ``Webhooks``."""
 
-    check: Callable[[Endpoint], Endpoint]
+    rules: EndpointRules
     endpoints: tuple[Endpoint, ...]
     lookup: Callable[[DescribedOperation, str], Iterable[Endpoint]] | None
     on_disabled: Callable[[EndpointDisabled], object] | None
@@ -287,7 +287,7 @@ class Delivery:
     def _begin_claim(self, record: Record, send_by: float, now: datetime) -> None:
         debts = Debts.of(record.notify)
         claim = _Claim(record, debts, send_by, dict(debts.owed or {}), list(debts.failed))
-        found = {one.id: one for one in (*debts.endpoints, *self._options.endpoints)}
+        found = {one.id: one for one in (*debts.of_start, *self._options.endpoints)}
         if debts.owed is None:
             claim.owed = {id: Debt(0, now) for id, one in found.items() if wants(one, record)}
             if self._options.lookup is not None:
@@ -315,7 +315,8 @@ class Delivery:
         record = claim.record
         try:
             given = contained("lookup", self._options.lookup, described(record), record.caller)
-            fresh = {one.id: one for one in map(self._options.check, given)}
+            checked = (self._options.rules.checked("endpoint", one) for one in given)
+            fresh = {one.id: one for one in checked}
         except Exception as exc:
             line = "%s: the endpoints of its webhooks cannot be looked up: %s"
             facts = about(record.name, record.method)
@@ -335,7 +336,7 @@ class Delivery:
 
     def _enqueue(self, claim: _Claim, endpoint: Endpoint, debt: Debt, now: datetime) -> None:
         try:
-            endpoint = self._options.check(endpoint)
+            endpoint = self._options.rules.callable("endpoint", endpoint)
         except InvalidArgument as exc:  # the options have changed since
             self._give_up(claim, endpoint, endpoint.id, f"it cannot be called: {exc}")
             return

@@ -56,12 +56,31 @@ class EndpointRules:
     ports: frozenset[int] | None = frozenset({443})
     """None: any."""
     formats: frozenset[str] = SIGNED
+    hints: tuple[str, str, str] = (
+        "allow_http=True allows http",
+        "ports= allows others",
+        "allow_private=True allows it",
+    )
+    """How to allow other schemes, ports and addresses, as errors say it."""
 
     def checked(self, at: str, endpoint: Endpoint) -> Endpoint:
         """The endpoint with what it leaves open; ``at`` is what errors call it.
 
         Raises:
             InvalidArgument: It cannot be called, or not in such a way. No error shows a secret.
+        """
+        endpoint = self.callable(at, endpoint)
+        id = endpoint.id or derived_id(endpoint.url)
+        if _ID.fullmatch(id) is None:
+            text = "must be 1 to 128 of the characters A-Z a-z 0-9 _ -"
+            raise InvalidArgument(f"{at}.id", text)
+        return attrs.evolve(endpoint, id=id)
+
+    def callable(self, at: str, endpoint: Endpoint) -> Endpoint:
+        """The endpoint with the secrets that it is called with, whatever its id.
+
+        Raises:
+            InvalidArgument: As for :meth:`checked`.
         """
         _check_texts(at, endpoint)
         self._check_url(f"{at}.url", endpoint.url)
@@ -74,11 +93,7 @@ class EndpointRules:
         check_secrets(f"{at}.secrets", secrets)
         if not secrets and endpoint.format in SIGNED:
             raise InvalidArgument(f"{at}.secrets", "must have one, by which receivers know us")
-        id = endpoint.id or derived_id(endpoint.url)
-        if _ID.fullmatch(id) is None:
-            text = "must be 1 to 128 of the characters A-Z a-z 0-9 _ -"
-            raise InvalidArgument(f"{at}.id", text)
-        return attrs.evolve(endpoint, id=id, secrets=secrets)
+        return attrs.evolve(endpoint, secrets=secrets)
 
     def _check_url(self, at: str, text: str) -> None:
         try:
@@ -88,14 +103,17 @@ class EndpointRules:
             raise InvalidArgument(at, "is not a URL") from None
         schemes = {"https", "http"} if self.allow_http else {"https"}
         if url.scheme not in schemes or not url.host:
-            raise InvalidArgument(at, "must be an absolute https URL")
+            wanted = "http or https" if self.allow_http else "https"
+            hint = "" if self.allow_http else f"; {self.hints[0]}"
+            raise InvalidArgument(at, f"must be an absolute {wanted} URL{hint}")
         if url.userinfo:
             raise InvalidArgument(at, "must not have a user name or password")
         port = port or {"https": 443, "http": 80}[url.scheme]
         if self.ports is not None and port not in self.ports:
-            raise InvalidArgument(at, f"must not have port {port}")
+            raise InvalidArgument(at, f"must not have port {port}; {self.hints[1]}")
         if not self.allow_private and _is_address(url.host) and not is_global(url.host):
-            raise InvalidArgument(at, "must not have an address that is not global")
+            text = f"must not have an address that is not global; {self.hints[2]}"
+            raise InvalidArgument(at, text)
 
 
 def _is_address(host: str) -> bool:

@@ -11,6 +11,8 @@ from lro._webhooks.endpoints import EndpointRules
 from lro._webhooks.payloads import ping
 from lro._webhooks.transport import WebhookReply, WebhookTransport
 
+_HINT = "--private allows it"
+
 
 def send_ping(url: str, given: tuple[str, ...], *, private: bool, timeout: float) -> WebhookReply:
     """Send a ping signed with these secrets, as a service sends; return what came of it.
@@ -21,7 +23,9 @@ def send_ping(url: str, given: tuple[str, ...], *, private: bool, timeout: float
         InvalidArgument: The URL or a secret cannot be used.
     """
     ports = None if private else frozenset({443})
-    rules = EndpointRules(allow_private=private, allow_http=private, ports=ports)
+    rules = EndpointRules(
+        allow_private=private, allow_http=private, ports=ports, hints=(_HINT, _HINT, _HINT)
+    )
     endpoint = rules.checked("ping", Endpoint(url=url, secrets=given))
     now = datetime.now(UTC)
     content_type, body = ping(now)

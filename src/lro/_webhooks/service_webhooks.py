@@ -124,7 +124,7 @@ class Webhooks:
             resolve=resolve,
         )
         self._options = DeliveryOptions(
-            check=lambda endpoint: self._rules.checked("endpoint", endpoint),
+            rules=self._rules,
             endpoints=tuple(self._checked("endpoints", endpoints)),
             lookup=lookup,
             on_disabled=on_disabled,

@@ -83,7 +83,8 @@ class PushConfigs:
             return Debts.of(self._webhooks.encode([made])).endpoints[0]
         except InvalidArgument as exc:
             field = exc.field.removeprefix("notify[0]").removeprefix("notify")
-            raise InvalidArgument(_FIELD + field, exc.description) from None
+            text = exc.description.partition("; ")[0]  # without hints for the application
+            raise InvalidArgument(_FIELD + field, text) from None
 
     def shown(self, task_id: str, endpoint: Endpoint) -> TaskPushNotificationConfig:
         """The configuration of an endpoint, without what is secret in it."""
