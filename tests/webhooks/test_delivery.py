@@ -425,9 +425,10 @@ def test_slow_receiver_does_not_hold_up_others(
 
 
 def test_what_a_slow_host_cannot_take_soon_is_put_off_in_the_store(
-    clock: ManualClock, make_service: MakeService
+    clock: ManualClock, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that it is not claimed again and again, and no process that may die holds it."""
+    monkeypatch.setattr("lro._webhooks.delivery._WAITING", 20)
     hold = threading.Event()
 
     def script(_: Received) -> Said:
@@ -674,6 +675,20 @@ def test_close_lets_a_quick_receiver_finish(clock: ManualClock, make_service: Ma
         go.set()
         stopping.join(PATIENCE)
     assert sends.owed_of(name) == {}
+
+
+def test_forked_process_begins_again_without_claims_and_threads(
+    clock: ManualClock, make_service: MakeService
+) -> None:
+    with receiver() as good:
+        sends = webhooks(clock, [endpoint(good.url)])
+        service = works(make_service, MemoryStore(clock), sends)
+        for _ in range(2):
+            end(service)
+            service.run_maintenance()
+            good.next()
+            sends.reset_after_fork()
+        assert good.all() == []
 
 
 def test_close_does_not_wait_for_a_lookup(

@@ -48,7 +48,10 @@ _CAPACITY: Final = 256
 _QUEUE_SECONDS: Final = 2.0
 """For how long a claimed notification may wait for its host, as far as can be foreseen."""
 _PUT_OFF_SECONDS: Final = 3600.0
-_FIRST_PACE: Final = 0.1
+_WAITING: Final = 128
+"""How many claimed notifications may wait for one host."""
+_FIRST_PACE: Final = 0.005
+"""The seconds that a host is thought to take for a request before it has answered one."""
 _POLL_SECONDS: Final = 15.0
 """How soon a process notices what another one owed that has died."""
 _RETRY_SECONDS: Final = 1.0
@@ -102,9 +105,20 @@ class _Host:
     """A host that is called: what waits for it, and how long it takes for one."""
 
     busy: bool = False
+    began: float = 0.0
     waiting: deque[_Try] = attrs.field(factory=deque)
     pace: float = _FIRST_PACE
     put_off_until: float = 0.0
+
+    def put_off(self, at: float, longest: float) -> float | None:
+        """By how many seconds, at most, to put off one more request; None: it can wait here."""
+        pace = max(self.pace, at - self.began) if self.busy else self.pace
+        turn = len(self.waiting) * pace
+        if turn <= _QUEUE_SECONDS and len(self.waiting) < _WAITING:
+            return None
+        # Each until about its turn, so that few are claimed in vain.
+        self.put_off_until = min(max(self.put_off_until, at + turn) + pace, at + longest)
+        return self.put_off_until - at
 
 
 @attrs.frozen(kw_only=True)
@@ -332,12 +346,11 @@ class Delivery:
             return
         name = httpx.URL(endpoint.url).host
         host = self._hosts.setdefault(name, _Host())
-        if host.busy and len(host.waiting) * host.pace > _QUEUE_SECONDS:
-            # Each is put off until about its turn, so that none is claimed in vain again and again.
-            begin = max(host.put_off_until, at + _QUEUE_SECONDS)
-            host.put_off_until = min(begin + host.pace, at + _PUT_OFF_SECONDS)
-            later = now + timedelta(seconds=host.put_off_until - at)
-            claim.owed[endpoint.id] = attrs.evolve(debt, at=later)
+        # At most by as long as it has waited: the host may be quicker than it seems now.
+        age = (now - (claim.record.end_time or now)).total_seconds()
+        later = host.put_off(at, min(max(age, _RETRY_SECONDS), _PUT_OFF_SECONDS))
+        if later is not None:
+            claim.owed[endpoint.id] = attrs.evolve(debt, at=now + timedelta(seconds=later))
             return
         claim.pending += 1
         host.waiting.append(_Try(claim, endpoint, debt, name))
@@ -346,7 +359,7 @@ class Delivery:
     def _send_next(self, host: _Host) -> None:
         if host.busy or not host.waiting or self._stopped:
             return
-        host.busy = True
+        host.busy, host.began = True, self._clock()
         self._under_way += 1
         self._todo.put(host.waiting.popleft())
         self._start_workers()

@@ -183,5 +183,8 @@ def endpoint_to_json(endpoint: Endpoint) -> dict[str, Any]:
 def endpoints_from_json(kept: list[dict[str, Any]]) -> Iterator[Endpoint]:
     """The endpoints that a record keeps."""
     for one in kept:
-        texts = {name: tuple(one[name]) for name in ("secrets", "events", "methods") if name in one}
-        yield Endpoint(**{**one, **texts})
+        fields = dict(one)
+        for name in ("secrets", "events", "methods"):
+            if name in fields:
+                fields[name] = tuple(fields[name])
+        yield Endpoint(**fields)

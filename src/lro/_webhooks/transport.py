@@ -130,18 +130,17 @@ class _CheckedBackend(httpcore.NetworkBackend):
         addresses = [address for address in found if self._allowed(address)][:_ADDRESSES]
         if not addresses:
             raise AddressRefused("its host has no address that is global")
-        for place, address in enumerate(addresses, start=1 - len(addresses)):
-            left = _deadline.get().left() / (1 - place)
-            try:
-                stream = self._backend.connect_tcp(
-                    address, port, left, local_address, socket_options
-                )
-            except (httpcore.ConnectError, httpcore.ConnectTimeout):
-                if not place:
-                    raise
-            else:
-                break
-        return _TimedStream(stream, self.opened)
+
+        def connect(address: str, share: int) -> httpcore.NetworkStream:
+            left = _deadline.get().left() / share
+            stream = self._backend.connect_tcp(address, port, left, local_address, socket_options)
+            return _TimedStream(stream, self.opened)
+
+        *others, last = addresses
+        for place, address in enumerate(others):
+            with contextlib.suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
+                return connect(address, len(addresses) - place)
+        return connect(last, 1)
 
 
 def system_addresses(host: str, port: int) -> Sequence[str]:
@@ -179,7 +178,10 @@ class WebhookTransport:
         self.reset_after_fork()
 
     def reset_after_fork(self) -> None:
-        """Begin again without connections: those of the parent process are the parent's."""
+        """Begin again without connections: this closes only what this process has of them."""
+        for stream in list(self._backend.opened):  # not by the pool, whose lock may be held
+            with contextlib.suppress(OSError):
+                stream.close()
         self._pool: httpcore.ConnectionPool | None = None
         self._making = threading.Lock()
 
