@@ -23,7 +23,7 @@ BYTECODE = {"PYTHONDONTWRITEBYTECODE": None}
 """Tests start hundreds of processes, which would compile every module again without it."""
 FRAMEWORKS = ["django", "fastapi", "flask", "litestar", "quart", "starlette"]
 """The extras of lro.integrations."""
-BRIDGES = ["mcp"]
+BRIDGES = ["a2a", "mcp"]
 """The extras of bridges that have tests of their own, in the folder of that name."""
 EVERYTHING = (
     f".[a2a,aiohttp,browser,celery,cli,docs,examples,fast,{','.join(FRAMEWORKS)},google,grpc,judges,"

@@ -377,7 +377,7 @@ def test_endpoints_of_a_start_are_notified_of_its_end(
 
 
 @pytest.mark.parametrize("standing", [("operation.succeeded",), ("operation.failed",)])
-def test_endpoint_of_a_start_neither_hides_nor_replaces_one_of_the_same_url(
+def test_endpoint_of_a_start_is_called_beside_one_of_the_same_url(
     clock: ManualClock, make_service: MakeService, standing: tuple[str, ...]
 ) -> None:
     """Callers choose it: they must not silence what the application has asked for."""

@@ -87,9 +87,10 @@ def verify_webhook(
     over. ``now`` is in Unix seconds, ``tolerance`` in seconds.
 
     Raises:
-        WebhookError: A header is missing, no signature is right, or the moment of the attempt is
+        WebhookError: A secret is not one, a header is missing, no signature is right, or the moment of the attempt is
             further from ``now`` than the tolerance: it may be an old one that is sent again.
     """
+    keys = [webhook_key(one) for one in secrets]
     given = {name.lower(): value for name, value in headers.items()}
     found = [given.get(name, "") for name in (ID, TIMESTAMP, SIGNATURE)]
     for name, value in zip((ID, TIMESTAMP, SIGNATURE), found, strict=True):
@@ -99,7 +100,7 @@ def verify_webhook(
     if not (sent.isascii() and sent.isdigit() and len(sent) <= 15):
         raise WebhookError(f"{TIMESTAMP} must be Unix seconds")
     signed = f"{webhook_id}.{sent}.".encode("utf-8", "surrogateescape") + body
-    wanted = [_signature(webhook_key(one), signed).encode() for one in secrets]
+    wanted = [_signature(key, signed).encode() for key in keys]
     fine = False
     for each in signatures.split(" ")[:_MAX_SIGNATURES]:
         version, _, signature = each.partition(",")
