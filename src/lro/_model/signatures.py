@@ -87,8 +87,9 @@ def verify_webhook(
     over. ``now`` is in Unix seconds, ``tolerance`` in seconds.
 
     Raises:
-        WebhookError: A secret is not one, a header is missing, no signature is right, or the moment of the attempt is
-            further from ``now`` than the tolerance: it may be an old one that is sent again.
+        WebhookError: A secret is not one, a header is missing, no signature is right, or the
+            moment of the attempt is further from ``now`` than the tolerance: it may be an old one
+            that is sent again.
     """
     keys = [webhook_key(one) for one in secrets]
     given = {name.lower(): value for name, value in headers.items()}
