@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from lro._engine.store_port import OutboxStore, Store, keeps_outbox
 from lro._model.description import DescribedOperation
+from lro._model.operation import Record
 from lro.errors import OperationNotFound, Unavailable
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
 from lro.webhooks import Endpoint, EndpointDisabled, WebhookEvent, generate_secret, verify
 from tests.service_fixtures import MakeService
+from tests.services.postgres import shared_server
 from tests.webhooks import receivers
 from tests.webhooks.hooked import METHOD, OTHER, SECRET, end, endpoint, webhooks, works
 from tests.webhooks.receivers import PATIENCE, Received, Said, raw_receiver, receiver
+from tests.work_messages import WorkRequest, WorkResponse
 
 on_all_stores = pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"], indirect=True)
 
@@ -185,8 +189,11 @@ def test_410_without_on_disabled_and_failing_on_disabled_settle_too(
     def fail(_: EndpointDisabled) -> None:
         raise RuntimeError("no mail today")
 
+    def leave(_: EndpointDisabled) -> None:
+        raise SystemExit
+
     with receiver(lambda _: Said(410)) as gone:
-        for on_disabled in (None, fail):
+        for on_disabled in (None, fail, leave):
             sends = webhooks(clock, [endpoint(gone.url)], on_disabled=on_disabled)
             service = works(make_service, MemoryStore(clock), sends)
             name = end(service)
@@ -560,6 +567,60 @@ def test_record_that_cannot_be_read_is_not_in_the_way_of_others(
     assert f"{broken}: its webhooks cannot be sent now" in caplog.text
 
 
+def test_unreadable_record_of_debts_does_not_keep_work_from_its_end(
+    clock: ManualClock, make_service: MakeService
+) -> None:
+    sends = webhooks(clock)
+    service = make_service(MemoryStore(clock), webhooks=sends)
+    go = threading.Event()
+
+    @service.method(METHOD)
+    def work(request: WorkRequest) -> WorkResponse:
+        go.wait(PATIENCE)
+        return WorkResponse(text=request.text)
+
+    started = []
+    for notify in ("{", "[]", '{"endpoints":[{"uri":""}]}'):
+        started.append(work.start(WorkRequest(text=notify)))
+        change = functools.partial(Record.next_version, notify=notify)
+        service.store.update(started[-1].name, change)
+    go.set()
+    for one in started:
+        one.result(timeout=PATIENCE)
+    service.run_maintenance()
+
+
+def test_record_does_not_show_the_secrets_that_it_keeps(
+    clock: ManualClock, make_service: MakeService
+) -> None:
+    sends = webhooks(clock)
+    service = works(make_service, MemoryStore(clock), sends)
+    name = end(service, notify=[endpoint("http://127.0.0.1/")])
+    (record,) = service.store.find([name]).records
+    assert SECRET in record.notify
+    assert SECRET not in repr(record)
+
+
+@pytest.mark.parametrize("store", ["postgres"], indirect=True)
+def test_record_that_another_session_has_locked_is_not_asked_for_without_pause(
+    store: Store, clock: ManualClock, make_service: MakeService
+) -> None:
+    """It is due, and cannot be claimed: to look again at once would take a whole processor."""
+    import psycopg  # only where the store has it
+
+    with receiver() as good:
+        sends = webhooks(clock, [endpoint(good.url)])
+        service = works(make_service, store, sends)
+        end(service)
+        schema = cast("Any", store).schema
+        with psycopg.connect(shared_server().url) as other:
+            other.execute(f'SELECT 1 FROM "{schema}".operations FOR UPDATE')
+            assert sends.run_due() == 1.0
+            other.rollback()
+        assert sends.run_due() > 1.0
+        assert len(good.all()) == 1
+
+
 class AwayStore(MemoryStore):
     """A store that is away when the test says so."""
 
@@ -728,6 +789,49 @@ def test_close_does_not_wait_for_a_lookup(
     assert asked.wait(PATIENCE)
     sends.stop()
     go.set()
+
+
+def test_close_during_a_lookup_leaves_no_thread(
+    clock: ManualClock, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lro._webhooks.delivery._STOP_SECONDS", 0.2)
+    asked, go = threading.Event(), threading.Event()
+
+    def lookup(operation: DescribedOperation, caller: str) -> Sequence[Endpoint]:
+        if operation.name != first:
+            asked.set()
+            go.wait(PATIENCE)
+        return [endpoint(good.url)]
+
+    with receiver() as good:
+        sends = webhooks(clock, lookup=lookup)
+        service = works(make_service, MemoryStore(clock), sends)
+        first = end(service)
+        service.run_maintenance()
+        threads = [*sends.delivery._workers]
+        sends.begin()
+        end(service)
+        assert asked.wait(PATIENCE)
+        sends.stop()
+        go.set()
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert threads
+        assert not any(thread.is_alive() for thread in threads)
+
+
+def test_generator_that_looks_up_and_would_end_the_program_is_repeated(
+    clock: ManualClock, make_service: MakeService
+) -> None:
+    def lookup(operation: DescribedOperation, caller: str) -> Iterator[Endpoint]:
+        yield endpoint("http://127.0.0.1/")
+        raise SystemExit
+
+    sends = webhooks(clock, lookup=lookup)
+    service = works(make_service, MemoryStore(clock), sends)
+    name = end(service)
+    service.run_maintenance()
+    assert sends.owed_of(name) == {"": 1}
 
 
 def test_request_without_a_free_thread_is_sent_when_there_is_one(

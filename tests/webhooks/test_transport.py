@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -232,6 +234,27 @@ def test_egress_proxy_gets_all_requests_and_checks_addresses_itself(
         sender = transport(allow_private=False, proxy=f"http://127.0.0.1:{proxy.port}")
         assert sender.send("http://10.1.2.3/hook", {}, b"{}").success
         assert proxy.next().headers["host"] == "10.1.2.3"
+
+
+def test_egress_proxy_is_told_the_user_of_its_url(transport: MakeTransport) -> None:
+    with receiver() as proxy:
+        sender = transport(proxy=f"http://ann:s%20c@127.0.0.1:{proxy.port}")
+        assert sender.send("http://10.1.2.3/hook", {}, b"{}").success
+        given = proxy.next().headers["proxy-authorization"]
+    assert given == f"Basic {base64.b64encode(b'ann:s c').decode()}"
+
+
+def test_large_body_that_is_taken_slowly_has_only_the_time_limit(transport: MakeTransport) -> None:
+    """Though some of it gets through again and again."""
+
+    def sip(connection: socket.socket, over: threading.Event) -> None:
+        while connection.recv(100_000) and not over.wait(0.05):
+            pass
+
+    with raw_receiver(sip) as url:
+        began = time.monotonic()
+        assert "no answer" in transport(timeout=0.5).send(url, {}, b"x" * 12_000_000).why
+        assert time.monotonic() - began < 3  # it took over 4 s
 
 
 def test_close_ends_requests_under_way(transport: MakeTransport) -> None:

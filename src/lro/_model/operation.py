@@ -456,7 +456,7 @@ class Record:
     version: int = 1
     keys: str | None = None
     trace_context: str = ""
-    notify: str = ""
+    notify: str = attrs.field(default="", repr=False)  # has secrets
     notify_at: datetime | None = None
 
     @property

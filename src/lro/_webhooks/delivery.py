@@ -15,7 +15,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -218,18 +218,24 @@ class Delivery:
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_STOP_SECONDS)
-        if not self._turning.acquire(timeout=max(0.0, end - time.monotonic())):
-            return  # a function of the application holds it up: its claims end by themselves
         try:
-            self._finish_until(end)
-            self._transport.close()
-            self._finish_until(time.monotonic() + _STOP_SECONDS / 4)
-            for claim in list(self._claims):
-                self._settle(claim, self._store.now())
+            if self._turning.acquire(timeout=max(0.0, end - time.monotonic())):
+                try:
+                    self._give_back(end)
+                finally:
+                    self._turning.release()
+            # Else a function of the application holds it up: its claims end by themselves.
         finally:
-            self._turning.release()
+            self._transport.close()
             for _ in self._workers:
                 self._todo.put(None)
+
+    def _give_back(self, end: float) -> None:
+        self._finish_until(end)
+        self._transport.close()
+        self._finish_until(time.monotonic() + _STOP_SECONDS / 4)
+        for claim in list(self._claims):
+            self._settle(claim, self._store.now())
 
     def _finish_until(self, end: float) -> None:
         while self._under_way and time.monotonic() < end:
@@ -282,7 +288,10 @@ class Delivery:
         due = self._store.next_due()
         if due is None:
             return _POLL_SECONDS
-        return min(_POLL_SECONDS, max(0.0, (due - self._store.now()).total_seconds()))
+        seconds = (due - self._store.now()).total_seconds()
+        if seconds <= 0 and not records:  # it is due, and locked by another process
+            return _RETRY_SECONDS
+        return min(_POLL_SECONDS, max(0.0, seconds))
 
     def _begin_claim(self, record: Record, send_by: float, now: datetime) -> None:
         debts = Debts.of(record.notify)
@@ -311,10 +320,9 @@ class Delivery:
         self, claim: _Claim, due: dict[str, Debt], found: dict[str, Endpoint], now: datetime
     ) -> dict[str, Endpoint]:
         """Ask the application; what depends on that is due later if it cannot say."""
-        assert self._options.lookup is not None
         record = claim.record
         try:
-            given = contained("lookup", self._options.lookup, described(record), record.caller)
+            given = contained("lookup", self._looked_up, record)
             checked = (self._options.rules.checked("endpoint", one) for one in given)
             fresh = {one.id: one for one in checked}
         except Exception as exc:
@@ -331,6 +339,10 @@ class Delivery:
                     claim.owed[id] = due[id] = Debt(0, now)
             due.pop(LOOKUP, None)
         return {**fresh, **found}
+
+    def _looked_up(self, record: Record) -> Sequence[Endpoint]:
+        assert self._options.lookup is not None
+        return [*self._options.lookup(described(record), record.caller)]  # it may be a generator
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -472,7 +484,8 @@ class Delivery:
         if self._options.on_disabled is None:
             return
         try:
-            self._options.on_disabled(EndpointDisabled(endpoint, reason, claim.record.name))
+            event = EndpointDisabled(endpoint, reason, claim.record.name)
+            contained("on_disabled", self._options.on_disabled, event)
         except Exception:
             log.exception("%s: on_disabled failed", claim.record.name)
 

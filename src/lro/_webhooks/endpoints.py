@@ -39,7 +39,8 @@ _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,128}", re.ASCII)
 _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,200}", re.ASCII)
 _VALUE: Final = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?", re.ASCII)
 _OURS: Final = frozenset(
-    {"connection", "content-length", "content-type", "host", "transfer-encoding", "user-agent"}
+    {"connection", "content-length", "content-type", "host", "proxy-authorization"}
+    | {"transfer-encoding", "user-agent"}
     | {ID, TIMESTAMP, SIGNATURE}
 )
 _SECRET_BYTES: Final = range(24, 65)
@@ -98,11 +99,11 @@ class EndpointRules:
     def _check_url(self, at: str, text: str) -> None:
         try:
             url = httpx.URL(text)
-            port = url.port
+            host, port = url.host, url.port
         except (httpx.InvalidURL, ValueError):  # ValueError: of the package for names
             raise InvalidArgument(at, "is not a URL") from None
         schemes = {"https", "http"} if self.allow_http else {"https"}
-        if url.scheme not in schemes or not url.host:
+        if url.scheme not in schemes or not host:
             wanted = "http or https" if self.allow_http else "https"
             hint = "" if self.allow_http else f"; {self.hints[0]}"
             raise InvalidArgument(at, f"must be an absolute {wanted} URL{hint}")
@@ -111,7 +112,7 @@ class EndpointRules:
         port = port or {"https": 443, "http": 80}[url.scheme]
         if self.ports is not None and port not in self.ports:
             raise InvalidArgument(at, f"must not have port {port}; {self.hints[1]}")
-        if not self.allow_private and _is_address(url.host) and not is_global(url.host):
+        if not self.allow_private and _is_address(host) and not is_global(host):
             text = f"must not have an address that is not global; {self.hints[2]}"
             raise InvalidArgument(at, text)
 

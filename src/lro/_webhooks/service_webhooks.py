@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import attrs
+import httpx
 
 from lro._base.arguments import (
     check,
@@ -204,7 +205,10 @@ class Webhooks:
             return True
         endpoints = self._options.endpoints
         if record.notify:
-            endpoints += Debts.of(record.notify).endpoints
+            try:
+                endpoints += Debts.of(record.notify).endpoints
+            except Exception:  # whatever it is: the operation ends, and the delivery reports it
+                return True
         return any(wants(one, record) for one in endpoints)
 
     def begin(self) -> None:
@@ -310,8 +314,18 @@ def _check_sending(
             check_count("ports", port, most=65_535)
     if proxy is not None:
         check_text("proxy", proxy, empty=False)
+        fine = _is_proxy(str(proxy))
+        check("proxy", "another text", "a URL such as 'http://egress:4750'", fine=fine)
     if context is not None:
         check_instance("ssl_context", context, ssl.SSLContext, "an ssl.SSLContext")
+
+
+def _is_proxy(text: str) -> bool:
+    try:
+        url = httpx.URL(text)
+        return url.scheme in ("http", "https") and bool(url.host) and (url.port or 0) < 1 << 16
+    except (httpx.InvalidURL, ValueError):
+        return False
 
 
 def _check_schedule(schedule: object) -> None:

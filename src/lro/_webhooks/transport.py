@@ -34,6 +34,8 @@ _BODY_SECONDS: Final = 1.0
 _ADDRESSES: Final = 3
 """How many addresses of a host are tried."""
 _KEPT_SECONDS: Final = 5.0
+_PIECE: Final = 4096
+"""How many bytes are written at once."""
 
 
 @attrs.frozen
@@ -88,7 +90,9 @@ class _TimedStream(httpcore.NetworkStream):
         return self._stream.read(max_bytes, _deadline.get().left())
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ARG002
-        self._stream.write(buffer, _deadline.get().left())
+        # In pieces: what has come through of a large one would begin its time again.
+        for begin in range(0, len(buffer), _PIECE):
+            self._stream.write(buffer[begin : begin + _PIECE], _deadline.get().left())
 
     def close(self) -> None:
         self._stream.close()
@@ -239,8 +243,10 @@ class WebhookTransport:
                 keepalive_expiry=_KEPT_SECONDS,
                 network_backend=self._backend,
             )
+        user = httpx.URL(self._proxy)
         return httpcore.HTTPProxy(
             self._proxy,
+            proxy_auth=(user.username, user.password) if user.userinfo else None,
             ssl_context=context,
             max_connections=None,
             keepalive_expiry=_KEPT_SECONDS,
