@@ -624,7 +624,7 @@ def test_every_row_is_found_by_an_index(store, name):
     for slow in ("Seq Scan", "Bitmap", "Hash Join", "Hash Anti", "Merge Join"):
         assert slow not in plan
     sorts = plan.replace("Incremental Sort", "").count("->  Sort ")
-    given = {"START": 2, "WRITE": 2, "RENEW_ALL": 1, "ADD_COUNTS": 2, "LOAD": 1, "CLAIM_DUE": 1}
+    given = {"START": 2, "WRITE": 2, "RENEW_ALL": 1, "ADD_COUNTS": 2, "LOAD": 1}
     assert sorts == given.get(name, 0)
 
 
