@@ -236,7 +236,7 @@ def test_egress_proxy_gets_all_requests_and_checks_addresses_itself(
         assert proxy.next().headers["host"] == "10.1.2.3"
 
 
-def test_egress_proxy_is_told_the_user_of_its_url(transport: MakeTransport) -> None:
+def test_egress_proxy_gets_the_user_of_its_url(transport: MakeTransport) -> None:
     with receiver() as proxy:
         sender = transport(proxy=f"http://ann:s%20c@127.0.0.1:{proxy.port}")
         assert sender.send("http://10.1.2.3/hook", {}, b"{}").success
