@@ -4,7 +4,8 @@ A record that owes notifications is claimed in the store for as long as sending 
 settled: what was sent is owed no more, and what failed is due later. A process that dies leaves its
 claims to end, and another one sends again. So each notification is sent at least once.
 
-At most one request at a time is under way to a host. What would have to wait for a slow one is put
+At most one request at a time is under way to a host, and hosts that are not known to answer soon
+share half of the connections: a caller may name many that hang. What would have to wait for a slow one is put
 off in the store, so that it does not hold up what goes to others.
 """
 
@@ -49,7 +50,9 @@ _QUEUE_SECONDS: Final = 2.0
 """For how long a claimed notification may wait for its host, as far as can be foreseen."""
 _PUT_OFF_SECONDS: Final = 3600.0
 _WAITING: Final = 128
-"""How many claimed notifications may wait for one host."""
+"""How many claimed notifications may wait for one host, and for all that are not quick."""
+_QUICK_SECONDS: Final = 1.0
+"""How soon a host answers, on average, that may use every connection."""
 _FIRST_PACE: Final = 0.005
 """The seconds that a host is thought to take for a request before it has answered one."""
 _POLL_SECONDS: Final = 15.0
@@ -95,9 +98,35 @@ class _Try:
     endpoint: Endpoint
     debt: Debt
     host: str
+    doubted: bool = False
+    """Whether its host is not known to be quick."""
     reply: WebhookReply | None = None
     """None: it was not sent, and is owed as before."""
     seconds: float = 0.0
+
+
+@attrs.define(eq=False)
+class _Pace:
+    """The seconds between two of those that wait in one place, and until when more is put off."""
+
+    seconds: float = _FIRST_PACE
+    began: float | None = None
+    """Since when the place has not been free; None: it is."""
+    put_off_until: float = 0.0
+
+    def measure(self, seconds: float) -> None:
+        """Take note of how long one has taken."""
+        self.seconds = (self.seconds + seconds) / 2
+
+    def put_off(self, ahead: int, waiting: int, at: float, longest: float) -> float | None:
+        """By how many seconds, at most, to put off one more request; None: it can wait here."""
+        pace = self.seconds if self.began is None else max(self.seconds, at - self.began)
+        turn = ahead * pace
+        if turn <= _QUEUE_SECONDS and waiting < _WAITING:
+            return None
+        # Each until about its turn, so that few are claimed in vain.
+        self.put_off_until = min(max(self.put_off_until, at + turn) + pace, at + longest)
+        return self.put_off_until - at
 
 
 @attrs.define(eq=False)
@@ -105,20 +134,31 @@ class _Host:
     """A host that is called: what waits for it, and how long it takes for one."""
 
     busy: bool = False
-    began: float = 0.0
+    quick: bool = False
+    in_line: bool = False
     waiting: deque[_Try] = attrs.field(factory=deque)
-    pace: float = _FIRST_PACE
-    put_off_until: float = 0.0
+    pace: _Pace = attrs.field(factory=_Pace)
 
-    def put_off(self, at: float, longest: float) -> float | None:
-        """By how many seconds, at most, to put off one more request; None: it can wait here."""
-        pace = max(self.pace, at - self.began) if self.busy else self.pace
-        turn = len(self.waiting) * pace
-        if turn <= _QUEUE_SECONDS and len(self.waiting) < _WAITING:
-            return None
-        # Each until about its turn, so that few are claimed in vain.
-        self.put_off_until = min(max(self.put_off_until, at + turn) + pace, at + longest)
-        return self.put_off_until - at
+
+@attrs.define(eq=False)
+class _Doubted:
+    """The hosts that are not known to be quick: their requests, and who waits for a connection."""
+
+    room: int
+    under_way: int = 0
+    waiting: int = 0
+    line: deque[_Host] = attrs.field(factory=deque)
+    pace: _Pace = attrs.field(factory=_Pace)
+
+    def put_off(self, host: _Host, at: float, longest: float) -> float | None:
+        """By how many seconds to put off a request to such a host; None: it can wait."""
+        in_line = 0 if host.busy else sum(len(one.waiting) for one in self.line)
+        return self.pace.put_off(in_line, self.waiting, at, longest)
+
+    def move(self, by: int, at: float) -> None:
+        """Take note that one more, or one less, is under way."""
+        self.under_way += by
+        self.pace.began = at if self.under_way >= self.room else None
 
 
 @attrs.frozen(kw_only=True)
@@ -169,6 +209,7 @@ class Delivery:
         self._look_at = 0.0
         self._claims: set[_Claim] = set()
         self._hosts: dict[str, _Host] = {}
+        self._doubted = _Doubted(max(1, self._options.connections // 2))
         self._silent: dict[str, float] = {}
         """Until when receivers have asked to be left alone, by URL."""
         self._under_way = 0
@@ -361,21 +402,55 @@ class Delivery:
         host = self._hosts.setdefault(name, _Host())
         # At most by as long as it has waited: the host may be quicker than it seems now.
         age = (now - (claim.record.end_time or now)).total_seconds()
-        later = host.put_off(at, min(max(age, _RETRY_SECONDS), _PUT_OFF_SECONDS))
+        longest = min(max(age, _RETRY_SECONDS), _PUT_OFF_SECONDS)
+        later = host.pace.put_off(len(host.waiting), len(host.waiting), at, longest)
+        if later is None and not host.quick:
+            later = self._doubted.put_off(host, at, longest)
         if later is not None:
             claim.owed[endpoint.id] = attrs.evolve(debt, at=now + timedelta(seconds=later))
             return
         claim.pending += 1
-        host.waiting.append(_Try(claim, endpoint, debt, name))
+        host.waiting.append(_Try(claim, endpoint, debt, name, doubted=not host.quick))
+        self._doubted.waiting += not host.quick
         self._send_next(host)
 
     def _send_next(self, host: _Host) -> None:
+        doubted = self._doubted
         if host.busy or not host.waiting or self._stopped:
             return
-        host.busy, host.began = True, self._clock()
+        if not host.quick and doubted.under_way >= doubted.room:
+            if not host.in_line:
+                host.in_line = True
+                doubted.line.append(host)
+            return
+        one, at = host.waiting.popleft(), self._clock()
+        doubted.waiting -= one.doubted
+        one.doubted = not host.quick
+        if one.doubted:
+            doubted.move(1, at)
+        host.busy, host.pace.began = True, at
         self._under_way += 1
-        self._todo.put(host.waiting.popleft())
+        self._todo.put(one)
         self._start_workers()
+
+    def _go_on(self, one: _Try) -> None:
+        """Take note of the time that a try took, and have sent what waited for that."""
+        host, doubted = self._hosts[one.host], self._doubted
+        host.busy, host.pace.began = False, None
+        if one.doubted:
+            doubted.move(-1, self._clock())
+        if one.reply is not None:
+            host.pace.measure(one.seconds)
+            host.quick = one.reply.status > 0 and host.pace.seconds < _QUICK_SECONDS
+            if one.doubted:
+                doubted.pace.measure(one.seconds / doubted.room)
+        while doubted.line and doubted.under_way < doubted.room and not self._stopped:
+            following = doubted.line.popleft()
+            following.in_line = False
+            self._send_next(following)
+        self._send_next(host)
+        if not host.busy and not host.waiting and len(self._hosts) > _HOSTS:
+            del self._hosts[one.host]
 
     def _start_workers(self) -> None:
         while len(self._workers) < min(self._options.connections, self._under_way):
@@ -419,15 +494,10 @@ class Delivery:
             except queue.Empty:
                 return
             self._under_way -= 1
-            host = self._hosts[one.host]
-            host.busy = False
-            host.pace = (host.pace + one.seconds) / 2
+            self._go_on(one)
             now = self._store.now()
             if one.reply is not None and not (self._stopped and not one.reply.status):
                 self._note(one, one.reply, now)
-            self._send_next(host)
-            if not host.busy and len(self._hosts) > _HOSTS:
-                del self._hosts[one.host]
             one.claim.pending -= 1
             if not one.claim.pending:
                 self._settle(one.claim, now)
