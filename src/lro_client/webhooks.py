@@ -80,7 +80,7 @@ def verify(
         if not isinstance(payload, dict):
             raise ValueError("it is not an object")
         return _read(signed.id, payload, types or TypeRegistry())
-    except (ValueError, InvalidArgument) as exc:
+    except (ValueError, OverflowError, InvalidArgument) as exc:  # Overflow: no such time in UTC
         raise WebhookError(f"its body cannot be read: {exc}") from exc
 
 

@@ -126,6 +126,7 @@ def test_start_with_bad_endpoints_is_refused_before_anything_is_stored(
         ({"proxy": "egress:4750"}, "proxy: must be a URL such as"),
         ({"proxy": "socks5://egress"}, "proxy: must be a URL such as"),
         ({"proxy": "http://egress:99999"}, "proxy: must be a URL such as"),
+        ({"proxy": "http://[::1"}, "proxy: must be a URL such as"),
         ({"ssl_context": True}, "ssl_context: must be an ssl.SSLContext"),
         ({"secrets": SECRET}, "secrets: must be several texts"),
         ({"timeout": 61}, "timeout: must be seconds above 0, at most 60"),

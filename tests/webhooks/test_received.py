@@ -105,6 +105,7 @@ def test_body_is_verified_before_it_is_read() -> None:
         ({**STANDARD, "timestamp": 3}, "it does not say when"),
         ({**STANDARD, "timestamp": "now"}, "Invalid isoformat string"),
         ({**STANDARD, "timestamp": "2026-11-22T09:01:00"}, "its time has no zone"),
+        ({**STANDARD, "timestamp": "0001-01-01T00:00:00+14:00"}, "out of range"),
         ({**CLOUD, "time": None}, "it does not say when"),
         ({**STANDARD, "data": {**DATA, "name": 3}}, "its name is not a text"),
         ({**STANDARD, "data": {**DATA, "name": "x"}}, "names no operation"),

@@ -5,8 +5,8 @@ settled: what was sent is owed no more, and what failed is due later. A process 
 claims to end, and another one sends again. So each notification is sent at least once.
 
 At most one request at a time is under way to a host, and hosts that are not known to answer soon
-share half of the connections: a caller may name many that hang. What would have to wait for a slow one is put
-off in the store, so that it does not hold up what goes to others.
+share half of the connections: a caller may name many that hang. What would have to wait for a slow
+one is put off in the store, so that it does not hold up what goes to others.
 """
 
 from __future__ import annotations
