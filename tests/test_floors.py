@@ -21,8 +21,8 @@ FLOORS: Final = {
         stores executors _http _console _prometheus _bridge _webhooks
         errors types adapters wire
         logging telemetry webhooks http console openapi asgi wsgi prometheus
-        azure mcp a2a
-        protobuf grpc lint testing cli integrations
+        azure mcp
+        protobuf grpc a2a lint testing cli integrations
         __init__
         """,
     "lro_client": """

@@ -6,12 +6,14 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
 import grpc
 import httpx
 import pytest
+from google.protobuf import json_format
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,10 +22,26 @@ pytest.importorskip("uvicorn")
 
 from starlette.applications import Starlette
 
+import lro
 from a2a.types import a2a_pb2, a2a_pb2_grpc
+from a2a.utils.errors import InvalidParamsError
+from a2a.utils.proto_utils import validate_proto_required_fields
 from lro.a2a import DEFAULT_MAX_REQUEST, routes
-from tests.a2a.serving import JSONRPC, REST, VERSION, Agent, make_agent, message, serving
-from tests.http.counting_service import build
+from lro.a2a._messages import check_required
+from tests.a2a.serving import (
+    JSONRPC,
+    REST,
+    VERSION,
+    WAYS,
+    Agent,
+    Asked,
+    Failed,
+    by_grpc,
+    make_agent,
+    message,
+    serving,
+)
+from tests.http.counting_service import CountRequest, CountResponse, build
 
 VERBS = [
     *("SendMessage", "SendStreamingMessage", "GetTask", "ListTasks", "CancelTask"),
@@ -270,3 +288,102 @@ def test_another_version_over_grpc_is_refused(agent: Agent) -> None:
         error: Any = caught.value
         wanted = "FAILED_PRECONDITION" if version in ("2.0", "99", "1x") else "NOT_FOUND"
         assert error.code().name == wanted
+
+
+# -- errors of the application ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("code", [lro.Code.INVALID_ARGUMENT, lro.Code.ABORTED])
+@pytest.mark.parametrize("text", ["é\n" * 50_000, "half \ud800"])
+def test_texts_of_the_application_are_sent_as_far_as_they_fit(
+    way: str, code: lro.Code, text: str
+) -> None:
+    """Clients of gRPC refuse long trailers, and JSON has no halves of characters."""
+    counting = build(owner_only=True)
+
+    def validate(_: object) -> None:
+        if code is lro.Code.ABORTED:
+            raise lro.errors.StatusError(code, text)
+        raise ValueError(text)
+
+    @counting.service.method("acme.v1.Things.Check", validate=validate)
+    def method(request: CountRequest) -> CountResponse:
+        return CountResponse(total=request.steps)
+
+    with serving(counting, methods=[method]) as agent:
+        found = WAYS[way](agent, Asked("SendMessage", {"message": message()}))
+    assert isinstance(found, Failed)
+    assert found.status == code.name
+    assert text[:5].rstrip("\ud800") in found.message
+    assert len(found.message) <= 4000
+
+
+def test_values_of_parts_are_not_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK's check of required fields takes many seconds for a megabyte of them."""
+    sizes = []
+
+    def checked(params: Any) -> None:
+        sizes.append(params.ByteSize())
+        validate_proto_required_fields(params)
+
+    monkeypatch.setattr("lro.a2a._messages.validate_proto_required_fields", checked)
+    params = a2a_pb2.SendMessageRequest()
+    json_format.ParseDict({"message": message(data=[0] * 50_000)}, params)
+    for struct in (params.metadata, params.message.metadata, params.message.parts[0].metadata):
+        struct.update({"x": "y" * 50_000})
+    for _ in range(50_000):
+        params.message.parts.add()
+    before = params.ByteSize()
+    check_required(params)
+    assert (params.ByteSize(), len(params.message.parts)) == (before, 50_001)
+    assert sizes[0] < 100
+    for field in ("parts", "message_id", "role"):
+        params.message.ClearField(field)
+        with pytest.raises(InvalidParamsError) as caught:
+            check_required(params)
+        assert f"message.{field}" in str(caught.value.data)
+
+
+def test_a_large_message_starts_as_a_small_one(agent: Agent) -> None:
+    """It is read and stored in a thread."""
+    data = {"steps": 3, "label": "x" * 70_000}
+    found = [
+        WAYS[way](agent, Asked("SendMessage", {"message": message(way, data)})) for way in WAYS
+    ]
+    states = {one["task"]["status"]["state"] for one in found}
+    assert states == {"TASK_STATE_SUBMITTED"}
+    bad = {"steps": "?", "label": "x" * 70_000}
+    found = [by_grpc(agent, Asked("SendMessage", {"message": message("bad", bad)}))]
+    assert found[0].reason == "INVALID_PARAMS"
+
+
+@pytest.mark.parametrize("path", [JSONRPC, f"{REST}/message:send"])
+def test_a_caller_who_leaves_waits_no_longer(path: str) -> None:
+    """The task stays, and other callers may wait in its place."""
+    counting, handler = make_agent(build(), wait=timedelta(seconds=2))
+    app = Starlette(routes=routes(handler))
+    body: Any = {"message": message()}
+    if path == JSONRPC:
+        body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": body}
+    kind, version = (b"content-type", b"application/json"), (b"a2a-version", b"1.0")
+    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode()}
+    scope |= {"headers": [kind, version], "query_string": b"", "scheme": "http"}
+    pending: list[Any] = [{"type": "http.request", "body": json.dumps(body).encode()}]
+    seen: list[str] = []
+
+    async def receive() -> Any:
+        while not pending and not counting.service.waiters.waits:
+            await asyncio.sleep(0)
+        found = pending.pop() if pending else {"type": "http.disconnect"}
+        seen.append(found["type"])
+        return found
+
+    async def send(_: Any) -> None: ...
+
+    async def left() -> None:
+        await app(scope, receive, send)
+
+    asyncio.run(left())
+    assert (seen, counting.service.waiters.waits) == (["http.request", "http.disconnect"], 0)
+    counting.service.close(0)

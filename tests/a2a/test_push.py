@@ -155,7 +155,7 @@ def test_what_cannot_be_pushed_to_is_refused(pushing: Pushing, way: str) -> None
     found = pushing.ask(
         way, "CreateTaskPushNotificationConfig", taskId=task_id, url=f"{pushing.to.url}/more"
     )
-    assert (found.reason, "at most 10 endpoints" in found.message) == ("INVALID_PARAMS", True)
+    assert found.message == "task_push_notification_config: must be at most 10 endpoints"
     bad = pushing.start({"url": "no"}, message_id="bad")
     assert isinstance(bad, Failed)
     assert bad.reason == "INVALID_PARAMS"
@@ -199,6 +199,30 @@ def test_endpoints_of_the_application_are_not_configurations(pushing: Pushing) -
     assert pushing.ask("rest", "DeleteTaskPushNotificationConfig", **one) == {}
     pushing.end(task_id)
     assert len(pushing.to.all()) == 1
+
+
+@pytest.mark.parametrize("looked_up", [True, False])
+def test_a_configuration_takes_the_place_of_no_endpoint_of_the_application(looked_up: bool) -> None:
+    """Whatever id a client gives it: both are notified."""
+    with receiver() as to:
+        own = Endpoint(url=f"{to.url}/own", id="own", secrets=(SECRET,))
+        options: dict[str, Any] = {"lookup": lambda *_: [own]} if looked_up else {}
+        counting, webhooks = pushing_service(**options)
+        with serving(counting, webhooks=webhooks) as agent:
+            name = counting.start(caller="ann", notify=[] if looked_up else [own])
+            given = {"taskId": name.rpartition("/")[2], "id": "own", "url": f"{to.url}/client"}
+            found = WAYS["rest"](agent, Asked("CreateTaskPushNotificationConfig", given))
+            assert found == given
+            counting.finish(name)
+            webhooks.run_due()
+        assert sorted(one.path for one in to.all()) == ["/hook/client", "/hook/own"]
+
+
+def test_long_ids_of_configurations_are_refused(pushing: Pushing) -> None:
+    """The field is that of the configuration."""
+    given = {"taskId": pushing.start(), "url": pushing.to.url, "id": "x" * 121}
+    found = pushing.ask("rest", "CreateTaskPushNotificationConfig", **given)
+    assert found.message == "task_push_notification_config.id: must have at most 120 characters"
 
 
 def test_the_card_promises_push_if_there_are_webhooks() -> None:

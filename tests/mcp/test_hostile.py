@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -20,11 +20,13 @@ import lro
 from lro.executors.inline import InlineExecutor
 from lro.mcp import TasksExtension
 from lro.stores.memory import MemoryStore
+from lro.types import Any as Packed
 from lro.types import Struct
 from mcp.server.mcpserver import MCPServer
+from mcp.shared.exceptions import MCPError
 from tests.http.counting_service import CountRequest, CountResponse
 from tests.mcp.polling import TASKS
-from tests.mcp.served import TOOL, VERSION, Caller, envelope, served
+from tests.mcp.served import TOOL, VERSION, Caller, Serve, envelope, served
 
 CODES = {-32700, -32600, -32601, -32602, -32603, -32020, -32021, -32022}
 TOOLS = (TOOL, "acme.v1.Things.Keep", "operations.get")
@@ -175,3 +177,117 @@ def test_refusals_are_no_faults_of_the_server(
             body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": asked}
             assert send(anyone, body).status_code == 400
     assert not caplog.records
+
+
+def test_half_a_character_in_a_request_id_is_an_error_of_the_client(anyone: Caller) -> None:
+    meta = {**envelope(), "lro.local/request-id": "\ud800"}
+    params = {"name": TOOL, "arguments": {}, "_meta": meta}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+    error = send(anyone, body, **{"Mcp-Name": TOOL}).json()["error"]
+    assert (error["code"], error["message"]) == (-32602, "request_id: has half a character")
+
+
+# -- what a server cannot send ----------------------------------------------------------------
+
+NO_JSON: Any = object()
+DETAILS = (
+    Packed("type.googleapis.com/acme.v1.Note", {"secret": NO_JSON}),
+    Packed("type.googleapis.com/acme.v1.Note", {"secret": "\ud800"}),
+    Packed("type.googleapis.com/acme.v1.Secret", b"\xff"),
+)
+
+
+def call_in_a_session(caller: Caller) -> tuple[int, Any]:
+    """The HTTP status and the message that answer a call of the tool, of a revision before."""
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {}}
+    hello["clientInfo"] = {"name": "old", "version": "1"}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+    session = caller.client.post("/mcp", json=body).headers["mcp-session-id"]
+    headers = {"Mcp-Session-Id": session, "MCP-Protocol-Version": "2025-06-18"}
+    begun = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    caller.client.post("/mcp", json=begun, headers=headers)
+    call = {"name": TOOL, "arguments": {"steps": 1}}
+    body = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": call}
+    reply = caller.client.post("/mcp", json=body, headers=headers)
+    return reply.status_code, reply.json()
+
+
+def call_alone(caller: Caller) -> tuple[int, Any]:
+    """The same of a client that declares tasks."""
+    reply = caller.call({"steps": 1})
+    return reply.status, reply.message
+
+
+CALLS = (call_alone, call_in_a_session)
+
+
+def check_internal(found: tuple[int, Any]) -> None:
+    """Check that a reply says that the server failed, and no more."""
+    status, message = found
+    assert (status, message["error"]["code"]) == (200, -32603)
+    assert message["error"]["message"] == "the server failed internally"
+    assert "ecret" not in json.dumps(message)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("detail", DETAILS)
+@pytest.mark.parametrize("where", ["authenticate", "validate", "work"])
+def test_a_detail_without_a_json_form_is_a_fault_of_the_server(
+    serve: Serve, call: Callable[[Caller], Any], detail: Packed, where: str
+) -> None:
+    """No such thing reaches the SDK, which would end with HTTP 500 or say its exception's text."""
+
+    def fail(*_: Any) -> Any:
+        raise lro.errors.StatusError(lro.Code.INVALID_ARGUMENT, "no", (detail,))
+
+    def authenticate(headers: Any) -> str:
+        return str(fail() if where == "authenticate" else "ann")
+
+    service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
+
+    @service.method(TOOL, validate=fail if where == "validate" else None)
+    def count(request: CountRequest) -> CountResponse:
+        raise fail()
+
+    check_internal(call(serve(service, authenticate=authenticate)))
+    service.close(0)
+
+
+def test_metadata_without_a_json_form_is_a_fault_of_the_server(serve: Serve) -> None:
+    service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
+    count = service.declare(
+        TOOL, request=CountRequest, response=CountResponse, metadata=lro.types.Any
+    )
+    caller = serve(service)
+    name = count.start(CountRequest(), metadata=DETAILS[1]).name
+    reply = caller.task("tasks/get", name.rpartition("/")[2])
+    check_internal((reply.status, reply.message))
+    service.close(0)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("error", [RuntimeError("secret"), MCPError(-32602, "secret")])
+def test_what_a_hook_or_a_store_raises_is_not_said(
+    serve: Serve, call: Callable[[Caller], Any], error: Exception
+) -> None:
+    """By no error of the protocol, which are this library's to choose."""
+    reads: list[str] = []
+
+    class Store(MemoryStore):
+        def get(self, name: str) -> Any:
+            reads.append(name)
+            raise error
+
+    def authenticate(headers: Any) -> str:
+        if not reads:
+            raise error
+        return "ann"
+
+    service = lro.Service(Store(), InlineExecutor(), maintenance=False)
+    service.declare(TOOL, request=CountRequest, response=CountResponse)
+    caller = serve(service, authenticate=authenticate)
+    check_internal(call(caller))
+    reads.append("")
+    check_internal(call(caller))
+    assert len(reads) > 1
+    service.close(0)

@@ -316,13 +316,14 @@ def test_client_without_tasks_gets_a_handle_where_it_cannot_wait(serve: Serve, r
     assert handle["structuredContent"]["operation"]
 
 
-def test_wait_ends_when_its_client_goes_away() -> None:
+@pytest.mark.parametrize("json_response", [True, False])
+def test_wait_ends_when_its_client_goes_away(json_response: bool) -> None:
     counting = build(max_wait=timedelta(hours=1))
     extension = TasksExtension(counting.service, wait=3600)
     server = MCPServer("things", extensions=[extension])
     params = {"name": TOOL, "arguments": {}, "_meta": envelope(declared=False)}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
-    with served(server, json_response=False) as caller:
+    with served(server, json_response=json_response) as caller:
         port = caller.client.base_url.port
         assert port is not None
         with socket.create_connection((HOST, port)) as line:

@@ -47,7 +47,6 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
     VersionNotSupportedError,
 )
-from a2a.utils.proto_utils import validate_proto_required_fields
 from google.protobuf.message import Message as ProtoMessage
 
 from lro._base.arguments import check, check_instance, check_span
@@ -66,17 +65,26 @@ from lro._base.errors import (
 )
 from lro._bridge import OperationIds, request_id_of
 from lro._engine.access import Hook, ask_caller
-from lro._engine.flow import flow_of, in_thread, on_loop
+from lro._engine.flow import Flow, flow_of, in_thread, in_threads, on_loop
 from lro._engine.listing import Listing
 from lro._engine.methods import Method
 from lro._engine.service import Service
+from lro._http.requests import MANY_BYTES
 from lro._model.description import DescribedOperation
 from lro._model.operation import ListOperationsRequest
 from lro._webhooks.service_webhooks import Webhooks
-from lro.a2a._messages import check_media_types, chosen, data_of, json_of, not_supported
+from lro.a2a._messages import (
+    check_media_types,
+    check_required,
+    chosen,
+    data_of,
+    json_of,
+    not_supported,
+)
 from lro.a2a._push import PushConfigs
-from lro.a2a._refusals import refuse, task_not_found
+from lro.a2a._refusals import CALL, HttpRefusal, refuse, task_not_found
 from lro.a2a._tasks import FILTERS, TaskWriter, moment_of, state_of, status_time
+from lro.asgi import GoneAway, while_there
 
 log = logging.getLogger("lro")
 
@@ -189,7 +197,7 @@ class Handler(RequestHandler):
         async with self._call("SendMessage", params, context) as caller:
             name = await self._start(params, caller, context)
             if not params.configuration.return_immediately:
-                await self._wait_for(name, caller)
+                await self._wait_for(name, caller, context)
             return self._writer.task(await self._described(name, caller))
 
     async def on_message_send_stream(
@@ -329,7 +337,7 @@ class Handler(RequestHandler):
             self.service.start_maintenance()
             _check_version(context)
             caller = await self._caller(context)
-            validate_proto_required_fields(params)
+            check_required(params)
             yield caller
         except Exception as exc:
             await refuse(exc, context, self.service, f"A2A {verb}")
@@ -358,17 +366,21 @@ class Handler(RequestHandler):
         if params.configuration.HasField("task_push_notification_config"):
             config = params.configuration.task_push_notification_config
             notify.append(self._pushes().endpoint(config))
-        method, request = await self._request(params)
+        many = params.ByteSize() >= MANY_BYTES  # it takes too long for an event loop to read them
+        method, request = await self._request(params, in_threads if many else on_loop)
+        headers = _headers(context)
+        flow = self.service.start_flow(method.full_name)(
+            request,
+            request_id=request_id_of("a2a", message.message_id),
+            parent=await on_loop(self._ids.parent_of(caller)),
+            caller=caller,
+            headers=lambda: headers,
+            notify=notify,
+        )
+        if many:
+            self.service.begin_here()
         try:
-            operation = await self.service.start_async(
-                method.full_name,
-                request,
-                request_id=request_id_of("a2a", message.message_id),
-                parent=await on_loop(self._ids.parent_of(caller)),
-                caller=caller,
-                headers=_headers(context),
-                notify=notify,
-            )
+            operation = await (in_threads(flow) if many else on_loop(flow))
         except RequestIdConflict as exc:  # which A2A calls otherwise
             raise RequestIdConflict("message.message_id", exc.description) from None
         return operation.name
@@ -381,15 +393,22 @@ class Handler(RequestHandler):
         why = "has ended" if described.operation.done else "takes no further messages"
         raise UnsupportedOperationError(message=f"the task {message.task_id} {why}")
 
-    async def _request(self, params: SendMessageRequest) -> tuple[Method[Any, Any, Any], object]:
+    async def _request(
+        self, params: SendMessageRequest, run: Callable[[Flow[object]], Awaitable[object]]
+    ) -> tuple[Method[Any, Any, Any], object]:
         message = params.message
         check_media_types(message.parts, self._modes)
         data = data_of(message)
         if data is None:
             return await self._read_by_hook(message)
         method = chosen(self._methods, self._key, message.metadata, params.metadata)
+
+        def load() -> Flow[object]:
+            yield from ()  # asks no hook
+            return self.service.types.load(json_of(data), method.spec.request)
+
         try:
-            return method, self.service.types.load(json_of(data), method.spec.request)
+            return method, await run(load())
         except InvalidArgument as exc:
             self.service.observe_refusal(method.full_name, exc)
             raise
@@ -404,12 +423,16 @@ class Handler(RequestHandler):
         wanted = "must return one of the methods and its request"
         raise HookFailed("read", f"{wanted}, got {got(found)}")
 
-    async def _wait_for(self, name: str, caller: str) -> None:
+    async def _wait_for(self, name: str, caller: str, context: ServerCallContext) -> None:
         if not self.service.access.offers("WaitOperation"):
             return
         self.service.end_waits_at_signals()
-        with contextlib.suppress(LroError):  # it has started, and is shown as it is
-            await self.service.wait_async(name, self._wait, caller=caller)
+        wait: Awaitable[object] = self.service.wait_async(name, self._wait, caller=caller)
+        call: HttpRefusal | None = context.state.get(CALL)
+        if call is not None:
+            wait = while_there(call.receive, wait)
+        with contextlib.suppress(LroError, GoneAway):  # it has started, and is shown as it is
+            await wait
 
     async def _task(self, task_id: str, caller: str) -> DescribedOperation:
         with _hidden(task_id):

@@ -18,6 +18,7 @@ from lro._messages.registry import TypeRegistry
 from lro._model.description import DescribedOperation
 from lro._model.operation import Record
 from lro._webhooks.debts import Debts
+from lro._webhooks.endpoints import derived_id
 from lro._webhooks.payloads import MAX_BODY, WebhookEvent
 from lro._webhooks.service_webhooks import Webhooks
 from lro.a2a._tasks import TaskWriter
@@ -27,6 +28,13 @@ PUSH: Final = "a2a"
 
 _TOKEN: Final = "X-A2A-Notification-Token"
 _FIELD: Final = "task_push_notification_config"
+
+_MARK: Final = "a2a_"
+"""Before the ids that clients choose: what the application is notified of has other ids.
+
+Of two endpoints of the same id only one is notified.
+"""
+_MAX_ID: Final = 120
 
 Edit = Callable[[Sequence[Endpoint]], Sequence[Endpoint]]
 
@@ -78,17 +86,19 @@ class PushConfigs:
         if config.HasField("authentication"):
             said = config.authentication
             headers["Authorization"] = f"{said.scheme} {said.credentials}".strip()
-        made = Endpoint(url=config.url, id=config.id, format=PUSH, headers=headers)
+        if len(config.id) > _MAX_ID:
+            raise InvalidArgument(f"{_FIELD}.id", f"must have at most {_MAX_ID} characters")
+        id = _MARK + (config.id or derived_id(config.url))
+        made = Endpoint(url=config.url, id=id, format=PUSH, headers=headers)
         try:
             return Debts.of(self._webhooks.encode([made])).endpoints[0]
         except InvalidArgument as exc:
-            field = exc.field.removeprefix("notify[0]").removeprefix("notify")
-            text = exc.description.partition("; ")[0]  # without hints for the application
-            raise InvalidArgument(_FIELD + field, text) from None
+            raise _of_config(exc) from None
 
     def shown(self, task_id: str, endpoint: Endpoint) -> TaskPushNotificationConfig:
         """The configuration of an endpoint, without what is secret in it."""
-        return TaskPushNotificationConfig(task_id=task_id, id=endpoint.id, url=endpoint.url)
+        id = endpoint.id.removeprefix(_MARK)
+        return TaskPushNotificationConfig(task_id=task_id, id=id, url=endpoint.url)
 
     def of(self, name: str) -> Flow[list[Endpoint]]:
         """The endpoints that clients have asked for of an operation.
@@ -97,7 +107,7 @@ class PushConfigs:
             OperationNotFound: There is no such operation.
         """
         record = yield from read(self._service.store, name)
-        return [one for one in Debts.of(record.notify).endpoints if one.format == PUSH]
+        return [one for one in Debts.of(record.notify).endpoints if one.id.startswith(_MARK)]
 
     def add(self, name: str, endpoint: Endpoint) -> Flow[None]:
         """Have the end of an operation pushed, too; an endpoint of the same id is replaced.
@@ -109,16 +119,19 @@ class PushConfigs:
 
         def edit(kept: Sequence[Endpoint]) -> Sequence[Endpoint]:
             added = [*(one for one in kept if one.id != endpoint.id), endpoint]
-            self._webhooks.encode(added)
+            try:
+                self._webhooks.encode(added)
+            except InvalidArgument as exc:
+                raise _of_config(exc) from None
             return added
 
         return self._edit(name, edit, ended=False)
 
-    def remove(self, name: str, endpoint_id: str) -> Flow[None]:
+    def remove(self, name: str, config_id: str) -> Flow[None]:
         """Have nothing more sent to an endpoint that a client has asked for. Idempotent."""
 
         def edit(kept: Sequence[Endpoint]) -> Sequence[Endpoint]:
-            return [one for one in kept if one.id != endpoint_id or one.format != PUSH]
+            return [one for one in kept if one.id != _MARK + config_id]
 
         return self._edit(name, edit, ended=True)
 
@@ -131,3 +144,10 @@ class PushConfigs:
             return record.next_version(notify=kept.to_text())
 
         yield UpdateWrite(self._service.store, name, change)
+
+
+def _of_config(error: InvalidArgument) -> InvalidArgument:
+    """The error of an endpoint, as that of the configuration that it was made of."""
+    field = error.field.removeprefix("notify[0]").removeprefix("notify")
+    text = error.description.partition("; ")[0]  # without hints for the application
+    return InvalidArgument(_FIELD + field, text)

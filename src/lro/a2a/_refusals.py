@@ -7,7 +7,6 @@ reply is put in place of the SDK's, and over gRPC the call is ended.
 
 from __future__ import annotations
 
-import contextlib
 from typing import Final, NoReturn
 
 import attrs
@@ -20,13 +19,14 @@ from a2a.utils.errors import (
     TaskNotFoundError,
     UnsupportedOperationError,
 )
-from google.protobuf.any_pb2 import Any as AnyProto
-from google.rpc.status_pb2 import Status as StatusProto
 
 from lro._base.errors import InvalidArgument, MethodNotSupported, UnsupportedMediaType, got
-from lro._base.status import Code
+from lro._base.status import BadRequest, Code, Status
 from lro._engine.service import Service
-from lro._http.responses import HttpReply, error_reply, public_error
+from lro._http.responses import MAX_DETAILS, HttpReply, detail_of, error_reply, public_error
+from lro._messages.json_text import dumps
+from lro._messages.registry import TypeRegistry
+from lro.asgi import Receive
 
 CALL: Final = "lro.call"
 """Where the state of a call has its :class:`HttpRefusal`."""
@@ -34,8 +34,12 @@ CALL: Final = "lro.call"
 
 @attrs.define(eq=False)
 class HttpRefusal:
-    """A call over HTTP, and what is to be answered in place of the SDK's reply."""
+    """A call over HTTP, and what is to be answered in place of the SDK's reply.
 
+    ``receive`` says when the caller has gone away.
+    """
+
+    receive: Receive
     refusal: HttpReply | None = None
 
 
@@ -59,24 +63,33 @@ async def refuse(
         raise ContentTypeNotSupportedError(message=str(error)) from None
     public = public_error(error, service.types, service.domain, asked=asked)
     status = public.status
+    rpc = context.state.get("grpc_context")
     if isinstance(public.error, InvalidArgument) and status.code == Code.INVALID_ARGUMENT:
-        wrong = [
-            {"field": one.field, "message": one.description} for one in public.error.violations
-        ]
-        raise InvalidParamsError(message=status.message, data={"errors": wrong}) from None
+        raise _invalid_params(status, service.types, over_grpc=rpc is not None) from None
     call: HttpRefusal | None = context.state.get(CALL)
     if call is not None:
         call.refusal = error_reply(public.error, service.types, service.domain, asked=asked)
-    rpc = context.state.get("grpc_context")
     if rpc is not None:
-        made = StatusProto(code=int(status.code), message=status.message)
-        with contextlib.suppress(Exception):  # details may be anything that an application made
-            for detail in status.details:
-                value = service.types.binary_payload(detail)
-                made.details.append(AnyProto(type_url=detail.type_url, value=value))
-        from grpc import StatusCode  # of the extra grpc, without which there is no such call
+        from lro.grpc._messages import refusal  # of the extra grpc, without which there is no call
 
-        rpc.set_trailing_metadata((("grpc-status-details-bin", made.SerializeToString()),))
-        code = next(one for one in StatusCode if one.value[0] == status.code)
-        await rpc.abort(code, status.message)
+        said = refusal(public.error, service, asked=asked)
+        rpc.set_trailing_metadata(said.trailers)
+        await rpc.abort(said.code, said.message)
     raise InternalError(message=status.message) from None
+
+
+def _invalid_params(status: Status, types: TypeRegistry, *, over_grpc: bool) -> InvalidParamsError:
+    """The SDK's error for fields that are wrong, whose texts are as long as those of others."""
+    bad = detail_of(status, types, BadRequest) or BadRequest()
+    found = [{"field": one.field, "message": one.description} for one in bad.field_violations]
+    message, room = status.message, MAX_DETAILS
+    if over_grpc:
+        from lro.grpc._messages import MAX_MESSAGE, clipped
+
+        message, room = clipped(message), MAX_MESSAGE - 200
+    wrong = []
+    for one in found:
+        room -= len(dumps({**one}))
+        if room >= 0:
+            wrong.append(one)
+    return InvalidParamsError(message=message, data={"errors": wrong})

@@ -168,7 +168,7 @@ class _Guard:
             code = _CODES.get(type(exc), _INVALID_REQUEST)
             await _send(self._written(reply, request_id, code), send)
             return
-        call = scope[CALL] = HttpRefusal()
+        call = scope[CALL] = HttpRefusal(receive)
         begun = replaced = False
 
         async def sent(message: Any) -> None:

@@ -211,7 +211,7 @@ def refusal(error: Exception, service: Service, *, asked: str) -> Refusal:
     """
     types = service.types
     status = public_error(error, types, service.domain, asked=asked).status
-    message = _clipped(status.message)
+    message = clipped(status.message)
     made = StatusProto(code=int(status.code), message=message)
     for detail in _details(status, types, asked):
         for form in (detail, *_shorter(detail)):
@@ -240,7 +240,8 @@ def _shorter(detail: AnyProto) -> Iterator[AnyProto]:
         yield AnyProto(type_url=detail.type_url, value=info.SerializeToString())
 
 
-def _clipped(message: str) -> str:
+def clipped(message: str) -> str:
+    """A text that takes at most MAX_MESSAGE bytes as a status message."""
     if len(quote(message, safe=_PRINTABLE)) <= MAX_MESSAGE:
         return message
     text = message[: MAX_MESSAGE - 3]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.extension import Extension, MethodBinding, ToolBinding
@@ -25,7 +25,7 @@ from lro._base.errors import (
 )
 from lro._bridge import OperationIds, hidden, request_id_of
 from lro._engine.access import Hook, ask_caller
-from lro._engine.flow import Flow, flow_of, in_threads, on_loop
+from lro._engine.flow import Flow, in_threads, on_loop
 from lro._engine.method_spec import MethodSpec
 from lro._engine.methods import Method
 from lro._engine.service import Service
@@ -34,7 +34,7 @@ from lro._http.requests import MANY_BYTES
 from lro._messages.json_text import dumps, loads_strict
 from lro._model.description import DescribedOperation, described
 from lro._model.operation import Operation
-from lro.asgi import request_of
+from lro.asgi import GoneAway, request_of, while_there
 from lro.mcp import _wire as wire
 from lro.mcp._tools import ToolName, method_binding, named_tools, read_binding
 from lro.mcp._translation import Translation, request_id_key
@@ -46,8 +46,6 @@ WAIT_SECONDS: Final = 20.0
 
 _Context = ServerRequestContext[Any, Any]
 _WITHOUT: Final = ("handle", "refuse")
-
-R = TypeVar("R")
 
 
 class TasksExtension(Extension):
@@ -137,12 +135,12 @@ class TasksExtension(Extension):
         spec = self._specs.get(params.name)
         arguments = params.arguments or {}
         if spec is not None:
-            result = await self._call(spec, arguments, ctx)
+            answer = self._call(spec, arguments, ctx)
         elif self._handles and params.name == wire.READ_TOOL:
-            result = await self._read(arguments, ctx)
+            answer = self._read(arguments, ctx)
         else:
             return await call_next(ctx)
-        return wire.as_of(ctx.protocol_version, result)
+        return wire.as_of(ctx.protocol_version, await self._answered(answer, ctx))
 
     # -- tools --------------------------------------------------------------------------------
 
@@ -152,15 +150,15 @@ class TasksExtension(Extension):
         declared = wire.declares_tasks(ctx.params, ctx.protocol_version)
         if not (declared or self._handles):
             raise wire.missing_capability()
-        caller = await self._answered(self._caller(ctx), ctx)
+        caller = await self._caller(ctx)
         try:
             operation = await self._started(spec, arguments, ctx, caller)
         except Exception as exc:
             return self._translation.tool_error(exc, _asked(ctx))
         if not declared:
-            return self._shown(await self._waited(operation, caller))
+            return self._shown(await self._waited(operation, caller, ctx))
         if not operation.done:
-            found = await self._answered(on_loop(self._look(operation.name, caller)), ctx)
+            found = await on_loop(self._look(operation.name, caller))
             if not found.operation.done:
                 return self._translation.created(found)
             operation = found.operation  # by now
@@ -214,24 +212,31 @@ class TasksExtension(Extension):
             return ""
         if not isinstance(given, str):
             raise InvalidRequestId("request_id", f"must be a text, got {got(given)}")
-        return request_id_of("mcp", given)
+        try:
+            return request_id_of("mcp", given)
+        except UnicodeEncodeError:
+            raise InvalidRequestId("request_id", "has half a character") from None
 
     async def _read(self, arguments: Mapping[str, Any], ctx: _Context) -> wire.Result:
-        caller = await self._answered(self._caller(ctx), ctx)
+        caller = await self._caller(ctx)
         try:
             found = await on_loop(self._find(arguments.get("id"), caller))
         except Exception as exc:
             return self._translation.tool_error(exc, _asked(ctx))
-        return self._shown(await self._waited(found.operation, caller))
+        return self._shown(await self._waited(found.operation, caller, ctx))
 
-    async def _waited(self, operation: Operation, caller: str) -> Operation:
+    async def _waited(self, operation: Operation, caller: str, ctx: _Context) -> Operation:
         """The operation when it is done, or when the time for that is over."""
         if operation.done or not self._wait:
             return operation
         self._service.end_waits_at_signals()
+        wait: Awaitable[Operation]
+        wait = self._service.wait_async(operation.name, self._wait, caller=caller)
+        if ctx.request is not None:  # for replies of JSON the SDK does not look who has gone
+            wait = while_there(ctx.request.receive, wait)
         try:
-            return await self._service.wait_async(operation.name, self._wait, caller=caller)
-        except LroError:  # too many wait, or Wait is not for this caller: a later read may do
+            return await wait
+        except (LroError, GoneAway):  # too many wait, or Wait is not for this caller, who may read
             return operation
 
     def _shown(self, operation: Operation) -> wire.Result:
@@ -242,25 +247,30 @@ class TasksExtension(Extension):
     # -- tasks --------------------------------------------------------------------------------
 
     async def _get(self, ctx: _Context, params: wire.TaskParams) -> wire.Result:
-        caller = await self._admitted(ctx, params)
-        found = await self._answered(on_loop(self._find(params.task_id, caller)), ctx)
-        return self._translation.detailed(found)
+        async def get() -> wire.Result:
+            caller = await self._admitted(ctx, params)
+            found = await on_loop(self._find(params.task_id, caller))
+            return self._translation.detailed(found)
+
+        return await self._answered(get(), ctx)
 
     async def _update(self, ctx: _Context, params: wire.UpdateParams) -> wire.Result:
-        caller = await self._admitted(ctx, params)
-        await self._answered(on_loop(self._find(params.task_id, caller)), ctx)
-        return wire.acknowledged()  # no operation asks for input
+        async def update() -> wire.Result:
+            caller = await self._admitted(ctx, params)
+            await on_loop(self._find(params.task_id, caller))
+            return wire.acknowledged()  # no operation asks for input
+
+        return await self._answered(update(), ctx)
 
     async def _cancel(self, ctx: _Context, params: wire.TaskParams) -> wire.Result:
-        caller = await self._admitted(ctx, params)
-
-        def cancel() -> Flow[None]:
-            name = yield from self._ids.name_of(params.task_id, caller)
+        async def cancel() -> wire.Result:
+            caller = await self._admitted(ctx, params)
+            name = await on_loop(self._ids.name_of(params.task_id, caller))
             with hidden(name):
-                yield from flow_of(self._service.cancel)(name, caller=caller)
+                await self._service.cancel_async(name, caller=caller)
+            return wire.acknowledged()
 
-        await self._answered(on_loop(cancel()), ctx)
-        return wire.acknowledged()
+        return await self._answered(cancel(), ctx)
 
     async def _admitted(self, ctx: _Context, params: wire.TaskParams) -> str:
         """The caller of a request about a task, whose form is right."""
@@ -268,7 +278,7 @@ class TasksExtension(Extension):
             wire.check_name_header(_headers(ctx), params.task_id)
         if not wire.declares_tasks(ctx.params, ctx.protocol_version):
             raise wire.missing_capability()
-        return await self._answered(self._caller(ctx), ctx)
+        return await self._caller(ctx)
 
     # -- both ---------------------------------------------------------------------------------
 
@@ -290,9 +300,12 @@ class TasksExtension(Extension):
             yield from access.permit(caller, "GetOperation", name)
         return described((yield from access.visible(name, caller)))
 
-    async def _answered(self, answer: Awaitable[R], ctx: _Context) -> R:
+    async def _answered(self, answer: Awaitable[wire.Result], ctx: _Context) -> wire.Result:
+        # To clients of earlier revisions the SDK sends the text of whatever else is raised.
         try:
             return await answer
+        except wire.ToolsRefusal:
+            raise
         except Exception as exc:
             raise self._translation.refusal(exc, _asked(ctx)) from exc
 

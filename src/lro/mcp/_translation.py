@@ -10,7 +10,7 @@ import attrs
 from lro._base.errors import InvalidRequestId, OperationNotFound, RequestIdConflict
 from lro._base.status import WRAPPED_TYPES, Code, Json, RetryInfo, Status
 from lro._bridge import failed_by_service, has_value, rfc3339
-from lro._http.responses import detail_of, public_error
+from lro._http.responses import detail_of, internal_error, public_error
 from lro._messages.json_text import dumps
 from lro._messages.registry import TypeRegistry
 from lro._model.description import DescribedOperation
@@ -55,6 +55,7 @@ class Translation:
         operation, meta = found.operation, dict[str, Json]()
         shown = operation_to_json(operation, self.types)
         if "metadata" in shown:
+            dumps(shown["metadata"])  # or the SDK finds that it cannot be sent
             meta[self._key("metadata")] = shown["metadata"]
         if not operation.done:
             return wire.detailed(self._task(found, "working"), {}, meta)
@@ -62,7 +63,7 @@ class Translation:
             return wire.detailed(self._task(found, "cancelled"), {}, meta)
         try:
             outcome, status = wire.completed(self.result(operation)), "completed"
-        except wire.MCPError as exc:
+        except wire.ToolsRefusal as exc:
             outcome, status = wire.failed(exc), "failed"
         return wire.detailed(self._task(found, status), outcome, meta)
 
@@ -88,13 +89,13 @@ class Translation:
         """The result of the tool whose operation is done.
 
         Raises:
-            MCPError: It failed by a fault of the service, which is not the tool's to report.
+            ToolsRefusal: It failed by a fault of the service, which is not the tool's to report.
         """
         result = operation.result
         if isinstance(result, Status):
-            status = status_to_json(result, self.types)
+            status = self._printed(result)
             if failed_by_service(result, self.types, self.domain):
-                raise wire.MCPError(wire.INTERNAL_ERROR, result.message, status)
+                raise wire.ToolsRefusal(wire.INTERNAL_ERROR, result.message, status)
             meta: dict[str, Json] = {self._key("status"): status}
             return wire.tool_result(result.message, is_error=True, meta=meta)
         if result is None or not has_value(result):
@@ -117,7 +118,7 @@ class Translation:
         """The result of a tool that could do nothing.
 
         Raises:
-            MCPError: That is not for a model to hear, or it can do nothing about it.
+            ToolsRefusal: That is not for a model to hear, or it can do nothing about it.
         """
         if isinstance(error, OperationNotFound):
             return wire.tool_result(_NO_TASK, is_error=True)
@@ -129,21 +130,35 @@ class Translation:
         retry = detail_of(status, self.types, RetryInfo)
         if retry is not None and retry.retry_delay is not None:
             text += f" (try again in {retry.retry_delay.total_seconds():g} s)"
-        meta = {self._key("status"): status_to_json(status, self.types)}
+        meta = {self._key("status"): self._printed(status)}
         return wire.tool_result(text, is_error=True, meta=meta)
 
-    def refusal(self, error: Exception, asked: str) -> wire.MCPError:
+    def refusal(self, error: Exception, asked: str) -> wire.ToolsRefusal:
         """The error that answers a call which could not be done."""
         if isinstance(error, OperationNotFound):
-            return wire.MCPError(wire.INVALID_PARAMS, _NO_TASK)
-        return self._refusal(self._status(error, asked))
+            return wire.ToolsRefusal(wire.INVALID_PARAMS, _NO_TASK)
+        try:
+            return self._refusal(self._status(error, asked))
+        except Exception as exc:  # details that the application gave, which may be anything
+            fault = internal_error(exc, self.types, self.domain, asked=asked)
+            return self._refusal(fault.status)
 
     def _status(self, error: Exception, asked: str) -> Status:
         return public_error(error, self.types, self.domain, asked=asked).status
 
-    def _refusal(self, status: Status) -> wire.MCPError:
+    def _refusal(self, status: Status) -> wire.ToolsRefusal:
         code = _CODES.get(Code(status.code), wire.INTERNAL_ERROR)
-        return wire.MCPError(code, status.message, status_to_json(status, self.types))
+        return wire.ToolsRefusal(code, status.message, self._printed(status))
+
+    def _printed(self, status: Status) -> Json:
+        """A Status in JSON; what the SDK cannot send is found here.
+
+        Raises:
+            EncodingError, ValueError, TypeError: A detail has no JSON form.
+        """
+        shown = status_to_json(status, self.types)
+        dumps(shown)
+        return shown
 
     def _key(self, name: str) -> str:
         return f"{self.domain}/{name}"

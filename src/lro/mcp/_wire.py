@@ -30,7 +30,6 @@ __all__ = [
     "INVALID_PARAMS",
     "INVALID_REQUEST",
     "METHOD_NOT_FOUND",
-    "MCPError",
 ]
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
@@ -43,6 +42,10 @@ READ_TOOL: Final = "operations.get"
 """The tool by which a model reads an operation where its client knows no tasks."""
 
 Result: TypeAlias = dict[str, Any]
+
+
+class ToolsRefusal(MCPError):
+    """An error that this library answers, as against one that an application raised."""
 
 
 class TaskParams(RequestParams):
@@ -71,9 +74,9 @@ def meta_of(params: Mapping[str, Any] | None, key: str) -> object:
     return meta.get(key) if isinstance(meta, Mapping) else None
 
 
-def missing_capability() -> MCPError:
+def missing_capability() -> ToolsRefusal:
     """The error for a client that does not say that it knows tasks."""
-    return MCPError(
+    return ToolsRefusal(
         MISSING_REQUIRED_CLIENT_CAPABILITY,
         f"this needs a client that declares the extension {TASKS}",
         {"requiredCapabilities": {"extensions": {TASKS: {}}}},
@@ -87,12 +90,12 @@ def check_name_header(headers: Mapping[str, str], task_id: str) -> None:
     and what a proxy has not read cannot have misled it.
 
     Raises:
-        MCPError: It has another one (SEP-2243, and SEP-2663 for ``tasks/*``).
+        ToolsRefusal: It has another one (SEP-2243, and SEP-2663 for ``tasks/*``).
     """
     given = headers.get(MCP_NAME_HEADER)
     if given is not None and decode_header_value(given) != task_id:
         text = f"the header {MCP_NAME_HEADER} must have the taskId of the request"
-        raise MCPError(HEADER_MISMATCH, text)
+        raise ToolsRefusal(HEADER_MISMATCH, text)
 
 
 def acknowledged() -> Result:
