@@ -303,6 +303,9 @@ REFUSALS = {
     "start what is too much": Refusal(
         "SendMessage", send({"label": "full"}), "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED", "much"
     ),
+    "start what a rule of the application forbids": Refusal(
+        "SendMessage", send({"label": "odd"}), *INVALID, "no odd ones"
+    ),
     "start while away": Refusal(
         "SendMessage", send({"label": "away"}), "UNAVAILABLE", "UNAVAILABLE", "later"
     ),
@@ -313,6 +316,8 @@ def refuse(request: CountRequest) -> None:
     """Refuse a request as its label says."""
     if request.label == "full":
         raise lro.errors.ResourceExhausted("too much to do", timedelta(seconds=7))
+    if request.label == "odd":
+        raise lro.StatusError(lro.Code.INVALID_ARGUMENT, "no odd ones")
     if request.label == "away":
         raise lro.errors.Unavailable("come later")
 

@@ -20,7 +20,7 @@ from a2a.utils.errors import (
     UnsupportedOperationError,
 )
 
-from lro._base.errors import InvalidArgument, MethodNotSupported, UnsupportedMediaType, got
+from lro._base.errors import MethodNotSupported, UnsupportedMediaType, got
 from lro._base.status import BadRequest, Code, Status
 from lro._engine.service import Service
 from lro._http.responses import MAX_DETAILS, HttpReply, detail_of, error_reply, public_error
@@ -64,7 +64,7 @@ async def refuse(
     public = public_error(error, service.types, service.domain, asked=asked)
     status = public.status
     rpc = context.state.get("grpc_context")
-    if isinstance(public.error, InvalidArgument) and status.code == Code.INVALID_ARGUMENT:
+    if status.code == Code.INVALID_ARGUMENT:
         raise _invalid_params(status, service.types, over_grpc=rpc is not None) from None
     call: HttpRefusal | None = context.state.get(CALL)
     if call is not None:
