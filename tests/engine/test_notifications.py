@@ -378,6 +378,16 @@ def test_the_thread_begins_and_ends_with_that_of_maintenance():
     assert noted.calls == ["begin", "wake", "wake", "stop", "store closed"]
 
 
+def test_it_begins_again_when_the_service_is_used_in_a_child():
+    """As after a fork, in this process."""
+    noted = NotedEnds()
+    with Service(MemoryStore(), InlineExecutor(), webhooks=noted) as service:
+        service._reset_after_fork()
+        assert noted.calls == ["begin", "reset_after_fork"]
+        service.start_maintenance()
+    assert noted.calls == ["begin", "reset_after_fork", "begin", "stop"]
+
+
 def test_it_begins_again_if_there_were_too_many_threads(caplog):
     """A later use tries once more."""
 

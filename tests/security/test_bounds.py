@@ -89,8 +89,9 @@ CONSTANTS: Final = {
 
 
 def rows() -> dict[str, list[str]]:
-    """The rows of the table, by what they bound."""
-    lines = [line for line in TABLE.read_text().splitlines() if line.startswith("| ")]
+    """The rows of the first table, by what they bound."""
+    first, _, _ = TABLE.read_text().partition("\n## ")
+    lines = [line for line in first.splitlines() if line.startswith("| ")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
     return {row[0]: row[1:] for row in cells}
 

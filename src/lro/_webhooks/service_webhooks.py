@@ -46,8 +46,8 @@ from lro._webhooks.transport import Resolve, WebhookTransport, system_addresses
 MAX_NOTIFY: Final = 64 * 1024
 """The most bytes that a record keeps of the endpoints of its start."""
 
-_TIMEOUT_SECONDS: Final = 20.0
-_CONNECTIONS: Final = 8
+TIMEOUT_SECONDS: Final = 20.0
+CONNECTIONS: Final = 8
 
 
 class Webhooks:
@@ -97,8 +97,8 @@ class Webhooks:
         resolve: Resolve = system_addresses,
         formats: Mapping[str, Format] | None = None,
         schedule: Sequence[float] = SCHEDULE,
-        timeout: float = _TIMEOUT_SECONDS,
-        connections: int = _CONNECTIONS,
+        timeout: float = TIMEOUT_SECONDS,
+        connections: int = CONNECTIONS,
         clock: Callable[[], float] = time.monotonic,
         random: Callable[[], float] = random.random,
     ) -> None:

@@ -34,7 +34,7 @@ _MARK: Final = "a2a_"
 
 Of two endpoints of the same id only one is notified.
 """
-_MAX_ID: Final = 120
+MAX_ID: Final = 120
 
 Edit = Callable[[Sequence[Endpoint]], Sequence[Endpoint]]
 
@@ -86,8 +86,8 @@ class PushConfigs:
         if config.HasField("authentication"):
             said = config.authentication
             headers["Authorization"] = f"{said.scheme} {said.credentials}".strip()
-        if len(config.id) > _MAX_ID:
-            raise InvalidArgument(f"{_FIELD}.id", f"must have at most {_MAX_ID} characters")
+        if len(config.id) > MAX_ID:
+            raise InvalidArgument(f"{_FIELD}.id", f"must have at most {MAX_ID} characters")
         id = _MARK + (config.id or derived_id(config.url))
         made = Endpoint(url=config.url, id=id, format=PUSH, headers=headers)
         try:

@@ -1,0 +1,51 @@
+"""Bounds of webhooks and of bridges: the second table of docs/reference/limits.md."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+pytest.importorskip("a2a")
+pytest.importorskip("mcp")
+
+from mcp.server.streamable_http_manager import DEFAULT_MAX_REQUEST_BODY_SIZE
+
+from lro._engine.store_port import DEBT_LIFE
+from lro._webhooks import endpoints, payloads, schedule, service_webhooks, transport
+from lro.a2a import _handler, _push, _served
+from lro.mcp import _extension
+
+TABLE: Final = Path(__file__).parent.parent.parent / "docs/reference/limits.md"
+
+CONSTANTS: Final = {
+    "endpoints of one start": endpoints.MAX_ENDPOINTS,
+    "endpoints of one start as they are stored, bytes": service_webhooks.MAX_NOTIFY,
+    "URL of an endpoint, characters": endpoints.MAX_URL,
+    "headers of an endpoint": endpoints.MAX_HEADERS,
+    "header of an endpoint, characters": endpoints.MAX_HEADER,
+    "secrets of an endpoint, each of 24 to 64 bytes": endpoints.MAX_SECRETS,
+    "full payload of a webhook, bytes": payloads.MAX_BODY,
+    "request of a webhook, seconds": service_webhooks.TIMEOUT_SECONDS,
+    "reply to a webhook, bytes": transport.MAX_BODY,
+    "Retry-After of a receiver, hours": schedule.LONGEST_SECONDS / 3600,
+    "webhooks under way in a process": service_webhooks.CONNECTIONS,
+    "days that a record stays after its expiry because it owes webhooks": DEBT_LIFE
+    / timedelta(days=1),
+    "call held for an MCP client without tasks, seconds": _extension.WAIT_SECONDS,
+    "body of an MCP request, bytes": DEFAULT_MAX_REQUEST_BODY_SIZE,
+    "body of a call by A2A, bytes": _served.DEFAULT_MAX_REQUEST,
+    "tasks of a page in A2A": _handler.MAX_PAGE,
+    "`totalSize` of a list in A2A": _handler.MAX_COUNTED,
+    "id of a push notification config in A2A, characters": _push.MAX_ID,
+}
+
+
+def test_table_has_the_bounds_of_the_code() -> None:
+    """Each row's number is that of its constant, and no bound lacks a row."""
+    _, _, rest = TABLE.read_text().partition("\n## Webhooks and other protocols")
+    table, _, _ = rest.partition("\n## ")
+    cells = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| ")]
+    assert {what.strip(): float(bound) for what, bound in cells[1:]} == CONSTANTS
