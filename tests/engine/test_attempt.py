@@ -13,6 +13,7 @@ import pytest
 from lro._base.errors import (
     Cancelled,
     DeadlineExceeded,
+    EncodingError,
     InvalidArgument,
     LeaseLost,
     OperationNotFound,
@@ -203,6 +204,22 @@ def test_indescribable_error_ends_operation_with_internal(service, colour, error
     assert reason(found) == (Code.INTERNAL, "METHOD_FAILED")
     assert f"{found.name}: attempt 1: its error cannot be described" in caplog.text
     assert ended(service, method.start(WorkRequest())).state == "FAILED"
+
+
+@EACH
+def test_error_with_a_detail_that_is_no_json_ends_operation_with_internal(service, colour):
+    """In every store; by a reporter it is refused, and the work goes on."""
+    odd = StatusError(Code.ABORTED, "odd", [Any("type.googleapis.com/acme.v1.Odd", {"a": {1}})])
+    method = method_of(service, colour, raising(odd))
+    found = ended(service, method.start(WorkRequest()))
+    assert reason(found) == (Code.INTERNAL, "METHOD_FAILED")
+    outside = service.declare(
+        "acme.v1.Works.Outside", request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
+    )
+    started = outside.start(WorkRequest())
+    with pytest.raises(EncodingError, match=r"acme\.v1\.Odd: has no JSON form"):
+        service.reporter(started.name).fail(odd)
+    assert not service.get(started.name).done
 
 
 @EACH

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from lro._base.arguments import check, check_count
-from lro._base.errors import MessageTooLarge, TooManyHeld
+from lro._base.errors import EncodingError, MessageTooLarge, TooManyHeld
 from lro._base.status import Any, Status
 from lro._engine.process import after_fork
 from lro._messages.json_text import dumps
@@ -351,16 +351,21 @@ class Limits:
         return packed
 
     def check_result(self, result: Any | Status | None) -> None:
-        """Check that a result is small enough.
+        """Check that a result is small enough, and that the details of an error can be kept.
 
         Raises:
-            MessageTooLarge: It is not.
+            MessageTooLarge: It is not small enough.
+            EncodingError: A detail has no JSON form.
         """
         if isinstance(result, Any):
             _check(result, self.response_bytes, "response_bytes")
         elif result is not None:
             size = len(result.message.encode("utf-8", "surrogatepass"))
-            size += sum(map(size_of, result.details))
+            for detail in result.details:
+                each = size_of(detail)
+                if not each and not isinstance(detail.payload, bytes):
+                    raise EncodingError(detail.type_name, "", "has no JSON form")
+                size += each
             if size > self.response_bytes:
                 name = "google.rpc.Status"
                 raise MessageTooLarge(name, size, self.response_bytes, "response_bytes")
