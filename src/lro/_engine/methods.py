@@ -895,6 +895,7 @@ class Reporter:
             InvalidArgument: The error's code is not from 1 to 16.
             DeclarationError: ``error`` is not an error, or the domain not a text.
             MessageTooLarge: As for :meth:`complete`.
+            EncodingError: One of its details has no JSON form. The work goes on.
         """
         check_instance("error", error, (Status, LroError), "a Status or an LroError")
         check_text("domain", domain)
