@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import grpc.aio
 import httpx
 import pytest
 
@@ -15,6 +14,7 @@ pytest.importorskip("a2a")
 pytest.importorskip("grpc")
 pytest.importorskip("uvicorn")
 
+import grpc.aio
 from google.protobuf import json_format
 
 import lro

@@ -10,16 +10,17 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
-import grpc
 import httpx
 import pytest
-from google.protobuf import json_format
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("a2a")
 pytest.importorskip("uvicorn")
+pytest.importorskip("grpc")
 
+import grpc
+from google.protobuf import json_format
 from starlette.applications import Starlette
 
 import lro

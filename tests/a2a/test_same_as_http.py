@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
-import grpc
 import httpx
 import pytest
 
 pytest.importorskip("a2a")
 pytest.importorskip("uvicorn")
+pytest.importorskip("grpc")
 
+import grpc
 from google.longrunning import operations_proto_pb2 as pb
 
 import lro

@@ -212,7 +212,7 @@ def test_error_with_a_detail_that_is_no_json_ends_operation_with_internal(servic
     odd = StatusError(Code.ABORTED, "odd", [Any("type.googleapis.com/acme.v1.Odd", {"a": {1}})])
     method = method_of(service, colour, raising(odd))
     found = ended(service, method.start(WorkRequest()))
-    assert reason(found) == (Code.INTERNAL, "METHOD_FAILED")
+    assert reason(found) == (Code.INTERNAL, "ENCODING_FAILED")
     outside = service.declare(
         "acme.v1.Works.Outside", request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
     )

@@ -23,6 +23,7 @@ def contexts(folder: Path, host: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     ca = ca.add_extension(
         x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False
     )
+    ca = ca.add_extension(_usage(signs=True), critical=True)  # Python 3.13 wants it
     own = _certificate(name, ca_name, key, ca_key).add_extension(
         x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False
     )
@@ -39,6 +40,12 @@ def contexts(folder: Path, host: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     server.load_cert_chain(chain, private)
     trusted = ca.sign(ca_key, hashes.SHA256()).public_bytes(encoding).decode()
     return server, ssl.create_default_context(cadata=trusted)
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    off = dict.fromkeys((*others, "crl_sign", "encipher_only", "decipher_only"), False)
+    return x509.KeyUsage(digital_signature=not signs, key_cert_sign=signs, **off)
 
 
 def _certificate(

@@ -804,6 +804,8 @@ def failure(spec: MethodSpec, domain: str, control: JobControl, error: BaseExcep
         line = "%s: attempt %d: its error: %s"
         log.error(line, *_named(control), exc, exc_info=error, extra=facts_of(control))
         return FinalResult(spec.types.status_of(exc, domain))
+    except EncodingError as exc:
+        return _outcome(spec, domain, control, exc)
     except Exception:  # an error of the application's with facts of a wrong kind
         line = "%s: attempt %d: its error cannot be described"
         log.exception(line, *_named(control), extra=facts_of(control))
