@@ -10,7 +10,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypeVar
 
 import attrs
 
@@ -18,10 +18,14 @@ from lro._base.arguments import check_plain_function
 from lro._base.errors import InvalidOperationName, OperationNotFound, PermissionDenied
 from lro._base.status import Any, ErrorInfo, Status
 from lro._engine.access import application_call
-from lro._engine.flow import Flow
+from lro._engine.flow import Flow, in_threads, on_loop
+from lro._engine.service import Service
+from lro._http.requests import MANY_BYTES
 from lro._http.responses import detail_of
 from lro._messages.registry import TypeRegistry
 from lro._model.operation import join_name, normalise_parent, parse_name
+
+R = TypeVar("R")
 
 _SERVICE_FAULTS: Final = frozenset(
     {"METHOD_FAILED", "ENCODING_FAILED", "WORKER_LOST", "DEADLINE_EXCEEDED"}
@@ -72,6 +76,17 @@ def hidden(name: str) -> Iterator[None]:
         yield
     except (InvalidOperationName, PermissionDenied) as exc:
         raise OperationNotFound(name) from exc
+
+
+async def run_of_size(service: Service, flow: Flow[R], size: int) -> R:
+    """Run a flow that reads and stores a message of so many bytes.
+
+    Of many this takes too long for an event loop, and threads do it.
+    """
+    if size < MANY_BYTES:
+        return await on_loop(flow)
+    service.begin_here()
+    return await in_threads(flow)
 
 
 @attrs.frozen

@@ -15,11 +15,12 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack
 from urllib.parse import unquote
 
 from lro._base.arguments import check_takes
-from lro._base.errors import MalformedRequest, RouteNotFound
+from lro._base.errors import LroError, MalformedRequest, RouteNotFound
 from lro._base.status import Json
 from lro._engine.limits import ReplyReservation
 from lro._engine.runtime import stopping
@@ -29,6 +30,7 @@ from lro._http.edge import DEFAULT_MAX_BODY, Authenticate, Found, OperationsEdge
 from lro._http.requests import mount_path, raw_form, strip_mount, wire_text
 from lro._http.responses import HEARTBEAT_SECONDS, EventStream, HttpReply
 from lro._http.routes import HttpRequest
+from lro._model.operation import Operation
 
 if TYPE_CHECKING:
     from lro._console.edge import ConsoleOptions
@@ -407,6 +409,26 @@ async def while_there(receive: Receive, waiting: Awaitable[T]) -> T:
         wait.cancel()
         gone.cancel()
         await asyncio.gather(wait, gone, return_exceptions=True)
+
+
+async def waited(
+    service: Service,
+    name: str,
+    seconds: timedelta | float | None,
+    caller: str,
+    receive: Receive | None,
+) -> Operation | None:
+    """The operation when the time is over or it is done; None if the wait ends in another way.
+
+    Too many may wait, Wait may be refused or switched off, and the caller may go away: ``receive``
+    says so, where it is known.
+    """
+    service.end_waits_at_signals()
+    wait: Awaitable[Operation] = service.wait_async(name, seconds, caller=caller)
+    try:
+        return await (wait if receive is None else while_there(receive, wait))
+    except (LroError, GoneAway):
+        return None
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -60,7 +60,7 @@ class Done:
 
 def service_on(place: str, effects: Path, midst: Callable[[], None] = lambda: None) -> Any:
     """A service on this store, and its method, which leaves an effect first of all."""
-    store = trapped(_store_at(place))
+    store = trapped(store_at(place))
     service = lro.Service(store, ThreadExecutor(2), lease=LEASE, drain=timedelta(0))
 
     @service.method("acme.v1.Rows.Do")
@@ -73,7 +73,8 @@ def service_on(place: str, effects: Path, midst: Callable[[], None] = lambda: No
     return service, do
 
 
-def _store_at(place: str) -> Any:
+def store_at(place: str) -> Any:
+    """The store at a path, or at a URL of PostgreSQL with the schema after a ``#``."""
     if place.startswith("postgresql:"):
         from lro.stores.postgres import PostgresStore
 

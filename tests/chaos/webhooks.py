@@ -29,6 +29,7 @@ from lro._bridge import rfc3339
 from lro._model.operation import Record
 from lro.executors.threads import ThreadExecutor
 from lro.webhooks import Endpoint, Webhooks, verify
+from tests.chaos.transactions import store_at
 from tests.chaos.trapped import trapped
 from tests.chaos.traps import SERVER, Moment, Point, Trap, arm
 
@@ -101,7 +102,7 @@ def service_on(place: str, url: str) -> tuple[lro.Service, Any]:
         timeout=_TIMEOUT,
     )
     service = lro.Service(
-        trapped(_store_at(place)),
+        trapped(store_at(place)),
         ThreadExecutor(2),
         lease=LEASE,
         drain=timedelta(0),
@@ -118,17 +119,6 @@ def service_on(place: str, url: str) -> tuple[lro.Service, Any]:
         return Done(request.number)
 
     return service, do
-
-
-def _store_at(place: str) -> Any:
-    if place.startswith("postgresql:"):
-        from lro.stores.postgres import PostgresStore
-
-        url, _, schema = place.partition("#")
-        return PostgresStore(url, schema=schema, statement_seconds=60)
-    from lro.stores.sqlite import SQLiteStore
-
-    return SQLiteStore(place, busy_seconds=60)
 
 
 def live(place: str, folder: Path, url: str, seed: int, armed: bool) -> None:

@@ -15,7 +15,7 @@ except ImportError as exc:
     raise MissingExtra("A2A", "a2a") from exc
 
 from lro.a2a._card import SCHEMAS_URI, agent_card
-from lro.a2a._handler import Authenticate, Handler, Read
+from lro.a2a._handler import Handler, Read
 from lro.a2a._push import PUSH, PushFormat
 from lro.a2a._served import DEFAULT_MAX_REQUEST, add_to, routes
 
@@ -23,7 +23,6 @@ __all__ = [
     "DEFAULT_MAX_REQUEST",
     "PUSH",
     "SCHEMAS_URI",
-    "Authenticate",
     "Handler",
     "PushFormat",
     "Read",

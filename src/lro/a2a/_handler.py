@@ -54,7 +54,6 @@ from lro._base.errors import (
     HookFailed,
     InvalidArgument,
     InvalidOperationName,
-    LroError,
     NotApplied,
     OperationNotFound,
     PermissionDenied,
@@ -63,13 +62,13 @@ from lro._base.errors import (
     Unavailable,
     got,
 )
-from lro._bridge import OperationIds, request_id_of
+from lro._bridge import OperationIds, request_id_of, run_of_size
 from lro._engine.access import Hook, ask_caller
-from lro._engine.flow import Flow, flow_of, in_thread, in_threads, on_loop
+from lro._engine.flow import Flow, flow_of, in_thread, on_loop
 from lro._engine.listing import Listing
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.requests import MANY_BYTES
+from lro._http.edge import Authenticate
 from lro._model.description import DescribedOperation
 from lro._model.operation import ListOperationsRequest
 from lro._webhooks.service_webhooks import Webhooks
@@ -84,21 +83,11 @@ from lro.a2a._messages import (
 from lro.a2a._push import PushConfigs
 from lro.a2a._refusals import CALL, HttpRefusal, refuse, task_not_found
 from lro.a2a._tasks import FILTERS, TaskWriter, moment_of, state_of, status_time
-from lro.asgi import GoneAway, while_there
+from lro.asgi import waited
 
 log = logging.getLogger("lro")
 
 Event: TypeAlias = Task | TaskArtifactUpdateEvent | TaskStatusUpdateEvent
-
-Caller: TypeAlias = str | Awaitable[str | None] | None
-Authenticate: TypeAlias = (
-    Callable[[Mapping[str, str]], Caller] | Callable[[Mapping[str, str], Any], Caller]
-)
-"""The hook that gives the caller: headers, names in lower case -> the caller's name.
-
-Over gRPC the headers are the metadata of the call. A function that needs a second argument gets the
-``ServerCallContext`` of the SDK. The other rules are those of ``lro.http.Authenticate``.
-"""
 
 Read: TypeAlias = Callable[
     [Message],
@@ -127,7 +116,9 @@ class Handler(RequestHandler):
     tasks, whatever started them: the id of a task is the last part of the operation's name.
     ``parent`` gives the parent of the operations of a caller.
 
-    ``authenticate`` gives the caller. Without it that is the user of the SDK's call context, as a
+    ``authenticate`` gives the caller, as for :class:`lro.http.OperationsEdge`: over gRPC the
+    headers are the metadata of the call, and a function that needs a second argument gets the
+    ``ServerCallContext`` of the SDK. Without it that is the user of the SDK's call context, as a
     middleware of Starlette sets it; callers whom that does not name are refused if the service is
     ``owner_only``. ``card`` says what is offered. ``wait`` is how long SendMessage waits for the
     end of a task, at most the ``max_wait`` of the service. A2A has no such limit (3.2.2): for
@@ -366,8 +357,7 @@ class Handler(RequestHandler):
         if params.configuration.HasField("task_push_notification_config"):
             config = params.configuration.task_push_notification_config
             notify.append(self._pushes().endpoint(config))
-        many = params.ByteSize() >= MANY_BYTES  # it takes too long for an event loop to read them
-        method, request = await self._request(params, in_threads if many else on_loop)
+        method, request = await self._request(params)
         headers = _headers(context)
         flow = self.service.start_flow(method.full_name)(
             request,
@@ -377,10 +367,8 @@ class Handler(RequestHandler):
             headers=lambda: headers,
             notify=notify,
         )
-        if many:
-            self.service.begin_here()
         try:
-            operation = await (in_threads(flow) if many else on_loop(flow))
+            operation = await run_of_size(self.service, flow, params.ByteSize())
         except RequestIdConflict as exc:  # which A2A calls otherwise
             raise RequestIdConflict("message.message_id", exc.description) from None
         return operation.name
@@ -393,9 +381,7 @@ class Handler(RequestHandler):
         why = "has ended" if described.operation.done else "takes no further messages"
         raise UnsupportedOperationError(message=f"the task {message.task_id} {why}")
 
-    async def _request(
-        self, params: SendMessageRequest, run: Callable[[Flow[object]], Awaitable[object]]
-    ) -> tuple[Method[Any, Any, Any], object]:
+    async def _request(self, params: SendMessageRequest) -> tuple[Method[Any, Any, Any], object]:
         message = params.message
         check_media_types(message.parts, self._modes)
         data = data_of(message)
@@ -408,7 +394,7 @@ class Handler(RequestHandler):
             return self.service.types.load(json_of(data), method.spec.request)
 
         try:
-            return method, await run(load())
+            return method, await run_of_size(self.service, load(), params.ByteSize())
         except InvalidArgument as exc:
             self.service.observe_refusal(method.full_name, exc)
             raise
@@ -424,15 +410,9 @@ class Handler(RequestHandler):
         raise HookFailed("read", f"{wanted}, got {got(found)}")
 
     async def _wait_for(self, name: str, caller: str, context: ServerCallContext) -> None:
-        if not self.service.access.offers("WaitOperation"):
-            return
-        self.service.end_waits_at_signals()
-        wait: Awaitable[object] = self.service.wait_async(name, self._wait, caller=caller)
         call: HttpRefusal | None = context.state.get(CALL)
-        if call is not None:
-            wait = while_there(call.receive, wait)
-        with contextlib.suppress(LroError, GoneAway):  # it has started, and is shown as it is
-            await wait
+        receive = None if call is None else call.receive
+        await waited(self.service, name, self._wait, caller, receive)  # it is shown as it is then
 
     async def _task(self, task_id: str, caller: str) -> DescribedOperation:
         with _hidden(task_id):

@@ -23,18 +23,17 @@ from lro._base.errors import (
     MalformedRequest,
     got,
 )
-from lro._bridge import OperationIds, hidden, request_id_of
+from lro._bridge import OperationIds, hidden, request_id_of, run_of_size
 from lro._engine.access import Hook, ask_caller
-from lro._engine.flow import Flow, in_threads, on_loop
+from lro._engine.flow import Flow, on_loop
 from lro._engine.method_spec import MethodSpec
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._http.edge import Authenticate
-from lro._http.requests import MANY_BYTES
 from lro._messages.json_text import dumps, loads_strict
 from lro._model.description import DescribedOperation, described
 from lro._model.operation import Operation
-from lro.asgi import GoneAway, request_of, while_there
+from lro.asgi import request_of, waited
 from lro.mcp import _wire as wire
 from lro.mcp._tools import ToolName, method_binding, named_tools, read_binding
 from lro.mcp._translation import Translation, request_id_key
@@ -172,11 +171,7 @@ class TasksExtension(Extension):
         except ValueError as exc:
             raise self._refused(spec, _malformed(exc)) from None
         flow = self._start(spec, text, ctx, caller)
-        if len(text) < MANY_BYTES:
-            return await on_loop(flow)
-        # To read many arguments and write them down takes too long for an event loop.
-        self._service.begin_here()
-        return await in_threads(flow)
+        return await run_of_size(self._service, flow, len(text))
 
     def _start(self, spec: MethodSpec, text: bytes, ctx: _Context, caller: str) -> Flow[Operation]:
         service = self._service
@@ -229,15 +224,10 @@ class TasksExtension(Extension):
         """The operation when it is done, or when the time for that is over."""
         if operation.done or not self._wait:
             return operation
-        self._service.end_waits_at_signals()
-        wait: Awaitable[Operation]
-        wait = self._service.wait_async(operation.name, self._wait, caller=caller)
-        if ctx.request is not None:  # for replies of JSON the SDK does not look who has gone
-            wait = while_there(ctx.request.receive, wait)
-        try:
-            return await wait
-        except (LroError, GoneAway):  # too many wait, or Wait is not for this caller, who may read
-            return operation
+        # For replies of JSON the SDK does not look who has gone.
+        receive = None if ctx.request is None else ctx.request.receive
+        ended = await waited(self._service, operation.name, self._wait, caller, receive)
+        return ended or operation  # a caller who must not wait may read
 
     def _shown(self, operation: Operation) -> wire.Result:
         if operation.done:
