@@ -193,6 +193,11 @@ def half_a_pair(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     return WorkResponse(text="\udcff")
 
 
+def packed_half_a_pair(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+    packed = Any("type.googleapis.com/acme.v1.WorkResponse", {"text": "\udcff"})
+    return packed  # type: ignore[return-value]  # what is packed already is taken as well
+
+
 def half_a_detail(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     raise StatusError(Code.DATA_LOSS, "gone", (Any("type.googleapis.com/x.Y", {"a": "\udcff"}),))
 
@@ -409,7 +414,8 @@ TASKS: Final = {
     function.__name__: function
     for function in (
         echo, report_once, who, big, lines, from_another_thread, left_behind, now_report, fail,
-        wrong_class, unencodable, half_a_pair, half_a_detail, report_half_a_pair, wrong_report,
+        wrong_class, unencodable, half_a_pair, packed_half_a_pair, half_a_detail,
+        report_half_a_pair, wrong_report,
         flaky, look, report_on, never_look, write_on, stubborn, finish_anyway,
         fail_instead, exit_at_once, kill_itself, crash, die_once, die_when_stopped,
         run_a_program, fork, fork_and_die, fork_unnoticed, hang_at_exit, hold_on, signals,

@@ -299,6 +299,7 @@ def test_large_messages_cross(harness):
     ("function", "do"),
     [
         (process_methods.task, "half_a_pair"),
+        (process_methods.task, "packed_half_a_pair"),
         (process_methods.task, "half_a_detail"),
         (process_methods.task, "report_half_a_pair"),
         (process_methods.async_task, "await_half_a_pair"),
