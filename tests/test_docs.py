@@ -31,12 +31,29 @@ LINKED: Final = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTIN
 NOT_RUN: Final = re.compile(r"<!--\s*not run(?::\s*(?P<reason>.*?))?\s*-->", re.DOTALL)
 SERVED: Final = re.compile(r"<!--\s*served on port (?P<port>\d+)\s*-->")
 """Stands before a block that makes an ``app``: the blocks after it find that on this port."""
-FILE: Final = re.compile(r"<!--\s*file: (?P<path>[\w/.]+)\s*-->")
-"""Stands before a block that is a file of its own, which the other blocks import."""
+FILE: Final = re.compile(
+    r"<!--\s*file: (?P<path>[\w/.]+)"
+    r"(?:, served by `(?P<command>lro serve \S+)` on port (?P<port>\d+))?\s*-->"
+)
+"""Stands before a block that is a file of its own, which the other blocks import or find served."""
+PORT: Final = re.compile(r"<!--.*\bserved\b.* on port (\d+)\s*-->")
 TESTS: Final = re.compile(r"<!--\s*run by pytest\s*-->")
 """Stands before a block with tests, which are run when the page itself has run."""
 SERVING: Final = """
-import atexit, socket, threading, time, uvicorn
+import atexit, socket, subprocess, sys, threading, time, urllib.request, uvicorn
+
+def run(command, port):
+    words = [sys.executable, "-m", "lro.cli", *command.split()[1:], "--port", str(port)]
+    server = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+    atexit.register(server.wait)
+    atexit.register(server.terminate)
+    ready = urllib.request.Request(f"http://127.0.0.1:{port}/readyz")
+    while True:
+        assert server.poll() is None
+        try:
+            return urllib.request.urlopen(ready).close()
+        except OSError:  # it does not listen yet
+            time.sleep(0.01)
 
 def serve(app, port):
     config = uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error")
@@ -106,8 +123,10 @@ def program(page: Path, *, serving: bool = True) -> str:
     """
     source = ""
     for block in blocks(page):
-        apart = NOT_RUN.search(block.comment) or FILE.search(block.comment)
-        if block.language == "python" and not apart:
+        file = FILE.search(block.comment)
+        if file and file["command"] and serving:
+            source += f"import serving; serving.run({file['command']!r}, {file['port']})\n"
+        if block.language == "python" and not file and not NOT_RUN.search(block.comment):
             source += "\n" * (block.line - source.count("\n")) + block.text
             served = SERVED.search(block.comment)
             if served and serving:
@@ -126,7 +145,7 @@ def test_the_code_runs(page: Path, tmp_path: Path) -> None:
     """The Python of a page runs from top to bottom, as one program, in an empty folder."""
     script = tmp_path / "page.py"
     source = program(page)
-    for port in set(SERVED.findall(page.read_text(encoding="utf-8"))):
+    for port in set(PORT.findall(page.read_text(encoding="utf-8"))):
         source = source.replace(port, str(free_port()))
     if DATABASE in source:
         source = source.replace(DATABASE, shared_server().url.removeprefix("postgresql"))

@@ -1,11 +1,16 @@
-"""Takes the pictures of the pages for the docs: ``python -m tests.browser.docs_pictures``."""
+"""Takes the pictures of README and docs: ``python -m tests.browser.docs_pictures``."""
 
 from __future__ import annotations
 
 import functools
 import io
+import os
+import pty
 import random
+import re
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +18,8 @@ from typing import Any, Final
 import PIL.Image
 import PIL.ImageDraw
 from playwright.sync_api import Browser, FilePayload, Page, expect, sync_playwright
+from rich.console import Console
+from rich.text import Text
 
 import lro
 from tests.browser.staged import ImportMetadata, Stage, console_of
@@ -24,8 +31,9 @@ _PATIENCE: Final = 60_000
 
 
 def main() -> None:
-    """Write a PNG of few colours for each page."""
+    """Write an SVG of the terminal with the demo, and a PNG of few colours for each page."""
     FOLDER.mkdir(exist_ok=True)
+    take_terminal()
     with (
         sync_playwright() as playwright,
         playwright.chromium.launch(
@@ -34,6 +42,35 @@ def main() -> None:
     ):
         take_demo(browser)
         take_console(browser)
+
+
+def take_terminal() -> None:
+    """What stands on a terminal when ``python3 run.py demo`` has ended."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "examples.analysis", "demo"],
+        cwd=ROOT,
+        env={**os.environ, "COLUMNS": "80", "TERM": "xterm-256color"},
+        stdout=theirs,
+    ):
+        os.close(theirs)
+        printed = b"".join(iter(functools.partial(read_terminal, ours), b"")).decode()
+    os.close(ours)
+    final = printed.rpartition("\x1b[2K")[2]  # what was drawn before, rich has erased
+    shown = Text.from_ansi("$ python3 run.py demo\n\n" + re.sub(r"\x1b\[\?25h|\r", "", final))
+    screen = Console(record=True, width=80, file=io.StringIO())
+    screen.print(shown)
+    drawn = screen.export_svg(title="python3 run.py demo", unique_id="demo")
+    drawn = re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)  # a font of other hosts
+    (FOLDER / "demo.svg").write_text(drawn.replace("\u00a0", " "), encoding="utf-8")
+
+
+def read_terminal(file: int) -> bytes:
+    """What was written to a terminal next; nothing at its end, which Linux shows as an error."""
+    try:
+        return os.read(file, 65_536)
+    except OSError:
+        return b""
 
 
 def take_demo(browser: Browser) -> None:
