@@ -10,12 +10,15 @@ import nox
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-nox.needs_version = ">=2024.4.15"
+nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "virtualenv"
 nox.options.error_on_missing_interpreters = False
 nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "types", "tests"]
 
+PYPROJECT = nox.project.load_toml("pyproject.toml")
+PROJECT = PYPROJECT["project"]
+EXTRAS = PROJECT["optional-dependencies"]
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 AT_ONCE = ["--numprocesses=6", "--dist=worksteal"]
 """More than the two processors that most machines have at least: many tests wait for servers."""
@@ -25,9 +28,9 @@ FRAMEWORKS = ["django", "fastapi", "flask", "litestar", "quart", "starlette"]
 """The extras of lro.integrations."""
 BRIDGES = ["a2a", "mcp"]
 """The extras of bridges that have tests of their own, in the folder of that name."""
-EVERYTHING = (
-    f".[a2a,aiohttp,browser,celery,cli,docs,examples,fast,{','.join(FRAMEWORKS)},google,grpc,judges,"
-    "mcp,postgres,progress,protobuf,test]"
+WITH_EXTRAS = (
+    f".[a2a,aiohttp,celery,cli,examples,fast,{','.join(FRAMEWORKS)},google,grpc,mcp,postgres,progress,"
+    "protobuf]"
 )
 OLD_FRAMEWORKS_NEED = ["sniffio"]
 """What old frameworks import that newer versions of their dependencies no longer bring along."""
@@ -45,13 +48,13 @@ CHECK_SCRIPTS = [
 ]
 """The scripts are sent as they are written: types stand in comments, and are only checked."""
 CORE = ["tests", "--ignore=tests/examples", "--ignore=tests/test_docs.py"]
-"""The tests that need no extra but ``test``; the few that want more skip themselves."""
+"""The tests that need no extra; the few that want one skip themselves."""
 
 
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
     """Every test: of the library, the examples and the docs."""
-    session.install("-e", EVERYTHING)
+    session.install(*everything())
     session.run("pytest", *AT_ONCE, *session.posargs, env=BYTECODE)
 
 
@@ -60,7 +63,7 @@ def core(session: nox.Session) -> None:
     """The wheel as it is built, with no optional package in reach."""
     session.install(".")
     session.run("python", "-c", "import lro, lro_client")
-    session.install(".[test]")
+    session.install(".", *group("test"))
     session.run("pip", "uninstall", "--quiet", "--yes", *PROTOBUF)
     session.run("pytest", *AT_ONCE, *CORE, *session.posargs, env=WITHOUT_SERVICES)
 
@@ -68,9 +71,8 @@ def core(session: nox.Session) -> None:
 @nox.session(python="3.11")
 def lowest(session: nox.Session) -> None:
     """The lowest versions that pyproject.toml allows."""
-    constraints = Path(session.create_tmp()) / "lowest.txt"
-    constraints.write_text("\n".join(map(as_lowest, requirements("test"))) + "\n")
-    session.install("-e", ".[test]", "--constraint", str(constraints))
+    constraints = hold_down(session, [*PROJECT["dependencies"], *group("test")])
+    session.install("-e", ".", *group("test"), *constraints)
     old = ["--ignore=tests/integrations"]  # the session frameworks has these
     command = ["pytest", *AT_ONCE, *OLD_HTTPX, *CORE, *old, *session.posargs]
     session.run(*command, env=WITHOUT_SERVICES)
@@ -79,11 +81,9 @@ def lowest(session: nox.Session) -> None:
 @nox.session(python="3.11")
 def frameworks(session: nox.Session) -> None:
     """The integrations with the lowest versions of the frameworks that pyproject.toml allows."""
-    constraints = Path(session.create_tmp()) / "lowest.txt"
-    wanted = [one for extra in FRAMEWORKS for one in requirements(extra, plain=False)]
-    constraints.write_text("\n".join(map(as_lowest, wanted)) + "\n")
-    session.install("-e", f".[{','.join(FRAMEWORKS)}]", "--constraint", str(constraints))
-    session.install(*OLD_FRAMEWORKS_NEED, "-e", ".[test]", "--constraint", str(constraints))
+    constraints = hold_down(session, [one for extra in FRAMEWORKS for one in EXTRAS[extra]])
+    session.install("-e", f".[{','.join(FRAMEWORKS)}]", *constraints)
+    session.install(*OLD_FRAMEWORKS_NEED, *group("test"), *constraints)
     command = ["pytest", *AT_ONCE, *OLD_WARNINGS, "tests/integrations", *session.posargs]
     session.run(*command, env=WITHOUT_SERVICES)
 
@@ -91,11 +91,9 @@ def frameworks(session: nox.Session) -> None:
 @nox.session(python="3.11")
 def bridges(session: nox.Session) -> None:
     """The bridges to other protocols with the lowest SDKs that pyproject.toml allows."""
-    constraints = Path(session.create_tmp()) / "lowest.txt"
-    wanted = [one for extra in BRIDGES for one in requirements(extra, plain=False)]
-    constraints.write_text("\n".join(map(as_lowest, wanted)) + "\n")
-    extras = ",".join([*BRIDGES, "test"])
-    session.install("-e", f".[{extras}]", "--constraint", str(constraints))
+    constraints = hold_down(session, [one for extra in BRIDGES for one in EXTRAS[extra]])
+    wheel = f".[{','.join(BRIDGES)}]"
+    session.install("-e", wheel, *group("test"), *constraints)
     folders = [f"tests/{bridge}" for bridge in BRIDGES]
     session.run("pytest", *AT_ONCE, *folders, *session.posargs, env=WITHOUT_SERVICES)
 
@@ -103,7 +101,7 @@ def bridges(session: nox.Session) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """The rules and the layout of the code, and the types of the console's scripts."""
-    session.install(*requirements("lint", plain=False))
+    session.install(*group("lint"))
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
     if shutil.which("npx") is None:
@@ -120,7 +118,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Both type checkers, over the library, the examples, the typing tests and the docs."""
-    session.install("-e", EVERYTHING, *requirements("types", plain=False))
+    session.install(*everything(), *group("types"))
     session.run("mypy")
     session.run("pyright")
     session.run("python", "-m", "tests.docs_types")
@@ -129,14 +127,14 @@ def types(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """The code, links and claims of the README and the docs."""
-    session.install("-e", EVERYTHING)
+    session.install(*everything())
     session.run("pytest", "tests/test_docs.py", *session.posargs)
 
 
 @nox.session
 def examples(session: nox.Session) -> None:
     """The tests of the examples, and whether their command starts."""
-    session.install("-e", EVERYTHING)
+    session.install(*everything())
     session.run("pytest", "tests/examples", *session.posargs)
     session.run("python", "-m", "examples.analysis", "--help")
 
@@ -155,7 +153,7 @@ def chaos(session: nox.Session) -> None:
 
     ``-- kill --seeds 5 --stores sqlite`` runs one of them.
     """
-    session.install("-e", EVERYTHING)
+    session.install(*everything())
     if session.posargs:
         session.run("python", "-m", "tests.chaos", *session.posargs)
         return
@@ -178,7 +176,7 @@ def chaos(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """The figures, ours beside their floors and peers."""
-    session.install("-e", ".[bench,fast,postgres,test]")
+    session.install("-e", ".[fast,postgres]", *group("bench"))
     session.run("python", "-m", "bench", *session.posargs)
 
 
@@ -189,10 +187,21 @@ def changelog(session: nox.Session) -> None:
     session.run("towncrier", "build", "--yes", *session.posargs)
 
 
-def requirements(extra: str, *, plain: bool = True) -> list[str]:
-    """What pyproject.toml asks for: an extra, and by default the plain dependencies."""
-    project = nox.project.load_toml("pyproject.toml")["project"]
-    return [*(project["dependencies"] if plain else ()), *project["optional-dependencies"][extra]]
+def everything() -> list[str]:
+    """What pip installs for all tests: the project in place, its extras, and what tests need."""
+    return ["-e", WITH_EXTRAS, *group("browser", "docs", "judges", "test")]
+
+
+def group(*names: str) -> list[str]:
+    """The requirements of dependency groups of pyproject.toml, each once."""
+    return list(dict.fromkeys(nox.project.dependency_groups(PYPROJECT, *names)))
+
+
+def hold_down(session: nox.Session, wanted: list[str]) -> list[str]:
+    """Arguments for pip that hold requirements at their lowest versions."""
+    constraints = Path(session.create_tmp()) / "lowest.txt"
+    constraints.write_text("\n".join(map(as_lowest, wanted)) + "\n")
+    return ["--constraint", str(constraints)]
 
 
 def as_lowest(text: str) -> str:

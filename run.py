@@ -18,6 +18,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 - this line is what checks the ver
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+NOX = "nox>=2025.2.9"
 USAGE = "usage: python3 run.py NAME [-- ARGS], where NAME is demo, tests or a session of noxfile.py"
 
 
@@ -96,12 +97,12 @@ def prepare() -> None:
     """
     if not works(PYTHON, "--version"):
         make_venv()
-    if works(PYTHON, "-c", "import nox"):
-        return
+    if works(PYTHON, "-c", "import nox.project; nox.project.dependency_groups"):
+        return  # an older nox, of an older checkout, cannot read noxfile.py
     with tempfile.TemporaryDirectory() as folder:
         pip = find_pip(Path(folder))
         print(f"run.py: installing nox into {VENV}", flush=True)
-        install = [*map(str, pip), "install", "--quiet", "--disable-pip-version-check", "nox"]
+        install = [*map(str, pip), "install", "--quiet", "--disable-pip-version-check", NOX]
         if subprocess.run(install).returncode:
             raise SetupError("pip could not install nox: is the package index within reach?")
 

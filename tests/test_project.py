@@ -67,6 +67,13 @@ def test_missing_extras_can_be_installed() -> None:
     assert set(named) <= set(PROJECT["optional-dependencies"])
 
 
+def test_tools_of_developers_are_no_extras() -> None:
+    """They are dependency groups, which are not published with the package."""
+    groups = set(PYPROJECT["dependency-groups"])
+    assert {"bench", "lint", "test", "types"} <= groups
+    assert not groups & set(PROJECT["optional-dependencies"])
+
+
 @pytest.mark.parametrize("name", ["demo", "tests"])
 def test_the_readme_has_both_commands(name: str) -> None:
     """The two commands that need no other step are in the README as they are."""
