@@ -132,6 +132,14 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session
+def site(session: nox.Session) -> None:
+    """The docs as a web site, in ``site/``; ``-- --serve`` shows it on this machine."""
+    session.install(*group("site"))
+    command = ["python", "-m", "tools.site", *session.posargs]
+    session.run(*command, interrupt_timeout=30)  # Ctrl-C leaves it the time to stop its server
+
+
+@nox.session
 def examples(session: nox.Session) -> None:
     """The tests of the examples, and whether their command starts."""
     session.install(*everything())
@@ -189,7 +197,7 @@ def changelog(session: nox.Session) -> None:
 
 def everything() -> list[str]:
     """What pip installs for all tests: the project in place, its extras, and what tests need."""
-    return ["-e", WITH_EXTRAS, *group("browser", "docs", "judges", "test")]
+    return ["-e", WITH_EXTRAS, *group("browser", "docs", "judges", "site", "test")]
 
 
 def group(*names: str) -> list[str]:

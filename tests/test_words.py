@@ -11,7 +11,7 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
-READ: Final = ("src", "docs", "examples", "tests", "bench", "changelog.d")
+READ: Final = ("src", "docs", "examples", "tests", "bench", "changelog.d", "tools")
 ALSO_READ: Final = ("README.md", "CONTRIBUTING.md", "noxfile.py", "pyproject.toml", "run.py")
 
 WORDS: Final[Mapping[str, str]] = {

@@ -35,6 +35,17 @@ from lro._model.operation import Operation
 if TYPE_CHECKING:
     from lro._console.edge import ConsoleOptions
 
+__all__ = [
+    "App",
+    "ConsoleApp",
+    "EdgeApp",
+    "MetricsApp",
+    "OperationsApp",
+    "Receive",
+    "Scope",
+    "Send",
+]
+
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]

@@ -27,6 +27,16 @@ from lro._http.routes import HttpRequest
 if TYPE_CHECKING:
     from lro._console.edge import ConsoleOptions
 
+__all__ = [
+    "App",
+    "ConsoleApp",
+    "EdgeApp",
+    "Environ",
+    "MetricsApp",
+    "OperationsApp",
+    "StartResponse",
+]
+
 Environ: TypeAlias = dict[str, Any]
 StartResponse: TypeAlias = Callable[..., Any]
 App: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]

@@ -31,6 +31,8 @@ else:
     except ImportError:
         _Auth = httpx.Auth
 
+__all__ = ["CLOUD_PLATFORM", "GoogleAuth", "default_auth"]
+
 CLOUD_PLATFORM: Final = "https://www.googleapis.com/auth/cloud-platform"
 """The scope that Google's services have in common."""
 

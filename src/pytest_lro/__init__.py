@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from lro_client import Client
     from lro_client.testing import VirtualClock
 
+__all__ = ["lro_client", "lro_clock", "lro_service"]
+
 
 @pytest.fixture
 def lro_clock() -> VirtualClock:

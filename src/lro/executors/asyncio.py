@@ -17,6 +17,8 @@ from lro._engine.executor_port import CancelSupport, ExecutorUsage, Task
 from lro._engine.process import after_fork
 from lro.executors.threads import FAILED_OUTSIDE, Backlog, BacklogSlot, LocalExecutor
 
+__all__ = ["AsyncioExecutor"]
+
 log = logging.getLogger("lro")
 
 _PAUSE: Final = 0.5

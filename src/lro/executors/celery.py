@@ -37,6 +37,8 @@ try:
 except ImportError as exc:
     raise MissingExtra("the Celery executor", "celery") from exc
 
+__all__ = ["CeleryExecutor"]
+
 _OPTIONS: Final = {
     "shared": False,  # with other apps
     "serializer": "json",

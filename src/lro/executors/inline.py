@@ -12,6 +12,8 @@ from lro._engine.job import event_loop_runs
 from lro._engine.process import after_fork
 from lro.executors.threads import LocalExecutor
 
+__all__ = ["InlineExecutor"]
+
 
 class InlineExecutor(LocalExecutor):
     """Runs each task at once, in the caller's thread: ``start`` returns a finished operation.

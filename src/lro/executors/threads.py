@@ -18,6 +18,8 @@ from lro._engine.executor_port import CancelSupport, ExecutorUsage, Task
 from lro._engine.method_spec import MethodSpec
 from lro._engine.process import after_fork
 
+__all__ = ["ThreadExecutor"]
+
 log = logging.getLogger("lro")
 
 FAILED_OUTSIDE: Final = "%s: its task failed outside the method"

@@ -60,6 +60,8 @@ from lro.stores._rows import (
     taken,
 )
 
+__all__ = ["MemoryStore"]
+
 _Entry: TypeAlias = tuple[datetime, str]
 _E = TypeVar("_E", tuple[datetime, str], tuple[int, str])
 _Facet: TypeAlias = "State | tuple[str, str] | None"

@@ -21,6 +21,8 @@ try:
 except ImportError as exc:
     raise MissingExtra("the gRPC transport", "grpc") from exc
 
+__all__ = ["AsyncGrpcTransport", "GrpcTransport"]
+
 MAX_REPLY: Final = 32 * 1024 * 1024
 """The largest reply that is read, in bytes."""
 

@@ -29,6 +29,8 @@ from lro_client._flow.steps import (
     WatchOperationsRequest,
 )
 
+__all__ = ["AsyncLocalTransport", "LocalTransport"]
+
 _MANY: Final = 1_000_000
 """Within a process a wait costs no connection, so that each may have a call for itself."""
 

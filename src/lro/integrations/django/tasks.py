@@ -36,6 +36,8 @@ from lro._messages.schema import Int32, message
 from lro._model.operation import Record, State
 from lro.integrations.django._operations import service
 
+__all__ = ["RunMetadata", "RunRequest", "RunResponse", "TaskBackend"]
+
 log = logging.getLogger("lro")
 
 METHOD: Final = "django.tasks.v1.Tasks.Run"

@@ -1,0 +1,1 @@
+"""Builds the documentation as a web site: ``python -m tools.site``."""

@@ -1,0 +1,60 @@
+"""What the library shows to its users, read from the sources: modules, names, and their text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import griffe
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+SOURCES: Final = ROOT / "src"
+
+Thing: TypeAlias = "griffe.Object | griffe.Alias"
+
+
+class Api:
+    """The public modules, by dotted name, and where each name of them is documented."""
+
+    def __init__(self) -> None:
+        loader = griffe.GriffeLoader(search_paths=[SOURCES])
+        for package in sorted(path.parent.name for path in SOURCES.glob("*/__init__.py")):
+            loader.load(package)
+        loader.resolve_aliases(external=False)
+        found = [one for top in loader.modules_collection.members.values() for one in _walk(top)]
+        self.modules: Final[Mapping[str, griffe.Module]] = {
+            module.path: module for module in found if module.exports is not None
+        }
+        """A module is public where its path has no underscore and it has an ``__all__``."""
+        self.homes: Final[Mapping[str, str]] = dict(self._homes())
+        """By the path where a name is defined: the path by which the reference has it."""
+
+    def names(self, module: str) -> list[str]:
+        """What a module exports, without modules that it shows."""
+        exports = self.modules[module].exports or ()
+        return [str(name) for name in exports if not self.modules[module][str(name)].is_module]
+
+    def _homes(self) -> Iterator[tuple[str, str]]:
+        # What several modules show is at home in the one that is named last: the topmost.
+        for path in sorted(self.modules, key=lambda path: (path.count("."), path), reverse=True):
+            for name in self.names(path):
+                thing = self.modules[path][name]
+                yield thing.canonical_path, f"{path}.{name}"
+                if thing.is_class:
+                    for member in public_members(thing):
+                        yield f"{thing.canonical_path}.{member}", f"{path}.{name}.{member}"
+
+
+def _walk(module: Thing) -> Iterator[griffe.Module]:
+    """A module and those within it, without private ones."""
+    if isinstance(module, griffe.Module):
+        yield module
+        for name, inner in module.modules.items():
+            if not name.startswith("_"):
+                yield from _walk(inner)
+
+
+def public_members(thing: Thing) -> Iterator[str]:
+    """The names of a class without an underscore, also those of its bases."""
+    yield from (name for name in thing.all_members if not name.startswith("_"))

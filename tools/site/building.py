@@ -1,0 +1,153 @@
+"""The site: pages are gathered in a folder, and Zensical makes HTML of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from posixpath import normpath, relpath
+from typing import Any, Final
+
+from tools.site.api import ROOT, SOURCES, Api
+from tools.site.llms import write_llms
+
+CONFIG: Final = ROOT / "zensical.toml"
+THEME: Final = Path(__file__).with_name("theme")
+FROM_ROOT: Final[Mapping[str, str]] = {
+    "CHANGELOG.md": "project/changelog.md",
+    "CONTRIBUTING.md": "project/contributing.md",
+}
+"""Pages of the site that stand outside of ``docs``."""
+API: Final = "reference/api"
+
+COMMENT: Final = re.compile(r"^ *<!--.*?-->\n|<!--.*?-->", re.MULTILINE | re.DOTALL)
+FENCE: Final = re.compile(r"^( *)(`{3,}).*?^\1\2 *$\n?", re.MULTILINE | re.DOTALL)
+LINK: Final = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
+HEADING: Final = re.compile(r"^#+ +(\d+(?:\.\d+)?) +.*$", re.MULTILINE)
+
+
+class SiteError(Exception):
+    """Why there is no site; the text is what the tool printed."""
+
+
+def build(folder: Path) -> Path:
+    """Build the site within an empty folder; gives the folder ``site`` in it.
+
+    Raises:
+        SiteError: Zensical found something wrong, such as a link that leads nowhere.
+    """
+    api = Api()
+    pages = folder / "docs"
+    shutil.copytree(ROOT / "docs", pages, ignore=shutil.ignore_patterns("*.md"))
+    for path, text in gather(api).items():
+        (pages / path).parent.mkdir(parents=True, exist_ok=True)
+        (pages / path).write_text(text, encoding="utf-8")
+    shutil.copytree(THEME / "assets", pages / "assets")
+    shutil.copytree(THEME / "overrides", folder / "overrides")
+    shutil.copy(CONFIG, folder)
+    known = {"homes": api.homes, "rules": rules()}
+    (folder / "known.json").write_text(json.dumps(known), encoding="utf-8")
+    run_zensical(folder)
+    write_llms(folder / "site", sections(), gather(api), api)
+    return folder / "site"
+
+
+def run_zensical(folder: Path) -> None:
+    """Make HTML, and take any warning for an error.
+
+    Raises:
+        SiteError: There was one.
+    """
+    path = os.pathsep.join([str(SOURCES), str(ROOT)])
+    made = subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": path, "NO_COLOR": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    said = re.sub(r"\x1b\[[\d;]*m", "", made.stdout)
+    if made.returncode or "No issues found" not in said or "griffe:" in said:
+        raise SiteError(said)
+
+
+def gather(api: Api) -> dict[str, str]:
+    """Every page by its path below ``docs``, as Markdown."""
+    found = {}
+    for path in sorted((ROOT / "docs").rglob("*.md")):
+        page = path.relative_to(ROOT / "docs").as_posix()
+        found[page] = _outside_code(path.read_text("utf-8"), lambda text: COMMENT.sub("", text))
+    for source, page in FROM_ROOT.items():
+        found[page] = moved((ROOT / source).read_text("utf-8"), page)
+    if "index.md" not in found:
+        found["index.md"] = moved((ROOT / "README.md").read_text("utf-8"), "index.md")
+    for module in api.modules:
+        found[f"{API}/{module}.md"] = f"::: {module}\n"
+    return found
+
+
+def moved(text: str, page: str) -> str:
+    """A page of the root folder as one of the site.
+
+    A link to a file that is not on the site becomes plain text: the project has no address where
+    a reader of the site could see it.
+    """
+
+    def link(found: re.Match[str]) -> str:
+        picture, label, target = found.groups()
+        if re.match(r"[a-z]+:|#", target):
+            return found[0]
+        path, mark, fragment = target.partition("#")
+        inside = FROM_ROOT.get(path) or path.removeprefix("docs/")
+        if path not in FROM_ROOT and (path == inside or not (ROOT / path).exists()):
+            return label
+        there = relpath(inside, PurePosixPath(page).parent.as_posix())
+        return f"{picture}[{label}]({normpath(there)}{mark}{fragment})"
+
+    return _outside_code(COMMENT.sub("", text), lambda part: LINK.sub(link, part))
+
+
+def _outside_code(text: str, change: Any) -> str:
+    """A page of which all but the fenced blocks is changed."""
+    made, at = [], 0
+    for fence in FENCE.finditer(text):
+        made += [change(text[at : fence.start()]), fence[0]]
+        at = fence.end()
+    return "".join([*made, change(text[at:])])
+
+
+def rules() -> dict[str, str]:
+    """The anchor of each chapter and section of the specification, by its number."""
+    text = (ROOT / "docs" / "reference" / "specification.md").read_text("utf-8")
+    return {found[1]: anchor(found[0].lstrip("# ")) for found in HEADING.finditer(text)}
+
+
+def anchor(heading: str) -> str:
+    """The fragment by which a heading is reached, on the site as in the repository."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def sections() -> dict[str, list[tuple[str, str]]]:
+    """The navigation: by section, the title and the path of each page."""
+    nav = tomllib.loads(CONFIG.read_text("utf-8"))["project"]["nav"]
+    found: dict[str, list[tuple[str, str]]] = {}
+    for entry in nav:
+        for title, inside in entry.items():
+            found.setdefault(title, []).extend(_pages(title, inside))
+    return found
+
+
+def _pages(title: str, inside: str | list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    if isinstance(inside, str):
+        yield title, inside
+        return
+    for entry in inside:
+        for name, below in entry.items():
+            yield from _pages(name, below)
