@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import attrs
 import click
@@ -111,7 +111,10 @@ _OPTIONS = (
 )
 
 
-def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def report_options(function: F) -> F:
     """Give a command the options of :class:`Reporting`, as its argument ``reporting``."""
 
     @functools.wraps(function)
@@ -122,4 +125,4 @@ def report_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     for option in reversed(_OPTIONS):
         called = option(called)
-    return called
+    return cast(F, called)

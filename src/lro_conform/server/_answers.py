@@ -73,7 +73,7 @@ _MOST_LEVELS: Final = 100
 
 @attrs.frozen(kw_only=True)
 class HttpReply:
-    """A reply of HTTP as it came: names of headers in lower case, the body as far as it was read."""
+    """A reply of HTTP as it came, its body as far as it was read; headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]

@@ -50,13 +50,16 @@ class Pace:
     rounds: int = 5
 
 
+USUAL_PACE: Final = Pace()
+
+
 @attrs.define(kw_only=True)
 class Bench:
     """One run against one server over one transport."""
 
     target: Target
     starter: Starter
-    pace: Pace = Pace()
+    pace: Pace
     parent: str | None = None
     log: list[Answer]
     notes: list[str] = attrs.field(factory=list)

@@ -135,7 +135,7 @@ class GrpcTarget:
         ``reply`` is the class of its reply, of which None is that of an empty one.
         """
         limit = seconds if seconds is not None else self.call_seconds
-        caller = self._channel.unary_unary(_SERVICE + method)
+        caller: Any = self._channel.unary_unary(_SERVICE + method)
         metadata = [(name.lower(), value) for name, value in self.headers]
         began, fields = time.monotonic(), {}
         try:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import quote, quote_plus
 
 import attrs
@@ -19,6 +19,9 @@ MAX_REPLY: Final = 16 * 1024 * 1024
 """The most bytes of a reply that are read."""
 
 _JSON: Final = "application/json"
+
+
+Headers: TypeAlias = Sequence[tuple[str, str]]
 
 
 def encoded(name: str) -> str:
@@ -41,7 +44,7 @@ class HttpTarget:
     transport: str = attrs.field(default=HTTP, init=False)
     address: str
     prefix: str = "/v1"
-    headers: Sequence[tuple[str, str]] = ()
+    headers: Headers = ()
     call_seconds: float = 10.0
     through: httpx.AsyncBaseTransport | None = None
     log: list[Answer] = attrs.field(factory=list)
@@ -138,7 +141,7 @@ class HttpTarget:
         return answer
 
     async def _exchange(
-        self, method: str, path: str, headers: list[tuple[str, str]], content: bytes | None
+        self, method: str, path: str, headers: Headers, content: bytes | None
     ) -> tuple[HttpReply | None, str]:
         """The reply, or None; and why it is none, or not whole."""
         try:
@@ -146,7 +149,7 @@ class HttpTarget:
             base = url.raw_path.rstrip(b"/") if url.raw_path != b"/" else b""
             raw = base + path.encode("utf-8", "surrogateescape")
             request = self._client.build_request(
-                method, url.copy_with(raw_path=raw), headers=headers, content=content
+                method, url.copy_with(raw_path=raw), headers=list(headers), content=content
             )
             async with asyncio.timeout(self.call_seconds):
                 return await self._send(request)

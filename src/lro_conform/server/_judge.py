@@ -20,7 +20,7 @@ from lro_conform.server import (
     _rules_verbs,
 )
 from lro_conform.server._answers import Answer
-from lro_conform.server._bench import Bench, NotJudged, NotOffered, Pace, Rule
+from lro_conform.server._bench import USUAL_PACE, Bench, NotJudged, NotOffered, Pace, Rule
 from lro_conform.server._starts import HookFailed, Starter, StartKind
 from lro_conform.server._target import Target
 
@@ -58,7 +58,7 @@ async def judge(
     starter: Starter,
     *,
     checks: Collection[Check] = CHECKS,
-    pace: Pace = Pace(),
+    pace: Pace = USUAL_PACE,
     parent: str | None = None,
 ) -> ConformanceReport:
     """Judge a server by these checks, as far as they are meant for the target's transport.
@@ -102,9 +102,8 @@ async def _judged(bench: Bench, rule: Rule, began: float) -> Outcome:
     verdict, facts = Verdict.PASSED, []
     if start - began > bench.pace.total:
         verdict, facts = Verdict.SKIPPED, [f"the {bench.pace.total:g} s of the run are over"]
-    elif _gone(bench.log):
-        if rule.check.id != "robust.answers":
-            verdict, facts = Verdict.SKIPPED, ["the server no longer answers"]
+    elif _gone(bench.log) and rule.check.id != "robust.answers":
+        verdict, facts = Verdict.SKIPPED, ["the server no longer answers"]
     if verdict is Verdict.PASSED:
         try:
             facts = [fact async for fact in rule.judge(bench)]

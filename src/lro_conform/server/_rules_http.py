@@ -416,7 +416,7 @@ async def json_metadata_names(bench: Bench) -> Facts:
 
 
 def _metadata(bench: Bench) -> Iterator[tuple[str, object]]:
-    """The fields of all metadata so far, but for those of Struct and Any, which name them freely."""
+    """The fields of all metadata so far, but for a Struct's, which are named freely."""
     for body in bench.bodies():
         metadata = body.get("metadata")
         if isinstance(metadata, Mapping) and "value" not in metadata:

@@ -86,7 +86,8 @@ async def pages_contains(bench: Bench) -> Facts:
 
 async def _walk(bench: Bench, size: int) -> tuple[list[Answer], bool]:
     """The pages of the list, and whether they came to an end."""
-    pages, token, tokens = [], None, set()
+    pages: list[Answer] = []
+    token, tokens = None, set()
     while len(pages) < _MOST_PAGES:
         answer = await _list(bench, page_size=size, page_token=token)
         if not answer.ok:

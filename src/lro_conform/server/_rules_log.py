@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
@@ -87,7 +87,7 @@ async def robust_answers(bench: Bench) -> Facts:
 
 @RULES(
     "errors.no-defect",
-    "No call of the interface is answered as a defect of the server (UNKNOWN, INTERNAL, DATA_LOSS).",
+    "No call of the interface is answered with UNKNOWN, INTERNAL or DATA_LOSS.",
     MUST,
     code_proto("INTERNAL"),
     aip(193, "Guidance"),
@@ -451,8 +451,9 @@ def _integers(value: object) -> Iterator[int]:
     if isinstance(value, int) and not isinstance(value, bool):
         yield value
     inside = value.values() if isinstance(value, Mapping) else value
-    for one in inside if isinstance(value, Mapping | list) else ():
-        yield from _integers(one)
+    if isinstance(inside, Iterable) and not isinstance(inside, str):
+        for one in inside:
+            yield from _integers(one)
 
 
 @HTTP_RULES(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -324,6 +325,6 @@ async def metadata_times(bench: Bench) -> Facts:
     times = [(key, fields[key]) for key in known if isinstance(fields.get(key), str)]
     if len(times) < 2:
         raise NotOffered("the metadata have fewer than two of the usual times")
-    for (key, one), (later, other) in zip(times, times[1:], strict=False):
+    for (key, one), (later, other) in itertools.pairwise(times):
         if one.removesuffix("Z") > other.removesuffix("Z"):
             yield f"{key} {shown(one)} is after {later} {shown(other)}"
