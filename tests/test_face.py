@@ -15,6 +15,7 @@ NOT_NAMES = {"annotations", "TYPE_CHECKING", "Final"}
 FACES = [
     *("lro", "lro.errors", "lro.types", "lro.adapters", "lro.wire", "lro.telemetry"),
     "lro_client",
+    "lro_conform",
 ]
 
 

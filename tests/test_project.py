@@ -30,7 +30,7 @@ def noxfile_value(name: str) -> Any:
     raise LookupError(name)
 
 
-@pytest.mark.parametrize("package", ["lro", "lro_client", "pytest_lro"])
+@pytest.mark.parametrize("package", ["lro", "lro_client", "lro_conform", "pytest_lro"])
 def test_types_ship(package: str) -> None:
     """Each installed package says that it is typed."""
     source = importlib.import_module(package).__file__

@@ -17,8 +17,11 @@ import pytest
 
 import lro
 import lro_client
+import lro_conform
 
-MODULES: Final = ["lro", "lro.errors", "lro.types", "lro.adapters", "lro.wire", "lro_client"]
+MODULES: Final = [
+    *("lro", "lro.errors", "lro.types", "lro.adapters", "lro.wire", "lro_client", "lro_conform"),
+]
 
 
 def public() -> Iterator[tuple[str, Any]]:
@@ -56,7 +59,9 @@ def raised(function: Any) -> set[str]:
     return {node.id for node in called if isinstance(node, ast.Name) and node.id[0].isupper()}
 
 
-PACKAGES: Final = [Path(package.__file__ or "").parent for package in (lro, lro_client)]
+PACKAGES: Final = [
+    Path(package.__file__ or "").parent for package in (lro, lro_client, lro_conform)
+]
 
 
 def named_errors(docstring: str) -> Iterator[str]:

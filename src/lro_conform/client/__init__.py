@@ -1,0 +1,1 @@
+"""Judging clients: scripted peers that they call, and the checks on what they do."""

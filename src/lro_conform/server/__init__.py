@@ -1,0 +1,1 @@
+"""Judging servers: the checks, and the transports over which they ask."""

@@ -1,0 +1,336 @@
+"""What checks work with: the server, operations in each state, and what can be said of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+import attrs
+
+from lro_conform._checks import GRPC, HTTP, Check, Citation, Level
+from lro_conform.server._answers import Answer
+from lro_conform.server._http import HttpTarget
+from lro_conform.server._starts import HookFailed, Starter, StartKind
+from lro_conform.server._target import Target
+
+if TYPE_CHECKING:
+    from lro_conform.server._grpc import GrpcTarget  # needs the extra
+
+RPCS: Final = {
+    "get": "GetOperation",
+    "list": "ListOperations",
+    "cancel": "CancelOperation",
+    "delete": "DeleteOperation",
+    "wait": "WaitOperation",
+}
+
+
+class NotOffered(Exception):
+    """The server leaves out what a check is about, as it may."""
+
+
+class NotJudged(Exception):
+    """A check cannot be judged; the text says why."""
+
+
+@attrs.frozen(kw_only=True)
+class Pace:
+    """Times of a run, in seconds, and how often races are run.
+
+    ``end`` is how long operations that end soon may take, ``slack`` how late a reply may be that
+    has a time, and ``hold`` how long the checks of waiting let a server wait.
+    """
+
+    end: float = 30.0
+    slack: float = 2.0
+    hold: float = 0.3
+    total: float = 300.0
+    rounds: int = 5
+
+
+USUAL_PACE: Final = Pace()
+
+
+@attrs.define(kw_only=True)
+class Bench:
+    """One run against one server over one transport."""
+
+    target: Target
+    starter: Starter
+    pace: Pace
+    parent: str | None = None
+    log: list[Answer]
+    notes: list[str] = attrs.field(factory=list)
+    started: list[str] = attrs.field(factory=list)
+    starts: list[Answer] = attrs.field(factory=list)
+    subjects: dict[str, str] = attrs.field(factory=dict)
+    _kept: dict[str, Answer | NotJudged | NotOffered] = attrs.field(factory=dict)
+    _long: str = ""
+
+    @property
+    def http(self) -> HttpTarget:
+        """The same target, for checks of HTTP alone."""
+        return cast(HttpTarget, self.target)
+
+    @property
+    def grpc(self) -> GrpcTarget:
+        """The same target, for checks of gRPC alone."""
+        return cast("GrpcTarget", self.target)
+
+    def note(self, fact: str) -> None:
+        """Add a fact that is not a failure."""
+        self.notes.append(fact)
+
+    def seen(self) -> list[tuple[Answer, Mapping[str, Any]]]:
+        """Every operation in the replies so far, with the answer that it stands in."""
+        found: list[tuple[Answer, Mapping[str, Any]]] = []
+        for answer in self.log:
+            if answer.ok and answer.rpc in ("get", "wait", "start"):
+                found.append((answer, answer.body))
+            elif answer.ok and answer.rpc == "list":
+                found += [(answer, one) for one in operations_in(answer)]
+        return found
+
+    def bodies(self) -> list[Mapping[str, Any]]:
+        """Every operation in the replies so far."""
+        return [body for _, body in self.seen()]
+
+    async def start(self, kind: StartKind) -> str:
+        """The name of a new operation.
+
+        Raises:
+            NotJudged: There is no hook for it, or it gave no name.
+        """
+        return str((await self.started_as(kind)).body["name"])
+
+    async def started_as(self, kind: StartKind) -> Answer:
+        """The answer of a start, whose body has a name.
+
+        Raises:
+            NotJudged: There is no hook for it, or it gave no name.
+        """
+        if not self.starter.offers(kind):
+            raise NotJudged(f"there is no hook that starts the kind {kind}")
+        try:
+            answer = await self.starter.start(kind)
+        except HookFailed as exc:
+            raise NotJudged(str(exc)) from exc
+        self.starts.append(answer)
+        name = answer.body.get("name")
+        if not isinstance(name, str) or not name:
+            raise NotJudged("the start gave no operation with a name (see start.operation)")
+        self.started.append(name)
+        return answer
+
+    async def until_done(self, name: str) -> Answer:
+        """The first answer of GetOperation that is done.
+
+        Raises:
+            NotJudged: It is not done in time, or the calls fail.
+        """
+        limit, pause = time.monotonic() + self.pace.end, 0.01
+        while True:
+            answer = await self.target.get(name)
+            if answer.done:
+                return answer
+            if not answer.ok:
+                raise NotJudged(f"the operation cannot be read: {answer}")
+            if time.monotonic() > limit:
+                raise NotJudged(f"an operation was not done within {self.pace.end:g} s: {name!a}")
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, 0.5)
+
+    async def long(self) -> str:
+        """An operation in progress, the same for all checks, none of which ends it.
+
+        Raises:
+            NotJudged: It cannot be had.
+        """
+        if not self._long or (await self.target.get(self._long)).done:
+            self._long = await self.start(StartKind.LONG)
+            if (await self.target.get(self._long)).done:
+                raise NotJudged("the operation that should take long is done at once")
+        return self._long
+
+    async def ended(self, kind: StartKind) -> Answer:
+        """The first answer that is done of an operation of this kind, the same for all checks.
+
+        Raises:
+            NotJudged: It cannot be had.
+        """
+        return await self._once(kind, lambda: self._end(kind))
+
+    async def _end(self, kind: StartKind) -> Answer:
+        return await self.until_done(await self.start(kind))
+
+    async def finished(self) -> Answer:
+        """The first answer that is done of any operation: of one that succeeded if possible.
+
+        Raises:
+            NotJudged: None can be had.
+        """
+        for kind in (StartKind.SOON, StartKind.FAIL):
+            if self.starter.offers(kind):
+                try:
+                    return await self.ended(kind)
+                except NotJudged:
+                    continue
+        try:
+            return await self.cancelled()
+        except (NotJudged, NotOffered) as exc:
+            raise NotJudged(f"there is no operation that is done: {exc}") from exc
+
+    async def cancelled(self) -> Answer:
+        """The first answer that is done of an operation that was cancelled while it ran.
+
+        Raises:
+            NotJudged: It does not end, or CancelOperation does not work.
+            NotOffered: CancelOperation is not supported.
+        """
+        await self.need("cancel")
+        return await self._once("cancelled", lambda: self.until_done(self.subjects["cancel"]))
+
+    async def first(self, rpc: str) -> Answer:
+        """The answer of the first call of a method, of an operation that exists.
+
+        Those of a cancel and a delete have operations of their own, whose names are ``subjects``.
+        """
+        return await self._once(f"first {rpc}", lambda: self._first(rpc))
+
+    async def _first(self, rpc: str) -> Answer:
+        match rpc:
+            case "list":
+                return await self.target.list(await self.parent_name(), page_size=1)
+            case "wait":
+                return await self.target.wait(await self.long(), 0)
+            case "get":
+                return await self.target.get(await self.long())
+            case "delete":
+                name = self.subjects[rpc] = await self.disposable()
+                return await self.target.delete(name)
+        name = self.subjects[rpc] = await self.start(StartKind.LONG)
+        return await self.target.cancel(name)
+
+    async def disposable(self) -> str:
+        """A new operation to delete: done if possible, as some servers delete no others."""
+        if not self.starter.offers(StartKind.SOON):
+            return await self.start(StartKind.LONG)
+        name = await self.start(StartKind.SOON)
+        await self.until_done(name)
+        return name
+
+    async def need(self, *rpcs: str) -> None:
+        """Go on only if the server supports these methods.
+
+        Raises:
+            NotOffered: One of them is not supported, as it may.
+            NotJudged: One of them does not work.
+        """
+        for rpc in rpcs:
+            answer = await self.first(rpc)
+            if left_out(answer):
+                raise NotOffered(f"{RPCS[rpc]} is not supported: {answer}")
+            if not answer.ok:
+                raise NotJudged(f"{RPCS[rpc]} does not work (see calls.{rpc})")
+
+    async def deleted(self) -> str:
+        """The name of an operation that was deleted.
+
+        Raises:
+            NotJudged: DeleteOperation does not work.
+            NotOffered: It is not supported.
+        """
+        await self.need("delete")
+        return self.subjects["delete"]
+
+    async def parent_name(self) -> str:
+        """The parent whose operations are listed: the given one, or that of what was started."""
+        if self.parent is not None:
+            return self.parent
+        return parent_of(await self.long())
+
+    async def unknown(self) -> str:
+        """A name of the form that the server's names have, which it has not given."""
+        name = await self.long()
+        return f"{name[:-4]}{_OTHER}" if len(name.rpartition("/")[2]) > 8 else f"{name}{_OTHER}"
+
+    async def _once(self, key: str, make: Callable[[], Awaitable[Answer]]) -> Answer:
+        if key not in self._kept:
+            try:
+                self._kept[key] = await make()
+            except (NotJudged, NotOffered) as exc:  # which another try would only repeat
+                self._kept[key] = exc
+        kept = self._kept[key]
+        if isinstance(kept, Answer):
+            return kept
+        raise kept
+
+
+_OTHER: Final = "q0q0"
+
+
+def parent_of(name: str) -> str:
+    """What stands before ``operations`` in a name; empty if nothing does."""
+    return name.rpartition("/operations/")[0] if "/operations/" in name else ""
+
+
+def operations_in(answer: Answer) -> list[Mapping[str, Any]]:
+    """The operations of a page, as far as they are JSON objects."""
+    found = answer.body.get("operations", [])
+    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+
+
+def left_out(answer: Answer) -> bool:
+    """Whether a method of an existing operation answers as one that is not supported.
+
+    WaitOperation has no HTTP rule in ``operations.proto``: there it may have no route at all.
+    """
+    if answer.code == "UNIMPLEMENTED":
+        return True
+    return answer.rpc == "wait" and answer.http is not None and answer.http.status in (404, 405)
+
+
+def expect(answer: Answer, *codes: str) -> Iterable[str]:
+    """A fact if a call was not answered with one of these codes."""
+    if answer.fault or answer.code not in codes:
+        yield f"{answer}; expected was {' or '.join(codes)}"
+
+
+Facts: TypeAlias = AsyncIterator[str]
+Judge: TypeAlias = Callable[[Bench], Facts]
+
+
+@attrs.frozen
+class Rule:
+    """A check, and the function that yields a fact for each breach of it."""
+
+    check: Check
+    judge: Judge
+
+
+@attrs.frozen
+class RuleBook:
+    """The rules of a module, in order: calling it gives the decorator that adds one."""
+
+    transports: frozenset[str] = frozenset({HTTP, GRPC})
+    rules: list[Rule] = attrs.field(factory=list)
+
+    def __call__(
+        self, id: str, says: str, level: Level, *sources: Citation, optional: bool = False
+    ) -> Callable[[Judge], Judge]:
+        check = Check(
+            id=id,
+            says=says,
+            level=level,
+            sources=sources,
+            transports=self.transports,
+            optional=optional,
+        )
+
+        def add(judge: Judge) -> Judge:
+            self.rules.append(Rule(check, judge))
+            return judge
+
+        return add

@@ -1,0 +1,234 @@
+"""The command that judges a server: ``lro conform URL``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import attrs
+import click
+
+from lro_conform._checks import Check, ConformanceReport
+from lro_conform._options import Reporting, UnusableInput, report_options
+from lro_conform.server._bench import Pace
+from lro_conform.server._http import HttpTarget
+from lro_conform.server._judge import CHECKS, Unreachable, judge, merged
+from lro_conform.server._starts import (
+    CommandStarter,
+    HttpStarter,
+    RequestTemplate,
+    Starter,
+    StartKind,
+)
+
+TOKEN: Final = "LRO_TOKEN"
+"""The variable of the environment with a bearer token, as the client's commands have it."""
+
+_HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~]*)", re.ASCII)
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MANY_SECONDS: Final = click.FloatRange(min=0, min_open=True, max=86_400)
+
+
+def _read_headers(_: object, __: object, given: Sequence[str]) -> list[tuple[str, str]]:
+    """Read the values of ``--header``, for click.
+
+    Raises:
+        click.BadParameter: One is not of the form ``Name: value``.
+    """
+    headers = []
+    for text in given:
+        found = _HEADER.fullmatch(text)
+        if found is None:
+            raise click.BadParameter(f"{text!r} is not of the form 'Name: value'")
+        headers.append((found[1], found[2].strip()))
+    return headers
+
+
+def _read_request(_: object, __: object, given: str | None) -> RequestTemplate | None:
+    """Read the value of ``--start`` and its like, for click.
+
+    Raises:
+        click.BadParameter: It is not a request.
+    """
+    try:
+        return None if given is None else RequestTemplate.parse(given)
+    except ValueError as exc:
+        raise click.BadParameter(str(exc)) from exc
+
+
+@attrs.frozen(kw_only=True)
+class ServerRun:
+    """What the command line says of the server, and of how it is judged."""
+
+    url: str
+    grpc: str
+    templates: dict[StartKind, RequestTemplate]
+    command: str
+    headers: Sequence[tuple[str, str]]
+    prefix: str
+    parent: str | None
+    call_seconds: float
+    pace: Pace
+
+    async def judge(self, checks: Sequence[Check]) -> ConformanceReport:
+        """Judge over each transport that there is an address for.
+
+        Raises:
+            Unreachable: The server cannot be judged.
+            MissingExtra: gRPC is not installed.
+        """
+        reports = []
+        http = HttpTarget(
+            address=self.url,
+            prefix=self.prefix,
+            headers=self.headers,
+            call_seconds=self.call_seconds,
+        )
+        try:
+            if self.url:
+                reports.append(await self._judge(http, http.log, http, checks))
+            if self.grpc:
+                reports.append(await self._judge_grpc(http, checks))
+        finally:
+            await http.aclose()
+        return merged(reports)
+
+    async def _judge_grpc(self, http: HttpTarget, checks: Sequence[Check]) -> ConformanceReport:
+        from lro_conform.server._grpc import GrpcTarget
+
+        address = self.grpc.partition("://")[2] or self.grpc
+        target = GrpcTarget(
+            address=address,
+            secure=self.grpc.startswith("grpcs://"),
+            headers=self.headers,
+            call_seconds=self.call_seconds,
+        )
+        try:
+            return await self._judge(target, target.log, http, checks)
+        finally:
+            await target.aclose()
+
+    async def _judge(
+        self, target: Any, log: list[Any], http: HttpTarget, checks: Sequence[Check]
+    ) -> ConformanceReport:
+        starter: Starter = HttpStarter(http, self.templates)
+        if self.command:
+            starter = CommandStarter(self.command, target.address)
+        return await judge(target, log, starter, checks=checks, pace=self.pace, parent=self.parent)
+
+
+def _request_option(flag: str, kind: StartKind, help_text: str) -> Callable[[F], F]:
+    return click.option(flag, str(kind), metavar="REQUEST", callback=_read_request, help=help_text)
+
+
+@click.command("server")
+@click.argument("url", default="")
+@click.option("--grpc", metavar="TARGET", default="", help="HOST:PORT, or grpcs://HOST:PORT.")
+@_request_option(
+    "--start",
+    StartKind.LONG,
+    "Starts what runs until cancelled: 'POST /v1/x:y {\"a\": 1}'; $UUID becomes a new UUID.",
+)
+@_request_option("--start-soon", StartKind.SOON, "Starts what succeeds soon.")
+@_request_option("--start-fail", StartKind.FAIL, "Starts what fails soon.")
+@click.option(
+    "--start-command",
+    metavar="COMMAND",
+    default="",
+    help="Starts by a command instead, of the kind LRO_CONFORM_KIND: long, soon or fail. "
+    "It prints a name, or an Operation as JSON.",
+)
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="'NAME: VALUE'",
+    callback=_read_headers,
+    help="Sent with every call.",
+)
+@click.option("--token-file", type=click.Path(path_type=Path), help="Bearer token; or LRO_TOKEN.")
+@click.option("--prefix", default="/v1", show_default=True, help="The path before the names.")
+@click.option("--parent", help="List operations of this parent; by default that of a start.")
+@click.option("--call-timeout", type=_MANY_SECONDS, default=10, show_default=True, help="Seconds.")
+@click.option(
+    "--end-timeout",
+    type=_MANY_SECONDS,
+    default=30,
+    show_default=True,
+    help="Seconds in which operations end that fail, succeed soon, or are cancelled.",
+)
+@click.option(
+    "--time-limit",
+    type=_MANY_SECONDS,
+    default=300,
+    show_default=True,
+    help="Seconds after which no further check begins.",
+)
+@report_options
+@click.pass_context
+def server(ctx: click.Context, /, url: str, grpc: str, reporting: Reporting, **given: Any) -> None:
+    """Judge a server of google.longrunning over HTTP at URL, and over gRPC at a TARGET.
+
+    It starts operations, by a request or a command; lists, cancels and deletes those; and sends
+    what a server should refuse. Do not run it against a service that others need.
+
+    Exit status: 0 if no must failed (with --strict: no should either), 1 if one did, 2 if the
+    arguments cannot be used, or the server not be reached.
+    """
+    if reporting.listing:
+        ctx.exit(reporting.list(CHECKS))
+    if not url and not grpc:
+        raise click.UsageError("give the URL of a server, or --grpc TARGET")
+    if url and not re.fullmatch(r"https?://[!-~]+", url):
+        raise click.UsageError(f"{url!r} is not a URL of http or https")
+    templates = {kind: given[kind] for kind in StartKind if given[kind] is not None}
+    command: str = given["start_command"]
+    if bool(command) == bool(templates):
+        raise click.UsageError("give either --start or --start-command")
+    if templates and (StartKind.LONG not in templates or not url):
+        raise click.UsageError("--start and the URL are needed, too")
+    run = ServerRun(
+        url=url,
+        grpc=grpc,
+        templates=templates,
+        command=command,
+        headers=_headers(given["headers"], given["token_file"]),
+        prefix=given["prefix"].rstrip("/"),
+        parent=given["parent"],
+        call_seconds=given["call_timeout"],
+        pace=Pace(end=given["end_timeout"], total=given["time_limit"]),
+    )
+    try:
+        report = asyncio.run(run.judge(reporting.chosen(CHECKS)))
+    except Unreachable as exc:
+        raise UnusableInput(str(exc)) from exc
+    ctx.exit(reporting.write(report))
+
+
+def _headers(given: Sequence[tuple[str, str]], token_file: Path | None) -> list[tuple[str, str]]:
+    """The headers of every call, with the token of the file or the environment.
+
+    Raises:
+        UnusableInput: The file cannot be read, or the token is not one.
+    """
+    headers = list(given)
+    if token_file is not None:
+        try:
+            token = token_file.read_text("utf-8").strip()
+        except (OSError, ValueError) as exc:
+            raise UnusableInput(f"the token file {token_file} cannot be read: {exc}") from exc
+    elif any(name.lower() == "authorization" for name, _ in headers):
+        return headers
+    else:
+        token = os.environ.get(TOKEN, "").strip()
+    if token:
+        bare = re.sub(r"\ABearer\s+", "", token, flags=re.IGNORECASE)
+        if not re.fullmatch(r"[!-~]+", bare):
+            raise UnusableInput("the token has characters that a header cannot have")
+        headers.append(("Authorization", f"Bearer {bare}"))
+    return headers

@@ -1,0 +1,203 @@
+"""A server asked over HTTP: raw requests by httpx, replies read within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+from urllib.parse import quote, quote_plus
+
+import attrs
+import httpx
+
+from lro_conform._checks import HTTP
+from lro_conform.server._answers import BY_HTTP_STATUS, CODES, Answer, HttpReply, read_json, shown
+
+MAX_REPLY: Final = 16 * 1024 * 1024
+"""The most bytes of a reply that are read."""
+
+_JSON: Final = "application/json"
+
+
+Headers: TypeAlias = Sequence[tuple[str, str]]
+
+
+def encoded(name: str) -> str:
+    """A name as it stands in a path: only unreserved characters and slashes are kept."""
+    return quote(name, safe="/-_.~")
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a Duration of ProtoJSON."""
+    return f"{seconds:.9f}".rstrip("0").rstrip(".") + "s"
+
+
+@attrs.define(kw_only=True)
+class HttpTarget:
+    """A server at a URL, with the path before the names of operations.
+
+    ``call_seconds`` is how long a call may take in all, from connecting to the reply's last byte.
+    """
+
+    transport: str = attrs.field(default=HTTP, init=False)
+    address: str
+    prefix: str = "/v1"
+    headers: Headers = ()
+    call_seconds: float = 10.0
+    through: httpx.AsyncBaseTransport | None = None
+    log: list[Answer] = attrs.field(factory=list)
+    _client: httpx.AsyncClient = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.address = self.address.rstrip("/")
+        self._client = httpx.AsyncClient(
+            transport=self.through,
+            timeout=self.call_seconds,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            follow_redirects=False,
+        )
+
+    def path(self, name: str, verb: str = "") -> str:
+        """The path of an operation, or of a method on it."""
+        return f"{self.prefix}/{encoded(name)}{verb}"
+
+    async def get(self, name: str) -> Answer:
+        return await self.ask("GET", self.path(name), rpc="get")
+
+    async def list(
+        self,
+        parent: str,
+        *,
+        page_size: int | None = None,
+        page_token: str | None = None,
+        filter: str | None = None,
+    ) -> Answer:
+        given = {"pageSize": page_size, "pageToken": page_token, "filter": filter}
+        query = {key: str(value) for key, value in given.items() if value is not None}
+        return await self.ask("GET", self.list_path(parent), query=query, rpc="list")
+
+    def list_path(self, parent: str) -> str:
+        """The path of the operations of a parent."""
+        return self.path(f"{parent}/operations" if parent else "operations")
+
+    async def cancel(self, name: str) -> Answer:
+        return await self.ask("POST", self.path(name, ":cancel"), body={}, rpc="cancel")
+
+    async def delete(self, name: str) -> Answer:
+        return await self.ask("DELETE", self.path(name), rpc="delete")
+
+    async def wait(self, name: str, timeout: float | None = None) -> Answer:
+        body = {} if timeout is None else {"timeout": duration(timeout)}
+        return await self.ask("POST", self.path(name, ":wait"), body=body, rpc="wait")
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: object = None,
+        content: bytes | None = None,
+        content_type: str = _JSON,
+        headers: Iterable[tuple[str, str]] = (),
+        rpc: str = "",
+        anonymous: bool = False,
+    ) -> Answer:
+        """Send a request, and read the reply as one of the interface.
+
+        The path is sent as it is. ``body`` is sent as JSON, ``content`` as it is. A request without
+        ``rpc`` is none of the interface's. An ``anonymous`` one is sent without the given headers.
+        """
+        if query:
+            path += "?" + "&".join(f"{quote_plus(k)}={quote_plus(v)}" for k, v in query.items())
+        if body is not None:
+            content = json.dumps(body).encode()
+        sent = [("accept", _JSON), *(() if anonymous else self.headers), *headers]
+        if content is not None:
+            sent.append(("content-type", content_type))
+        call = f"{method} {path if len(path) <= _LONGEST else path[:_LONGEST] + '...'}"
+        began = time.monotonic()
+        reply, fault = await self._exchange(method, path, sent, content)
+        lost = reply is None
+        answer = Answer(
+            call=call,
+            rpc=rpc,
+            code="",
+            fault=fault,
+            lost=lost,
+            foreign=not rpc,
+            http=reply,
+            began=began,
+            ended=time.monotonic(),
+        )
+        if reply is not None and not fault and method not in ("HEAD", "OPTIONS"):
+            answer = attrs.evolve(answer, **_read(reply))
+        self.log.append(answer)
+        return answer
+
+    async def _exchange(
+        self, method: str, path: str, headers: Headers, content: bytes | None
+    ) -> tuple[HttpReply | None, str]:
+        """The reply, or None; and why it is none, or not whole."""
+        try:
+            url = httpx.URL(self.address)
+            base = url.raw_path.rstrip(b"/") if url.raw_path != b"/" else b""
+            raw = base + path.encode("utf-8", "surrogateescape")
+            request = self._client.build_request(
+                method, url.copy_with(raw_path=raw), headers=list(headers), content=content
+            )
+            async with asyncio.timeout(self.call_seconds):
+                return await self._send(request)
+        except TimeoutError:
+            return None, f"no whole reply within {self.call_seconds:g} s"
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as exc:
+            why = str(exc).encode("ascii", "backslashreplace").decode()
+            return None, f"no reply ({type(exc).__name__}: {why[:_LONGEST]})"
+
+    async def _send(self, request: httpx.Request) -> tuple[HttpReply | None, str]:
+        fault, body = "", bytearray()
+        reply = await self._client.send(request, stream=True)
+        try:
+            async for chunk in reply.aiter_bytes():
+                body += chunk
+                if len(body) > MAX_REPLY:
+                    fault = f"a reply of more than {MAX_REPLY} bytes"
+                    break
+        finally:
+            await reply.aclose()
+        headers = {name.lower(): value for name, value in reply.headers.items()}
+        return HttpReply(status=reply.status_code, headers=headers, body=bytes(body)), fault
+
+
+_LONGEST: Final = 200
+
+
+def _read(reply: HttpReply) -> dict[str, Any]:
+    """The fields of an Answer that a reply gives."""
+    if not 200 <= reply.status < 600 or 300 <= reply.status < 400:
+        return {"fault": f"the status {reply.status}, which no code stands for"}
+    success = reply.status < 300
+    try:
+        value, notes = read_json(reply.body)
+    except ValueError as exc:
+        why = f"status {reply.status} with a body that is not JSON: {shown(str(exc))}"
+        return {"code": "OK", "fault": why} if success else {"code": _code(reply.status)}
+    if not isinstance(value, dict):
+        why = f"status {reply.status} with a body that is not a JSON object: {shown(value)}"
+        return {"code": "OK", "fault": why} if success else {"code": _code(reply.status)}
+    if success:
+        return {"code": "OK", "body": value, "notes": notes}
+    error = value.get("error")
+    error = error if isinstance(error, dict) else {}
+    named = error.get("status")
+    code = named if named in CODES[1:] else _code(reply.status)
+    return {"code": code, "error": error, "notes": notes}
+
+
+def _code(status: int) -> str:
+    return BY_HTTP_STATUS.get(status, "INVALID_ARGUMENT" if status < 500 else "INTERNAL")

@@ -1,0 +1,153 @@
+"""The run: every chosen rule against one server, over one transport or both."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Iterable
+from itertools import chain
+from typing import Final
+
+import attrs
+
+from lro_conform._checks import Check, ConformanceReport, Outcome, Verdict
+from lro_conform.server import (
+    _rules_grpc,
+    _rules_http,
+    _rules_lists,
+    _rules_log,
+    _rules_operations,
+    _rules_verbs,
+)
+from lro_conform.server._answers import Answer
+from lro_conform.server._bench import USUAL_PACE, Bench, NotJudged, NotOffered, Pace, Rule
+from lro_conform.server._starts import HookFailed, Starter, StartKind
+from lro_conform.server._target import Target
+
+RULES: Final[tuple[Rule, ...]] = tuple(
+    chain.from_iterable(
+        book.rules
+        for book in (
+            _rules_operations.RULES,
+            _rules_verbs.RULES,
+            _rules_lists.RULES,
+            _rules_http.RULES,
+            _rules_grpc.RULES,
+            _rules_log.RULES,
+            _rules_log.HTTP_RULES,
+        )
+    )
+)
+"""All rules for servers, in the order in which they are judged."""
+
+CHECKS: Final[tuple[Check, ...]] = tuple(rule.check for rule in RULES)
+"""Their checks."""
+
+_LOST_AT_MOST: Final = 3
+"""After so many requests in a row without an answer, the server counts as gone."""
+_PARTING_SECONDS: Final = 5.0
+
+
+class Unreachable(Exception):
+    """The server could not be judged at all; the text says why."""
+
+
+async def judge(
+    target: Target,
+    log: list[Answer],
+    starter: Starter,
+    *,
+    checks: Collection[Check] = CHECKS,
+    pace: Pace = USUAL_PACE,
+    parent: str | None = None,
+) -> ConformanceReport:
+    """Judge a server by these checks, as far as they are meant for the target's transport.
+
+    ``log`` is where the target keeps its answers. Operations that were started are cancelled and
+    deleted at the end.
+
+    Raises:
+        Unreachable: The first start fails: there is no server, or it refuses the hook's request.
+    """
+    bench = Bench(target=target, log=log, starter=starter, pace=pace, parent=parent)
+    began = time.monotonic()
+    await _reach(bench)
+    outcomes = []
+    for rule in RULES:
+        if rule.check in checks and target.transport in rule.check.transports:
+            outcomes.append(await _judged(bench, rule, began))
+    await _clean(bench)
+    return ConformanceReport(
+        target=target.address, outcomes=tuple(outcomes), seconds=time.monotonic() - began
+    )
+
+
+async def _reach(bench: Bench) -> None:
+    try:
+        first = await bench.starter.start(StartKind.LONG)
+    except HookFailed as exc:
+        raise Unreachable(str(exc)) from exc
+    bench.starts.append(first)
+    name = first.body.get("name")
+    if isinstance(name, str) and name:
+        bench.started.append(name)
+        answer = await bench.target.get(name)
+        if answer.lost:
+            raise Unreachable(f"the server is not there: {answer}")
+
+
+async def _judged(bench: Bench, rule: Rule, began: float) -> Outcome:
+    start = time.monotonic()
+    bench.notes.clear()
+    verdict, facts = Verdict.PASSED, []
+    if start - began > bench.pace.total:
+        verdict, facts = Verdict.SKIPPED, [f"the {bench.pace.total:g} s of the run are over"]
+    elif _gone(bench.log) and rule.check.id != "robust.answers":
+        verdict, facts = Verdict.SKIPPED, ["the server no longer answers"]
+    if verdict is Verdict.PASSED:
+        try:
+            facts = [fact async for fact in rule.judge(bench)]
+            verdict = Verdict.FAILED if facts else Verdict.PASSED
+        except NotOffered as exc:
+            verdict, facts = Verdict.ABSENT, [str(exc)]
+        except NotJudged as exc:
+            verdict, facts = Verdict.SKIPPED, [str(exc)]
+    return Outcome(
+        check=rule.check,
+        transport=bench.target.transport,
+        verdict=verdict,
+        facts=(*facts, *bench.notes),
+        seconds=time.monotonic() - start,
+    )
+
+
+def _gone(log: list[Answer]) -> bool:
+    last = log[-_LOST_AT_MOST:]
+    return len(last) == _LOST_AT_MOST and all(one.lost for one in last)
+
+
+async def _clean(bench: Bench) -> None:
+    """Cancel and delete what was started, as far as the server does it in a few seconds."""
+    names = list(dict.fromkeys(bench.started))
+
+    async def end(name: str) -> None:
+        await bench.target.cancel(name)
+        await bench.target.delete(name)
+
+    if not _gone(bench.log):
+        try:
+            async with asyncio.timeout(_PARTING_SECONDS):
+                await asyncio.gather(*map(end, names))
+        except TimeoutError:
+            pass
+
+
+def merged(reports: Iterable[ConformanceReport]) -> ConformanceReport:
+    """One report of several, such as those of both transports."""
+    given = list(reports)
+    return attrs.evolve(
+        given[0],
+        target=", ".join(one.target for one in given),
+        outcomes=tuple(chain.from_iterable(one.outcomes for one in given)),
+        seconds=sum(one.seconds for one in given),
+    )

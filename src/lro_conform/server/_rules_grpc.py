@@ -1,0 +1,98 @@
+"""Rules of gRPC alone."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from lro_conform._checks import GRPC, Level
+from lro_conform._sources import aip, grpc_doc, operations_proto, status_proto
+from lro_conform.server._bench import Bench, Facts, RuleBook, expect
+
+RULES: Final = RuleBook(frozenset({GRPC}))
+MUST, SHOULD = Level.MUST, Level.SHOULD
+
+
+@RULES(
+    "names.empty",
+    "An empty name is refused with INVALID_ARGUMENT or NOT_FOUND.",
+    MUST,
+    aip(193, "Guidance"),
+)
+async def names_empty(bench: Bench) -> Facts:
+    for fact in expect(await bench.target.get(""), "INVALID_ARGUMENT", "NOT_FOUND"):
+        yield fact
+
+
+@RULES(
+    "grpc.unknown-method",
+    "A method that the service does not have answers UNIMPLEMENTED.",
+    MUST,
+    grpc_doc("Status codes"),
+)
+async def grpc_unknown_method(bench: Bench) -> Facts:
+    answer = await bench.grpc.ask("LroConformUnknown", b"")
+    for fact in expect(answer, "UNIMPLEMENTED"):
+        yield fact
+
+
+@RULES(
+    "grpc.unknown-field",
+    "A field that the server does not know is ignored.",
+    MUST,
+    operations_proto("GetOperationRequest"),
+)
+async def grpc_unknown_field(bench: Bench) -> Facts:
+    for fact in expect(await bench.grpc.get_with(await bench.long(), _FIELD_1000), "OK"):
+        yield fact
+
+
+_FIELD_1000: Final = b"\xc0\x3e\x01"
+"""Field 1000, a varint, with the value 1."""
+
+
+@RULES(
+    "grpc.malformed",
+    "Bytes that are not the request's message are refused, and do not end the connection.",
+    MUST,
+    grpc_doc(),
+)
+async def grpc_malformed(bench: Bench) -> Facts:
+    name = await bench.long()
+    answer = await bench.grpc.ask("GetOperation", b"\xff\xff\xff")
+    if answer.code == "OK":
+        yield f"{answer}; expected was a refusal"
+    for fact in expect(await bench.target.get(name), "OK"):
+        yield f"after malformed bytes: {fact}"
+
+
+@RULES(
+    "grpc.status-details",
+    "grpc-status-details-bin is a google.rpc.Status with the code and message of the call.",
+    MUST,
+    status_proto("Status"),
+    aip(193, "Guidance"),
+)
+async def grpc_status_details(bench: Bench) -> Facts:
+    await bench.target.get(await bench.unknown())
+    for answer in bench.log:
+        if answer.trailer:
+            yield f"{answer.call}: {answer.trailer}"
+            return
+
+
+@RULES(
+    "grpc.deadline",
+    "A wait is answered within the deadline of its call, if that is shorter than the timeout.",
+    SHOULD,
+    operations_proto("WaitOperationRequest.timeout"),
+    optional=True,
+)
+async def grpc_deadline(bench: Bench) -> Facts:
+    await bench.need("wait")
+    answer = await bench.grpc.wait_within(
+        await bench.long(), timeout=bench.pace.slack + 10, seconds=3 * bench.pace.hold
+    )
+    if answer.lost:
+        yield f"{answer}"
+    for fact in () if answer.lost else expect(answer, "OK", "DEADLINE_EXCEEDED"):
+        yield fact

@@ -1,0 +1,423 @@
+"""Rules of HTTP alone: routes, query and body forms, methods of HTTP, and JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from lro_conform._checks import HTTP, Level
+from lro_conform._sources import aip, http_proto, operations_proto, protojson, rfc
+from lro_conform.server._answers import Answer, shown
+from lro_conform.server._bench import (
+    Bench,
+    Facts,
+    NotJudged,
+    NotOffered,
+    RuleBook,
+    expect,
+    operations_in,
+)
+from lro_conform.server._http import encoded
+from lro_conform.server._starts import StartKind
+
+RULES: Final = RuleBook(frozenset({HTTP}))
+MUST, SHOULD, INFO = Level.MUST, Level.SHOULD, Level.INFO
+
+_PARAMETERS: Final = "https://cloud.google.com/apis/docs/system-parameters"
+
+
+def _refusal(answer: Answer) -> Iterator[str]:
+    """A fact if a request was not refused, or only by the server's own defect."""
+    if not answer.refused:
+        yield f"{answer}; expected was a refusal that is not the server's defect"
+
+
+def _tolerance(answer: Answer) -> Iterator[str]:
+    """A fact if a request neither succeeded nor was refused as the caller's mistake."""
+    if not answer.ok and answer.code != "INVALID_ARGUMENT":
+        yield f"{answer}; expected was success or INVALID_ARGUMENT"
+
+
+@RULES(
+    "names.encoded",
+    "Percent-encoded characters of a name in a path mean the characters.",
+    MUST,
+    http_proto("Path template syntax"),
+    rfc(3986, "6.2.2.2"),
+)
+async def names_encoded(bench: Bench) -> Facts:
+    name = await bench.long()
+    start, _, id_ = name.rpartition("/")
+    last = f"%{ord(id_[-1]):02X}" if id_[-1:].isascii() else encoded(id_[-1:])
+    path = f"{bench.http.prefix}/{encoded(start)}/{encoded(id_[:-1])}{last}"
+    answer = await bench.http.ask("GET", path, rpc="get")
+    for fact in expect(answer, "OK"):
+        yield fact
+    if answer.ok and answer.body.get("name") != name:
+        yield f"{answer}; expected was {shown(name)}"
+
+
+@RULES(
+    "routes.unknown-path",
+    "A path that the server does not serve answers 404.",
+    MUST,
+    rfc(9110, "15.5.5"),
+)
+async def routes_unknown_path(bench: Bench) -> Facts:
+    answer = await bench.http.ask("GET", f"{bench.http.prefix}/lro-conform/unknown")
+    if answer.http is None or answer.http.status not in (404, 403, 401):
+        yield f"{answer}; expected was 404"
+
+
+@RULES(
+    "routes.unknown-verb",
+    "A custom method that does not exist is refused.",
+    MUST,
+    aip(136, "HTTP mapping"),
+    rfc(9110, "15.5.5"),
+)
+async def routes_unknown_verb(bench: Bench) -> Facts:
+    path = bench.http.path(await bench.long(), ":lroConformUnknown")
+    for fact in _refusal(await bench.http.ask("POST", path, body={})):
+        yield fact
+
+
+@RULES(
+    "routes.wrong-method",
+    "A method of HTTP that a path does not have is refused with 405, or as an unknown path.",
+    MUST,
+    rfc(9110, "15.5.6"),
+)
+async def routes_wrong_method(bench: Bench) -> Facts:
+    name = await bench.long()
+    for method in ("PUT", "PATCH"):
+        answer = await bench.http.ask(method, bench.http.path(name), body={})
+        if answer.http is None or answer.http.status not in (405, 404, 501, 403):
+            yield f"{answer}; expected was 405, 404 or 501"
+
+
+@RULES("routes.allow", "A reply with 405 has the header Allow.", MUST, rfc(9110, "15.5.6"))
+async def routes_allow(bench: Bench) -> Facts:
+    await bench.http.ask("PUT", bench.http.path(await bench.long()), body={})
+    refused = [one for one in bench.log if one.http is not None and one.http.status == 405]
+    if not refused:
+        raise NotOffered("no reply had the status 405")
+    for one in refused:
+        if one.http is not None and "allow" not in one.http.headers:
+            yield f"{one} without the header Allow"
+            return
+
+
+@RULES(
+    "routes.safe-get",
+    "GET on the path of CancelOperation cancels nothing.",
+    MUST,
+    rfc(9110, "9.2.1"),
+    operations_proto("CancelOperation"),
+)
+async def routes_safe_get(bench: Bench) -> Facts:
+    name = await bench.start(StartKind.LONG)
+    answer = await bench.http.ask("GET", bench.http.path(name, ":cancel"))
+    if answer.ok:
+        yield f"{answer}"
+    after = await bench.http.get(name)
+    if not after.ok or after.done:
+        yield f"after GET {shown(name)}:cancel: {after}"
+
+
+@RULES(
+    "routes.head",
+    "HEAD has the status of GET, and no body.",
+    SHOULD,
+    rfc(9110, "9.3.2"),
+    rfc(9110, "9.1"),
+)
+async def routes_head(bench: Bench) -> Facts:
+    answer = await bench.http.ask("HEAD", bench.http.path(await bench.long()))
+    if answer.http is None or answer.http.status != 200:
+        yield f"{answer}; expected was the status 200"
+    elif answer.http.body:
+        yield f"HEAD was answered with a body of {len(answer.http.body)} bytes"
+
+
+@RULES("routes.options", "OPTIONS answers which methods a path has.", INFO, rfc(9110, "9.3.7"))
+async def routes_options(bench: Bench) -> Facts:
+    answer = await bench.http.ask("OPTIONS", bench.http.path(await bench.long()))
+    if answer.http is None or answer.http.status >= 300 or "allow" not in answer.http.headers:
+        yield f"{answer}; expected was success with the header Allow"
+
+
+@RULES(
+    "forms.empty-body",
+    "A POST without a body is one with an empty message.",
+    SHOULD,
+    http_proto("HttpRule.body"),
+)
+async def forms_empty_body(bench: Bench) -> Facts:
+    await bench.need("cancel")
+    path = bench.http.path(await bench.start(StartKind.LONG), ":cancel")
+    for fact in expect(await bench.http.ask("POST", path, rpc="cancel"), "OK"):
+        yield fact
+
+
+@RULES(
+    "forms.media-type",
+    "The media type of a body is read in any case of letters, with or without charset=utf-8.",
+    MUST,
+    rfc(9110, "8.3.1"),
+    rfc(8259, "11"),
+)
+async def forms_media_type(bench: Bench) -> Facts:
+    await bench.need("cancel")
+    path = bench.http.path(await bench.start(StartKind.LONG), ":cancel")
+    for kind in ("application/json; charset=utf-8", "Application/JSON;charset=UTF-8"):
+        answer = await bench.http.ask("POST", path, content=b"{}", content_type=kind, rpc="cancel")
+        if not answer.ok and answer.code != "FAILED_PRECONDITION":
+            yield f"with Content-Type {kind}: {answer}"
+
+
+@RULES(
+    "forms.malformed-body",
+    "A body that is not a JSON object is refused with INVALID_ARGUMENT, and changes nothing.",
+    MUST,
+    protojson(),
+    rfc(8259, "2"),
+)
+async def forms_malformed_body(bench: Bench) -> Facts:
+    await bench.need("cancel")
+    name = await bench.start(StartKind.LONG)
+    for content in (b'{"', b"[]", b"{} {}", b"{'a': 1}", b'{"a": \xff}'):
+        answer = await bench.http.ask(
+            "POST", bench.http.path(name, ":cancel"), content=content, rpc="cancel"
+        )
+        for fact in expect(answer, "INVALID_ARGUMENT"):
+            yield f"the body {ascii(content)[1:]}: {fact}"
+    after = await bench.http.get(name)
+    if after.done:
+        yield f"after refused cancels: {after}"
+
+
+@RULES(
+    "forms.unknown-field",
+    "An unknown field in a body is ignored, or refused with INVALID_ARGUMENT.",
+    MUST,
+    protojson(),
+)
+async def forms_unknown_field(bench: Bench) -> Facts:
+    await bench.need("cancel")
+    path = bench.http.path(await bench.start(StartKind.LONG), ":cancel")
+    answer = await bench.http.ask("POST", path, body={"lroConformUnknown": 1}, rpc="cancel")
+    for fact in _tolerance(answer):
+        yield fact
+
+
+@RULES(
+    "forms.unknown-parameter",
+    "An unknown query parameter is ignored, or refused with INVALID_ARGUMENT.",
+    MUST,
+    http_proto("HttpRule"),
+)
+async def forms_unknown_parameter(bench: Bench) -> Facts:
+    path = bench.http.path(await bench.long())
+    for query in ({"lroConformUnknown": "1"}, {"": ""}, {"a.b[0]": "%"}):
+        for fact in _tolerance(await bench.http.ask("GET", path, query=query, rpc="get")):
+            yield fact
+
+
+@RULES(
+    "forms.alt",
+    "The parameter $alt=json;enum-encoding=int, which generated clients send, is accepted.",
+    SHOULD,
+    aip(127, "Guidance"),
+    protojson(),
+)
+async def forms_alt(bench: Bench) -> Facts:
+    path = bench.http.path(await bench.long())
+    query = {"$alt": "json;enum-encoding=int"}
+    for fact in expect(await bench.http.ask("GET", path, query=query, rpc="get"), "OK"):
+        yield fact
+
+
+async def _sized(bench: Bench, parameter: str) -> Answer:
+    await bench.need("list")
+    while len(bench.started) < 2:
+        await bench.start(StartKind.LONG)
+    path = bench.http.list_path(await bench.parent_name())
+    return await bench.http.ask("GET", path, query={parameter: "1"}, rpc="list")
+
+
+@RULES(
+    "forms.camel-parameter",
+    "A query parameter is named as the field in JSON: pageSize.",
+    MUST,
+    http_proto("HttpRule"),
+    protojson(),
+    optional=True,
+)
+async def forms_camel_parameter(bench: Bench) -> Facts:
+    answer = await _sized(bench, "pageSize")
+    if not answer.ok or len(operations_in(answer)) > 1:
+        yield f"pageSize=1: {answer}"
+
+
+@RULES(
+    "forms.snake-parameter",
+    "A query parameter may be named as the field in proto: page_size.",
+    SHOULD,
+    http_proto("HttpRule"),
+    optional=True,
+)
+async def forms_snake_parameter(bench: Bench) -> Facts:
+    answer = await _sized(bench, "page_size")
+    if not answer.ok or len(operations_in(answer)) > 1:
+        yield f"page_size=1: {answer}"
+
+
+@RULES(
+    "forms.wrong-type",
+    "A query parameter that is not of its field's type is refused with INVALID_ARGUMENT.",
+    MUST,
+    http_proto("HttpRule"),
+    aip(193, "Guidance"),
+    optional=True,
+)
+async def forms_wrong_type(bench: Bench) -> Facts:
+    await bench.need("list")
+    path = bench.http.list_path(await bench.parent_name())
+    for value in ("many", "1.5", "99999999999999999999"):
+        answer = await bench.http.ask("GET", path, query={"pageSize": value}, rpc="list")
+        for fact in expect(answer, "INVALID_ARGUMENT"):
+            yield f"pageSize={value}: {fact}"
+
+
+@RULES(
+    "forms.timeout",
+    "A timeout that is not a Duration is refused with INVALID_ARGUMENT.",
+    MUST,
+    protojson("Duration"),
+    optional=True,
+)
+async def forms_timeout(bench: Bench) -> Facts:
+    await bench.need("wait")
+    path = bench.http.path(await bench.long(), ":wait")
+    for timeout in ("1", "soon", "PT1S"):
+        answer = await bench.http.ask("POST", path, body={"timeout": timeout}, rpc="wait")
+        for fact in expect(answer, "INVALID_ARGUMENT"):
+            yield f"timeout {timeout!r}: {fact}"
+
+
+@RULES(
+    "robust.paths",
+    "A malformed path is refused, and is not the server's defect.",
+    MUST,
+    rfc(3986, "2.1"),
+    rfc(9110, "15.5"),
+)
+async def robust_paths(bench: Bench) -> Facts:
+    start, _, _ = bench.http.path(await bench.long()).rpartition("/")
+    for id_ in ("%zz", "%ff", "%00", "%2F", "a%0Ab", "x" * 4000, "a//b"):
+        for fact in _refusal(await bench.http.ask("GET", f"{start}/{id_}")):
+            yield fact
+
+
+@RULES(
+    "robust.bodies",
+    "A body that is large or nested deeply is refused or ignored, and is not the server's defect.",
+    MUST,
+    rfc(8259, "9"),
+    rfc(9110, "15.5"),
+)
+async def robust_bodies(bench: Bench) -> Facts:
+    await bench.need("cancel")
+    path = bench.http.path(await bench.unknown(), ":cancel")
+    deep = b'{"a":' * 20_000 + b"1" + b"}" * 20_000
+    large = b'{"a": "' + b"x" * 300_000 + b'"}'
+    for what, content in (("20,000 levels", deep), ("300 kB", large)):
+        for fact in _refusal(await bench.http.ask("POST", path, content=content)):
+            yield f"a body of {what}: {fact}"
+
+
+@RULES(
+    "robust.queries",
+    "A malformed query is refused or ignored, and is not the server's defect.",
+    MUST,
+    rfc(3986, "3.4"),
+    rfc(9110, "15.5"),
+)
+async def robust_queries(bench: Bench) -> Facts:
+    path = bench.http.path(await bench.long())
+    for query in ("%zz", "a=%ff", "&&&", "a=1&a=2", "x" * 3000):
+        answer = await bench.http.ask("GET", f"{path}?{query}")
+        if not answer.ok and not answer.refused:
+            yield f"{answer}; expected was success, or a refusal"
+
+
+@RULES(
+    "robust.get-body",
+    "A body of a GET, which means nothing, is ignored or refused.",
+    MUST,
+    rfc(9110, "9.3.1"),
+)
+async def robust_get_body(bench: Bench) -> Facts:
+    path = bench.http.path(await bench.long())
+    answer = await bench.http.ask("GET", path, content=b"{", rpc="get")
+    if not answer.ok and not answer.refused:
+        yield f"{answer}; expected was success, or a refusal"
+
+
+@RULES(
+    "auth.anonymous",
+    "A request without the given credentials is refused with 401 and WWW-Authenticate, or 403.",
+    SHOULD,
+    rfc(9110, "15.5.2"),
+    aip(193, "Guidance"),
+    optional=True,
+)
+async def auth_anonymous(bench: Bench) -> Facts:
+    if not any(name.lower() == "authorization" for name, _ in bench.http.headers):
+        raise NotJudged("no credentials were given")
+    path = bench.http.path(await bench.long())
+    answer = await bench.http.ask("GET", path, rpc="get", anonymous=True)
+    for fact in expect(answer, "UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_FOUND"):
+        yield fact
+
+
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII)
+
+
+@RULES(
+    "json.times",
+    "What is named a time in metadata is a Timestamp: RFC 3339 with an offset.",
+    SHOULD,
+    protojson("Timestamp"),
+    aip(142, "Guidance"),
+)
+async def json_times(bench: Bench) -> Facts:
+    await bench.long()
+    for key, value in _metadata(bench):
+        if key.endswith("Time") and not (isinstance(value, str) and _TIME.fullmatch(value)):
+            yield f"metadata.{key} is {shown(value)}"
+            return
+
+
+@RULES(
+    "json.metadata-names",
+    "Fields of metadata are named in lowerCamelCase.",
+    SHOULD,
+    protojson(),
+)
+async def json_metadata_names(bench: Bench) -> Facts:
+    await bench.long()
+    for key, _ in _metadata(bench):
+        if "_" in key.strip("_"):
+            yield f"metadata has a field {shown(key)}"
+            return
+
+
+def _metadata(bench: Bench) -> Iterator[tuple[str, object]]:
+    """The fields of all metadata so far, but for a Struct's, which are named freely."""
+    for body in bench.bodies():
+        metadata = body.get("metadata")
+        if isinstance(metadata, Mapping) and "value" not in metadata:
+            yield from ((key, one) for key, one in metadata.items() if key != "@type")

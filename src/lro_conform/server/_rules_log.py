@@ -1,0 +1,499 @@
+"""Rules that every reply of a run is held against, when all others have been judged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+from lro_conform._checks import HTTP, Level
+from lro_conform._sources import aip, code_proto, operations_proto, protojson, rfc, status_proto
+from lro_conform.server._answers import (
+    DEFECTS,
+    HTTP_STATUSES,
+    Answer,
+    HttpReply,
+    operation_problem,
+    read_json,
+    result_of,
+    shown,
+)
+from lro_conform.server._bench import Bench, Facts, NotJudged, NotOffered, RuleBook
+
+RULES: Final = RuleBook()
+HTTP_RULES: Final = RuleBook(frozenset({HTTP}))
+MUST, SHOULD, INFO = Level.MUST, Level.SHOULD, Level.INFO
+
+
+def _errors(bench: Bench, foreign: bool = False) -> list[Answer]:
+    """The refusals, of calls of the interface or of all requests."""
+    found = [
+        one
+        for one in bench.log
+        if one.code and one.code != "OK" and (foreign or not one.foreign) and one.rpc != "start"
+    ]
+    if not found:
+        raise NotJudged("no call was refused")
+    return found
+
+
+def _replies(bench: Bench) -> list[tuple[Answer, HttpReply]]:
+    """The replies of calls of the interface."""
+    found = [(one, one.http) for one in bench.log if one.http is not None and not one.foreign]
+    if not found:
+        raise NotJudged("there was no reply")
+    return found
+
+
+def _first(answers: list[Answer], problem: Callable[[Answer], str]) -> Iterator[str]:
+    """The first problem and how many replies have one."""
+    found = [(one, why) for one in answers if (why := problem(one))]
+    if found:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        yield f"{found[0][0]}: {found[0][1]}{more}"
+
+
+@RULES(
+    "states.final",
+    "An operation that was seen done is never seen otherwise.",
+    MUST,
+    operations_proto("Operation.done"),
+    operations_proto("Operation.result"),
+)
+async def states_final(bench: Bench) -> Facts:
+    ends: dict[str, tuple[Answer, Mapping[str, Any]]] = {}
+    seen = sorted(bench.seen(), key=lambda one: one[0].ended)
+    for answer, body in seen:
+        if body.get("done") is True:
+            ends.setdefault(str(body.get("name")), (answer, body))
+    if not ends:
+        raise NotJudged("no operation was seen done")
+    for answer, body in seen:
+        name = str(body.get("name"))
+        if answer.rpc == "start" or name not in ends:
+            continue
+        end, final = ends[name]
+        if answer.began >= end.ended and result_of(body) != result_of(final):
+            yield f"{shown(name)} had {shown(result_of(final))}, then {answer}"
+            return
+
+
+@RULES("robust.answers", "Every request is answered in time.", MUST, rfc(9110, "3.4"))
+async def robust_answers(bench: Bench) -> Facts:
+    for fact in _first(bench.log, lambda one: "without a reply" if one.lost else ""):
+        yield fact
+
+
+@RULES(
+    "errors.no-defect",
+    "No call of the interface is answered with UNKNOWN, INTERNAL or DATA_LOSS.",
+    MUST,
+    code_proto("INTERNAL"),
+    aip(193, "Guidance"),
+)
+async def errors_no_defect(bench: Bench) -> Facts:
+    calls = [one for one in bench.log if not one.foreign]
+    for fact in _first(calls, lambda one: one.code if one.code in DEFECTS else ""):
+        yield fact
+
+
+@RULES(
+    "errors.message",
+    "Each error has a message.",
+    MUST,
+    aip(193, "google.rpc.Status"),
+    status_proto("Status.message"),
+)
+async def errors_message(bench: Bench) -> Facts:
+    def problem(one: Answer) -> str:
+        message = one.error.get("message")
+        return "" if isinstance(message, str) and message else f"message is {shown(message)}"
+
+    for fact in _first(_errors(bench), problem):
+        yield fact
+
+
+@RULES(
+    "errors.no-internals",
+    "Messages of errors show no stack trace.",
+    MUST,
+    aip(193, "Guidance"),
+)
+async def errors_no_internals(bench: Bench) -> Facts:
+    def problem(one: Answer) -> str:
+        text = str(one.error.get("message"))
+        if one.http is not None:
+            text += one.http.body[:20_000].decode("utf-8", "replace")
+        return "it shows a stack trace" if _TRACE.search(text) else ""
+
+    for fact in _first(_errors(bench, foreign=True), problem):
+        yield fact
+
+
+_TRACE: Final = re.compile(
+    r"Traceback \(most recent|File \\?\"[^\"\\]+\\?\", line \d|\bat [\w.$]+\([\w]+\.java:\d+\)"
+    r"|goroutine \d+ \[|\bat .+ \(.+\.[jt]s:\d+:\d+\)"
+)
+
+
+def _details(answer: Answer) -> list[Any]:
+    details = answer.error.get("details", [])
+    return details if isinstance(details, list) else [details]
+
+
+def _types(answer: Answer) -> list[str]:
+    found = [one.get("@type") if isinstance(one, Mapping) else None for one in _details(answer)]
+    return [one.rpartition("/")[2] if isinstance(one, str) else "" for one in found]
+
+
+@RULES(
+    "errors.detail-types",
+    "Each detail of an error has a type URL.",
+    MUST,
+    status_proto("Status.details"),
+    protojson("Any"),
+)
+async def errors_detail_types(bench: Bench) -> Facts:
+    def problem(one: Answer) -> str:
+        return "a detail has no @type" if "" in _types(one) else ""
+
+    for fact in _first(_errors(bench), problem):
+        yield fact
+
+
+@RULES(
+    "errors.details-once",
+    "An error has each type of detail at most once.",
+    SHOULD,
+    aip(193, "Uniqueness"),
+)
+async def errors_details_once(bench: Bench) -> Facts:
+    def problem(one: Answer) -> str:
+        types = _types(one)
+        twice = {name for name in types if name and types.count(name) > 1}
+        return f"{shown(min(twice))} stands there more than once" if twice else ""
+
+    for fact in _first(_errors(bench), problem):
+        yield fact
+
+
+@RULES(
+    "errors.error-info",
+    "Each error has an ErrorInfo with a reason in UPPER_SNAKE_CASE and a domain.",
+    SHOULD,
+    aip(193, "ErrorInfo payload"),
+)
+async def errors_error_info(bench: Bench) -> Facts:
+    def problem(one: Answer) -> str:
+        named = zip(_types(one), _details(one), strict=True)
+        infos = [detail for name, detail in named if name == "google.rpc.ErrorInfo"]
+        if not infos:
+            return "there is no ErrorInfo"
+        reason, domain = infos[0].get("reason"), infos[0].get("domain")
+        if not isinstance(reason, str) or len(reason) > 63 or not _REASON.fullmatch(reason):
+            return f"the reason is {shown(reason)}"
+        return "" if isinstance(domain, str) and domain else f"the domain is {shown(domain)}"
+
+    for fact in _first(_errors(bench), problem):
+        yield fact
+
+
+_REASON: Final = re.compile(r"[A-Z][A-Z0-9_]+[A-Z0-9]")
+
+
+@HTTP_RULES(
+    "errors.envelope",
+    "Each error of the interface is {error: {code, message, status}}, with these types.",
+    MUST,
+    aip(193, "JSON representation"),
+)
+async def errors_envelope(bench: Bench) -> Facts:
+    for fact in _first(_errors(bench), _envelope_problem):
+        yield fact
+
+
+@HTTP_RULES(
+    "errors.envelope-everywhere",
+    "Errors of other requests, such as one of an unknown path, have that form, too.",
+    SHOULD,
+    aip(193, "JSON representation"),
+)
+async def errors_envelope_everywhere(bench: Bench) -> Facts:
+    foreign = [one for one in _errors(bench, foreign=True) if one.foreign]
+    for fact in _first(foreign, _envelope_problem):
+        yield fact
+
+
+def _envelope_problem(one: Answer) -> str:
+    if not one.error:
+        return "the body has no error that is an object"
+    code, status = one.error.get("code"), one.error.get("status")
+    if not isinstance(status, str) or status not in HTTP_STATUSES:
+        return f"error.status is {shown(status)}, which is no name of google.rpc.Code"
+    if isinstance(code, bool) or not isinstance(code, int):
+        return f"error.code is {shown(code)}"
+    return ""
+
+
+@HTTP_RULES(
+    "errors.code",
+    "error.code is the HTTP status of the reply.",
+    MUST,
+    aip(193, "JSON representation"),
+)
+async def errors_code(bench: Bench) -> Facts:
+    def problem(one: Answer) -> str:
+        code, status = one.error.get("code"), one.http.status if one.http else None
+        return f"error.code is {shown(code)}" if one.error and code != status else ""
+
+    for fact in _first(_errors(bench), problem):
+        yield fact
+
+
+@HTTP_RULES(
+    "errors.mapping",
+    "The HTTP status of an error is the one that its code is mapped to.",
+    MUST,
+    code_proto("Code"),
+)
+async def errors_mapping(bench: Bench) -> Facts:
+    def problem(one: Answer) -> str:
+        named = one.error.get("status")
+        if not isinstance(named, str) or named not in HTTP_STATUSES or one.http is None:
+            return ""
+        own = one.http.status in _OWN_STATUSES and named != "OK"
+        wrong = one.http.status != HTTP_STATUSES[named] and not own
+        return f"{named} is mapped to {HTTP_STATUSES[named]}" if wrong else ""
+
+    for fact in _first(_errors(bench, foreign=True), problem):
+        yield fact
+
+
+_OWN_STATUSES: Final = frozenset({405, 413, 414, 415, 431})
+"""What HTTP itself refuses, which no code is mapped to."""
+
+
+@HTTP_RULES(
+    "http.content-type",
+    "Replies of the interface are application/json, in UTF-8 if a charset is named.",
+    MUST,
+    rfc(9110, "8.3"),
+    rfc(8259, "8.1"),
+)
+async def http_content_type(bench: Bench) -> Facts:
+    for answer, reply in _replies(bench):
+        kind, _, parameters = reply.headers.get("content-type", "").lower().partition(";")
+        charset = re.search(r"charset=\"?([^\";\s]+)", parameters)
+        wrong = charset is not None and charset[1] not in ("utf-8", "utf8")
+        if kind.strip() != "application/json" or wrong:
+            found = reply.headers.get("content-type")
+            yield f"{answer.call} answered {reply.status} with Content-Type {shown(found)}"
+            return
+
+
+@HTTP_RULES(
+    "http.no-store",
+    "No reply of the interface lets caches keep an operation that changes.",
+    SHOULD,
+    rfc(9111, "4.2"),
+    rfc(9111, "5.2.2"),
+)
+async def http_no_store(bench: Bench) -> Facts:
+    for answer, reply in _replies(bench):
+        control = reply.headers.get("cache-control", "").lower()
+        age = re.search(r"(?:max-age|s-maxage)=\"?0*([1-9]\d*)", control)
+        if answer.ok and not answer.done and age and not re.search(r"no-store|no-cache", control):
+            yield f"{answer.call}: Cache-Control {shown(control)}"
+            return
+
+
+@HTTP_RULES(
+    "http.retry-after",
+    "A Retry-After is a number of seconds, or a date of HTTP.",
+    MUST,
+    rfc(9110, "10.2.3"),
+    optional=True,
+)
+async def http_retry_after(bench: Bench) -> Facts:
+    found = [(one, reply.headers.get("retry-after")) for one, reply in _replies(bench)]
+    given = [(one, value) for one, value in found if value is not None]
+    if not given:
+        raise NotOffered("no reply has the header Retry-After")
+    for answer, value in given:
+        if not re.fullmatch(r"\d+", value, re.ASCII) and not _is_date(value):
+            yield f"{answer.call}: Retry-After {shown(value)}"
+            return
+
+
+def _is_date(value: str) -> bool:
+    try:
+        parsedate_to_datetime(value)
+    except ValueError:
+        return False
+    return value.endswith("GMT")
+
+
+@HTTP_RULES(
+    "http.poll-interval",
+    "A reply with an operation in progress recommends when to ask again, by Retry-After.",
+    INFO,
+    operations_proto("GetOperation"),
+    rfc(9110, "10.2.3"),
+)
+async def http_poll_interval(bench: Bench) -> Facts:
+    running = [one for one in bench.log if one.ok and one.rpc == "get" and not one.done]
+    if not running:
+        raise NotJudged("no operation was read in progress")
+    if not any(one.http is not None and "retry-after" in one.http.headers for one in running):
+        yield f"none of {len(running)} replies has the header"
+
+
+@HTTP_RULES(
+    "auth.challenge",
+    "A reply with 401 has the header WWW-Authenticate.",
+    MUST,
+    rfc(9110, "15.5.2"),
+    optional=True,
+)
+async def auth_challenge(bench: Bench) -> Facts:
+    found = [one for one in bench.log if one.http is not None and one.http.status == 401]
+    if not found:
+        raise NotOffered("no reply had the status 401")
+    for answer in found:
+        if answer.http is not None and "www-authenticate" not in answer.http.headers:
+            yield f"{answer} without the header WWW-Authenticate"
+            return
+
+
+@HTTP_RULES(
+    "json.readable",
+    "Each successful reply is one JSON object in UTF-8.",
+    MUST,
+    rfc(8259, "8.1"),
+    protojson(),
+)
+async def json_readable(bench: Bench) -> Facts:
+    for fact in _first(bench.log, lambda one: one.fault if one.fault and one.http else ""):
+        yield fact
+
+
+@HTTP_RULES(
+    "json.strict",
+    "JSON has no key twice in an object, no NaN, and no number beyond readers.",
+    MUST,
+    rfc(8259, "4"),
+    rfc(8259, "6"),
+)
+async def json_strict(bench: Bench) -> Facts:
+    for fact in _first(bench.log, lambda one: one.notes[0] if one.notes else ""):
+        yield fact
+
+
+_FIELDS: Final = {
+    "get": {"name", "metadata", "done", "error", "response"},
+    "list": {"operations", "nextPageToken", "unreachable"},
+}
+
+
+@HTTP_RULES(
+    "json.fields",
+    "Messages have the fields of their types and no other, named in lowerCamelCase.",
+    MUST,
+    protojson(),
+    operations_proto("Operation"),
+)
+async def json_fields(bench: Bench) -> Facts:
+    bodies = [body for body in bench.bodies() if body]
+    pages = [one.body for one in bench.log if one.ok and one.rpc == "list"]
+    for kind, messages in (("get", bodies), ("list", pages)):
+        for body in messages:
+            more = sorted(set(body) - _FIELDS[kind])
+            if more:
+                yield f"the field {shown(more[0])} in {shown(body)}"
+                return
+
+
+@HTTP_RULES(
+    "json.types",
+    "The fields of operations have JSON's types of their own: done is true or false.",
+    MUST,
+    protojson(),
+    operations_proto("Operation"),
+)
+async def json_types(bench: Bench) -> Facts:
+    for body in bench.bodies():
+        problem = operation_problem(body)
+        error = body.get("error")
+        code = error.get("code", 0) if isinstance(error, Mapping) else 0
+        if not problem and (isinstance(code, bool) or not isinstance(code, int)):
+            problem = f"error.code is {shown(code)}"
+        if problem:
+            yield f"{problem}: {shown(body)}"
+            return
+
+
+@HTTP_RULES(
+    "json.large-numbers",
+    "Integers beyond 2^53 are texts, as those of 64 bits are.",
+    SHOULD,
+    protojson("int64"),
+    rfc(8259, "6"),
+)
+async def json_large_numbers(bench: Bench) -> Facts:
+    for body in bench.bodies():
+        if any(abs(number) > 2**53 for number in _integers(body)):
+            yield f"a number in {shown(body)}"
+            return
+
+
+def _integers(value: object) -> Iterator[int]:
+    if isinstance(value, int) and not isinstance(value, bool):
+        yield value
+    inside = value.values() if isinstance(value, Mapping) else value
+    if isinstance(inside, Iterable) and not isinstance(inside, str):
+        for one in inside:
+            yield from _integers(one)
+
+
+@HTTP_RULES(
+    "json.utf8",
+    "Bodies of errors are JSON in UTF-8.",
+    MUST,
+    rfc(8259, "8.1"),
+    aip(193, "JSON representation"),
+)
+async def json_utf8(bench: Bench) -> Facts:
+    def problem(one: Answer) -> str:
+        if one.http is None or not one.http.body:
+            return "the body is empty"
+        try:
+            read_json(one.http.body)
+        except ValueError as exc:
+            return f"the body is not JSON: {shown(str(exc))}"
+        return ""
+
+    for fact in _first(_errors(bench), problem):
+        yield fact
+
+
+@HTTP_RULES(
+    "json.retry-info",
+    "The delay of a RetryInfo is a Duration.",
+    MUST,
+    protojson("Duration"),
+    optional=True,
+)
+async def json_retry_info(bench: Bench) -> Facts:
+    delays = [
+        one.get("retryDelay")
+        for answer in bench.log
+        for one in _details(answer)
+        if isinstance(one, Mapping) and str(one.get("@type")).endswith("/google.rpc.RetryInfo")
+    ]
+    if not delays:
+        raise NotOffered("no error has a RetryInfo")
+    for delay in delays:
+        if not isinstance(delay, str) or not re.fullmatch(r"\d+(\.\d{1,9})?s", delay, re.ASCII):
+            yield f"retryDelay is {shown(delay)}"
+            return

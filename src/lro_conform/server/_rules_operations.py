@@ -1,0 +1,330 @@
+"""Rules of operations themselves: their starts, names, results and states."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Mapping
+from typing import Any, Final
+
+from lro_conform._checks import Level
+from lro_conform._sources import aip, code_proto, operations_proto, rfc
+from lro_conform.server._answers import CODES, operation_problem, result_of, shown
+from lro_conform.server._bench import Bench, Facts, NotJudged, NotOffered, RuleBook, expect
+from lro_conform.server._starts import StartKind
+
+RULES: Final = RuleBook()
+MUST, SHOULD, INFO = Level.MUST, Level.SHOULD, Level.INFO
+
+
+@RULES("start.operation", "A start is answered with an Operation.", MUST, aip(151, "Guidance"))
+async def start_operation(bench: Bench) -> Facts:
+    try:
+        await bench.start(StartKind.LONG)
+    except NotJudged:
+        if not bench.starts:
+            raise
+    for answer in bench.starts:
+        if answer.fault or (problem := operation_problem(answer.body)):
+            yield f"{answer}" if answer.fault else f"{answer}: {problem}"
+
+
+@RULES(
+    "start.readable",
+    "An operation can be read as soon as its start is answered.",
+    MUST,
+    operations_proto("GetOperation"),
+    aip(151, "Guidance"),
+)
+async def start_readable(bench: Bench) -> Facts:
+    name = await bench.start(StartKind.LONG)
+    for fact in expect(await bench.target.get(name), "OK"):
+        yield fact
+
+
+@RULES("names.present", "Every operation has a name.", MUST, operations_proto("Operation.name"))
+async def names_present(bench: Bench) -> Facts:
+    for body in (await bench.target.get(await bench.long())).body, *bench.bodies():
+        if not isinstance(body.get("name"), str) or not body["name"]:
+            yield f"an operation has the name {shown(body.get('name'))}"
+            return
+
+
+@RULES(
+    "names.form",
+    "A name ends in operations/ID and has no empty segment.",
+    SHOULD,
+    operations_proto("Operation.name"),
+    aip(122, "Guidance"),
+)
+async def names_form(bench: Bench) -> Facts:
+    name = await bench.long()
+    parts = name.split("/")
+    if "" in parts:
+        yield f"{shown(name)} has an empty segment"
+    if "operations" not in parts[:-1]:
+        yield f"{shown(name)} has no segment operations before the last"
+
+
+@RULES("names.unique", "Two starts give two names.", MUST, operations_proto("Operation.name"))
+async def names_unique(bench: Bench) -> Facts:
+    await bench.start(StartKind.LONG)
+    await bench.start(StartKind.LONG)
+    twice = {name for name in bench.started if bench.started.count(name) > 1}
+    if twice:
+        yield f"two starts gave {shown(min(twice))}"
+
+
+@RULES(
+    "names.same",
+    "GetOperation answers with the operation of the name that was asked for.",
+    MUST,
+    operations_proto("GetOperation"),
+    aip(131, "Guidance"),
+)
+async def names_same(bench: Bench) -> Facts:
+    name = await bench.long()
+    answer = await bench.target.get(name)
+    for fact in expect(answer, "OK"):
+        yield fact
+    if answer.ok and answer.body.get("name") != name:
+        yield f"asked for {shown(name)}: {answer}"
+
+
+@RULES(
+    "names.unknown",
+    "A name that the server has not given answers NOT_FOUND.",
+    MUST,
+    aip(131, "Errors"),
+    code_proto("NOT_FOUND"),
+)
+async def names_unknown(bench: Bench) -> Facts:
+    for fact in expect(await bench.target.get(await bench.unknown()), "NOT_FOUND"):
+        yield fact
+
+
+@RULES(
+    "names.case",
+    "Names that differ in the case of letters are different.",
+    SHOULD,
+    aip(122, "Resource ID segments"),
+    rfc(3986, "6.2.2.1"),
+)
+async def names_case(bench: Bench) -> Facts:
+    name = await bench.long()
+    start, _, id_ = name.rpartition("/")
+    if id_ == id_.swapcase():
+        raise NotJudged("the ids have no letters")
+    answer = await bench.target.get(f"{start}/{id_.swapcase()}")
+    for fact in expect(answer, "NOT_FOUND", "INVALID_ARGUMENT"):
+        yield fact
+
+
+@RULES(
+    "names.malformed",
+    "A name that cannot be one is refused, and is not the server's defect.",
+    MUST,
+    aip(193, "Guidance"),
+    code_proto("INVALID_ARGUMENT"),
+)
+async def names_malformed(bench: Bench) -> Facts:
+    start = (await bench.long()).rpartition("/")[0]
+    for wrong in ("-", "\x01", "x" * 3000):
+        answer = await bench.target.get(f"{start}/{wrong}")
+        if not answer.refused:
+            yield f"{answer}; expected was a refusal, such as INVALID_ARGUMENT or NOT_FOUND"
+
+
+@RULES(
+    "result.none-before-done",
+    "An operation that is not done has neither error nor response.",
+    MUST,
+    operations_proto("Operation.result"),
+)
+async def result_none_before_done(bench: Bench) -> Facts:
+    bodies = [(await bench.target.get(await bench.long())).body, *bench.bodies()]
+    for body in bodies:
+        given = {"error", "response"} & set(body)
+        if body.get("done") is not True and given:
+            yield f"done is not set, but {' and '.join(sorted(given))}: {shown(body)}"
+            return
+
+
+@RULES(
+    "result.one-when-done",
+    "An operation that is done has exactly one of error and response.",
+    MUST,
+    operations_proto("Operation.result"),
+)
+async def result_one_when_done(bench: Bench) -> Facts:
+    await bench.finished()
+    for body in bench.bodies():
+        number = len({"error", "response"} & set(body))
+        if body.get("done") is True and number != 1:
+            yield f"done, with {'neither' if not number else 'both'}: {shown(body)}"
+            return
+
+
+@RULES(
+    "result.error-code",
+    "The error of an operation has a code of google.rpc.Code that is not 0.",
+    MUST,
+    operations_proto("Operation.error"),
+    code_proto("OK"),
+)
+async def result_error_code(bench: Bench) -> Facts:
+    try:
+        await bench.ended(StartKind.FAIL)
+    except NotJudged:
+        await bench.cancelled()
+    for body in bench.bodies():
+        error = body.get("error")
+        code = error.get("code") if isinstance(error, Mapping) else None
+        if error is not None and (isinstance(code, bool) or code not in range(1, len(CODES))):
+            yield f"error.code is {shown(code)}"
+            return
+
+
+@RULES(
+    "result.error-message",
+    "The error of an operation has a message for developers.",
+    SHOULD,
+    aip(193, "google.rpc.Status"),
+)
+async def result_error_message(bench: Bench) -> Facts:
+    error = (await bench.ended(StartKind.FAIL)).body.get("error")
+    message = error.get("message") if isinstance(error, Mapping) else None
+    if not isinstance(message, str) or not message:
+        yield f"error is {shown(error)}"
+
+
+@RULES(
+    "result.success",
+    "An operation that succeeds is done with a response.",
+    MUST,
+    operations_proto("Operation.response"),
+)
+async def result_success(bench: Bench) -> Facts:
+    body = (await bench.ended(StartKind.SOON)).body
+    if "response" not in body:
+        yield f"an operation of the kind soon ended without a response: {shown(body)}"
+
+
+@RULES(
+    "result.failure",
+    "An operation that fails is read with success, and has the error in it.",
+    MUST,
+    operations_proto("Operation.error"),
+    aip(151, "Errors"),
+)
+async def result_failure(bench: Bench) -> Facts:
+    name = await bench.start(StartKind.FAIL)
+    try:
+        body = (await bench.until_done(name)).body
+    except NotJudged as exc:
+        yield str(exc)
+        return
+    if "error" not in body:
+        yield f"an operation of the kind fail ended without an error: {shown(body)}"
+
+
+@RULES(
+    "any.types",
+    "Metadata, response and details of errors have a type URL with a slash.",
+    MUST,
+    operations_proto("Operation.metadata"),
+)
+async def any_types(bench: Bench) -> Facts:
+    try:
+        await bench.finished()
+    except NotJudged as exc:
+        bench.note(f"only of operations in progress: {exc}")
+    for body in bench.bodies():
+        for where, packed in _packed(body):
+            url = packed.get("@type") if isinstance(packed, Mapping) else None
+            if not isinstance(url, str) or "/" not in url or url.endswith("/"):
+                yield f"the @type of {where} is {shown(url)}"
+                return
+
+
+def _packed(body: Mapping[str, Any]) -> list[tuple[str, object]]:
+    found = [(key, body[key]) for key in ("metadata", "response") if key in body]
+    error = body.get("error")
+    details = error.get("details", []) if isinstance(error, Mapping) else []
+    return found + [("a detail", one) for one in details if isinstance(details, list)]
+
+
+@RULES(
+    "any.metadata-type",
+    "The type of an operation's metadata does not change.",
+    MUST,
+    aip(151, "Backwards compatibility"),
+    aip(151, "Guidance"),
+)
+async def any_metadata_type(bench: Bench) -> Facts:
+    await bench.finished()
+    types: dict[str, set[str]] = {}
+    for body in bench.bodies():
+        metadata = body.get("metadata")
+        if isinstance(metadata, Mapping):
+            types.setdefault(str(body.get("name")), set()).add(str(metadata.get("@type")))
+    if not types:
+        raise NotOffered("no operation has metadata")
+    for name, found in types.items():
+        if len(found) > 1:
+            yield f"{shown(name)} had {' and '.join(map(shown, sorted(found)))}"
+
+
+@RULES(
+    "states.repeated-gets",
+    "An operation that is done is read alike again and again.",
+    MUST,
+    operations_proto("Operation.done"),
+)
+async def states_repeated_gets(bench: Bench) -> Facts:
+    first = await bench.finished()
+    name = str(first.body["name"])
+    for _ in range(5):
+        answer = await bench.target.get(name)
+        for fact in expect(answer, "OK"):
+            yield fact
+            return
+        if result_of(answer.body) != result_of(first.body):
+            yield f"first {shown(result_of(first.body))}, later {shown(result_of(answer.body))}"
+            return
+
+
+@RULES(
+    "states.many-gets",
+    "Many gets at once of an operation that is done agree.",
+    MUST,
+    operations_proto("GetOperation"),
+)
+async def states_many_gets(bench: Bench) -> Facts:
+    first = await bench.finished()
+    name = str(first.body["name"])
+    for answer in await asyncio.gather(*(bench.target.get(name) for _ in range(20))):
+        for fact in expect(answer, "OK"):
+            yield fact
+            return
+        if result_of(answer.body) != result_of(first.body):
+            yield f"{answer} differs from {shown(result_of(first.body))}"
+            return
+
+
+@RULES(
+    "metadata.times",
+    "The times of metadata follow each other: created, started, ended.",
+    INFO,
+    aip(142, "Guidance"),
+)
+async def metadata_times(bench: Bench) -> Facts:
+    metadata = (await bench.finished()).body.get("metadata")
+    fields = metadata if isinstance(metadata, Mapping) else {}
+    known = ("createTime", "startTime", "endTime")
+    times = [(key, fields[key]) for key in known if isinstance(fields.get(key), str)]
+    if len(times) < 2:
+        raise NotOffered("the metadata have fewer than two of the usual times")
+    for (key, one), (later, other) in itertools.pairwise(times):
+        if one.removesuffix("Z") > other.removesuffix("Z"):
+            yield f"{key} {shown(one)} is after {later} {shown(other)}"

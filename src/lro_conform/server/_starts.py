@@ -1,0 +1,178 @@
+"""Hooks that start operations: the one thing that differs from service to service."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import json
+import os
+import re
+import shlex
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol
+
+import attrs
+
+from lro_conform.server._answers import Answer, read_json, shown
+from lro_conform.server._http import HttpTarget
+
+
+class StartKind(enum.StrEnum):
+    """What the checks ask of a new operation."""
+
+    LONG = "long"
+    """It runs until it is cancelled, or for some minutes."""
+    SOON = "soon"
+    """It succeeds within seconds; best after a tenth of a second."""
+    FAIL = "fail"
+    """It fails within seconds."""
+
+
+class HookFailed(Exception):
+    """The hook has started nothing; the text says why."""
+
+
+class Starter(Protocol):
+    """Starts operations."""
+
+    def offers(self, kind: StartKind) -> bool:
+        """Whether there is a hook for this kind."""
+        ...
+
+    async def start(self, kind: StartKind) -> Answer:
+        """Start an operation: the answer's body is an Operation, or has only its name.
+
+        Raises:
+            HookFailed: None was started.
+        """
+        ...
+
+
+_TEMPLATE: Final = re.compile(r"(POST|PUT|PATCH|DELETE)\s+(/[!-~]*)(?:\s+(.*))?", re.DOTALL)
+_UNIQUE: Final = "$UUID"
+
+
+@attrs.frozen
+class RequestTemplate:
+    """An HTTP request that starts an operation; ``$UUID`` in it becomes a new UUID each time."""
+
+    method: str
+    path: str
+    body: str
+
+    @classmethod
+    def parse(cls, text: str) -> RequestTemplate:
+        """Read ``METHOD /PATH [JSON]``.
+
+        Raises:
+            ValueError: It is not of this form, or the body is not JSON.
+        """
+        found = _TEMPLATE.fullmatch(text.strip())
+        if found is None:
+            raise ValueError(f"{text!r} is not of the form 'POST /PATH JSON'")
+        body = (found[3] or "").strip()
+        if body:
+            try:
+                json.loads(body)
+            except ValueError as exc:
+                raise ValueError(f"the body of {text!r} is not JSON: {exc}") from None
+        return cls(found[1], found[2], body)
+
+
+@attrs.frozen
+class HttpStarter:
+    """Starts operations by requests to the server."""
+
+    target: HttpTarget
+    templates: Mapping[StartKind, RequestTemplate]
+
+    def offers(self, kind: StartKind) -> bool:
+        return kind in self.templates
+
+    async def start(self, kind: StartKind) -> Answer:
+        template, unique = self.templates[kind], str(uuid.uuid4())
+        path, body = (text.replace(_UNIQUE, unique) for text in (template.path, template.body))
+        content = body.encode() if body else None
+        answer = await self.target.ask(template.method, path, content=content, rpc="start")
+        if answer.lost or (answer.code and answer.code != "OK"):
+            raise HookFailed(f"the server did not start an operation: {answer}")
+        return answer
+
+
+@attrs.frozen
+class CommandStarter:
+    """Starts operations by a command, which prints a name or an Operation as JSON.
+
+    It finds the kind in ``LRO_CONFORM_KIND``, and the server in ``LRO_CONFORM_TARGET``. One that
+    prints nothing and succeeds does not offer the kind.
+    """
+
+    command: str
+    address: str
+    seconds: float = 60.0
+    missing: set[StartKind] = attrs.field(factory=set, init=False)
+
+    def offers(self, kind: StartKind) -> bool:
+        return kind not in self.missing
+
+    async def start(self, kind: StartKind) -> Answer:
+        words = shlex.split(self.command)
+        told = {"LRO_CONFORM_KIND": str(kind), "LRO_CONFORM_TARGET": self.address}
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *words,
+                env={**os.environ, **told},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+            )
+        except OSError as exc:
+            raise HookFailed(f"the command {words[0]!r} cannot be run: {exc.strerror}") from exc
+        try:
+            async with asyncio.timeout(self.seconds):
+                printed, _ = await process.communicate()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+            why = f"the command {words[0]!r} has not ended within {self.seconds:g} s"
+            raise HookFailed(why) from None
+        if process.returncode:
+            raise HookFailed(f"the command {words[0]!r} ended with status {process.returncode}")
+        if not printed.strip():
+            self.missing.add(kind)
+            raise HookFailed(f"the command prints nothing for the kind {kind}")
+        return printed_answer(printed)
+
+
+def printed_answer(printed: bytes) -> Answer:
+    """The answer that a command printed: an Operation as JSON, or a name.
+
+    Raises:
+        HookFailed: It is neither.
+    """
+    text = printed.decode("utf-8", "replace").strip()
+    if not text.startswith("{"):
+        body: dict[str, object] = {"name": text}
+    else:
+        try:
+            value, _ = read_json(printed)
+        except ValueError as exc:
+            raise HookFailed(f"the command printed what is not JSON: {shown(str(exc))}") from None
+        assert isinstance(value, dict)  # of a text that begins so
+        body = value
+    return Answer(call="the start", rpc="start", code="OK", body=body)
+
+
+@attrs.frozen
+class FunctionStarter:
+    """Starts operations by a coroutine function of this program, which returns their names."""
+
+    function: Callable[[StartKind], Awaitable[str]]
+    kinds: frozenset[StartKind] = frozenset(StartKind)
+
+    def offers(self, kind: StartKind) -> bool:
+        return kind in self.kinds
+
+    async def start(self, kind: StartKind) -> Answer:
+        name = await self.function(kind)
+        return Answer(call="the start", rpc="start", code="OK", body={"name": name})

@@ -1,0 +1,89 @@
+"""A service whose operations take as long, and end, as the request says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, Final
+
+import attrs
+import httpx
+
+import lro
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro_conform.server._bench import Pace
+from lro_conform.server._http import HttpTarget
+from lro_conform.server._starts import HttpStarter, RequestTemplate, StartKind
+
+PATH: Final = "/v1/works:start"
+SECONDS: Final = {StartKind.LONG: 3600.0, StartKind.SOON: 0.02, StartKind.FAIL: 0.0}
+REQUESTS: Final = {
+    kind: f"POST {PATH} " + json.dumps({"seconds": seconds, "fails": kind is StartKind.FAIL})
+    for kind, seconds in SECONDS.items()
+}
+TEMPLATES: Final = {kind: RequestTemplate.parse(text) for kind, text in REQUESTS.items()}
+QUICK: Final = Pace(end=5.0, slack=1.0, hold=0.1, rounds=3)
+"""For a server in this process."""
+
+
+@lro.message("conform.v1.WorkRequest")
+@attrs.frozen
+class WorkRequest:
+    """How long the work takes, and whether it fails."""
+
+    seconds: float = 0.0
+    fails: bool = False
+
+
+@lro.message("conform.v1.WorkResponse")
+@attrs.frozen
+class WorkResponse:
+    """What came of it."""
+
+    text: str = ""
+
+
+@attrs.frozen
+class Works:
+    """The service, and its method."""
+
+    service: lro.Service
+    method: Any
+
+    async def start(self, kind: StartKind) -> str:
+        """The name of a new operation of this kind: a hook for servers of any transport."""
+        request = WorkRequest(SECONDS[kind], kind is StartKind.FAIL)
+        return str((await asyncio.to_thread(self.method.start, request)).name)
+
+
+@contextlib.contextmanager
+def serving_works(store: Any = None, **options: Any) -> Iterator[Works]:
+    """A service, in memory or in a store, whose work is not waited for at the end."""
+    service = lro.Service(store or MemoryStore(), ThreadExecutor(60), **options)
+
+    @service.method("conform.v1.Works.Start", path=PATH)
+    def work(request: WorkRequest, job: lro.Job[lro.OperationMetadata]) -> WorkResponse:
+        job.sleep(request.seconds)
+        if request.fails:
+            raise lro.StatusError(lro.Code.FAILED_PRECONDITION, "the request says so")
+        return WorkResponse(text="done")
+
+    try:
+        yield Works(service, work)
+    finally:
+        service.close(timedelta(0))
+
+
+def http_target(app: Any = None, url: str = "http://here", **options: Any) -> HttpTarget:
+    """A target: an ASGI application in this process, or a URL."""
+    through = httpx.ASGITransport(app, raise_app_exceptions=False) if app is not None else None
+    return HttpTarget(address=url, through=through, **options)
+
+
+def http_starter(target: HttpTarget) -> HttpStarter:
+    """The hooks for a server of the service."""
+    return HttpStarter(target, TEMPLATES)
