@@ -26,7 +26,7 @@ REQUESTS: Final = {
     for kind, seconds in SECONDS.items()
 }
 TEMPLATES: Final = {kind: RequestTemplate.parse(text) for kind, text in REQUESTS.items()}
-QUICK: Final = Pace(end=5.0, slack=1.0, hold=0.1, rounds=3)
+QUICK: Final = Pace(end=5.0, slack=0.5, hold=0.1, rounds=3)
 """For a server in this process."""
 
 
