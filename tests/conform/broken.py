@@ -110,16 +110,18 @@ class Fault:
     layer: Layer
     headers: tuple[tuple[str, str], ...] = ()
     """What the kit is given to send."""
+    end_seconds: float = 60.0
+    """How long it waits for the end of an operation."""
 
 
 FAULTS: Final[list[Fault]] = []
 
 
-def fault(*found_by: str, headers: tuple[tuple[str, str], ...] = ()) -> Callable[[Layer], Layer]:
+def fault(*found_by: str, **more: Any) -> Callable[[Layer], Layer]:
     """Add a layer to the faults."""
 
     def add(layer: Layer) -> Layer:
-        FAULTS.append(Fault(layer.__name__, found_by, layer, headers))
+        FAULTS.append(Fault(layer.__name__, found_by, layer, **more))
         return layer
 
     return add
@@ -149,8 +151,6 @@ class Broken:
         )
         reply = await self.layer(asked, lambda one: self._forward(scope, one), self.memory)
         headers = {**reply.headers, "content-length": str(len(reply.body))}
-        if asked.method == "HEAD":
-            reply.body = reply.body if "head" in self.memory else b""
         pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": reply.status, "headers": pairs})
         await send({"type": "http.response.body", "body": reply.body})
@@ -462,7 +462,7 @@ async def cancel_that_answers_the_operation(asked: Asked, forward: Forward, memo
     return told({"name": asked.name, "done": True}) if done else reply
 
 
-@fault("cancel.ends")
+@fault("cancel.ends", end_seconds=0.3)
 async def cancel_that_does_nothing(asked: Asked, forward: Forward, memory: Any) -> Told:
     return told({}) if asked.verb == "cancel" else await forward(asked)
 
@@ -831,12 +831,6 @@ async def head_that_is_refused(asked: Asked, forward: Forward, memory: Any) -> T
     return refusal(405, "UNIMPLEMENTED") if asked.method == "HEAD" else await forward(asked)
 
 
-@fault("routes.head")
-async def head_with_a_body(asked: Asked, forward: Forward, memory: Any) -> Told:
-    memory["head"] = True
-    return told({"name": "x"}) if asked.method == "HEAD" else await forward(asked)
-
-
 @fault("routes.options")
 async def options_that_are_refused(asked: Asked, forward: Forward, memory: Any) -> Told:
     return refusal(405, "UNIMPLEMENTED") if asked.method == "OPTIONS" else await forward(asked)
@@ -1061,13 +1055,13 @@ def changed_body(reply: Told, change: Callable[[bytes], bytes]) -> Told:
     return attrs.evolve(reply, body=change(reply.body)) if reply.status < 300 else reply
 
 
-@fault("json.readable")
+@fault("replies.readable")
 async def lists_cut_off(asked: Asked, forward: Forward, memory: Any) -> Told:
     reply = await forward(asked)
     return changed_body(reply, lambda body: body[:-2]) if asked.verb == "list" else reply
 
 
-@fault("json.readable")
+@fault("replies.readable")
 async def lists_without_an_object(asked: Asked, forward: Forward, memory: Any) -> Told:
     reply = await forward(asked)
     return changed_body(reply, lambda body: b"[]") if asked.verb == "list" else reply

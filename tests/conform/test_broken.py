@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from typing import Any
 
+import attrs
 import pytest
 
-import lro_conform
 from lro.asgi import OperationsApp
-from lro_conform._checks import Check, ConformanceReport, Level, Verdict
+from lro_conform._checks import HTTP, Check, ConformanceReport, Level, Verdict
+from lro_conform._report import as_text
+from lro_conform.server._bench import Pace
 from lro_conform.server._judge import CHECKS, judge
 from tests.conform.broken import FAULTS, Broken, Fault, Layer, nothing
-from tests.conform.works import QUICK, http_starter, http_target, serving_works
+from tests.conform.works import PATIENT, http_starter, http_target, serving_works
 
 
 def judged(
@@ -33,7 +36,7 @@ def judged(
 
 def test_correct_server_passes_every_check() -> None:
     """Nothing fails; what is absent or cannot be judged is as expected."""
-    report = judged(nothing)
+    report = judged(nothing, CHECKS, PATIENT, call_seconds=60)
     verdicts = {one.check.id: one.verdict for one in report.outcomes}
     assert {id: v for id, v in verdicts.items() if v is not Verdict.PASSED} == {
         "auth.anonymous": Verdict.SKIPPED,
@@ -46,18 +49,17 @@ def test_correct_server_passes_every_check() -> None:
 def test_broken_server_is_found_out(fault: Fault) -> None:
     """Each of the expected checks fails, and says what it has found."""
     checks = [one for one in CHECKS if one.id in fault.found_by]
-    report = judged(fault.layer, checks, fault.headers)
+    pace = attrs.evolve(PATIENT, end=fault.end_seconds, slack=0.4)
+    report = judged(fault.layer, checks, pace, headers=fault.headers, call_seconds=3.0)
     failed = {one.check.id: one for one in report.outcomes if one.verdict is Verdict.FAILED}
-    assert set(failed) == set(fault.found_by), [
-        (o.check.id, o.verdict, o.facts) for o in report.outcomes
-    ]
+    assert set(failed) == set(fault.found_by), as_text(report, verbose=True)
     assert all(one.facts for one in failed.values())
 
 
 def test_each_check_of_http_has_a_fault_that_it_finds() -> None:
     """A check that finds nothing would be no check."""
     found = {id for fault in FAULTS for id in fault.found_by}
-    assert {one.id for one in CHECKS if lro_conform._checks.HTTP in one.transports} - found == set()
+    assert {one.id for one in CHECKS if HTTP in one.transports} - found == set()
 
 
 def test_more_than_thirty_faults_break_a_must() -> None:

@@ -249,7 +249,7 @@ class Bench:
         """The parent whose operations are listed: the given one, or that of what was started."""
         if self.parent is not None:
             return self.parent
-        return parent_of(await self.long())
+        return parent_of(self.started[0] if self.started else await self.long())
 
     async def unknown(self) -> str:
         """A name of the form that the server's names have, which it has not given."""

@@ -99,19 +99,21 @@ async def _reach(bench: Bench) -> None:
 async def _judged(bench: Bench, rule: Rule, began: float) -> Outcome:
     start = time.monotonic()
     bench.notes.clear()
-    verdict, facts = Verdict.PASSED, []
+    verdict, facts = Verdict.PASSED, list[str]()
     if start - began > bench.pace.total:
         verdict, facts = Verdict.SKIPPED, [f"the {bench.pace.total:g} s of the run are over"]
     elif _gone(bench.log) and rule.check.id != "robust.answers":
         verdict, facts = Verdict.SKIPPED, ["the server no longer answers"]
     if verdict is Verdict.PASSED:
         try:
-            facts = [fact async for fact in rule.judge(bench)]
-            verdict = Verdict.FAILED if facts else Verdict.PASSED
-        except NotOffered as exc:
-            verdict, facts = Verdict.ABSENT, [str(exc)]
-        except NotJudged as exc:
-            verdict, facts = Verdict.SKIPPED, [str(exc)]
+            async for fact in rule.judge(bench):
+                verdict = Verdict.FAILED
+                facts.append(fact)
+        except (NotOffered, NotJudged) as exc:  # what was found before stands
+            if verdict is Verdict.PASSED:
+                absent = isinstance(exc, NotOffered)
+                verdict = Verdict.ABSENT if absent else Verdict.SKIPPED
+            facts.append(str(exc))
     return Outcome(
         check=rule.check,
         transport=bench.target.transport,

@@ -103,6 +103,20 @@ async def robust_answers(bench: Bench) -> Facts:
 
 
 @RULES(
+    "replies.readable",
+    "Each successful reply is the message of its method; over HTTP it is one JSON object in UTF-8.",
+    MUST,
+    operations_proto("Operations"),
+    protojson(),
+    rfc(8259, "8.1"),
+)
+async def replies_readable(bench: Bench) -> Facts:
+    await _some_calls(bench)
+    for fact in _first(bench.log, lambda one: "" if one.lost else one.fault):
+        yield fact
+
+
+@RULES(
     "errors.no-defect",
     "No call of the interface is answered with UNKNOWN, INTERNAL or DATA_LOSS.",
     MUST,
@@ -375,6 +389,8 @@ async def http_poll_interval(bench: Bench) -> Facts:
     optional=True,
 )
 async def auth_challenge(bench: Bench) -> Facts:
+    if bench.http.headers:
+        await bench.http.ask("GET", bench.http.list_path(""), rpc="list", anonymous=True)
     found = [one for one in bench.log if one.http is not None and one.http.status == 401]
     if not found:
         raise NotOffered("no reply had the status 401")
@@ -382,19 +398,6 @@ async def auth_challenge(bench: Bench) -> Facts:
         if answer.http is not None and "www-authenticate" not in answer.http.headers:
             yield f"{answer} without the header WWW-Authenticate"
             return
-
-
-@HTTP_RULES(
-    "json.readable",
-    "Each successful reply is one JSON object in UTF-8.",
-    MUST,
-    rfc(8259, "8.1"),
-    protojson(),
-)
-async def json_readable(bench: Bench) -> Facts:
-    await _some_calls(bench)
-    for fact in _first(bench.log, lambda one: one.fault if one.fault and one.http else ""):
-        yield fact
 
 
 @HTTP_RULES(
@@ -508,6 +511,7 @@ async def json_utf8(bench: Bench) -> Facts:
     optional=True,
 )
 async def json_retry_info(bench: Bench) -> Facts:
+    await _some_calls(bench)
     delays = [
         one.get("retryDelay")
         for answer in bench.log
