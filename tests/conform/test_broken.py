@@ -19,14 +19,15 @@ from tests.conform.works import PATIENT, http_starter, http_target, serving_work
 
 
 def judged(
-    layer: Layer, checks: Collection[Check] = CHECKS, headers: Collection[tuple[str, str]] = ()
+    layer: Layer, checks: Collection[Check], pace: Pace, **options: Any
 ) -> ConformanceReport:
     """The report on the correct server with a layer around it."""
 
     async def run(app: object) -> ConformanceReport:
-        target = http_target(app, headers=tuple(headers), call_seconds=1.0)
+        target = http_target(app, **options)
         try:
-            return await judge(target, target.log, http_starter(target), checks=checks, pace=QUICK)
+            starter = http_starter(target)
+            return await judge(target, target.log, starter, checks=checks, pace=pace)
         finally:
             await target.aclose()
 
