@@ -28,7 +28,7 @@ class GrpcFault:
 
 GRPC_FAULTS: Final[list[GrpcFault]] = []
 S = TypeVar("S", bound=type[Operations])
-I = TypeVar("I", bound=type[grpc.ServerInterceptor])
+T = TypeVar("T", bound=type[grpc.ServerInterceptor])
 
 
 def servicer(*found_by: str) -> Callable[[S], S]:
@@ -41,10 +41,10 @@ def servicer(*found_by: str) -> Callable[[S], S]:
     return add
 
 
-def interceptor(*found_by: str) -> Callable[[I], I]:
+def interceptor(*found_by: str) -> Callable[[T], T]:
     """Add an interceptor, which breaks a correct servicer, to the faults."""
 
-    def add(made: I) -> I:
+    def add(made: T) -> T:
         GRPC_FAULTS.append(GrpcFault(made.__name__, found_by, interceptor=made))
         return made
 

@@ -211,7 +211,7 @@ async def wait_unknown(bench: Bench) -> Facts:
 @RULES(
     "wait.beside-others",
     "Waits hold up no other call.",
-    MUST,
+    SHOULD,
     operations_proto("WaitOperation"),
     optional=True,
 )
