@@ -142,7 +142,7 @@ class Bench:
             names.append(self._long)
         self._running = [one for one in self._running if one not in names]
         first = self._kept.get("first cancel")
-        if isinstance(first, Answer) and first.ok:
+        if everything or (isinstance(first, Answer) and first.ok):
             await asyncio.gather(*map(self.target.cancel, names))
 
     async def until_done(self, name: str) -> Answer:
