@@ -26,8 +26,8 @@ REQUESTS: Final = {
     for kind, seconds in SECONDS.items()
 }
 TEMPLATES: Final = {kind: RequestTemplate.parse(text) for kind, text in REQUESTS.items()}
-QUICK: Final = Pace(end=5.0, slack=1.0, hold=0.1, rounds=3)
-"""For a server in this process."""
+PATIENT: Final = Pace(end=60.0, slack=20.0, hold=0.1, rounds=3)
+"""For a correct server on a busy machine."""
 
 
 @lro.message("conform.v1.WorkRequest")

@@ -51,10 +51,10 @@ def uvicorn_serving(app: Any, at: int = 0, **options: Any) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def waitress_serving(app: Any) -> Iterator[int]:
+def waitress_serving(app: Any, threads: int = 4) -> Iterator[int]:
     """The port at which waitress serves an application, from a thread."""
     waitress = pytest.importorskip("waitress.server")
-    server = waitress.create_server(app, sockets=[listening()], threads=4)
+    server = waitress.create_server(app, sockets=[listening()], threads=threads)
     thread = threading.Thread(target=server.run)
     thread.start()
 

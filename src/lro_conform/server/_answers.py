@@ -133,9 +133,8 @@ class Answer:
         if self.code == "OK":
             return f"{self.call} answered {self._status}{shown(self.body)}"
         said = self.error.get("message")
-        return f"{self.call} answered {self._status}{self.code}" + (
-            f" {shown(said)}" if said else ""
-        )
+        told = f"{self.call} answered {self._status}{self.code}".rstrip()
+        return f"{told} {shown(said)}" if said else told
 
     @property
     def _status(self) -> str:

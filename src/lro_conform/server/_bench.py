@@ -68,6 +68,7 @@ class Bench:
     subjects: dict[str, str] = attrs.field(factory=dict)
     _kept: dict[str, Answer | NotJudged | NotOffered] = attrs.field(factory=dict)
     _long: str = ""
+    _running: list[str] = attrs.field(factory=list)
 
     @property
     def http(self) -> HttpTarget:
@@ -122,7 +123,27 @@ class Bench:
         if not isinstance(name, str) or not name:
             raise NotJudged("the start gave no operation with a name (see start.operation)")
         self.started.append(name)
+        if kind is StartKind.LONG:
+            self._running.append(name)
         return answer
+
+    def keep_long(self, answer: Answer) -> None:
+        """Take the operation of a start, if it is one, for that of :meth:`long`."""
+        self.starts.append(answer)
+        name = answer.body.get("name")
+        if isinstance(name, str) and name:
+            self._long = name
+            self.started.append(name)
+
+    async def release(self, *, everything: bool = False) -> None:
+        """Cancel what the last check left in progress: a server may run only a few at once."""
+        names = [one for one in self._running if everything or one != self._long]
+        if everything and self._long:
+            names.append(self._long)
+        self._running = [one for one in self._running if one not in names]
+        first = self._kept.get("first cancel")
+        if everything or (isinstance(first, Answer) and first.ok):
+            await asyncio.gather(*map(self.target.cancel, names))
 
     async def until_done(self, name: str) -> Answer:
         """The first answer of GetOperation that is done.
@@ -249,7 +270,7 @@ class Bench:
         """The parent whose operations are listed: the given one, or that of what was started."""
         if self.parent is not None:
             return self.parent
-        return parent_of(await self.long())
+        return parent_of(self.started[0] if self.started else await self.long())
 
     async def unknown(self) -> str:
         """A name of the form that the server's names have, which it has not given."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -68,7 +69,7 @@ class ServerRun:
     url: str
     grpc: str
     templates: dict[StartKind, RequestTemplate]
-    command: str
+    command: Sequence[str]
     headers: Sequence[tuple[str, str]]
     prefix: str
     parent: str | None
@@ -122,6 +123,18 @@ class ServerRun:
         return await judge(target, log, starter, checks=checks, pace=self.pace, parent=self.parent)
 
 
+def _read_command(_: object, __: object, given: str) -> list[str]:
+    """Read the value of ``--start-command``, for click.
+
+    Raises:
+        click.BadParameter: A quotation has no end.
+    """
+    try:
+        return shlex.split(given)
+    except ValueError as exc:
+        raise click.BadParameter(str(exc)) from exc
+
+
 def _request_option(flag: str, kind: StartKind, help_text: str) -> Callable[[F], F]:
     return click.option(flag, str(kind), metavar="REQUEST", callback=_read_request, help=help_text)
 
@@ -140,6 +153,7 @@ def _request_option(flag: str, kind: StartKind, help_text: str) -> Callable[[F],
     "--start-command",
     metavar="COMMAND",
     default="",
+    callback=_read_command,
     help="Starts by a command instead, of the kind LRO_CONFORM_KIND: long, soon or fail. "
     "It prints a name, or an Operation as JSON.",
 )
@@ -187,7 +201,7 @@ def server(ctx: click.Context, /, url: str, grpc: str, reporting: Reporting, **g
     if url and not re.fullmatch(r"https?://[!-~]+", url):
         raise click.UsageError(f"{url!r} is not a URL of http or https")
     templates = {kind: given[kind] for kind in StartKind if given[kind] is not None}
-    command: str = given["start_command"]
+    command: list[str] = given["start_command"]
     if bool(command) == bool(templates):
         raise click.UsageError("give either --start or --start-command")
     if templates and (StartKind.LONG not in templates or not url):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Collection, Iterable
 from itertools import chain
@@ -87,11 +88,9 @@ async def _reach(bench: Bench) -> None:
         first = await bench.starter.start(StartKind.LONG)
     except HookFailed as exc:
         raise Unreachable(str(exc)) from exc
-    bench.starts.append(first)
-    name = first.body.get("name")
-    if isinstance(name, str) and name:
-        bench.started.append(name)
-        answer = await bench.target.get(name)
+    bench.keep_long(first)
+    if bench.started:
+        answer = await bench.target.get(bench.started[0])
         if answer.lost:
             raise Unreachable(f"the server is not there: {answer}")
 
@@ -99,19 +98,22 @@ async def _reach(bench: Bench) -> None:
 async def _judged(bench: Bench, rule: Rule, began: float) -> Outcome:
     start = time.monotonic()
     bench.notes.clear()
-    verdict, facts = Verdict.PASSED, []
+    verdict, facts = Verdict.PASSED, list[str]()
     if start - began > bench.pace.total:
         verdict, facts = Verdict.SKIPPED, [f"the {bench.pace.total:g} s of the run are over"]
     elif _gone(bench.log) and rule.check.id != "robust.answers":
         verdict, facts = Verdict.SKIPPED, ["the server no longer answers"]
     if verdict is Verdict.PASSED:
         try:
-            facts = [fact async for fact in rule.judge(bench)]
-            verdict = Verdict.FAILED if facts else Verdict.PASSED
-        except NotOffered as exc:
-            verdict, facts = Verdict.ABSENT, [str(exc)]
-        except NotJudged as exc:
-            verdict, facts = Verdict.SKIPPED, [str(exc)]
+            async for fact in rule.judge(bench):
+                verdict = Verdict.FAILED
+                facts.append(fact)
+        except (NotOffered, NotJudged) as exc:  # what was found before stands
+            if verdict is Verdict.PASSED:
+                absent = isinstance(exc, NotOffered)
+                verdict = Verdict.ABSENT if absent else Verdict.SKIPPED
+            facts.append(str(exc))
+        await bench.release()
     return Outcome(
         check=rule.check,
         transport=bench.target.transport,
@@ -128,18 +130,11 @@ def _gone(log: list[Answer]) -> bool:
 
 async def _clean(bench: Bench) -> None:
     """Cancel and delete what was started, as far as the server does it in a few seconds."""
-    names = list(dict.fromkeys(bench.started))
-
-    async def end(name: str) -> None:
-        await bench.target.cancel(name)
-        await bench.target.delete(name)
-
     if not _gone(bench.log):
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PARTING_SECONDS):
-                await asyncio.gather(*map(end, names))
-        except TimeoutError:
-            pass
+                await bench.release(everything=True)
+                await asyncio.gather(*map(bench.target.delete, dict.fromkeys(bench.started)))
 
 
 def merged(reports: Iterable[ConformanceReport]) -> ConformanceReport:

@@ -7,9 +7,8 @@ import enum
 import json
 import os
 import re
-import shlex
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 import attrs
@@ -108,7 +107,7 @@ class CommandStarter:
     prints nothing and succeeds does not offer the kind.
     """
 
-    command: str
+    words: Sequence[str]
     address: str
     seconds: float = 60.0
     missing: set[StartKind] = attrs.field(factory=set, init=False)
@@ -117,7 +116,7 @@ class CommandStarter:
         return kind not in self.missing
 
     async def start(self, kind: StartKind) -> Answer:
-        words = shlex.split(self.command)
+        words = self.words
         told = {"LRO_CONFORM_KIND": str(kind), "LRO_CONFORM_TARGET": self.address}
         try:
             process = await asyncio.create_subprocess_exec(

@@ -1,0 +1,230 @@
+"""The servers that the kit is run against: the rows of the table in the documentation.
+
+``python -m tests.conform.servers`` prints the table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import io
+import json
+import logging
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+import lro.grpc
+from lro.asgi import OperationsApp
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+from lro.wsgi import OperationsApp as WsgiApp
+from lro_conform._checks import ConformanceReport, Level, Verdict
+from lro_conform._report import as_text
+from lro_conform.server._bench import USUAL_PACE, Pace
+from lro_conform.server._grpc import GrpcTarget
+from lro_conform.server._http import HttpTarget
+from lro_conform.server._judge import judge
+from lro_conform.server._starts import FunctionStarter, HttpStarter, RequestTemplate, StartKind
+from lro_conform.server._target import Target
+from tests.conform.handmade import Gateway, Operations, serving_handmade
+from tests.conform.works import TEMPLATES, serving_works
+from tests.grpc.serving import on_asyncio, serving
+from tests.http.servers import uvicorn_serving, waitress_serving
+from tests.services.postgres import shared_server, store_maker
+
+THREADS: Final = 16
+"""Of a server of WSGI, where each wait takes one."""
+
+Hook: TypeAlias = Callable[[StartKind], Any]
+
+
+@attrs.frozen
+class Served:
+    """Where a server is, and how operations are started: by requests, or by a function."""
+
+    address: str
+    templates: dict[StartKind, RequestTemplate] | None = None
+    start: Hook | None = None
+
+    def judge(self, pace: Pace = USUAL_PACE, call_seconds: float = 60) -> ConformanceReport:
+        """The report on it by all checks."""
+        return asyncio.run(self._judge(pace, call_seconds))
+
+    async def _judge(self, pace: Pace, call_seconds: float) -> ConformanceReport:
+        target: Target
+        if self.templates is not None:
+            http = HttpTarget(address=self.address, call_seconds=call_seconds)
+            starter: Any = HttpStarter(http, self.templates)
+            target, log = http, http.log
+        elif self.address.startswith("http"):
+            http = HttpTarget(address=self.address, call_seconds=call_seconds)
+            target, log, starter = http, http.log, FunctionStarter(self.start)
+        else:
+            grpc = GrpcTarget(address=self.address, call_seconds=call_seconds)
+            target, log, starter = grpc, grpc.log, FunctionStarter(self.start)
+        try:
+            return await judge(target, log, starter, pace=pace)
+        finally:
+            await target.aclose()
+
+
+@contextlib.contextmanager
+def store_of(kind: str) -> Iterator[Any]:
+    """An empty store of this kind."""
+    with tempfile.TemporaryDirectory() as folder:
+        match kind:
+            case "memory":
+                yield MemoryStore()
+            case "SQLite":
+                yield SQLiteStore(Path(folder, "operations.db"))
+            case _:
+                yield store_maker(shared_server())()
+
+
+@contextlib.contextmanager
+def works_over(edge: str, store: str) -> Iterator[Served]:
+    """The small service of the tests."""
+    with store_of(store) as kept, serving_works(kept) as works:
+        match edge:
+            case "ASGI":
+                with uvicorn_serving(OperationsApp(works.service, starts=True)) as port:
+                    yield Served(f"http://127.0.0.1:{port}", TEMPLATES)
+            case "WSGI":
+                with waitress_serving(WsgiApp(works.service, starts=True), THREADS) as port:
+                    yield Served(f"http://127.0.0.1:{port}", TEMPLATES)
+            case _:
+                with serving("asyncio", works.service) as address:
+                    yield Served(address, start=works.start)
+
+
+def picture(side: int) -> str:
+    """A picture of noise in base64."""
+    import numpy as np
+    import PIL.Image
+
+    file, noise = io.BytesIO(), np.random.default_rng(1).integers(0, 255, (side, side), np.uint8)
+    PIL.Image.fromarray(noise).save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def analysis_requests() -> dict[StartKind, tuple[str, dict[str, Any]]]:
+    """Which of the ten methods takes long, ends soon, and fails: with a picture cut off."""
+    large, small = ({"content": picture(side), "mimeType": "image/png"} for side in (256, 64))
+    cut = {"content": small["content"][: len(small["content"]) // 8 * 4], "mimeType": "image/png"}
+    return {
+        StartKind.LONG: (
+            "explain",
+            {"image": large, "sampleCount": 10_000, "segmentCount": 256},
+        ),
+        StartKind.SOON: ("score", {"image": small}),
+        StartKind.FAIL: ("score", {"image": cut}),
+    }
+
+
+@contextlib.contextmanager
+def analysis_over(edge: str, store: str) -> Iterator[Served]:
+    """The reference server."""
+    from examples.analysis.methods import register
+    from examples.analysis.server import MAX_BODY, PARENTS, make_app
+    from examples.analysis.server import _start as start_of
+
+    requests = analysis_requests()
+    templates = {
+        kind: RequestTemplate("POST", f"/v1/{verb}", json.dumps(body))
+        for kind, (verb, body) in requests.items()
+    }
+    with store_of(store) as kept:
+        service = lro.Service(kept, ThreadExecutor(4), domain="analysis.test")
+        try:
+            match edge:
+                case "ASGI":
+                    with uvicorn_serving(make_app(service)) as port:
+                        yield Served(f"http://127.0.0.1:{port}", templates)
+                case "WSGI":
+                    starts = {
+                        f"/v1/{verb}": start_of(verb, one)
+                        for verb, one in register(service).items()
+                    }
+                    app = WsgiApp(service, starts=starts, parents=PARENTS, max_body=MAX_BODY)
+                    with waitress_serving(app, THREADS) as port:
+                        yield Served(f"http://127.0.0.1:{port}", templates)
+                case _:
+                    methods = register(service)
+
+                    async def start(kind: StartKind) -> str:
+                        verb, body = requests[kind]
+                        request = service.types.load(body, methods[verb].spec.request)
+                        return str((await asyncio.to_thread(methods[verb].start, request)).name)
+
+                    with on_asyncio(lambda server: lro.grpc.add_to(server, service)) as address:
+                        yield Served(address, start=start)
+        finally:
+            service.close(timedelta(0))
+
+
+@contextlib.contextmanager
+def handmade_over(edge: str, _: str) -> Iterator[Served]:
+    """The server written by hand."""
+    servicer = Operations()
+    if edge == "gRPC":
+        with serving_handmade(servicer) as address:
+            yield Served(address, start=servicer.start_name)
+    else:
+        with uvicorn_serving(Gateway(servicer), lifespan="off") as port:
+            yield Served(f"http://127.0.0.1:{port}", start=servicer.start_name)
+
+
+Serving: TypeAlias = Callable[[str, str], contextlib.AbstractContextManager[Served]]
+STORES: Final = ("memory", "SQLite", "PostgreSQL")
+SERVERS: Final[dict[tuple[str, str, str], Serving]] = {
+    **{
+        ("the reference server", edge, store): analysis_over
+        for edge in ("ASGI", "WSGI", "gRPC")
+        for store in STORES
+    },
+    **{
+        ("a small service on lro", edge, store): works_over
+        for edge in ("ASGI", "WSGI", "gRPC")
+        for store in STORES
+    },
+    ("a servicer by hand", "gRPC", "a dict"): handmade_over,
+    ("the same behind a gateway", "HTTP", "a dict"): handmade_over,
+}
+"""By server, edge and store."""
+
+
+def counts(report: ConformanceReport) -> str:
+    """What came of the checks of each level, as cells of the table."""
+    cells = []
+    for level in Level:
+        numbers = report.number(level)
+        left = numbers[Verdict.ABSENT] + numbers[Verdict.SKIPPED]
+        cells.append(f"{numbers[Verdict.PASSED]} / {numbers[Verdict.FAILED]} / {left}")
+    return " | ".join(cells)
+
+
+def row(key: tuple[str, str, str], report: ConformanceReport) -> str:
+    """The row of a server, but for the time that it took."""
+    return f"| {' | '.join(key)} | {counts(report)} |"
+
+
+def main() -> None:
+    """Judge all, and print the table."""
+    logging.disable(logging.CRITICAL)  # operations fail on purpose
+    for key, made in SERVERS.items():
+        with made(*key[1:]) as served:
+            report = served.judge()
+        print(f"{row(key, report)} {report.seconds:.1f} s |", flush=True)
+        if any(one.verdict is Verdict.FAILED for one in report.outcomes):
+            print(as_text(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""The command ``lro conform``, over real sockets: reports, exit statuses, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+pytest.importorskip("click")
+pytest.importorskip("rich")
+pytest.importorskip("grpc")
+
+from lro.asgi import OperationsApp
+from lro.errors import Unauthenticated
+from lro_conform._checks import Level
+from lro_conform.server._judge import CHECKS
+from lro_conform.server._starts import StartKind
+from tests.cli.asking import Ended, Lro
+from tests.conform.broken import Broken, cancelled_with_another_code, no_poll_interval
+from tests.conform.broken import second_cancel_that_is_refused as refuses_second_cancel
+from tests.conform.handmade import START, Operations, serving_handmade
+from tests.conform.works import REQUESTS, serving_works
+from tests.http.servers import uvicorn_serving
+from tests.services.ports import free_port
+
+STARTS = (
+    *("--start", REQUESTS[StartKind.LONG]),
+    *("--start-soon", REQUESTS[StartKind.SOON]),
+    *("--start-fail", REQUESTS[StartKind.FAIL]),
+)
+QUICK = ("names", "errors", "cancel.again", "cancel.code", "http.poll-interval", "auth")
+ONLY = tuple(word for one in QUICK for word in ("--only", one))
+
+STARTING = f"""
+import os, sys
+import grpc
+
+kind = os.environ["LRO_CONFORM_KIND"]
+if kind == "fail":
+    sys.exit()  # this server does not fail
+from google.longrunning import operations_proto_pb2 as pb
+from google.protobuf import struct_pb2  # of the metadata
+from google.protobuf.json_format import MessageToJson
+
+with grpc.insecure_channel(os.environ["LRO_CONFORM_TARGET"]) as channel:
+    start = channel.unary_unary({START!r})
+    operation = pb.Operation.FromString(start(kind.encode()))
+print(operation.name if kind == "soon" else MessageToJson(operation))
+"""
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Lro:
+    """Calls the command."""
+    monkeypatch.delenv("LRO_TOKEN", raising=False)
+    return Lro(capsys)
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """A correct server."""
+    with (
+        serving_works() as works,
+        uvicorn_serving(OperationsApp(works.service, starts=True), lifespan="off") as port,
+    ):
+        yield f"http://127.0.0.1:{port}"
+
+
+def conform(call: Lro, *arguments: str) -> Ended:
+    """How the command ended."""
+    return call("conform", *arguments)
+
+
+def test_correct_server_conforms(call: Lro, url: str) -> None:
+    """The status is 0, and the last line says so."""
+    ended = conform(call, url, *STARTS, *ONLY)
+    assert ended.status == 0, ended.out
+    assert ended.lines[0] == "1 check skipped: no credentials were given"
+    assert ended.lines[-1].startswith(f"{url} conforms (")
+
+
+@pytest.mark.parametrize(
+    ("layer", "options", "status"),
+    [
+        (cancelled_with_another_code, (), 1),
+        (refuses_second_cancel, (), 0),
+        (refuses_second_cancel, ("--strict",), 1),
+        (no_poll_interval, ("--strict",), 0),
+        (cancelled_with_another_code, ("--only", "names"), 0),
+    ],
+)
+def test_exit_status_counts_musts_and_with_strict_shoulds(
+    call: Lro, layer: object, options: tuple[str, ...], status: int
+) -> None:
+    """What only informs never counts."""
+    only = () if "--only" in options else ONLY
+    with serving_works() as works:
+        app = Broken(OperationsApp(works.service, starts=True), layer)  # type: ignore[arg-type]
+        with uvicorn_serving(app, lifespan="off") as port:
+            ended = conform(call, f"http://127.0.0.1:{port}", *STARTS, *only, *options)
+    assert ended.status == status
+    assert ("FAILED" in ended.out) == ("--only" not in options)
+
+
+def test_report_as_json(call: Lro, url: str) -> None:
+    """It has the status, the counts, and each check with its source."""
+    ended = conform(call, url, *STARTS, *ONLY, "--format", "json")
+    report = json.loads(ended.out)
+    assert report["status"] == ended.status == 0
+    assert report["counts"]["must"]["failed"] == 0
+    by_id = {one["id"]: one for one in report["checks"]}
+    assert by_id["cancel.code"]["verdict"] == "passed"
+    assert by_id["cancel.code"]["sources"][0]["document"] == "operations.proto"
+    assert by_id["auth.challenge"]["verdict"] == "absent"
+
+
+def test_report_as_junit_in_a_file(call: Lro, url: str, tmp_path: Path) -> None:
+    """CI reads it: a suite for each area, a case for each check."""
+    file = tmp_path / "report.xml"
+    ended = conform(call, url, *STARTS, *ONLY, "--format", "junit", "-o", str(file))
+    assert (ended.status, ended.out) == (0, "")
+    root = ElementTree.parse(file).getroot()
+    assert {one.get("name") for one in root} >= {"http.names", "http.errors"}
+    assert root.findall(".//failure") == []
+    assert [
+        one.get("name") for one in root.iter("testcase") if one.find("skipped") is not None
+    ] == [
+        "auth.anonymous",
+        "auth.challenge",
+    ]
+
+
+def test_both_transports_with_a_command_that_starts(call: Lro, tmp_path: Path) -> None:
+    """The command prints a name, an Operation, or nothing for a kind that there is not."""
+    script = tmp_path / "start.py"
+    script.write_text(STARTING)
+    with serving_handmade(Operations()) as address:
+        ended = conform(
+            call,
+            *("--grpc", f"grpc://{address}", "--start-command", f"{sys.executable} {script}"),
+            *("--only", "result", "--verbose"),
+        )
+    assert ended.status == 0, ended.out
+    assert "PASSED must result.success (grpc)" in ended.out
+    assert "SKIPPED must result.failure (grpc)" in ended.out
+    assert "the command prints nothing for the kind fail" in ended.out
+
+
+def test_gRPC_beside_HTTP(call: Lro) -> None:
+    """Operations are started over HTTP, and judged over both."""
+    grpc_serving = pytest.importorskip("tests.grpc.serving").serving
+    with (
+        serving_works() as works,
+        uvicorn_serving(OperationsApp(works.service, starts=True), lifespan="off") as port,
+        grpc_serving("asyncio", works.service) as address,
+    ):
+        url = f"http://127.0.0.1:{port}"
+        ended = conform(call, url, "--grpc", address, *STARTS, "--only", "names", "--format=json")
+    report = json.loads(ended.out)
+    assert ended.status == 0, ended.out
+    assert report["target"] == f"{url}, {address}"
+    assert {one["transport"] for one in report["checks"]} == {"http", "grpc"}
+
+
+def known_caller(headers: Mapping[str, str]) -> str:
+    """The caller with the token.
+
+    Raises:
+        Unauthenticated: There is no token, or another.
+    """
+    if headers.get("authorization") != "Bearer secret":
+        raise Unauthenticated
+    return "ann"
+
+
+def test_token_is_sent(call: Lro, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """That of a file or of the environment, with or without the word Bearer."""
+    file = tmp_path / "token"
+    file.write_text("Bearer secret\n")
+    with serving_works() as works:
+        app = OperationsApp(works.service, starts=True, authenticate=known_caller)
+        with uvicorn_serving(app, lifespan="off") as port:
+            url = f"http://127.0.0.1:{port}"
+            refused = conform(call, url, *STARTS)
+            assert refused.status == 2
+            assert "answered 401 UNAUTHENTICATED" in refused.err
+            options = ("--only", "auth", "--verbose")
+            for more in (
+                ("--token-file", str(file)),
+                ("--header", "Authorization: Bearer secret"),
+                (),
+            ):
+                monkeypatch.setenv("LRO_TOKEN", "wrong" if more else "secret")
+                ended = conform(call, url, *STARTS, *options, *more)
+                assert ended.status == 0, ended.out
+                assert "PASSED should auth.anonymous" in ended.out
+                assert "PASSED must auth.challenge" in ended.out
+                assert "secret" not in ended.out
+
+
+def test_list_has_every_check(call: Lro) -> None:
+    """With its level and source; no server is asked."""
+    ended = conform(call, "--list")
+    assert ended.status == 0
+    assert len(ended.lines) == 2 * len(CHECKS)
+    assert "cancel.code (must, optional; grpc, http; operations.proto CancelOperation)" in ended.out
+    musts = json.loads(conform(call, "--list", "--format=json", "--level", "must").out)
+    assert {one["id"] for one in musts} == {one.id for one in CHECKS if one.level is Level.MUST}
+
+
+UNUSABLE = [
+    ((), "give the URL of a server, or --grpc TARGET"),
+    (("http://x",), "give either --start or --start-command"),
+    (("http://x", "--start-soon", "POST /x"), "--start and the URL are needed, too"),
+    (("--grpc", "x:1", "--start", "POST /x"), "--start and the URL are needed, too"),
+    (("ftp://x", "--start", "POST /x"), "'ftp://x' is not a URL of http or https"),
+    (("http://x", "--start", "GET /x"), "'GET /x' is not of the form 'POST /PATH JSON'"),
+    (("http://x", "--start", "POST /x {"), "the body of 'POST /x {' is not JSON"),
+    (("http://x", "--start", "POST /x", "--header", "x"), "'x' is not of the form 'Name: value'"),
+    (("http://x", "--start", "POST /x", "--only", "nothing"), "'nothing' names no check"),
+    (("--list", "--format", "junit"), "--list prints human or json"),
+    (("--list", "-o", "/nowhere/list"), "/nowhere/list: No such file or directory"),
+    (("http://x", "--start", "POST /x", "--token-file", "/nowhere"), "cannot be read"),
+    (("http://x", "--start-command", "/nowhere/start"), "'/nowhere/start' cannot be run"),
+    (("http://x", "--start-command", "false"), "the command 'false' ended with status 1"),
+    (("http://x", "--start-command", "true"), "the command prints nothing for the kind long"),
+    (("http://x", "--start-command", "echo {"), "the command printed what is not JSON"),
+    (("http://x", "--start-command", "'"), "'--start-command': No closing quotation"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), UNUSABLE)
+def test_what_cannot_be_used_ends_with_two(
+    call: Lro, arguments: tuple[str, ...], said: str
+) -> None:
+    """And with a sentence."""
+    ended = conform(call, *arguments)
+    assert (ended.status, ended.out) == (2, "")
+    assert said in ended.err
+
+
+def test_token_that_no_header_can_have_ends_with_two(
+    call: Lro, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not shown."""
+    monkeypatch.setenv("LRO_TOKEN", "pass word")
+    ended = conform(call, "http://x", "--start", "POST /x")
+    assert ended.status == 2
+    assert "pass word" not in ended.err
+    assert "the token has characters that a header cannot have" in ended.err
+
+
+def test_server_that_is_not_there_ends_with_two(call: Lro) -> None:
+    """There is nothing to report."""
+    ended = conform(call, f"http://127.0.0.1:{free_port()}", "--start", "POST /x")
+    assert (ended.status, ended.out) == (2, "")
+    assert "the server did not start an operation: POST /x: no reply (ConnectError" in ended.err
+
+
+def test_help_says_what_it_does_to_a_server(call: Lro) -> None:
+    """And what the statuses mean."""
+    ended = conform(call, "--help")
+    assert "Do not run it against a service that others need" in " ".join(ended.out.split())
+    assert "Exit status: 0 if no must failed" in " ".join(ended.out.split())
+
+
+def test_client_is_a_command_of_its_own(call: Lro) -> None:
+    """The word after ``conform`` chooses it."""
+    assert conform(call, "client", "--help").status == 0

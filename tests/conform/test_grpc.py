@@ -1,0 +1,80 @@
+"""Servers of gRPC: one written by hand on the stubs, ours, and ones that are broken on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Any
+
+import attrs
+import pytest
+
+pytest.importorskip("grpc")
+pytest.importorskip("google.longrunning")
+
+from lro_conform._checks import GRPC, Check, ConformanceReport, Verdict
+from lro_conform._report import as_text
+from lro_conform.server._bench import Pace
+from lro_conform.server._grpc import GrpcTarget
+from lro_conform.server._judge import CHECKS, Unreachable, judge
+from lro_conform.server._starts import FunctionStarter
+from tests.conform.broken_grpc import GRPC_FAULTS, GrpcFault
+from tests.conform.handmade import Operations, serving_handmade
+from tests.conform.works import PATIENT
+from tests.services.ports import free_port
+
+
+def judged(
+    address: str,
+    servicer: Operations,
+    checks: Collection[Check] = CHECKS,
+    pace: Pace = PATIENT,
+    **options: Any,
+) -> ConformanceReport:
+    """The report on a server of gRPC, whose operations a function starts."""
+
+    async def run() -> ConformanceReport:
+        target = GrpcTarget(address=address, **options)
+        try:
+            starter = FunctionStarter(servicer.start_name)
+            return await judge(target, target.log, starter, checks=checks, pace=pace)
+        finally:
+            await target.aclose()
+
+    return asyncio.run(run())
+
+
+def test_server_written_by_hand_passes_every_check() -> None:
+    """The kit asks for nothing that only our own server has."""
+    servicer = Operations()
+    with serving_handmade(servicer) as address:
+        report = judged(address, servicer, call_seconds=60)
+    verdicts = {one.check.id: one.verdict for one in report.outcomes}
+    assert {id: v for id, v in verdicts.items() if v is not Verdict.PASSED} == {
+        "metadata.times": Verdict.ABSENT
+    }
+
+
+@pytest.mark.parametrize("fault", GRPC_FAULTS, ids=lambda fault: fault.name)
+def test_broken_server_is_found_out(fault: GrpcFault) -> None:
+    """Each of the expected checks fails, and says what it has found."""
+    checks = [one for one in CHECKS if one.id in fault.found_by]
+    pace = attrs.evolve(PATIENT, slack=0.4)
+    servicer = fault.servicer()
+    interceptors = (fault.interceptor(),) if fault.interceptor is not None else ()
+    with serving_handmade(servicer, interceptors) as address:
+        report = judged(address, servicer, checks, pace)
+    failed = {one.check.id for one in report.outcomes if one.verdict is Verdict.FAILED}
+    assert failed == set(fault.found_by), as_text(report, verbose=True)
+
+
+def test_each_check_of_grpc_alone_has_a_fault_that_it_finds() -> None:
+    """The others have one over HTTP."""
+    alone = {one.id for one in CHECKS if one.transports == {GRPC}}
+    assert alone - {id for fault in GRPC_FAULTS for id in fault.found_by} == set()
+
+
+def test_port_without_a_server_is_unreachable() -> None:
+    """There is nothing to judge."""
+    with pytest.raises(Unreachable, match="the server is not there: GetOperation"):
+        judged(f"127.0.0.1:{free_port()}", Operations(), call_seconds=5)

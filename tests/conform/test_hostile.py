@@ -1,0 +1,89 @@
+"""Servers that would have the kit hang or crash: each ends in a report or a sentence."""
+
+from __future__ import annotations
+
+import asyncio
+
+import attrs
+import pytest
+
+from lro_conform._checks import ConformanceReport, Verdict
+from lro_conform._report import as_junit, as_text
+from lro_conform.server import _http
+from lro_conform.server._http import HttpTarget
+from lro_conform.server._judge import Unreachable, judge
+from lro_conform.server._starts import FunctionStarter, HttpStarter, RequestTemplate, StartKind
+from tests.conform.hostile import HOSTILE, Behaviour, serving_hostile
+from tests.conform.works import PATIENT
+from tests.services.ports import free_port
+
+START = {StartKind.LONG: RequestTemplate("POST", "/start", "")}
+LOST = ("closes", "garbage", "cut_off", "silent", "drips_headers", "drips_body")
+"""What is no reply at all: the server counts as one that is not there."""
+
+
+def judged(url: str, call_seconds: float = 0.25) -> ConformanceReport:
+    """The report on the server at this URL, whose calls may take a quarter of a second."""
+
+    async def run() -> ConformanceReport:
+        target = HttpTarget(address=url, call_seconds=call_seconds)
+        try:
+            pace = attrs.evolve(PATIENT, end=0.2, slack=0.2)
+            return await judge(target, target.log, HttpStarter(target, START), pace=pace)
+        finally:
+            await target.aclose()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("behaviour", HOSTILE, ids=lambda one: one.__name__)
+def test_hostile_server_neither_hangs_nor_crashes_the_kit(
+    behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is no reply ends the run; what is a wrong one is reported, and harms no terminal."""
+    monkeypatch.setattr(_http, "MAX_REPLY", 1024 * 1024)
+    with serving_hostile(behaviour) as url:
+        if behaviour.__name__ in LOST:
+            with pytest.raises(Unreachable, match="the server is not there: GET /v1/operations/"):
+                judged(url)
+            return
+        report = judged(url, call_seconds=5)
+    assert report.exit_status() == 1
+    for text in (as_text(report, verbose=True), as_junit(report)):
+        lines = text.replace("§", "").splitlines()
+        assert [line for line in lines if not line.isprintable() or not line.isascii()] == []
+
+
+def test_port_without_a_server_is_unreachable() -> None:
+    """The start gets no answer."""
+    with pytest.raises(Unreachable, match="did not start an operation: POST /start: no reply"):
+        judged(f"http://127.0.0.1:{free_port()}")
+
+
+def test_server_that_goes_away_is_not_asked_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After three requests without an answer the rest is skipped, and that is a failure."""
+
+    async def run() -> ConformanceReport:
+        target = HttpTarget(address="http://127.0.0.1:9", call_seconds=0.25)
+        answers = iter([True])
+
+        async def get(name: str) -> object:
+            if next(answers, False):
+                return attrs.evolve(await target.ask("GET", "/x", rpc="get"), lost=False)
+            return await target.ask("GET", "/x", rpc="get")
+
+        async def start(kind: StartKind) -> str:
+            return "operations/abcdefgh"
+
+        monkeypatch.setattr(HttpTarget, "get", lambda self, name: get(name))
+        try:
+            return await judge(target, target.log, FunctionStarter(start), pace=PATIENT)
+        finally:
+            await target.aclose()
+
+    report = asyncio.run(run())
+    verdicts = {one.check.id: one.verdict for one in report.outcomes}
+    assert verdicts["robust.answers"] is Verdict.FAILED
+    assert list(verdicts.values()).count(Verdict.SKIPPED) > 100
