@@ -10,38 +10,51 @@ from lro.types import RequestInfo, ResourceInfo
 from lro_client import Client, ClientError, OperationFailed, PollTimeout
 
 
-def main() -> None:
-    env = os.environ
-    token = {"authorization": f"Bearer {env['LRO_CONFORM_TOKEN']}"}
-    if "LRO_CONFORM_TARGET" in env:
+def connect() -> Client:
+    token = {"authorization": f"Bearer {os.environ['LRO_CONFORM_TOKEN']}"}
+    if target := os.environ.get("LRO_CONFORM_TARGET"):
         from lro_client.transports.grpc import GrpcTransport
 
-        transport = GrpcTransport(env["LRO_CONFORM_TARGET"], metadata=tuple(token.items()))
-        client = Client(transport=transport)
+        return Client(transport=GrpcTransport(target, metadata=tuple(token.items())))
+    return Client(http=httpx.Client(base_url=os.environ["LRO_CONFORM_URL"], headers=token))
+
+
+def perform(client: Client, task: str) -> object:
+    name, timeout = os.environ["LRO_CONFORM_OPERATION"], float(os.environ["LRO_CONFORM_TIMEOUT"])
+    if task == "list":
+        return [one.name for one in client.list(os.environ["LRO_CONFORM_PARENT"])]
+    operation = client.operation(name, response=ResourceInfo, metadata=RequestInfo)
+    if task == "delete":
+        operation.delete()
+        return None
+    if task == "cancel":
+        operation.cancel()
+    return operation.result(timeout)
+
+
+def said(error: ClientError) -> dict[str, object]:
+    match error:
+        case OperationFailed():
+            return {"outcome": "error", "code": error.status.code, "message": error.status.message}
+        case PollTimeout():
+            return {"outcome": "timeout", "message": str(error)}
+    return {"outcome": "lost", "code": getattr(error, "code", None), "message": str(error)}
+
+
+def write(found: object) -> None:
+    if isinstance(found, ClientError):
+        outcome = said(found)
     else:
-        client = Client(http=httpx.Client(base_url=env["LRO_CONFORM_URL"], headers=token))
-    types = {"response": ResourceInfo, "metadata": RequestInfo}
-    operation = client.operation(env["LRO_CONFORM_OPERATION"], **types)
-    timeout, found = float(env["LRO_CONFORM_TIMEOUT"]), None
+        response = attrs.asdict(found) if isinstance(found, ResourceInfo) else found
+        outcome = {"outcome": "response", "response": response}
+    print(json.dumps(outcome), flush=True)
+
+
+def main() -> None:
     try:
-        match env["LRO_CONFORM_TASK"]:
-            case "list":
-                found = [one.name for one in client.list(env["LRO_CONFORM_PARENT"])]
-            case "delete":
-                operation.delete()
-            case "cancel":
-                operation.cancel()
-                found = attrs.asdict(operation.result(timeout))
-            case _:
-                found = attrs.asdict(operation.result(timeout))
-        said = {"outcome": "response", "response": found}
-    except OperationFailed as exc:
-        said = {"outcome": "error", "code": exc.status.code, "message": exc.status.message}
-    except PollTimeout as exc:
-        said = {"outcome": "timeout", "message": str(exc)}
+        write(perform(connect(), os.environ["LRO_CONFORM_TASK"]))
     except ClientError as exc:
-        said = {"outcome": "lost", "code": getattr(exc, "code", None), "message": str(exc)}
-    print(json.dumps(said), flush=True)
+        write(exc)
 
 
 if __name__ == "__main__":
