@@ -42,9 +42,7 @@ def client(
     JSON, such as {"outcome": "error", "code": 5, "message": "..."}; the other outcomes are
     response, timeout, lost (a call failed for good) and unsupported (that task).
     """
-    transports = tuple(
-        name for name, wanted in ((HTTP, http or not grpc), (GRPC, grpc)) if wanted
-    )
+    transports = tuple(name for name, wanted in ((HTTP, http or not grpc), (GRPC, grpc)) if wanted)
     checks = [one for one in CLIENT_CHECKS if not one.transports.isdisjoint(transports)]
     if reporting.listing:
         ctx.exit(reporting.list(checks))

@@ -91,6 +91,7 @@ PASSING: Final = (
             "The client pauses before it asks an unavailable server again.",
             _RETRYABLE,
             fails=pauses,
+            unfinished=True,
         ),
         should(
             "pace.unavailable-backs-off",
@@ -98,6 +99,7 @@ PASSING: Final = (
             " start.",
             grpc_guide("retry"),
             fails=backs_off,
+            unfinished=True,
         ),
         timeout=3.0,
     ),
@@ -106,7 +108,7 @@ PASSING: Final = (
         polled(running("internal-once"), Refuses(code=RpcCode.INTERNAL), ended("internal-once")),
         info(
             "retries.internal",
-            "A poll that is answered with INTERNAL is made again, though most calls should not be.",
+            "A poll that is answered with INTERNAL is made again.",
             _NOT_RETRYABLE,
             fails=responds(RESPONSE),
         ),
@@ -271,7 +273,7 @@ ASKED_PAUSES: Final = (
     scenario(
         "retry-after-pending",
         over_http(
-            attrs.evolve(running("retry-after-pending"), headers={"Retry-After": "2"}),
+            attrs.evolve(running("retry-after-pending"), headers={"Retry-After": "3"}),
             ended("retry-after-pending"),
         ),
         should(
@@ -280,7 +282,7 @@ ASKED_PAUSES: Final = (
             " poll earlier.",
             _RETRY_AFTER,
             operations_proto("GetOperation"),
-            fails=(responds(RESPONSE), _WAITS),
+            fails=(responds(RESPONSE), waits_after(0, 3.0)),
         ),
     ),
     scenario(

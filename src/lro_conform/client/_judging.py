@@ -17,7 +17,7 @@ from lro_conform.client._steps import POLLS, SeenCall, Verb
 MARGIN_SECONDS: Final = 2.0
 """How long after its timeout a client may still take to print its outcome."""
 STARTUP_SECONDS: Final = 30.0
-"""How long a client may take until it connects for the first time."""
+"""How long a client may take until it connects for the first time; then it is killed."""
 MAX_CALLS_A_SECOND: Final = 20.0
 """A client that makes more calls than this, on average, does not pause between them."""
 _FEW_CALLS: Final = 20
@@ -25,6 +25,8 @@ _EARLY_SECONDS: Final = 0.1
 """So much earlier than asked a call may come: clocks and timers are not exact."""
 _GROWTH: Final = 1.5
 _SLOW_SECONDS: Final = 0.5
+_EARLIEST: Final = 0.5
+"""A client may stop if its next pause would not end within its timeout; this share is too early."""
 _MAX_SHOWN: Final = 300
 
 
@@ -72,16 +74,21 @@ class NotJudged(Exception):
 
 @attrs.frozen
 class ScenarioCheck:
-    """A check and the complaints that fail it."""
+    """A check and the complaints that fail it.
+
+    ``unfinished``: a run in which no outcome was printed is judged like any other, instead of
+    failing.
+    """
 
     check: Check
     complaints: tuple[Complaint, ...]
+    unfinished: bool = False
 
     def judge(self, run: ClientRun) -> tuple[Verdict, tuple[str, ...]]:
         """The verdict on a run, and the facts for it."""
         seen = _summary(run)
         try:
-            found = _no_outcome(run)
+            found = None if self.unfinished and run.calls else no_outcome(run)
             if found is None:
                 said = (complain(run) for complain in self.complaints)
                 found = next((one for one in said if one is not None), None)
@@ -102,16 +109,21 @@ def _summary(run: ClientRun) -> str:
     counts = {verb: len(run.of(verb)) for verb in Verb if run.of(verb)}
     calls = ", ".join(f"{number} of {verb}" for verb, number in counts.items()) or "none"
     said = "nothing" if run.said is None else _said(run.said)
-    return f"calls seen: {calls}; printed {said} {run.seconds:.2f} s after it connected"
+    return f"calls seen: {calls}; printed after {run.seconds:.2f} s: {said}"
 
 
 def _said(said: ClientSaid) -> str:
     return shown({name: value for name, value in attrs.asdict(said).items() if value is not None})
 
 
-def _no_outcome(run: ClientRun) -> str | None:
+def no_outcome(run: ClientRun) -> str | None:
+    """Why a run has no outcome, or None if it has one.
+
+    Raises:
+        NotJudged: The outcome is that the adapter does not know the task.
+    """
     if run.connected is None:
-        return f"it did not connect within {STARTUP_SECONDS:g} s{_last_words(run)}"
+        return no_connection(run)
     if run.overdue:
         late = run.timeout + MARGIN_SECONDS
         return f"no outcome within {late:g} s, with a timeout of {run.timeout:g} s; it was killed"
@@ -120,6 +132,12 @@ def _no_outcome(run: ClientRun) -> str | None:
     if run.said.outcome == "unsupported":
         raise NotJudged(Verdict.ABSENT, "the adapter does not support the task")
     return None
+
+
+def no_connection(run: ClientRun) -> str:
+    """How a client ended that did not connect to the server."""
+    how = "was killed" if run.overdue else f"ended with exit status {run.exit_status}"
+    return f"the client {how} without a connection to the server{_last_words(run)}"
 
 
 def _last_words(run: ClientRun) -> str:
@@ -283,7 +301,7 @@ def waits_after(index: int, seconds: float) -> Complaint:
 
 def not_early(run: ClientRun) -> str | None:
     """The client does not give up before its timeout."""
-    if run.seconds >= run.timeout * 0.75:
+    if run.seconds >= run.timeout * _EARLIEST:
         return None
     return f"it gave up after {run.seconds:.2f} s, with a timeout of {run.timeout:g} s"
 

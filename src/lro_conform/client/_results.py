@@ -48,6 +48,7 @@ _KNOWN: Final[JsonObject] = {
     "domain": "acme.example",
 }
 _GROWN: Final[JsonObject] = {**RESPONSE, "newDetail": {"of": ["a", "later", "version"]}}
+_FEW_POLLS: Final = 10
 _RESULT: Final = operations_proto("Operation.result")
 _DONE: Final = operations_proto("Operation.done")
 _NAME: Final = operations_proto("Operation.name")
@@ -75,6 +76,7 @@ ORDINARY: Final = (
             "A client that only waits neither cancels nor deletes the operation.",
             operations_proto("CancelOperation"),
             fails=only_reads,
+            unfinished=True,
         ),
         must(
             "waits.unimplemented",
@@ -291,18 +293,28 @@ WAITS: Final = (
             "A client whose timeout has passed does not cancel or delete the operation unasked.",
             operations_proto("CancelOperation"),
             fails=only_reads,
+            unfinished=True,
         ),
         must(
             "pace.pauses",
             "The client pauses between polls.",
             operations_proto("GetOperation"),
             fails=pauses,
+            unfinished=True,
         ),
         should(
             "pace.backs-off",
             "The pauses grow, or are long from the start.",
             operations_proto("GetOperation"),
             fails=backs_off,
+            unfinished=True,
+        ),
+        info(
+            "pace.rate",
+            f"While nothing changes the client makes at most {_FEW_POLLS} polls in 3 s.",
+            operations_proto("GetOperation"),
+            fails=polls_at_most(_FEW_POLLS),
+            unfinished=True,
         ),
         timeout=3.0,
     ),

@@ -6,15 +6,16 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import attrs
 
-from lro_conform._checks import HTTP, Check, ConformanceReport, Outcome
+from lro_conform._checks import GRPC, HTTP, Check, ConformanceReport, Outcome
+from lro_conform._options import UnusableInput
 from lro_conform.client._failures import ASKED_PAUSES, FINAL, PASSING, SILENT
 from lro_conform.client._http_peer import HttpPeer
-from lro_conform.client._judging import MARGIN_SECONDS, STARTUP_SECONDS, ClientRun
+from lro_conform.client._judging import MARGIN_SECONDS, STARTUP_SECONDS, ClientRun, no_connection
 from lro_conform.client._launch import Launch, read_said
 from lro_conform.client._results import BROKEN_RESULTS, ERRORS, ODD_ANSWERS, ORDINARY, WAITS
 from lro_conform.client._scenario import COLLECTION, Scenario
@@ -119,6 +120,21 @@ async def _ended(ending: asyncio.Future[int], stage: _Stage, timeout: float) -> 
         coming.cancel()
 
 
+def _judged(
+    scenario: Scenario, transport: str, run: ClientRun, wanted: Collection[str], seconds: float
+) -> Iterator[Outcome]:
+    for one in scenario.checks:
+        if one.check.id in wanted:
+            verdict, facts = one.judge(run)
+            yield Outcome(
+                check=one.check,
+                transport=transport,
+                verdict=verdict,
+                facts=facts,
+                seconds=seconds,
+            )
+
+
 async def judge_client(
     launch: Launch,
     checks: Iterable[Check],
@@ -126,47 +142,41 @@ async def judge_client(
     target: str,
     transports: Sequence[str] = (HTTP,),
     jobs: int = 8,
-    finished: Callable[[], object] = lambda: None,
 ) -> ConformanceReport:
     """Judge a client by these checks of :data:`CLIENT_CHECKS`.
 
-    At most ``jobs`` processes run at a time. ``finished`` is called after each run.
+    At most ``jobs`` processes run at a time. The first runs alone: if it connects to no peer the
+    others would not either.
 
     Raises:
-        UnusableInput: The command cannot be run.
+        UnusableInput: The command cannot be run, or does not connect.
         MissingExtra: A transport needs the extra ``grpc``.
     """
+    if GRPC in transports:
+        import lro_conform.client._grpc_peer  # noqa: F401  # is there before any process is
     wanted = {one.id for one in checks}
     began = time.monotonic()
     slots = asyncio.Semaphore(jobs)
 
-    async def judged(scenario: Scenario, transport: str) -> list[Outcome]:
+    async def judged(scenario: Scenario, transport: str) -> Sequence[Outcome]:
         async with slots:
             start = time.monotonic()
             run = await run_scenario(launch, scenario, transport)
-        finished()
-        seconds = time.monotonic() - start
-        found = []
-        for one in scenario.checks:
-            if one.check.id in wanted:
-                verdict, facts = one.judge(run)
-                outcome = Outcome(
-                    check=one.check,
-                    transport=transport,
-                    verdict=verdict,
-                    facts=facts,
-                    seconds=seconds,
-                )
-                found.append(outcome)
-        return found
+        if run.connected is None and not outcomes:
+            raise UnusableInput(no_connection(run))
+        return [*_judged(scenario, transport, run, wanted, time.monotonic() - start)]
 
+    plan = [
+        (scenario, transport)
+        for transport in transports
+        for scenario in SCENARIOS
+        if transport in scenario.scripts and any(one.check.id in wanted for one in scenario.checks)
+    ]
+    outcomes: list[Outcome] = []
+    for first in plan[:1]:
+        outcomes += await judged(*first)
     async with asyncio.TaskGroup() as group:
-        tasks = [
-            group.create_task(judged(scenario, transport))
-            for transport in transports
-            for scenario in SCENARIOS
-            if transport in scenario.scripts
-            and any(one.check.id in wanted for one in scenario.checks)
-        ]
-    outcomes = tuple(outcome for task in tasks for outcome in task.result())
-    return ConformanceReport(target=target, outcomes=outcomes, seconds=time.monotonic() - began)
+        tasks = [group.create_task(judged(*one)) for one in plan[1:]]
+    outcomes += [outcome for task in tasks for outcome in task.result()]
+    seconds = time.monotonic() - began
+    return ConformanceReport(target=target, outcomes=tuple(outcomes), seconds=seconds)

@@ -109,10 +109,12 @@ def rule(
     *sources: Citation,
     fails: Complaint | tuple[Complaint, ...] = (),
     optional: bool = False,
+    unfinished: bool = False,
 ) -> _Rule:
     """A check of clients; its id is given without ``client.``.
 
-    A run without any outcome fails it, and so does each complaint of ``fails``.
+    A run without any outcome fails it unless it is ``unfinished``, and so does each complaint of
+    ``fails``.
     """
     complaints = fails if isinstance(fails, tuple) else (fails,)
 
@@ -125,7 +127,7 @@ def rule(
             transports=transports,
             optional=optional,
         )
-        return ScenarioCheck(check, complaints)
+        return ScenarioCheck(check, complaints, unfinished)
 
     return make
 

@@ -118,7 +118,8 @@ def _redirects(*, elsewhere: bool) -> Special:
 
 
 def _text_done(name: str) -> bytes:
-    return json.dumps(operation(name, done=None) | {"done": "false"}).encode()
+    decoy = RESPONSE | {"resourceName": "images/not-this"}
+    return json.dumps(operation(name) | {"done": "false", "response": decoy}).encode()
 
 
 def _nested(name: str) -> bytes:

@@ -50,11 +50,11 @@ def perform(client, task):
     except concurrent.futures.TimeoutError:
         return {"outcome": "timeout"}
     except exceptions.GoogleAPICallError as exc:
-        failed = future.operation.HasField("error")
+        if future.operation.HasField("error"):
+            error = future.operation.error
+            return {"outcome": "error", "code": error.code, "message": error.message}
         code = exc.grpc_status_code.value[0] if exc.grpc_status_code else 2
-        if failed:
-            code = future.operation.error.code
-        return {"outcome": "error" if failed else "lost", "code": code, "message": exc.message}
+        return {"outcome": "lost", "code": code, "message": exc.message}
 
 
 def main() -> None:
