@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 
 import click
@@ -49,6 +50,8 @@ def client(
     if not command:
         raise click.UsageError("give the command that runs the client, after --")
     chosen = reporting.chosen(checks)
+    # grpcio logs that a client has gone, which many scenarios bring about.
+    logging.getLogger("grpc").setLevel(logging.CRITICAL)
     report = asyncio.run(
         judge_client(
             launch_command(command),

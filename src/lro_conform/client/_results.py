@@ -48,7 +48,7 @@ _KNOWN: Final[JsonObject] = {
     "domain": "acme.example",
 }
 _GROWN: Final[JsonObject] = {**RESPONSE, "newDetail": {"of": ["a", "later", "version"]}}
-_FEW_POLLS: Final = 10
+_FEW_POLLS: Final = 30
 _RESULT: Final = operations_proto("Operation.result")
 _DONE: Final = operations_proto("Operation.done")
 _NAME: Final = operations_proto("Operation.name")
