@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeAlias
 
 import attrs
 
@@ -40,11 +40,14 @@ try:
 except ImportError as exc:
     raise MissingExtra("judging a client over gRPC", "grpc") from exc
 
+_Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+
 _SERVICE: Final = "/google.longrunning.Operations/"
 _DETAILS: Final = "grpc-status-details-bin"
 _RESPONSE_HEADERS: Final = {":status": "200", "content-type": "application/grpc"}
 _UNKNOWN_FIELD: Final = b"\xba\xbe\x03\x03new"
 """Field 7143 of a message, with the text "new"."""
+_LONG_SECONDS: Final = 3600.0
 _UNKNOWN_MESSAGE: Final = b"\x0a\x03new"
 """A message of a type that only the server knows."""
 
@@ -139,8 +142,8 @@ class GrpcExchange:
 
     async def until_gone(self) -> NoReturn:
         """Wait until the client has gone, so that the server behind sends no answer of its own."""
-        await asyncio.get_running_loop().create_future()
-        raise AssertionError
+        while True:
+            await asyncio.sleep(_LONG_SECONDS)
 
 
 @attrs.define(eq=False)
@@ -176,38 +179,36 @@ class GrpcPeer:
         """The target, as ``host:port``."""
         return f"{HOST}:{self.listener.port}"
 
-    async def _called(self, method: str, request: bytes, context: Any) -> bytes:
+    async def _called(self, method: str, request: bytes, context: _Context) -> bytes:
         connection = self._proxy.latest
         assert connection is not None
         verb = Verb(method) if method in set(Verb) else Verb.OTHER
         page_token = ""
         if verb is Verb.LIST:
             page_token = operations_pb2.ListOperationsRequest.FromString(request).page_token
-        sent = dict(context.invocation_metadata())
+        sent = dict(context.invocation_metadata() or ())
         call, answer = self.played.take(verb, str(sent.get("authorization", "")), page_token)
         exchange = GrpcExchange(self, call, connection, connection.stream)
         reply = await self._answer(exchange, answer, context)
         self.played.answered(call)
         return reply
 
-    async def _answer(self, exchange: GrpcExchange, answer: Answer, context: Any) -> bytes:
+    async def _answer(self, exchange: GrpcExchange, answer: Answer, context: _Context) -> bytes:
         match answer:
             case Shows():
                 await asyncio.sleep(answer.delay)
                 return operation_message(answer.operation)
             case Refuses():
-                return await self._refuse(exchange, answer, context)
+                await self._refuse(exchange, answer, context)
             case Lists():
                 return _page(answer)
             case Acknowledges():
                 return b""
-            case Silent():
-                await exchange.until_gone()
-            case _:
-                await answer(exchange)
-        raise AssertionError
+        if not isinstance(answer, Silent):
+            await answer(exchange)
+        await exchange.until_gone()
 
-    async def _refuse(self, exchange: GrpcExchange, answer: Refuses, context: Any) -> NoReturn:
+    async def _refuse(self, exchange: GrpcExchange, answer: Refuses, context: _Context) -> NoReturn:
         if answer.initial:
             await context.send_initial_metadata((("x-peer", "scripted"),))
         status = _status(answer.code, answer.message, list(answer.details))
@@ -215,7 +216,6 @@ class GrpcPeer:
         code = next(one for one in grpc.StatusCode if one.value[0] == answer.code)
         self.played.answered(exchange.call)
         await context.abort(code, answer.message, trailers)
-        raise AssertionError
 
 
 class _Handler(grpc.GenericRpcHandler):
@@ -227,7 +227,7 @@ class _Handler(grpc.GenericRpcHandler):
     def service(self, handler_call_details: Any) -> Any:
         method = handler_call_details.method.removeprefix(_SERVICE)
 
-        async def behave(request: bytes, context: Any) -> bytes:
+        async def behave(request: bytes, context: _Context) -> bytes:
             found: bytes = await self._called(method, request, context)
             return found
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import attrs
 
-from lro_conform.client._listener import HOST, MAX_HEAD, PeerListener, reset_connection
+from lro_conform.client._listener import HOST, PeerListener, reset_connection
 from lro_conform.client._steps import (
     HTTP_STATUS,
     Acknowledges,
@@ -135,8 +135,7 @@ class HttpExchange:
         Raises:
             ConnectionError: The client has gone.
         """
-        while await self.reader.read(MAX_HEAD):
-            pass
+        await self.reader.read()
         raise ConnectionResetError
 
 

@@ -23,7 +23,7 @@ MAX_CALLS_A_SECOND: Final = 20.0
 _FEW_CALLS: Final = 20
 _EARLY_SECONDS: Final = 0.1
 """So much earlier than asked a call may come: clocks and timers are not exact."""
-_GROWTH: Final = 1.5
+_GROWTH: Final = 1.25
 _SLOW_SECONDS: Final = 0.5
 _EARLIEST: Final = 0.5
 """A client may stop if its next pause would not end within its timeout; this share is too early."""
@@ -39,7 +39,7 @@ class ClientRun:
     """Calls to the other server, to which the first one redirects."""
     connected: float | None
     """When it connected for the first time."""
-    said: ClientSaid | None
+    said: ClientSaid
     finished: float
     """When it printed its outcome, or ended without one."""
     overdue: bool
@@ -108,7 +108,7 @@ def shown(value: object) -> str:
 def _summary(run: ClientRun) -> str:
     counts = {verb: len(run.of(verb)) for verb in Verb if run.of(verb)}
     calls = ", ".join(f"{number} of {verb}" for verb, number in counts.items()) or "none"
-    said = "nothing" if run.said is None else _said(run.said)
+    said = _said(run.said) if run.said.outcome else "nothing"
     return f"calls seen: {calls}; printed after {run.seconds:.2f} s: {said}"
 
 
@@ -127,7 +127,7 @@ def no_outcome(run: ClientRun) -> str | None:
     if run.overdue:
         late = run.timeout + MARGIN_SECONDS
         return f"no outcome within {late:g} s, with a timeout of {run.timeout:g} s; it was killed"
-    if run.said is None:
+    if not run.said.outcome:
         return f"it ended with exit status {run.exit_status} and no outcome{_last_words(run)}"
     if run.said.outcome == "unsupported":
         raise NotJudged(Verdict.ABSENT, "the adapter does not support the task")
@@ -151,7 +151,6 @@ def says(*outcomes: str) -> Complaint:
 
     def complain(run: ClientRun) -> str | None:
         said = run.said
-        assert said is not None
         if said.outcome in outcomes:
             return None
         return f"the outcome must be {wanted}, it is {shown(said.outcome)}"
@@ -181,7 +180,6 @@ def responds(*responses: dict[str, Any]) -> Complaint:
 
     def complain(run: ClientRun) -> str | None:
         wrong = says("response")(run)
-        assert run.said is not None
         given = run.said.response
         if wrong is not None or any(same_message(given, one) for one in responses):
             return wrong
@@ -195,7 +193,6 @@ def invents_nothing(*responses: dict[str, Any]) -> Complaint:
 
     def complain(run: ClientRun) -> str | None:
         said = run.said
-        assert said is not None
         if said.outcome != "response" or (not responses and said.response is None):
             return None
         if any(same_message(said.response, one) for one in responses):
@@ -211,7 +208,6 @@ def fails_with(*codes: int, message: str | None = None) -> Complaint:
     def complain(run: ClientRun) -> str | None:
         wrong = says("error")(run)
         said = run.said
-        assert said is not None
         if wrong is not None:
             return wrong
         if said.code not in codes or isinstance(said.code, bool):
@@ -308,7 +304,6 @@ def not_early(run: ClientRun) -> str | None:
 
 def not_of_operation(run: ClientRun) -> str | None:
     """The failure of a call is not reported as the error of the operation."""
-    assert run.said is not None
     if run.said.outcome != "error":
         return None
     return "it reports an error of the operation, and only a call has failed"
@@ -349,7 +344,6 @@ def lists_names(names: Collection[str]) -> Complaint:
 
     def complain(run: ClientRun) -> str | None:
         wrong = says("response")(run)
-        assert run.said is not None
         found = run.said.response
         if wrong is not None:
             return wrong

@@ -57,16 +57,16 @@ Launch: TypeAlias = Callable[[Mapping[str, str]], Awaitable[ClientProcess]]
 
 @attrs.frozen
 class ClientSaid:
-    """What a client printed as its result."""
+    """What a client printed as its result; the outcome is empty if it printed none."""
 
-    outcome: str
+    outcome: str = ""
     code: object = None
     message: object = None
     response: object = None
 
 
-def read_said(output: bytes) -> ClientSaid | None:
-    """The last line that is a JSON object with an outcome; None if there is none."""
+def read_said(output: bytes) -> ClientSaid:
+    """The last line that is a JSON object with an outcome."""
     for line in reversed(output.decode("utf-8", "replace").splitlines()):
         if not line.lstrip().startswith("{"):
             continue
@@ -77,7 +77,7 @@ def read_said(output: bytes) -> ClientSaid | None:
         if found.get("outcome") in OUTCOMES:
             fields = ("outcome", "code", "message", "response")
             return ClientSaid(*(found.get(name) for name in fields))
-    return None
+    return ClientSaid()
 
 
 @attrs.define(eq=False)

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import attrs
 
 HOST: Final = "127.0.0.1"
-MAX_HEAD: Final = 64 * 1024
+_MAX_HEAD: Final = 64 * 1024
 """The most that a reader looks through for the end of what it reads, in bytes."""
 _RESET: Final = struct.pack("ii", 1, 0)
 """The option of a socket by which a close resets the connection."""
@@ -63,7 +63,7 @@ class PeerListener:
         await self._listen()
 
     async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._accept, HOST, self.port, limit=MAX_HEAD)
+        self._server = await asyncio.start_server(self._accept, HOST, self.port, limit=_MAX_HEAD)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def _cut(self) -> None:

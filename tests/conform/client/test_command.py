@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lro_conform._command import conform
-from lro_conform.client import _judging, _running
+from lro_conform.client import _running
 from lro_conform.client._running import CLIENT_CHECKS
 
 PLAIN = [sys.executable, str(Path(__file__).with_name("plain_client.py"))]
@@ -141,7 +141,3 @@ def test_a_client_that_sends_no_token_is_not_judged_by_it() -> None:
     (found,) = outcomes(call(*only, "--", *python(program))).values()
     assert found["verdict"] == "skipped"
     assert found["facts"] == ["the client sent no LRO_CONFORM_TOKEN to the first server"]
-
-
-def test_a_long_fact_is_cut() -> None:
-    assert len(_judging.shown("x" * 1000)) < 310
