@@ -30,7 +30,7 @@ from lro import (
 from lro.errors import MethodNotSupported
 from lro.protobuf import StartOptions, from_proto, status_from_proto, to_proto, write_options
 from lro.types import RetryInfo
-from lro_client._errors import CallError, check, decoded, too_late, unreadable
+from lro_client._errors import CallError, check, decoded, empty_reply, too_late, unreadable
 from lro_client._flow.single import check_operation
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,
@@ -121,14 +121,16 @@ class GrpcCoder:
             package = target.strip("/").replace("/", ".").rsplit(".", 2)[0]
             self._types.register(cls, f"{package}.{cls.__name__}")
 
-    def decode(self, call: Call, payload: bytes) -> Reply:
-        """The reply of a response message.
+    def decode(self, call: Call, payload: bytes | None) -> Reply:
+        """The reply of a response message; None is that of a server which sent OK and no message.
 
         Raises:
             CallError: It is not what was asked for.
         """
         if isinstance(call.request, (DeleteOperationRequest, CancelOperationRequest)):
             return Reply(None)
+        if payload is None:
+            raise empty_reply(call.verb, "OK without a message")
         listed = isinstance(call.request, ListOperationsRequest)
         try:
             proto: typing.Any = (pb.ListOperationsResponse if listed else pb.Operation).FromString(

@@ -2,14 +2,63 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
+
 import click
 
+from lro_conform._checks import GRPC, HTTP
 from lro_conform._options import Reporting, report_options
+from lro_conform.client._launch import launch_command
+from lro_conform.client._running import CLIENT_CHECKS, judge_client
 
 
-@click.command("client")
+@click.command("client", context_settings={"ignore_unknown_options": False})
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.option("--http", "http", is_flag=True, help="Judge it over HTTP, as is done by default.")
+@click.option("--grpc", "grpc", is_flag=True, help="Judge it over gRPC; with --http over both.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    default=4 * (os.cpu_count() or 1),
+    help="Run so many processes at a time.  [default: four for each processor]",
+)
 @report_options
 @click.pass_context
-def client(ctx: click.Context, reporting: Reporting) -> None:
-    """Judge a client of google.longrunning."""
-    ctx.exit(reporting.list([]))
+def client(
+    ctx: click.Context,
+    command: tuple[str, ...],
+    http: bool,
+    grpc: bool,
+    jobs: int,
+    reporting: Reporting,
+) -> None:
+    """Judge a client of google.longrunning: lro conform client -- COMMAND.
+
+    COMMAND is run once for each scenario. It finds the server in LRO_CONFORM_URL (over HTTP) or
+    LRO_CONFORM_TARGET (over gRPC), the name of an operation in LRO_CONFORM_OPERATION, what to do
+    in LRO_CONFORM_TASK (wait, cancel, list or delete), the seconds that it has in
+    LRO_CONFORM_TIMEOUT, and a bearer token to send in LRO_CONFORM_TOKEN. It prints one line of
+    JSON, such as {"outcome": "error", "code": 5, "message": "..."}; the other outcomes are
+    response, timeout, lost (a call failed for good) and unsupported (that task).
+    """
+    transports = tuple(name for name, wanted in ((HTTP, http or not grpc), (GRPC, grpc)) if wanted)
+    checks = [one for one in CLIENT_CHECKS if not one.transports.isdisjoint(transports)]
+    if reporting.listing:
+        ctx.exit(reporting.list(checks))
+    if not command:
+        raise click.UsageError("give the command that runs the client, after --")
+    chosen = reporting.chosen(checks)
+    # grpcio logs that a client has gone, which many scenarios bring about.
+    logging.getLogger("grpc").setLevel(logging.CRITICAL)
+    report = asyncio.run(
+        judge_client(
+            launch_command(command),
+            chosen,
+            target=click.unstyle(" ".join(command)),
+            transports=transports,
+            jobs=jobs,
+        )
+    )
+    ctx.exit(reporting.write(report))

@@ -1,0 +1,354 @@
+"""What a client did in one scenario, and the sentences that say what was wrong with it."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Collection, Sequence
+from itertools import pairwise
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+from lro_conform._checks import Check, Verdict
+from lro_conform.client._launch import ClientSaid
+from lro_conform.client._steps import POLLS, SeenCall, Verb
+
+MARGIN_SECONDS: Final = 2.0
+"""How long after its timeout a client may still take to print its outcome."""
+STARTUP_SECONDS: Final = 30.0
+"""How long a client may take until it connects for the first time; then it is killed."""
+MAX_CALLS_A_SECOND: Final = 20.0
+"""A client that makes more calls than this, on average, does not pause between them."""
+_FEW_CALLS: Final = 20
+_EARLY_SECONDS: Final = 0.1
+"""So much earlier than asked a call may come: clocks and timers are not exact."""
+_GROWTH: Final = 1.25
+_SLOW_SECONDS: Final = 0.5
+_EARLIEST: Final = 0.5
+"""A client may stop if its next pause would not end within its timeout; this share is too early."""
+_MAX_SHOWN: Final = 300
+
+
+@attrs.frozen(kw_only=True)
+class ClientRun:
+    """What was seen of a client in one scenario. Times are by the monotonic clock."""
+
+    calls: Sequence[SeenCall]
+    elsewhere: Sequence[SeenCall] = ()
+    """Calls to the other server, to which the first one redirects."""
+    connected: float | None
+    """When it connected for the first time."""
+    said: ClientSaid
+    finished: float
+    """When it printed its outcome, or ended without one."""
+    overdue: bool
+    """Whether it had to be killed before it printed an outcome."""
+    timeout: float
+    exit_status: int = 0
+    errors: str = ""
+    notes: dict[str, float] = attrs.field(factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """From the first connection to the outcome."""
+        return self.finished - (self.finished if self.connected is None else self.connected)
+
+    def of(self, *verbs: Verb) -> list[SeenCall]:
+        """The calls of these verbs."""
+        return [one for one in self.calls if one.verb in verbs]
+
+
+Complaint: TypeAlias = Callable[[ClientRun], str | None]
+"""Says what is wrong with a run, or None."""
+
+
+class NotJudged(Exception):
+    """A run does not show what a check is about; the verdict, and why."""
+
+    def __init__(self, verdict: Verdict, why: str) -> None:
+        super().__init__(verdict, why)
+        self.verdict = verdict
+        self.why = why
+
+
+@attrs.frozen
+class ScenarioCheck:
+    """A check and the complaints that fail it.
+
+    ``unfinished``: a run in which no outcome was printed is judged like any other, instead of
+    failing.
+    """
+
+    check: Check
+    complaints: tuple[Complaint, ...]
+    unfinished: bool = False
+
+    def judge(self, run: ClientRun) -> tuple[Verdict, tuple[str, ...]]:
+        """The verdict on a run, and the facts for it."""
+        seen = _summary(run)
+        try:
+            found = None if self.unfinished and run.calls else no_outcome(run)
+            if found is None:
+                said = (complain(run) for complain in self.complaints)
+                found = next((one for one in said if one is not None), None)
+        except NotJudged as exc:
+            return exc.verdict, (exc.why,)
+        if found is None:
+            return Verdict.PASSED, (seen,)
+        return Verdict.FAILED, (found, seen)
+
+
+def shown(value: object) -> str:
+    """A value from outside as one line of ASCII, cut short."""
+    text = json.dumps(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
+def _summary(run: ClientRun) -> str:
+    counts = {verb: len(run.of(verb)) for verb in Verb if run.of(verb)}
+    calls = ", ".join(f"{number} of {verb}" for verb, number in counts.items()) or "none"
+    said = _said(run.said) if run.said.outcome else "nothing"
+    return f"calls seen: {calls}; printed after {run.seconds:.2f} s: {said}"
+
+
+def _said(said: ClientSaid) -> str:
+    return shown({name: value for name, value in attrs.asdict(said).items() if value is not None})
+
+
+def no_outcome(run: ClientRun) -> str | None:
+    """Why a run has no outcome, or None if it has one.
+
+    Raises:
+        NotJudged: The outcome is that the adapter does not know the task.
+    """
+    if run.connected is None:
+        return no_connection(run)
+    if run.overdue:
+        late = run.timeout + MARGIN_SECONDS
+        return f"no outcome within {late:g} s, with a timeout of {run.timeout:g} s; it was killed"
+    if not run.said.outcome:
+        return f"it ended with exit status {run.exit_status} and no outcome{_last_words(run)}"
+    if run.said.outcome == "unsupported":
+        raise NotJudged(Verdict.ABSENT, "the adapter does not support the task")
+    return None
+
+
+def no_connection(run: ClientRun) -> str:
+    """How a client ended that did not connect to the server."""
+    how = "was killed" if run.overdue else f"ended with exit status {run.exit_status}"
+    return f"the client {how} without a connection to the server{_last_words(run)}"
+
+
+def _last_words(run: ClientRun) -> str:
+    lines = run.errors.strip().splitlines()
+    return f"; standard error ends with {shown(lines[-1])}" if lines else ""
+
+
+def says(*outcomes: str) -> Complaint:
+    """The outcome is one of these."""
+    wanted = " or ".join(map(shown, outcomes))
+
+    def complain(run: ClientRun) -> str | None:
+        said = run.said
+        if said.outcome in outcomes:
+            return None
+        return f"the outcome must be {wanted}, it is {shown(said.outcome)}"
+
+    return complain
+
+
+def _plain(value: Any) -> Any:
+    """A message without its type, its default values, and the spelling of its names."""
+    if isinstance(value, dict):
+        found = {
+            name.replace("_", "").lower(): _plain(one)
+            for name, one in value.items()
+            if name != "@type"
+        }
+        return {name: one for name, one in found.items() if one not in ("", None, [], {})}
+    return [_plain(one) for one in value] if isinstance(value, list) else value
+
+
+def same_message(one: object, other: object) -> bool:
+    """Whether two messages say the same; both spellings of names count, as in ProtoJSON."""
+    return isinstance(one, dict) and isinstance(other, dict) and bool(_plain(one) == _plain(other))
+
+
+def responds(*responses: dict[str, Any]) -> Complaint:
+    """The outcome is a response, and it is one of these."""
+
+    def complain(run: ClientRun) -> str | None:
+        wrong = says("response")(run)
+        given = run.said.response
+        if wrong is not None or any(same_message(given, one) for one in responses):
+            return wrong
+        return f"the response must be {shown(responses[0])}, it is {shown(given)}"
+
+    return complain
+
+
+def invents_nothing(*responses: dict[str, Any]) -> Complaint:
+    """If the outcome is a response it is one of these, or null where there are none."""
+
+    def complain(run: ClientRun) -> str | None:
+        said = run.said
+        if said.outcome != "response" or (not responses and said.response is None):
+            return None
+        if any(same_message(said.response, one) for one in responses):
+            return None
+        return f"the server sent no such response: {shown(said.response)}"
+
+    return complain
+
+
+def fails_with(*codes: int, message: str | None = None) -> Complaint:
+    """The outcome is an error of the operation with one of these codes, and the message."""
+
+    def complain(run: ClientRun) -> str | None:
+        wrong = says("error")(run)
+        said = run.said
+        if wrong is not None:
+            return wrong
+        if said.code not in codes or isinstance(said.code, bool):
+            return f"the code must be {codes[0]}, it is {shown(said.code)}"
+        if message is not None and message not in str(said.message):
+            return f"the message must contain {shown(message)}, it is {shown(said.message)}"
+        return None
+
+    return complain
+
+
+def polls_at_most(number: int) -> Complaint:
+    """The client asks for the state at most so many times."""
+
+    def complain(run: ClientRun) -> str | None:
+        found = len(run.of(*POLLS))
+        return None if found <= number else f"it polled {found} times, at most {number} make sense"
+
+    return complain
+
+
+def calls_once(verb: Verb) -> Complaint:
+    """The client makes exactly one call of a verb."""
+
+    def complain(run: ClientRun) -> str | None:
+        found = len(run.of(verb))
+        return None if found == 1 else f"it called {verb} {found} times instead of once"
+
+    return complain
+
+
+def only_reads(run: ClientRun) -> str | None:
+    """The client changes nothing."""
+    found = run.of(Verb.CANCEL, Verb.DELETE)
+    return f"it called {found[0].verb}, which it was not asked to do" if found else None
+
+
+def pauses(run: ClientRun) -> str | None:
+    """The client does not poll as fast as it can."""
+    polls = run.of(*POLLS)
+    rate = len(polls) / max(run.seconds, 1.0)
+    if len(polls) <= _FEW_CALLS or rate <= MAX_CALLS_A_SECOND:
+        return None
+    return f"it polled {rate:.0f} times a second; more than {MAX_CALLS_A_SECOND:g} is a storm"
+
+
+def _pauses_between(calls: Sequence[SeenCall]) -> list[float]:
+    return [
+        max(later.at - (earlier.answered or earlier.at), 0.0) for earlier, later in pairwise(calls)
+    ]
+
+
+def backs_off(run: ClientRun) -> str | None:
+    """The client polls more and more seldom, or seldom from the start."""
+    found = _pauses_between(run.of(*POLLS))
+    share = max(len(found) // 3, 1)
+    if len(found) < 2 or statistics.fmean(found) >= _SLOW_SECONDS:
+        return None
+    first, last = statistics.fmean(found[:share]), statistics.fmean(found[-share:])
+    if last >= first * _GROWTH:
+        return None
+    return f"its pauses do not grow: {first:.2f} s at first, {last:.2f} s at last"
+
+
+def quiet_after_end(run: ClientRun) -> str | None:
+    """The client does not poll after an answer that says the operation is done."""
+    ends = [one.answered for one in run.calls if one.final and one.answered is not None]
+    after = [one for one in run.of(*POLLS) if ends and one.at > min(ends)]
+    return f"it polled {len(after)} more times after the operation was done" if after else None
+
+
+def waits_after(index: int, seconds: float) -> Complaint:
+    """The client waits so many seconds after its poll of this index before it polls again."""
+
+    def complain(run: ClientRun) -> str | None:
+        polls = run.of(Verb.GET)
+        if len(polls) < index + 2:
+            return None
+        first = polls[index]
+        took = polls[index + 1].at - (first.answered or first.at)
+        if took >= seconds - _EARLY_SECONDS:
+            return None
+        return f"it polled again after {took:.2f} s; the server had asked for {seconds:g} s"
+
+    return complain
+
+
+def not_early(run: ClientRun) -> str | None:
+    """The client does not give up before its timeout."""
+    if run.seconds >= run.timeout * _EARLIEST:
+        return None
+    return f"it gave up after {run.seconds:.2f} s, with a timeout of {run.timeout:g} s"
+
+
+def not_of_operation(run: ClientRun) -> str | None:
+    """The failure of a call is not reported as the error of the operation."""
+    if run.said.outcome != "error":
+        return None
+    return "it reports an error of the operation, and only a call has failed"
+
+
+def keeps_token(run: ClientRun) -> str | None:
+    """The bearer token goes to the first server alone."""
+    if not any(one.token for one in run.calls):
+        raise NotJudged(Verdict.SKIPPED, "the client sent no LRO_CONFORM_TOKEN to the first server")
+    if any(one.token for one in run.elsewhere):
+        return "it sent the bearer token to the server that it was redirected to"
+    return None
+
+
+def calls_at_most(number: int) -> Complaint:
+    """The client makes at most so many calls of all kinds."""
+
+    def complain(run: ClientRun) -> str | None:
+        found = len(run.calls)
+        return None if found <= number else f"it made {found} calls; {number} are more than enough"
+
+    return complain
+
+
+def if_called(verb: Verb, *complaints: Complaint) -> tuple[Complaint, ...]:
+    """These complaints about a client that uses a verb; another one is not judged."""
+
+    def complain(run: ClientRun) -> str | None:
+        if not run.of(verb):
+            raise NotJudged(Verdict.ABSENT, f"it does not call {verb}")
+        return None
+
+    return (complain, *complaints)
+
+
+def lists_names(names: Collection[str]) -> Complaint:
+    """The response is a list of exactly these names."""
+
+    def complain(run: ClientRun) -> str | None:
+        wrong = says("response")(run)
+        found = run.said.response
+        if wrong is not None:
+            return wrong
+        if isinstance(found, list) and sorted(map(str, found)) == sorted(names):
+            return None
+        return f"the response must be {shown(sorted(names))}, it is {shown(found)}"
+
+    return complain

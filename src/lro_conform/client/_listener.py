@@ -1,0 +1,92 @@
+"""A listening socket of a peer, whose connections can be cut and which can go away for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+HOST: Final = "127.0.0.1"
+_MAX_HEAD: Final = 64 * 1024
+"""The most that a reader looks through for the end of what it reads, in bytes."""
+_RESET: Final = struct.pack("ii", 1, 0)
+"""The option of a socket by which a close resets the connection."""
+
+Serve: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+
+
+def reset_connection(writer: asyncio.StreamWriter) -> None:
+    """End a connection so that the other side sees an error of its socket."""
+    found: socket.socket = writer.get_extra_info("socket")
+    with contextlib.suppress(OSError):  # the other side may have gone before
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    writer.transport.abort()
+
+
+@attrs.define(eq=False)
+class PeerListener:
+    """Serves each connection to a port, which is a free one.
+
+    ``connected`` is called for each connection, before ``serve``. Use it as an asynchronous
+    context manager; in the end all connections are cut.
+    """
+
+    serve: Serve
+    connected: Callable[[], None]
+    port: int = 0
+    _server: asyncio.Server | None = None
+    _tasks: set[asyncio.Task[None]] = attrs.field(factory=set)
+    _writers: set[asyncio.StreamWriter] = attrs.field(factory=set)
+
+    async def __aenter__(self) -> PeerListener:
+        await self._listen()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._cut()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def go_away(self, seconds: float) -> None:
+        """Cut all connections, and refuse others for some seconds."""
+        self._cut()
+        self._start(self._come_back(seconds))
+
+    async def _come_back(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        await self._listen()
+
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_server(self._accept, HOST, self.port, limit=_MAX_HEAD)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def _cut(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in self._writers:
+            reset_connection(writer)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connected()
+        self._start(self._serve(reader, writer))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            await self.serve(reader, writer)
+        except (OSError, ValueError, asyncio.IncompleteReadError):
+            pass  # the client has gone, or sends what cannot be read
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

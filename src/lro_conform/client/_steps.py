@@ -1,0 +1,178 @@
+"""What a scripted peer does with a call: the same words for HTTP and for gRPC."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import attrs
+
+JsonObject: TypeAlias = dict[str, Any]
+
+
+class Verb(enum.StrEnum):
+    """The calls of ``google.longrunning.Operations``."""
+
+    GET = "GetOperation"
+    WAIT = "WaitOperation"
+    CANCEL = "CancelOperation"
+    DELETE = "DeleteOperation"
+    LIST = "ListOperations"
+    OTHER = "another call"
+    """A path or a method that the interface does not have."""
+
+
+POLLS: Final = (Verb.GET, Verb.WAIT)
+"""The verbs by which a client learns the state of one operation."""
+
+
+class RpcCode(enum.IntEnum):
+    """The canonical codes of ``google.rpc.Code``."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+HTTP_STATUS: Final[Mapping[RpcCode, int]] = {
+    RpcCode.CANCELLED: 499,
+    RpcCode.DEADLINE_EXCEEDED: 504,
+    RpcCode.NOT_FOUND: 404,
+    RpcCode.PERMISSION_DENIED: 403,
+    RpcCode.RESOURCE_EXHAUSTED: 429,
+    RpcCode.UNIMPLEMENTED: 501,
+    RpcCode.INTERNAL: 500,
+    RpcCode.UNAVAILABLE: 503,
+    RpcCode.UNAUTHENTICATED: 401,
+}
+"""The HTTP statuses of the codes that peers answer with, by the comments of ``code.proto``."""
+
+
+@attrs.frozen(kw_only=True)
+class Shows:
+    """Answer with an operation, given as its JSON, after ``delay`` seconds."""
+
+    operation: JsonObject
+    delay: float = 0.0
+    headers: Mapping[str, str] = {}
+    """Further headers of the reply over HTTP."""
+
+
+@attrs.frozen(kw_only=True)
+class Refuses:
+    """Answer with an error of the call."""
+
+    code: RpcCode
+    details: tuple[JsonObject, ...] = ()
+    headers: Mapping[str, str] = {}
+    """Further headers of the reply over HTTP."""
+    body: bytes | None = None
+    """The body over HTTP, in place of one that says the code and the details."""
+    initial: bool = False
+    """Over gRPC, send initial metadata first, instead of trailers alone."""
+
+    @property
+    def message(self) -> str:
+        """What the error says."""
+        return f"this call is refused with {self.code.name}"
+
+
+@attrs.frozen(kw_only=True)
+class Lists:
+    """Answer with a page of operations."""
+
+    operations: tuple[JsonObject, ...] = ()
+    next_page_token: str = ""
+
+
+@attrs.frozen
+class Acknowledges:
+    """Answer with ``google.protobuf.Empty``."""
+
+
+@attrs.frozen
+class Silent:
+    """Never answer."""
+
+
+Special: TypeAlias = Callable[[Any], Awaitable[None]]
+"""Answers as no server of the interface does: it is given the exchange of its protocol."""
+
+Answer: TypeAlias = Shows | Refuses | Lists | Acknowledges | Silent | Special
+Script: TypeAlias = Mapping[Verb, Sequence[Answer]]
+"""For each verb the answers in their order. The last one is repeated; no answer: UNIMPLEMENTED."""
+
+NOT_OFFERED: Final = Refuses(code=RpcCode.UNIMPLEMENTED)
+
+
+@attrs.define(kw_only=True, eq=False)
+class SeenCall:
+    """A call that came to a peer. Times are in seconds by the monotonic clock."""
+
+    verb: Verb
+    at: float
+    """When it was received."""
+    token: bool
+    """Whether it had the bearer token of the run."""
+    answered: float | None = None
+    """When its answer was sent as a whole; None if it was not."""
+    final: bool = False
+    """Whether the answer said that the operation is done."""
+
+
+@attrs.define(eq=False)
+class Performance:
+    """A script that is being played, and what was seen meanwhile."""
+
+    script: Script
+    token: str
+    clock: Callable[[], float]
+    come: Callable[[], object] = lambda: None
+    """Called when the first connection has come."""
+    calls: list[SeenCall] = attrs.field(factory=list)
+    notes: dict[str, float] = attrs.field(factory=dict)
+    """Measured by special answers, such as the number of bytes that were taken."""
+    connected: float | None = None
+    """When the first connection came."""
+
+    def connect(self) -> None:
+        """Note that a connection came."""
+        if self.connected is None:
+            self.connected = self.clock()
+            self.come()
+
+    def take(self, verb: Verb, authorization: str, page_token: str = "") -> tuple[SeenCall, Answer]:
+        """Note a call, and give its answer.
+
+        A page of a list is found by its token: the first has none, the second has ``page-1``.
+        """
+        answers = self.script.get(verb, (NOT_OFFERED,))
+        before = sum(one.verb is verb for one in self.calls)
+        if page_token:
+            number = page_token.removeprefix("page-")
+            before = int(number) if number.isdecimal() else len(answers)
+        bearer = authorization == f"Bearer {self.token}"
+        call = SeenCall(verb=verb, at=self.clock(), token=bearer)
+        self.calls.append(call)
+        answer = answers[min(before, len(answers) - 1)]
+        call.final = isinstance(answer, Shows) and answer.operation.get("done") is True
+        return call, answer
+
+    def answered(self, call: SeenCall) -> None:
+        """Note that a call was answered."""
+        call.answered = self.clock()

@@ -1,0 +1,1 @@
+"""The judge of clients: peers, checks, and clients that are judged."""

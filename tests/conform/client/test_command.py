@@ -1,0 +1,143 @@
+"""The command ``lro conform client``, with real processes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from lro_conform._command import conform
+from lro_conform.client import _running
+from lro_conform.client._running import CLIENT_CHECKS
+
+PLAIN = [sys.executable, str(Path(__file__).with_name("plain_client.py"))]
+PRINT = "import json; print(json.dumps({}))"
+
+
+def call(*arguments: str, **variables: str) -> Result:
+    return CliRunner().invoke(conform, ["client", *arguments], env=variables)
+
+
+def outcomes(result: Result) -> dict[str, dict[str, Any]]:
+    return {one["id"]: one for one in json.loads(result.output)["checks"]}
+
+
+def python(text: str) -> list[str]:
+    return [sys.executable, "-c", text]
+
+
+CONNECT = """
+import os, sys, urllib.request
+urllib.request.urlopen(os.environ["LRO_CONFORM_URL"] + "/v1/" + os.environ["LRO_CONFORM_OPERATION"])
+"""
+
+
+def test_list_shows_the_checks_of_both_protocols() -> None:
+    over_http = call("--list", "--format", "json")
+    over_both = call("--list", "--format", "json", "--http", "--grpc")
+    assert [over_http.exit_code, over_both.exit_code] == [0, 0]
+    ids = [one["id"] for one in json.loads(over_both.output)]
+    assert ids == [one.id for one in CLIENT_CHECKS]
+    assert len(ids) == len(set(ids)) > len(json.loads(over_http.output))
+
+
+def test_a_client_that_conforms_ends_with_zero() -> None:
+    only = ("--only", "client.results.response", "--only", "client.errors")
+    result = call(*only, "--format", "json", "--", *PLAIN)
+    assert result.exit_code == 0
+    found = outcomes(result)
+    assert {one["verdict"] for one in found.values()} == {"passed"}
+    assert len(found) == 6
+    assert json.loads(result.output)["target"] == " ".join(PLAIN)
+
+
+def test_a_client_that_does_not_conform_ends_with_one() -> None:
+    only = ("--only", "client.errors.code-zero")
+    result = call(*only, "--", *PLAIN, MISTAKE="code-zero-is-ok")
+    assert result.exit_code == 1
+    assert 'the outcome must be "error", it is "lost"' in result.output
+    assert "source: operations.proto Operation.result" in result.output
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        (["no-such-command"], "no-such-command cannot be run: No such file or directory"),
+        (["a\0b"], "cannot be run: embedded null byte"),
+        (["false"], "the client ended with exit status 1 without a connection to the server"),
+        (
+            python("raise SystemExit('wrong usage')"),
+            'without a connection to the server; standard error ends with "wrong usage"',
+        ),
+        ([], "give the command that runs the client, after --"),
+    ],
+)
+def test_a_command_that_cannot_be_judged_ends_with_two(command: list[str], complaint: str) -> None:
+    result = call("--", *command)
+    assert result.exit_code == 2
+    assert complaint in result.output
+
+
+def test_a_client_that_never_connects_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_running, "STARTUP_SECONDS", 0.1)
+    result = call("--", "sleep", "1000")
+    assert result.exit_code == 2
+    assert "the client was killed without a connection to the server" in result.output
+
+
+def test_what_a_client_started_is_killed_with_it(tmp_path: Path) -> None:
+    """The check is about a client that never ends; so is what it has started."""
+    number = tmp_path / "number"
+    line = f"{shlex.join(PLAIN)} & echo $! > {shlex.quote(str(number))}; wait"
+    only = ("--only", "client.deadlines.silent", "--format", "json")
+    result = call(*only, "--", "sh", "-c", line, MISTAKE="no-read-timeout")
+    (found,) = outcomes(result).values()
+    assert found["verdict"] == "failed"
+    assert found["facts"][0] == "no outcome within 4 s, with a timeout of 2 s; it was killed"
+    status = Path(f"/proc/{int(number.read_text())}/status")
+    assert not status.exists() or "(zombie)" in status.read_text()
+
+
+@pytest.mark.parametrize(
+    ("program", "verdict", "fact"),
+    [
+        ('print("hello")', "failed", "it ended with exit status 0 and no outcome"),
+        (
+            'print("{not json"); print("{}"); sys.exit("crashed")',
+            "failed",
+            'it ended with exit status 1 and no outcome; standard error ends with "crashed"',
+        ),
+        (
+            'print(\'{"outcome": "unsupported"}\')',
+            "absent",
+            "the adapter does not support the task",
+        ),
+        (
+            'print("{" * 100000); print(\'{"outcome": "response", "response": "\\x1b"}\')',
+            "failed",
+            None,
+        ),
+    ],
+)
+def test_what_a_client_prints_is_read_as_the_contract_says(
+    program: str, verdict: str, fact: str | None
+) -> None:
+    only = ("--only", "client.results.response", "--format", "json")
+    (found,) = outcomes(call(*only, "--", *python(CONNECT + program))).values()
+    assert found["verdict"] == verdict
+    if fact is not None:
+        assert found["facts"][0] == fact
+    assert "\x1b" not in "".join(found["facts"])
+
+
+def test_a_client_that_sends_no_token_is_not_judged_by_it() -> None:
+    only = ("--only", "client.redirects.token", "--format", "json")
+    program = CONNECT + 'print(\'{"outcome": "lost"}\')'
+    (found,) = outcomes(call(*only, "--", *python(program))).values()
+    assert found["verdict"] == "skipped"
+    assert found["facts"] == ["the client sent no LRO_CONFORM_TOKEN to the first server"]

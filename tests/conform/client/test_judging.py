@@ -1,0 +1,130 @@
+"""What a run must have for a complaint, and the sentence of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from lro_conform import Level, Verdict
+from lro_conform._sources import aip
+from lro_conform.client import _judging as judging
+from lro_conform.client._judging import ClientRun, Complaint
+from lro_conform.client._launch import ClientSaid, read_said
+from lro_conform.client._scenario import RESPONSE, rule
+from lro_conform.client._steps import SeenCall, Verb
+
+
+def seen(verb: Verb, at: float, took: float = 0.1, *, final: bool = False) -> SeenCall:
+    return SeenCall(verb=verb, at=at, token=True, answered=at + took, final=final)
+
+
+def run(*calls: SeenCall, said: ClientSaid | None = None, **more: Any) -> ClientRun:
+    given = {"connected": 0.0, "finished": 3.0, "overdue": False, "timeout": 3.0, **more}
+    return ClientRun(calls=calls, said=said or ClientSaid("timeout"), **given)
+
+
+def polls(*moments: float) -> list[SeenCall]:
+    return [seen(Verb.GET, moment) for moment in moments]
+
+
+ANSWER = ClientSaid("response", response={"resource_name": "images/other"})
+
+COMPLAINTS: list[tuple[Complaint, ClientRun, str | None]] = [
+    (judging.says("lost", "error"), run(), 'the outcome must be "lost" or "error"'),
+    (judging.responds(RESPONSE), run(), 'the outcome must be "response", it is "timeout"'),
+    (judging.responds(RESPONSE), run(said=ANSWER), "the response must be {"),
+    (judging.responds({"resourceName": "images/other"}), run(said=ANSWER), None),
+    (judging.invents_nothing(RESPONSE), run(said=ANSWER), "the server sent no such response"),
+    (judging.invents_nothing(), run(said=ClientSaid("response")), None),
+    (judging.fails_with(5), run(), 'the outcome must be "error", it is "timeout"'),
+    (judging.fails_with(5), run(said=ClientSaid("error", 7)), "the code must be 5, it is 7"),
+    (judging.fails_with(1), run(said=ClientSaid("error", True)), "the code must be 1"),
+    (
+        judging.fails_with(5, message="gone"),
+        run(said=ClientSaid("error", 5, "lost")),
+        'the message must contain "gone", it is "lost"',
+    ),
+    (judging.polls_at_most(1), run(*polls(0, 1)), "it polled 2 times, at most 1 make sense"),
+    (judging.calls_once(Verb.CANCEL), run(), "it called CancelOperation 0 times instead of once"),
+    (judging.calls_at_most(1), run(*polls(0, 1)), "it made 2 calls; 1 are more than enough"),
+    (judging.only_reads, run(seen(Verb.DELETE, 1)), "it called DeleteOperation, which it was"),
+    (judging.pauses, run(*polls(*(n / 100 for n in range(90)))), "it polled 30 times a second"),
+    (judging.pauses, run(*polls(*(n / 10 for n in range(30)))), None),
+    (judging.backs_off, run(*polls(0, 0.3, 0.6, 0.9)), "its pauses do not grow: 0.20 s at first"),
+    (judging.backs_off, run(*polls(0, 0.2, 0.5, 1.1)), None),
+    (judging.backs_off, run(*polls(0, 1, 2)), None),
+    (judging.backs_off, run(*polls(0, 0.2)), None),
+    (
+        judging.quiet_after_end,
+        run(seen(Verb.GET, 0, final=True), *polls(0.05, 1)),
+        "it polled 1 more times after the operation was done",
+    ),
+    (judging.waits_after(0, 2), run(*polls(0, 1)), "it polled again after 0.90 s; the server had"),
+    (judging.waits_after(0, 2), run(*polls(0, 2.1)), None),
+    (judging.waits_after(0, 2), run(*polls(0)), None),
+    (judging.not_early, run(finished=1.0), "it gave up after 1.00 s, with a timeout of 3 s"),
+    (judging.not_of_operation, run(said=ClientSaid("error", 1)), "it reports an error of the"),
+    (
+        judging.keeps_token,
+        run(*polls(0), elsewhere=polls(1)),
+        "it sent the bearer token to the server that it was redirected to",
+    ),
+    (judging.lists_names(["a"]), run(), 'the outcome must be "response", it is "timeout"'),
+    (
+        judging.lists_names(["b", "a"]),
+        run(said=ClientSaid("response", response=["a"])),
+        'the response must be ["a", "b"], it is ["a"]',
+    ),
+]
+
+
+@pytest.mark.parametrize(("complain", "given", "sentence"), COMPLAINTS)
+def test_a_complaint_says_what_is_wrong(
+    complain: Complaint, given: ClientRun, sentence: str | None
+) -> None:
+    found = complain(given)
+    if sentence is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.startswith(sentence)
+
+
+def test_a_check_of_unfinished_runs_is_judged_though_the_client_was_killed() -> None:
+    killed = run(*polls(0, 1), said=ClientSaid(), overdue=True)
+    for unfinished, verdict in ((True, Verdict.PASSED), (False, Verdict.FAILED)):
+        made = rule(Level.MUST, "a.b", "It pauses.", aip(1), fails=(), unfinished=unfinished)
+        assert made(frozenset({"http"})).judge(killed)[0] is verdict
+
+
+def test_a_run_without_a_connection_fails_every_check() -> None:
+    made = rule(Level.MUST, "a.b", "It pauses.", aip(1), unfinished=True)(frozenset({"http"}))
+    verdict, facts = made.judge(
+        run(said=ClientSaid(), connected=None, exit_status=3, errors="no\n")
+    )
+    assert verdict is Verdict.FAILED
+    assert facts[0] == (
+        "the client ended with exit status 3 without a connection to the server; standard error"
+        ' ends with "no"'
+    )
+
+
+@pytest.mark.parametrize(
+    ("output", "outcome"),
+    [
+        (b"", ""),
+        (b'{"outcome": "lost"}\nand more\n', "lost"),
+        (b'{"outcome": "timeout"}\n  {"outcome": "lost"}', "lost"),
+        (b'{"outcome": "fine"}', ""),
+        (b'\xff\n{"outcome": ["lost"]}\n{"outcome":', ""),
+        (b'{"a":' * 100_000, ""),
+    ],
+)
+def test_the_last_line_with_an_outcome_counts(output: bytes, outcome: str) -> None:
+    assert read_said(output).outcome == outcome
+
+
+def test_a_long_value_is_cut_and_has_no_control_characters() -> None:
+    assert len(judging.shown("x" * 1000)) < 310
+    assert judging.shown("\x1b[31m") == '"\\u001b[31m"'

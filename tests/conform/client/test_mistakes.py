@@ -1,0 +1,72 @@
+"""A plain client passes, and each of its mistakes is found by the check that is about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from lro_conform import ConformanceReport, Level, Verdict
+from lro_conform.client._launch import ClientProcess, Launch
+from lro_conform.client._running import CLIENT_CHECKS, judge_client
+from tests.conform.client.fork_server import fork_server
+
+MISTAKES: Final = {
+    "any-type": "results.other-type",
+    "call-is-operation": "failures.call-cancelled",
+    "cancels-at-timeout": "deadlines.no-cancel",
+    "cancels-twice": "cancels.once",
+    "code-zero-is-ok": "errors.code-zero",
+    "constant": "pace.backs-off",
+    "cut-is-whole": "spoilt.cut-body",
+    "cut-list": "lists.not-cut",
+    "denied-is-passing": "failures.denied-at-once",
+    "drip": "deadlines.drip",
+    "empty-page-is-last": "lists.all-pages",
+    "gives-up": "deadlines.not-early",
+    "ignores-refused-delete": "deletes.unimplemented",
+    "invents": "results.neither",
+    "never-cancels": "cancels.once",
+    "no-deadline": "deadlines.never-done",
+    "no-read-timeout": "deadlines.silent",
+    "no-retry": "retries.unavailable",
+    "no-retry-after": "retry-after.unavailable",
+    "page-is-empty-operation": "spoilt.page",
+    "polls-after-end": "results.quiet-after-end",
+    "redirect": "redirects.token",
+    "response-first": "results.both",
+    "result-is-done": "results.only-done-counts",
+    "retries-result": "errors.unavailable",
+    "says-nothing": "results.response",
+    "sleeps-past-deadline": "deadlines.retry-after-far",
+    "spins": "pace.pauses",
+    "spins-on-wait": "waits.at-once",
+    "strict": "odd.unknown-fields",
+    "truthy-done": "spoilt.text-done",
+    "wait-is-done": "waits.at-once",
+}
+"""What the client does wrong, and the check that must fail."""
+
+
+async def judged(launch: Launch, mistake: str, *only: str) -> ConformanceReport:
+    async def mistaken(variables: Mapping[str, str]) -> ClientProcess:
+        return await launch({**variables, "MISTAKE": mistake})
+
+    checks = [one for one in CLIENT_CHECKS if not only or one.id in only]
+    return await judge_client(mistaken, checks, target=mistake or "plain", jobs=30)
+
+
+async def judge_all(launch: Launch) -> tuple[ConformanceReport, ...]:
+    one_each = (judged(launch, mistake, f"client.{id}") for mistake, id in MISTAKES.items())
+    return await asyncio.gather(judged(launch, ""), *one_each)
+
+
+def test_a_plain_client_passes_and_each_mistake_is_found() -> None:
+    with fork_server("plain_client") as launch:
+        plain, *mistaken = asyncio.run(judge_all(launch))
+    failed = [one for one in plain.outcomes if one.verdict is Verdict.FAILED]
+    counted = [one for one in failed if one.check.level is not Level.INFO]
+    assert {one.check.id: one.facts for one in counted} == {}
+    found = {report.target: report.outcomes for report in mistaken}
+    missed = [name for name, (one,) in found.items() if one.verdict is not Verdict.FAILED]
+    assert missed == []

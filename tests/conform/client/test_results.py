@@ -1,0 +1,66 @@
+"""Our clients and Google's, judged by all checks, have the results that the page shows."""
+
+from __future__ import annotations
+
+import pytest
+
+from lro_conform import Level
+from lro_conform.client._running import CLIENT_CHECKS
+from tests.conform.client.results import (
+    COLUMNS,
+    PAGE,
+    Found,
+    google_version,
+    on_page,
+    rendered,
+    results_on_page,
+    run_clients,
+)
+
+HTTP, GRPC, GOOGLE_HTTP, GOOGLE_GRPC = range(len(COLUMNS))
+
+
+def differences(found: Found, column: int) -> dict[str, object]:
+    """By the id of a check, what the page has, what was found now, and why."""
+    page = on_page()[column]
+    return {
+        id: (page.get(id), found.verdicts.get(id), found.facts.get(id))
+        for id in page.keys() | found.verdicts.keys()
+        if page.get(id) != found.verdicts.get(id)
+    }
+
+
+def test_the_page_lists_every_check_with_its_rule() -> None:
+    """``python -m tests.conform.client.results`` writes it."""
+    assert results_on_page() == rendered(on_page())
+
+
+def test_the_page_shows_a_pass_of_every_must_and_should_for_our_client() -> None:
+    counted = {one.id for one in CLIENT_CHECKS if one.level is not Level.INFO}
+    for column in (HTTP, GRPC):
+        found = on_page()[column]
+        assert [id for id in counted & found.keys() if found[id] != "passed"] == []
+
+
+def test_our_clients_have_the_results_of_the_page_over_http() -> None:
+    found = run_clients(("adapter_lro", "http"), ("adapter_lro_async", "http"))
+    assert [differences(one, HTTP) for one in found] == [{}, {}]
+
+
+def test_our_clients_have_the_results_of_the_page_over_grpc() -> None:
+    pytest.importorskip("grpc", reason="the extra grpc is not installed")
+    found = run_clients(("adapter_lro", "grpc"), ("adapter_lro_async", "grpc"))
+    assert [differences(one, GRPC) for one in found] == [{}, {}]
+
+
+@pytest.mark.platform
+def test_googles_client_has_the_results_of_the_page() -> None:
+    """Another version of it may have others, so that the page names the version."""
+    for name in ("google.api_core", "grpc", "requests"):
+        pytest.importorskip(name)
+    if google_version() not in PAGE.read_text():
+        pytest.skip(f"the page has not the results of {google_version()}")
+    found = run_clients(("adapter_google", "http"), ("adapter_google", "grpc"))
+    over_http, over_grpc = found
+    assert differences(over_http, GOOGLE_HTTP) == {}
+    assert differences(over_grpc, GOOGLE_GRPC) == {}
