@@ -38,11 +38,12 @@ class Api:
     def _homes(self) -> Iterator[tuple[str, str]]:
         # What several modules show is at home in the one that is named last: the topmost.
         for path in sorted(self.modules, key=lambda path: (path.count("."), path), reverse=True):
+            yield path, path
             for name in self.names(path):
                 thing = self.modules[path][name]
                 yield thing.canonical_path, f"{path}.{name}"
                 if thing.is_class:
-                    for member in public_members(thing):
+                    for member in shown_members(thing):
                         yield f"{thing.canonical_path}.{member}", f"{path}.{name}.{member}"
 
 
@@ -55,6 +56,19 @@ def _walk(module: Thing) -> Iterator[griffe.Module]:
                 yield from _walk(inner)
 
 
-def public_members(thing: Thing) -> Iterator[str]:
-    """The names of a class without an underscore, also those of its bases."""
-    yield from (name for name in thing.all_members if not name.startswith("_"))
+def shown_members(thing: Thing) -> Iterator[str]:
+    """The names of a class that have an entry of their own, also those of its bases.
+
+    A field of attrs has none if its docstring is that of the class: it stands in the signature.
+    """
+    for name, member in thing.all_members.items():
+        fields = member.is_attribute and is_attrs(member.parent) and "property" not in member.labels
+        if not name.startswith("_") and not (fields and not member.docstring):
+            yield name
+
+
+def is_attrs(thing: Thing | None) -> bool:
+    """Whether attrs makes the constructor of a class."""
+    return isinstance(thing, griffe.Class) and any(
+        one.callable_path in ("attrs.frozen", "attrs.define") for one in thing.decorators
+    )

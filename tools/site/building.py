@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
 from typing import Any, Final
@@ -28,6 +28,7 @@ API: Final = "reference/api"
 
 COMMENT: Final = re.compile(r"^ *<!--.*?-->\n|<!--.*?-->", re.MULTILINE | re.DOTALL)
 FENCE: Final = re.compile(r"^( *)(`{3,}).*?^\1\2 *$\n?", re.MULTILINE | re.DOTALL)
+ROW: Final = re.compile(r"^\|.*$", re.MULTILINE)
 LINK: Final = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
 HEADING: Final = re.compile(r"^#+ +(\d+(?:\.\d+)?) +.*$", re.MULTILINE)
 
@@ -47,13 +48,14 @@ def build(folder: Path) -> Path:
     shutil.copytree(ROOT / "docs", pages, ignore=shutil.ignore_patterns("*.md"))
     for path, text in gather(api).items():
         (pages / path).parent.mkdir(parents=True, exist_ok=True)
-        (pages / path).write_text(text, encoding="utf-8")
+        (pages / path).write_text(for_python_markdown(text), encoding="utf-8")
     shutil.copytree(THEME / "assets", pages / "assets")
     shutil.copytree(THEME / "overrides", folder / "overrides")
     shutil.copy(CONFIG, folder)
     known = {"homes": api.homes, "rules": rules()}
     (folder / "known.json").write_text(json.dumps(known), encoding="utf-8")
     run_zensical(folder)
+    tune_search(folder / "site" / "search.json")
     write_llms(folder / "site", sections(), gather(api), api)
     return folder / "site"
 
@@ -78,6 +80,17 @@ def run_zensical(folder: Path) -> None:
         raise SiteError(said)
 
 
+def tune_search(path: Path) -> None:
+    """Let the search find a page by its title in the navigation before its mentions elsewhere."""
+    index = json.loads(path.read_text("utf-8"))
+    for item in index["items"]:
+        if item["location"].startswith(f"{API}/"):
+            item["path"] = item["path"][:2]  # or each entry of a module is found by its name
+        elif item["level"] == 1 and item["title"] != item["path"][-1]:
+            item["title"] = f"{item['path'][-1]}: {item['title']}"
+    path.write_text(json.dumps(index, ensure_ascii=False, separators=(",", ":")), "utf-8")
+
+
 def gather(api: Api) -> dict[str, str]:
     """Every page by its path below ``docs``, as Markdown."""
     found = {}
@@ -91,6 +104,19 @@ def gather(api: Api) -> dict[str, str]:
     for module in api.modules:
         found[f"{API}/{module}.md"] = f"::: {module}\n"
     return found
+
+
+def for_python_markdown(text: str) -> str:
+    """The page as Zensical's parser of Markdown understands it, where CommonMark is more lenient.
+
+    A fenced block stands between blank lines, and a line of code in a table has no escapes.
+    """
+    spaced = FENCE.sub(lambda fence: fence[0] if fence[1] else f"\n{fence[0]}\n", text)
+    return _outside_code(spaced, lambda part: ROW.sub(_row, part))
+
+
+def _row(found: re.Match[str]) -> str:
+    return re.sub(r"`[^`]+`", lambda code: code[0].replace(r"\|", "|"), found[0])
 
 
 def moved(text: str, page: str) -> str:
@@ -114,7 +140,7 @@ def moved(text: str, page: str) -> str:
     return _outside_code(COMMENT.sub("", text), lambda part: LINK.sub(link, part))
 
 
-def _outside_code(text: str, change: Any) -> str:
+def _outside_code(text: str, change: Callable[[str], str]) -> str:
     """A page of which all but the fenced blocks is changed."""
     made, at = [], 0
     for fence in FENCE.finditer(text):

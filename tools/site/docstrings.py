@@ -10,12 +10,13 @@ from typing import Any, Final
 
 import griffe
 
+from tools.site.api import is_attrs, shown_members
+
 ROLE: Final = re.compile(r":(?:attr|class|data|exc|func|meth|mod):`~?([\w.]+)`")
 RULE: Final = re.compile(r"(?<![\w`])§(\d+(?:\.\d+)?)")
 NAMES: Final = re.compile(r"^( +(?:[A-Z]\w+, )*[A-Z]\w+,)\n +(?=[A-Z]\w+[,:])", re.MULTILINE)
 """The end of a line of error classes whose list goes on in the next."""
 LITERAL: Final = re.compile(r"(``.+?``)", re.DOTALL)
-ATTRS: Final = ("attrs.frozen", "attrs.define", "attrs.mutable")
 
 
 class Docstrings(griffe.Extension):
@@ -35,11 +36,13 @@ class Docstrings(griffe.Extension):
         for thing in _walk(pkg):
             if thing.docstring is not None:
                 thing.docstring.value = self._linked(thing, thing.docstring.value)
-            if isinstance(thing, griffe.Class):
-                if _is_attrs(thing) and "__init__" not in thing.members:
-                    thing.set_member("__init__", _constructor(thing))
-                if thing.path in self._homes:
-                    self._show_inherited(thing)
+            if isinstance(thing, griffe.Class) and is_attrs(thing):
+                thing.members.setdefault("__init__", _constructor(thing))
+        for thing in _walk(pkg):
+            if isinstance(thing, griffe.Class) and thing.path in self._homes:
+                self._show_inherited(thing)
+                for name in thing.members.keys() - {"__init__", *shown_members(thing)}:
+                    thing.del_member(name)
 
     def _linked(self, thing: griffe.Object, text: str) -> str:
         parts = LITERAL.split(NAMES.sub(r"\1 ", text))
@@ -92,15 +95,11 @@ def _walk(thing: griffe.Object) -> Iterator[griffe.Object]:
             yield from _walk(member)
 
 
-def _is_attrs(thing: griffe.Class) -> bool:
-    return any(one.callable_path in ATTRS for one in thing.decorators)
-
-
 def _constructor(thing: griffe.Class) -> griffe.Function:
     """The ``__init__`` that attrs makes: a parameter for each field, those of bases first."""
     given: dict[str, griffe.Parameter] = {}
     for each in [*reversed(thing.mro()), thing]:
-        if _is_attrs(each):
+        if is_attrs(each):
             all_named = any("kw_only=True" in str(one.value) for one in each.decorators)
             for field in each.attributes.values():
                 if _is_field(field):

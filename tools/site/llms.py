@@ -9,7 +9,7 @@ from typing import Final
 
 import griffe
 
-from tools.site.api import Api, public_members
+from tools.site.api import Api, shown_members
 
 SUMMARY: Final = (
     "Long-running operations for Python, by the interface of google.longrunning (AIP-151): a server"
@@ -54,7 +54,7 @@ def _reference(api: Api, path: str) -> str:
         thing = module[name]
         parts += [f"## {path}.{name}", _signature(thing), _docstring(thing)]
         if thing.is_class:
-            for member in public_members(thing):
+            for member in shown_members(thing):
                 one = thing.all_members[member]
                 parts += [f"### {path}.{name}.{member}", _signature(one), _docstring(one)]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -1,0 +1,145 @@
+"""What programs read: llms.txt, llms-full.txt, Markdown beside HTML; and every link of the site."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from html import unescape
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from markdown_it import MarkdownIt
+
+pytest.importorskip("griffe")
+
+from tools.site.building import sections
+from tools.site.llms import first_sentence
+
+ENTRY: Final = re.compile(r"- \[([^\]]+)\]\(([^)]+)\): (.+)")
+LOADED: Final = re.compile(
+    r"""<(?:script|img|iframe|source)\b[^>]*?\ssrc=["']?([^"'\s>]+)"""
+    r"""|<link\b(?=[^>]*\brel=["']?(?:stylesheet|preconnect|preload|icon|prefetch))"""
+    r"""[^>]*?\shref=["']?([^"'\s>]+)|url\(["']?([^"')]+)|@import\s+["']([^"']+)"""
+)
+
+
+def test_index_for_programs_has_each_page_and_a_sentence(built: Path) -> None:
+    """A title, a summary, and for each section of the navigation its pages."""
+    lines = (built / "llms.txt").read_text("utf-8").splitlines()
+    assert lines[0] == "# lro"
+    assert lines[2].startswith("> ")
+    found: dict[str, list[tuple[str, str]]] = {}
+    for line in filter(None, lines[3:]):
+        if line.startswith("## "):
+            section = found.setdefault(line[3:], [])
+            continue
+        match = ENTRY.fullmatch(line)
+        assert match is not None, line
+        assert match[3][-1] in ".:?)", line
+        section.append((match[1], match[2]))
+    assert found == sections()
+    for entries in found.values():
+        for _, page in entries:
+            assert (built / page).is_file(), page
+
+
+def test_one_file_has_all_pages(built: Path) -> None:
+    """For a program that wants to read everything at once."""
+    full = (built / "llms-full.txt").read_text("utf-8")
+    for entries in sections().values():
+        for _, page in entries:
+            assert (built / page).read_text("utf-8").strip() in full, page
+
+
+def test_page_names_its_markdown(built: Path) -> None:
+    """It stands beside the page, under its name, and is parsed as CommonMark with a title."""
+    for entries in sections().values():
+        for _, page in entries:
+            html = (built / page).with_suffix(".html").read_text("utf-8")
+            link = re.search(r'<link rel="alternate" type="text/markdown" href="([^"]+)"', html)
+            assert link is not None
+            assert (built / page).parent.joinpath(link[1]).resolve() == (built / page).resolve()
+            tokens = MarkdownIt("commonmark").parse((built / page).read_text("utf-8"))
+            assert tokens[0].type == "heading_open", page
+            assert tokens[0].tag == "h1"
+
+
+def test_markdown_of_the_reference_has_signatures_and_docstrings(built: Path) -> None:
+    """As much as its page."""
+    text = (built / "reference" / "api" / "lro.md").read_text("utf-8")
+    assert "\n## lro.Service\n" in text
+    assert "\n### lro.Service.wait\n" in text
+    assert "Long-running methods over a store" in text
+    assert not re.search(r":(class|meth|func):`", text)
+
+
+def test_links_of_markdown_lead_to_files(built: Path) -> None:
+    """A program that follows them finds Markdown again."""
+    for page in built.rglob("*.md"):
+        for block in MarkdownIt("commonmark").enable("table").parse(page.read_text("utf-8")):
+            for token in block.children or []:
+                target = str(token.attrGet("href") or token.attrGet("src") or "")
+                path = target.partition("#")[0]
+                if path and not re.match(r"[a-z]+:", target):
+                    assert (page.parent / path).is_file(), f"{page}: {target}"
+
+
+@cache
+def ids(page: Path) -> frozenset[str]:
+    """The fragments of a page."""
+    return frozenset(map(unescape, re.findall(r'\b(?:id|name)="([^"]+)"', page.read_text("utf-8"))))
+
+
+def links(page: Path) -> Iterator[str]:
+    """Where the links of a page point."""
+    yield from map(unescape, re.findall(r'<a\b[^>]*?\bhref="([^"]+)"', page.read_text("utf-8")))
+
+
+def test_links_lead_to_pages_and_anchors(built: Path) -> None:
+    """Every link within the site, also those that the theme and the reference make."""
+    wrong, seen = set(), 0
+    for page in built.rglob("*.html"):
+        if page.name == "404.html":
+            continue  # it may be shown for any address
+        for target in set(links(page)):
+            parts = urlsplit(target)
+            if parts.scheme:
+                continue
+            seen += 1
+            reached = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            reached = reached / "index.html" if reached.is_dir() else reached
+            anchor = unquote(parts.fragment)
+            if not reached.is_file() or (anchor and anchor not in ids(reached)):
+                wrong.add(f"{page.relative_to(built)}: {target}")
+    assert seen > 5000
+    assert sorted(wrong) == []
+
+
+def test_nothing_is_loaded_from_elsewhere(built: Path) -> None:
+    """No page, style or script names a script, style, picture or font of another site."""
+    foreign = [
+        f"{path.relative_to(built)}: {target}"
+        for path in built.rglob("*")
+        if path.suffix in {".html", ".css"}
+        for target in map("".join, LOADED.findall(path.read_text("utf-8")))
+        if re.match(r"(?:https?:)?//", target)
+    ]
+    assert foreign == []
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("# A\n\nOne [is](b.md) here. Two.\n", "One is here."),
+        (
+            "# A\n\n![x](y.png)\n\nIt is 1.5\ntimes more: see `a.b`.\n",
+            "It is 1.5 times more: see `a.b`.",
+        ),
+    ],
+)
+def test_first_sentence_is_found(text: str, sentence: str) -> None:
+    """Without the title, pictures and links."""
+    assert first_sentence(text) == sentence

@@ -1,0 +1,152 @@
+"""Every page is in the navigation once, and looks on the site as CommonMark has it."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Final
+
+import pytest
+from markdown_it import MarkdownIt
+
+pytest.importorskip("griffe")
+
+from tools.site import building
+from tools.site.api import ROOT, Api
+from tools.site.building import SiteError, anchor, gather, moved, run_zensical, sections
+
+PAGES: Final = sorted(
+    path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")
+)
+SHOWN: Final = {
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "li",
+    "pre",
+    "blockquote",
+    "th",
+    "td",
+    "img",
+    "strong",
+    "em",
+}
+
+
+@pytest.fixture(scope="module")
+def api() -> Api:
+    """What the library shows."""
+    return Api()
+
+
+def test_each_page_is_in_the_navigation_once(api: Api) -> None:
+    """A page that is missing gets a line in ``nav`` of zensical.toml."""
+    listed = Counter(page for entries in sections().values() for _, page in entries)
+    pages = gather(api)
+    assert sorted(pages.keys() - listed.keys()) == [], "these are missing in zensical.toml"
+    assert sorted(listed.keys() - pages.keys()) == [], "these are in zensical.toml, but not in docs"
+    assert [page for page, times in listed.items() if times > 1] == []
+
+
+def test_each_title_in_a_section_is_used_once() -> None:
+    """Two entries with one title could not be told apart."""
+    for section, entries in sections().items():
+        titles = Counter(title for title, _ in entries)
+        assert [title for title, times in titles.items() if times > 1] == [], section
+
+
+class Shown(HTMLParser):
+    """What a piece of HTML shows: its text, and how often it has each element."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+        self.words: list[str] = []
+        self._skipped = 0
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if dict(attrs).get("class") == "headerlink" or tag == "nav":
+            self._skipped = 1
+        elif tag in SHOWN:
+            self.counts[tag] += 1
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("a", "nav"):
+            self._skipped = 0
+
+    def handle_data(self, data: str) -> None:
+        if not self._skipped:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return "".join("".join(self.words).split())
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page_shows_what_commonmark_says(built: Path, page: str) -> None:
+    """The same text, headings, lists, tables and blocks as in the repository."""
+    html = (built / page).with_suffix(".html").read_text("utf-8")
+    article = re.search(r"<article[^>]*>(.*)</article>", html, re.DOTALL)
+    assert article is not None
+    body = re.sub(r"<nav.*?</nav>|<!--.*?-->", "", article[1], flags=re.DOTALL)
+    source = re.sub(r"<!--.*?-->", "", (ROOT / "docs" / page).read_text("utf-8"), flags=re.DOTALL)
+    wanted = Shown(MarkdownIt("commonmark").enable("table").render(source))
+    found = Shown(body)
+    assert found.counts == wanted.counts
+    assert found.text == wanted.text
+
+
+def test_no_page_shows_what_is_for_the_tests(built: Path) -> None:
+    """The comments that say how a block is run are in neither form of a page."""
+    for path in [*built.rglob("*.html"), *built.rglob("*.md")]:
+        text = path.read_text("utf-8")
+        assert not re.search(r"served on port \d|<!--\s*(?:not run|run by|file:)", text), path
+
+
+def test_heading_is_reached_as_in_the_repository(built: Path) -> None:
+    """The fragment of each heading is the one that readers of the repository use."""
+    for page in PAGES:
+        html = (built / page).with_suffix(".html").read_text("utf-8")
+        ids = set(re.findall(r'<h[1-6] id="([^"]+)"', html))
+        tokens = MarkdownIt("commonmark").parse((ROOT / "docs" / page).read_text("utf-8"))
+        texts = [
+            "".join(child.content for child in inline.children or [])
+            for opened, inline in itertools.pairwise(tokens)
+            if opened.type == "heading_open"
+        ]
+        assert {anchor(text) for text in texts} <= ids, page
+
+
+def test_link_out_of_the_site_becomes_text() -> None:
+    """What stands in the root folder links to pages of the site, and to nothing that it lacks."""
+    text = (
+        "See [docs](docs/how-to/client.md#send-a-token), [code](src/lro/wsgi.py), "
+        "[changes](CHANGELOG.md), [web](https://example.com/a), [here](#there).\n\n"
+        "```text\n[docs](docs/how-to/client.md)\n```\n"
+    )
+    assert moved(text, "project/contributing.md") == (
+        "See [docs](../how-to/client.md#send-a-token), code, "
+        "[changes](changelog.md), [web](https://example.com/a), [here](#there).\n\n"
+        "```text\n[docs](docs/how-to/client.md)\n```\n"
+    )
+
+
+@pytest.mark.parametrize("text", ["[gone](gone.md)", "[gone](#gone)", "::: lro.no_such_module"])
+def test_page_with_a_fault_fails_the_build(tmp_path: Path, text: str) -> None:
+    """A link that leads nowhere, and a name that is not in the library."""
+    pytest.importorskip("zensical")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text(f"# A page\n\n{text}\n")
+    plain = building.CONFIG.read_text("utf-8").replace('custom_dir = "overrides"', "")
+    nav = re.compile(
+        r"^nav = \[.*?^\]\n|^extra_css.*?\n|^extensions = .*?\n", re.DOTALL | re.MULTILINE
+    )
+    (tmp_path / "zensical.toml").write_text(nav.sub("", plain))
+    with pytest.raises(SiteError):
+        run_zensical(tmp_path)

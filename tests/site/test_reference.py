@@ -1,0 +1,112 @@
+"""The API reference has every public name, with its type, and other sites can link to it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import zlib
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+pytest.importorskip("griffe")
+
+from tools.site.api import SOURCES, Api
+
+FOUND_BY_DJANGO: Final = {
+    f"lro.integrations.django.{name}"
+    for name in ("admin", "apps", "management.commands.lro", "models", "urls")
+}
+"""Modules that Django finds by their names; applications import nothing from them."""
+COMMANDS: Final = {"lro.cli"}
+"""Modules of commands: their interface is the command line."""
+
+
+@pytest.fixture(scope="module")
+def api() -> Api:
+    """What the library shows."""
+    return Api()
+
+
+def modules() -> dict[str, ast.Module]:
+    """Every module whose path has no underscore, but for empty packages."""
+    found = {}
+    for path in SOURCES.rglob("*.py"):
+        parts = path.relative_to(SOURCES).with_suffix("").parts
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        tree = ast.parse(path.read_text("utf-8"))
+        if len(tree.body) > 1 and not any(part.startswith("_") for part in parts):
+            found[".".join(parts)] = tree
+    return found
+
+
+def test_each_module_that_users_import_says_what_it_exports(api: Api) -> None:
+    """It has an ``__all__``, and so a page."""
+    assert modules().keys() - FOUND_BY_DJANGO - COMMANDS == set(api.modules)
+
+
+def test_module_exports_what_it_says(api: Api) -> None:
+    """The reference is read from the source, and what is imported has the same names."""
+    for path in api.modules:
+        if path.startswith("lro.integrations.django"):
+            continue  # it needs settings, or a newer Django
+        exported = importlib.import_module(path).__all__
+        assert set(exported) >= set(api.names(path))
+        assert set(exported) - set(api.names(path)) <= {"errors", "types"}
+
+
+def test_each_public_name_has_an_entry(api: Api, built: Path) -> None:
+    """On the page of its module, under an anchor of its own."""
+    missing = []
+    for module in api.modules:
+        html = (built / "reference" / "api" / f"{module}.html").read_text("utf-8")
+        ids = set(re.findall(r'\bid="([^"]+)"', html))
+        wanted = [f"{module}.{name}" for name in api.names(module)]
+        missing += [name for name in [module, *wanted] if name not in ids]
+    assert sum(len(api.names(module)) for module in api.modules) > 400
+    assert missing == []
+
+
+def test_reference_shows_public_names_only(built: Path) -> None:
+    """No entry has an underscore in front of a part of its name."""
+    for page in (built / "reference" / "api").glob("*.html"):
+        entries = re.findall(r'<h\d id="([^"]+)"', page.read_text("utf-8"))
+        assert [name for name in entries if re.search(r"\._", name)] == []
+
+
+def test_signature_has_types_that_lead_to_their_entries(built: Path) -> None:
+    """Also that of a class whose constructor attrs makes."""
+    html = (built / "reference" / "api" / "lro.html").read_text("utf-8")
+    service, options = (entry(html, f"lro.{name}") for name in ("Service", "Options"))
+    assert 'href="lro.adapters.html#lro.adapters.Store"' in service
+    assert 'href="#lro.WorkerLost"' in options
+    assert "time_limit" in options
+    assert "timedelta" in options
+
+
+def entry(html: str, name: str) -> str:
+    """The HTML of an entry, to the next one on its level."""
+    found = re.search(rf'<h2 id="{re.escape(name)}".*?(?=<h2 |</article>)', html, re.DOTALL)
+    assert found is not None, name
+    return found[0]
+
+
+def test_docstring_leads_to_names_and_rules(built: Path) -> None:
+    """Roles are links, and so are the rules of the specification that it cites."""
+    html = (built / "reference" / "api" / "lro.html").read_text("utf-8")
+    assert re.search(r'href="lro.errors.html#lro.errors"[^>]*><code>lro.errors', html)
+    assert "../specification.html#95-parallel-operations-aip-151" in entry(html, "lro.Options")
+    for page in (built / "reference" / "api").glob("*.html"):
+        assert not re.search(r":(class|meth|func|mod|attr|data):", page.read_text("utf-8")), page
+
+
+def test_inventory_has_each_name(api: Api, built: Path) -> None:
+    """Sites of others link to ours by ``objects.inv``, as Sphinx made it usual."""
+    raw = (built / "objects.inv").read_bytes()
+    head, rest = raw.split(b"zlib.\n", 1)
+    assert head.startswith(b"# Sphinx inventory version 2\n# Project: lro\n")
+    names = {line.split(" ", 1)[0] for line in zlib.decompress(rest).decode().splitlines()}
+    for module in api.modules:
+        assert {f"{module}.{name}" for name in api.names(module)} <= names
