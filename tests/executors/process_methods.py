@@ -152,6 +152,11 @@ def now_report(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     return WorkResponse(text="reported")
 
 
+def environment(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+    """What the environment has under this name."""
+    return WorkResponse(text=os.environ.get(request.text, ""))
+
+
 SEEN: Final[contextvars.ContextVar[str]] = contextvars.ContextVar("seen", default="")
 
 
