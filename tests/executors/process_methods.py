@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import ctypes
 import logging
 import os
@@ -149,6 +150,26 @@ def now_report(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     go.set()
     thread.join()
     return WorkResponse(text="reported")
+
+
+def environment(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+    """What the environment has under this name."""
+    return WorkResponse(text=os.environ.get(request.text, ""))
+
+
+SEEN: Final[contextvars.ContextVar[str]] = contextvars.ContextVar("seen", default="")
+
+
+def context(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+    """What the context has, which is then set."""
+    before = SEEN.get()
+    SEEN.set(f"by {job.name}")
+    return WorkResponse(text=before)
+
+
+async def context_async(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+    """The same."""
+    return context(request, job)
 
 
 # -- what fails --------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,9 +15,19 @@ from cryptography.x509.oid import NameOID
 
 def contexts(folder: Path, host: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """For a server of this name, and for a client that trusts the authority that vouches for it."""
-    ca_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    trusted = issue(folder, {"server": host})
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(folder / "server.pem", folder / "server.key")
+    return server, ssl.create_default_context(cadata=trusted)
+
+
+def issue(folder: Path, hosts: Mapping[str, str]) -> str:
+    """Write NAME.pem and NAME.key, for the host of each name, and the authority's ca.pem.
+
+    The text of that is also returned.
+    """
+    ca_key = ec.generate_private_key(ec.SECP256R1())
     ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority of a test")])
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
     ca = _certificate(ca_name, ca_name, ca_key, ca_key).add_extension(
         x509.BasicConstraints(ca=True, path_length=0), critical=True
     )
@@ -24,22 +35,26 @@ def contexts(folder: Path, host: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
         x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False
     )
     ca = ca.add_extension(_usage(signs=True), critical=True)  # Python 3.13 wants it
-    own = _certificate(name, ca_name, key, ca_key).add_extension(
-        x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False
-    )
-    own = own.add_extension(
-        x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
-    )
     encoding = serialization.Encoding.PEM
-    chain, private = folder / "server.pem", folder / "server.key"
-    chain.write_bytes(own.sign(ca_key, hashes.SHA256()).public_bytes(encoding))
-    private.write_bytes(
-        key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(chain, private)
+    for file, host in hosts.items():
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
+        own = _certificate(name, ca_name, key, ca_key).add_extension(
+            x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False
+        )
+        own = own.add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
+        )
+        chain = own.sign(ca_key, hashes.SHA256()).public_bytes(encoding)
+        (folder / f"{file}.pem").write_bytes(chain)
+        (folder / f"{file}.key").write_bytes(
+            key.private_bytes(
+                encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
     trusted = ca.sign(ca_key, hashes.SHA256()).public_bytes(encoding).decode()
-    return server, ssl.create_default_context(cadata=trusted)
+    (folder / "ca.pem").write_text(trusted)
+    return trusted
 
 
 def _usage(*, signs: bool) -> x509.KeyUsage:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import logging
 import threading
@@ -208,7 +209,10 @@ class AsyncioExecutor(LocalExecutor):
             task = self._backlog.take(block=False)
             if task is None:
                 return
-            running = asyncio.get_running_loop().create_task(self._run(task))
+            # Else it would be in the context of whatever start or end has called this.
+            running = asyncio.get_running_loop().create_task(
+                self._run(task), context=contextvars.Context()
+            )
             self._tasks[task] = running
             running.add_done_callback(functools.partial(self._task_done, task))
 

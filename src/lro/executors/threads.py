@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import os
 import threading
@@ -312,7 +313,8 @@ class PooledExecutor(LocalExecutor):
     def _work(self) -> None:
         while (task := self._backlog.take()) is not None:
             try:
-                self._run_task(task)
+                # What a function sets in its context is not seen by the next one in this thread.
+                contextvars.Context().run(self._run_task, task)
             except BaseException:  # SystemExit too: it must not end the worker
                 log.exception(FAILED_OUTSIDE, task.name, extra=about(task.name, task.group))
             finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import itertools
 import logging
@@ -279,7 +280,7 @@ class ChildMain:
             try:
                 try:
                     self._current = attempt
-                    returned = attempt.returned()
+                    returned = contextvars.Context().run(attempt.returned)
                 finally:
                     self._current = None
                 last = attempt.done(returned)

@@ -1,0 +1,144 @@
+"""What the page on security says is not defended, so that no reader relies on it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+import lro
+from lro.asgi import ConsoleApp, OperationsApp
+from lro.executors.inline import InlineExecutor
+from lro.executors.processes import ProcessExecutor
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+from tests.executors.process_methods import environment
+from tests.http.servers import asgi_inside
+from tests.service_steps import PATIENCE
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+METHOD = "acme.work.v1.Works.Work"
+CLASSES: Any = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
+
+
+@attrs.frozen
+class KeepRequest:
+    """What is asked for."""
+
+    text: str = ""
+
+
+@attrs.frozen
+class KeepMetadata:
+    """What is shown of it."""
+
+    password: str = ""
+
+
+def dump(path: Path) -> str:
+    """All rows of a file."""
+    with closing(sqlite3.connect(path)) as plain:
+        return "\n".join(plain.iterdump())
+
+
+def test_request_is_in_the_store_until_the_work_ends(tmp_path: Path) -> None:
+    """Its rows have it, and not when the work is over."""
+    path, begun, go = tmp_path / "operations.db", threading.Event(), threading.Event()
+    with lro.Service(SQLiteStore(path), ThreadExecutor(1)) as service:
+
+        @service.method(METHOD)
+        def keep(request: KeepRequest) -> None:
+            begun.set()
+            go.wait(PATIENCE)
+
+        handle = keep.start(KeepRequest(text="hunter2"))
+        assert begun.wait(PATIENCE)
+        assert "hunter2" in dump(path)
+        assert "hunter2" not in str(service.get(handle.name))
+        go.set()
+        handle.wait(PATIENCE)
+        assert "hunter2" not in dump(path)
+
+
+def test_file_of_the_store_is_not_encrypted(tmp_path: Path) -> None:
+    """It can be read by every program that may open it."""
+    with lro.Service(SQLiteStore(tmp_path / "operations.db"), InlineExecutor()) as service:
+
+        @service.method(METHOD)
+        def keep(request: KeepRequest, job: lro.Job[KeepMetadata]) -> None:
+            job.report(KeepMetadata(password=request.text))
+
+        keep.start(KeepRequest(text="hunter2"))
+    files = [path.read_bytes() for path in tmp_path.iterdir()]
+    assert any(b"hunter2" in content for content in files)
+
+
+def test_calls_of_one_caller_are_not_counted() -> None:
+    """However many in a row."""
+    with lro.Service(MemoryStore(), InlineExecutor()) as service:
+        app = OperationsApp(service, authenticate=lambda headers: "ann")
+        with asgi_inside(app) as call:
+            assert {call("GET", "/v1/operations").status_code for _ in range(200)} == {200}
+
+
+def test_child_process_has_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As every child of a process has."""
+    monkeypatch.setenv("LRO_TEST_SECRET", "hunter2")
+    with lro.Service(MemoryStore(), ProcessExecutor(1)) as service:
+        method = service.method(METHOD, **CLASSES)(environment)
+        assert method.start(WorkRequest("LRO_TEST_SECRET")).result(PATIENCE).text == "hunter2"
+
+
+def test_filter_compares_what_redact_hides() -> None:
+    """A caller who may list finds it by guessing."""
+
+    def redact(operation: dict[str, Any]) -> dict[str, Any]:
+        operation["metadata"].pop("password")
+        return operation
+
+    with lro.Service(MemoryStore(), InlineExecutor()) as service:
+
+        @service.method(METHOD)
+        def keep(request: KeepRequest, job: lro.Job[KeepMetadata]) -> None:
+            job.report(KeepMetadata(password=request.text))
+
+        keep.start(KeepRequest(text="hunter2"))
+        app = ConsoleApp(service, redact=redact, authenticate=lambda headers: "ann")
+        with asgi_inside(app) as call:
+            for guess, found in (("another", 0), ("hunter2", 1)):
+                options = {"filter": f'metadata.password = "{guess}"'}
+                reply = call("GET", "/v1/operations", params=options)
+                assert reply.status_code == 200
+                assert len(reply.json().get("operations", ())) == found
+                assert "hunter2" not in reply.text
+
+
+def test_stream_goes_on_when_its_caller_may_no_longer_get() -> None:
+    """It was allowed when it began."""
+    allowed = [True]
+    service = lro.Service(
+        MemoryStore(), InlineExecutor(), authorize=lambda caller, verb, name: allowed[0]
+    )
+
+    async def watch() -> list[bool]:
+        outside = service.declare(METHOD, **CLASSES)
+        name = (await outside.start_async(WorkRequest())).name
+        seen = []
+        async for change in await service.watch([name], caller="ann"):
+            seen.append(str(change))
+            if len(seen) == 1:
+                allowed[0] = False
+                service.reporter(name).complete(WorkResponse("secret"))
+        return ["secret" in text for text in seen]
+
+    assert asyncio.run(watch()) == [False, True]
+    with pytest.raises(lro.errors.PermissionDenied):
+        service.get("operations/a", caller="ann")
+    service.close()
