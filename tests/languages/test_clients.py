@@ -15,8 +15,11 @@ from typing import Final
 import attrs
 import pytest
 
-for module in ("markdown_it", "click", "uvicorn", "grpc", "grpc_tools", "google.longrunning"):
-    pytest.importorskip(module)
+pytest.importorskip("markdown_it")
+pytest.importorskip("click")
+pytest.importorskip("uvicorn")
+pytest.importorskip("grpc_tools")
+pytest.importorskip("google.longrunning.operations_proto_pb2")
 
 from tests.cli.serving import Server, lro_serve
 from tests.services.npm import node_modules
