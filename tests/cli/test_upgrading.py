@@ -68,7 +68,8 @@ def test_releases_share_a_schema_of_postgresql(here: Path) -> None:
     write_modules(here, store)
     for module in ("before.py", "after.py"):
         text = (here / module).read_text("utf-8")
-        (here / module).write_text(f"from lro.stores.postgres import PostgresStore\n{text}", "utf-8")
+        imported = "from lro.stores.postgres import PostgresStore"
+        (here / module).write_text(f"{imported}\n{text}", "utf-8")
     source, backup = program(PAGE), "import sqlite3"
     shared, _, rest = source.partition(backup)
     back = rest[rest.index("after.service.close()") :]
