@@ -69,7 +69,8 @@ def write(folder: Path) -> dict[Path, Path]:
             file = folder / (re.sub(r"\W", "_", name) + ".py")
             file.write_text(source, encoding="utf-8")
             pages[file] = page.relative_to(ROOT)
-        for path, source in files(page).items():
+        python = {path: text for path, text in files(page).items() if path.endswith(".py")}
+        for path, source in python.items():
             (folder / path).parent.mkdir(exist_ok=True)
             (folder / path).with_name("__init__.py").touch()  # or mypy sees two modules in it
             (folder / path).write_text(source, encoding="utf-8")

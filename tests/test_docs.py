@@ -151,7 +151,7 @@ def test_the_code_runs(page: Path, tmp_path: Path) -> None:
         source = source.replace(DATABASE, shared_server().url.removeprefix("postgresql"))
     script.write_text(source, encoding="utf-8")
     for path, text in {"serving.py": SERVING, **files(page)}.items():
-        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text, encoding="utf-8")
     command = [sys.executable, "-W", "error", script.name]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=360)

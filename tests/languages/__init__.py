@@ -1,0 +1,1 @@
+"""Clients in other languages, as docs/how-to/clients-in-other-languages.md has them."""

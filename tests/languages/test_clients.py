@@ -1,0 +1,131 @@
+"""The programs of docs/how-to/clients-in-other-languages.md, run by the tools of each language."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import attrs
+import pytest
+
+pytest.importorskip("markdown_it")
+pytest.importorskip("click")
+pytest.importorskip("uvicorn")
+pytest.importorskip("grpc_tools")
+pytest.importorskip("google.longrunning.operations_proto_pb2")
+
+from tests.cli.serving import Server, lro_serve
+from tests.services.npm import node_modules
+from tests.test_docs import DOCS, blocks, files
+
+PAGE: Final = DOCS / "how-to" / "clients-in-other-languages.md"
+COMMANDS: Final = re.compile(r"<!--\s*commands: (?P<name>\w+)\s*-->")
+PATIENCE: Final = 600.0
+"""Seconds that only a program which hangs takes, also where all of its packages come first."""
+NO_REGISTRY: Final = re.compile(
+    r"dial tcp|no such host|i/o timeout|TLS handshake|(?:502|503|504) |"
+    r"Could not transfer artifact|Connect timed out|Connection (?:refused|reset)|Unknown host"
+)
+"""What Go and Maven print when they reach no registry."""
+
+
+@attrs.frozen
+class World:
+    """A folder with the files of the page, and the server that its programs call."""
+
+    folder: Path
+    server: Server
+
+    def run(self, name: str, within: str = ".", **variables: str) -> str:
+        """Run commands of the page, and return what they print."""
+        folder = self.folder / within
+        path = os.pathsep.join(
+            [str(self.folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+        )
+        ran = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", self.here(commands()[name])],
+            cwd=folder,
+            env={**os.environ, "PATH": path, "GOBIN": str(self.folder / "bin"), **variables},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+        if ran.returncode and (missed := NO_REGISTRY.search(ran.stdout + ran.stderr)):
+            pytest.skip(f"{name}: no registry can be reached: {missed[0]}")
+        assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
+        return ran.stdout
+
+    def here(self, text: str) -> str:
+        """A text of the page with the addresses of this server."""
+        http, grpc = self.server.url, str(self.server.grpc)
+        text = text.replace("localhost:8000", http.removeprefix("http://"))
+        return text.replace("localhost:50051", grpc.removeprefix("grpc://"))
+
+
+def commands() -> dict[str, str]:
+    """The blocks of commands, by the name in the comment before each."""
+    named = [(COMMANDS.search(block.comment), block.text) for block in blocks(PAGE)]
+    return {match["name"]: text for match, text in named if match}
+
+
+def report_of(title: str) -> str:
+    """What each program prints for a report of three pages."""
+    return "2 " + "\n".join(f"{title}, page {page}" for page in (1, 2, 3)) + "\n"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """The service of the page, served by the command of the page."""
+    folder = tmp_path_factory.mktemp("languages")
+    texts = files(PAGE)
+    (folder / "reports.py").write_text(texts.pop("reports.py"), "utf-8")
+    with lro_serve(folder, "reports:service", "--grpc", "0") as server:
+        made = World(folder, server)
+        for path, text in texts.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(made.here(text), "utf-8")
+        made.run("proto", PYTHONPATH=os.pathsep.join([str(folder), *sys.path]))
+        yield made
+
+
+def skip_without(*programs: str) -> None:
+    """Skip where the tools of a language are not installed."""
+    for program in programs:
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+
+
+def test_operation_of_curl_is_done_and_has_the_report(world: World) -> None:
+    skip_without("curl")
+    operation = json.loads(world.run("shell"))
+    assert operation["done"] is True
+    assert operation["metadata"]["pagesDone"] == 2
+    assert operation["response"]["text"].startswith("By curl, page 1")
+
+
+def test_node_reads_reports_over_http_and_grpc(world: World) -> None:
+    packages = re.findall(r"\S+@\d\S+", commands()["npm"])
+    installed = node_modules(*packages) / "node_modules"
+    (world.folder / "node" / "node_modules").symlink_to(installed)
+    assert world.run("node", "node") == report_of("By fetch") + report_of("From Node")
+
+
+@pytest.mark.platform
+def test_go_reads_a_report_over_grpc(world: World) -> None:
+    skip_without("go")
+    assert world.run("go", "go") == report_of("From Go")
+
+
+@pytest.mark.platform
+def test_java_reads_a_report_over_grpc(world: World) -> None:
+    skip_without("java", "mvn")
+    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    printed = world.run("java", "java", MAVEN_OPTS=quick)
+    assert re.sub(r"\x1b\[\d*m", "", printed) == report_of("From Java")

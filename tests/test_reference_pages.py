@@ -1,0 +1,47 @@
+"""Tables of the reference that say again what another page or the code says agree with it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+pytest.importorskip("markdown_it")
+
+from tests.test_docs import DOCS
+
+REFERENCE = DOCS / "reference"
+ROW = re.compile(r"^\| ([^|]+) \| ([^|]+) \|", re.MULTILINE)
+
+
+def rows(page: str, after: str = "") -> list[tuple[str, str]]:
+    """The first two cells of each row of the first table after a text, without its head."""
+    table = (REFERENCE / page).read_text("utf-8").partition(after)[2] if after else ""
+    table = table or (REFERENCE / page).read_text("utf-8")
+    lines = re.search(r"(?:^\|.*\n)+", table, re.MULTILINE)
+    assert lines
+    return ROW.findall(lines[0])[1:]
+
+
+def test_terms_of_the_glossary_are_in_order_and_have_links() -> None:
+    found = rows("glossary.md")
+    terms = [term for term, _ in found]
+    assert len(terms) >= 40
+    assert terms == sorted({*terms}, key=str.casefold)
+    assert [term for term, meaning in found if not re.search(r"\]\([\w./#-]+\)", meaning)] == []
+
+
+def test_reasons_for_agents_are_those_of_the_errors_page() -> None:
+    """Each stands beside the code that the page of all errors gives it."""
+    codes = {
+        reason: code for cell, code in rows("errors.md") for reason in re.findall(r"[A-Z_]+", cell)
+    }
+    for cell, reasons in rows("for-agents.md", "## Errors of calls"):
+        for reason in re.findall(r"\b[A-Z]{3}[A-Z_]+\b", reasons):
+            allowed = codes[reason].partition(",")[0]
+            # The row of the two that hooks raise has both in one cell, without a code.
+            assert allowed in cell or reason in ("UNAUTHENTICATED", "PERMISSION_DENIED"), reason
+
+
+def test_calls_for_agents_are_twelve() -> None:
+    assert len(rows("for-agents.md", "## The twelve calls")) == 12
