@@ -15,9 +15,6 @@ class _Conform(click.Group):
             args = ["server", *args]
         return super().parse_args(ctx, args)
 
-    def list_commands(self, _: click.Context) -> list[str]:
-        return ["server", _CLIENT]
-
     def get_command(self, _: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name == _CLIENT:
             from lro_conform.client._command import client

@@ -270,6 +270,15 @@ async def paths_that_are_not_decoded(asked: Asked, forward: Forward, memory: Any
     return refusal(404, "NOT_FOUND") if "%" in asked.path else await forward(asked)
 
 
+@fault("names.form")
+async def names_with_an_empty_segment(asked: Asked, forward: Forward, memory: Any) -> Told:
+    asked.path = asked.path.replace("operations//", "operations/")
+    reply = await forward(asked)
+    return reply.operations(
+        lambda one: one.update(name=one["name"].replace("operations/", "operations//"))
+    )
+
+
 # Results
 
 
@@ -374,6 +383,15 @@ async def results_that_differ(asked: Asked, forward: Forward, memory: Any) -> To
     return (await forward(asked)).operations(change)
 
 
+@fault("states.repeated-gets", "states.many-gets")
+async def gets_that_fail_now_and_then(asked: Asked, forward: Forward, memory: Any) -> Told:
+    reply = await forward(asked)
+    if asked.verb == "get" and b'"done"' in reply.body:
+        memory["number"] = memory.get("number", 0) + 1
+        return refusal(503, "UNAVAILABLE") if memory["number"] % 3 == 0 else reply
+    return reply
+
+
 @fault("metadata.times")
 async def times_that_run_backwards(asked: Asked, forward: Forward, memory: Any) -> Told:
     return (await forward(asked)).operations(
@@ -428,6 +446,29 @@ async def waits_that_fail_at_their_timeout(asked: Asked, forward: Forward, memor
     reply = await forward(asked)
     late = asked.verb == "wait" and asked.body != b'{"timeout": "0s"}' and b"done" not in reply.body
     return refusal(504, "DEADLINE_EXCEEDED") if late else reply
+
+
+@fault("wait.done-at-once")
+async def waits_with_another_result(asked: Asked, forward: Forward, memory: Any) -> Told:
+    reply = await forward(asked)
+    if asked.verb != "wait":
+        return reply
+    return reply.operations(lambda one: one.get("response", {}).update(text="another"))
+
+
+@fault("wait.until-end")
+async def waits_that_fail_at_the_end(asked: Asked, forward: Forward, memory: Any) -> Told:
+    reply = await forward(asked)
+    ended = asked.verb == "wait" and b'"done"' in reply.body
+    return refusal(409, "ABORTED") if ended else reply
+
+
+@fault("wait.zero")
+async def waits_of_zero_that_fail_later(asked: Asked, forward: Forward, memory: Any) -> Told:
+    zero = asked.verb == "wait" and asked.body == b'{"timeout": "0s"}'
+    memory["number"] = memory.get("number", 0) + zero
+    refused = zero and memory["number"] > 1
+    return refusal(400, "INVALID_ARGUMENT") if refused else await forward(asked)
 
 
 @fault("wait.waits")
@@ -509,6 +550,34 @@ async def cancel_that_overwrites_results(asked: Asked, forward: Forward, memory:
     return reply.operations(change)
 
 
+@fault("cancel.again")
+async def cancel_of_what_is_done_refused(asked: Asked, forward: Forward, memory: Any) -> Told:
+    if asked.verb == "cancel":
+        path = asked.path.removesuffix(":cancel")
+        now = await forward(attrs.evolve(asked, method="GET", path=path, body=b""))
+        if now.json.get("done"):
+            return refusal(400, "FAILED_PRECONDITION")
+    return await forward(asked)
+
+
+@fault("cancel.done-unchanged")
+async def cancel_of_what_is_done_crashes(asked: Asked, forward: Forward, memory: Any) -> Told:
+    if asked.verb == "get":
+        reply = await forward(asked)
+        memory[asked.name] = b'"done"' in reply.body
+        return reply
+    crash = asked.verb == "cancel" and memory.get(asked.name)
+    return refusal(500, "INTERNAL") if crash else await forward(asked)
+
+
+@fault("cancel.race")
+async def second_cancel_that_crashes(asked: Asked, forward: Forward, memory: Any) -> Told:
+    if asked.verb == "cancel" and memory.setdefault(asked.name, 0):
+        return refusal(500, "INTERNAL")
+    memory[asked.name] = asked.verb == "cancel"
+    return await forward(asked)
+
+
 @fault("cancel.unknown")
 async def cancel_of_what_is_not_there(asked: Asked, forward: Forward, memory: Any) -> Told:
     reply = await forward(asked)
@@ -578,6 +647,18 @@ async def delete_of_all(asked: Asked, forward: Forward, memory: Any) -> Told:
     return reply
 
 
+@fault("delete.no-other")
+async def delete_that_cancels_all(asked: Asked, forward: Forward, memory: Any) -> Told:
+    reply = await forward(asked)
+    if asked.verb == "start":
+        memory[reply.json["name"]] = True
+    for name in memory if asked.verb == "delete" else ():
+        path = f"/v1/{name}:cancel"
+        await forward(attrs.evolve(asked, path=path, method="POST"))
+        await forward(attrs.evolve(asked, path=f"/v1/{name}:wait", method="POST"))
+    return reply
+
+
 @fault("delete.running")
 async def delete_of_what_is_done_alone(asked: Asked, forward: Forward, memory: Any) -> Told:
     if asked.verb == "delete":
@@ -617,6 +698,13 @@ async def pages_of_names(asked: Asked, forward: Forward, memory: Any) -> Told:
     reply = await forward(asked)
     wrong = asked.verb == "list" and reply.status == 200
     return told({"operations": ["operations/a"], "nextPageToken": 7}) if wrong else reply
+
+
+@fault("pages.shape")
+async def tokens_that_are_numbers(asked: Asked, forward: Forward, memory: Any) -> Told:
+    reply = await forward(asked)
+    wrong = asked.verb == "list" and reply.status == 200
+    return reply.saying({**reply.json, "nextPageToken": 7}) if wrong else reply
 
 
 @fault("pages.contains", "pages.zero-size", "filters.empty")
@@ -732,6 +820,14 @@ async def page_size_that_must_stay(asked: Asked, forward: Forward, memory: Any) 
     return refusal(400, "INVALID_ARGUMENT") if changed else await forward(asked)
 
 
+@fault("pages.other-size")
+async def later_pages_of_any_size(asked: Asked, forward: Forward, memory: Any) -> Told:
+    reply = await forward(asked)
+    if asked.verb == "list" and asked.parameter("pageToken") and reply.status == 200:
+        return reply.saying({"operations": reply.json["operations"] * 3})
+    return reply
+
+
 @fault("pages.same-token")
 async def tokens_for_one_use(asked: Asked, forward: Forward, memory: Any) -> Told:
     token = asked.parameter("pageToken")
@@ -752,6 +848,12 @@ async def tokens_with_any_filter(asked: Asked, forward: Forward, memory: Any) ->
 async def parents_that_crash(asked: Asked, forward: Forward, memory: Any) -> Told:
     foreign = asked.path.startswith("/v1/projects/")
     return refusal(500, "UNKNOWN") if foreign else await forward(asked)
+
+
+@fault("pages.unknown-parent")
+async def parents_that_are_ignored(asked: Asked, forward: Forward, memory: Any) -> Told:
+    asked.path = re.sub("/v1/projects/.*", "/v1/operations", asked.path)
+    return await forward(asked)
 
 
 @fault("pages.agree")
@@ -777,6 +879,17 @@ async def lists_with_what_was_deleted(asked: Asked, forward: Forward, memory: An
 async def filters_that_are_ignored(asked: Asked, forward: Forward, memory: Any) -> Told:
     asked.query = re.sub(r"&?filter=[^&]*", "", asked.query)
     return await forward(asked)
+
+
+@fault("filters.done")
+async def filters_that_match_nothing(asked: Asked, forward: Forward, memory: Any) -> Told:
+    return told({}) if asked.parameter("filter") else await forward(asked)
+
+
+@fault("filters.empty")
+async def empty_filters_refused(asked: Asked, forward: Forward, memory: Any) -> Told:
+    empty = asked.query.endswith("filter=")
+    return refusal(400, "INVALID_ARGUMENT") if empty else await forward(asked)
 
 
 @fault("filters.malformed", "filters.unknown-field")
@@ -966,6 +1079,13 @@ async def retry_after_in_words(asked: Asked, forward: Forward, memory: Any) -> T
     return reply
 
 
+@fault("http.retry-after")
+async def retry_after_with_an_offset(asked: Asked, forward: Forward, memory: Any) -> Told:
+    reply = await forward(asked)
+    reply.headers["retry-after"] = "Wed, 25 Nov 2026 20:00:00 +0100"
+    return reply
+
+
 @fault("http.poll-interval")
 async def no_poll_interval(asked: Asked, forward: Forward, memory: Any) -> Told:
     reply = await forward(asked)
@@ -980,6 +1100,17 @@ async def no_poll_interval(asked: Asked, forward: Forward, memory: Any) -> Told:
 async def errors_in_plain_text(asked: Asked, forward: Forward, memory: Any) -> Told:
     reply = await forward(asked)
     return reply if reply.status < 400 else attrs.evolve(reply, body=b"not found")
+
+
+@fault("json.utf8")
+async def errors_without_a_body(asked: Asked, forward: Forward, memory: Any) -> Told:
+    reply = await forward(asked)
+    return reply if reply.status < 400 else attrs.evolve(reply, body=b"")
+
+
+@fault("errors.envelope", "errors.code")
+async def errors_with_a_code_as_text(asked: Asked, forward: Forward, memory: Any) -> Told:
+    return (await forward(asked)).errors(lambda one: one.update(code="404"))
 
 
 @fault("errors.envelope")

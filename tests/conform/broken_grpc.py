@@ -80,6 +80,15 @@ class DetailsTwice(Operations):
         context.abort(grpc.StatusCode[Code.Name(error.code)], error.message)
 
 
+@servicer("errors.error-info")
+class ErrorInfoThatIsNone(Operations):
+    def refuse(self, context: Any, error: Refused) -> None:
+        status = error.status
+        status.details[0].value = b"\xff"
+        context.set_trailing_metadata([(DETAILS, status.SerializeToString())])
+        context.abort(grpc.StatusCode[Code.Name(error.code)], error.message)
+
+
 @servicer("errors.error-info", "errors.message")
 class ErrorsWithoutDetails(Operations):
     def refuse(self, context: Any, error: Refused) -> None:
@@ -106,6 +115,14 @@ class EmptyNames(Operations):
 class WaitsBeyondDeadlines(Operations):
     def WaitOperation(self, request: Any, context: Any) -> Any:
         context.time_remaining = lambda: None
+        return super().WaitOperation(request, context)
+
+
+@servicer("grpc.deadline")
+class WaitsThatFailBeforeDeadlines(Operations):
+    def WaitOperation(self, request: Any, context: Any) -> Any:
+        if request.timeout.seconds > context.time_remaining():
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the deadline is too short")
         return super().WaitOperation(request, context)
 
 
@@ -202,6 +219,25 @@ class MalformedBytesThatAreAccepted(grpc.ServerInterceptor):
         def behaviour(payload: bytes, context: Any) -> bytes:
             if payload == b"\xff\xff\xff":
                 return b""
+            request = pb.GetOperationRequest.FromString(payload)
+            return bytes(handler.unary_unary(request, context).SerializeToString())
+
+        return grpc.unary_unary_rpc_method_handler(behaviour)
+
+
+@interceptor("grpc.malformed")
+class MalformedBytesThatLeaveItBroken(grpc.ServerInterceptor):
+    broken = False
+
+    def intercept_service(self, continuation: Any, call: Any) -> Any:
+        handler = continuation(call)
+        if not call.method.endswith("/GetOperation"):
+            return handler
+
+        def behaviour(payload: bytes, context: Any) -> bytes:
+            self.broken = self.broken or payload == b"\xff\xff\xff"
+            if self.broken:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "broken")
             request = pb.GetOperationRequest.FromString(payload)
             return bytes(handler.unary_unary(request, context).SerializeToString())
 

@@ -59,6 +59,10 @@ def bomb(line: socket.socket, over: threading.Event) -> None:
     line.sendall(reply(b"[" * 200_000))
 
 
+def small_bomb(line: socket.socket, over: threading.Event) -> None:
+    line.sendall(reply(b"[" * 200 + b"]" * 200))
+
+
 def redirects(line: socket.socket, over: threading.Event) -> None:
     line.sendall(b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n")
 
@@ -84,6 +88,7 @@ HOSTILE: Final[tuple[Behaviour, ...]] = (
     drips_body,
     endless,
     bomb,
+    small_bomb,
     redirects,
     binary,
     huge_number,

@@ -94,7 +94,9 @@ def works_over(edge: str, store: str) -> Iterator[Served]:
     with store_of(store) as kept, serving_works(kept) as works:
         match edge:
             case "ASGI":
-                with uvicorn_serving(OperationsApp(works.service, starts=True)) as port:
+                with uvicorn_serving(
+                    OperationsApp(works.service, starts=True), lifespan="off"
+                ) as port:
                     yield Served(f"http://127.0.0.1:{port}", TEMPLATES)
             case "WSGI":
                 with waitress_serving(WsgiApp(works.service, starts=True), THREADS) as port:
@@ -145,7 +147,7 @@ def analysis_over(edge: str, store: str) -> Iterator[Served]:
         try:
             match edge:
                 case "ASGI":
-                    with uvicorn_serving(make_app(service)) as port:
+                    with uvicorn_serving(make_app(service), lifespan="off") as port:
                         yield Served(f"http://127.0.0.1:{port}", templates)
                 case "WSGI":
                     starts = {

@@ -78,3 +78,13 @@ def test_port_without_a_server_is_unreachable() -> None:
     """There is nothing to judge."""
     with pytest.raises(Unreachable, match="the server is not there: GetOperation"):
         judged(f"127.0.0.1:{free_port()}", Operations(), call_seconds=5)
+
+
+def test_server_without_tls_is_unreachable_with_it() -> None:
+    """The channel of ``grpcs://`` trusts no plain text."""
+    servicer = Operations()
+    with (
+        serving_handmade(servicer) as address,
+        pytest.raises(Unreachable, match="the server is not there: GetOperation"),
+    ):
+        judged(address, servicer, secure=True, call_seconds=3)

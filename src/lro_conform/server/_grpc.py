@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -139,14 +138,9 @@ class GrpcTarget:
         metadata = [(name.lower(), value) for name, value in self.headers]
         began, fields = time.monotonic(), {}
         try:
-            # Beside gRPC's own deadline, of which a server could keep the client waiting.
-            async with asyncio.timeout(limit + 1):
-                found = await caller(payload, timeout=limit, metadata=metadata)
-            fields = _read(found, reply)
+            fields = _read(await caller(payload, timeout=limit, metadata=metadata), reply)
         except grpc.aio.AioRpcError as exc:
             fields = _refused(exc)
-        except TimeoutError:
-            fields = {"fault": f"no reply within {limit:g} s", "lost": True}
         answer = Answer(
             call=call or method,
             rpc=rpc,
@@ -234,7 +228,7 @@ def _refused(error: grpc.aio.AioRpcError) -> dict[str, Any]:
     found: dict[str, Any] = {"code": code, "error": {"code": number, "message": message}}
     pairs = [*(error.trailing_metadata() or ()), *(error.initial_metadata() or ())]
     packed = [value for key, value in pairs if key == _DETAILS]
-    if not packed and code in _LOCAL and not _answered(error):
+    if not packed and code in _LOCAL and "from peer" not in (error.debug_error_string() or ""):
         return {"fault": f"no reply ({code}: {ascii(message)[1:-1][:_LONGEST]})", "lost": True}
     if packed:
         found |= _details(packed, number, message)
@@ -243,11 +237,6 @@ def _refused(error: grpc.aio.AioRpcError) -> dict[str, Any]:
 
 _LOCAL: Final = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 """Codes that grpcio also makes itself, where no reply came."""
-
-
-def _answered(error: grpc.aio.AioRpcError) -> bool:
-    """Whether the server answered: it is then that there is any metadata of it."""
-    return bool(error.trailing_metadata() or error.initial_metadata())
 
 
 def _details(packed: list[Any], number: int, message: str) -> dict[str, Any]:

