@@ -17,7 +17,7 @@ from lro._engine.executor_port import CancelSupport, ExecutorUsage, Task
 from lro._engine.process import after_fork
 from lro.executors.threads import FAILED_OUTSIDE, Backlog, BacklogSlot, LocalExecutor
 
-log = logging.getLogger("lro")
+log: logging.Logger = logging.getLogger("lro")
 
 _PAUSE: Final = 0.5
 """Seconds until another thread is tried."""

@@ -18,8 +18,8 @@ try:
     import grpc.aio
 
     from lro_client.transports._grpc_coding import GrpcCoder, Metadata, unsent
-except ImportError as exc:
-    raise MissingExtra("the gRPC transport", "grpc") from exc
+except ImportError as _exc:
+    raise MissingExtra("the gRPC transport", "grpc") from _exc
 
 MAX_REPLY: Final = 32 * 1024 * 1024
 """The largest reply that is read, in bytes."""
@@ -109,7 +109,7 @@ class GrpcTransport:
         options: Options = (),
     ) -> None:
         make = functools.partial(_channel, grpc, target, credentials, options)
-        self.address = _address(target, credentials)
+        self.address: str = _address(target, credentials)
         self._line: _LazyChannel[grpc.Channel] = _LazyChannel(
             make, None if isinstance(target, str) else target
         )
@@ -147,7 +147,7 @@ class AsyncGrpcTransport:
     ) -> None:
         # Made on the event loop that it will belong to.
         make = functools.partial(_channel, grpc.aio, target, credentials, options)
-        self.address = _address(target, credentials)
+        self.address: str = _address(target, credentials)
         own = None if isinstance(target, str) else target
         self._line: _LazyChannel[grpc.aio.Channel] = _LazyChannel(make, own)
         self._coder = GrpcCoder(metadata, types or TypeRegistry())
