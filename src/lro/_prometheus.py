@@ -30,8 +30,8 @@ try:
     from prometheus_client.metrics_core import Metric as MetricFamily
     from prometheus_client.registry import Collector
     from prometheus_client.utils import floatToGoString
-except ImportError as exc:
-    raise MissingExtra("lro.prometheus", "prometheus") from exc
+except ImportError as _exc:
+    raise MissingExtra("lro.prometheus", "prometheus") from _exc
 
 log = logging.getLogger("lro")
 

@@ -56,7 +56,7 @@ from lro._model.operation import Operation
 
 __all__ = ["AzureApp", "AzureEdge", "AzureOptions", "WsgiAzureApp"]
 
-log = logging.getLogger("lro")
+log: logging.Logger = logging.getLogger("lro")
 
 _STATES: Final = {"SUCCEEDED": "Succeeded", "FAILED": "Failed", "CANCELLED": "Canceled"}
 _WINDOW: Final = timedelta(hours=24)

@@ -125,7 +125,7 @@ class UnreadableReply(CallError):
         empty: bool = False,
     ) -> None:
         super().__init__(verb, status, http_status, retry_after, passing)
-        self.args = (*self.args, empty)
+        self.args: tuple[object, ...] = (*self.args, empty)
         self.empty = empty
 
 
@@ -202,7 +202,7 @@ class GroupTimeout(PollTimeout):
         last_error: CallError | None = None,
     ) -> None:
         super().__init__(pending[0], timeout, polls, operation, last_error)
-        self.args = (pending, *self.args[1:])
+        self.args: tuple[object, ...] = (pending, *self.args[1:])
         self.pending = pending
 
     def __str__(self) -> str:

@@ -17,8 +17,8 @@ try:
     import google.auth
     from google.auth import exceptions
     from google.auth.credentials import TokenState
-except ImportError as exc:
-    raise MissingExtra("authentication by google-auth", "google") from exc
+except ImportError as _exc:
+    raise MissingExtra("authentication by google-auth", "google") from _exc
 
 if TYPE_CHECKING:
     _Auth = httpx.Auth

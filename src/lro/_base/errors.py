@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from types import CodeType
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from lro._base.status import (
     BadRequest,
@@ -73,7 +73,8 @@ class InvalidArgument(LroError):
 
     def __init__(self, field: str, description: str) -> None:
         super().__init__(field, description)
-        self.field, self.description = field, description
+        self.field: str = field
+        self.description: str = description
 
     def __str__(self) -> str:
         return f"{self.field}: {self.description}" if self.field else self.description
@@ -95,7 +96,8 @@ class InvalidFields(InvalidArgument):
 
     def __init__(self, *violations: FieldViolation) -> None:
         super().__init__(violations[0].field, violations[0].description)
-        self.args = self._violations = violations[:MAX_VIOLATIONS]
+        self._violations = violations[:MAX_VIOLATIONS]
+        self.args: tuple[Any, ...] = self._violations
 
     def __str__(self) -> str:
         found = (str(InvalidArgument(one.field, one.description)) for one in self._violations[:5])
@@ -155,11 +157,11 @@ class InvalidFilter(InvalidArgument):
     """
 
     reason = "INVALID_FILTER"
-    fact_names = ("field", "position")
+    fact_names: ClassVar[tuple[str, ...]] = ("field", "position")
 
     def __init__(self, field: str, description: str, position: int = 0) -> None:
         super().__init__(field, description)
-        self.args = (field, description, position)
+        self.args: tuple[Any, ...] = (field, description, position)
         self.position = position
 
     def __str__(self) -> str:
@@ -213,7 +215,7 @@ class OperationNotFound(LroError):
 
     code = Code.NOT_FOUND
     reason = "OPERATION_NOT_FOUND"
-    fact_names = ("name",)
+    fact_names: ClassVar[tuple[str, ...]] = ("name",)
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -231,11 +233,13 @@ class NotApplied(LroError):
 
     code = Code.FAILED_PRECONDITION
     reason = "NOT_APPLIED"
-    fact_names = ("name", "event", "state")
+    fact_names: ClassVar[tuple[str, ...]] = ("name", "event", "state")
 
     def __init__(self, name: str, event: str, state: str) -> None:
         super().__init__(name, event, state)
-        self.name, self.event, self.state = name, event, state
+        self.name: str = name
+        self.event: str = event
+        self.state: str = state
 
     def __str__(self) -> str:
         return f"{self.name}: {self.event} was not applied, the operation is {self.state}"
@@ -246,11 +250,13 @@ class LeaseLost(LroError):
 
     code = Code.ABORTED
     reason = "LEASE_LOST"
-    fact_names = ("name", "attempt", "current")
+    fact_names: ClassVar[tuple[str, ...]] = ("name", "attempt", "current")
 
     def __init__(self, name: str, attempt: int, current: int) -> None:
         super().__init__(name, attempt, current)
-        self.name, self.attempt, self.current = name, attempt, current
+        self.name: str = name
+        self.attempt: int = attempt
+        self.current: int = current
 
     def __str__(self) -> str:
         if self.attempt == self.current:
@@ -263,7 +269,7 @@ class CancellationNotRequested(LroError):
 
     code = Code.FAILED_PRECONDITION
     reason = "CANCELLATION_NOT_REQUESTED"
-    fact_names = ("name",)
+    fact_names: ClassVar[tuple[str, ...]] = ("name",)
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -284,7 +290,7 @@ class TargetBusy(LroError):
 
     code = Code.ABORTED
     reason = "TARGET_BUSY"
-    fact_names = ("target",)
+    fact_names: ClassVar[tuple[str, ...]] = ("target",)
 
     def __init__(self, target: str) -> None:
         super().__init__(target)
@@ -301,7 +307,7 @@ class Described(LroError):
 
     def __init__(self, description: str = "") -> None:
         super().__init__(description)
-        self.description = description or self.default
+        self.description: str = description or self.default
 
     def __str__(self) -> str:
         return self.description
@@ -324,8 +330,8 @@ class Unauthenticated(Described):
 
     def __init__(self, description: str = "", challenge: str = "Bearer") -> None:
         super().__init__(description)
-        self.args = (description, challenge)
-        self.challenge = checked_challenge(challenge)
+        self.args: tuple[Any, ...] = (description, challenge)
+        self.challenge: str = checked_challenge(challenge)
 
 
 def checked_challenge(challenge: object) -> str:
@@ -374,7 +380,7 @@ class Retryable(Described):
         self, description: str = "", retry_after: timedelta = timedelta(seconds=1)
     ) -> None:
         super().__init__(description)
-        self.args = (description, retry_after)
+        self.args: tuple[Any, ...] = (description, retry_after)
         self.retry_after = retry_after
 
     def more_details(self) -> Sequence[object]:
@@ -406,7 +412,10 @@ class StatusError(LroError):
         self, chosen: Code, message: str, extra: tuple[object, ...] = (), why: str = ""
     ) -> None:
         super().__init__(chosen, message, extra, why)
-        self.chosen, self.message, self.extra, self.why = chosen, message, extra, why
+        self.chosen: Code = chosen
+        self.message: str = message
+        self.extra: tuple[object, ...] = extra
+        self.why: str = why
 
     def __str__(self) -> str:
         return self.message
@@ -431,7 +440,9 @@ class WorkFailed(LroError):
 
     def __init__(self, name: str, status: Status, extra: tuple[object, ...] = ()) -> None:
         super().__init__(name, status, extra)
-        self.name, self.status, self.extra = name, status, extra
+        self.name: str = name
+        self.status: Status = status
+        self.extra: tuple[object, ...] = extra
 
     def __str__(self) -> str:
         return f"{self.name} ended with {self.status_code.name}: {self.status.message}"
@@ -460,11 +471,12 @@ class WaitTimeout(LroError, TimeoutError):
 
     code = Code.DEADLINE_EXCEEDED
     reason = "DEADLINE_EXCEEDED"
-    fact_names = ("name",)
+    fact_names: ClassVar[tuple[str, ...]] = ("name",)
 
     def __init__(self, name: str, timeout: float) -> None:
         super().__init__(name, timeout)
-        self.name, self.timeout = name, timeout
+        self.name: str = name
+        self.timeout: float = timeout
 
     def __str__(self) -> str:
         return f"{self.name} was not done within {self.timeout:g} s; it goes on"
@@ -479,11 +491,11 @@ class RouteNotFound(LroError):
 
     code = Code.NOT_FOUND
     reason = "ROUTE_NOT_FOUND"
-    fact_names = ("path",)
+    fact_names: ClassVar[tuple[str, ...]] = ("path",)
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        self.path = _clipped(path)
+        self.path: str = _clipped(path)
 
     def __str__(self) -> str:
         return f"there is nothing at {self.path}"
@@ -497,7 +509,9 @@ class HttpMethodNotAllowed(LroError):
 
     def __init__(self, method: str, path: str, allow: tuple[str, ...]) -> None:
         super().__init__(method, path, allow)
-        self.method, self.path, self.allow = method, _clipped(path), allow
+        self.method: str = method
+        self.path: str = _clipped(path)
+        self.allow: tuple[str, ...] = allow
 
     def __str__(self) -> str:
         return f"{self.path} takes {', '.join(self.allow)}, not {self.method}"
@@ -511,7 +525,7 @@ class MethodNotSupported(LroError):
 
     code = Code.UNIMPLEMENTED
     reason = "METHOD_NOT_SUPPORTED"
-    fact_names = ("method",)
+    fact_names: ClassVar[tuple[str, ...]] = ("method",)
 
     def __init__(self, method: str) -> None:
         super().__init__(method)
@@ -534,11 +548,11 @@ class StreamsNotSupported(MethodNotSupported):
 class NameRefused(PermissionDenied):
     """The caller may not see one of several operations, so that the whole call is refused."""
 
-    fact_names = ("name",)
+    fact_names: ClassVar[tuple[str, ...]] = ("name",)
 
     def __init__(self, name: str, description: str) -> None:
         super().__init__(description)
-        self.args = (name, description)
+        self.args: tuple[Any, ...] = (name, description)
         self.name = name
 
     def __str__(self) -> str:
@@ -555,13 +569,13 @@ class CrossSiteRequest(PermissionDenied):
     """
 
     reason = "CROSS_SITE_REQUEST"
-    fact_names = ("origin",)
+    fact_names: ClassVar[tuple[str, ...]] = ("origin",)
 
     def __init__(self, origin: str) -> None:
         self.origin = _clipped(origin)
         page = f"a page of {self.origin!r}" if origin else "a page of another site"
         super().__init__(f"{page} may not make this call: trusted_origins does not name its origin")
-        self.args = (origin,)
+        self.args: tuple[Any, ...] = (origin,)
 
 
 class PartialSuccessNotSupported(LroError):
@@ -579,7 +593,8 @@ class HookFailed(LroError):
 
     def __init__(self, hook: str, description: str) -> None:
         super().__init__(hook, description)
-        self.hook, self.description = hook, description
+        self.hook: str = hook
+        self.description: str = description
 
     def __str__(self) -> str:
         return f"{self.hook} {self.description}"
@@ -593,7 +608,8 @@ class DeclarationError(LroError, ValueError):
 
     def __init__(self, subject: str, description: str) -> None:
         super().__init__(subject, description)
-        self.subject, self.description = subject, description
+        self.subject: str = subject
+        self.description: str = description
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.description}"
@@ -606,7 +622,9 @@ class EncodingError(LroError):
 
     def __init__(self, type_name: str, path: str, description: str) -> None:
         super().__init__(type_name, path, description)
-        self.type_name, self.path, self.description = type_name, path, description
+        self.type_name: str = type_name
+        self.path: str = path
+        self.description: str = description
 
     def __str__(self) -> str:
         where = f" field {self.path}" if self.path else ""
@@ -617,13 +635,15 @@ class MessageTooLarge(EncodingError):
     """A message is larger than the service keeps; ``setting`` is the field of ``Limits``."""
 
     reason = "MESSAGE_TOO_LARGE"
-    fact_names = ("type_name", "size", "limit", "setting")
+    fact_names: ClassVar[tuple[str, ...]] = ("type_name", "size", "limit", "setting")
 
     def __init__(self, type_name: str, size: int, limit: int, setting: str) -> None:
         text = f"has {size} bytes, at most {limit} are kept (the setting is Limits.{setting})"
         super().__init__(type_name, "", text)
-        self.args = (type_name, size, limit, setting)
-        self.size, self.limit, self.setting = size, limit, setting
+        self.args: tuple[Any, ...] = (type_name, size, limit, setting)
+        self.size: int = size
+        self.limit: int = limit
+        self.setting: str = setting
 
 
 class BatchTooLarge(LroError):
@@ -631,11 +651,12 @@ class BatchTooLarge(LroError):
 
     code = Code.RESOURCE_EXHAUSTED
     reason = "BATCH_TOO_LARGE"
-    fact_names = ("names", "limit")
+    fact_names: ClassVar[tuple[str, ...]] = ("names", "limit")
 
     def __init__(self, names: int, limit: int) -> None:
         super().__init__(names, limit)
-        self.names, self.limit = names, limit
+        self.names: int = names
+        self.limit: int = limit
 
     def __str__(self) -> str:
         return (
@@ -648,13 +669,14 @@ class TooManyHeld(ResourceExhausted):
     """Too many calls are held, or operations watched, to take one more; see ``Limits``."""
 
     reason = "TOO_MANY_HELD"
-    fact_names = ("limit", "setting")
+    fact_names: ClassVar[tuple[str, ...]] = ("limit", "setting")
 
     def __init__(self, what: str, limit: int, setting: str) -> None:
         text = f"{what}: at most {limit} at once (the setting is Limits.{setting}); ask again later"
         super().__init__(text)
-        self.args = (what, limit, setting)
-        self.limit, self.setting = limit, setting
+        self.args: tuple[Any, ...] = (what, limit, setting)
+        self.limit: int = limit
+        self.setting: str = setting
 
 
 class UnknownType(LroError):
@@ -692,7 +714,8 @@ class MissingExtra(LroError):
 
     def __init__(self, part: str, extra: str) -> None:
         super().__init__(part, extra)
-        self.part, self.extra = part, extra
+        self.part: str = part
+        self.extra: str = extra
 
     def __str__(self) -> str:
         return f"{self.part} needs the extra {self.extra!r}: pip install 'lro[{self.extra}]'"

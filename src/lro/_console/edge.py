@@ -98,7 +98,7 @@ class Console:
     """
 
     def __init__(self, path: str = "/console", **looks: Unpack[ConsoleLooks]) -> None:
-        self.path = checked_prefix(path)
+        self.path: str = checked_prefix(path)
         check("path", path, "a path such as '/console'", fine=bool(self.path))
         known = ConsoleLooks.__optional_keys__
         if unknown := sorted(looks.keys() - known):
@@ -171,8 +171,8 @@ class ConsoleEdge(OperationsEdge):
             refresh_seconds=refresh_seconds,
             frame=frame,
         )
-        self.mount = checked_prefix(path)
-        self.pages = [self.mount, *(self.mount + one for one in page_files())]
+        self.mount: str = checked_prefix(path)
+        self.pages: Sequence[str] = [self.mount, *(self.mount + one for one in page_files())]
         self._actions = tuple(one for one in ACTIONS if one in actions)
         self._allow = None if allow is None else Hook("allow", allow)
         self._redact = redact

@@ -248,7 +248,7 @@ class Access:
         self._hook = None if authorize is None else Hook("authorize", authorize)
         self.owner_only = owner_only
         """Whether callers see only what they have started."""
-        self.immediate = self._hook is None and not store.reads_block
+        self.immediate: bool = self._hook is None and not store.reads_block
         """Whether an operation is read without asking or awaiting anything."""
 
     def check_plain(self, where: str) -> None:

@@ -140,11 +140,11 @@ class Attempt:
 
     cancelling: threading.RLock | None = None
     """Held while a request to cancel is passed on; made with the first one."""
-    lost = False
+    lost: bool = False
     """Whether the process in which the function ran has died."""
-    handed_back = False
+    handed_back: bool = False
     """Whether the store has the operation as one for other processes to do."""
-    revoked = False
+    revoked: bool = False
     """Whether the work must not begin any more."""
     ended: Record | None = None
     """What this attempt has stored as the end of the operation."""
@@ -169,9 +169,9 @@ class Attempt:
         begun: bool = False,
     ) -> None:
         self.name = name
-        self.group = spec.full_name
-        self.group_limit = spec.options.concurrency
-        self.is_async = spec.is_async
+        self.group: str = spec.full_name
+        self.group_limit: int | None = spec.options.concurrency
+        self.is_async: bool = spec.is_async
         self.spec = spec
         self._holder = holder
         self._runtime = holder.runtime

@@ -35,7 +35,7 @@ class OperationStarted:
     ``name`` is empty where the start was refused, and ``error_type`` then the name of the code.
     """
 
-    kind: ClassVar = "started"
+    kind: ClassVar[str] = "started"
     method: str
     outcome: StartOutcome
     name: str = ""
@@ -51,7 +51,7 @@ class AttemptBegan:
     ``trace_context`` is the context of the start (``Record.trace_context``).
     """
 
-    kind: ClassVar = "attempt_began"
+    kind: ClassVar[str] = "attempt_began"
     name: str
     method: str
     attempt: int
@@ -63,7 +63,7 @@ class AttemptBegan:
 class MetadataReported:
     """A worker has replaced the metadata; ``attempt`` is 0 where the work is done outside."""
 
-    kind: ClassVar = "reported"
+    kind: ClassVar[str] = "reported"
     name: str
     method: str
     attempt: int
@@ -76,7 +76,7 @@ class AttemptOver:
     ``error_type`` is the name of the code where the attempt failed.
     """
 
-    kind: ClassVar = "attempt_over"
+    kind: ClassVar[str] = "attempt_over"
     name: str
     method: str
     attempt: int
@@ -93,7 +93,7 @@ class OperationEnded:
     it to stop, if one has. ``error_type`` is the name of the code unless it succeeded.
     """
 
-    kind: ClassVar = "ended"
+    kind: ClassVar[str] = "ended"
     name: str
     method: str
     attempt: int
@@ -107,7 +107,7 @@ class OperationEnded:
 class CancelRequested:
     """A caller has asked for an operation to stop, for the first time."""
 
-    kind: ClassVar = "cancel_requested"
+    kind: ClassVar[str] = "cancel_requested"
     name: str
     method: str
     caller: str = ""
@@ -120,7 +120,7 @@ class WorkLost:
     ``lost_attempts`` counts the attempts lost by now.
     """
 
-    kind: ClassVar = "lost"
+    kind: ClassVar[str] = "lost"
     name: str
     method: str
     attempt: int
@@ -133,7 +133,7 @@ class WorkLost:
 class WriteRefused:
     """A write of a worker of this process was refused, because others have its operation."""
 
-    kind: ClassVar = "write_refused"
+    kind: ClassVar[str] = "write_refused"
     name: str
     method: str
     attempt: int
@@ -143,7 +143,7 @@ class WriteRefused:
 class LeasesRenewed:
     """This process has renewed its leases; ``margin_seconds`` is what was left of them."""
 
-    kind: ClassVar = "renewed"
+    kind: ClassVar[str] = "renewed"
     count: int
     margin_seconds: float
 
@@ -152,7 +152,7 @@ class LeasesRenewed:
 class OperationsExpired:
     """This process has removed expired operations: how many of each method."""
 
-    kind: ClassVar = "expired"
+    kind: ClassVar[str] = "expired"
     methods: Mapping[str, int]
 
 

@@ -127,7 +127,7 @@ class ReplyReservation:
 
     def __init__(self, budget: ByteBudget, size: int, *, large: bool) -> None:
         self._budget = budget
-        self.bytes = size
+        self.bytes: int = size
         self._large = large
 
     def resize(self, size: int) -> None:

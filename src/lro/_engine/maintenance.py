@@ -88,7 +88,7 @@ class Maintenance:
         self._statistics = runtime.statistics
         self._period = lease.total_seconds() / 3
         self._grace = min(_GRACE_SECONDS, lease.total_seconds() / _GRACES)
-        self.retry_seconds = self._grace / _TRIES
+        self.retry_seconds: float = self._grace / _TRIES
         """How soon what could not be written is tried again."""
         self._scan_period = min(lease, runtime.executor.redelivery or lease).total_seconds()
         self._lead: float | None = None
@@ -437,16 +437,16 @@ class Background:
     ) -> None:
         self._maintained = maintained
         self._service = service
-        self.pending = maintained
+        self.pending: bool = maintained
         self._stopped = False
         self._starting = threading.Lock()
         self._executor = runtime.executor
         self._shared = runtime.store.shared
         self._statistics = runtime.statistics
         self._notifications = runtime.notifications
-        self.workers = Workers(runtime, specs, self)
-        self.maintenance = Maintenance(runtime, self.workers, specs)
-        self.change_listener = ChangeListener(runtime.updater, self.workers)
+        self.workers: Workers = Workers(runtime, specs, self)
+        self.maintenance: Maintenance = Maintenance(runtime, self.workers, specs)
+        self.change_listener: ChangeListener = ChangeListener(runtime.updater, self.workers)
 
     def start(self) -> None:
         """Begin the maintenance in a thread, unless it has begun, or is not wanted here."""

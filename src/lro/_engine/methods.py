@@ -530,8 +530,8 @@ class Methods:
         around: Around | None,
     ) -> None:
         self.types = types
-        self.infos = OperationInfoRegistry()
-        self.indexes = Indexes(types)
+        self.infos: OperationInfoRegistry = OperationInfoRegistry()
+        self.indexes: Indexes = Indexes(types)
         self.specs: dict[str, MethodSpec] = {}
         self._runtime = runtime
         self._keep_for = keep_for

@@ -100,11 +100,11 @@ class RecordUpdater:
     ) -> None:
         self.store = store
         self.notifications = notifications
-        self.events = EventDispatch() if events is None else events
-        self.notifier = Notifier()
+        self.events: EventDispatch = EventDispatch() if events is None else events
+        self.notifier: Notifier = Notifier()
         self.unnamed_changes = 0
         """Number of change notifications received from other processes without names."""
-        self.late_writes = 0
+        self.late_writes: int = 0
         """How many writes of workers of this process were refused, their leases being lost."""
         self._lock = threading.Lock()
 
@@ -179,7 +179,7 @@ class FirstUse:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.pending = store.reads_block
+        self.pending: bool = store.reads_block
 
     def reach(self) -> Flow[None]:
         """Use the store where that may block: asking for its clock must not hold up a loop.

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from lro._engine.watching import WatchStream
+    from lro._engine.workers import Workers
 
 A = TypeVar("A")
 S = TypeVar("S")
@@ -154,7 +155,8 @@ class Service:
         self.limits = limits
         self.drain = drain
         self._max_wait = max_wait
-        self.statistics = _statistics_of(store, executor, clock) if statistics else None
+        counted = _statistics_of(store, executor, clock) if statistics else None
+        self.statistics: Statistics | None = counted
         """What counts the events of this process; None if the store keeps no statistics."""
         traces = None if telemetry is False else _telemetry_of(telemetry, executor)
         if traces is not None and traces.options.store_calls:
@@ -171,9 +173,9 @@ class Service:
             clock=clock,
             statistics=self.statistics,
         )
-        self.access = Access(store, verbs=verbs, authorize=authorize, owner_only=owner_only)
-        self.types = types if types is not None else TypeRegistry()
-        self.methods = Methods(
+        self.access: Access = Access(store, verbs=verbs, authorize=authorize, owner_only=owner_only)
+        self.types: TypeRegistry = types if types is not None else TypeRegistry()
+        self.methods: Methods = Methods(
             self._runtime, self.types, keep_for=keep_for, limits=limits, around=around
         )
         if owner_only:
@@ -184,16 +186,16 @@ class Service:
             maintained=maintenance and not is_worker_process(),
             service=self,
         )
-        self.workers = self._background.workers
+        self.workers: Workers = self._background.workers
         self._starter = Starter(self._runtime, self._background, self.access)
-        self.replies = ByteBudget(limits.replies_bytes, clock)
-        self.waiters = Waiters(
+        self.replies: ByteBudget = ByteBudget(limits.replies_bytes, clock)
+        self.waiters: Waiters = Waiters(
             self._runtime.updater, self._background.change_listener, limits, self.replies
         )
         self._calls = HandleCalls(store, self.workers, self.waiters)
         if traces is not None:
-            counted = traces.options.store_operations
-            traces.gauges = Gauges(self._runtime, self.specs, self.workers, self.waiters, counted)
+            stored = traces.options.store_operations
+            traces.gauges = Gauges(self._runtime, self.specs, self.workers, self.waiters, stored)
         self._closing_by: int | None = None
         self._closing = threading.Lock()
         self._closed = threading.Event()

@@ -65,7 +65,7 @@ class Statistics(FactCounter):
         self._counting = threading.Lock()
         self._counted: dict[_Key, list[float]] = {}
         """Used with that lock held."""
-        self.flush_at = self._clock() + FLUSH_SECONDS
+        self.flush_at: float = self._clock() + FLUSH_SECONDS
         """When :meth:`flush` is due."""
 
     # -- what happens -------------------------------------------------------------------------

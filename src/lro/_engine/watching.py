@@ -132,7 +132,7 @@ class WatchStream:
     def __init__(
         self, names: Iterable[str], see: See, hub: WatchHub, places: Iterable[HeldCall]
     ) -> None:
-        self.list = WatchList(names)
+        self.list: WatchList = WatchList(names)
         self.reservation: ReplyReservation | None = None
         """Of what was read last, until the next is asked for; code that takes it releases it."""
         self._places = tuple(places)
@@ -281,8 +281,8 @@ class Watched:
     __slots__ = ("name", "streams", "waits", "watchers")
 
     def __init__(self, name: str, watchers: LoopWatchers) -> None:
-        self.name = name
-        self.watchers = watchers
+        self.name: str = name
+        self.watchers: LoopWatchers = watchers
         self.waits: set[asyncio.Future[Operation | None]] = set()
         self.streams: set[WatchStream] = set()
 
@@ -306,9 +306,9 @@ class PendingWait:
         future: asyncio.Future[Operation | None],
         timer: asyncio.TimerHandle,
     ) -> None:
-        self.watched = watched
-        self.future = future
-        self.timer = timer
+        self.watched: Watched = watched
+        self.future: asyncio.Future[Operation | None] = future
+        self.timer: asyncio.TimerHandle = timer
 
     def end(self) -> None:
         """Free what is held for it. Call it once, whatever became of the wait."""

@@ -63,7 +63,7 @@ class Workers:
         self, runtime: Runtime, specs: Mapping[str, MethodSpec], overseer: Overseer
     ) -> None:
         self.runtime = runtime
-        self.stopping = False
+        self.stopping: bool = False
         self._store = runtime.store
         self._updater = runtime.updater
         self._specs = specs
@@ -72,9 +72,9 @@ class Workers:
 
     def reset_after_fork(self) -> None:
         """Take another owner's name, and hold nothing: the parent process has all work."""
-        self.owner = secrets.token_urlsafe(12)
+        self.owner: str = secrets.token_urlsafe(12)
         # Where garbage is collected while it is held, a coroutine may be closed that retires work.
-        self.lock = threading.RLock()
+        self.lock: threading.RLock = threading.RLock()
         self._starting: set[Attempt] = set()
         self._not_started: list[Record] = []
         self._attempts: dict[str, Attempt] = {}

@@ -37,7 +37,7 @@ class Indexes:
         Replaced, never changed: other threads read it while a method is declared.
         """
         self._callers = False
-        self.declared = False
+        self.declared: bool = False
         """Whether records have keys at all."""
         self._places: dict[str, Mapping[str, Indexable]] = {}
 

@@ -248,7 +248,7 @@ class Describer:
 
     def __init__(self, service: Service) -> None:
         self.paths: _Part = {}
-        self.schemas = OperationSchemas(service.types)
+        self.schemas: OperationSchemas = OperationSchemas(service.types)
         self._service = service
         self._heading = "Operations"
         self._ids: set[str] = set()
@@ -266,9 +266,9 @@ class Describer:
         }
         text = "A piece of work, and in the end its result."
         self._operation = self.schemas.operation(_OPERATION, text, None, None)
-        self.error_body = self.schemas.error()
+        self.error_body: Schema = self.schemas.error()
         text = "An error (AIP-193): the HTTP status as code, the canonical code as status."
-        self.error = {"description": text, **_json(self.error_body)}
+        self.error: _Part = {"description": text, **_json(self.error_body)}
 
     def add(
         self,

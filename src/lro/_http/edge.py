@@ -666,7 +666,7 @@ class OperationsEdge:
         service.access.check_named(type(self).__name__, authenticate)
         self.service = service
         self.max_body = max_body
-        self.authenticates = authenticate is not None
+        self.authenticates: bool = authenticate is not None
         self._hook = None if authenticate is None else Hook("authenticate", authenticate)
         self._trusted_origins = trusted(trusted_origins)
         self._poll_seconds = poll_seconds
@@ -683,8 +683,10 @@ class OperationsEdge:
         self._document = _as_document(openapi)
         self._document_reply: HttpReply | None = None
         routed = (*default_routes(parents), *extension_routes(parents))
-        self.verb_routes = tuple(route for route in routed if route.rpc in self.offered)
+        offered = (route for route in routed if route.rpc in self.offered)
+        self.verb_routes: Sequence[Route] = tuple(offered)
         self._verb_table = RouteTable(self.verb_routes)
+        self.start_routes: Sequence[Route]
         self.start_routes, self._starts = start_routes(
             self._verb_table, start_handlers(service, starts)
         )

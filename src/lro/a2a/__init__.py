@@ -11,8 +11,8 @@ try:
     import a2a.server.routes as _routes  # noqa: F401  # asks for Starlette, too
     import sse_starlette as _sse_starlette  # noqa: F401
     import starlette.routing as _routing  # noqa: F401
-except ImportError as exc:
-    raise MissingExtra("A2A", "a2a") from exc
+except ImportError as _exc:
+    raise MissingExtra("A2A", "a2a") from _exc
 
 from lro.a2a._card import SCHEMAS_URI, agent_card
 from lro.a2a._handler import Handler, Read

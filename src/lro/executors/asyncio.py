@@ -20,7 +20,7 @@ from lro.executors.threads import FAILED_OUTSIDE, Backlog, BacklogSlot, LocalExe
 
 __all__ = ["AsyncioExecutor"]
 
-log = logging.getLogger("lro")
+log: logging.Logger = logging.getLogger("lro")
 
 _PAUSE: Final = 0.5
 """Seconds until another thread is tried."""

@@ -34,8 +34,8 @@ try:
     from celery.signals import worker_ready
 
     from lro.executors._celery_messages import STOPPING, CeleryWorkerTask, NamePublisher
-except ImportError as exc:
-    raise MissingExtra("the Celery executor", "celery") from exc
+except ImportError as _exc:
+    raise MissingExtra("the Celery executor", "celery") from _exc
 
 __all__ = ["CeleryExecutor"]
 

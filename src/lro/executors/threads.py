@@ -21,7 +21,7 @@ from lro._engine.process import after_fork
 
 __all__ = ["ThreadExecutor"]
 
-log = logging.getLogger("lro")
+log: logging.Logger = logging.getLogger("lro")
 
 FAILED_OUTSIDE: Final = "%s: its task failed outside the method"
 """The log line for an error that should not be: a task takes care of its own."""
@@ -206,7 +206,7 @@ class BacklogSlot:
 
     def __init__(self, backlog: Backlog, *, worker_idle: bool) -> None:
         self._backlog = backlog
-        self.worker_idle = worker_idle
+        self.worker_idle: bool = worker_idle
 
     def submit(self, task: Task) -> None:
         """Queue the task."""

@@ -8,8 +8,8 @@ from lro._base.errors import MissingExtra
 try:
     import google.longrunning.operations_proto_pb2  # noqa: F401  # asks for both packages
     import grpc as _grpc  # noqa: F401
-except ImportError as exc:
-    raise MissingExtra("the gRPC edge", "grpc") from exc
+except ImportError as _exc:
+    raise MissingExtra("the gRPC edge", "grpc") from _exc
 
 from lro.grpc._rpcs import DEFAULT_MAX_REQUEST, Authenticate, StartMethod
 from lro.grpc._server import add_to

@@ -37,8 +37,8 @@ from lro.integrations._base import (
 
 try:
     from aiohttp import web
-except ImportError as exc:
-    raise MissingExtra("lro.integrations.aiohttp", "aiohttp") from exc
+except ImportError as _exc:
+    raise MissingExtra("lro.integrations.aiohttp", "aiohttp") from _exc
 
 if TYPE_CHECKING:
     from lro.console import Console
@@ -79,7 +79,7 @@ class Operations:
             hook = caller_hook(
                 caller, lambda scope: (scope["aiohttp.request"],), web.HTTPException, _said
             )
-        self.edge = make_edge(service, caller=hook, starts=starts, options=options)
+        self.edge: OperationsEdge = make_edge(service, caller=hook, starts=starts, options=options)
         self._edges = edges_with(self.edge, console, hook, options)
         self._operation: web.Resource | None = None
 

@@ -51,8 +51,8 @@ try:
 
     from lro.integrations._fastapi_document import as_in_fastapi, route_options, type_with
     from lro.integrations.starlette import request_with_body
-except ImportError as exc:
-    raise MissingExtra("the integration into FastAPI", "fastapi") from exc
+except ImportError as _exc:
+    raise MissingExtra("the integration into FastAPI", "fastapi") from _exc
 
 if TYPE_CHECKING:
     from lro.console import Console
@@ -120,7 +120,8 @@ class Operations:
         if caller is not None:
             default = Depends(caller)
             parameters.append(inspect.Parameter("caller", kind, default=default, annotation=Any))
-        self.__signature__ = inspect.Signature(parameters)  # FastAPI reads its dependencies there
+        # FastAPI reads its dependencies there.
+        self.__signature__: inspect.Signature = inspect.Signature(parameters)
 
     def _make_edge(self, starts: Starts) -> OperationsEdge:
         hook = named_by_framework if self._named else None
@@ -243,7 +244,8 @@ class OperationsRoute(APIRoute):
             said = as_in_fastapi(self.describer.started(*get_args(self.response_model)))
             deep_dict_update(said, self.openapi_extra or {})
             self.openapi_extra = said
-            self.response_model = self.response_field = None
+            self.response_model: Any = None
+            self.response_field: Any = None
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler of FastAPI, and what becomes of its errors."""

@@ -31,8 +31,8 @@ from lro.wsgi import request_of
 try:
     from flask import Blueprint, Flask, Response, current_app, request
     from werkzeug.exceptions import ClientDisconnected, HTTPException, RequestEntityTooLarge
-except ImportError as exc:
-    raise MissingExtra("lro.integrations.flask", "flask") from exc
+except ImportError as _exc:
+    raise MissingExtra("lro.integrations.flask", "flask") from _exc
 
 if TYPE_CHECKING:
     from lro.console import Console
@@ -69,7 +69,7 @@ class Operations:
         if caller is not None:
             check_plain_function("caller", caller)
             hook = caller_hook(caller, lambda _: (), HTTPException, _said)
-        self.edge = make_edge(
+        self.edge: OperationsEdge = make_edge(
             service, caller=hook, starts=starts, options=options, none="lambda: None"
         )
         self._edges = edges_with(self.edge, console, hook, options)

@@ -35,12 +35,13 @@ from lro.integrations._base import (
 try:
     from litestar import Request, Response, Router, route
     from litestar.config.app import AppConfig
+    from litestar.connection import ASGIConnection
     from litestar.di import Provide
     from litestar.exceptions import HTTPException
+    from litestar.handlers import BaseRouteHandler
     from litestar.plugins import InitPlugin
-    from litestar.types import Guard
-except ImportError as exc:
-    raise MissingExtra("the integration into Litestar", "litestar") from exc
+except ImportError as _exc:
+    raise MissingExtra("the integration into Litestar", "litestar") from _exc
 
 if TYPE_CHECKING:
     from lro.console import Console
@@ -52,6 +53,7 @@ Req = TypeVar("Req")
 Resp = TypeVar("Resp")
 Meta = TypeVar("Meta")
 AnyRequest: TypeAlias = Request[Any, Any, Any]
+Guard: TypeAlias = Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], Any]
 
 _INJECTED: Final = "by its name"
 """Newer versions have ``NamedDependency``, and warn of what is not annotated."""
@@ -138,7 +140,7 @@ class OperationsPlugin(InitPlugin):
         **options: Unpack[EdgeOptions],
     ) -> None:
         hook = None if caller is None else named_by_framework
-        self.edge = make_edge(service, caller=hook, starts=starts, options=options)
+        self.edge: OperationsEdge = make_edge(service, caller=hook, starts=starts, options=options)
         self._edges = edges_with(self.edge, console, hook, options)
         self._caller = _without_name if caller is None else caller
         check_function("caller", self._caller)

@@ -34,8 +34,8 @@ from lro.integrations._base import (
 try:
     from quart import Quart, Response, request
     from werkzeug.exceptions import HTTPException
-except ImportError as exc:
-    raise MissingExtra("the integration into Quart", "quart") from exc
+except ImportError as _exc:
+    raise MissingExtra("the integration into Quart", "quart") from _exc
 
 if TYPE_CHECKING:
     from lro.console import Console
@@ -75,7 +75,7 @@ class Operations:
         **options: Unpack[EdgeOptions],
     ) -> None:
         hook = None if caller is None else caller_hook(caller, lambda _: (), HTTPException, _ours)
-        self.edge = make_edge(
+        self.edge: OperationsEdge = make_edge(
             service, caller=hook, starts=starts, options=options, none="lambda: None"
         )
         self._edges = edges_with(self.edge, console, hook, options)

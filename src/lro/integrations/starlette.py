@@ -37,8 +37,8 @@ try:
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.routing import BaseRoute, NoMatchFound, Route
-except ImportError as exc:
-    raise MissingExtra("the integration into Starlette", "starlette") from exc
+except ImportError as _exc:
+    raise MissingExtra("the integration into Starlette", "starlette") from _exc
 
 if TYPE_CHECKING:
     from lro.console import Console
@@ -78,7 +78,7 @@ class Operations:
             if caller is None
             else caller_hook(caller, lambda scope: (Request(scope),), HTTPException, _ours)
         )
-        self.edge = make_edge(service, caller=hook, starts=starts, options=options)
+        self.edge: OperationsEdge = make_edge(service, caller=hook, starts=starts, options=options)
         self._edges = edges_with(self.edge, console, hook, options)
 
     @property

@@ -9,8 +9,8 @@ from lro._base.errors import MissingExtra
 try:
     from google.longrunning import operations_pb2 as _operations_pb2  # noqa: F401
     from google.protobuf import descriptor_pb2 as _descriptor_pb2  # noqa: F401
-except ImportError as exc:
-    raise MissingExtra("the linter", "protobuf") from exc
+except ImportError as _exc:
+    raise MissingExtra("the linter", "protobuf") from _exc
 
 from lro.lint._breaking import breaking
 from lro.lint._lint import (

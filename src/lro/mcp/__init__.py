@@ -8,8 +8,8 @@ from lro._base.errors import MissingExtra
 
 try:
     import mcp.server.extension  # noqa: F401
-except ImportError as exc:
-    raise MissingExtra("MCP", "mcp") from exc
+except ImportError as _exc:
+    raise MissingExtra("MCP", "mcp") from _exc
 
 from lro.mcp._extension import TasksExtension
 

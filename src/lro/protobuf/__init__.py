@@ -4,8 +4,8 @@ from lro._base.errors import MissingExtra
 
 try:
     import google.longrunning.operations_proto_pb2  # noqa: F401  # asks for both packages
-except ImportError as exc:
-    raise MissingExtra("protobuf messages", "protobuf") from exc
+except ImportError as _exc:
+    raise MissingExtra("protobuf messages", "protobuf") from _exc
 
 from lro._messages.protobuf.binary import StartOptions, read_options, write_options
 from lro.protobuf._messages import (

@@ -195,7 +195,8 @@ class AsyncGroup(Generic[Resp, Meta]):
         state: ClientState,
         driver: AsyncDriver,
     ) -> None:
-        self.handles = group_flows.members(handles)
+        found = group_flows.members(handles)
+        self.handles: tuple[AsyncOperationHandle[Resp, Meta], ...] = found
         """The operations, in the order that was given."""
         self._state = state
         self._driver = driver

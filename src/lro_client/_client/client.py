@@ -186,7 +186,7 @@ class Group(Generic[Resp, Meta]):
         state: ClientState,
         driver: Driver,
     ) -> None:
-        self.handles = group_flows.members(handles)
+        self.handles: tuple[OperationHandle[Resp, Meta], ...] = group_flows.members(handles)
         """The operations, in the order that was given."""
         self._state = state
         self._driver = driver

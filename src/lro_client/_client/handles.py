@@ -186,7 +186,7 @@ class Update(Generic[Meta]):
     def __init__(self, handle: HandleBase[typing.Any, Meta], operation: Operation) -> None:
         self._handle = handle
         self.operation = operation
-        self.error = handle._error
+        self.error: Exception | None = handle._error
         """Why the operation can no longer be watched; None while it can."""
 
     @property

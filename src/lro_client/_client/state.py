@@ -76,9 +76,9 @@ class ClientState:
         _arguments.check_optional("retry", retry, Retry)
         _arguments.check_seconds("call_seconds", call_seconds)
         self.types = types
-        self.address = public_address(str(getattr(transport, "address", "")))
-        self.observer = _observer(journal, self.address, types)
-        self.config = FlowConfig(
+        self.address: str = public_address(str(getattr(transport, "address", "")))
+        self.observer: ClientObserver = _observer(journal, self.address, types)
+        self.config: FlowConfig = FlowConfig(
             clock=clock,
             retry=retry or Retry(),
             polling=polling or Polling(),

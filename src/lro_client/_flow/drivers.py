@@ -184,7 +184,7 @@ class ThreadChannel:
     def __init__(self, clock: Callable[[], float] | None) -> None:
         self._items: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._clock = clock
-        self.put = self._items.put
+        self.put: Callable[[Any], None] = self._items.put
 
     def take(self, seconds: float | None) -> Any:
         """The next item; None if there is none within ``seconds``."""

@@ -48,7 +48,9 @@ class wait_proportional(_PlainWait):  # the spelling of tenacity's own
     """
 
     def __init__(self, share: float = 0.25, minimum: float = 0.05, maximum: float = 20.0) -> None:
-        self.share, self.minimum, self.maximum = share, minimum, maximum
+        self.share: float = share
+        self.minimum: float = minimum
+        self.maximum: float = maximum
 
     def pause(self, _attempt: int, seconds: float, /) -> float:
         """The pause after a reply ``seconds`` after the first poll."""
@@ -61,7 +63,9 @@ class wait_exponential(_PlainWait):
     def __init__(
         self, initial: float = 1.0, multiplier: float = 1.5, maximum: float = 20.0
     ) -> None:
-        self.initial, self.multiplier, self.maximum = initial, multiplier, maximum
+        self.initial: float = initial
+        self.multiplier: float = multiplier
+        self.maximum: float = maximum
 
     def pause(self, attempt: int, _seconds: float, /) -> float:
         """The pause after this attempt."""

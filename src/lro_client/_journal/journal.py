@@ -160,7 +160,8 @@ class JournalError(ClientError):
 
     def __init__(self, path: str, description: str) -> None:
         super().__init__(path, description)
-        self.path, self.description = path, description
+        self.path: str = path
+        self.description: str = description
 
     def __str__(self) -> str:
         return f"the journal {self.path}: {self.description}"
@@ -180,7 +181,7 @@ class Journal:
     def __init__(
         self, path: str | os.PathLike[str], *, busy_seconds: float = MAX_WAIT_SECONDS
     ) -> None:
-        self.path = os.path.abspath(os.fspath(path))
+        self.path: str = os.path.abspath(os.fspath(path))
         self._busy_seconds = busy_seconds
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None

@@ -62,12 +62,12 @@ class Listeners:
     __slots__ = ("first_deadline", "last_deadline", "wants", "wants_progress")
 
     def __init__(self, wants: Mapping[Listener, Want]) -> None:
-        self.wants = wants
-        self.wants_progress = any(want.wants_progress for want in wants.values())
+        self.wants: Mapping[Listener, Want] = wants
+        self.wants_progress: bool = any(want.wants_progress for want in wants.values())
         """Whether one of them wants each change."""
         deadlines = [want.deadline for want in wants.values()]
-        self.first_deadline = min(deadlines, default=math.inf)
-        self.last_deadline = max(deadlines, default=math.inf)
+        self.first_deadline: float = min(deadlines, default=math.inf)
+        self.last_deadline: float = max(deadlines, default=math.inf)
 
     def deadline(self, now: float) -> float:
         """The next deadline, at which one last poll is made."""
@@ -125,7 +125,7 @@ class WatchRegistry:
         start_poller: Callable[[], object],
         wake_poller: Callable[[], object],
     ) -> None:
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         self.clock = clock
         self.entries: dict[str, WatchedOperation] = {}
         self.collections: dict[str, int] = {}

@@ -45,7 +45,7 @@ class VirtualClock:
     """
 
     def __init__(self, now: float = 1000.0) -> None:
-        self.now = now
+        self.now: float = now
         self.sleeps: list[float] = []
         self._lock = threading.Lock()
         self._sleeping: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Sleeping]

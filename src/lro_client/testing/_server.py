@@ -96,10 +96,10 @@ class ScriptedServer:
         latency: float = 0.0,
         types: TypeRegistry | None = None,
     ) -> None:
-        self.clock = clock or VirtualClock()
+        self.clock: VirtualClock = clock or VirtualClock()
         self.url = url
         self.calls: list[ServerCall] = []
-        self.transport = ScriptedTransport(self.clock, self._answer)
+        self.transport: ScriptedTransport = ScriptedTransport(self.clock, self._answer)
         self._max_hold = max_hold
         self._latency = latency
         self._began = self.clock.now

@@ -15,8 +15,8 @@ from lro_client.transports.http import AsyncHttpTransport, Routes
 try:
     import aiohttp
     import httpx_aiohttp
-except ImportError as exc:
-    raise MissingExtra("the aiohttp transport", "aiohttp") from exc
+except ImportError as _exc:
+    raise MissingExtra("the aiohttp transport", "aiohttp") from _exc
 
 __all__ = ["AiohttpTransport"]
 

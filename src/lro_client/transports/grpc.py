@@ -18,8 +18,8 @@ try:
     import grpc.aio
 
     from lro_client.transports._grpc_coding import GrpcCoder, Metadata, unsent
-except ImportError as exc:
-    raise MissingExtra("the gRPC transport", "grpc") from exc
+except ImportError as _exc:
+    raise MissingExtra("the gRPC transport", "grpc") from _exc
 
 __all__ = ["AsyncGrpcTransport", "GrpcTransport"]
 
@@ -111,7 +111,7 @@ class GrpcTransport:
         options: Options = (),
     ) -> None:
         make = functools.partial(_channel, grpc, target, credentials, options)
-        self.address = _address(target, credentials)
+        self.address: str = _address(target, credentials)
         self._line: _LazyChannel[grpc.Channel] = _LazyChannel(
             make, None if isinstance(target, str) else target
         )
@@ -149,7 +149,7 @@ class AsyncGrpcTransport:
     ) -> None:
         # Made on the event loop that it will belong to.
         make = functools.partial(_channel, grpc.aio, target, credentials, options)
-        self.address = _address(target, credentials)
+        self.address: str = _address(target, credentials)
         own = None if isinstance(target, str) else target
         self._line: _LazyChannel[grpc.aio.Channel] = _LazyChannel(make, own)
         self._coder = GrpcCoder(metadata, types or TypeRegistry())

@@ -94,7 +94,7 @@ class HttpTransport:
         self._own = own or client is None
         self._closed = False
         self._asking: set[AnswerQueue] = set()
-        self.address = base_url or str(getattr(client, "base_url", ""))
+        self.address: str = base_url or str(getattr(client, "base_url", ""))
 
     def send(self, call: Call) -> Reply:
         """The server's reply.
@@ -205,7 +205,7 @@ class AsyncHttpTransport:
         self._client = cast("httpx.AsyncClient", client)
         self._coder = HttpCoder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
         self._own = own or self._made is not None
-        self.address = base_url or str(getattr(client, "base_url", ""))
+        self.address: str = base_url or str(getattr(client, "base_url", ""))
         # The HTTP library loads this with its first call, whose deadline may be over before that.
         with contextlib.suppress(ImportError):
             importlib.import_module("anyio._backends._asyncio")

@@ -67,7 +67,7 @@ class Binary:
         names: Mapping[type, str],
         classes: Iterable[type],
     ) -> None:
-        self.pool = DescriptorPool()
+        self.pool: DescriptorPool = DescriptorPool()
         self._files: dict[bytes, tuple[str, ...]] = {}
         self._taken: set[str] = set()
         self._symbols: dict[str, str] = {}
@@ -82,7 +82,7 @@ class Binary:
             self._add(descriptor.file)
         own = {n: shape for n, shape in shapes.items() if shape and n not in self.known}
         files = ProtoFiles(own, self.known, names)
-        self.names = files.names
+        self.names: Mapping[type, str] = files.names
         """The full names of all classes, given or made up."""
         for said in files:
             self._put(said)

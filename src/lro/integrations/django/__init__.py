@@ -18,8 +18,8 @@ from lro._base.errors import MissingExtra
 
 try:
     import django.conf  # noqa: F401 - looks whether it is there
-except ImportError as exc:
-    raise MissingExtra("lro.integrations.django", "django") from exc
+except ImportError as _exc:
+    raise MissingExtra("lro.integrations.django", "django") from _exc
 
 from lro.integrations.django._operations import signed_in_user, start, with_lifespan
 

@@ -15,9 +15,9 @@ from lro.integrations.django.models import OperationRow
 class OperationAdmin(admin.ModelAdmin):  # type: ignore[misc]  # Django ships no types
     """Lists operations, and shows each. Changes are made by the interface alone."""
 
-    list_display = ("name", "method", "state", "caller", "create_time", "end_time")
-    list_filter = ("state", "method")
-    search_fields = ("name",)
+    list_display: tuple[str, ...] = ("name", "method", "state", "caller", "create_time", "end_time")
+    list_filter: tuple[str, ...] = ("state", "method")
+    search_fields: tuple[str, ...] = ("name",)
     show_full_result_count = False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[OperationRow]:

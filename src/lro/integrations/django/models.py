@@ -22,18 +22,18 @@ class Moment(models.BigIntegerField):  # type: ignore[misc]  # Django ships no t
 class OperationRow(models.Model):  # type: ignore[misc]  # Django ships no types
     """An operation, as the store keeps it."""
 
-    id = models.UUIDField(primary_key=True)
-    name = models.TextField()
-    method = models.TextField()
-    state = models.TextField()
-    caller = models.TextField()
-    create_time = Moment()
-    start_time = Moment(null=True)
-    end_time = Moment(null=True)
-    attempt = models.BigIntegerField()
-    cancel_requested = models.BigIntegerField()
-    metadata = models.TextField(null=True)
-    result = models.TextField(null=True)
+    id: Any = models.UUIDField(primary_key=True)
+    name: Any = models.TextField()
+    method: Any = models.TextField()
+    state: Any = models.TextField()
+    caller: Any = models.TextField()
+    create_time: Moment = Moment()
+    start_time: Moment = Moment(null=True)
+    end_time: Moment = Moment(null=True)
+    attempt: Any = models.BigIntegerField()
+    cancel_requested: Any = models.BigIntegerField()
+    metadata: Any = models.TextField(null=True)
+    result: Any = models.TextField(null=True)
 
     class Meta:
         """Made by the store, and read here."""
@@ -41,8 +41,8 @@ class OperationRow(models.Model):  # type: ignore[misc]  # Django ships no types
         managed = False
         app_label = "lro"
         verbose_name = "operation"
-        db_table = f'{_SCHEMA}"."operations'
-        ordering = ("-create_time",)
+        db_table: str = f'{_SCHEMA}"."operations'
+        ordering: tuple[str, ...] = ("-create_time",)
 
     def __str__(self) -> str:
         return str(self.name)

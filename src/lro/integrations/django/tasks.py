@@ -25,8 +25,8 @@ try:
     from django.tasks.base import TaskError
     from django.tasks.exceptions import TaskResultDoesNotExist
     from django.tasks.signals import task_enqueued, task_finished, task_started
-except ImportError as exc:
-    raise ImproperlyConfigured(f"{__name__} needs Django 6 or newer") from exc
+except ImportError as _exc:
+    raise ImproperlyConfigured(f"{__name__} needs Django 6 or newer") from _exc
 
 from lro._base.errors import Cancelled, LeaseLost, OperationNotFound, StatusError
 from lro._base.status import Code, ErrorInfo, Status, declared_name
@@ -38,7 +38,7 @@ from lro.integrations.django._operations import service
 
 __all__ = ["RunMetadata", "RunRequest", "RunResponse", "TaskBackend"]
 
-log = logging.getLogger("lro")
+log: logging.Logger = logging.getLogger("lro")
 
 METHOD: Final = "django.tasks.v1.Tasks.Run"
 """The full name of the method whose operations are results of tasks."""

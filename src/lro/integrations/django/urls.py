@@ -21,7 +21,7 @@ def _view(edge: OperationsEdge, rule: PathRule) -> Any:
     return view
 
 
-urlpatterns = [
+urlpatterns: list[Any] = [
     path(text.removeprefix("/"), _view(edge, rule), name=f"lro-{rule.rpc}")
     for edge in edges()
     for text, (rule, _) in rules_by_path(edge, "<str:*>", "<path:*>").items()

@@ -85,9 +85,9 @@ class DatabaseFile:
             raise DeclarationError(path, "is a directory")
         if _URL.match(path):
             raise DeclarationError(path, "is a URL, and a path is wanted, such as 'operations.db'")
-        self.path = os.path.abspath(path)
+        self.path: str = os.path.abspath(path)
         self.busy_seconds = busy_seconds
-        self.closing = threading.Event()
+        self.closing: threading.Event = threading.Event()
         self._uri = Path(self.path).as_uri()
         self._identity: tuple[int, int] | None = None
         self._seen = 0.0

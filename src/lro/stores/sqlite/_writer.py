@@ -113,7 +113,7 @@ class Writer:
 
     def __init__(self, file: DatabaseFile) -> None:
         self._file = file
-        self.log_path = file.path + "-wal"
+        self.log_path: str = file.path + "-wal"
         self._connection: sqlite3.Connection | None = None
         self._openings = 0
         self._commits: Commits = (0, 0)
