@@ -67,7 +67,7 @@ def search(page: Page, words: str) -> Locator:
     """Type into the search; gives what it finds."""
     page.get_by_role("button", name="Search").click()
     page.get_by_role("combobox", name="Search").fill(words)
-    return page.get_by_role("listbox", name="Search results").get_by_role("link")
+    return page.get_by_role("listbox", name="Search results").locator("a")
 
 
 def test_no_foreign_request(page: Page, address: str) -> None:
