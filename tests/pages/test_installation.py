@@ -22,9 +22,6 @@ PROJECT: Final[dict[str, Any]] = tomllib.loads((ROOT / "pyproject.toml").read_te
 TABLE: Final[Mapping[str, tuple[str, str]]] = {
     extra.strip("`"): (adds, purpose) for extra, adds, purpose in rows(PAGE, "extra")
 }
-DEVELOPERS: Final = {"bench", "browser", "docs", "judges", "lint", "test", "types"}
-"""Extras that are not for users."""
-
 IMPORT: Final = re.compile(r"`import ([\w.]+)`")
 ALONE: Final = """
 import importlib, importlib.metadata, json, sys
@@ -82,7 +79,6 @@ def test_table_has_each_extra_with_its_packages() -> None:
     published = {
         extra: {canonical(Requirement(text).name) for text in texts}
         for extra, texts in PROJECT["optional-dependencies"].items()
-        if extra not in DEVELOPERS
     }
     shown = {extra: set(re.findall(r"`([\w-]+)`", adds)) for extra, (adds, _) in TABLE.items()}
     assert shown == published
@@ -125,8 +121,7 @@ def test_plain_install_is_as_large_as_it_says() -> None:
     files = [file.size or 0 for files in packages for file in files if file.suffix != ".pyc"]
     own = [
         path.stat().st_size
-        for package in ("lro", "lro_client", "pytest_lro")
-        for path in (ROOT / "src" / package).rglob("*")
+        for path in (ROOT / "src").rglob("*")
         if path.is_file() and path.suffix != ".pyc"
     ]
     megabytes = sum([*files, *own]) / 1e6
