@@ -72,7 +72,8 @@ def write(folder: Path) -> dict[Path, Path]:
         python = {path: text for path, text in files(page).items() if path.endswith(".py")}
         for path, source in python.items():
             (folder / path).parent.mkdir(exist_ok=True)
-            (folder / path).with_name("__init__.py").touch()  # or mypy sees two modules in it
+            if "/" in path:
+                (folder / path).with_name("__init__.py").touch()  # or mypy sees two modules in it
             (folder / path).write_text(source, encoding="utf-8")
             pages[folder / path] = page.relative_to(ROOT)
     (folder / "work.pyi").write_text(WORK, encoding="utf-8")
