@@ -1,0 +1,164 @@
+"""What earlier releases have written is read, finished and removed by this one."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.version import Version
+
+from lro.errors import OperationNotFound, TargetBusy, WorkFailed
+from lro.stores import sqlite
+from lro.stores.sqlite import SQLiteStore
+from lro.testing import ManualClock
+from lro.types import ErrorInfo, QuotaFailure
+from tests.service_steps import PATIENCE
+from tests.services.postgres import UNHURRIED, shared_server
+from tests.stores import keep
+from tests.stores.keep import KEPT, REFUSED, REQUEST_ID, SAMPLE, Kept, Sample, project_version
+
+RELEASES = sorted({path.name.rsplit(".", 2)[0] for path in KEPT.glob("*.sql")}, key=Version)
+SUPPORTED = RELEASES[-3:]
+"""This release and the two before it."""
+MISSING = (
+    "the {} schema is not the one in tests/stores/kept of {}. If that is released, give the "
+    "schema the next SCHEMA_VERSION, write what upgrades the one before, and leave the kept texts "
+    "as they are; if it is not released yet, run `python -m tests.stores.keep {}`"
+)
+
+
+def text_of(release: str, database: str) -> str:
+    """What a release wrote into its database."""
+    return (KEPT / f"{release}.{database}.sql").read_text("utf-8")
+
+
+def opened_sqlite(text: str, folder: Path, clock: ManualClock) -> SQLiteStore:
+    path = folder / "kept.db"
+    with contextlib.closing(sqlite3.connect(path)) as writer:
+        writer.executescript(text)
+    return SQLiteStore(path, clock=clock)
+
+
+def opened_postgres(text: str, folder: Path, clock: ManualClock) -> Any:
+    psycopg = pytest.importorskip("psycopg")
+    from lro.stores.postgres import PostgresStore
+
+    url = keep.new_database(shared_server())
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(text)
+    return PostgresStore(url, clock=clock, **UNHURRIED)
+
+
+OPENED: dict[str, Callable[[str, Path, ManualClock], Any]] = {
+    "postgres": opened_postgres,
+    "sqlite": opened_sqlite,
+}
+
+
+@pytest.fixture(params=[(release, name) for release in SUPPORTED for name in OPENED], ids="-".join)
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
+    """Today's service on the database of an earlier release, a quarter of an hour later."""
+    release, database = request.param
+    clock = ManualClock()
+    clock.advance(minutes=15)
+    store = OPENED[database](text_of(release, database), tmp_path, clock)
+    with Kept(store, clock) as service:
+        yield service
+
+
+def test_finished_and_failed_operations_are_read(kept: Kept) -> None:
+    """With every field of their messages, and found by lists, filters and request ids."""
+    (copied,) = kept.listed('done = true AND metadata.text = "half"')
+    assert kept.service.types.unpack(copied.response, Sample) == SAMPLE
+    assert kept.service.types.unpack(copied.metadata, Sample) == Sample("half", ratio=0.5)
+    again = kept.copy.start(SAMPLE, request_id=REQUEST_ID, caller="ann")
+    assert again.name == copied.name
+    (refused,) = kept.listed("done = true", parent="projects/p")
+    assert (refused.error.code, refused.error.message) == (REFUSED, "the tray is empty")
+    info, quota = refused.error.details
+    unpack = kept.service.types.unpack
+    assert unpack(info, ErrorInfo) == ErrorInfo("NO_PAPER", "acme.test")
+    assert unpack(quota, QuotaFailure).violations[0].description == "no sheets are left"
+
+
+def test_running_work_is_taken_over_and_finished(kept: Kept) -> None:
+    """Its worker is gone with the release before; its target is still taken until then."""
+    (held,) = kept.listed("done = false")
+    with pytest.raises(TargetBusy):
+        kept.hold.start(Sample("door"))
+    kept.release.set()
+    kept.take_over()
+    assert kept.begun.wait(PATIENCE)
+    done = kept.service.wait(held.name, PATIENCE)
+    assert kept.service.types.unpack(done.response, Sample) == Sample("door")
+    assert kept.hold.start(Sample("door")).result(PATIENCE) == Sample("door")
+
+
+def test_operations_are_deleted_and_expire(kept: Kept) -> None:
+    """By a call, or by themselves after the time that the earlier release has set."""
+    (copied,) = kept.listed('metadata.text = "half"')
+    (refused,) = kept.listed("done = true", parent="projects/p")
+    kept.service.delete(copied.name)
+    kept.clock.advance(days=31)
+    kept.take_over()
+    for name in (copied.name, refused.name):
+        with pytest.raises(OperationNotFound):
+            kept.service.get(name)
+    assert kept.listed("done = true", parent="projects/p") == []
+
+
+def test_statistics_are_read_and_added_to(kept: Kept) -> None:
+    """The totals never fall, whichever release counts."""
+    before = kept.service.store.read_totals()[kept.refuse.full_name]["starts.started"]
+    with pytest.raises(WorkFailed):
+        kept.refuse.start(Sample()).result(PATIENCE)
+    kept.clock.advance(60)
+    kept.service.run_maintenance()
+    after = kept.service.store.read_totals()[kept.refuse.full_name]["starts.started"]
+    assert (before, after) == (1, 2)
+
+
+def schema_in(text: str) -> set[str]:
+    """The statements of a kept text that make the schema and say its version."""
+    made = re.findall(r"^(?:CREATE|PRAGMA|INSERT INTO versions)\b[^;]*;", text, re.MULTILINE)
+    return {" ".join(statement.split()) for statement in made}
+
+
+def test_schema_of_sqlite_is_the_newest_kept(tmp_path: Path) -> None:
+    """Whoever changes it learns here what else is to be done."""
+    newest = RELEASES[-1]
+    kept, today = schema_in(text_of(newest, "sqlite")), schema_in(keep.keep_sqlite(tmp_path))
+    assert f"PRAGMA user_version = {sqlite.SCHEMA_VERSION};" in today
+    assert today == kept, MISSING.format("SQLite", newest, newest)
+
+
+def test_schema_of_postgres_is_the_newest_kept() -> None:
+    """Whoever changes it learns here what else is to be done."""
+    pytest.importorskip("psycopg")
+    from lro.stores.postgres import SCHEMA_VERSION
+
+    newest = RELEASES[-1]
+    made = keep.keep_postgres(keep.new_database(shared_server()))
+    kept, today = schema_in(text_of(newest, "postgres")), schema_in(made)
+    assert f"INSERT INTO versions VALUES (1, {SCHEMA_VERSION});" in today
+    assert today == kept, MISSING.format("PostgreSQL", newest, newest)
+
+
+def test_each_release_is_kept() -> None:
+    """So that those after it are tried on what it writes."""
+    version = project_version()
+    assert RELEASES[-1] == version, f"run `python -m tests.stores.keep {version}`"
+    assert {path.name for path in KEPT.iterdir()} == {
+        f"{release}.{database}.sql" for release in RELEASES for database in OPENED
+    }
+
+
+def test_only_this_version_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """A text of an earlier release cannot be made by the code of this one."""
+    assert keep.main(["0.0.1"]) == 2
+    assert capsys.readouterr().err == f"usage: python -m tests.stores.keep {project_version()}\n"
