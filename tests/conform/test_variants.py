@@ -24,7 +24,7 @@ from lro_conform.server._starts import (
     RequestTemplate,
     StartKind,
 )
-from tests.conform.broken import Asked, Forward, Told, cancel_of_all, refusal, told
+from tests.conform.broken import Asked, Forward, Reply, cancel_of_all, refusal, replying
 from tests.conform.test_broken import judged
 from tests.conform.works import PATH, PATIENT, http_target, serving_works
 
@@ -47,7 +47,7 @@ def chosen(*areas: str) -> list[Any]:
     return [one for one in CHECKS if one.area in areas or one.id in areas]
 
 
-async def get_alone(asked: Asked, forward: Forward, memory: Any) -> Told:
+async def get_alone(asked: Asked, forward: Forward, memory: Any) -> Reply:
     wanted = asked.verb in ("get", "start", "") or asked.method in ("HEAD", "PUT", "PATCH")
     return await forward(asked) if wanted else refusal(501, "UNIMPLEMENTED")
 
@@ -63,7 +63,7 @@ def test_server_with_get_alone_conforms() -> None:
     assert found["result.success"] is Verdict.PASSED
 
 
-async def no_cancel(asked: Asked, forward: Forward, memory: Any) -> Told:
+async def no_cancel(asked: Asked, forward: Forward, memory: Any) -> Reply:
     optional = asked.verb in ("cancel", "wait")
     return refusal(501, "UNIMPLEMENTED") if optional else await forward(asked)
 
@@ -73,7 +73,7 @@ def test_delete_is_judged_without_cancel_and_wait() -> None:
     assert unusual(judged(no_cancel, chosen("delete"), PATIENT), "delete") == {}
 
 
-async def without_filters(asked: Asked, forward: Forward, memory: Any) -> Told:
+async def without_filters(asked: Asked, forward: Forward, memory: Any) -> Reply:
     refused = asked.parameter("filter")
     return refusal(400, "INVALID_ARGUMENT") if refused else await forward(asked)
 
@@ -85,7 +85,7 @@ def test_filters_are_optional() -> None:
     assert "filters.empty" not in found
 
 
-async def pages_of_one(asked: Asked, forward: Forward, memory: Any) -> Told:
+async def pages_of_one(asked: Asked, forward: Forward, memory: Any) -> Reply:
     asked.query = re.sub(r"pageSize=\d{2,}", "pageSize=1", asked.query)
     return await forward(asked)
 
@@ -95,11 +95,13 @@ def test_pages_may_be_smaller_than_asked_for() -> None:
     assert unusual(judged(pages_of_one, chosen("pages", "filters"), PATIENT), "pages") == {}
 
 
-async def endless(asked: Asked, forward: Forward, memory: Any) -> Told:
+async def endless(asked: Asked, forward: Forward, memory: Any) -> Reply:
     if asked.verb != "list":
         return await forward(asked)
     memory["number"] = number = memory.get("number", 0) + 1
-    return told({"operations": [{"name": f"operations/x{number}"}], "nextPageToken": f"t{number}"})
+    return replying(
+        {"operations": [{"name": f"operations/x{number}"}], "nextPageToken": f"t{number}"}
+    )
 
 
 def test_list_that_is_too_long_to_walk_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +111,7 @@ def test_list_that_is_too_long_to_walk_is_not_judged(monkeypatch: pytest.MonkeyP
     assert found == {"pages.contains": Verdict.SKIPPED, "pages.walk": Verdict.SKIPPED}
 
 
-async def later_pages_refused(asked: Asked, forward: Forward, memory: Any) -> Told:
+async def later_pages_refused(asked: Asked, forward: Forward, memory: Any) -> Reply:
     later = asked.parameter("pageToken")
     return refusal(403, "PERMISSION_DENIED") if later else await forward(asked)
 
@@ -121,7 +123,7 @@ def test_pages_that_cannot_be_read_are_not_judged() -> None:
     assert "a page cannot be read: GET /v1/operations?pageSize=1" in report.outcomes[0].facts[0]
 
 
-async def without_metadata(asked: Asked, forward: Forward, memory: Any) -> Told:
+async def without_metadata(asked: Asked, forward: Forward, memory: Any) -> Reply:
     return (await forward(asked)).operations(lambda one: one.pop("metadata", None))
 
 
@@ -136,7 +138,7 @@ def test_metadata_are_optional() -> None:
     }
 
 
-async def numbered(asked: Asked, forward: Forward, memory: Any) -> Told:
+async def numbered(asked: Asked, forward: Forward, memory: Any) -> Reply:
     """Names with numbers instead of the server's ids."""
     asked.path = unquote(asked.path, errors="surrogateescape")
     for number, name in memory.items():
@@ -158,7 +160,7 @@ def test_ids_may_be_numbers() -> None:
     assert found == {"names.case": Verdict.SKIPPED}
 
 
-async def with_delays(asked: Asked, forward: Forward, memory: Any) -> Told:
+async def with_delays(asked: Asked, forward: Forward, memory: Any) -> Reply:
     reply = await forward(asked)
     reply.headers["retry-after"] = "Wed, 25 Nov 2026 20:00:00 GMT"
     delay = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "1.5s"}
@@ -171,7 +173,7 @@ def test_delays_may_be_dates_and_durations() -> None:
     assert set(verdicts(judged(with_delays, checks, PATIENT)).values()) == {Verdict.PASSED}
 
 
-async def done_alone_is_deleted(asked: Asked, forward: Forward, memory: Any) -> Told:
+async def done_alone_is_deleted(asked: Asked, forward: Forward, memory: Any) -> Reply:
     reply = await forward(asked) if asked.verb != "delete" or asked.name in memory else None
     if asked.verb == "get" and reply is not None and b'"done"' in reply.body:
         memory[asked.name] = True
@@ -195,7 +197,7 @@ def test_operation_that_another_check_has_ended_is_replaced() -> None:
     assert set(found.values()) == {Verdict.PASSED}
 
 
-async def all_at_once(asked: Asked, forward: Forward, memory: Any) -> Told:
+async def all_at_once(asked: Asked, forward: Forward, memory: Any) -> Reply:
     reply = await forward(asked)
     return reply.operations(lambda one: one.update(done=True)) if asked.verb == "get" else reply
 

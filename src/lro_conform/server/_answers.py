@@ -84,7 +84,7 @@ class HttpReply:
 class Answer:
     """What came of one call.
 
-    ``code`` is the name of the canonical code, empty if there was no reply that tells one. ``body``
+    ``code`` is the name of the canonical code, empty if there was no reply with one. ``body``
     is the reply's message in JSON's terms, ``error`` the ``google.rpc.Status`` of a refusal so.
     ``fault`` says why there is no readable reply, ``lost`` that there was no reply at all.
     ``foreign`` marks a request that is none of the interface's, such as one of an unknown path.
@@ -133,8 +133,8 @@ class Answer:
         if self.code == "OK":
             return f"{self.call} answered {self._status}{shown(self.body)}"
         said = self.error.get("message")
-        told = f"{self.call} answered {self._status}{self.code}".rstrip()
-        return f"{told} {shown(said)}" if said else told
+        found = f"{self.call} answered {self._status}{self.code}".rstrip()
+        return f"{found} {shown(said)}" if said else found
 
     @property
     def _status(self) -> str:

@@ -110,13 +110,13 @@ class GrpcTarget:
     async def _ask(self, rpc: str, **fields: Any) -> Answer:
         method, kind, reply = _REQUESTS[rpc]
         request: Message = kind(**fields)
-        told = ", ".join(f"{key}={value!r}" for key, value in fields.items())
+        sent = ", ".join(f"{key}={value!r}" for key, value in fields.items())
         return await self.ask(
             method,
             request.SerializeToString(),
             rpc=rpc,
             reply=reply,
-            call=f"{method}({ascii(told)[1:-1][:_LONGEST]})",
+            call=f"{method}({ascii(sent)[1:-1][:_LONGEST]})",
         )
 
     async def ask(

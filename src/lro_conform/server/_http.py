@@ -19,6 +19,8 @@ MAX_REPLY: Final = 16 * 1024 * 1024
 """The most bytes of a reply that are read."""
 
 _JSON: Final = "application/json"
+_IDLE_SECONDS: Final = 1.0
+"""Below what servers keep idle connections for: one that closes it meanwhile would lose a request."""
 
 
 Headers: TypeAlias = Sequence[tuple[str, str]]
@@ -55,7 +57,7 @@ class HttpTarget:
         self._client = httpx.AsyncClient(
             transport=self.through,
             timeout=self.call_seconds,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            limits=httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_SECONDS),
             follow_redirects=False,
         )
 

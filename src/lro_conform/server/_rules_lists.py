@@ -226,7 +226,7 @@ async def pages_altered_token(bench: Bench) -> Facts:
 
 @RULES(
     "pages.opaque-token",
-    "A page token tells its reader nothing, also not after base64.",
+    "A page token shows its reader nothing, also not after base64.",
     MUST,
     aip(158, "Opacity"),
 )

@@ -117,11 +117,11 @@ class CommandStarter:
 
     async def start(self, kind: StartKind) -> Answer:
         words = self.words
-        told = {"LRO_CONFORM_KIND": str(kind), "LRO_CONFORM_TARGET": self.address}
+        added = {"LRO_CONFORM_KIND": str(kind), "LRO_CONFORM_TARGET": self.address}
         try:
             process = await asyncio.create_subprocess_exec(
                 *words,
-                env={**os.environ, **told},
+                env={**os.environ, **added},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
             )
