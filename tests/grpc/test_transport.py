@@ -25,7 +25,8 @@ import grpc
 import grpc.aio
 import lro
 from lro.protobuf import status_to_proto
-from lro_client import Call, CallError, Polling, PollTimeout, Retry, UnreadableReply
+from lro_client import Call, CallError, Polling, PollTimeout, Reply, Retry, UnreadableReply
+from lro_client.transports._grpc_coding import GrpcCoder
 from lro_client.transports.grpc import AsyncGrpcTransport, GrpcTransport
 from tests.client.faces import Clock, Face
 from tests.client.messages import NAME, TYPES, ResizeRequest
@@ -494,3 +495,13 @@ def test_a_call_that_ends_with_the_channel(monkeypatch: pytest.MonkeyPatch) -> N
             await task
 
     asyncio.run(main())
+
+
+def test_ok_without_a_message_says_nothing() -> None:
+    """It is asked again like an empty body over HTTP; a cancel has no message to read."""
+    coder = GrpcCoder((), lro.TypeRegistry())
+    with pytest.raises(UnreadableReply, match="it is OK without a message") as caught:
+        coder.decode(Call(request=lro.GetOperationRequest(NAME), budget=1.0), None)
+    assert caught.value.empty
+    cancel = Call(request=lro.CancelOperationRequest(NAME), budget=1.0)
+    assert coder.decode(cancel, None) == Reply(None)

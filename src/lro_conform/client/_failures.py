@@ -178,8 +178,8 @@ FINAL: Final = (
         polled(Refuses(code=RpcCode.PERMISSION_DENIED, initial=True)),
         must(
             "failures.denied",
-            "If polls are refused with PERMISSION_DENIED the client ends, and reports neither a"
-            " response nor an error of the operation.",
+            "If polls are refused with PERMISSION_DENIED the client ends, and does not report that"
+            " the operation has ended.",
             operations_proto("Operation.error"),
             fails=(not_of_operation, says("lost", "timeout"), pauses),
         ),
@@ -196,8 +196,8 @@ FINAL: Final = (
         polled(Refuses(code=RpcCode.UNAUTHENTICATED, body=b'{"error": "invalid_token"}')),
         must(
             "failures.unauthenticated",
-            "If polls are refused with UNAUTHENTICATED the client ends, and reports neither a"
-            " response nor an error of the operation; over HTTP the body is OAuth's.",
+            "If polls are refused with UNAUTHENTICATED, over HTTP with a body of OAuth, the client"
+            " ends, and does not report that the operation has ended.",
             rfc(6750, "3.1"),
             fails=(not_of_operation, says("lost", "timeout"), pauses),
         ),

@@ -63,7 +63,7 @@ Complaint: TypeAlias = Callable[[ClientRun], str | None]
 """Says what is wrong with a run, or None."""
 
 
-class NotJudged(Exception):
+class OtherVerdict(Exception):
     """A run does not show what a check is about; the verdict, and why."""
 
     def __init__(self, verdict: Verdict, why: str) -> None:
@@ -92,7 +92,7 @@ class ScenarioCheck:
             if found is None:
                 said = (complain(run) for complain in self.complaints)
                 found = next((one for one in said if one is not None), None)
-        except NotJudged as exc:
+        except OtherVerdict as exc:
             return exc.verdict, (exc.why,)
         if found is None:
             return Verdict.PASSED, (seen,)
@@ -120,7 +120,7 @@ def no_outcome(run: ClientRun) -> str | None:
     """Why a run has no outcome, or None if it has one.
 
     Raises:
-        NotJudged: The outcome is that the adapter does not know the task.
+        OtherVerdict: The outcome is that the adapter does not know the task.
     """
     if run.connected is None:
         return no_connection(run)
@@ -130,7 +130,7 @@ def no_outcome(run: ClientRun) -> str | None:
     if not run.said.outcome:
         return f"it ended with exit status {run.exit_status} and no outcome{_last_words(run)}"
     if run.said.outcome == "unsupported":
-        raise NotJudged(Verdict.ABSENT, "the adapter does not support the task")
+        raise OtherVerdict(Verdict.ABSENT, "the adapter does not support the task")
     return None
 
 
@@ -312,7 +312,9 @@ def not_of_operation(run: ClientRun) -> str | None:
 def keeps_token(run: ClientRun) -> str | None:
     """The bearer token goes to the first server alone."""
     if not any(one.token for one in run.calls):
-        raise NotJudged(Verdict.SKIPPED, "the client sent no LRO_CONFORM_TOKEN to the first server")
+        raise OtherVerdict(
+            Verdict.SKIPPED, "the client sent no LRO_CONFORM_TOKEN to the first server"
+        )
     if any(one.token for one in run.elsewhere):
         return "it sent the bearer token to the server that it was redirected to"
     return None
@@ -333,7 +335,7 @@ def if_called(verb: Verb, *complaints: Complaint) -> tuple[Complaint, ...]:
 
     def complain(run: ClientRun) -> str | None:
         if not run.of(verb):
-            raise NotJudged(Verdict.ABSENT, f"it does not call {verb}")
+            raise OtherVerdict(Verdict.ABSENT, f"it does not call {verb}")
         return None
 
     return (complain, *complaints)

@@ -38,7 +38,7 @@ class ClientProcess(Protocol):
         ...
 
     @property
-    def heard(self) -> float:
+    def last_output(self) -> float:
         """When standard output was last written to, by the monotonic clock; 0 if never."""
         ...
 
@@ -85,7 +85,7 @@ class _Command:
     """A command in a process group of its own."""
 
     process: asyncio.subprocess.Process
-    heard: float = 0.0
+    last_output: float = 0.0
     _output: bytearray = attrs.field(factory=bytearray)
     _errors: bytearray = attrs.field(factory=bytearray)
 
@@ -104,7 +104,7 @@ class _Command:
     async def _read_output(self) -> None:
         assert self.process.stdout is not None
         while chunk := await self.process.stdout.read(_CHUNK):
-            self.heard = time.monotonic()
+            self.last_output = time.monotonic()
             self._output += chunk[: _MAX_OUTPUT - len(self._output)]
 
     async def _read_errors(self) -> None:

@@ -98,7 +98,7 @@ async def run_scenario(launch: Launch, scenario: Scenario, transport: str) -> Cl
             elsewhere=tuple(stage.elsewhere),
             connected=stage.played.connected,
             said=said,
-            finished=process.heard if said.outcome else time.monotonic(),
+            finished=process.last_output if said.outcome else time.monotonic(),
             overdue=overdue and not said.outcome,
             timeout=scenario.timeout,
             exit_status=exit_status,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lro_conform.client._grpc_peer import GrpcExchange
 
 _LARGE: Final = 5 * 1024 * 1024
-"""Bytes of a reply: more than gRPC libraries accept unless they are told to."""
+"""Bytes of a reply: more than gRPC libraries accept by default."""
 _RETRYABLE: Final = aip(194, "Retryable codes")
 _DEADLINE: Final = aip(194, "DEADLINE_EXCEEDED")
 _LARGE_RESPONSE: Final = {**RESPONSE, "description": "x" * _LARGE}

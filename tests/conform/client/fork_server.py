@@ -31,13 +31,13 @@ class ForkedClient:
     errs: asyncio.StreamReader
     output: bytes = b""
     errors: bytes = b""
-    heard: float = 0.0
+    last_output: float = 0.0
 
     async def wait(self) -> int:
         async def read() -> None:
             while chunk := await self.outs.read(_CHUNK):
                 self.output += chunk
-                self.heard = time.monotonic()
+                self.last_output = time.monotonic()
 
         _, self.errors = await asyncio.gather(read(), self.errs.read())
         return 0

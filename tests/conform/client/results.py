@@ -1,4 +1,4 @@
-"""The page with the results of clients: ``python -m tests.conform.client.results`` writes it anew.
+"""The page with the results of clients: ``python -m tests.conform.client.results`` writes it.
 
 The tests run the same clients, and compare.
 """
