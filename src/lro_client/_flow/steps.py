@@ -163,7 +163,7 @@ class Reply:
 class Channel(Protocol):
     """Items from other threads or tasks for one receiver. ``put`` never blocks."""
 
-    def put(self, item: Any) -> None:
+    def put(self, item: Any, /) -> None:
         """Add an item, and wake the receiver."""
         ...
 
