@@ -77,7 +77,7 @@ def run_zensical(folder: Path) -> None:
     )
     said = re.sub(r"\x1b\[[\d;]*m", "", made.stdout)
     if made.returncode or "No issues found" not in said or "griffe:" in said:
-        raise SiteError(said)
+        raise SiteError(said.partition("Traceback")[0])
 
 
 def tune_search(path: Path) -> None:
