@@ -60,6 +60,14 @@ def test_promised_pythons_are_tested() -> None:
     assert set(promised) <= set(noxfile_value("PYTHONS"))
 
 
+def test_policy_lists_promised_pythons() -> None:
+    """The table of supported Pythons has those of the classifiers, and the lowest version."""
+    policy = (ROOT / "docs" / "explanation" / "versions.md").read_text("utf-8")
+    listed = re.findall(r"^\| (3\.\d+) \| \w+ 20\d\d \|", policy, re.MULTILINE)
+    assert listed == re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    assert listed[0] == PROJECT["requires-python"].removeprefix(">=")
+
+
 def test_missing_extras_can_be_installed() -> None:
     """Each extra that an error asks the user to install is one that the project has."""
     sources = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))

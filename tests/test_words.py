@@ -12,7 +12,10 @@ import pytest
 ROOT: Final = Path(__file__).resolve().parent.parent
 
 READ: Final = ("src", "docs", "examples", "tests", "bench", "changelog.d", "tools")
-ALSO_READ: Final = ("README.md", "CONTRIBUTING.md", "noxfile.py", "pyproject.toml", "run.py")
+ALSO_READ: Final = (
+    *("README.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md"),
+    *("noxfile.py", "pyproject.toml", "run.py"),
+)
 
 WORDS: Final[Mapping[str, str]] = {
     "adopt adopts adopted adopting adoption": "recover",

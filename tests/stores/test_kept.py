@@ -130,7 +130,7 @@ def schema_in(text: str) -> set[str]:
 
 
 def test_schema_of_sqlite_is_the_newest_kept(tmp_path: Path) -> None:
-    """Whoever changes it learns here what else is to be done."""
+    """The failure says to those who change it what else is to be done."""
     newest = RELEASES[-1]
     kept, today = schema_in(text_of(newest, "sqlite")), schema_in(keep.keep_sqlite(tmp_path))
     assert f"PRAGMA user_version = {sqlite.SCHEMA_VERSION};" in today
@@ -138,7 +138,7 @@ def test_schema_of_sqlite_is_the_newest_kept(tmp_path: Path) -> None:
 
 
 def test_schema_of_postgres_is_the_newest_kept() -> None:
-    """Whoever changes it learns here what else is to be done."""
+    """The failure says to those who change it what else is to be done."""
     pytest.importorskip("psycopg")
     from lro.stores.postgres import SCHEMA_VERSION
 

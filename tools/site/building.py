@@ -22,6 +22,7 @@ THEME: Final = Path(__file__).with_name("theme")
 FROM_ROOT: Final[Mapping[str, str]] = {
     "CHANGELOG.md": "project/changelog.md",
     "CONTRIBUTING.md": "project/contributing.md",
+    "SECURITY.md": "project/security.md",
 }
 """Pages of the site that stand outside of ``docs``."""
 API: Final = "reference/api"
