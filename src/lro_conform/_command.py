@@ -15,7 +15,7 @@ class _Conform(click.Group):
             args = ["server", *args]
         return super().parse_args(ctx, args)
 
-    def get_command(self, _: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name == _CLIENT:
             from lro_conform.client._command import client
 

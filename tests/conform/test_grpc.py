@@ -16,7 +16,7 @@ from lro_conform._checks import GRPC, Check, ConformanceReport, Verdict
 from lro_conform._report import as_text
 from lro_conform.server._bench import Pace
 from lro_conform.server._grpc import GrpcTarget
-from lro_conform.server._judge import CHECKS, Unreachable, judge
+from lro_conform.server._judge import CHECKS, ServerUnreachable, judge
 from lro_conform.server._starts import FunctionStarter
 from tests.conform.broken_grpc import GRPC_FAULTS, GrpcFault
 from tests.conform.handmade import Operations, serving_handmade
@@ -76,7 +76,7 @@ def test_each_check_of_grpc_alone_has_a_fault_that_it_finds() -> None:
 
 def test_port_without_a_server_is_unreachable() -> None:
     """There is nothing to judge."""
-    with pytest.raises(Unreachable, match="the server is not there: GetOperation"):
+    with pytest.raises(ServerUnreachable, match="the server is not there: GetOperation"):
         judged(f"127.0.0.1:{free_port()}", Operations(), call_seconds=5)
 
 
@@ -85,6 +85,6 @@ def test_server_without_tls_is_unreachable_with_it() -> None:
     servicer = Operations()
     with (
         serving_handmade(servicer) as address,
-        pytest.raises(Unreachable, match="the server is not there: GetOperation"),
+        pytest.raises(ServerUnreachable, match="the server is not there: GetOperation"),
     ):
         judged(address, servicer, secure=True, call_seconds=3)

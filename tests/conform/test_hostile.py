@@ -11,7 +11,7 @@ from lro_conform._checks import ConformanceReport, Verdict
 from lro_conform._report import as_junit, as_text
 from lro_conform.server import _http
 from lro_conform.server._http import HttpTarget
-from lro_conform.server._judge import Unreachable, judge
+from lro_conform.server._judge import ServerUnreachable, judge
 from lro_conform.server._starts import FunctionStarter, HttpStarter, RequestTemplate, StartKind
 from tests.conform.hostile import HOSTILE, Behaviour, serving_hostile
 from tests.conform.works import PATIENT
@@ -37,14 +37,16 @@ def judged(url: str, call_seconds: float = 0.25) -> ConformanceReport:
 
 
 @pytest.mark.parametrize("behaviour", HOSTILE, ids=lambda one: one.__name__)
-def test_hostile_server_neither_hangs_nor_crashes_the_kit(
+def test_hostile_server_does_not_hang_or_crash_the_kit(
     behaviour: Behaviour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is no reply ends the run; what is a wrong one is reported, and harms no terminal."""
     monkeypatch.setattr(_http, "MAX_REPLY", 1024 * 1024)
     with serving_hostile(behaviour) as url:
         if behaviour.__name__ in LOST:
-            with pytest.raises(Unreachable, match="the server is not there: GET /v1/operations/"):
+            with pytest.raises(
+                ServerUnreachable, match="the server is not there: GET /v1/operations/"
+            ):
                 judged(url)
             return
         report = judged(url, call_seconds=5)
@@ -56,7 +58,9 @@ def test_hostile_server_neither_hangs_nor_crashes_the_kit(
 
 def test_port_without_a_server_is_unreachable() -> None:
     """The start gets no answer."""
-    with pytest.raises(Unreachable, match="did not start an operation: POST /start: no reply"):
+    with pytest.raises(
+        ServerUnreachable, match="did not start an operation: POST /start: no reply"
+    ):
         judged(f"http://127.0.0.1:{free_port()}")
 
 

@@ -18,8 +18,7 @@ from lro_conform._checks import Level
 from lro_conform._report import as_text
 from lro_conform.server._judge import CHECKS
 from tests.conform.page import AREAS, tables
-from tests.conform.servers import SERVERS, row
-from tests.conform.works import PATIENT
+from tests.conform.servers import SERVERS, UNHURRIED, row
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs/reference/conformance.md"
 BRIEFLY: Final = [
@@ -73,5 +72,5 @@ def test_server_gets_the_result_of_the_page(
     """The numbers of each level, but not the time that it took."""
     caplog.set_level(logging.CRITICAL)
     with SERVERS[key](*key[1:]) as served:
-        report = served.judge(PATIENT)
+        report = served.judge(UNHURRIED)
     assert row(key, report) in PAGE.read_text("utf-8"), as_text(report)

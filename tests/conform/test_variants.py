@@ -19,9 +19,9 @@ from lro_conform.server import _rules_lists
 from lro_conform.server._judge import CHECKS, judge
 from lro_conform.server._starts import (
     CommandStarter,
-    HookFailed,
     HttpStarter,
     RequestTemplate,
+    StartFailed,
     StartKind,
 )
 from tests.conform.broken import Asked, Forward, Reply, cancel_of_all, refusal, replying
@@ -250,7 +250,7 @@ def test_time_limit_ends_the_run() -> None:
 def test_command_that_does_not_end_is_killed() -> None:
     """It has a minute, usually."""
     starter = CommandStarter(("sleep", "600"), "here", seconds=0.05)
-    with pytest.raises(HookFailed, match=r"'sleep' has not ended within 0\.05 s"):
+    with pytest.raises(StartFailed, match=r"'sleep' has not ended within 0\.05 s"):
         asyncio.run(starter.start(StartKind.LONG))
 
 

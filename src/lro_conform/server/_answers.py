@@ -72,7 +72,7 @@ _MOST_LEVELS: Final = 100
 
 
 @attrs.frozen(kw_only=True)
-class HttpReply:
+class WireReply:
     """A reply of HTTP as it came, its body as far as it was read; headers are in lower case."""
 
     status: int
@@ -99,7 +99,7 @@ class Answer:
     fault: str = ""
     lost: bool = False
     foreign: bool = False
-    http: HttpReply | None = None
+    http: WireReply | None = None
     trailer: str = ""
     """What is wrong with gRPC's ``grpc-status-details-bin``; empty if nothing is."""
     notes: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ import attrs
 from lro_conform._checks import GRPC, HTTP, Check, Citation, Level
 from lro_conform.server._answers import Answer
 from lro_conform.server._http import HttpTarget
-from lro_conform.server._starts import HookFailed, Starter, StartKind
+from lro_conform.server._starts import OperationStarter, StartFailed, StartKind
 from lro_conform.server._target import Target
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Bench:
     """One run against one server over one transport."""
 
     target: Target
-    starter: Starter
+    starter: OperationStarter
     pace: Pace
     parent: str | None = None
     log: list[Answer]
@@ -116,7 +116,7 @@ class Bench:
             raise NotJudged(f"there is no hook that starts the kind {kind}")
         try:
             answer = await self.starter.start(kind)
-        except HookFailed as exc:
+        except StartFailed as exc:
             raise NotJudged(str(exc)) from exc
         self.starts.append(answer)
         name = answer.body.get("name")
@@ -324,7 +324,7 @@ Judge: TypeAlias = Callable[[Bench], Facts]
 
 
 @attrs.frozen
-class Rule:
+class JudgedRule:
     """A check, and the function that yields a fact for each breach of it."""
 
     check: Check
@@ -336,7 +336,7 @@ class RuleBook:
     """The rules of a module, in order: calling it gives the decorator that adds one."""
 
     transports: frozenset[str] = frozenset({HTTP, GRPC})
-    rules: list[Rule] = attrs.field(factory=list)
+    rules: list[JudgedRule] = attrs.field(factory=list)
 
     def __call__(
         self, id: str, says: str, level: Level, *sources: Citation, optional: bool = False
@@ -351,7 +351,7 @@ class RuleBook:
         )
 
         def add(judge: Judge) -> Judge:
-            self.rules.append(Rule(check, judge))
+            self.rules.append(JudgedRule(check, judge))
             return judge
 
         return add

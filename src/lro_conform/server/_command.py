@@ -17,12 +17,12 @@ from lro_conform._checks import Check, ConformanceReport
 from lro_conform._options import Reporting, UnusableInput, report_options
 from lro_conform.server._bench import Pace
 from lro_conform.server._http import HttpTarget
-from lro_conform.server._judge import CHECKS, Unreachable, judge, merged
+from lro_conform.server._judge import CHECKS, ServerUnreachable, judge, merged
 from lro_conform.server._starts import (
     CommandStarter,
     HttpStarter,
+    OperationStarter,
     RequestTemplate,
-    Starter,
     StartKind,
 )
 
@@ -80,7 +80,7 @@ class ServerRun:
         """Judge over each transport that there is an address for.
 
         Raises:
-            Unreachable: The server cannot be judged.
+            ServerUnreachable: The server cannot be judged.
             MissingExtra: gRPC is not installed.
         """
         reports = []
@@ -117,7 +117,7 @@ class ServerRun:
     async def _judge(
         self, target: Any, log: list[Any], http: HttpTarget, checks: Sequence[Check]
     ) -> ConformanceReport:
-        starter: Starter = HttpStarter(http, self.templates)
+        starter: OperationStarter = HttpStarter(http, self.templates)
         if self.command:
             starter = CommandStarter(self.command, target.address)
         return await judge(target, log, starter, checks=checks, pace=self.pace, parent=self.parent)
@@ -177,6 +177,13 @@ def _request_option(flag: str, kind: StartKind, help_text: str) -> Callable[[F],
     help="Seconds in which operations end that fail, succeed soon, or are cancelled.",
 )
 @click.option(
+    "--slack",
+    type=_MANY_SECONDS,
+    default=2,
+    show_default=True,
+    help="Seconds that a reply may be late, where a rule says when it is due.",
+)
+@click.option(
     "--time-limit",
     type=_MANY_SECONDS,
     default=300,
@@ -215,11 +222,11 @@ def server(ctx: click.Context, /, url: str, grpc: str, reporting: Reporting, **g
         prefix=given["prefix"].rstrip("/"),
         parent=given["parent"],
         call_seconds=given["call_timeout"],
-        pace=Pace(end=given["end_timeout"], total=given["time_limit"]),
+        pace=Pace(end=given["end_timeout"], slack=given["slack"], total=given["time_limit"]),
     )
     try:
         report = asyncio.run(run.judge(reporting.chosen(CHECKS)))
-    except Unreachable as exc:
+    except ServerUnreachable as exc:
         raise UnusableInput(str(exc)) from exc
     ctx.exit(reporting.write(report))
 

@@ -13,14 +13,14 @@ import attrs
 import httpx
 
 from lro_conform._checks import HTTP
-from lro_conform.server._answers import BY_HTTP_STATUS, CODES, Answer, HttpReply, read_json, shown
+from lro_conform.server._answers import BY_HTTP_STATUS, CODES, Answer, WireReply, read_json, shown
 
 MAX_REPLY: Final = 16 * 1024 * 1024
 """The most bytes of a reply that are read."""
 
 _JSON: Final = "application/json"
 _IDLE_SECONDS: Final = 1.0
-"""Below what servers keep idle connections for: one that closes it meanwhile would lose a request."""
+"""Shorter than servers keep idle connections: one that closes meanwhile loses a request."""
 
 
 Headers: TypeAlias = Sequence[tuple[str, str]]
@@ -144,7 +144,7 @@ class HttpTarget:
 
     async def _exchange(
         self, method: str, path: str, headers: Headers, content: bytes | None
-    ) -> tuple[HttpReply | None, str]:
+    ) -> tuple[WireReply | None, str]:
         """The reply, or None; and why it is none, or not whole."""
         try:
             url = httpx.URL(self.address)
@@ -161,7 +161,7 @@ class HttpTarget:
             why = str(exc).encode("ascii", "backslashreplace").decode()
             return None, f"no reply ({type(exc).__name__}: {why[:_LONGEST]})"
 
-    async def _send(self, request: httpx.Request) -> tuple[HttpReply | None, str]:
+    async def _send(self, request: httpx.Request) -> tuple[WireReply | None, str]:
         fault, body = "", bytearray()
         reply = await self._client.send(request, stream=True)
         try:
@@ -173,13 +173,13 @@ class HttpTarget:
         finally:
             await reply.aclose()
         headers = {name.lower(): value for name, value in reply.headers.items()}
-        return HttpReply(status=reply.status_code, headers=headers, body=bytes(body)), fault
+        return WireReply(status=reply.status_code, headers=headers, body=bytes(body)), fault
 
 
 _LONGEST: Final = 200
 
 
-def _read(reply: HttpReply) -> dict[str, Any]:
+def _read(reply: WireReply) -> dict[str, Any]:
     """The fields of an Answer that a reply gives."""
     if not 200 <= reply.status < 600 or 300 <= reply.status < 400:
         return {"fault": f"the status {reply.status}, which no code stands for"}

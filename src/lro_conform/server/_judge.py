@@ -21,11 +21,11 @@ from lro_conform.server import (
     _rules_verbs,
 )
 from lro_conform.server._answers import Answer
-from lro_conform.server._bench import USUAL_PACE, Bench, NotJudged, NotOffered, Pace, Rule
-from lro_conform.server._starts import HookFailed, Starter, StartKind
+from lro_conform.server._bench import USUAL_PACE, Bench, JudgedRule, NotJudged, NotOffered, Pace
+from lro_conform.server._starts import OperationStarter, StartFailed, StartKind
 from lro_conform.server._target import Target
 
-RULES: Final[tuple[Rule, ...]] = tuple(
+RULES: Final[tuple[JudgedRule, ...]] = tuple(
     chain.from_iterable(
         book.rules
         for book in (
@@ -49,14 +49,14 @@ _LOST_AT_MOST: Final = 3
 _PARTING_SECONDS: Final = 5.0
 
 
-class Unreachable(Exception):
+class ServerUnreachable(Exception):
     """The server could not be judged at all; the text says why."""
 
 
 async def judge(
     target: Target,
     log: list[Answer],
-    starter: Starter,
+    starter: OperationStarter,
     *,
     checks: Collection[Check] = CHECKS,
     pace: Pace = USUAL_PACE,
@@ -68,7 +68,7 @@ async def judge(
     deleted at the end.
 
     Raises:
-        Unreachable: The first start fails: there is no server, or it refuses the hook's request.
+        ServerUnreachable: The first start fails: there is no server, or it refuses the request.
     """
     bench = Bench(target=target, log=log, starter=starter, pace=pace, parent=parent)
     began = time.monotonic()
@@ -86,16 +86,16 @@ async def judge(
 async def _reach(bench: Bench) -> None:
     try:
         first = await bench.starter.start(StartKind.LONG)
-    except HookFailed as exc:
-        raise Unreachable(str(exc)) from exc
+    except StartFailed as exc:
+        raise ServerUnreachable(str(exc)) from exc
     bench.keep_long(first)
     if bench.started:
         answer = await bench.target.get(bench.started[0])
         if answer.lost:
-            raise Unreachable(f"the server is not there: {answer}")
+            raise ServerUnreachable(f"the server is not there: {answer}")
 
 
-async def _judged(bench: Bench, rule: Rule, began: float) -> Outcome:
+async def _judged(bench: Bench, rule: JudgedRule, began: float) -> Outcome:
     start = time.monotonic()
     bench.notes.clear()
     verdict, facts = Verdict.PASSED, list[str]()

@@ -14,7 +14,7 @@ from lro_conform.server._answers import (
     DEFECTS,
     HTTP_STATUSES,
     Answer,
-    HttpReply,
+    WireReply,
     operation_problem,
     read_json,
     result_of,
@@ -57,7 +57,7 @@ async def _errors(bench: Bench, foreign: bool = False) -> list[Answer]:
     return found
 
 
-async def _replies(bench: Bench) -> list[tuple[Answer, HttpReply]]:
+async def _replies(bench: Bench) -> list[tuple[Answer, WireReply]]:
     """The replies of calls of the interface."""
     await _some_calls(bench)
     return [(one, one.http) for one in bench.log if one.http is not None and not one.foreign]

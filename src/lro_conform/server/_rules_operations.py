@@ -23,7 +23,8 @@ async def start_operation(bench: Bench) -> Facts:
     with contextlib.suppress(NotJudged):  # the first start was answered
         await bench.start(StartKind.LONG)
     for answer in bench.starts:
-        if answer.fault or (problem := operation_problem(answer.body)):
+        problem = operation_problem(answer.body)
+        if answer.fault or problem:
             yield f"{answer}" if answer.fault else f"{answer}: {problem}"
 
 

@@ -28,11 +28,11 @@ class StartKind(enum.StrEnum):
     """It fails within seconds."""
 
 
-class HookFailed(Exception):
+class StartFailed(Exception):
     """The hook has started nothing; the text says why."""
 
 
-class Starter(Protocol):
+class OperationStarter(Protocol):
     """Starts operations."""
 
     def offers(self, kind: StartKind) -> bool:
@@ -43,7 +43,7 @@ class Starter(Protocol):
         """Start an operation: the answer's body is an Operation, or has only its name.
 
         Raises:
-            HookFailed: None was started.
+            StartFailed: None was started.
         """
         ...
 
@@ -95,7 +95,7 @@ class HttpStarter:
         content = body.encode() if body else None
         answer = await self.target.ask(template.method, path, content=content, rpc="start")
         if answer.lost or (answer.code and answer.code != "OK"):
-            raise HookFailed(f"the server did not start an operation: {answer}")
+            raise StartFailed(f"the server did not start an operation: {answer}")
         return answer
 
 
@@ -126,7 +126,7 @@ class CommandStarter:
                 stdout=asyncio.subprocess.PIPE,
             )
         except OSError as exc:
-            raise HookFailed(f"the command {words[0]!r} cannot be run: {exc.strerror}") from exc
+            raise StartFailed(f"the command {words[0]!r} cannot be run: {exc.strerror}") from exc
         try:
             async with asyncio.timeout(self.seconds):
                 printed, _ = await process.communicate()
@@ -134,12 +134,12 @@ class CommandStarter:
             process.kill()
             await process.wait()
             why = f"the command {words[0]!r} has not ended within {self.seconds:g} s"
-            raise HookFailed(why) from None
+            raise StartFailed(why) from None
         if process.returncode:
-            raise HookFailed(f"the command {words[0]!r} ended with status {process.returncode}")
+            raise StartFailed(f"the command {words[0]!r} ended with status {process.returncode}")
         if not printed.strip():
             self.missing.add(kind)
-            raise HookFailed(f"the command prints nothing for the kind {kind}")
+            raise StartFailed(f"the command prints nothing for the kind {kind}")
         return printed_answer(printed)
 
 
@@ -147,7 +147,7 @@ def printed_answer(printed: bytes) -> Answer:
     """The answer that a command printed: an Operation as JSON, or a name.
 
     Raises:
-        HookFailed: It is neither.
+        StartFailed: It is neither.
     """
     text = printed.decode("utf-8", "replace").strip()
     if not text.startswith("{"):
@@ -156,7 +156,7 @@ def printed_answer(printed: bytes) -> Answer:
         try:
             value, _ = read_json(printed)
         except ValueError as exc:
-            raise HookFailed(f"the command printed what is not JSON: {shown(str(exc))}") from None
+            raise StartFailed(f"the command printed what is not JSON: {shown(str(exc))}") from None
         assert isinstance(value, dict)  # of a text that begins so
         body = value
     return Answer(call="the start", rpc="start", code="OK", body=body)
