@@ -44,7 +44,12 @@ def protojson(section: str = "") -> Citation:
     return Citation("ProtoJSON", section, "https://protobuf.dev/programming-guides/json/")
 
 
-def grpc_doc(place: str = "") -> Citation:
-    """The definition of gRPC over HTTP/2, and its status codes."""
-    url = "https://github.com/grpc/grpc/blob/master/doc"
-    return Citation("gRPC", place, f"{url}/PROTOCOL-HTTP2.md")
+def grpc_doc(place: str = "", file: str = "PROTOCOL-HTTP2.md") -> Citation:
+    """The documents of gRPC: its protocol over HTTP/2, or another file beside that one."""
+    return Citation("gRPC", place, f"https://github.com/grpc/grpc/blob/master/doc/{file}")
+
+
+def system_parameters(name: str) -> Citation:
+    """The query parameters that Google's APIs have in common, and their generated clients send."""
+    url = "https://cloud.google.com/apis/docs/system-parameters"
+    return Citation("System parameters", name, url)

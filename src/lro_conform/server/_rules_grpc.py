@@ -27,7 +27,7 @@ async def names_empty(bench: Bench) -> Facts:
     "grpc.unknown-method",
     "A method that the service does not have answers UNIMPLEMENTED.",
     MUST,
-    grpc_doc("Status codes"),
+    grpc_doc("Status codes", "statuscodes.md"),
 )
 async def grpc_unknown_method(bench: Bench) -> Facts:
     answer = await bench.grpc.ask("LroConformUnknown", b"")

@@ -7,7 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from lro_conform._checks import HTTP, Level
-from lro_conform._sources import aip, http_proto, operations_proto, protojson, rfc
+from lro_conform._sources import (
+    aip,
+    http_proto,
+    operations_proto,
+    protojson,
+    rfc,
+    system_parameters,
+)
 from lro_conform.server._answers import Answer, shown
 from lro_conform.server._bench import (
     Bench,
@@ -23,8 +30,6 @@ from lro_conform.server._starts import StartKind
 
 RULES: Final = RuleBook(frozenset({HTTP}))
 MUST, SHOULD, INFO = Level.MUST, Level.SHOULD, Level.INFO
-
-_PARAMETERS: Final = "https://cloud.google.com/apis/docs/system-parameters"
 
 
 def _refusal(answer: Answer) -> Iterator[str]:
@@ -74,7 +79,7 @@ async def routes_unknown_path(bench: Bench) -> Facts:
     "routes.unknown-verb",
     "A custom method that does not exist is refused.",
     MUST,
-    aip(136, "HTTP mapping"),
+    aip(136, "Guidance"),
     rfc(9110, "15.5.5"),
 )
 async def routes_unknown_verb(bench: Bench) -> Facts:
@@ -227,8 +232,7 @@ async def forms_unknown_parameter(bench: Bench) -> Facts:
     "forms.alt",
     "The parameter $alt=json;enum-encoding=int, which generated clients send, is accepted.",
     SHOULD,
-    aip(127, "Guidance"),
-    protojson(),
+    system_parameters("$alt"),
 )
 async def forms_alt(bench: Bench) -> Facts:
     path = bench.http.path(await bench.long())
@@ -356,6 +360,7 @@ async def robust_queries(bench: Bench) -> Facts:
     "A body of a GET, which means nothing, is ignored or refused.",
     MUST,
     rfc(9110, "9.3.1"),
+    aip(131, "Requests"),
 )
 async def robust_get_body(bench: Bench) -> Facts:
     path = bench.http.path(await bench.long())
@@ -369,7 +374,7 @@ async def robust_get_body(bench: Bench) -> Facts:
     "A request without the given credentials is refused with 401 and WWW-Authenticate, or 403.",
     SHOULD,
     rfc(9110, "15.5.2"),
-    aip(193, "Guidance"),
+    aip(193, "Permission Denied"),
     optional=True,
 )
 async def auth_anonymous(bench: Bench) -> Facts:

@@ -358,7 +358,7 @@ async def filters_empty(bench: Bench) -> Facts:
     "filters.done",
     "The filter done = true gives those that are done, and no other.",
     SHOULD,
-    aip(160, "Comparison operators"),
+    aip(160, "Comparison Operators"),
     operations_proto("ListOperationsRequest.filter"),
     optional=True,
 )
@@ -389,7 +389,7 @@ async def _matching(bench: Bench, text: str) -> set[str]:
     "filters.malformed",
     "A filter that is not one is refused with INVALID_ARGUMENT.",
     SHOULD,
-    aip(160, "Validation"),
+    aip(160, "Limitations"),
     optional=True,
 )
 async def filters_malformed(bench: Bench) -> Facts:
@@ -403,7 +403,7 @@ async def filters_malformed(bench: Bench) -> Facts:
     "filters.unknown-field",
     "A filter on a field that does not exist is refused with INVALID_ARGUMENT.",
     SHOULD,
-    aip(160, "Validation"),
+    aip(160, "Traversal operator"),
     optional=True,
 )
 async def filters_unknown_field(bench: Bench) -> Facts:

@@ -106,7 +106,7 @@ async def names_unknown(bench: Bench) -> Facts:
     "names.case",
     "Names that differ in the case of letters are different.",
     SHOULD,
-    aip(122, "Resource ID segments"),
+    aip(122, "Guidance"),
     rfc(3986, "6.2.2.1"),
 )
 async def names_case(bench: Bench) -> Facts:
