@@ -82,14 +82,23 @@ def run_zensical(folder: Path) -> None:
 
 
 def tune_search(path: Path) -> None:
-    """Let the search find a page by its title in the navigation before its mentions elsewhere."""
+    """Let the search find what a page is about before all that mentions it.
+
+    A page has its title in the navigation too; members of a class are found as a part of it.
+    """
     index = json.loads(path.read_text("utf-8"))
+    kept: list[dict[str, Any]] = []
     for item in index["items"]:
         if item["location"].startswith(f"{API}/"):
+            if item["level"] > 2:
+                kept[-1]["text"] += f" {item['title']} {item['text']}"
+                continue
             item["path"] = item["path"][:2]  # or each entry of a module is found by its name
         elif item["level"] == 1 and item["title"] != item["path"][-1]:
             item["title"] = f"{item['path'][-1]}: {item['title']}"
-    path.write_text(json.dumps(index, ensure_ascii=False, separators=(",", ":")), "utf-8")
+        kept.append(item)
+    text = json.dumps(index | {"items": kept}, ensure_ascii=False, separators=(",", ":"))
+    path.write_text(text, encoding="utf-8")
 
 
 def gather(api: Api) -> dict[str, str]:
@@ -100,8 +109,6 @@ def gather(api: Api) -> dict[str, str]:
         found[page] = _outside_code(path.read_text("utf-8"), lambda text: COMMENT.sub("", text))
     for source, page in FROM_ROOT.items():
         found[page] = moved((ROOT / source).read_text("utf-8"), page)
-    if "index.md" not in found:
-        found["index.md"] = moved((ROOT / "README.md").read_text("utf-8"), "index.md")
     for module in api.modules:
         found[f"{API}/{module}.md"] = f"::: {module}\n"
     return found
