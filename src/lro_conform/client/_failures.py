@@ -36,7 +36,7 @@ from lro_conform.client._steps import Refuses, RpcCode, Silent
 
 _RETRYABLE: Final = aip(194, "Retryable codes")
 _NOT_RETRYABLE: Final = aip(194, "Generally non-retryable codes")
-_DEADLINE: Final = aip(194, "DEADLINE_EXCEEDED")
+_DEADLINE: Final = aip(194, "Non-retryable codes")
 _RETRY_AFTER: Final = rfc(9110, "10.2.3")
 
 _FEW_POLLS: Final = 5

@@ -279,7 +279,7 @@ WAITS: Final = (
         must(
             "deadlines.never-done",
             "If the operation does not end the client stops at its own timeout, and says so.",
-            aip(194, "DEADLINE_EXCEEDED"),
+            aip(194, "Non-retryable codes"),
             fails=says("timeout"),
         ),
         should(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _LARGE: Final = 5 * 1024 * 1024
 """Bytes of a reply: more than gRPC libraries accept by default."""
 _RETRYABLE: Final = aip(194, "Retryable codes")
-_DEADLINE: Final = aip(194, "DEADLINE_EXCEEDED")
+_DEADLINE: Final = aip(194, "Non-retryable codes")
 _LARGE_RESPONSE: Final = {**RESPONSE, "description": "x" * _LARGE}
 
 
@@ -173,7 +173,7 @@ REPLIES: Final = (
         must(
             "spoilt.large",
             "A reply of 5 MiB is reported as it is, or as lost.",
-            grpc_guide("flow-control"),
+            grpc_doc("Responses"),
             fails=(invents_nothing(_LARGE_RESPONSE), says("response", "lost", "timeout")),
         ),
         timeout=5.0,

@@ -39,7 +39,7 @@ _SLOW_HEAD: Final = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 _DRIP_SECONDS: Final = 0.05
 _DEPTH: Final = 20_000
 _MAX_REDIRECTS: Final = 60
-_DEADLINE: Final = aip(194, "DEADLINE_EXCEEDED")
+_DEADLINE: Final = aip(194, "Non-retryable codes")
 _RETRYABLE: Final = aip(194, "Retryable codes")
 _TRUNCATED: Final = rfc(9112, "8")
 
