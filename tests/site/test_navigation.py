@@ -53,7 +53,7 @@ def test_each_page_is_in_the_navigation_once(api: Api) -> None:
 
 
 def test_each_title_in_a_section_is_used_once() -> None:
-    """Two entries with one title could not be told apart."""
+    """Two entries with one title could not be distinguished."""
     for section, entries in sections().items():
         titles = Counter(title for title, _ in entries)
         assert [title for title, times in titles.items() if times > 1] == [], section
