@@ -591,6 +591,7 @@ async def cancel_of_all(asked: Asked, forward: Forward, memory: Any) -> Reply:
         memory[reply.json["name"]] = True
     for name in memory if asked.verb == "cancel" else ():
         await forward(attrs.evolve(asked, path=f"/v1/{name}:cancel"))
+        await forward(attrs.evolve(asked, path=f"/v1/{name}:wait"))
     return reply
 
 

@@ -13,7 +13,7 @@ import json
 import logging
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -26,12 +26,12 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.wsgi import OperationsApp as WsgiApp
-from lro_conform._checks import ConformanceReport, Level, Verdict
+from lro_conform._checks import Check, ConformanceReport, Level, Verdict
 from lro_conform._report import as_text
 from lro_conform.server._bench import USUAL_PACE, Pace
 from lro_conform.server._grpc import GrpcTarget
 from lro_conform.server._http import HttpTarget
-from lro_conform.server._judge import judge
+from lro_conform.server._judge import CHECKS, judge
 from lro_conform.server._starts import FunctionStarter, HttpStarter, RequestTemplate, StartKind
 from lro_conform.server._target import Target
 from tests.conform.handmade import Gateway, Operations, serving_handmade
@@ -57,11 +57,13 @@ class Served:
     templates: dict[StartKind, RequestTemplate] | None = None
     start: Hook | None = None
 
-    def judge(self, pace: Pace, call_seconds: float = 60) -> ConformanceReport:
-        """The report on it by all checks."""
-        return asyncio.run(self._judge(pace, call_seconds))
+    def judge(self, pace: Pace, checks: Collection[Check] = CHECKS) -> ConformanceReport:
+        """The report on it by these checks."""
+        return asyncio.run(self._judge(pace, checks, call_seconds=60))
 
-    async def _judge(self, pace: Pace, call_seconds: float) -> ConformanceReport:
+    async def _judge(
+        self, pace: Pace, checks: Collection[Check], call_seconds: float
+    ) -> ConformanceReport:
         target: Target
         if self.templates is not None:
             http = HttpTarget(address=self.address, call_seconds=call_seconds)
@@ -74,7 +76,7 @@ class Served:
             grpc = GrpcTarget(address=self.address, call_seconds=call_seconds)
             target, log, starter = grpc, grpc.log, FunctionStarter(self.start)
         try:
-            return await judge(target, log, starter, pace=pace)
+            return await judge(target, log, starter, checks=checks, pace=pace)
         finally:
             await target.aclose()
 

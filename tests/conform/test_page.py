@@ -14,7 +14,7 @@ pytest.importorskip("grpc")
 pytest.importorskip("numpy")
 pytest.importorskip("skimage")
 
-from lro_conform._checks import Level
+from lro_conform._checks import Level, Verdict
 from lro_conform._report import as_text
 from lro_conform.server._judge import CHECKS
 from tests.conform.page import AREAS, tables
@@ -22,7 +22,6 @@ from tests.conform.servers import SERVERS, UNHURRIED, row
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs/reference/conformance.md"
 BRIEFLY: Final = [
-    ("the reference server", "ASGI", "memory"),
     ("a small service on lro", "ASGI", "SQLite"),
     ("a small service on lro", "WSGI", "memory"),
     ("a small service on lro", "WSGI", "PostgreSQL"),
@@ -74,3 +73,12 @@ def test_server_gets_the_result_of_the_page(
     with SERVERS[key](*key[1:]) as served:
         report = served.judge(UNHURRIED)
     assert row(key, report) in PAGE.read_text("utf-8"), as_text(report)
+
+
+def test_reference_server_keeps_the_main_rules(caplog: pytest.LogCaptureFixture) -> None:
+    """All of them are in the table of the page, which takes longer."""
+    caplog.set_level(logging.CRITICAL)
+    checks = [one for one in CHECKS if one.area in ("names", "result", "any", "cancel", "errors")]
+    with SERVERS["the reference server", "ASGI", "memory"]("ASGI", "memory") as served:
+        report = served.judge(UNHURRIED, checks)
+    assert {one.verdict for one in report.outcomes} == {Verdict.PASSED}, as_text(report)

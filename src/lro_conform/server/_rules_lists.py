@@ -381,8 +381,8 @@ async def _matching(bench: Bench, text: str) -> set[str]:
         names |= {str(one.get("name")) for one in operations_in(answer)}
         token = answer.body.get("nextPageToken")
         if not answer.ok or not isinstance(token, str) or not token:
-            break
-    return names
+            return names
+    raise NotJudged(f"the list has more than {_MOST_PAGES} pages")
 
 
 @RULES(
