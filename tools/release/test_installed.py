@@ -30,35 +30,34 @@ with service:
 """
 SELECTED: Final = [
     "tests/model",
-    *(f"tests/test_{name}.py" for name in ("floors", "project", "words")),
+    *(f"tests/test_{name}.py" for name in ("deprecations", "faces_agree", "project")),
 ]
 
 
-def by_pip(folder: Path, wheel: Path) -> Path:
-    """An environment of Python's own, with the wheel; its commands."""
+def by_pip(folder: Path) -> tuple[object, ...]:
+    """Make an environment with Python's own tools; the command that installs into it."""
     run(sys.executable, "-m", "venv", folder, cwd=folder.parent)
-    command = (folder / "bin" / "python", "-m", "pip", "install", "--quiet")
-    run(*command, "--disable-pip-version-check", wheel, cwd=folder.parent)
-    return folder / "bin"
+    return (folder / "bin" / "python", "-m", "pip", "install", "--disable-pip-version-check")
 
 
-def by_uv(folder: Path, wheel: Path) -> Path:
-    """An environment of uv, with the wheel; its commands."""
-    python = environment(folder)
-    install(python, wheel)
-    return python.parent
+def by_uv(folder: Path) -> tuple[object, ...]:
+    """The same with uv."""
+    return (tool("uv"), "pip", "install", "--python", environment(folder))
 
 
-@pytest.mark.parametrize("installed", [by_pip, by_uv], ids=["pip", "uv"])
-def test_wheel_works_in_empty_environment(installed: Any, built: Files, tmp_path: Path) -> None:
-    """All packages are imported, an operation is done, and the command says what it offers."""
-    commands = installed(tmp_path / "env", built.wheel)
+@pytest.mark.parametrize("made", [by_pip, by_uv], ids=["pip", "uv"])
+def test_wheel_works_in_empty_environment(made: Any, built: Files, tmp_path: Path) -> None:
+    """All packages are imported and an operation is done; with its extra the command works."""
+    install = made(tmp_path / "env")
+    commands = tmp_path / "env" / "bin"
+    run(*install, built.wheel, cwd=tmp_path)
     said = run(commands / "python", "-I", "-W", "error", "-c", SERVICE, cwd=tmp_path)
-    assert said == "{'fields': 2.0}\n"
-    assert "Usage: lro" in run(commands / "lro", "--help", cwd=tmp_path)
-    refused = subprocess.run([commands / "lro", "list"], capture_output=True, text=True)
+    assert said == "{'fields': 2}\n"
+    refused = subprocess.run([commands / "lro", "--help"], capture_output=True, text=True)
     assert refused.returncode == 2
     assert "pip install 'lro[cli]'" in refused.stderr
+    run(*install, f"lro[cli] @ {built.wheel.as_uri()}", cwd=tmp_path)
+    assert "Usage: lro" in run(commands / "lro", "--help", cwd=tmp_path)
 
 
 def test_command_runs_without_being_installed(built: Files, tmp_path: Path) -> None:
