@@ -189,6 +189,13 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def release(session: nox.Session) -> None:
+    """What a release must pass, on files built for that; ``-- --keep dist`` keeps the files."""
+    session.install(*group("release"))
+    session.run("pytest", "tools/release", *session.posargs)
+
+
+@nox.session
 def changelog(session: nox.Session) -> None:
     """Move the fragments into CHANGELOG.md: ``-- --version 1.2.0``, or ``-- --draft`` to look."""
     session.install("towncrier>=24.8")

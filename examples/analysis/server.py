@@ -8,7 +8,9 @@ import contextlib
 import functools
 import gc
 import re
+import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -207,7 +209,12 @@ def main(arguments: list[str]) -> None:
 
 
 def serve(service: Service, listener: socket.socket, grpc_address: str = "") -> None:
-    """Serve on this socket, and over gRPC if an address is given, until a signal stops it."""
+    """Serve on this socket, and over gRPC if an address is given, until a signal stops it.
+
+    The exit status is 0 after SIGTERM, also where this is the first process of a container, which
+    gets no signal that it does not handle. uvicorn has its own handler while it runs.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     config = uvicorn.Config(
         make_app(service, grpc_address),
         log_level="warning",
