@@ -95,6 +95,17 @@ def test_pages_may_be_smaller_than_asked_for() -> None:
     assert unusual(judged(pages_of_one, chosen("pages", "filters"), PATIENT), "pages") == {}
 
 
+async def in_a_framework(asked: Asked, forward: Forward, memory: Any) -> Reply:
+    unknown = asked.verb == "list" and "lro-conform-unknown" in asked.path
+    return replying({"detail": "Not Found"}, 404) if unknown else await forward(asked)
+
+
+def test_a_framework_may_answer_for_other_parents() -> None:
+    """It has no route for them, and its own form of errors."""
+    found = unusual(judged(in_a_framework, chosen("pages", "errors"), PATIENT), "pages", "errors")
+    assert found == {}
+
+
 async def endless(asked: Asked, forward: Forward, memory: Any) -> Reply:
     if asked.verb != "list":
         return await forward(asked)

@@ -468,7 +468,9 @@ async def delete_no_other(bench: Bench) -> Facts:
 )
 async def delete_running(bench: Bench) -> Facts:
     await bench.need("delete")
-    for fact in expect(await bench.target.delete(await bench.start(StartKind.LONG)), "OK"):
+    # What is deleted cannot be cancelled any more, and keeps its worker until its own end.
+    kind = StartKind.SOON if bench.starter.offers(StartKind.SOON) else StartKind.LONG
+    for fact in expect(await bench.target.delete(await bench.start(kind)), "OK"):
         yield fact
 
 
