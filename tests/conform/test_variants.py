@@ -101,9 +101,9 @@ async def in_a_framework(asked: Asked, forward: Forward, memory: Any) -> Reply:
 
 
 def test_a_framework_may_answer_for_other_parents() -> None:
-    """It has no route for them, and its own form of errors."""
+    """It has no route for them, and its own form of errors, as it should not: no must fails."""
     found = unusual(judged(in_a_framework, chosen("pages", "errors"), PATIENT), "pages", "errors")
-    assert found == {}
+    assert found == {"errors.envelope-everywhere": Verdict.FAILED}
 
 
 async def endless(asked: Asked, forward: Forward, memory: Any) -> Reply:
