@@ -11,9 +11,11 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from markdown_it import MarkdownIt
 
 pytest.importorskip("griffe")
+pytest.importorskip("markdown_it")
+
+from markdown_it import MarkdownIt
 
 from tools.site.building import sections
 from tools.site.llms import first_sentence

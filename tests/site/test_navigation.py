@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from markdown_it import MarkdownIt
 
 pytest.importorskip("griffe")
+pytest.importorskip("markdown_it")
+
+from markdown_it import MarkdownIt
 
 from tools.site import building
 from tools.site.api import ROOT, Api
