@@ -123,6 +123,12 @@ def test_heading_is_reached_as_in_the_repository(built: Path) -> None:
         assert {anchor(text) for text in texts} <= ids, page
 
 
+def test_comments_are_left_out_and_text_between_them_is_kept() -> None:
+    """A comment goes with its line if it is alone on it."""
+    text = "One\n<!-- a\nb -->\n<!-- c --> two <!-- d -->\nthree\n"
+    assert building.COMMENT.sub("", text) == "One\n two \nthree\n"
+
+
 def test_link_out_of_the_site_becomes_text() -> None:
     """What stands in the root folder links to pages of the site, and to nothing that it lacks."""
     text = (
