@@ -37,12 +37,6 @@ SHOWN: Final = {
 }
 
 
-@pytest.fixture(scope="module")
-def api() -> Api:
-    """What the library shows."""
-    return Api()
-
-
 def test_each_page_is_in_the_navigation_once(api: Api) -> None:
     """A page that is missing gets a line in ``nav`` of zensical.toml."""
     listed = Counter(page for entries in sections().values() for _, page in entries)
