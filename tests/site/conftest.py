@@ -18,6 +18,8 @@ from tests.browser.conftest import PATIENCE, browser, playwright
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext
 
+    from tools.site.api import Api
+
 __all__ = ["browser", "playwright"]
 
 Serve: TypeAlias = Callable[[Path], str]
@@ -41,6 +43,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
             build(folder)
             (folder / "done").touch()
     return folder / "site"
+
+
+@pytest.fixture(scope="session")
+def api() -> Api:
+    """What the library shows."""
+    from tools.site.api import Api
+
+    return Api()
 
 
 class _Quiet(SimpleHTTPRequestHandler):

@@ -39,12 +39,6 @@ SHOWN: Final = {
 }
 
 
-@pytest.fixture(scope="module")
-def api() -> Api:
-    """What the library shows."""
-    return Api()
-
-
 def test_each_page_is_in_the_navigation_once(api: Api) -> None:
     """A page that is missing gets a line in ``nav`` of zensical.toml."""
     listed = Counter(page for entries in sections().values() for _, page in entries)
@@ -123,6 +117,12 @@ def test_heading_is_reached_as_in_the_repository(built: Path) -> None:
             if opened.type == "heading_open"
         ]
         assert {anchor(text) for text in texts} <= ids, page
+
+
+def test_comments_are_left_out_and_text_between_them_is_kept() -> None:
+    """A comment goes with its line if it is alone on it."""
+    text = "One\n<!-- a\nb -->\n<!-- c --> two <!-- d -->\nthree\n"
+    assert building.COMMENT.sub("", text) == "One\n two \nthree\n"
 
 
 def test_link_out_of_the_site_becomes_text() -> None:

@@ -24,12 +24,6 @@ COMMANDS: Final = {"lro.cli"}
 """Modules of commands: their interface is the command line."""
 
 
-@pytest.fixture(scope="module")
-def api() -> Api:
-    """What the library shows."""
-    return Api()
-
-
 def modules() -> dict[str, ast.Module]:
     """Every module whose path has no underscore, but for empty packages."""
     found = {}

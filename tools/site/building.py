@@ -27,7 +27,9 @@ FROM_ROOT: Final[Mapping[str, str]] = {
 """Pages of the site that stand outside of ``docs``."""
 API: Final = "reference/api"
 
-COMMENT: Final = re.compile(r"^ *<!--.*?-->\n|<!--.*?-->", re.MULTILINE | re.DOTALL)
+COMMENT: Final = re.compile(
+    r"^ *<!--(?:(?!-->).)*-->\n|<!--(?:(?!-->).)*-->", re.MULTILINE | re.DOTALL
+)
 FENCE: Final = re.compile(r"^( *)(`{3,}).*?^\1\2 *$\n?", re.MULTILINE | re.DOTALL)
 ROW: Final = re.compile(r"^\|.*$", re.MULTILINE)
 LINK: Final = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")

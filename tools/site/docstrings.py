@@ -37,7 +37,7 @@ class Docstrings(griffe.Extension):
             if thing.docstring is not None:
                 thing.docstring.value = self._linked(thing, thing.docstring.value)
             if isinstance(thing, griffe.Class) and is_attrs(thing):
-                thing.members.setdefault("__init__", _constructor(thing))
+                thing.members.setdefault("__init__", constructor(thing))
         for thing in _walk(pkg):
             if isinstance(thing, griffe.Class) and thing.path in self._homes:
                 self._show_inherited(thing)
@@ -95,7 +95,7 @@ def _walk(thing: griffe.Object) -> Iterator[griffe.Object]:
             yield from _walk(member)
 
 
-def _constructor(thing: griffe.Class) -> griffe.Function:
+def constructor(thing: griffe.Class) -> griffe.Function:
     """The ``__init__`` that attrs makes: a parameter for each field, those of bases first."""
     given: dict[str, griffe.Parameter] = {}
     for each in [*reversed(thing.mro()), thing]:

@@ -9,7 +9,8 @@ from typing import Final
 
 import griffe
 
-from tools.site.api import Api, shown_members
+from tools.site.api import Api, is_attrs, shown_members
+from tools.site.docstrings import constructor
 
 SUMMARY: Final = (
     "Long-running operations for Python, by the interface of google.longrunning (AIP-151): a server"
@@ -61,12 +62,19 @@ def _reference(api: Api, path: str) -> str:
 
 
 def _signature(thing: griffe.Object | griffe.Alias) -> str:
-    if thing.is_function:
-        return f"```python\n{thing.signature()}\n```"
-    if thing.is_attribute:
-        said = f": {thing.annotation}" if thing.annotation else ""
-        return f"```python\n{thing.name}{said}\n```"
-    return ""
+    """How it is called, or what type it has, as a block of Python."""
+    if isinstance(thing, griffe.Alias):
+        thing = thing.final_target
+    said = ""
+    if isinstance(thing, griffe.Function):
+        said = thing.signature()
+    elif isinstance(thing, griffe.Attribute):
+        said = f"{thing.name}: {thing.annotation}" if thing.annotation else thing.name
+    elif isinstance(thing, griffe.Class):
+        made = constructor(thing) if is_attrs(thing) else thing.all_members.get("__init__")
+        if isinstance(made, griffe.Function):
+            said = made.signature(name=thing.name, return_type=False).replace("self, ", "", 1)
+    return f"```python\n{said}\n```" if said else ""
 
 
 def _docstring(thing: griffe.Object | griffe.Alias) -> str:
