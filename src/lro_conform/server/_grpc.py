@@ -228,7 +228,7 @@ def _refused(error: grpc.aio.AioRpcError) -> dict[str, Any]:
     found: dict[str, Any] = {"code": code, "error": {"code": number, "message": message}}
     pairs = [*(error.trailing_metadata() or ()), *(error.initial_metadata() or ())]
     packed = [value for key, value in pairs if key == _DETAILS]
-    if not packed and code in _LOCAL and "from peer" not in (error.debug_error_string() or ""):
+    if not packed and code in _LOCAL:
         return {"fault": f"no reply ({code}: {ascii(message)[1:-1][:_LONGEST]})", "lost": True}
     if packed:
         found |= _details(packed, number, message)
@@ -236,7 +236,7 @@ def _refused(error: grpc.aio.AioRpcError) -> dict[str, Any]:
 
 
 _LOCAL: Final = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
-"""Codes that grpcio also makes itself, where no reply came."""
+"""Codes that grpcio also makes itself, where no reply came: no version of it says which it was."""
 
 
 def _details(packed: list[Any], number: int, message: str) -> dict[str, Any]:
