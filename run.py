@@ -19,7 +19,18 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 NOX = "nox>=2025.2.9"
-USAGE = "usage: python3 run.py NAME [-- ARGS], where NAME is demo, tests or a session of noxfile.py"
+USAGE = """usage: python3 run.py NAME [-- ARGS]
+
+  demo      the reference server and a client that drives it; -- --open shows its page
+  tests     every test; -- ARGS are those of pytest
+  lint      the rules and the layout of the code
+  types     both type checkers
+  docs      the code, links and claims of the pages
+  site      the docs as a web site, in site/; -- --serve shows it on this machine
+  examples  the tests of the examples
+
+NAME may be any other session of noxfile.py too: after the first run,
+`.venv/bin/python -m nox --list` shows them."""
 
 
 class SetupError(Exception):

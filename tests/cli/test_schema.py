@@ -114,6 +114,47 @@ def test_owner_makes_what_an_application_may_not(here: Path, here_lro: Lro) -> N
     service.close()
 
 
+COMMANDS = [
+    ["serve", "work:service", "--port", "0"],
+    ["worker", "work:service"],
+    ["purge", "work:service"],
+]
+OTHER_VERSIONS = [-1, SCHEMA_VERSION + 1]  # an older one, and a newer one
+
+
+@pytest.mark.parametrize("version", OTHER_VERSIONS)
+def test_other_version_is_refused_by_each_command(here: Path, here_lro: Lro, version: int) -> None:
+    """On both stores; ``schema`` shows it with 1, the others end with 2, and nothing changes."""
+    psycopg = pytest.importorskip("psycopg")
+    from lro.stores.postgres import PostgresStore
+
+    known = f"version {version}; this library can only use version {SCHEMA_VERSION}"
+
+    def refuse(shown: str, *, of: str) -> None:
+        found = here_lro("schema", shown, *of.split())
+        assert (found.status, f"has version {version}; this release" in found.out) == (1, True)
+        for words in (["schema", shown, *of.split(), "--create"], *COMMANDS):
+            refused = here_lro(*words)
+            assert (refused.status, known in refused.err) == (2, True), (words, refused.err)
+
+    write_service(here, SQLITE)
+    assert here_lro("schema", "sqlite:///operations.db", "--create").status == 0
+    with closing(sqlite3.connect(here / "operations.db")) as file:
+        file.execute(f"PRAGMA user_version = {version}")
+        refuse("sqlite:///operations.db", of="")
+        assert file.execute("PRAGMA user_version").fetchone() == (version,)
+    server = shared_server()
+    schema = server.fresh_schema()
+    write_service(here, POSTGRES.format(url=server.url, schema=schema))
+    with closing(PostgresStore(server.url, schema=schema)) as store:
+        store.secret()  # its first use, which makes the tables
+    with psycopg.connect(server.url, autocommit=True) as plain:
+        plain.execute(f"UPDATE {schema}.versions SET version = {version}")
+        refuse(server.url, of=f"--name {schema}")
+        found = plain.execute(f"SELECT version FROM {schema}.versions").fetchone()
+        assert found == (version,)
+
+
 def test_database_that_is_away_cannot_be_shown(here_lro: Lro) -> None:
     """The cause is in the sentence."""
     pytest.importorskip("psycopg")

@@ -10,6 +10,7 @@ import pytest
 
 import lro
 from lro import testing
+from lro.executors.inline import InlineExecutor
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NAME = "acme.v1.Works.Work"
@@ -89,3 +90,34 @@ def test_a_method_without_a_function_cannot_be_called(service: Any) -> None:
     )
     with pytest.raises(TypeError, match="Work has no function: its work is done outside"):
         method(WorkRequest("a"))
+
+
+def test_method_given_to_another_service_is_declared_with_its_function(
+    service: Any, make_service: Any
+) -> None:
+    """And with its classes, also where no annotation names them, but with no option."""
+
+    @service.method(NAME, request=WorkRequest, metadata=WorkMetadata, validate=lambda _: False)
+    def work(request, job) -> WorkResponse:
+        job.report(WorkMetadata(note="begun"))
+        return WorkResponse(request.text)
+
+    other = make_service(executor=InlineExecutor())
+    again = other.method("acme.v1.Works.Again")(work).start(WorkRequest("a"))
+    assert again.result() == WorkResponse("a")
+    assert again.metadata.note == "begun"
+    nothing = other.method("acme.v1.Works.Nothing")(service.method("acme.v1.Works.Pass")(passing))
+    assert nothing.start(WorkRequest()).result() == lro.Empty()
+
+
+def passing(request: WorkRequest) -> None:
+    """A function with the default metadata, and an empty response."""
+
+
+def test_method_whose_work_is_done_outside_is_not_taken(service: Any, make_service: Any) -> None:
+    """The sentence says what to do."""
+    classes = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
+    outside = service.declare("acme.v1.Works.Outside", **classes)
+    known = r"AsOwn: was given the method acme\.v1\.Works\.Outside, whose work is done outside"
+    with pytest.raises(lro.DeclarationError, match=known):
+        make_service().method("acme.v1.Works.AsOwn")(outside)

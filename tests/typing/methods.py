@@ -91,6 +91,14 @@ def declared_methods(service: lro.Service) -> None:
     assert_type(method, lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata])
 
 
+def methods_of_others(
+    service: lro.Service, method: lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]
+) -> None:
+    """A method of another service is declared with the classes that it has."""
+    again = service.method("acme.images.v1.Images.Resize")(method)
+    assert_type(again, lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata])
+
+
 def starting(method: lro.Method[ResizeRequest, ResizeResponse, ResizeMetadata]) -> None:
     """A start takes the method's request and metadata, and returns a handle of its classes."""
     assert_type(method.start(ResizeRequest()), lro.Handle[ResizeResponse, ResizeMetadata])

@@ -356,6 +356,17 @@ class MethodSpec:
         """How a call over HTTP starts an operation: method, path and body."""
         return self.options.rule(self.path)
 
+    def function_for(self, other: str) -> Callable[..., object]:
+        """The function, for another method, which has this full name.
+
+        Raises:
+            DeclarationError: There is none: the work is done outside.
+        """
+        if self.function is None:
+            text = f"was given the method {self.full_name}, whose work is done outside: declare it"
+            raise DeclarationError(other, text)
+        return self.function
+
     def surroundings(self, job: Job[typing.Any]) -> _Surroundings | _NoSurroundings:
         """The context manager in which the function of this job is called.
 

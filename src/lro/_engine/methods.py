@@ -554,6 +554,11 @@ class Methods:
             DeclarationError: The method or a message class cannot be declared so.
             Unavailable: There is an index to be made, and the store cannot be reached.
         """
+        if isinstance(function, Method):  # that another service may have made
+            known = function.spec
+            function = known.function_for(full_name)
+            request = request or known.request
+            response, metadata = response or known.response, metadata or known.metadata
         spec = MethodSpec.build(
             full_name,
             function,

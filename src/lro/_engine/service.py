@@ -241,7 +241,8 @@ class Service:
         """Decorate a function: calls of it become operations.
 
         The message classes come from the annotations ``def f(request: R, job: Job[M]) -> S``
-        unless given. The options are those of :class:`lro.Options`.
+        unless given. The options are those of :class:`lro.Options`. A :class:`lro.Method`, which
+        another service may have made, is taken for its function and its classes.
 
         Raises:
             DeclarationError: The method or a message class cannot be declared so.

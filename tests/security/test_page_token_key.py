@@ -1,0 +1,95 @@
+"""The key of page tokens is changed by the statements of the page on security."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import lro
+from lro.adapters import Store
+from lro.executors.inline import InlineExecutor
+from lro.stores.sqlite import SQLiteStore
+from tests.pages.reading import fences
+
+SHOWN: Final = "".join(fences("explanation/security.md", "console"))
+STATEMENTS: Final = dict(re.findall(r"^\$ (sqlite3|psql) .*'(.+)'$", SHOWN, re.MULTILINE))
+
+
+@pytest.mark.parametrize("program", ["sqlite3", "psql"])
+def test_key_that_is_removed_is_made_again_at_the_next_start(program: str, tmp_path: Path) -> None:
+    """The process that runs goes on with the old one; the later ones agree on a new one."""
+    if program == "psql":
+        make, execute = on_postgres()
+    else:
+        make, execute = on_sqlite(tmp_path / "operations.db")
+    old = Process(make())
+    token = old.page()
+    assert old.reads(token)
+    execute(STATEMENTS[program])
+    assert old.reads(token)
+    new, last = Process(make()), Process(make())
+    for process in (new, last):
+        assert not process.reads(token)
+        assert process.reads(new.page())
+    assert not old.reads(last.page())
+    for process in (old, new, last):
+        process.service.close()
+
+
+class Process:
+    """A service as one of several processes has it, with two operations more than before."""
+
+    def __init__(self, store: Store) -> None:
+        self.service = lro.Service(store, InlineExecutor(), maintenance=False)
+        work = self.service.method("acme.v1.Works.Work")(passing)
+        for _ in range(2):
+            work.start(lro.Struct())
+
+    def page(self) -> str:
+        """The token of the second page."""
+        return self.service.list(lro.ListOperationsRequest(page_size=1)).next_page_token
+
+    def reads(self, token: str) -> bool:
+        """Whether it takes a token."""
+        try:
+            self.service.list(lro.ListOperationsRequest(page_token=token))
+        except lro.errors.InvalidPageToken:
+            return False
+        return True
+
+
+def passing(request: lro.Struct) -> None:
+    """Nothing is to be done."""
+
+
+def on_sqlite(path: Path) -> tuple[Callable[[], Store], Callable[[str], None]]:
+    """Makes a store on the file, and executes a statement in it."""
+
+    def execute(statement: str) -> None:
+        with closing(sqlite3.connect(path)) as other, other:
+            other.execute(statement)
+
+    return lambda: SQLiteStore(path), execute
+
+
+def on_postgres() -> tuple[Callable[[], Store], Callable[[str], None]]:
+    """The same with PostgreSQL, in a schema of another name than the page has."""
+    psycopg = pytest.importorskip("psycopg")
+    from lro.stores.postgres import PostgresStore
+    from tests.services.postgres import shared_server
+
+    server = shared_server()
+    schema = server.fresh_schema()
+
+    def execute(statement: str) -> None:
+        assert "lro." in statement
+        with psycopg.connect(server.url, autocommit=True) as other:
+            other.execute(statement.replace("lro.", f"{schema}."))
+
+    return lambda: PostgresStore(server.url, schema=schema), execute
