@@ -41,16 +41,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--keep", type=Path, help="copy the sdist and the wheel to this folder")
 
 
+def plain(**more: str) -> dict[str, str]:
+    """The variables of a user's shell: no folder of this project is in reach."""
+    ours = ("PYTHONPATH", "VIRTUAL_ENV")
+    return {name: value for name, value in os.environ.items() if name not in ours} | more
+
+
 def run(*command: object, cwd: Path, env: Mapping[str, str] | None = None) -> str:
     """What a command prints.
 
     Raises:
         AssertionError: It failed; has all that it said.
     """
-    # As from a shell of a user: nothing of this environment is in reach.
-    plain = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    words, env = list(map(str, command)), {**plain, **(env or {})}
-    ran = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True)
+    words = list(map(str, command))
+    ran = subprocess.run(words, cwd=cwd, env=plain(**(env or {})), capture_output=True, text=True)
     assert ran.returncode == 0, f"{command}\n{ran.stdout}\n{ran.stderr}"
     return ran.stdout
 

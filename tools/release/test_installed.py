@@ -11,7 +11,17 @@ from typing import Any, Final
 
 import pytest
 
-from tools.release.conftest import PACKAGES, PROJECT, STUBS, Files, environment, install, run, tool
+from tools.release.conftest import (
+    PACKAGES,
+    PROJECT,
+    STUBS,
+    Files,
+    environment,
+    install,
+    plain,
+    run,
+    tool,
+)
 
 SERVICE: Final = """
 import lro, lro_client, lro_conform
@@ -53,7 +63,9 @@ def test_wheel_works_in_empty_environment(made: Any, built: Files, tmp_path: Pat
     run(*install, built.wheel, cwd=tmp_path)
     said = run(commands / "python", "-I", "-W", "error", "-c", SERVICE, cwd=tmp_path)
     assert said == "{'fields': 2}\n"
-    refused = subprocess.run([commands / "lro", "--help"], capture_output=True, text=True)
+    refused = subprocess.run(
+        [commands / "lro", "--help"], env=plain(), capture_output=True, text=True
+    )
     assert refused.returncode == 2
     assert "pip install 'lro[cli]'" in refused.stderr
     run(*install, f"lro[cli] @ {built.wheel.as_uri()}", cwd=tmp_path)
@@ -98,7 +110,7 @@ def test_each_public_type_is_known(package: str, full: Path, tmp_path: Path) -> 
     ran = subprocess.run(
         [tool("pyright"), "--outputjson", "--verifytypes", package, "--ignoreexternal"],
         cwd=tmp_path,
-        env={**os.environ, "PATH": path, "VIRTUAL_ENV": str(full.parent)},
+        env=plain(PATH=path, VIRTUAL_ENV=str(full.parent)),
         capture_output=True,
         text=True,
     )

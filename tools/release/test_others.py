@@ -50,8 +50,9 @@ def test_citation_is_valid(tmp_path: Path) -> None:
     run(*command, "cffconvert", "--validate", "--infile", ROOT / "CITATION.cff", cwd=tmp_path)
 
 
-def test_image_is_built_and_serves(tmp_path: Path) -> None:
+def test_image_is_built_and_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The steps of the Dockerfile, one after the other, and its commands in what they have made."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     here = {"/venv": f"{tmp_path}/venv", "/build": f"{tmp_path}/build"}
 
     def placed(word: str) -> str:
