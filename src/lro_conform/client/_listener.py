@@ -39,11 +39,13 @@ class PeerListener:
     serve: Serve
     connected: Callable[[], None]
     port: int = 0
+    _socket: socket.socket = attrs.field(init=False)
     _server: asyncio.Server | None = None
     _tasks: set[asyncio.Task[None]] = attrs.field(factory=set)
     _writers: set[asyncio.StreamWriter] = attrs.field(factory=set)
 
     async def __aenter__(self) -> PeerListener:
+        self._bind()
         await self._listen()
         return self
 
@@ -52,19 +54,27 @@ class PeerListener:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._socket.close()
 
     def go_away(self, seconds: float) -> None:
         """Cut all connections, and refuse others for some seconds."""
         self._cut()
+        self._bind()
         self._start(self._come_back(seconds))
 
     async def _come_back(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
         await self._listen()
 
+    def _bind(self) -> None:
+        """Hold the port, so that no other program gets it; without listening, it refuses calls."""
+        self._socket = held = socket.socket()
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((HOST, self.port))
+        self.port = held.getsockname()[1]
+
     async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._accept, HOST, self.port, limit=_MAX_HEAD)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._server = await asyncio.start_server(self._accept, sock=self._socket, limit=_MAX_HEAD)
 
     def _cut(self) -> None:
         assert self._server is not None
