@@ -91,14 +91,18 @@ class ConformanceReport:
     target: str
     outcomes: tuple[Outcome, ...]
     seconds: float
+    cut: str = ""
+    """Why the run ended before all was judged; empty if it did not."""
 
     def counted(self, *, strict: bool = False) -> tuple[Outcome, ...]:
         """The failures that count: of musts, under ``strict`` also of shoulds."""
         return tuple(one for one in self.outcomes if one.counts(strict))
 
     def exit_status(self, *, strict: bool = False) -> int:
-        """The exit status of the command: 1 if a failure counts, else 0."""
-        return int(bool(self.counted(strict=strict)))
+        """The exit status of the command: 1 if a failure counts, else 2 if the run was cut."""
+        if self.counted(strict=strict):
+            return 1
+        return 2 if self.cut else 0
 
     def number(self, level: Level) -> Counter[Verdict]:
         """How often each verdict was given to checks of this level."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import os
+import signal
 import sys
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -21,6 +25,8 @@ from lro_conform._report import (
     list_as_text,
     select,
 )
+
+T = TypeVar("T")
 
 
 class UnusableInput(click.ClickException):
@@ -64,6 +70,18 @@ class Reporting:
         self._print(shown(self.chosen(checks)))
         return 0
 
+    def check_output(self) -> None:
+        """See that the file can be written, before minutes are spent on what is to be in it.
+
+        Raises:
+            UnusableInput: It cannot.
+        """
+        if self.output is not None:
+            try:
+                self.output.open("a").close()
+            except OSError as exc:
+                raise UnusableInput(f"{self.output}: {exc.strerror}") from exc
+
     def write(self, report: ConformanceReport) -> int:
         """Print the report or write it to the file, and return the exit status."""
         match self.format:
@@ -72,7 +90,7 @@ class Reporting:
             case "junit":
                 text = as_junit(report, strict=self.strict)
             case _:
-                styled = self.output is None and sys.stdout.isatty()
+                styled = self.output is None and sys.stdout.isatty() and not _plain()
                 text = as_text(report, strict=self.strict, verbose=self.verbose, styled=styled)
         self._print(text)
         return report.exit_status(strict=self.strict)
@@ -86,6 +104,37 @@ class Reporting:
         except OSError as exc:
             raise UnusableInput(f"{self.output}: {exc.strerror}") from exc
 
+
+def _plain() -> bool:
+    """Whether the environment asks for no colours (no-color.org), or has a terminal without."""
+    return bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+
+
+def run_judging(judging: Coroutine[Any, Any, T]) -> T:
+    """What the judge returns.
+
+    SIGTERM ends it as Ctrl-C does: with the processes that it has started, and the status 143.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return asyncio.run(judging)
+    return asyncio.run(_until_terminated(judging))
+
+
+async def _until_terminated(judging: Coroutine[Any, Any, T]) -> T:
+    task, loop = asyncio.ensure_future(judging), asyncio.get_running_loop()
+    # An exception of a handler could come where a process has begun and is not yet known.
+    loop.add_signal_handler(signal.SIGTERM, task.cancel, _TERMINATED)
+    try:
+        return await task
+    except asyncio.CancelledError as exc:
+        if exc.args == (_TERMINATED,):
+            raise SystemExit(_TERMINATED) from None
+        raise
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+_TERMINATED = 128 + signal.SIGTERM
 
 _OPTIONS = (
     click.option(

@@ -68,6 +68,8 @@ def as_text(
     ending = f"does not conform: {_counted(failed, 'failure')}" if failed else "conforms"
     if not failed and not any(one.verdict is Verdict.PASSED for one in report.outcomes):
         ending = "was not judged: no check passed and none failed"
+    if report.cut and not failed:
+        ending = f"was not judged whole: {report.cut}"
     lines.append(f"{report.target} {ending} ({report.seconds:.1f} s)")
     return "\n".join(lines) + "\n"
 
@@ -150,7 +152,8 @@ def as_junit(report: ConformanceReport, *, strict: bool = False) -> str:
         for one in outcomes:
             _add_case(suite, name, one, strict)
     Xml.indent(root)
-    return Xml.tostring(root, "unicode", xml_declaration=True) + "\n"
+    # The module would name the encoding of the locale, whatever the file is written in.
+    return f"<?xml version='1.0' encoding='UTF-8'?>\n{Xml.tostring(root, 'unicode')}\n"
 
 
 def _not_judged(one: Outcome) -> bool:

@@ -291,7 +291,7 @@ async def response_before_the_end(asked: Asked, forward: Forward, memory: Any) -
     return (await forward(asked)).operations(change)
 
 
-@fault("result.one-when-done", "result.success")
+@fault("result.success")
 async def end_without_a_result(asked: Asked, forward: Forward, memory: Any) -> Reply:
     return (await forward(asked)).operations(lambda one: one.pop("response", None))
 
@@ -359,6 +359,22 @@ async def metadata_of_another_type_at_the_end(asked: Asked, forward: Forward, me
     return (await forward(asked)).operations(change)
 
 
+@fault("any.metadata-type")
+async def metadata_of_another_type_in_lists(asked: Asked, forward: Forward, memory: Any) -> Reply:
+    reply = await forward(asked)
+    if asked.verb != "list":
+        return reply
+    return reply.operations(
+        lambda one: one["metadata"].update({"@type": "type.googleapis.com/acme.v1.Summary"})
+    )
+
+
+@fault("names.present")
+async def ends_without_name(asked: Asked, forward: Forward, memory: Any) -> Reply:
+    reply = await forward(asked)
+    return reply.operations(lambda one: one.pop("name") if one.get("done") else None)
+
+
 @fault("states.final", "states.repeated-gets")
 async def done_that_is_taken_back(asked: Asked, forward: Forward, memory: Any) -> Reply:
     reply = await forward(asked)
@@ -414,7 +430,7 @@ async def cancel_without_a_route(asked: Asked, forward: Forward, memory: Any) ->
 
 @fault("calls.delete")
 async def delete_without_a_route(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return refusal(405, "UNKNOWN") if asked.verb == "delete" else await forward(asked)
+    return refusal(404, "NOT_FOUND") if asked.verb == "delete" else await forward(asked)
 
 
 @fault("calls.list")

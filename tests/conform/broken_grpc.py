@@ -126,7 +126,7 @@ class WaitsThatFailBeforeDeadlines(Operations):
         return super().WaitOperation(request, context)
 
 
-@servicer("result.one-when-done")
+@servicer("result.success")
 class EndsWithoutResult(Operations):
     def _read(self, name: str) -> Any:
         operation = super()._read(name)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from xml.etree import ElementTree
@@ -15,10 +19,12 @@ pytest.importorskip("rich")
 pytest.importorskip("grpc")
 
 from lro.asgi import OperationsApp
+from lro.cli import main
 from lro.errors import Unauthenticated
+from lro_conform import _options
 from lro_conform._checks import Level
 from lro_conform.server._judge import CHECKS
-from lro_conform.server._starts import StartKind
+from lro_conform.server._starts import CommandStarter, StartFailed, StartKind
 from tests.cli.asking import Ended, Lro
 from tests.conform.broken import Broken, cancelled_with_another_code, no_poll_interval
 from tests.conform.broken import second_cancel_that_is_refused as refuses_second_cancel
@@ -145,7 +151,7 @@ def test_both_transports_with_a_command_that_starts(call: Lro, tmp_path: Path) -
             *("--only", "result", "--verbose"),
         )
     assert ended.status == 0, ended.out
-    assert "PASSED must result.success (grpc)" in ended.out
+    assert "PASSED should result.success (grpc)" in ended.out
     assert "SKIPPED must result.failure (grpc)" in ended.out
     assert "the command prints nothing for the kind fail" in ended.out
 
@@ -230,6 +236,28 @@ UNUSABLE = [
     (("http://x", "--start-command", "true"), "the command prints nothing for the kind long"),
     (("http://x", "--start-command", "echo {"), "the command printed what is not JSON"),
     (("http://x", "--start-command", "'"), "'--start-command': No closing quotation"),
+    (("http://x", "--start-command", "echo two words"), 'printed what is not a name: "two words'),
+    (("http://x", "--start-command", "echo /"), 'the command printed what is not a name: "/"'),
+    (("http://x", "--start-command", "echo '{}'"), "the command printed no Operation: it has no"),
+    (("http://x", "--start-command", "head -c 99999 /dev/zero"), "printed 99999 bytes instead"),
+    (("http://x", "--start-command", "a\0b"), "cannot be run: embedded null byte"),
+    (("http://x", "--start", 'POST /x "\udcff"'), "surrogates not allowed"),
+    (("http://x", "--start", "POST /x " + "[" * 99_999), "is not JSON: it is nested too deeply"),
+    (("http://x", "--start", "POST /x", "-o", "/nowhere/x"), "/nowhere/x: No such file or dir"),
+    (("http://user:secret@x",), "give credentials by --header or --token-file, not in the URL"),
+    (("http://x?a=1",), "the URL has a query or a fragment"),
+    (("http://x:99999",), "'http://x:99999' is not a URL of http or https"),
+    (("http://[::1",), "'http://[::1' is not a URL of http or https"),
+    (("http://xn--a-/",), "'http://xn--a-/' is not a URL of http or https"),
+    (("http:///v1",), "'http:///v1' is not a URL of http or https"),
+    (("--grpc", "x y:1"), "'x y:1' is not a target"),
+    (("http://x", "--prefix", "v1"), "'v1' is not a path that begins with a slash"),
+    (("http://x", "--parent", "\udcff"), "is not a name"),
+    (("http://x", "--header", "Content-Length: 5"), "Content-Length is set by the requests"),
+    (
+        ("--grpc", "x:1", "--start-command", "true", "--header", "x-bin: a"),
+        "the header x-bin cannot be sent over gRPC",
+    ),
 ]
 
 
@@ -259,6 +287,70 @@ def test_server_that_is_not_there_ends_with_two(call: Lro) -> None:
     ended = conform(call, f"http://127.0.0.1:{free_port()}", "--start", "POST /x")
     assert (ended.status, ended.out) == (2, "")
     assert "the server did not start an operation: POST /x: no reply (ConnectError" in ended.err
+
+
+def test_password_in_a_url_is_not_shown(call: Lro) -> None:
+    """It would be in the report of a build."""
+    ended = conform(call, "http://user:secret@x", "--start", "POST /x")
+    assert "secret" not in ended.err
+
+
+def test_target_of_gRPC_may_name_a_resolver(call: Lro) -> None:
+    """Such as that of sockets of Unix."""
+    hook = ("--start-command", "echo operations/x")
+    ended = conform(call, "--grpc", "unix:///nowhere/socket", *hook, "--call-timeout", "1")
+    assert ended.status == 2
+    assert "unix:/nowhere/socket" in ended.err
+
+
+def test_hook_that_leaves_a_daemon_is_not_waited_for(tmp_path: Path) -> None:
+    """The daemon has the output open, and may be what runs the operation."""
+    number = tmp_path / "number"
+    script = f"sleep 60 & echo $! > {number}; echo operations/x"
+    starter = CommandStarter(("sh", "-c", script), "here", seconds=50)
+    answer = asyncio.run(starter.start(StartKind.LONG))
+    os.kill(int(number.read_text()), signal.SIGKILL)  # it was left alone
+    assert answer.body == {"name": "operations/x"}
+
+
+def test_hook_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> None:
+    """Also where it ignores what ends other processes."""
+    number = tmp_path / "number"
+    script = f"trap '' TERM; sleep 600 & echo $! > {number}; wait"
+    starter = CommandStarter(("sh", "-c", script), "here", seconds=0.5)
+    with pytest.raises(StartFailed, match=r"has not ended within 0\.5 s"):
+        asyncio.run(starter.start(StartKind.LONG))
+    status = Path(f"/proc/{int(number.read_text())}/status")
+    assert not status.exists() or "(zombie)" in status.read_text()
+
+
+def test_colours_are_left_out_where_the_environment_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By https://no-color.org, and for terminals without."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    assert not _options._plain()
+    monkeypatch.setenv("TERM", "dumb")
+    assert _options._plain()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert _options._plain()
+
+
+def test_command_works_beside_the_main_thread(capsys: pytest.CaptureFixture[str]) -> None:
+    """Signals are for the main thread alone."""
+    statuses = []
+    url = f"http://127.0.0.1:{free_port()}"
+    arguments = ["conform", url, "--start", "POST /x"]
+    thread = threading.Thread(target=lambda: statuses.append(main(arguments)))
+    thread.start()
+    thread.join()
+    assert statuses == [2]
+
+
+def test_report_of_JUnit_names_its_encoding(call: Lro, url: str) -> None:
+    """Whatever the locale has."""
+    ended = conform(call, url, *STARTS, "--only", "names", "--format", "junit")
+    assert ended.out.startswith("<?xml version='1.0' encoding='UTF-8'?>\n<testsuites ")
 
 
 def test_help_says_what_it_does_to_a_server(call: Lro) -> None:

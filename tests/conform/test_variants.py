@@ -24,7 +24,15 @@ from lro_conform.server._starts import (
     StartFailed,
     StartKind,
 )
-from tests.conform.broken import Asked, Forward, Reply, cancel_of_all, refusal, replying
+from tests.conform.broken import (
+    Asked,
+    Forward,
+    Reply,
+    cancel_of_all,
+    gets_that_are_refused,
+    refusal,
+    replying,
+)
 from tests.conform.test_broken import judged
 from tests.conform.works import PATH, PATIENT, http_target, serving_works
 
@@ -272,8 +280,8 @@ def test_command_that_does_not_end_is_killed() -> None:
 def test_words_of_a_report_for_terminals_are_in_colour() -> None:
     """Each level has its own."""
     with serving_works():
-        report = judged(all_at_once, chosen("result.one-when-done"), PATIENT)
-    assert "\x1b[31mFAILED must\x1b[0m result.one-when-done" in as_text(report, styled=True)
+        report = judged(gets_that_are_refused, chosen("calls.get"), PATIENT)
+    assert "\x1b[31mFAILED must\x1b[0m calls.get" in as_text(report, styled=True)
 
 
 def test_grpc_without_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

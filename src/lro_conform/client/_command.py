@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 
 import click
 
 from lro_conform._checks import GRPC, HTTP
-from lro_conform._options import Reporting, report_options
+from lro_conform._options import Reporting, report_options, run_judging
 from lro_conform.client._launch import launch_command
 from lro_conform.client._running import CLIENT_CHECKS, judge_client
 
@@ -52,13 +51,19 @@ def client(
     chosen = reporting.chosen(checks)
     # grpcio logs that a client has gone, which many scenarios bring about.
     logging.getLogger("grpc").setLevel(logging.CRITICAL)
-    report = asyncio.run(
+    reporting.check_output()
+    report = run_judging(
         judge_client(
             launch_command(command),
             chosen,
-            target=click.unstyle(" ".join(command)),
+            target=_one_line(" ".join(command)),
             transports=transports,
             jobs=jobs,
         )
     )
     ctx.exit(reporting.write(report))
+
+
+def _one_line(text: str) -> str:
+    """A command as it can be shown: what is not printable is escaped."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

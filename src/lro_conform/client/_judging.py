@@ -45,6 +45,7 @@ class ClientRun:
     overdue: bool
     """Whether it had to be killed before it printed an outcome."""
     timeout: float
+    task: str = "wait"
     exit_status: int = 0
     errors: str = ""
     notes: dict[str, float] = attrs.field(factory=dict)
@@ -129,6 +130,8 @@ def no_outcome(run: ClientRun) -> str | None:
         return f"no outcome within {late:g} s, with a timeout of {run.timeout:g} s; it was killed"
     if not run.said.outcome:
         return f"it ended with exit status {run.exit_status} and no outcome{_last_words(run)}"
+    if run.said.outcome == "unsupported" and run.task == "wait":
+        return "the adapter says that it cannot wait, which is what clients are for"
     if run.said.outcome == "unsupported":
         raise OtherVerdict(Verdict.ABSENT, "the adapter does not support the task")
     return None

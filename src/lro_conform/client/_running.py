@@ -91,7 +91,7 @@ async def run_scenario(launch: Launch, scenario: Scenario, transport: str) -> Cl
             overdue = not await _ended(ending, stage, scenario.timeout)
         finally:
             process.kill()  # also what it has left behind
-        exit_status = await ending
+            exit_status = await ending
         said = read_said(process.output)
         return ClientRun(
             calls=tuple(stage.played.calls),
@@ -101,6 +101,7 @@ async def run_scenario(launch: Launch, scenario: Scenario, transport: str) -> Cl
             finished=process.last_output if said.outcome else time.monotonic(),
             overdue=overdue and not said.outcome,
             timeout=scenario.timeout,
+            task=scenario.task,
             exit_status=exit_status,
             errors=process.errors.decode("utf-8", "replace"),
             notes=stage.played.notes,

@@ -100,6 +100,8 @@ class Answer:
     lost: bool = False
     foreign: bool = False
     http: WireReply | None = None
+    size: int = 0
+    """How many bytes the reply has, unpacked."""
     trailer: str = ""
     """What is wrong with gRPC's ``grpc-status-details-bin``; empty if nothing is."""
     notes: tuple[str, ...] = ()
@@ -116,6 +118,11 @@ class Answer:
     def refused(self) -> bool:
         """Whether the server refused the call and is not at fault itself."""
         return bool(self.code) and self.code != "OK" and self.code not in DEFECTS
+
+    @property
+    def redirected(self) -> bool:
+        """Whether a request that is none of the interface's was sent elsewhere."""
+        return self.foreign and self.http is not None and 300 <= self.http.status < 400
 
     @property
     def seconds(self) -> float:
@@ -150,8 +157,10 @@ def shown(value: object) -> str:
 def read_json(payload: bytes) -> tuple[object, tuple[str, ...]]:
     """The value of a JSON text, and what is wrong with it that does not keep it from being read.
 
+    Fields that are null are left out: ProtoJSON takes these for fields that are not set.
+
     Raises:
-        ValueError: It is not JSON in UTF-8, or is nested too deeply.
+        ValueError: It is not JSON in UTF-8, has unpaired surrogates, or is nested too deeply.
     """
     notes: list[str] = []
 
@@ -161,7 +170,7 @@ def read_json(payload: bytes) -> tuple[object, tuple[str, ...]]:
             names = [name for name, _ in found]
             twice = next(name for name in names if names.count(name) > 1)
             notes.append(f"the key {shown(twice)} stands twice in one object")
-        return made
+        return {name: one for name, one in made.items() if one is not None}
 
     def constant(name: str) -> object:
         notes.append(f"{name} is not JSON")
@@ -182,6 +191,10 @@ def read_json(payload: bytes) -> tuple[object, tuple[str, ...]]:
         raise ValueError("it is nested too deeply") from None
     if _depth(value) > _MOST_LEVELS:  # which Python could not compare or print
         raise ValueError("it is nested too deeply")
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("it has an unpaired surrogate") from None
     return value, tuple(notes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
@@ -145,8 +146,25 @@ class Bench:
         if everything or (isinstance(first, Answer) and first.ok):
             await asyncio.gather(*map(self.target.cancel, names))
 
+    @property
+    def slack(self) -> float:
+        """How late a reply may be that has a time: more if this server answers slowly anyway."""
+        usual = [one.seconds for one in self.log if one.rpc == "get" and one.ok]
+        return self.pace.slack + (statistics.median(usual) if usual else 0.0)
+
+    async def running(self) -> str:
+        """A new operation in progress.
+
+        Raises:
+            NotJudged: It cannot be had.
+        """
+        name = await self.start(StartKind.LONG)
+        if (await self.target.get(name)).done:
+            raise NotJudged("the operation that should take long is done at once")
+        return name
+
     async def until_done(self, name: str) -> Answer:
-        """The first answer of GetOperation that is done.
+        """The first answer of GetOperation that is done; its name is the one that was asked for.
 
         Raises:
             NotJudged: It is not done in time, or the calls fail.
@@ -155,7 +173,7 @@ class Bench:
         while True:
             answer = await self.target.get(name)
             if answer.done:
-                return answer
+                return attrs.evolve(answer, body={**answer.body, "name": name})
             if not answer.ok:
                 raise NotJudged(f"the operation cannot be read: {answer}")
             if time.monotonic() > limit:
@@ -170,9 +188,7 @@ class Bench:
             NotJudged: It cannot be had.
         """
         if not self._long or (await self.target.get(self._long)).done:
-            self._long = await self.start(StartKind.LONG)
-            if (await self.target.get(self._long)).done:
-                raise NotJudged("the operation that should take long is done at once")
+            self._long = await self.running()
         return self._long
 
     async def ended(self, kind: StartKind) -> Answer:
@@ -273,9 +289,15 @@ class Bench:
         return parent_of(self.started[0] if self.started else await self.long())
 
     async def unknown(self) -> str:
-        """A name of the form that the server's names have, which it has not given."""
-        name = await self.long()
-        return f"{name[:-4]}{_OTHER}" if len(name.rpartition("/")[2]) > 8 else f"{name}{_OTHER}"
+        """A name of the form that the server's names have, which it has not given.
+
+        Digits stand for digits and letters for letters up to f, so that a UUID gives a UUID.
+        """
+        name = self.started[0] if self.started else await self.start(StartKind.LONG)
+        start, slash, id_ = name.rpartition("/")
+        if len(id_) <= _SHORT:
+            id_ += _MORE
+        return start + slash + id_[:-_CHANGED] + "".join(map(_another, id_[-_CHANGED:]))
 
     async def _once(self, key: str, make: Callable[[], Awaitable[Answer]]) -> Answer:
         if key not in self._kept:
@@ -289,7 +311,18 @@ class Bench:
         raise kept
 
 
-_OTHER: Final = "q0q0"
+_SHORT: Final = 8
+"""An id of so few characters might be another's if it were changed; so it is made longer."""
+_CHANGED: Final = 4
+_MORE: Final = "90417263"
+
+
+def _another(character: str) -> str:
+    """Another character of the same kind."""
+    if character in "0123456789":
+        return str((int(character) + 7) % 10)
+    kind = "ABCDEF" if character.isupper() else "abcdef"
+    return kind[(kind.find(character) + 3) % 6] if character.isalpha() else character
 
 
 def parent_of(name: str) -> str:
@@ -306,11 +339,13 @@ def operations_in(answer: Answer) -> list[Mapping[str, Any]]:
 def left_out(answer: Answer) -> bool:
     """Whether a method of an existing operation answers as one that is not supported.
 
-    WaitOperation has no HTTP rule in ``operations.proto``: there it may have no route at all.
+    Over HTTP a path may have no such method (405, whatever code the body names). There may be no
+    path at all for WaitOperation, for which ``operations.proto`` has none, and for a list.
     """
-    if answer.code == "UNIMPLEMENTED":
-        return True
-    return answer.rpc == "wait" and answer.http is not None and answer.http.status in (404, 405)
+    if answer.code == "UNIMPLEMENTED" or answer.http is None:
+        return answer.code == "UNIMPLEMENTED"
+    status = answer.http.status
+    return status == 405 or (status == 404 and answer.rpc in ("wait", "list"))
 
 
 def expect(answer: Answer, *codes: str) -> Iterable[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shlex
@@ -12,9 +11,10 @@ from typing import Any, Final, TypeVar
 
 import attrs
 import click
+import httpx
 
 from lro_conform._checks import Check, ConformanceReport
-from lro_conform._options import Reporting, UnusableInput, report_options
+from lro_conform._options import Reporting, UnusableInput, report_options, run_judging
 from lro_conform.server._bench import Pace
 from lro_conform.server._http import HttpTarget
 from lro_conform.server._judge import CHECKS, ServerUnreachable, judge, merged
@@ -30,6 +30,9 @@ TOKEN: Final = "LRO_TOKEN"
 """The variable of the environment with a bearer token, as the client's commands have it."""
 
 _HEADER: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t -~]*)", re.ASCII)
+_OWN_HEADERS: Final = frozenset({"content-length", "transfer-encoding"})
+_METADATA: Final = re.compile(r"[0-9a-z_.-]+(?<!-bin)")
+"""Names of headers that gRPC can send, too; those that end in -bin have bytes."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 _MANY_SECONDS: Final = click.FloatRange(min=0, min_open=True, max=86_400)
@@ -46,8 +49,68 @@ def _read_headers(_: object, __: object, given: Sequence[str]) -> list[tuple[str
         found = _HEADER.fullmatch(text)
         if found is None:
             raise click.BadParameter(f"{text!r} is not of the form 'Name: value'")
+        if found[1].lower() in _OWN_HEADERS:
+            raise click.BadParameter(f"{found[1]} is set by the requests themselves")
         headers.append((found[1], found[2].strip()))
     return headers
+
+
+def _read_url(_: object, __: object, given: str) -> str:
+    """Read the URL, for click.
+
+    Raises:
+        click.BadParameter: It is not one of a server, or has what does not belong to one.
+    """
+    if not given:
+        return given
+    try:
+        url = httpx.URL(given)
+        usable = url.scheme in ("http", "https") and url.host and (url.port or 1) <= _MAX_PORT
+    except (httpx.InvalidURL, ValueError):  # ValueError: a host that IDNA does not allow
+        usable = False
+    if not usable or not re.fullmatch(r"[!-~]+", given):
+        raise click.BadParameter(f"{given!r} is not a URL of http or https")
+    if url.userinfo:
+        raise click.BadParameter("give credentials by --header or --token-file, not in the URL")
+    if url.query or url.fragment:
+        raise click.BadParameter("the URL has a query or a fragment")
+    return given
+
+
+_MAX_PORT: Final = 65_535
+
+
+def _read_target(_: object, __: object, given: str) -> str:
+    """Read the value of ``--grpc``, for click.
+
+    Raises:
+        click.BadParameter: It has characters that no target has.
+    """
+    if not re.fullmatch(r"[!-~]*", given):
+        raise click.BadParameter(f"{given!r} is not a target")
+    return given
+
+
+def _read_prefix(_: object, __: object, given: str) -> str:
+    """Read the value of ``--prefix``, for click; it loses a slash at its end.
+
+    Raises:
+        click.BadParameter: It is not a path.
+    """
+    if given and not re.fullmatch(r"/[!-~]*", given):
+        raise click.BadParameter(f"{given!r} is not a path that begins with a slash")
+    return given.rstrip("/")
+
+
+def _read_parent(_: object, __: object, given: str | None) -> str | None:
+    """Read the value of ``--parent``, for click.
+
+    Raises:
+        click.BadParameter: It has what is not shown, such as bytes that are not UTF-8.
+    """
+    if given and not given.isprintable():
+        raise click.BadParameter(f"{given!r} is not a name")
+    return given
 
 
 def _read_request(_: object, __: object, given: str | None) -> RequestTemplate | None:
@@ -102,10 +165,10 @@ class ServerRun:
     async def _judge_grpc(self, http: HttpTarget, checks: Sequence[Check]) -> ConformanceReport:
         from lro_conform.server._grpc import GrpcTarget
 
-        address = self.grpc.partition("://")[2] or self.grpc
+        address = re.sub(r"\A(?:grpcs?|https?)://", "", self.grpc)
         target = GrpcTarget(
             address=address,
-            secure=self.grpc.startswith("grpcs://"),
+            secure=self.grpc.startswith(("grpcs://", "https://")),
             headers=self.headers,
             call_seconds=self.call_seconds,
         )
@@ -140,8 +203,14 @@ def _request_option(flag: str, kind: StartKind, help_text: str) -> Callable[[F],
 
 
 @click.command("server")
-@click.argument("url", default="")
-@click.option("--grpc", metavar="TARGET", default="", help="HOST:PORT, or grpcs://HOST:PORT.")
+@click.argument("url", default="", callback=_read_url)
+@click.option(
+    "--grpc",
+    metavar="TARGET",
+    default="",
+    callback=_read_target,
+    help="HOST:PORT, or grpcs://HOST:PORT.",
+)
 @_request_option(
     "--start",
     StartKind.LONG,
@@ -166,8 +235,18 @@ def _request_option(flag: str, kind: StartKind, help_text: str) -> Callable[[F],
     help="Sent with every call.",
 )
 @click.option("--token-file", type=click.Path(path_type=Path), help="Bearer token; or LRO_TOKEN.")
-@click.option("--prefix", default="/v1", show_default=True, help="The path before the names.")
-@click.option("--parent", help="List operations of this parent; by default that of a start.")
+@click.option(
+    "--prefix",
+    default="/v1",
+    show_default=True,
+    callback=_read_prefix,
+    help="The path before the names.",
+)
+@click.option(
+    "--parent",
+    callback=_read_parent,
+    help="List operations of this parent; by default that of a start.",
+)
 @click.option("--call-timeout", type=_MANY_SECONDS, default=10, show_default=True, help="Seconds.")
 @click.option(
     "--end-timeout",
@@ -188,7 +267,7 @@ def _request_option(flag: str, kind: StartKind, help_text: str) -> Callable[[F],
     type=_MANY_SECONDS,
     default=300,
     show_default=True,
-    help="Seconds after which no further check begins.",
+    help="Seconds after which the run ends.",
 )
 @report_options
 @click.pass_context
@@ -199,33 +278,37 @@ def server(ctx: click.Context, /, url: str, grpc: str, reporting: Reporting, **g
     what a server should refuse. Do not run it against a service that others need.
 
     Exit status: 0 if no must failed (with --strict: no should either), 1 if one did, 2 if the
-    arguments cannot be used, or the server not be reached.
+    arguments cannot be used, the server not be reached, or the run not be ended in time.
     """
     if reporting.listing:
         ctx.exit(reporting.list(CHECKS))
     if not url and not grpc:
         raise click.UsageError("give the URL of a server, or --grpc TARGET")
-    if url and not re.fullmatch(r"https?://[!-~]+", url):
-        raise click.UsageError(f"{url!r} is not a URL of http or https")
     templates = {kind: given[kind] for kind in StartKind if given[kind] is not None}
     command: list[str] = given["start_command"]
     if bool(command) == bool(templates):
         raise click.UsageError("give either --start or --start-command")
     if templates and (StartKind.LONG not in templates or not url):
         raise click.UsageError("--start and the URL are needed, too")
+    headers = _headers(given["headers"], given["token_file"])
+    unsent = [name for name, _ in headers if grpc and not _METADATA.fullmatch(name.lower())]
+    if unsent:
+        raise click.UsageError(f"the header {unsent[0]} cannot be sent over gRPC")
     run = ServerRun(
         url=url,
         grpc=grpc,
         templates=templates,
         command=command,
-        headers=_headers(given["headers"], given["token_file"]),
-        prefix=given["prefix"].rstrip("/"),
+        headers=headers,
+        prefix=given["prefix"],
         parent=given["parent"],
         call_seconds=given["call_timeout"],
         pace=Pace(end=given["end_timeout"], slack=given["slack"], total=given["time_limit"]),
     )
     try:
-        report = asyncio.run(run.judge(reporting.chosen(CHECKS)))
+        checks = reporting.chosen(CHECKS)
+        reporting.check_output()
+        report = run_judging(run.judge(checks))
     except ServerUnreachable as exc:
         raise UnusableInput(str(exc)) from exc
     ctx.exit(reporting.write(report))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 from urllib.parse import quote, quote_plus
@@ -19,6 +20,8 @@ MAX_REPLY: Final = 16 * 1024 * 1024
 """The most bytes of a reply that are read."""
 
 _JSON: Final = "application/json"
+_GZIP: Final = zlib.MAX_WBITS | 16
+"""How zlib is asked for the form of gzip."""
 _IDLE_SECONDS: Final = 1.0
 """Shorter than servers keep idle connections: one that closes meanwhile loses a request."""
 
@@ -119,7 +122,12 @@ class HttpTarget:
             path += "?" + "&".join(f"{quote_plus(k)}={quote_plus(v)}" for k, v in query.items())
         if body is not None:
             content = json.dumps(body).encode()
-        sent = [("accept", _JSON), *(() if anonymous else self.headers), *headers]
+        sent = [
+            ("accept", _JSON),
+            ("accept-encoding", "gzip"),
+            *(() if anonymous else self.headers),
+            *headers,
+        ]
         if content is not None:
             sent.append(("content-type", content_type))
         call = f"{method} {path if len(path) <= _LONGEST else path[:_LONGEST] + '...'}"
@@ -134,6 +142,7 @@ class HttpTarget:
             lost=lost,
             foreign=not rpc,
             http=reply,
+            size=len(reply.body) if reply is not None else 0,
             began=began,
             ended=time.monotonic(),
         )
@@ -164,12 +173,18 @@ class HttpTarget:
     async def _send(self, request: httpx.Request) -> tuple[WireReply | None, str]:
         fault, body = "", bytearray()
         reply = await self._client.send(request, stream=True)
+        coding = reply.headers.get("content-encoding", "identity").lower()
+        unpacks = zlib.decompressobj(_GZIP)
         try:
-            async for chunk in reply.aiter_bytes():
-                body += chunk
+            async for chunk in reply.aiter_raw():
+                # Never more at once than may be kept: httpx itself would unpack a bomb whole.
+                most = MAX_REPLY + 1 - len(body)
+                body += chunk if coding == "identity" else unpacks.decompress(chunk, most)
                 if len(body) > MAX_REPLY:
                     fault = f"a reply of more than {MAX_REPLY} bytes"
                     break
+        except zlib.error:
+            fault = f"a body that is not gzip, with Content-Encoding {shown(coding)}"
         finally:
             await reply.aclose()
         headers = {name.lower(): value for name, value in reply.headers.items()}

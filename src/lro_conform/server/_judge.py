@@ -47,6 +47,8 @@ CHECKS: Final[tuple[Check, ...]] = tuple(rule.check for rule in RULES)
 _LOST_AT_MOST: Final = 3
 """After so many requests in a row without an answer, the server counts as gone."""
 _PARTING_SECONDS: Final = 5.0
+_MOST_BYTES: Final = 128 * 1024 * 1024
+"""All replies are kept, for the rules that look at them: so many bytes of them, at most."""
 
 
 class ServerUnreachable(Exception):
@@ -77,9 +79,13 @@ async def judge(
     for rule in RULES:
         if rule.check in checks and target.transport in rule.check.transports:
             outcomes.append(await _judged(bench, rule, began))
+    cut = _cut(bench, began + pace.total - time.monotonic())
     await _clean(bench)
     return ConformanceReport(
-        target=target.address, outcomes=tuple(outcomes), seconds=time.monotonic() - began
+        target=target.address,
+        outcomes=tuple(outcomes),
+        seconds=time.monotonic() - began,
+        cut=cut,
     )
 
 
@@ -99,15 +105,20 @@ async def _judged(bench: Bench, rule: JudgedRule, began: float) -> Outcome:
     start = time.monotonic()
     bench.notes.clear()
     verdict, facts = Verdict.PASSED, list[str]()
-    if start - began > bench.pace.total:
-        verdict, facts = Verdict.SKIPPED, [f"the {bench.pace.total:g} s of the run are over"]
+    left = began + bench.pace.total - start
+    if cut := _cut(bench, left):
+        verdict, facts = Verdict.SKIPPED, [cut]
     elif _gone(bench.log) and rule.check.id != "robust.answers":
         verdict, facts = Verdict.SKIPPED, ["the server no longer answers"]
     if verdict is Verdict.PASSED:
         try:
-            async for fact in rule.judge(bench):
-                verdict = Verdict.FAILED
-                facts.append(fact)
+            async with asyncio.timeout(left):
+                async for fact in rule.judge(bench):
+                    verdict = Verdict.FAILED
+                    facts.append(fact)
+        except TimeoutError:
+            verdict = Verdict.SKIPPED if verdict is Verdict.PASSED else verdict
+            facts.append(_cut(bench, 0))
         except (NotOffered, NotJudged) as exc:  # what was found before stands
             if verdict is Verdict.PASSED:
                 absent = isinstance(exc, NotOffered)
@@ -121,6 +132,15 @@ async def _judged(bench: Bench, rule: JudgedRule, began: float) -> Outcome:
         facts=(*facts, *bench.notes),
         seconds=time.monotonic() - start,
     )
+
+
+def _cut(bench: Bench, left: float) -> str:
+    """Why the run ends before all is judged, with so many seconds left; empty if it does not."""
+    if left <= 0:
+        return f"the {bench.pace.total:g} s of the run are over"
+    if sum(one.size for one in bench.log) > _MOST_BYTES:
+        return f"the replies of the run have more than {_MOST_BYTES} bytes"
+    return ""
 
 
 def _gone(log: list[Answer]) -> bool:
@@ -145,4 +165,5 @@ def merged(reports: Iterable[ConformanceReport]) -> ConformanceReport:
         target=", ".join(one.target for one in given),
         outcomes=tuple(chain.from_iterable(one.outcomes for one in given)),
         seconds=sum(one.seconds for one in given),
+        cut="; ".join(dict.fromkeys(one.cut for one in given if one.cut)),
     )

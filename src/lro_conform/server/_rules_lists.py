@@ -159,7 +159,7 @@ async def pages_zero_size(bench: Bench) -> Facts:
         for fact in expect(answer, "OK"):
             yield fact
             return
-        if not operations_in(answer):
+        if not operations_in(answer) and not answer.body.get("nextPageToken"):
             yield f"{answer}, though there are operations"
 
 
@@ -234,7 +234,7 @@ async def pages_altered_token(bench: Bench) -> Facts:
 )
 async def pages_opaque_token(bench: Bench) -> Facts:
     token = await _token(bench)
-    for text in (token, _plain(token)):
+    for text in (token.rstrip("="), _plain(token)):
         if re.fullmatch(r"\d{1,15}", text) or re.search(r"operations/|[\"':=,]|offset|page", text):
             yield f"{shown(token)} reads as {shown(text)}"
             return
@@ -354,7 +354,7 @@ async def filters_empty(bench: Bench) -> Facts:
     answer = await _list(bench, filter="")
     for fact in expect(answer, "OK"):
         yield fact
-    if answer.ok and not operations_in(answer):
+    if answer.ok and not operations_in(answer) and not answer.body.get("nextPageToken"):
         yield f"{answer}, though there are operations"
 
 

@@ -112,7 +112,7 @@ async def robust_answers(bench: Bench) -> Facts:
 )
 async def replies_readable(bench: Bench) -> Facts:
     await _some_calls(bench)
-    for fact in _first(bench.log, lambda one: "" if one.lost else one.fault):
+    for fact in _first(bench.log, lambda one: "" if one.lost or one.redirected else one.fault):
         yield fact
 
 
@@ -377,6 +377,8 @@ def _is_date(value: str) -> bool:
 async def http_poll_interval(bench: Bench) -> Facts:
     await _some_calls(bench)
     running = [one for one in bench.log if one.ok and one.rpc == "get" and not one.done]
+    if not running:
+        raise NotJudged("no operation in progress was read")
     if not any(one.http is not None and "retry-after" in one.http.headers for one in running):
         yield f"none of {len(running)} replies has the header"
 
@@ -390,7 +392,8 @@ async def http_poll_interval(bench: Bench) -> Facts:
 )
 async def auth_challenge(bench: Bench) -> Facts:
     if bench.http.headers:
-        await bench.http.ask("GET", bench.http.list_path(""), rpc="list", anonymous=True)
+        path = bench.http.list_path(await bench.parent_name())
+        await bench.http.ask("GET", path, rpc="list", anonymous=True)
     found = [one for one in bench.log if one.http is not None and one.http.status == 401]
     if not found:
         raise NotOffered("no reply had the status 401")

@@ -100,7 +100,7 @@ async def wait_done_at_once(bench: Bench) -> Facts:
     first = await bench.finished()
     for timeout in (bench.pace.hold + 2 * bench.pace.slack, None):
         answer = await bench.target.wait(str(first.body["name"]), timeout)
-        if answer.fault or answer.seconds > bench.pace.slack:
+        if answer.fault or answer.seconds > bench.slack:
             yield f"{answer} after {answer.seconds:.1f} s"
         elif result_of(answer.body) != result_of(first.body):
             yield f"{answer}, but GetOperation gave {shown(result_of(first.body))}"
@@ -119,7 +119,7 @@ async def wait_timeout(bench: Bench) -> Facts:
     answer = await bench.target.wait(name, bench.pace.hold)
     for fact in expect(answer, "OK"):
         yield fact
-    if answer.seconds > bench.pace.hold + bench.pace.slack:
+    if answer.seconds > bench.pace.hold + bench.slack:
         yield f"a timeout of {bench.pace.hold:g} s was answered after {answer.seconds:.1f} s"
     if answer.ok and answer.body.get("name") != name:
         yield f"{answer}: it is another operation"
@@ -159,7 +159,7 @@ async def wait_until_end(bench: Bench) -> Facts:
         answer = await waiting
     for fact in expect(answer, "OK"):
         yield fact
-    if answer.ended > ended.ended + bench.pace.slack:
+    if answer.ended > ended.ended + bench.slack:
         yield f"answered {answer.ended - ended.ended:.1f} s after the operation was done"
 
 
@@ -175,7 +175,7 @@ async def wait_zero(bench: Bench) -> Facts:
     answer = await bench.target.wait(await bench.long(), 0)
     for fact in expect(answer, "OK"):
         yield fact
-    if answer.seconds > bench.pace.slack:
+    if answer.seconds > bench.slack:
         yield f"answered after {answer.seconds:.1f} s"
 
 
@@ -224,7 +224,7 @@ async def wait_beside_others(bench: Bench) -> Facts:
     answer = await bench.target.get(name)
     await bench.target.cancel(name)  # which ends the waits, where it is supported
     await asyncio.gather(*waits)
-    if answer.fault or answer.seconds > bench.pace.slack:
+    if answer.fault or answer.seconds > bench.slack:
         yield f"{answer} after {answer.seconds:.1f} s, beside four waits"
 
 
@@ -252,7 +252,7 @@ async def cancel_empty(bench: Bench) -> Facts:
 async def cancel_at_once(bench: Bench) -> Facts:
     await bench.need("cancel")
     answer = await bench.first("cancel")
-    if answer.seconds > bench.pace.slack:
+    if answer.seconds > bench.slack:
         yield f"{answer} after {answer.seconds:.1f} s"
 
 
@@ -350,7 +350,7 @@ async def cancel_unknown(bench: Bench) -> Facts:
 )
 async def cancel_no_other(bench: Bench) -> Facts:
     await bench.need("cancel")
-    other = await bench.start(StartKind.LONG)
+    other = await bench.running()
     name = await bench.start(StartKind.LONG)
     await bench.target.cancel(name)
     await bench.until_done(name)
@@ -450,7 +450,7 @@ async def delete_unknown(bench: Bench) -> Facts:
 )
 async def delete_no_other(bench: Bench) -> Facts:
     await bench.need("delete")
-    other, name = await bench.start(StartKind.LONG), await bench.disposable()
+    other, name = await bench.running(), await bench.disposable()
     await bench.target.delete(name)
     answer = await bench.target.get(other)
     for fact in expect(answer, "OK"):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import json
-import os
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,7 +11,8 @@ from typing import Final, Protocol
 
 import attrs
 
-from lro_conform.server._answers import Answer, read_json, shown
+from lro_conform._processes import run_command
+from lro_conform.server._answers import Answer, operation_problem, read_json, shown
 from lro_conform.server._http import HttpTarget
 
 
@@ -50,6 +49,9 @@ class OperationStarter(Protocol):
 
 _TEMPLATE: Final = re.compile(r"(POST|PUT|PATCH|DELETE)\s+(/[!-~]*)(?:\s+(.*))?", re.DOTALL)
 _UNIQUE: Final = "$UUID"
+_MOST_PRINTED: Final = 64 * 1024
+"""The most bytes that a command may print."""
+_SHOWN: Final = 200
 
 
 @attrs.frozen
@@ -69,13 +71,13 @@ class RequestTemplate:
         """
         found = _TEMPLATE.fullmatch(text.strip())
         if found is None:
-            raise ValueError(f"{text!r} is not of the form 'POST /PATH JSON'")
+            raise ValueError(f"{text[:_SHOWN]!r} is not of the form 'POST /PATH JSON'")
         body = (found[3] or "").strip()
         if body:
             try:
-                json.loads(body)
+                read_json(body.encode())
             except ValueError as exc:
-                raise ValueError(f"the body of {text!r} is not JSON: {exc}") from None
+                raise ValueError(f"the body of {text[:_SHOWN]!r} is not JSON: {exc}") from None
         return cls(found[1], found[2], body)
 
 
@@ -119,24 +121,25 @@ class CommandStarter:
         words = self.words
         added = {"LRO_CONFORM_KIND": str(kind), "LRO_CONFORM_TARGET": self.address}
         try:
-            process = await asyncio.create_subprocess_exec(
-                *words,
-                env={**os.environ, **added},
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-            )
-        except OSError as exc:
-            raise StartFailed(f"the command {words[0]!r} cannot be run: {exc.strerror}") from exc
+            process = await run_command(words, added, most=_MOST_PRINTED)
+        except (OSError, ValueError) as exc:  # ValueError: a null character
+            why = exc.strerror if isinstance(exc, OSError) else str(exc)
+            raise StartFailed(f"the command {words[0]!r} cannot be run: {why}") from exc
         try:
             async with asyncio.timeout(self.seconds):
-                printed, _ = await process.communicate()
+                status = await process.wait()
         except TimeoutError:
-            process.kill()
-            await process.wait()
             why = f"the command {words[0]!r} has not ended within {self.seconds:g} s"
             raise StartFailed(why) from None
-        if process.returncode:
-            raise StartFailed(f"the command {words[0]!r} ended with status {process.returncode}")
+        finally:
+            if not process.exited:
+                process.kill()
+                await process.wait()
+        if status:
+            raise StartFailed(f"the command {words[0]!r} ended with status {status}")
+        printed = process.output
+        if process.printed > _MOST_PRINTED:
+            raise StartFailed(f"the command printed {process.printed} bytes instead of a name")
         if not printed.strip():
             self.missing.add(kind)
             raise StartFailed(f"the command prints nothing for the kind {kind}")
@@ -151,6 +154,8 @@ def printed_answer(printed: bytes) -> Answer:
     """
     text = printed.decode("utf-8", "replace").strip()
     if not text.startswith("{"):
+        if not re.fullmatch(r"[^\s/]\S*[^\s/]", text) or not text.isprintable():
+            raise StartFailed(f"the command printed what is not a name: {shown(text)}")
         body: dict[str, object] = {"name": text}
     else:
         try:
@@ -158,6 +163,8 @@ def printed_answer(printed: bytes) -> Answer:
         except ValueError as exc:
             raise StartFailed(f"the command printed what is not JSON: {shown(str(exc))}") from None
         assert isinstance(value, dict)  # of a text that begins so
+        if operation_problem(value):
+            raise StartFailed(f"the command printed no Operation: {operation_problem(value)}")
         body = value
     return Answer(call="the start", rpc="start", code="OK", body=body)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -114,8 +117,13 @@ def test_what_a_client_started_is_killed_with_it(tmp_path: Path) -> None:
         ),
         (
             'print(\'{"outcome": "unsupported"}\')',
-            "absent",
-            "the adapter does not support the task",
+            "failed",
+            "the adapter says that it cannot wait, which is what clients are for",
+        ),
+        (
+            'print(\'{"outcome": "response", "response": \' + \'[\' * 900 + \']\' * 900 + "}")',
+            "failed",
+            "it ended with exit status 0 and no outcome",
         ),
         (
             'print("{" * 100000); print(\'{"outcome": "response", "response": "\\x1b"}\')',
@@ -133,6 +141,73 @@ def test_what_a_client_prints_is_read_as_the_contract_says(
     if fact is not None:
         assert found["facts"][0] == fact
     assert "\x1b" not in "".join(found["facts"])
+
+
+def test_a_task_that_a_client_does_not_have_is_absent() -> None:
+    only = ("--only", "client.deletes.deleted", "--format", "json")
+    program = """
+import contextlib
+with contextlib.suppress(OSError):
+    urllib.request.urlopen(os.environ["LRO_CONFORM_URL"])
+print('{"outcome": "unsupported"}')
+"""
+    lines = CONNECT.strip().splitlines()[0] + program
+    (found,) = outcomes(call(*only, "--", *python(lines))).values()
+    assert found["verdict"] == "absent"
+    assert found["facts"] == ["the adapter does not support the task"]
+
+
+def test_a_daemon_that_keeps_the_output_open_is_not_waited_for(tmp_path: Path) -> None:
+    """It is in a session of its own, so that it is not killed with the client."""
+    number = tmp_path / "number"
+    program = f"""
+import subprocess
+daemon = subprocess.Popen(["sleep", "60"], start_new_session=True)
+open({str(number)!r}, "w").write(str(daemon.pid))
+print('{{"outcome": "lost"}}')
+os._exit(0)
+"""
+    only = ("--only", "client.results.response", "--format", "json")
+    result = call(*only, "--", *python(CONNECT + program))
+    (found,) = outcomes(result).values()
+    os.kill(int(number.read_text()), signal.SIGKILL)
+    assert found["facts"][0] == 'the outcome must be "response", it is "lost"'
+    assert json.loads(result.output)["seconds"] < 50
+
+
+def test_what_a_client_prints_last_counts_after_a_flood(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lro_conform.client._launch._MAX_OUTPUT", 1000)
+    program = 'print("x" * 100_000); print(\'{"outcome": "lost"}\')'
+    only = ("--only", "client.results.response", "--format", "json")
+    (found,) = outcomes(call(*only, "--", *python(CONNECT + program))).values()
+    assert found["facts"][0] == 'the outcome must be "response", it is "lost"'
+
+
+def test_a_command_of_several_lines_is_shown_in_one() -> None:
+    only = ("--only", "client.results.response", "--format", "json")
+    result = call(*only, "--", *python(CONNECT + "# \x1b[2J"))
+    assert r"\n# \x1b[2J" in json.loads(result.output)["target"]
+
+
+def test_file_that_cannot_be_written_is_found_before_the_client_runs(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    result = call("-o", "/nowhere/report", "--", "touch", str(ran))
+    assert result.exit_code == 2
+    assert "/nowhere/report: No such file or directory" in result.output
+    assert not ran.exists()
+
+
+def test_SIGTERM_ends_the_clients_too(tmp_path: Path) -> None:
+    """A job of CI is stopped so."""
+    number = tmp_path / "number"
+    os.mkfifo(number)  # to read from it is to wait for what is written
+    script = f"trap '' TERM INT; echo $$ > {shlex.quote(str(number))}; sleep 600"
+    command = [sys.executable, "-m", "lro.cli", "conform", "client", "--", "sh", "-c", script]
+    with subprocess.Popen(command) as process:
+        status = Path(f"/proc/{int(number.read_text())}/status")
+        process.terminate()
+        assert process.wait() == 143
+    assert not status.exists() or "(zombie)" in status.read_text()
 
 
 def test_a_client_that_sends_no_token_is_not_judged_by_it() -> None:

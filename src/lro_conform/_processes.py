@@ -1,0 +1,113 @@
+"""Commands of users: hooks that start operations, and clients. They may flood, hang or fork."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+
+import attrs
+
+_STDOUT: Final = 1
+_LINGER_SECONDS: Final = 0.2
+"""How long output is read that others have open when the command has ended, such as daemons."""
+
+
+@attrs.define(eq=False)
+class RunningCommand(asyncio.SubprocessProtocol):
+    """A command in a session of its own, and the last ``most`` bytes that it has printed."""
+
+    most: int
+    last_output: float = 0.0
+    """When standard output was last written to, by the monotonic clock; 0 if never."""
+    printed: int = 0
+    """How many bytes came on standard output."""
+    _kept: dict[int, bytearray] = attrs.field(factory=dict)
+    _exited: asyncio.Event = attrs.field(factory=asyncio.Event)
+    _closed: asyncio.Event = attrs.field(factory=asyncio.Event)
+    _transport: asyncio.SubprocessTransport = attrs.field(init=False)
+    _number: int = attrs.field(init=False)
+
+    @property
+    def exited(self) -> bool:
+        """Whether the command has ended."""
+        return self._exited.is_set()
+
+    @property
+    def output(self) -> bytes:
+        """The end of what came on standard output until now."""
+        return bytes(self._kept.get(_STDOUT, b""))
+
+    @property
+    def errors(self) -> bytes:
+        """The end of what came on standard error until now, if that is not inherited."""
+        return bytes(self._kept.get(2, b""))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.SubprocessTransport, transport)
+        self._number = self._transport.get_pid()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == _STDOUT:
+            self.last_output = time.monotonic()
+            self.printed += len(data)
+        kept = self._kept.setdefault(fd, bytearray())
+        kept += data
+        del kept[: -self.most]
+
+    def process_exited(self) -> None:
+        self._exited.set()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._closed.set()
+
+    async def wait(self) -> int:
+        """Wait for the end of the command, not for that of what it has started; its status."""
+        await self._exited.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_SECONDS):
+                await self._closed.wait()
+        status = self._transport.get_returncode()
+        self._transport.close()
+        return status or 0
+
+    def kill(self) -> None:
+        """End the command, and what it has started that is still in its session's first group."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._number, signal.SIGKILL)
+
+
+async def run_command(
+    words: Sequence[str], variables: Mapping[str, str], *, most: int, errors: bool = False
+) -> RunningCommand:
+    """Start a command with these environment variables beside those of this process.
+
+    It has no standard input. Its standard error is this process's, or kept with ``errors``.
+
+    Raises:
+        OSError: It cannot be run.
+        ValueError: A word has a null character.
+    """
+    starting = asyncio.get_running_loop().subprocess_exec(
+        lambda: RunningCommand(most),
+        *words,
+        env={**os.environ, **variables},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE if errors else None,
+        start_new_session=True,
+    )
+    began = asyncio.ensure_future(starting)
+    try:
+        _, command = await asyncio.shield(began)
+    except asyncio.CancelledError:  # asyncio would hang, or leave a process that is half begun
+        _, command = await began
+        command.kill()
+        await command.wait()
+        raise
+    return command
