@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from typing import Final
 
 NAME: Final = "operations/abcdefgh12345678"
 STARTED: Final = b'{"name": "' + NAME.encode() + b'"}'
+BOMB: Final = gzip.compress(b" " * 20_000_000)
 Behaviour = Callable[[socket.socket, threading.Event], None]
 """Answers a request on a connection; the event is set when the test is over."""
 
@@ -67,6 +69,19 @@ def redirects(line: socket.socket, over: threading.Event) -> None:
     line.sendall(b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n")
 
 
+def redirects_nowhere(line: socket.socket, over: threading.Event) -> None:
+    line.sendall(b"HTTP/1.1 302 Found\r\nLocation: http://xn--a-/\r\nContent-Length: 0\r\n\r\n")
+
+
+def packed_bomb(line: socket.socket, over: threading.Event) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
+    line.sendall(head % len(BOMB) + BOMB)
+
+
+def nowhere_named(line: socket.socket, over: threading.Event) -> None:
+    line.sendall(reply(b'{"name": "operations/"}'))
+
+
 def binary(line: socket.socket, over: threading.Event) -> None:
     line.sendall(reply(b"\x80\x81\xff"))
 
@@ -90,6 +105,9 @@ HOSTILE: Final[tuple[Behaviour, ...]] = (
     bomb,
     small_bomb,
     redirects,
+    redirects_nowhere,
+    packed_bomb,
+    nowhere_named,
     binary,
     huge_number,
     control_characters,

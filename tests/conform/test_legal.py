@@ -248,8 +248,9 @@ async def stuck(asked: Asked, forward: Forward, memory: Any) -> Reply:
     return await forward(asked)
 
 
-def test_time_limit_ends_a_check_too() -> None:
+def test_time_limit_ends_a_check_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of many calls could take long beyond it."""
+    monkeypatch.setattr("lro_conform.server._judge._PARTING_SECONDS", 0.1)
     report = judged(
         stuck,
         [one for one in CHECKS if one.id in ("calls.cancel", "cancel.empty")],

@@ -70,8 +70,8 @@ def read_said(output: bytes) -> ClientSaid:
             continue
         assert isinstance(found, dict)  # of a text that begins so
         if found.get("outcome") in OUTCOMES:
-            fields = ("outcome", "code", "message", "response")
-            return ClientSaid(*(found.get(name) for name in fields))
+            said = map(found.get, ("code", "message", "response"))
+            return ClientSaid(found["outcome"], *said)
     return ClientSaid()
 
 

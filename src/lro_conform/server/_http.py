@@ -62,6 +62,7 @@ class HttpTarget:
             timeout=self.call_seconds,
             limits=httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_SECONDS),
             follow_redirects=False,
+            event_hooks={"response": [_forget_location]},
         )
 
     def path(self, name: str, verb: str = "") -> str:
@@ -192,6 +193,11 @@ class HttpTarget:
 
 
 _LONGEST: Final = 200
+
+
+async def _forget_location(reply: httpx.Response) -> None:
+    """Keep httpx from reading where a redirect leads, which fails for what is no address."""
+    reply.headers.pop("location", None)
 
 
 def _read(reply: WireReply) -> dict[str, Any]:
