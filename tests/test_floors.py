@@ -34,7 +34,7 @@ FLOORS: Final = {
         __init__
         """,
     "lro_conform": """
-        _checks _sources _report _options
+        _checks _sources _report _options _processes
         client server
         _command
         __init__
