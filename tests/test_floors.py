@@ -35,7 +35,7 @@ FLOORS: Final = {
         """,
     "lro_conform": """
         _checks _sources _report _options _processes
-        client server
+        server client
         _command
         __init__
         """,

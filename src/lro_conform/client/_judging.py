@@ -289,8 +289,7 @@ def waits_after(index: int, seconds: float) -> Complaint:
         polls = run.of(Verb.GET)
         if len(polls) < index + 2:
             return None
-        first = polls[index]
-        took = polls[index + 1].at - (first.answered or first.at)
+        took = polls[index + 1].at - polls[index].at  # it was answered at once, or later
         if took >= seconds - _EARLY_SECONDS:
             return None
         return f"it polled again after {took:.2f} s; the server had asked for {seconds:g} s"
