@@ -16,6 +16,8 @@ import attrs
 _STDOUT: Final = 1
 _LINGER_SECONDS: Final = 0.2
 """How long output is read that others have open when the command has ended, such as daemons."""
+_KILLED_SECONDS: Final = 5.0
+"""How long it is read when they were killed, too: its end is theirs."""
 
 
 @attrs.define(eq=False)
@@ -30,6 +32,7 @@ class RunningCommand(asyncio.SubprocessProtocol):
     _kept: dict[int, bytearray] = attrs.field(factory=dict)
     _exited: asyncio.Event = attrs.field(factory=asyncio.Event)
     _closed: asyncio.Event = attrs.field(factory=asyncio.Event)
+    _killed: bool = False
     _transport: asyncio.SubprocessTransport = attrs.field(init=False)
     _number: int = attrs.field(init=False)
 
@@ -70,7 +73,7 @@ class RunningCommand(asyncio.SubprocessProtocol):
         """Wait for the end of the command, not for that of what it has started; its status."""
         await self._exited.wait()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LINGER_SECONDS):
+            async with asyncio.timeout(_KILLED_SECONDS if self._killed else _LINGER_SECONDS):
                 await self._closed.wait()
         status = self._transport.get_returncode()
         self._transport.close()
@@ -78,6 +81,7 @@ class RunningCommand(asyncio.SubprocessProtocol):
 
     def kill(self) -> None:
         """End the command, and what it has started that is still in its session's first group."""
+        self._killed = True
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._number, signal.SIGKILL)
 

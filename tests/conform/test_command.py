@@ -23,12 +23,14 @@ from lro.cli import main
 from lro.errors import Unauthenticated
 from lro_conform import _options
 from lro_conform._checks import Level
+from lro_conform._processes import RunningCommand, run_command
 from lro_conform.server._judge import CHECKS
 from lro_conform.server._starts import CommandStarter, StartFailed, StartKind
 from tests.cli.asking import Ended, Lro
 from tests.conform.broken import Broken, cancelled_with_another_code, no_poll_interval
 from tests.conform.broken import second_cancel_that_is_refused as refuses_second_cancel
 from tests.conform.handmade import START, Operations, serving_handmade
+from tests.conform.processes import has_ended
 from tests.conform.works import REQUESTS, serving_works
 from tests.http.servers import uvicorn_serving
 from tests.services.ports import free_port
@@ -320,8 +322,51 @@ def test_hook_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> None:
     starter = CommandStarter(("sh", "-c", script), "here", seconds=0.5)
     with pytest.raises(StartFailed, match=r"has not ended within 0\.5 s"):
         asyncio.run(starter.start(StartKind.LONG))
-    status = Path(f"/proc/{int(number.read_text())}/status")
-    assert not status.exists() or "(zombie)" in status.read_text()
+    assert has_ended(int(number.read_text()))
+
+
+def test_command_that_is_cancelled_while_it_begins_is_killed() -> None:
+    """Its number is not known to the one that is cancelled."""
+
+    async def cancelled() -> int:
+        numbers = []
+        begun = RunningCommand.connection_made
+
+        def connection_made(self: RunningCommand, transport: asyncio.BaseTransport) -> None:
+            begun(self, transport)
+            numbers.append(self._number)
+            task.cancel()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(RunningCommand, "connection_made", connection_made)
+            task = asyncio.ensure_future(run_command(("sleep", "600"), {}, most=10))
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        return numbers[0]
+
+    assert has_ended(asyncio.run(cancelled()))
+
+
+def test_SIGTERM_ends_the_judging() -> None:
+    """With the status that shells give it."""
+
+    async def judging() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    with pytest.raises(SystemExit) as raised:
+        _options.run_judging(judging())
+    assert raised.value.code == 143
+
+
+def test_judging_that_is_cancelled_otherwise_is_not_terminated() -> None:
+    """The cancellation goes on."""
+
+    async def judging() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        _options.run_judging(judging())
 
 
 def test_colours_are_left_out_where_the_environment_asks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from lro_conform._command import conform
 from lro_conform.client import _running
 from lro_conform.client._running import CLIENT_CHECKS
+from tests.conform.processes import has_ended
 
 PLAIN = [sys.executable, str(Path(__file__).with_name("plain_client.py"))]
 PRINT = "import json; print(json.dumps({}))"
@@ -102,8 +103,7 @@ def test_what_a_client_started_is_killed_with_it(tmp_path: Path) -> None:
     (found,) = outcomes(result).values()
     assert found["verdict"] == "failed"
     assert found["facts"][0] == "no outcome within 4 s, with a timeout of 2 s; it was killed"
-    status = Path(f"/proc/{int(number.read_text())}/status")
-    assert not status.exists() or "(zombie)" in status.read_text()
+    assert has_ended(int(number.read_text()))
 
 
 @pytest.mark.parametrize(
@@ -204,10 +204,10 @@ def test_SIGTERM_ends_the_clients_too(tmp_path: Path) -> None:
     script = f"trap '' TERM INT; echo $$ > {shlex.quote(str(number))}; sleep 600"
     command = [sys.executable, "-m", "lro.cli", "conform", "client", "--", "sh", "-c", script]
     with subprocess.Popen(command) as process:
-        status = Path(f"/proc/{int(number.read_text())}/status")
+        started = int(number.read_text())
         process.terminate()
         assert process.wait() == 143
-    assert not status.exists() or "(zombie)" in status.read_text()
+    assert has_ended(started)
 
 
 def test_a_client_that_sends_no_token_is_not_judged_by_it() -> None:

@@ -1,0 +1,23 @@
+"""Whether processes that others have started have ended."""
+
+from __future__ import annotations
+
+import os
+import select
+from typing import Final
+
+_MOST_MILLISECONDS: Final = 30_000
+
+
+def has_ended(number: int) -> bool:
+    """Whether the process ends; one that is being killed is waited for."""
+    try:
+        descriptor = os.pidfd_open(number)
+    except ProcessLookupError:
+        return True
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(_MOST_MILLISECONDS))
+    finally:
+        os.close(descriptor)
