@@ -66,7 +66,7 @@ class RunningCommand(asyncio.SubprocessProtocol):
     def process_exited(self) -> None:
         self._exited.set()
 
-    def connection_lost(self, _: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._closed.set()
 
     async def wait(self) -> int:

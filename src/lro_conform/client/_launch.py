@@ -9,7 +9,7 @@ import attrs
 
 from lro_conform._options import UnusableInput
 from lro_conform._processes import run_command
-from lro_conform.server._answers import read_json
+from lro_conform._strict_json import read_json
 
 _MAX_OUTPUT: Final = 64 * 1024 * 1024
 """The most that is kept of what a client prints, in bytes: the end of it."""

@@ -6,11 +6,12 @@ of the judge.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import attrs
+
+from lro_conform._strict_json import shown
 
 CODES: Final = [
     "OK",
@@ -65,10 +66,6 @@ BY_HTTP_STATUS: Final = {
 
 DEFECTS: Final = ("UNKNOWN", "INTERNAL", "DATA_LOSS")
 """Codes by which a server says that it is at fault."""
-
-_SHOWN: Final = 160
-_MOST_DIGITS: Final = 400
-_MOST_LEVELS: Final = 100
 
 
 @attrs.frozen(kw_only=True)
@@ -146,69 +143,6 @@ class Answer:
     @property
     def _status(self) -> str:
         return f"{self.http.status} " if self.http is not None else ""
-
-
-def shown(value: object) -> str:
-    """A value of a reply as JSON in ASCII, cut: nothing in it controls a terminal."""
-    text = json.dumps(value, default=repr, separators=(",", ":"))
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-
-
-def read_json(payload: bytes) -> tuple[object, tuple[str, ...]]:
-    """The value of a JSON text, and what is wrong with it that does not keep it from being read.
-
-    Fields that are null are left out: ProtoJSON takes these for fields that are not set.
-
-    Raises:
-        ValueError: It is not JSON in UTF-8, has unpaired surrogates, or is nested too deeply.
-    """
-    notes: list[str] = []
-
-    def pairs(found: list[tuple[str, object]]) -> dict[str, object]:
-        made = dict(found)
-        if len(made) < len(found):
-            names = [name for name, _ in found]
-            twice = next(name for name in names if names.count(name) > 1)
-            notes.append(f"the key {shown(twice)} stands twice in one object")
-        return {name: one for name, one in made.items() if one is not None}
-
-    def constant(name: str) -> object:
-        notes.append(f"{name} is not JSON")
-        return None
-
-    def integer(digits: str) -> object:
-        if len(digits) > _MOST_DIGITS:
-            notes.append(f"a number of {len(digits)} digits is beyond what JSON readers keep")
-            return 0
-        return int(digits)
-
-    try:
-        text = payload.decode("utf-8")
-        value = json.loads(
-            text, object_pairs_hook=pairs, parse_constant=constant, parse_int=integer
-        )
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if _depth(value) > _MOST_LEVELS:  # which Python could not compare or print
-        raise ValueError("it is nested too deeply")
-    try:
-        json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise ValueError("it has an unpaired surrogate") from None
-    return value, tuple(notes)
-
-
-def _depth(value: object) -> int:
-    level, deepest = [value], 0
-    while level := [inner for one in level for inner in _inside(one)]:
-        deepest += 1
-    return deepest
-
-
-def _inside(value: object) -> Iterable[object]:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
 
 
 def operation_problem(body: Mapping[str, Any]) -> str:

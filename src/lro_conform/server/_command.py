@@ -67,7 +67,7 @@ def _read_url(_: object, __: object, given: str) -> str:
         url = httpx.URL(given)
         usable = url.scheme in ("http", "https") and url.host and (url.port or 1) <= _MAX_PORT
     except (httpx.InvalidURL, ValueError):  # ValueError: a host that IDNA does not allow
-        usable = False
+        url, usable = httpx.URL(), False
     if not usable or not re.fullmatch(r"[!-~]+", given):
         raise click.BadParameter(f"{given!r} is not a URL of http or https")
     if url.userinfo:

@@ -15,7 +15,8 @@ from lro_conform._sources import (
     rfc,
     system_parameters,
 )
-from lro_conform.server._answers import Answer, shown
+from lro_conform._strict_json import shown
+from lro_conform.server._answers import Answer
 from lro_conform.server._bench import (
     Bench,
     Facts,

@@ -12,7 +12,8 @@ import attrs
 
 from lro_conform._checks import Level
 from lro_conform._sources import aip, operations_proto
-from lro_conform.server._answers import Answer, operation_problem, result_of, shown
+from lro_conform._strict_json import shown
+from lro_conform.server._answers import Answer, operation_problem, result_of
 from lro_conform.server._bench import (
     Bench,
     Facts,

@@ -10,15 +10,14 @@ from typing import Any, Final
 
 from lro_conform._checks import HTTP, Level
 from lro_conform._sources import aip, code_proto, operations_proto, protojson, rfc, status_proto
+from lro_conform._strict_json import read_json, shown
 from lro_conform.server._answers import (
     DEFECTS,
     HTTP_STATUSES,
     Answer,
     WireReply,
     operation_problem,
-    read_json,
     result_of,
-    shown,
 )
 from lro_conform.server._bench import Bench, Facts, NotJudged, NotOffered, RuleBook
 

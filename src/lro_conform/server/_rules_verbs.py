@@ -8,7 +8,8 @@ from typing import Final
 
 from lro_conform._checks import Level
 from lro_conform._sources import aip, operations_proto, rfc
-from lro_conform.server._answers import Answer, result_of, shown
+from lro_conform._strict_json import shown
+from lro_conform.server._answers import Answer, result_of
 from lro_conform.server._bench import (
     RPCS,
     Bench,

@@ -12,7 +12,8 @@ from typing import Final, Protocol
 import attrs
 
 from lro_conform._processes import run_command
-from lro_conform.server._answers import Answer, operation_problem, read_json, shown
+from lro_conform._strict_json import read_json, shown
+from lro_conform.server._answers import Answer, operation_problem
 from lro_conform.server._http import HttpTarget
 
 
