@@ -60,7 +60,7 @@ COMPLAINTS: list[tuple[Complaint, ClientRun, str | None]] = [
         run(seen(Verb.GET, 0, final=True), *polls(0.05, 1)),
         "it polled 1 more times after the operation was done",
     ),
-    (judging.waits_after(0, 2), run(*polls(0, 1)), "it polled again after 0.90 s; the server had"),
+    (judging.waits_after(0, 2), run(*polls(0, 1)), "it polled again after 1.00 s; the server had"),
     (judging.waits_after(0, 2), run(*polls(0, 2.1)), None),
     (judging.waits_after(0, 2), run(*polls(0)), None),
     (judging.not_early, run(finished=1.0), "it gave up after 1.00 s, with a timeout of 3 s"),
