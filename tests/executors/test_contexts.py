@@ -12,6 +12,7 @@ import pytest
 from lro._engine.executor_port import Executor
 from lro._engine.service import Service
 from lro.executors.asyncio import AsyncioExecutor
+from lro.executors.inline import InlineExecutor
 from lro.executors.processes import ProcessExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
@@ -23,8 +24,25 @@ CLASSES: Final[Any] = {"request": WorkRequest, "response": WorkResponse, "metada
 NAME: Final = "acme.v1.Works.Context"
 
 
+def inline(_: int) -> Executor:
+    """Work is done by the call of start."""
+    return InlineExecutor()
+
+
+def celery_eager(_: int) -> Executor:
+    """Work is done as a worker of Celery does it, where it is sent."""
+    celery = pytest.importorskip("celery")
+    from lro.executors.celery import CeleryExecutor
+
+    app = celery.Celery("contexts", broker="memory://")
+    app.conf.task_always_eager = True
+    return CeleryExecutor(app)
+
+
 @pytest.mark.parametrize("function", [context, context_async])
-@pytest.mark.parametrize("make", [ThreadExecutor, AsyncioExecutor, ProcessExecutor])
+@pytest.mark.parametrize(
+    "make", [inline, celery_eager, ThreadExecutor, AsyncioExecutor, ProcessExecutor]
+)
 def test_work_sees_no_context_of_a_start_or_of_other_work(
     make: Callable[[int], Executor], function: Any
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import logging
 import threading
@@ -325,8 +326,12 @@ class Attempt:
     def run(self, through: RemoteCall | None = None) -> None:
         """Do the work in this thread; an async function gets an event loop of its own.
 
-        The function itself may be called ``through`` another process.
+        The function itself may be called ``through`` another process. It has a context of its own:
+        it sees no context variable of the caller, or of the work before it in this thread.
         """
+        contextvars.Context().run(self._run, through)
+
+    def _run(self, through: RemoteCall | None) -> None:
         try:
             if self.is_async and through is None:
                 import asyncio  # with the first coroutine: it is half of the cost of importing lro

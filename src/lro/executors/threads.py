@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextvars
 import logging
 import os
 import threading
@@ -313,8 +312,7 @@ class PooledExecutor(LocalExecutor):
     def _work(self) -> None:
         while (task := self._backlog.take()) is not None:
             try:
-                # What a function sets in its context is not seen by the next one in this thread.
-                contextvars.Context().run(self._run_task, task)
+                self._run_task(task)
             except BaseException:  # SystemExit too: it must not end the worker
                 log.exception(FAILED_OUTSIDE, task.name, extra=about(task.name, task.group))
             finally:
