@@ -34,7 +34,7 @@ FLOORS: Final = {
         __init__
         """,
     "lro_conform": """
-        _checks _sources _strict_json _report _options _processes
+        _codes _checks _sources _strict_json _report _options _processes
         server client
         _command
         __init__

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import attrs
 
+from lro_conform._codes import RpcCode
 from lro_conform._sources import aip, operations_proto, rfc
 from lro_conform.client._judging import (
     backs_off,
@@ -32,7 +33,7 @@ from lro_conform.client._scenario import (
     scenario,
     should,
 )
-from lro_conform.client._steps import Refuses, RpcCode, Silent
+from lro_conform.client._steps import Refuses, Silent
 
 _RETRYABLE: Final = aip(194, "Retryable codes")
 _NOT_RETRYABLE: Final = aip(194, "Generally non-retryable codes")

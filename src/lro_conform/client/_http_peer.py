@@ -12,9 +12,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import attrs
 
+from lro_conform._codes import HTTP_STATUSES
 from lro_conform.client._listener import HOST, PeerListener, reset_connection
 from lro_conform.client._steps import (
-    HTTP_STATUS,
     Acknowledges,
     Answer,
     JsonObject,
@@ -79,7 +79,7 @@ async def read_request(reader: asyncio.StreamReader) -> PeerRequest | None:
 def error_body(answer: Refuses) -> bytes:
     """The body of an error as Google's services send it (AIP-193)."""
     status: JsonObject = {
-        "code": HTTP_STATUS[answer.code],
+        "code": HTTP_STATUSES[answer.code.name],
         "message": answer.message,
         "status": answer.code.name,
     }
@@ -119,7 +119,7 @@ class HttpExchange:
     async def refuse(self, answer: Refuses) -> None:
         """Send an error."""
         body = error_body(answer) if answer.body is None else answer.body
-        await self.send(HTTP_STATUS[answer.code], body, {**_JSON, **answer.headers})
+        await self.send(HTTP_STATUSES[answer.code.name], body, {**_JSON, **answer.headers})
 
     def close(self) -> None:
         """Close the connection."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from lro_conform._checks import GRPC, HTTP
+from lro_conform._codes import RpcCode
 from lro_conform._sources import aip, code_proto, operations_proto, protojson, status_proto
 from lro_conform.client._judging import (
     backs_off,
@@ -33,7 +34,7 @@ from lro_conform.client._scenario import (
     scenario,
     should,
 )
-from lro_conform.client._steps import JsonObject, Refuses, RpcCode, Script, Shows, Verb
+from lro_conform.client._steps import JsonObject, Refuses, Script, Shows, Verb
 
 _OTHER: Final[JsonObject] = {
     "@type": TYPE_PREFIX + "google.rpc.LocalizedMessage",

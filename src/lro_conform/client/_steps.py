@@ -8,6 +8,8 @@ from typing import Any, Final, TypeAlias
 
 import attrs
 
+from lro_conform._codes import RpcCode
+
 JsonObject: TypeAlias = dict[str, Any]
 
 
@@ -25,42 +27,6 @@ class Verb(enum.StrEnum):
 
 POLLS: Final = (Verb.GET, Verb.WAIT)
 """The verbs by which a client learns the state of one operation."""
-
-
-class RpcCode(enum.IntEnum):
-    """The canonical codes of ``google.rpc.Code``."""
-
-    OK = 0
-    CANCELLED = 1
-    UNKNOWN = 2
-    INVALID_ARGUMENT = 3
-    DEADLINE_EXCEEDED = 4
-    NOT_FOUND = 5
-    ALREADY_EXISTS = 6
-    PERMISSION_DENIED = 7
-    RESOURCE_EXHAUSTED = 8
-    FAILED_PRECONDITION = 9
-    ABORTED = 10
-    OUT_OF_RANGE = 11
-    UNIMPLEMENTED = 12
-    INTERNAL = 13
-    UNAVAILABLE = 14
-    DATA_LOSS = 15
-    UNAUTHENTICATED = 16
-
-
-HTTP_STATUS: Final[Mapping[RpcCode, int]] = {
-    RpcCode.CANCELLED: 499,
-    RpcCode.DEADLINE_EXCEEDED: 504,
-    RpcCode.NOT_FOUND: 404,
-    RpcCode.PERMISSION_DENIED: 403,
-    RpcCode.RESOURCE_EXHAUSTED: 429,
-    RpcCode.UNIMPLEMENTED: 501,
-    RpcCode.INTERNAL: 500,
-    RpcCode.UNAVAILABLE: 503,
-    RpcCode.UNAUTHENTICATED: 401,
-}
-"""The HTTP statuses of the codes that peers answer with, by the comments of ``code.proto``."""
 
 
 @attrs.frozen(kw_only=True)

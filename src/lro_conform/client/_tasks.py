@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from lro_conform._checks import GRPC, HTTP
+from lro_conform._codes import RpcCode
 from lro_conform._sources import aip, operations_proto
 from lro_conform.client._judging import (
     calls_once,
@@ -28,7 +29,7 @@ from lro_conform.client._scenario import (
     scenario,
     should,
 )
-from lro_conform.client._steps import Acknowledges, Answer, Lists, Refuses, RpcCode, Script, Verb
+from lro_conform.client._steps import Acknowledges, Answer, Lists, Refuses, Script, Verb
 
 _CANCEL: Final = operations_proto("CancelOperation")
 _DELETE: Final = operations_proto("DeleteOperation")

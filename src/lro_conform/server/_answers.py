@@ -13,36 +13,6 @@ import attrs
 
 from lro_conform._strict_json import shown
 
-CODES: Final = [
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-]
-"""The names of ``google.rpc.Code``, each at its number."""
-
-HTTP_STATUSES: Final = dict(
-    zip(
-        CODES,
-        (200, 499, 500, 400, 504, 404, 409, 403, 429, 400, 409, 400, 501, 500, 503, 500, 401),
-        strict=True,
-    )
-)
-"""The HTTP status of each code, as the comments of ``code.proto`` have it."""
-
 BY_HTTP_STATUS: Final = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",

@@ -10,7 +10,8 @@ import attrs
 
 from lro.errors import MissingExtra
 from lro_conform._checks import GRPC
-from lro_conform.server._answers import CODES, Answer
+from lro_conform._codes import CODES
+from lro_conform.server._answers import Answer
 
 try:
     import grpc

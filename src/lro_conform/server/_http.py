@@ -14,8 +14,9 @@ import attrs
 import httpx
 
 from lro_conform._checks import HTTP
+from lro_conform._codes import CODES
 from lro_conform._strict_json import read_json, shown
-from lro_conform.server._answers import BY_HTTP_STATUS, CODES, Answer, WireReply
+from lro_conform.server._answers import BY_HTTP_STATUS, Answer, WireReply
 
 MAX_REPLY: Final = 16 * 1024 * 1024
 """The most bytes of a reply that are read."""

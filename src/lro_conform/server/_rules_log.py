@@ -9,11 +9,11 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 from lro_conform._checks import HTTP, Level
+from lro_conform._codes import HTTP_STATUSES
 from lro_conform._sources import aip, code_proto, operations_proto, protojson, rfc, status_proto
 from lro_conform._strict_json import read_json, shown
 from lro_conform.server._answers import (
     DEFECTS,
-    HTTP_STATUSES,
     Answer,
     WireReply,
     operation_problem,

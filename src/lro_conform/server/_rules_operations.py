@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from lro_conform._checks import Level
+from lro_conform._codes import CODES
 from lro_conform._sources import aip, code_proto, operations_proto, rfc
 from lro_conform._strict_json import shown
-from lro_conform.server._answers import CODES, operation_problem, result_of
+from lro_conform.server._answers import operation_problem, result_of
 from lro_conform.server._bench import Bench, Facts, NotJudged, NotOffered, RuleBook, expect
 from lro_conform.server._starts import StartKind
 
