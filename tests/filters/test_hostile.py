@@ -6,6 +6,7 @@ single call could take long, a bound far above what is seen guards against hangs
 
 from __future__ import annotations
 
+import gc
 import itertools
 import sys
 import time
@@ -29,7 +30,7 @@ SLACK: Final = 100
 
 
 def work(call: Callable[[], object]) -> int:
-    """How many functions are called."""
+    """How many functions are called, without finalizers of what earlier tests left behind."""
     count = 0
 
     def seen(frame: object, event: str, arg: object) -> None:
@@ -37,12 +38,35 @@ def work(call: Callable[[], object]) -> int:
         count += event in ("call", "c_call")
 
     before = sys.getprofile()
+    gc.disable()
     sys.setprofile(seen)
     try:
         call()
     finally:
         sys.setprofile(before)
+        gc.enable()
     return count
+
+
+class Cycle:
+    """Something that only the garbage collector ends, with calls of its own."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        for _ in range(10):
+            id(self)
+
+
+def test_work_is_that_of_the_call_alone() -> None:
+    """A garbage collection would come at any moment, and call what objects of others define."""
+
+    def call() -> None:
+        for _ in range(3000):
+            Cycle()  # more objects than make the collector run
+
+    assert work(call) <= 2 * 3000 + SLACK
 
 
 def read(text: str) -> None:
