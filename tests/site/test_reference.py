@@ -7,6 +7,7 @@ import importlib
 import re
 import zlib
 from pathlib import Path
+from posixpath import relpath
 from typing import Final
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 pytest.importorskip("griffe")
 
 from tools.site.api import SOURCES, Api
+from tools.site.building import sections
 
 FOUND_BY_DJANGO: Final = {
     f"lro.integrations.django.{name}"
@@ -85,6 +87,38 @@ def entry(html: str, name: str) -> str:
     found = re.search(rf'<h2 id="{re.escape(name)}".*?(?=<h2 |</article>)', html, re.DOTALL)
     assert found is not None, name
     return found[0]
+
+
+def test_signature_has_values_of_defaults_that_users_cannot_look_up(built: Path) -> None:
+    """Also those that come from another module, in both forms of the page."""
+    for form in ("html", "md"):
+        page = (built / "reference" / "api" / f"lro.{form}").read_text("utf-8")
+        assert "_LEASE" not in page
+        assert "_DRAIN" not in page
+    assert "lease: timedelta = timedelta(seconds=15)" in page
+    assert "'BatchGetOperations'" in page
+    adapters = (built / "reference" / "api" / "lro.adapters.md").read_text("utf-8")
+    assert "scan: int = 500, max_bytes: int = 1024 * 1024" in adapters
+
+
+def test_index_has_each_name_page_and_term(api: Api, built: Path) -> None:
+    """Once each, under its letter, where a title's article does not count."""
+    text = (built / "reference" / "index-a-z.md").read_text("utf-8")
+    for module in api.modules:
+        assert text.count(f"- [`{module}`](api/{module}.md)\n") == 1
+        for name in api.names(module):
+            assert text.count(f"(api/{module}.md#{module}.{name})") == 1, name
+    pages = [page for entries in sections().values() for _, page in entries]
+    for page in pages:
+        if not page.startswith(("reference/api/", "reference/index-a-z")):
+            assert f"({relpath(page, 'reference')}), in " in text, page
+    assert "- [late write](../explanation/reliability.md#frozen-for-three-leases)\n" in text
+    assert "\n- [A container](" in text.partition("\n## C\n")[2].partition("\n## D\n")[0]
+
+
+def test_search_does_not_find_the_index(built: Path) -> None:
+    """It mentions everything, and answers nothing."""
+    assert "reference/index-a-z" not in (built / "search.json").read_text("utf-8")
 
 
 def test_docstring_leads_to_names_and_rules(built: Path) -> None:

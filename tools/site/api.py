@@ -29,6 +29,9 @@ class Api:
         """A module is public where its path has no underscore and it has an ``__all__``."""
         self.homes: Final[Mapping[str, str]] = dict(self._homes())
         """By the path where a name is defined: the path by which the reference has it."""
+        for top in loader.modules_collection.members.values():
+            for thing in everything(top):
+                spell_out(thing, self.homes)
 
     def names(self, module: str) -> list[str]:
         """What a module exports, without modules that it shows."""
@@ -54,6 +57,36 @@ def _walk(module: Thing) -> Iterator[griffe.Module]:
         for name, inner in module.modules.items():
             if not name.startswith("_"):
                 yield from _walk(inner)
+
+
+def everything(thing: griffe.Object) -> Iterator[griffe.Object]:
+    """A module or class, and all that is defined within it."""
+    yield thing
+    for member in list(thing.members.values()):
+        if isinstance(member, griffe.Object):
+            yield from everything(member)
+
+
+def spell_out(thing: griffe.Object, homes: Mapping[str, str]) -> None:
+    """Let a function or a field show the value of a default whose name no user can look up."""
+    if isinstance(thing, griffe.Function):
+        for parameter in thing.parameters:
+            parameter.default = _spelled_out(thing, parameter.default, homes)
+    elif isinstance(thing, griffe.Attribute) and thing.parent and thing.parent.is_class:
+        thing.value = _spelled_out(thing, thing.value, homes)
+
+
+def _spelled_out(
+    thing: griffe.Object, value: str | griffe.Expr | None, homes: Mapping[str, str]
+) -> str | griffe.Expr | None:
+    if not isinstance(value, griffe.ExprName):
+        return value
+    try:
+        constant = thing.modules_collection[value.canonical_path]
+        private = constant.canonical_path not in homes and constant.parent.is_module
+    except (KeyError, griffe.AliasResolutionError, griffe.CyclicAliasError):
+        return value
+    return constant.value if private and constant.is_attribute else value
 
 
 def shown_members(thing: Thing) -> Iterator[str]:

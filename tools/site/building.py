@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
 from typing import Any, Final
@@ -26,6 +27,10 @@ FROM_ROOT: Final[Mapping[str, str]] = {
 }
 """Pages of the site that stand outside of ``docs``."""
 API: Final = "reference/api"
+GLOSSARY: Final = "reference/glossary.md"
+INDEX: Final = "reference/index-a-z.md"
+TERM: Final = re.compile(r"^\| (?!term )([^|]+) \| (.+) \|$", re.MULTILINE)
+"""A row of the glossary."""
 
 COMMENT: Final = re.compile(
     r"^ *<!--(?:(?!-->).)*-->\n|<!--(?:(?!-->).)*-->", re.MULTILINE | re.DOTALL
@@ -86,11 +91,14 @@ def run_zensical(folder: Path) -> None:
 def tune_search(path: Path) -> None:
     """Let the search find what a page is about before all that mentions it.
 
-    A page has its title in the navigation too; members of a class are found as a part of it.
+    A page has its title in the navigation too; members of a class are found as a part of it; the
+    index, which mentions everything, is not found.
     """
-    index = json.loads(path.read_text("utf-8"))
+    search = json.loads(path.read_text("utf-8"))
     kept: list[dict[str, Any]] = []
-    for item in index["items"]:
+    for item in search["items"]:
+        if item["location"].startswith(INDEX.removesuffix(".md")):
+            continue
         if item["location"].startswith(f"{API}/"):
             if item["level"] > 2:
                 kept[-1]["text"] += f" {item['title']} {item['text']}"
@@ -99,7 +107,7 @@ def tune_search(path: Path) -> None:
         elif item["level"] == 1 and item["title"] != item["path"][-1]:
             item["title"] = f"{item['path'][-1]}: {item['title']}"
         kept.append(item)
-    text = json.dumps(index | {"items": kept}, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(search | {"items": kept}, ensure_ascii=False, separators=(",", ":"))
     path.write_text(text, encoding="utf-8")
 
 
@@ -111,9 +119,41 @@ def gather(api: Api) -> dict[str, str]:
         found[page] = _outside_code(path.read_text("utf-8"), lambda text: COMMENT.sub("", text))
     for source, page in FROM_ROOT.items():
         found[page] = moved((ROOT / source).read_text("utf-8"), page)
+    found[INDEX] = index(api, found[GLOSSARY])
     for module in api.modules:
         found[f"{API}/{module}.md"] = f"::: {module}\n"
     return found
+
+
+def index(api: Api, glossary: str) -> str:
+    """The page that leads to every public name, title and term, in alphabetical order.
+
+    A term leads to where its entry in the glossary leads.
+    """
+    lines = set()
+    for module in api.modules:
+        target = f"api/{module}.md"
+        lines.add((module, f"[`{module}`]({target})"))
+        for name in api.names(module):
+            lines.add((name, f"[`{name}`]({target}#{module}.{name}), in {module}"))
+    for term, meaning in TERM.findall(glossary):
+        if link := LINK.search(meaning):
+            lines.add((term, f"[{term}]({link[3]})"))
+    for section, entries in sections().items():
+        for title, page in entries:
+            if not page.startswith(f"{API}/") and page != INDEX:
+                there = relpath(page, PurePosixPath(INDEX).parent.as_posix())
+                lines.add((title, f"[{title}]({there}), in {section}"))
+    parts = ["# Index\n\nEvery public name, every term of the glossary, and every page.\n"]
+    for letter, group in groupby(sorted(lines, key=_place), lambda line: _place(line)[0][0]):
+        parts.append(f"\n## {letter.upper()}\n\n")
+        parts += [f"- {text}\n" for _, text in group]
+    return "".join(parts)
+
+
+def _place(line: tuple[str, str]) -> tuple[str, str]:
+    """By what a line is sorted: its first word counts only if it says something."""
+    return re.sub("^(?:a|an|the) ", "", line[0].lower()), line[1]
 
 
 def for_python_markdown(text: str) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import griffe
 
-from tools.site.api import is_attrs, shown_members
+from tools.site.api import everything, is_attrs, shown_members, spell_out
 
 ROLE: Final = re.compile(r":(?:attr|class|data|exc|func|meth|mod):`~?([\w.]+)`")
 RULE: Final = re.compile(r"(?<![\w`])§(\d+(?:\.\d+)?)")
@@ -33,12 +33,13 @@ class Docstrings(griffe.Extension):
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Go through all that a package has, once it is loaded."""
-        for thing in _walk(pkg):
+        for thing in everything(pkg):
+            spell_out(thing, self._homes)
             if thing.docstring is not None:
                 thing.docstring.value = self._linked(thing, thing.docstring.value)
             if isinstance(thing, griffe.Class) and is_attrs(thing):
                 thing.members.setdefault("__init__", constructor(thing))
-        for thing in _walk(pkg):
+        for thing in everything(pkg):
             if isinstance(thing, griffe.Class) and thing.path in self._homes:
                 self._show_inherited(thing)
                 for name in thing.members.keys() - {"__init__", *shown_members(thing)}:
@@ -86,13 +87,6 @@ class Docstrings(griffe.Extension):
                 for name, member in base.members.items():
                     if not name.startswith("_") and name not in thing.members:
                         thing.set_member(name, griffe.Alias(name, target=member))
-
-
-def _walk(thing: griffe.Object) -> Iterator[griffe.Object]:
-    yield thing
-    for member in list(thing.members.values()):
-        if isinstance(member, griffe.Object):
-            yield from _walk(member)
 
 
 def constructor(thing: griffe.Class) -> griffe.Function:
