@@ -98,11 +98,20 @@ class ConformanceReport:
         """The failures that count: of musts, under ``strict`` also of shoulds."""
         return tuple(one for one in self.outcomes if one.counts(strict))
 
+    @property
+    def unjudged(self) -> str:
+        """Why the target cannot be said to conform, though nothing failed; empty if it can."""
+        if self.cut:
+            return f"was not judged whole: {self.cut}"
+        if not any(one.verdict in (Verdict.PASSED, Verdict.FAILED) for one in self.outcomes):
+            return "was not judged: no check passed and none failed"
+        return ""
+
     def exit_status(self, *, strict: bool = False) -> int:
-        """The exit status of the command: 1 if a failure counts, else 2 if the run was cut."""
+        """The exit status of the command: 1 if a failure counts, else 2 if ``unjudged``."""
         if self.counted(strict=strict):
             return 1
-        return 2 if self.cut else 0
+        return 2 if self.unjudged else 0
 
     def number(self, level: Level) -> Counter[Verdict]:
         """How often each verdict was given to checks of this level."""

@@ -65,11 +65,9 @@ def as_text(
         lines.append(f"{_counted(number, 'check')} skipped: {why}")
     lines += [_count_line(report, level) for level in _RANK if report.number(level)]
     failed = len(report.counted(strict=strict))
-    ending = f"does not conform: {_counted(failed, 'failure')}" if failed else "conforms"
-    if not failed and not any(one.verdict is Verdict.PASSED for one in report.outcomes):
-        ending = "was not judged: no check passed and none failed"
-    if report.cut and not failed:
-        ending = f"was not judged whole: {report.cut}"
+    ending = report.unjudged or "conforms"
+    if failed:
+        ending = f"does not conform: {_counted(failed, 'failure')}"
     lines.append(f"{report.target} {ending} ({report.seconds:.1f} s)")
     return "\n".join(lines) + "\n"
 

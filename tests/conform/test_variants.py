@@ -231,6 +231,29 @@ def test_operation_that_should_take_long_and_is_done_is_no_use() -> None:
     assert report.outcomes[0].verdict is Verdict.SKIPPED
     assert report.outcomes[0].facts == ("the operation that should take long is done at once",)
     assert "was not judged: no check passed and none failed" in as_text(report)
+    assert report.exit_status() == 2
+
+
+def test_run_that_is_cancelled_leaves_no_operation() -> None:
+    """Ctrl-C cancels it: what it has started is cancelled and deleted all the same."""
+    seen: list[tuple[str, str]] = []
+
+    async def interrupted(asked: Asked, forward: Forward, memory: Any) -> Reply:
+        if asked.verb == "list" and not memory:
+            memory["interrupted"] = True
+            raise asyncio.CancelledError
+        reply = await forward(asked)
+        name = reply.json.get("name") if asked.verb == "start" else asked.name
+        seen.append((asked.verb, name))
+        return reply
+
+    with pytest.raises(asyncio.CancelledError):
+        judged(interrupted, CHECKS, PATIENT)
+    started, deleted = (
+        {name for verb, name in seen if verb == wanted} for wanted in ("start", "delete")
+    )
+    assert len(started) > 1
+    assert started <= deleted
 
 
 def test_parent_can_be_given() -> None:

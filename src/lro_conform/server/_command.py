@@ -278,7 +278,8 @@ def server(ctx: click.Context, /, url: str, grpc: str, reporting: Reporting, **g
     what a server should refuse. Do not run it against a service that others need.
 
     Exit status: 0 if no must failed (with --strict: no should either), 1 if one did, 2 if the
-    arguments cannot be used, the server not be reached, or the run not be ended in time.
+    arguments cannot be used, the server not be reached, nothing be judged, or the run not be ended
+    in time.
     """
     if reporting.listing:
         ctx.exit(reporting.list(CHECKS))

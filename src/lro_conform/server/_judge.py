@@ -67,20 +67,22 @@ async def judge(
     """Judge a server by these checks, as far as they are meant for the target's transport.
 
     ``log`` is where the target keeps its answers. Operations that were started are cancelled and
-    deleted at the end.
+    deleted at the end, also where the run itself is cancelled, as by Ctrl-C.
 
     Raises:
         ServerUnreachable: The first start fails: there is no server, or it refuses the request.
     """
     bench = Bench(target=target, log=log, starter=starter, pace=pace, parent=parent)
     began = time.monotonic()
-    await _reach(bench)
     outcomes = []
-    for rule in RULES:
-        if rule.check in checks and target.transport in rule.check.transports:
-            outcomes.append(await _judged(bench, rule, began))
-    cut = _cut(bench, began + pace.total - time.monotonic())
-    await _clean(bench)
+    try:
+        await _reach(bench)
+        for rule in RULES:
+            if rule.check in checks and target.transport in rule.check.transports:
+                outcomes.append(await _judged(bench, rule, began))
+        cut = _cut(bench, began + pace.total - time.monotonic())
+    finally:
+        await _clean(bench)
     return ConformanceReport(
         target=target.address,
         outcomes=tuple(outcomes),
