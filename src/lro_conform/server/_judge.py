@@ -74,9 +74,9 @@ async def judge(
     """
     bench = Bench(target=target, log=log, starter=starter, pace=pace, parent=parent)
     began = time.monotonic()
+    await _reach(bench)
     outcomes = []
     try:
-        await _reach(bench)
         for rule in RULES:
             if rule.check in checks and target.transport in rule.check.transports:
                 outcomes.append(await _judged(bench, rule, began))
