@@ -453,7 +453,7 @@ async def waits_that_last_their_timeout(asked: Asked, forward: Forward, memory: 
 @fault("wait.timeout", "wait.zero")
 async def waits_that_outlast_their_timeout(asked: Asked, forward: Forward, memory: Any) -> Reply:
     if asked.verb == "wait":
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(1.5)
     return await forward(asked)
 
 
@@ -527,7 +527,7 @@ async def cancel_that_does_nothing(asked: Asked, forward: Forward, memory: Any) 
 @fault("cancel.at-once")
 async def cancel_that_takes_its_time(asked: Asked, forward: Forward, memory: Any) -> Reply:
     if asked.verb == "cancel":
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(1.5)
     return await forward(asked)
 
 

@@ -192,7 +192,7 @@ class DeletesThatRemoveNothing(Operations):
 @servicer("wait.timeout")
 class WaitsThatOutlastTheirTimeout(Operations):
     def WaitOperation(self, request: Any, context: Any) -> Any:
-        time.sleep(0.6)
+        time.sleep(1.5)
         return super().WaitOperation(request, context)
 
 
