@@ -193,6 +193,12 @@ def count(folder: Path, log: str, text: str) -> int:
     return file.read_text().count(text) if file.exists() else 0
 
 
+def both_begun(folder: Path) -> list[str]:
+    """The names of the script's two operations, when their work has begun."""
+    until(lambda: count(folder, "begun", "\n") == 2)
+    return (folder / "begun").read_text().split()
+
+
 def no_message_is_left() -> bool:
     """Whether Celery's worker has handled every message of its queue."""
     import redis
@@ -260,8 +266,7 @@ def test_script_that_is_asked_to_stop_loses_nothing(closing: str, folder: Path) 
         script = (folder / "script.py").read_text()
         (folder / "script.py").write_text(script.replace("with service:", "if service:"))
     with running(("script.py",), folder, "first.log") as script_host:
-        names = script_host.says(re.compile(r"(operations/\S+ ?){2}"))[0].split()
-        until(lambda: (folder / "begun").read_text().count("\n") == 2)
+        names = both_begun(folder)
         assert script_host.stop() == 1
         check_left([script_host], folder)
     skip_without(("waitress",))
@@ -273,8 +278,7 @@ def test_script_that_is_asked_to_stop_loses_nothing(closing: str, folder: Path) 
 def test_worker_that_is_asked_to_stop_hands_its_work_back(folder: Path) -> None:
     """It takes up what a script has handed back, is stopped in its midst, and nothing is lost."""
     with running(("script.py",), folder, "first.log") as script_host:
-        names = script_host.says(re.compile(r"(operations/\S+ ?){2}"))[0].split()
-        until(lambda: (folder / "begun").read_text().count("\n") == 2)
+        names = both_begun(folder)
         assert script_host.stop() == 1
         check_left([script_host], folder)
     with running(("worker.py",), folder, "second.log") as worker:
