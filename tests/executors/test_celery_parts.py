@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import itertools
 import logging
@@ -503,14 +504,20 @@ class Signalled:
 
 @pytest.fixture
 def signalled():
-    """Makes such work, by the error."""
+    """Makes such work, by the error.
+
+    Python drops an error that a signal handler raises while the garbage collector calls a function.
+    """
     made = []
+    gc.collect()
+    gc.disable()
 
     def make(error):
         made.append(Signalled(error))
         return made[-1]
 
     yield make
+    gc.enable()
     for one in made:
         one.restore()
 

@@ -267,9 +267,10 @@ def backs_off(run: ClientRun) -> str | None:
     """The client polls more and more seldom, or seldom from the start."""
     found = _pauses_between(run.of(*POLLS))
     share = max(len(found) // 3, 1)
-    if len(found) < 2 or statistics.fmean(found) >= _SLOW_SECONDS:
+    # The medians: a machine that stands still for a moment makes one pause long.
+    if len(found) < 2 or statistics.median(found) >= _SLOW_SECONDS:
         return None
-    first, last = statistics.fmean(found[:share]), statistics.fmean(found[-share:])
+    first, last = statistics.median(found[:share]), statistics.median(found[-share:])
     if last >= first * _GROWTH:
         return None
     return f"its pauses do not grow: {first:.2f} s at first, {last:.2f} s at last"
