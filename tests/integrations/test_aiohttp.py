@@ -157,7 +157,8 @@ def test_start_in_an_application_without_our_routes_says_no_place() -> None:
     app = web.Application()
     app.router.add_post(OWN, own)
     with addressed(app) as url:
-        reply = httpx.post(url + OWN, json={"steps": 1}, headers=ANN)
+        reply = httpx.post(url + OWN, json={"steps": -1}, headers=ANN)
+    counting.go.set()
     assert (reply.status_code, "location" in reply.headers) == (202, False)
     counting.service.close()
 
