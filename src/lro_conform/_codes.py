@@ -1,4 +1,7 @@
-"""The canonical codes of errors, and the HTTP statuses that they are mapped to."""
+"""The canonical codes of errors, and the HTTP statuses that they are mapped to.
+
+They stand here again, from ``code.proto``: by the table of ``lro`` its mistakes would not be found.
+"""
 
 from __future__ import annotations
 
