@@ -20,7 +20,9 @@ PYPROJECT = nox.project.load_toml("pyproject.toml")
 PROJECT = PYPROJECT["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
-AT_ONCE = ["--numprocesses=6", "--dist=worksteal"]
+PYTEST = ["pytest", "--timeout=600"]
+"""A test that takes ten minutes hangs: it fails, and shows where each of its threads is."""
+AT_ONCE = [*PYTEST, "--numprocesses=6", "--dist=worksteal"]
 """More than the two processors that most machines have at least: many tests wait for servers."""
 BYTECODE = {"PYTHONDONTWRITEBYTECODE": None}
 """Tests start hundreds of processes, which would compile every module again without it."""
@@ -55,7 +57,7 @@ CORE = ["tests", "--ignore=tests/examples", "--ignore=tests/test_docs.py"]
 def tests(session: nox.Session) -> None:
     """Every test: of the library, the examples and the docs."""
     session.install(*everything())
-    session.run("pytest", *AT_ONCE, *session.posargs, env=BYTECODE)
+    session.run(*AT_ONCE, *session.posargs, env=BYTECODE)
 
 
 @nox.session(python=PYTHONS)
@@ -65,7 +67,7 @@ def core(session: nox.Session) -> None:
     session.run("python", "-c", "import lro, lro_client")
     session.install(".", *group("test"))
     session.run("pip", "uninstall", "--quiet", "--yes", *PROTOBUF)
-    session.run("pytest", *AT_ONCE, *CORE, *session.posargs, env=WITHOUT_SERVICES)
+    session.run(*AT_ONCE, *CORE, *session.posargs, env=WITHOUT_SERVICES)
 
 
 @nox.session(python="3.11")
@@ -74,7 +76,7 @@ def lowest(session: nox.Session) -> None:
     constraints = hold_down(session, [*PROJECT["dependencies"], *group("test")])
     session.install("-e", ".", *group("test"), *constraints)
     old = ["--ignore=tests/integrations"]  # the session frameworks has these
-    command = ["pytest", *AT_ONCE, *OLD_HTTPX, *CORE, *old, *session.posargs]
+    command = [*AT_ONCE, *OLD_HTTPX, *CORE, *old, *session.posargs]
     session.run(*command, env=WITHOUT_SERVICES)
 
 
@@ -84,7 +86,7 @@ def frameworks(session: nox.Session) -> None:
     constraints = hold_down(session, [one for extra in FRAMEWORKS for one in EXTRAS[extra]])
     session.install("-e", f".[{','.join(FRAMEWORKS)}]", *constraints)
     session.install(*OLD_FRAMEWORKS_NEED, *group("test"), *constraints)
-    command = ["pytest", *AT_ONCE, *OLD_WARNINGS, "tests/integrations", *session.posargs]
+    command = [*AT_ONCE, *OLD_WARNINGS, "tests/integrations", *session.posargs]
     session.run(*command, env=WITHOUT_SERVICES)
 
 
@@ -95,7 +97,7 @@ def bridges(session: nox.Session) -> None:
     wheel = f".[{','.join(BRIDGES)}]"
     session.install("-e", wheel, *group("test"), *constraints)
     folders = [f"tests/{bridge}" for bridge in BRIDGES]
-    session.run("pytest", *AT_ONCE, *folders, *session.posargs, env=WITHOUT_SERVICES)
+    session.run(*AT_ONCE, *folders, *session.posargs, env=WITHOUT_SERVICES)
 
 
 @nox.session
@@ -128,7 +130,7 @@ def types(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """The code, links and claims of the README and the docs."""
     session.install(*everything())
-    session.run("pytest", "tests/test_docs.py", *session.posargs)
+    session.run(*PYTEST, "tests/test_docs.py", *session.posargs)
 
 
 @nox.session
@@ -143,7 +145,7 @@ def site(session: nox.Session) -> None:
 def examples(session: nox.Session) -> None:
     """The tests of the examples, and whether their command starts."""
     session.install(*everything())
-    session.run("pytest", "tests/examples", *session.posargs)
+    session.run(*AT_ONCE, "tests/examples", *session.posargs)
     session.run("python", "-m", "examples.analysis", "--help")
 
 
@@ -192,7 +194,7 @@ def bench(session: nox.Session) -> None:
 def release(session: nox.Session) -> None:
     """What a release must pass, on files built for that; ``-- --keep dist`` keeps the files."""
     session.install(*group("release"))
-    session.run("pytest", "tools/release", *session.posargs)
+    session.run(*PYTEST, "tools/release", *session.posargs)
 
 
 @nox.session
