@@ -200,15 +200,45 @@ def looks_of(store, monkeypatch):
     return looks
 
 
+@pytest.fixture
+def now(monkeypatch):
+    """The time, which only the test changes."""
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def pauses(observed, now, monkeypatch):
+    """The seconds of all pauses and waits, none of which is ended by a write."""
+    pauses = []
+
+    def pause(seconds):
+        pauses.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(observed._closed, "wait", pause)
+    monkeypatch.setattr(observed._watch, "wait", pause)
+    return pauses
+
+
 @pytest.mark.platform
 @REPORTED
-def test_a_quiet_file_is_not_looked_at(observed, store, other, monkeypatch):
-    """One wait for the whole time, until a process writes."""
-    monkeypatch.setattr(_connections, "_COMMIT_SECONDS", 0.0)
+def test_a_quiet_file_is_hardly_looked_at(observed, store, pauses, monkeypatch):
+    """Fewer than a hundred times a day."""
     looks = looks_of(store, monkeypatch)
+    assert observed.next_changes(86_400.0) == ()
+    assert len(looks) < 100
+    assert sum(pauses) == pytest.approx(86_400)
+
+
+@pytest.mark.platform
+@REPORTED
+def test_a_write_ends_a_long_wait(observed, other, store):
+    """The file has been quiet for long."""
+    observed._written, observed._written_at = not observed._watch.restart(), -1e9
     listener = Listener(observed)
     assert observed._watch.waited_for.wait(PATIENCE)
-    assert (len(looks), len(observed._watch.waits)) == (1, 1)
     assert observed._watch.waits[0] > PATIENCE / 2
     insert(other, record_of(store.now))
     assert listener.over() == [None]
@@ -216,29 +246,18 @@ def test_a_quiet_file_is_not_looked_at(observed, store, other, monkeypatch):
 
 @pytest.mark.platform
 @REPORTED
-def test_after_a_write_it_is_looked_at_for_a_while(observed, store, monkeypatch):
-    """Soon at first: what is written is committed when the disk has it, which is not reported."""
-    now = [100.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    watch, pauses = observed._watch, []
-
-    def pause(seconds):
-        pauses.append(seconds)
-        now[0] += seconds
-
-    def wait(seconds):
-        watch.waits.append(seconds)
-        now[0] += seconds
-        return not watch.waits[1:]
-
-    monkeypatch.setattr(observed._closed, "wait", pause)
-    monkeypatch.setattr(watch, "wait", wait)
-    assert observed.next_changes(5.0) == ()
-    assert pauses == [0.001, 0.002, 0.004, 0.008]
-    assert watch.waits[:2] == [0.01, 0.01]
-    lively = [one for one in watch.waits if one <= 0.01]
-    assert sum(lively) + sum(pauses) == pytest.approx(1.0, abs=0.03)
-    assert watch.waits[len(lively) :] == [pytest.approx(5.0 - 1.0, abs=0.05)]
+def test_commit_that_takes_long_is_found(observed, store, pauses, now, monkeypatch):
+    """It is not reported, and comes when the disk has what was written: then, or a little later."""
+    committed_at = now[0]
+    monkeypatch.setattr(store._file._writer, "commits_by_others", lambda: now[0] >= committed_at)
+    for seconds in (0.002, 0.1, 5.0, 300.0):
+        observed._written, observed._pause = True, _connections._FIRST_PAUSE
+        observed._known = False
+        written_at, committed_at = now[0], now[0] + seconds
+        pauses.clear()
+        assert observed.next_changes(3600.0) is None
+        assert pauses[:2] == [0.001, 0.002]
+        assert seconds <= now[0] - written_at <= 1.25 * seconds + 0.01
 
 
 @pytest.mark.platform

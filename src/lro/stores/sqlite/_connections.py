@@ -20,8 +20,6 @@ from lro.stores.sqlite._group_commit import SharedTransactions, Together
 from lro.stores.sqlite._within import UserTransaction
 from lro.stores.sqlite._writer import Writer
 
-_COMMIT_SECONDS: Final = 1.0
-"""How long after a write to the log its commit may come: the log is synced to disk in between."""
 _FIRST_PAUSE: Final = 0.001
 """Seconds from a write to the next reading of the counter; the pause doubles with each reading."""
 
@@ -33,8 +31,9 @@ _READ_BYTES: Final = 65536
 class CounterSubscription:
     """Reads SQLite's counter of commits by others, at least every ``look_seconds``.
 
-    Where the system reports writes to the log, the counter is read only after some. It names no
-    record, so every change that is found may be one of any record.
+    Where the system reports writes to the log, the counter is read only after some: ever less
+    often, because the commit of a write may take any time, for the disk, and is not reported. It
+    names no record, so every change that is found may be one of any record.
 
     Raises:
         Unavailable: The store is closed, or the file cannot be read.
@@ -49,7 +48,7 @@ class CounterSubscription:
         self._known = writer.commits_by_others()
         self._pause = look_seconds
         self._written = True
-        self._quiet_from = 0.0
+        self._written_at = 0.0
         self._watch: FileWatch | None = None
         with contextlib.suppress(OSError):
             self._watch = FileWatch(writer.log_path)
@@ -92,12 +91,12 @@ class CounterSubscription:
         """Wait until it is time to read the counter again."""
         if self._written and watch is not None:
             self._written = not watch.restart()
-            self._quiet_from = now + _COMMIT_SECONDS
+            self._written_at = now
         if self._written or watch is None or self._pause < self._look_seconds:
             # Shortly after a write the watch is not used: more writes follow, or are our own.
             self._closed.wait(min(left, self._pause))
             self._pause = min(2 * self._pause, self._look_seconds)
-        elif watch.wait(left if now >= self._quiet_from else min(left, self._look_seconds)):
+        elif watch.wait(min(left, max(self._look_seconds, (now - self._written_at) / 4))):
             self._written = True
             self._pause = _FIRST_PAUSE
 
