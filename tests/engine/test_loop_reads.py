@@ -236,15 +236,16 @@ def test_reads_end_with_the_threads_that_would_make_them(store: Slow) -> None:
     """An application may shut the threads of its loop down, and cancel what they have not begun."""
 
     async def main() -> list[Any]:
-        threads, go = ThreadPoolExecutor(1), threading.Event()
+        threads, step = ThreadPoolExecutor(1), Step()
         asyncio.get_running_loop().set_default_executor(threads)
-        busy = asyncio.ensure_future(asyncio.to_thread(go.wait, PATIENCE))
-        await asyncio.sleep(0)
+        busy = asyncio.ensure_future(asyncio.to_thread(step))
+        while not step.begun.is_set():
+            await asyncio.sleep(0)
         tasks = reads(store, "ab")
         while not threads._work_queue.qsize():
             await asyncio.sleep(0)
         threads.shutdown(wait=False, cancel_futures=True)
-        go.set()
+        step.go.set()
         await busy
         return await asyncio.gather(*tasks, return_exceptions=True)
 

@@ -44,7 +44,7 @@ from lro.testing import ManualClock
 from lro.testing._counting import counts_add_up_by_the_minute
 from tests.executors import process_methods
 from tests.service_fixtures import MakeService
-from tests.service_steps import WORK, Step, ended, recovered, work
+from tests.service_steps import PATIENCE, WORK, Step, ended, recovered, work
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 METHOD = WORK
@@ -302,18 +302,15 @@ def test_handed_back_work_is_observed_as_released(
 ) -> None:
     """By the close of the service, once."""
     service = make_service(store, observers=[recorder])
-    step = Step()
+    begun = threading.Event()
 
     def body(_: WorkRequest, job: Job[WorkMetadata]) -> None:
-        step()
-        job.raise_if_cancelled()
+        begun.set()
+        job.sleep(PATIENCE)
 
     work(service, body).start(WorkRequest())
-    step.reached()
-    closing = threading.Thread(target=service.close, args=(0,))
-    closing.start()
-    step.go.set()
-    closing.join()
+    assert begun.wait(PATIENCE)
+    service.close(0)
     assert recorder.only(AttemptOver).outcome == "released"
     assert "ended" not in recorder.kinds()
 
