@@ -21,7 +21,7 @@ PROJECT = PYPROJECT["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 PYTEST = ["pytest", "--timeout=900"]
-"""A test that takes a quarter of an hour hangs: it fails, and shows where each of its threads is."""
+"""A test that takes so many seconds hangs: it fails, and shows where each of its threads is."""
 AT_ONCE = [*PYTEST, "--numprocesses=6", "--dist=worksteal"]
 """More than the two processors that most machines have at least: many tests wait for servers."""
 BYTECODE = {"PYTHONDONTWRITEBYTECODE": None}
