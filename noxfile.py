@@ -20,8 +20,12 @@ PYPROJECT = nox.project.load_toml("pyproject.toml")
 PROJECT = PYPROJECT["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
-PYTEST = ["pytest", "--timeout=900"]
-"""A test that takes so many seconds hangs: it fails, and shows where each of its threads is."""
+PYTEST = [
+    "pytest",
+    *("-o", "faulthandler_timeout=900"),
+    *("-o", "faulthandler_exit_on_timeout=true"),
+]
+"""What takes so many seconds hangs: its process shows where each thread is, and ends."""
 AT_ONCE = [*PYTEST, "--numprocesses=6", "--dist=worksteal"]
 """More than the two processors that most machines have at least: many tests wait for servers."""
 BYTECODE = {"PYTHONDONTWRITEBYTECODE": None}

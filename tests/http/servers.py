@@ -37,6 +37,7 @@ def uvicorn_serving(app: Any, at: int = 0, **options: Any) -> Iterator[int]:
     """The port at which uvicorn serves an application, from a thread; by default a free one."""
     uvicorn = pytest.importorskip("uvicorn")
     options = {"log_config": None, "http": "h11", "ws": "none", "loop": "asyncio", **options}
+    options.setdefault("timeout_graceful_shutdown", 60)  # so that a failed test is no hanging one
     config = uvicorn.Config(app, **options)
     server = uvicorn.Server(config)
     line = listening(at)
