@@ -55,6 +55,37 @@ def test_stream_that_breaks_is_asked_for_again(
         page.close()
 
 
+def test_list_that_was_on_its_way_when_an_operation_ended_does_not_reopen_it(
+    stage: Stage, open_page: OpenPage, site: str
+) -> None:
+    """The stream was faster, and says it once; the lists after that leave out what is done."""
+    name = stage.start("work")
+    page = open_page(site)
+    page.get_by_role("searchbox", name="Filter").fill("done = false")
+    page.keyboard.press("Enter")
+    expect(page.locator(".live.on")).to_have_text("Live")
+    lists, held = "**/v1/operations?*", []
+
+    def hold(route: Any) -> None:
+        if held:
+            route.continue_()
+        else:
+            held.append((route, route.fetch()))
+
+    page.route(lists, hold)
+    while not held:
+        page.wait_for_timeout(20)
+    stage.succeed("work")
+    expect(row(page, name)).to_contain_text("Succeeded")
+    route, reply = held[0]
+    assert reply.json()["operations"][0]["name"] == name
+    with page.expect_response(lists):
+        route.fulfill(response=reply)
+    with page.expect_response(lists):
+        """Another one."""
+    expect(row(page, name)).to_contain_text("Succeeded")
+
+
 def test_batches_are_read_where_there_are_no_streams(stage: Stage, open_page: OpenPage) -> None:
     """Under WSGI."""
     name = stage.start("work")

@@ -122,6 +122,7 @@ const items = new Map();
 function take(op) {
   let item = items.get(op.name);
   if (!item) items.set(op.name, item = { name: op.name, op, about: null, estimate: new Estimate(), askedAt: "", gone: false, stale: true, lookedAt: 0, draw: null });
+  if (item.op.done && !op.done) return item; // an answer that was on its way when it ended
   const before = stateOf(item);
   const waits = !item.about?.startTime && (clock() - item.lookedAt > 60000 || JSON.stringify(op.metadata) !== JSON.stringify(item.op.metadata));
   if (op.done !== item.op.done || waits) item.stale = true;
