@@ -21,7 +21,7 @@ WORKERS: Final = 4
 _LOOK_SECONDS: Final = 0.02
 """How often work that waits for its next step looks whether it is to stop."""
 
-_LONGEST_SECONDS: Final = 60.0
+_LONGEST_SECONDS: Final = 3600.0  # closing ends it; a module may be at it for minutes
 
 
 @attrs.frozen
