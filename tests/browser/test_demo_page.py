@@ -139,7 +139,8 @@ def test_nothing_starts_before_a_picture_is_read(page: Page) -> None:
     page.route("**/pictures/coins.png", lambda route: answers.append(route))
     start = page.get_by_role("button", name="Start")
     expect(start).to_be_enabled()
-    page.get_by_role("button", name="coins.png").click()
+    with page.expect_request("**/pictures/coins.png"):
+        page.get_by_role("button", name="coins.png").click()
     expect(start).to_be_disabled()
     answers[0].continue_()
     expect(start).to_be_enabled()

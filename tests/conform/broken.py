@@ -112,6 +112,8 @@ class Fault:
     """What the kit is given to send."""
     end_seconds: float = 60.0
     """How long it waits for the end of an operation."""
+    call_seconds: float = 60.0
+    """How long it waits for a reply."""
 
 
 FAULTS: Final[list[Fault]] = []
@@ -1049,7 +1051,7 @@ async def bodies_of_gets_that_crash(asked: Asked, forward: Forward, memory: Any)
     return refusal(500, "UNKNOWN") if crash else await forward(asked)
 
 
-@fault("robust.answers")
+@fault("robust.answers", call_seconds=3.0)
 async def lists_that_never_answer(asked: Asked, forward: Forward, memory: Any) -> Reply:
     if asked.verb == "list":
         await asyncio.Event().wait()

@@ -51,7 +51,9 @@ def test_broken_server_is_found_out(fault: Fault) -> None:
     """Each of the expected checks fails, and says what it has found."""
     checks = [one for one in CHECKS if one.id in fault.found_by]
     pace = attrs.evolve(PATIENT, end=fault.end_seconds, slack=0.4)
-    report = judged(fault.layer, checks, pace, headers=fault.headers, call_seconds=3.0)
+    report = judged(
+        fault.layer, checks, pace, headers=fault.headers, call_seconds=fault.call_seconds
+    )
     failed = {one.check.id: one for one in report.outcomes if one.verdict is Verdict.FAILED}
     assert set(failed) == set(fault.found_by), as_text(report, verbose=True)
     assert all(one.facts for one in failed.values())

@@ -20,6 +20,13 @@ from tests.conform.client.results import (
 HTTP, GRPC, GOOGLE_HTTP, GOOGLE_GRPC = range(len(COLUMNS))
 
 
+@pytest.fixture(autouse=True)
+def late_clients_are_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two seconds, which the kit gives them, are over soon where many tests run at once."""
+    for module in ("_judging", "_running"):
+        monkeypatch.setattr(f"lro_conform.client.{module}.MARGIN_SECONDS", 30.0)
+
+
 def differences(found: Found, column: int) -> dict[str, object]:
     """By the id of a check, what the page has, what was found now, and why."""
     page = on_page()[column]
