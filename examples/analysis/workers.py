@@ -30,6 +30,7 @@ class Workers:
         self._deployment = deployment
         self._listener = listener
         self._count = count
+        self._processes: list[BaseProcess] = []
         self._stopping = False
 
     def run(self) -> None:

@@ -30,6 +30,7 @@ from lro.testing._samples import REQUEST, held
 from tests.engine.engine_parts import maintenance_over
 from tests.filters.messages import Book
 from tests.service_steps import PATIENCE, Step, answer, ended, reason, recovered, swap, unpacked
+from tests.services.processes import killed_at_end
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NAME = "acme.v1.Works.Work"
@@ -660,7 +661,7 @@ def test_a_run_that_ended_late_does_not_retire_a_later_one(store, make_service, 
 
 
 PROGRAM = """
-import signal, sys, threading
+import queue, signal, sys, threading
 import attrs
 import lro
 from lro.executors.threads import ThreadExecutor
@@ -682,7 +683,8 @@ class WorkResponse:
     text: str = ""
 
 service = lro.Service(SQLiteStore(sys.argv[1]), ThreadExecutor(1))
-begun, leave = threading.Event(), threading.Event()
+begun = threading.Event()
+leave = queue.SimpleQueue()  # a signal may interrupt its get
 
 @service.method("acme.v1.Works.Work")
 def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
@@ -691,11 +693,11 @@ def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
     while True:
         job.sleep(30)
 
-signal.signal(signal.SIGTERM, lambda *_: leave.set())
+signal.signal(signal.SIGTERM, lambda *_: leave.put(None))
 print(work.start(WorkRequest("running")).name, flush=True)
 begun.wait()
 print(work.start(WorkRequest("queued")).name, flush=True)
-leave.wait()
+leave.get()
 import datetime
 service.close(datetime.timedelta(0))
 """
@@ -705,7 +707,7 @@ def test_work_survives_sigterm(tmp_path, make_service):
     """A real process on a real file gets SIGTERM; the next one finishes its work at once."""
     path = tmp_path / "operations.db"
     command = [sys.executable, "-c", PROGRAM, str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with killed_at_end(command, stdout=subprocess.PIPE) as process:
         running, queued = process.stdout.readline().strip(), process.stdout.readline().strip()
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0

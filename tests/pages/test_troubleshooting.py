@@ -24,7 +24,7 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.sqlite import SQLiteStore
 
 go, never = threading.Event(), threading.Event()
-LEASE = timedelta(seconds=0.3)
+LEASE = timedelta(seconds=2)
 service = lro.Service(SQLiteStore("operations.db"), ThreadExecutor(), lease=LEASE)
 
 @service.method("acme.counts.v1.Counts.Count")
@@ -51,11 +51,11 @@ def test_each_section_is_in_the_table() -> None:
 def test_work_of_a_killed_process_is_lost_after_its_lease(tmp_path: Path) -> None:
     """It ends with the words of the page, once another process is there that declares it."""
     ran = subprocess.run(
-        [sys.executable, "-c", WORK], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-c", WORK], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
     )
     assert ran.returncode == 9, ran.stderr
     store = SQLiteStore(tmp_path / "operations.db")
-    with lro.Service(store, ThreadExecutor(), lease=timedelta(seconds=0.3)) as service:
+    with lro.Service(store, ThreadExecutor(), lease=timedelta(seconds=2)) as service:
 
         @service.method("acme.counts.v1.Counts.Count")
         def count(request: lro.Empty) -> None:

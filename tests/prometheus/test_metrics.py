@@ -294,7 +294,7 @@ def workers(tmp_path: Path) -> Iterator[str]:
         server = stack.enter_context(
             subprocess.Popen([*command, f"--port={port}", "--log-level=error"], env=environment)
         )
-        stack.callback(server.wait)
+        stack.callback(server.wait, 120)
         stack.callback(server.terminate)
         yield f"http://{HOST}:{port}"
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,16 @@ import pytest
 
 from lro.telemetry import Telemetry
 from tests.service_steps import PATIENCE, ended
+from tests.services.processes import killed_at_end
 from tests.services.redis import Redis, redis_server
 from tests.telemetry import worker
 from tests.telemetry.collected import SPANS_FILE, Spans, ids, read_spans
 
 
-def begun(*arguments: str) -> subprocess.Popen[str]:
+def begun(*arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
     """A worker process."""
     command = [sys.executable, "-m", worker.__name__, *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return killed_at_end(command, stdout=subprocess.PIPE)
 
 
 def test_links_outlive_the_worker_that_is_killed(tmp_path: Path) -> None:

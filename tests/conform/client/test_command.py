@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from lro_conform._command import conform
 from lro_conform.client import _running
 from lro_conform.client._running import CLIENT_CHECKS
 from tests.conform.processes import has_ended
+from tests.services.processes import killed_at_end
 
 PLAIN = [sys.executable, str(Path(__file__).with_name("plain_client.py"))]
 PRINT = "import json; print(json.dumps({}))"
@@ -203,10 +203,10 @@ def test_SIGTERM_ends_the_clients_too(tmp_path: Path) -> None:
     os.mkfifo(number)  # to read from it is to wait for what is written
     script = f"trap '' TERM INT; echo $$ > {shlex.quote(str(number))}; sleep 600"
     command = [sys.executable, "-m", "lro.cli", "conform", "client", "--", "sh", "-c", script]
-    with subprocess.Popen(command) as process:
+    with killed_at_end(command) as process:
         started = int(number.read_text())
         process.terminate()
-        assert process.wait() == 143
+        assert process.wait(120) == 143
     assert has_ended(started)
 
 
