@@ -27,6 +27,7 @@ from tests.console.other_server import OtherServer, other_server
 from tests.console.serving import PATIENCE, SECURE, authenticate, counting
 from tests.http.servers import HOST, uvicorn_serving
 from tests.integrations.counting import CountRequest
+from tests.services.processes import killed_at_end
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -78,14 +79,12 @@ def proxied(url: str, **options: Any) -> Iterator[httpx.Client]:
 def command(*arguments: str, token: str = "") -> Iterator[tuple[httpx.Client, Any]]:
     """A client of the page that the command serves, and the process of the command."""
     program = "from lro_client.cli._console import console; console()"
-    process = subprocess.Popen(
+    with killed_at_end(
         [sys.executable, "-c", program, *arguments],
         stdout=subprocess.PIPE,
-        text=True,
         env={**os.environ, "LRO_TOKEN": token, "PYTHONUNBUFFERED": "1"},
-    )
-    assert process.stdout is not None
-    with process:
+    ) as process:
+        assert process.stdout is not None
         url = process.stdout.readline().strip()
         assert re.fullmatch(rf"http://{HOST}:\d+/[\w-]{{32}}/", url)
         with httpx.Client(base_url=url, timeout=PATIENCE) as client:

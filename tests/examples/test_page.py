@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import re
@@ -21,6 +22,8 @@ from examples.analysis.page import FOLDER
 from examples.analysis.router import NAMES
 from tests.examples.conftest import encoded, flat
 from tests.examples.serving import ROOT, TYPES, Server, as_json, listening, slow_request
+from tests.executors.named_pipe import Mail
+from tests.services.processes import killed_at_end
 
 POLICY = {
     "default-src": "'none'",
@@ -188,23 +191,24 @@ def test_page_takes_no_other_method(site: httpx.Client) -> None:
 
 def test_open_shows_the_page_until_it_is_interrupted(tmp_path: Path) -> None:
     """The browser gets the address that is printed, which works; Ctrl-C ends the server too."""
-    seen = tmp_path / "seen"
-    os.mkfifo(seen)
     browser = tmp_path / "browser"
-    browser.write_text(f'#!/bin/sh\necho "$1" > {seen}\n')
+    browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/seen\n')
     browser.chmod(stat.S_IRWXU)
-    demo = subprocess.Popen(
-        [sys.executable, "-m", "examples.analysis", "demo", "--open"],
-        cwd=ROOT,
-        env={**os.environ, "BROWSER": f"{browser} %s", "COLUMNS": "80"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    )
-    url = seen.read_text("utf-8").strip()
-    assert "<title>Image analysis</title>" in httpx.get(url).text
-    demo.send_signal(signal.SIGINT)
-    printed, errors = demo.communicate(timeout=60)
+    with (
+        contextlib.closing(Mail(tmp_path / "seen")) as seen,
+        killed_at_end(
+            [sys.executable, "-m", "examples.analysis", "demo", "--open"],
+            cwd=ROOT,
+            env={**os.environ, "BROWSER": f"{browser} %s", "COLUMNS": "80"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+        ) as demo,
+    ):
+        url = seen.line()
+        assert "<title>Image analysis</title>" in httpx.get(url).text
+        demo.send_signal(signal.SIGINT)
+        printed, errors = demo.communicate(timeout=60)
     assert (demo.returncode, errors) == (0, "")
     assert printed == f"The demo page is at {url}; Ctrl-C ends the server\n"
     address = httpx.URL(url)

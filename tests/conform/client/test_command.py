@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -17,6 +18,7 @@ from lro_conform._command import conform
 from lro_conform.client import _running
 from lro_conform.client._running import CLIENT_CHECKS
 from tests.conform.processes import has_ended
+from tests.executors.named_pipe import Mail
 from tests.services.processes import killed_at_end
 
 PLAIN = [sys.executable, str(Path(__file__).with_name("plain_client.py"))]
@@ -199,12 +201,11 @@ def test_file_that_cannot_be_written_is_found_before_the_client_runs(tmp_path: P
 
 def test_SIGTERM_ends_the_clients_too(tmp_path: Path) -> None:
     """A job of CI is stopped so."""
-    number = tmp_path / "number"
-    os.mkfifo(number)  # to read from it is to wait for what is written
-    script = f"trap '' TERM INT; echo $$ > {shlex.quote(str(number))}; sleep 600"
+    number = Mail(tmp_path / "number")
+    script = f"trap '' TERM INT; echo $$ > {shlex.quote(number.path)}; sleep 600"
     command = [sys.executable, "-m", "lro.cli", "conform", "client", "--", "sh", "-c", script]
-    with killed_at_end(command) as process:
-        started = int(number.read_text())
+    with contextlib.closing(number), killed_at_end(command) as process:
+        started = int(number.line())
         process.terminate()
         assert process.wait(120) == 143
     assert has_ended(started)
