@@ -31,6 +31,7 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro_client import Client, ClientError, OperationCancelled, PollTimeout
 from tests.client.messages import TYPES, ResizeMetadata, ResizeRequest, ResizeResponse
+from tests.services.processes import killed_at_end
 
 METHOD = "/v1/images:resize"
 HANG_SECONDS = 60.0
@@ -65,12 +66,9 @@ def serve() -> None:
 def serving() -> Iterator[int]:
     """The port of a server in another process."""
     command = [sys.executable, "-m", "tests.client.stress", "--serve"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with killed_at_end(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        try:
-            yield int(process.stdout.readline())
-        finally:
-            process.kill()
+        yield int(process.stdout.readline())
 
 
 # -- the proxy ----------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ import lro.asgi
 from lro.executors.threads import ThreadExecutor
 from lro.stores.sqlite import SQLiteStore
 from lro_client import AsyncClient, AsyncOperationHandle, Client, Journal, OperationHandle
+from tests.services.processes import killed_at_end
 
 ROOT = Path(__file__).parent.parent.parent
 PATH = "/v1/numbers:square"
@@ -160,12 +161,9 @@ def running(program: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[st
     """A process that runs a function of this module, killed in the end; it, and its output."""
     source = f"import sys; from {__name__} import {program}; {program}(*sys.argv[1:])"
     command = [sys.executable, "-c", source, *arguments]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    with killed_at_end(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        try:
-            yield process, process.stdout
-        finally:
-            process.kill()
+        yield process, process.stdout
 
 
 @pytest.mark.parametrize(("program", "starts"), [("work", 400), ("work_on_a_loop", 200)])

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -56,6 +56,7 @@ from lro.testing._samples import (
 )
 from tests.service_steps import PATIENCE
 from tests.services.postgres import PostgresServer, shared_server, store_maker
+from tests.services.processes import killed_at_end
 
 OPENER = """
 import sys
@@ -139,16 +140,10 @@ if child:
 """
 
 
-@contextmanager
 def process(program, *arguments):
     """A process of its own, with pipes; killed at the end."""
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as running:
-        try:
-            yield running
-        finally:
-            running.kill()
+    return killed_at_end(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 @pytest.fixture(scope="module")

@@ -43,6 +43,7 @@ from lro.testing._samples import (
     together,
 )
 from tests.service_steps import PATIENCE
+from tests.services.processes import killed_at_end
 
 WRITER = """
 import sys
@@ -86,16 +87,10 @@ store.close()
 """
 
 
-@contextmanager
 def process(program, *arguments):
     """A process of its own, with pipes; killed at the end."""
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as running:
-        try:
-            yield running
-        finally:
-            running.kill()
+    return killed_at_end(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 @pytest.fixture

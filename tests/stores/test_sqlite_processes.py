@@ -17,6 +17,7 @@ from lro.stores.sqlite._connections import FileConnections
 from lro.testing import ManualClock
 from lro.testing._samples import end_of, ids, insert, record_of, together
 from tests.service_steps import PATIENCE
+from tests.services.processes import killed_at_end
 
 PRELUDE = """
 import os, sys, threading
@@ -138,14 +139,9 @@ def process(program, *arguments):
     """A process of its own that has opened the file; killed at the end."""
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PRELUDE + program]
     pipe = subprocess.PIPE
-    with subprocess.Popen(
-        [*command, *map(str, arguments)], stdin=pipe, stdout=pipe, text=True
-    ) as running:
-        try:
-            assert running.stdout.readline() == "ready\n"
-            yield running
-        finally:
-            running.kill()
+    with killed_at_end([*command, *map(str, arguments)], stdin=pipe, stdout=pipe) as running:
+        assert running.stdout.readline() == "ready\n"
+        yield running
 
 
 def signal(running):

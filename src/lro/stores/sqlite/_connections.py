@@ -22,6 +22,8 @@ from lro.stores.sqlite._writer import Writer
 
 _FIRST_PAUSE: Final = 0.001
 """Seconds from a write to the next reading of the counter; the pause doubles with each reading."""
+_LATE_SHARE: Final = 0.25
+"""So much later than it comes a commit may be found, as a share of the time since its write."""
 
 _IN_MODIFY: Final = 0x00000002
 """The only event of ``sys/inotify.h`` that is asked for."""
@@ -96,7 +98,9 @@ class CounterSubscription:
             # Shortly after a write the watch is not used: more writes follow, or are our own.
             self._closed.wait(min(left, self._pause))
             self._pause = min(2 * self._pause, self._look_seconds)
-        elif watch.wait(min(left, max(self._look_seconds, (now - self._written_at) / 4))):
+            return
+        rest = max(self._look_seconds, _LATE_SHARE * (now - self._written_at))
+        if watch.wait(min(left, rest)):
             self._written = True
             self._pause = _FIRST_PAUSE
 
