@@ -236,13 +236,23 @@ def test_work_that_is_cancelled_while_it_is_stored(doubtful):
     assert method.start(WorkRequest("x")).operation.state == "CANCELLED"
 
 
-def test_a_start_that_took_long_is_claimed(doubtful, clock):
-    """Its lease counts from before it was stored, and may be over for others."""
-    service, store, method = doubtful
+def test_a_start_that_took_long_is_claimed(make_service, clock):
+    """Its lease counts from before it was stored, and may be over for others; not a new attempt."""
+    store = Doubtful(clock)
+    service, seen = make_service(store, InlineExecutor()), []
+
+    def body(request, job):
+        seen.append((job.attempt, store.get(job.name)))
+        return WorkResponse(request.text)
+
+    method = method_of(service, body)
     store.then = lambda record: clock.advance(5)
     operation = method.start(WorkRequest("x")).operation
     assert answer(service, operation) == "x"
-    assert store.get(operation.name).attempt == 2
+    ((attempt, record),) = seen
+    assert (attempt, record.attempt) == (1, 1)
+    assert record.lease_until == clock() + timedelta(seconds=15)
+    assert store.get(operation.name).attempt == 1
 
 
 def test_a_start_while_the_service_closes(make_service, clock):

@@ -189,6 +189,18 @@ def test_a_claim_is_a_new_attempt():
     assert (again.attempt, again.start_time, again.lease_until) == (2, NOW, LATER + DAY)
 
 
+def test_an_attempt_is_counted_once():
+    """Where it was counted with the start; if it was handed back since, another one is."""
+    late = NOW + timedelta(seconds=9)
+    begins = claim("us", LATER + DAY, late, counted=1)
+    begun = record(owner="us", attempt=1, start_time=NOW, lease_until=LATER)
+    claimed = begins(begun)
+    assert (claimed.attempt, claimed.start_time, claimed.lease_until) == (1, NOW, LATER + DAY)
+    assert claimed.version == begun.version + 1
+    for other in ({"owner": "", "attempt": 1}, {"owner": "us", "attempt": 4}):
+        assert begins(record(**other)).attempt == other["attempt"] + 1
+
+
 def test_a_lease_that_holds_is_respected():
     """Until exactly its end; a claim respects it even then, for a lost worker must be counted."""
     one = record(owner="them", lease_until=LATER, attempt=3)

@@ -403,7 +403,8 @@ class Attempt:
 
     def _claim(self) -> Flow[Record]:
         now, lease = self._runtime.store.now(), self._runtime.lease
-        change = claim(self._owner, now + lease, now)
+        counted = None if self._claimed is None else self._claimed.attempt
+        change = claim(self._owner, now + lease, now, counted)
         record = yield from self._runtime.updater.applied(self.name, change, self.spec.stamp)
         assert record is not None  # a claim removes nothing
         self._holder.stored(record)

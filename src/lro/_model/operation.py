@@ -681,8 +681,11 @@ def withdraw(error: Status, now: datetime, keep_for: timedelta) -> Change:
     return change
 
 
-def claim(owner: str, until: datetime, now: datetime) -> Change:
+def claim(owner: str, until: datetime, now: datetime, counted: int | None = None) -> Change:
     """Begin a new attempt of work that has this owner or none.
+
+    ``counted`` is the number of an attempt that the record has for this owner, but that has not
+    begun: if it still has it, that attempt begins, and no other is counted.
 
     Raises (when applied):
         LeaseLost: It has another owner. Even if that one's lease is over: what becomes of its work
@@ -693,11 +696,12 @@ def claim(owner: str, until: datetime, now: datetime) -> Change:
         state = step(record, Event.CLAIM, now)
         if record.owner not in ("", owner):
             raise LeaseLost(record.name, record.attempt, record.attempt)
+        is_counted = (record.owner, record.attempt) == (owner, counted)
         return record.next_version(
             state=state,
             owner=owner,
             lease_until=until,
-            attempt=record.attempt + 1,
+            attempt=counted if is_counted else record.attempt + 1,
             start_time=record.start_time or now,
             update_time=now,
         )
