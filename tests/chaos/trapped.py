@@ -27,9 +27,7 @@ class TrappedStore:
         step_on(Point.INSERT, Moment.BEFORE)
         with writing():
             inserted = self._store.insert(record, *arguments, **options)
-        step_on(Point.INSERT, Moment.AFTER)
-        if record.attempt:  # stored as begun
-            step_on(Point.CLAIM, Moment.AFTER)
+            self._inserted(record)
         return inserted
 
     def update(self, name: str, change: Change) -> Record | None:
@@ -45,7 +43,7 @@ class TrappedStore:
 
         with writing():
             after = self._store.update(name, watched)
-        step_on(done[0], Moment.AFTER)
+            step_on(done[0], Moment.AFTER)
         return after
 
     def insert_later(
@@ -57,11 +55,9 @@ class TrappedStore:
         block = contextlib.ExitStack()
 
         def over(inserted: Inserted | None, error: BaseException | None) -> None:
-            block.close()
             if error is None:
-                step_on(Point.INSERT, Moment.AFTER)
-                if record.attempt:  # stored as begun
-                    step_on(Point.CLAIM, Moment.AFTER)
+                self._inserted(record)
+            block.close()
             done(inserted, error)
 
         block.enter_context(writing())
@@ -84,9 +80,9 @@ class TrappedStore:
             return after
 
         def over(after: Record | None, error: BaseException | None) -> None:
-            block.close()
             if error is None:
                 step_on(point[0], Moment.AFTER)
+            block.close()
             done(after, error)
 
         block.enter_context(writing())
@@ -101,23 +97,31 @@ class TrappedStore:
         step_on(Point.RENEW, Moment.BEFORE)
         with writing():
             asked = self._store.renew(owner, until, *arguments)
-        step_on(Point.RENEW, Moment.AFTER)
+            step_on(Point.RENEW, Moment.AFTER)
         return asked
 
     def expire(self, limit: int) -> Any:
         """As the store's own."""
         step_on(Point.EXPIRE, Moment.BEFORE)
-        removed = self._store.expire(limit)
-        step_on(Point.EXPIRE, Moment.AFTER)
+        with writing():
+            removed = self._store.expire(limit)
+            step_on(Point.EXPIRE, Moment.AFTER)
         return removed
 
     def claim_due(self, until: datetime, limit: int) -> Any:
         """As the store's own."""
         step_on(Point.CLAIM_DUE, Moment.BEFORE)
-        claimed = self._store.claim_due(until, limit)  # type: ignore[attr-defined]  # if it has one
-        if claimed:
-            step_on(Point.CLAIM_DUE, Moment.AFTER)
+        with writing():
+            claimed = self._store.claim_due(until, limit)  # type: ignore[attr-defined]  # if it can
+            if claimed:
+                step_on(Point.CLAIM_DUE, Moment.AFTER)
         return claimed
+
+    @staticmethod
+    def _inserted(record: Record) -> None:
+        step_on(Point.INSERT, Moment.AFTER)
+        if record.attempt:  # stored as begun
+            step_on(Point.CLAIM, Moment.AFTER)
 
     def _foresee(self, name: str, change: Change) -> None:
         # A change has no effects of its own: it can be tried out on the present record.

@@ -118,7 +118,8 @@ def step_on(point: Point | None, moment: Moment, last: Callable[[], object] = la
 
 def _do(trap: Trap) -> None:
     if trap.deed is Deed.STOP:
-        with contextlib.nullcontext() if trap.moment is Moment.WITHIN else _set.writing:
+        # Within and after a write, this thread is in its block.
+        with _set.writing if trap.moment is Moment.BEFORE else contextlib.nullcontext():
             os.kill(os.getpid(), signal.SIGSTOP)
             time.sleep(_LANDING_SECONDS)
         return
@@ -130,10 +131,10 @@ def _do(trap: Trap) -> None:
 
 @contextlib.contextmanager
 def writing() -> Iterator[None]:
-    """Write to a store: a process that is to freeze does so before or after the block.
+    """Write to a store: a process that is to freeze does so before the block, or at its end.
 
-    Frozen within, it would hold the lock of a SQLite file, and stop every other process: that is
-    tested apart.
+    Frozen in the midst of a write, it would hold the lock of a SQLite file, and stop every other
+    process: that is tested apart.
     """
     if _set.trap is None or _set.trap.deed is not Deed.STOP:
         yield
