@@ -81,6 +81,8 @@ Paths: TypeAlias = tuple[str, ...] | list[str]
 DEFAULT_DOMAIN: Final = "lro.local"
 _LEASE: Final = timedelta(seconds=15)
 _DRAIN: Final = timedelta(seconds=10)
+_REPLY_SECONDS: Final = 0.25
+"""How long a request and its reply may be on their way, at most, around the world."""
 
 
 class Service:
@@ -866,7 +868,7 @@ class Service:
         if self.access.owner_only:
             yield from self.access.visible(name, caller)
         if deadline_seconds is not None and limit == deadline_seconds:
-            limit -= min(0.05, limit / 10)  # so that the reply arrives in time (spec §4.4)
+            limit -= min(_REPLY_SECONDS, limit / 10)  # so that the reply arrives (spec §4.4)
         return limit
 
     def _reset_after_fork(self) -> None:
