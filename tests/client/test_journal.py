@@ -352,7 +352,7 @@ from tests.client.test_journal import Journal, entry
 
 path, first = sys.argv[1], int(sys.argv[2])
 for number in range(first, first + 50):
-    with Journal(path) as journal:
+    with Journal(path, busy_seconds=200) as journal:  # SQLite gives no turns
         journal.begin(entry(number))
         journal.begin(entry(0))
 """
