@@ -25,6 +25,8 @@ _EARLY_SECONDS: Final = 0.1
 """So much earlier than asked a call may come: clocks and timers are not exact."""
 _GROWTH: Final = 1.25
 _SLOW_SECONDS: Final = 0.5
+_FEW_PAUSES: Final = 3
+"""Of fewer it cannot be said that they do not grow: one of them may be long by chance."""
 _EARLIEST: Final = 0.5
 """A client may stop if its next pause would not end within its timeout; this share is too early."""
 _MAX_SHOWN: Final = 300
@@ -265,12 +267,12 @@ def _pauses_between(calls: Sequence[SeenCall]) -> list[float]:
 
 def backs_off(run: ClientRun) -> str | None:
     """The client polls more and more seldom, or seldom from the start."""
-    found = _pauses_between(run.of(*POLLS))
+    found = _pauses_between(run.of(*POLLS))[:-1]  # the client's timeout may cut the last one
     share = max(len(found) // 3, 1)
     # The medians: a machine that stands still for a moment makes one pause long.
-    if len(found) < 2 or statistics.median(found) >= _SLOW_SECONDS:
+    if len(found) < _FEW_PAUSES or statistics.median(found) >= _SLOW_SECONDS:
         return None
-    first, last = statistics.median(found[:share]), statistics.median(found[-share:])
+    first, last = (statistics.median_low(some) for some in (found[:share], found[-share:]))
     if last >= first * _GROWTH:
         return None
     return f"its pauses do not grow: {first:.2f} s at first, {last:.2f} s at last"

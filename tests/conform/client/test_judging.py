@@ -51,7 +51,13 @@ COMPLAINTS: list[tuple[Complaint, ClientRun, str | None]] = [
     (judging.only_reads, run(seen(Verb.DELETE, 1)), "it called DeleteOperation, which it was"),
     (judging.pauses, run(*polls(*(n / 100 for n in range(90)))), "it polled 30 times a second"),
     (judging.pauses, run(*polls(*(n / 10 for n in range(30)))), None),
-    (judging.backs_off, run(*polls(0, 0.3, 0.6, 0.9)), "its pauses do not grow: 0.20 s at first"),
+    (
+        judging.backs_off,
+        run(*polls(0, 0.3, 0.6, 0.9, 1.2)),
+        "its pauses do not grow: 0.20 s at first, 0.20 s at last",
+    ),
+    (judging.backs_off, run(*polls(0, 0.8, 1.1, 1.5)), None),  # too few to say
+    (judging.backs_off, run(*polls(0, 0.2, 0.5, 1.1, 1.2)), None),  # the last is cut
     (
         judging.backs_off,  # one pause is long by chance
         run(*polls(0, 0.3, 0.6, 0.9, 1.2, 1.5, 1.8, 2.9, 3.2, 3.5)),
