@@ -6,11 +6,10 @@ import json
 import math
 from collections.abc import Callable
 
-from lro._base.errors import InvalidArgument
-from lro._engine.notifications import Endpoint
-from lro._engine.service import Service
-from lro._engine.store_port import OutboxStore, keeps_outbox
-from lro._model.operation import Record
+from lro import InvalidArgument, Service
+from lro._engine.store_port import keeps_outbox
+from lro.adapters import OutboxStore, Record
+from lro.webhooks import Endpoint
 
 
 class NotedEnds:

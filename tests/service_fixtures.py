@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from lro._engine.executor_port import Executor
-from lro._engine.service import Service
-from lro._engine.store_port import Store
+from lro import Service
+from lro.adapters import Executor, Store
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore

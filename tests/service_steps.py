@@ -6,11 +6,8 @@ import threading
 from datetime import timedelta
 from typing import Any
 
-from lro._engine.executor_port import Executor
-from lro._engine.handle import Handle
-from lro._engine.job import Job
-from lro._engine.service import Service
-from lro._model.operation import Operation
+from lro import Handle, Job, Operation, Service
+from lro.adapters import Executor
 from lro.testing import ManualClock
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 

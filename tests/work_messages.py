@@ -7,8 +7,7 @@ from datetime import datetime
 
 import attrs
 
-from lro import message
-from lro._messages.schema import Int32
+from lro import Int32, message
 
 
 @message("acme.v1.WorkRequest")

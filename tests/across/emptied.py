@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from lro._engine.store_port import Store
+from lro.adapters import Store
 from tests.services.postgres import UNHURRIED, PostgresServer
 
 TABLES = ("operations", "inputs", "starts")

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS
-from lro._engine.store_port import ChangeSubscription, StateSummary, Store
+from lro.adapters import ChangeSubscription, StateSummary, Store
 
 
 @attrs.frozen

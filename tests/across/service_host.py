@@ -13,15 +13,11 @@ from datetime import timedelta
 from typing import Any, cast
 from unittest import mock
 
-from lro._base.errors import LroError
-from lro._base.status import Code, Status
+from lro import Code, ListOperationsRequest, LroError, Operation, Service, Status
 from lro._engine import change_listener
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS
-from lro._engine.executor_port import Executor
 from lro._engine.runtime import Listener, Notifier
-from lro._engine.service import Service
-from lro._engine.store_port import Store
-from lro._model.operation import ListOperationsRequest, Operation
+from lro.adapters import Executor, Store
 from tests.across import works
 from tests.across.places import Muffled, Place
 from tests.service_steps import PATIENCE

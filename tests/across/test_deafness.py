@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from lro._base.errors import Unavailable
+from lro import Service
 from lro._engine.change_listener import ChangeListener
 from lro._engine.runtime import RecordUpdater
-from lro._engine.service import Service
 from lro._model.operation import request_cancel
+from lro.errors import Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore

@@ -23,12 +23,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from lro._base.errors import LroError, OperationNotFound
-from lro._base.status import Any, Code, Status
-from lro._engine.store_port import RequestKey
+from lro import Any, Code, LroError, Status
 from lro._model import operation as states
-from lro._model.operation import Record
-from lro._model.page_tokens import Cursor
+from lro.adapters import Cursor, Record, RequestKey
+from lro.errors import OperationNotFound
 from lro.stores._rows import to_row
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore

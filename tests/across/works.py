@@ -16,8 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from lro._base.errors import Cancelled
-from lro._engine.job import Job
+from lro import Cancelled, Job
 from tests.service_steps import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 

@@ -11,20 +11,26 @@ from datetime import timedelta
 
 import pytest
 
+from lro import (
+    Cancelled,
+    Code,
+    DeclarationError,
+    InvalidArgument,
+    LroError,
+    Status,
+    StatusError,
+    TypeRegistry,
+)
 from lro._base import errors
-from lro._base.errors import (
+from lro._base.errors import Described, got
+from lro.errors import (
     BatchTooLarge,
     CancellationNotRequested,
-    Cancelled,
-    DeclarationError,
-    Described,
     EncodingError,
     HttpMethodNotAllowed,
-    InvalidArgument,
     InvalidFields,
     InvalidFilter,
     LeaseLost,
-    LroError,
     MessageTooLarge,
     MethodNotSupported,
     MissingExtra,
@@ -33,7 +39,6 @@ from lro._base.errors import (
     OperationNotFound,
     Retryable,
     RouteNotFound,
-    StatusError,
     TargetBusy,
     TooManyHeld,
     Unavailable,
@@ -41,19 +46,15 @@ from lro._base.errors import (
     WaitTimeout,
     WorkCancelled,
     WorkFailed,
-    got,
 )
-from lro._base.status import (
+from lro.types import (
     BadRequest,
-    Code,
     ErrorInfo,
     FieldViolation,
     PreconditionFailure,
     ResourceInfo,
     RetryInfo,
-    Status,
 )
-from lro._messages.registry import TypeRegistry
 
 REASON = re.compile(r"[A-Z][A-Z0-9_]+[A-Z0-9]")
 FACT = re.compile(r"[a-z][a-zA-Z0-9-_]+")

@@ -6,10 +6,16 @@ import json
 
 import pytest
 
-from lro._base.status import HTTP_STATUS, Any, Code, Status, code_from_http
-from lro._messages.json_text import loads
-from lro._messages.registry import TypeRegistry
-from lro._model.json import error_body, status_from_error_body, status_from_json, status_to_json
+from lro import Any, Code, Status, TypeRegistry
+from lro._base.status import HTTP_STATUS
+from lro.wire import (
+    code_from_http,
+    error_body,
+    loads,
+    status_from_error_body,
+    status_from_json,
+    status_to_json,
+)
 from tests.vector_files import by_id, vectors
 
 CASES = vectors("status_http")["cases"]

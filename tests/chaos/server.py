@@ -17,8 +17,7 @@ import cattrs
 import uvicorn
 
 import lro
-from lro._engine.executor_port import Executor
-from lro._engine.store_port import Store
+from lro.adapters import Executor, Store
 from lro.asgi import OperationsApp
 from lro.http import Start
 from tests.chaos.trapped import trapped

@@ -22,8 +22,8 @@ from typing import Any, Final
 import attrs
 
 import lro
-from lro._base.errors import OperationNotFound
-from lro._model.operation import State
+from lro import State
+from lro.errors import OperationNotFound
 from lro.executors.threads import ThreadExecutor
 from tests.chaos.trapped import trapped
 from tests.chaos.traps import SERVER, Moment, Point, Trap, arm

@@ -6,8 +6,7 @@ import contextlib
 from datetime import datetime
 from typing import Any, cast
 
-from lro._engine.store_port import Done, Inserted, RequestKey, Store
-from lro._model.operation import Change, Record
+from lro.adapters import Change, Done, Inserted, Record, RequestKey, Store
 from tests.chaos.traps import Moment, Point, point_of, step_on, waits_for, writing
 
 

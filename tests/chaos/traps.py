@@ -13,7 +13,8 @@ from typing import Final
 
 import attrs
 
-from lro._model.operation import Record, State
+from lro import State
+from lro.adapters import Record
 
 
 class Point(enum.StrEnum):

@@ -26,7 +26,7 @@ import attrs
 
 import lro
 from lro._bridge import rfc3339
-from lro._model.operation import Record
+from lro.adapters import Record
 from lro.executors.threads import ThreadExecutor
 from lro.webhooks import Endpoint, Webhooks, verify
 from tests.chaos.transactions import store_at

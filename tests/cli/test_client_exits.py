@@ -20,8 +20,7 @@ from click.testing import CliRunner
 
 from lro.cli import _app, _output, main
 from lro.cli._app import app
-from lro_client import Client
-from lro_client._client.client import Group
+from lro_client import Client, Group
 from lro_client.cli import _terminal
 from lro_client.cli._terminal import Exit
 from lro_client.transports.http import HttpTransport

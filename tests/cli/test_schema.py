@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("click")
 
-from lro._base.errors import Unavailable
+from lro.errors import Unavailable
 from lro.stores.sqlite import SCHEMA_VERSION
 from lro.testing._samples import together
 from tests.cli.asking import Lro

@@ -8,10 +8,10 @@ from typing import Any
 import attrs
 
 import lro
-from lro_client import CallError, Polling, Reply, StartRequest
+from lro_client import Call, CallError, Polling, Reply, StartRequest
 from lro_client._flow.polling import until_done
 from lro_client._flow.single import FlowConfig
-from lro_client._flow.steps import Call, Emit, Sleep
+from lro_client._flow.steps import Emit, Sleep
 from tests.client.faces import Clock
 from tests.client.messages import NAME
 

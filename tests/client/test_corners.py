@@ -18,6 +18,7 @@ from lro.stores.memory import MemoryStore
 from lro_client import (
     AsyncClient,
     AsyncLocalTransport,
+    Call,
     CallError,
     Client,
     HttpTransport,
@@ -32,7 +33,7 @@ from lro_client import (
 from lro_client._client.group_flows import GroupWatch
 from lro_client._client.handle_flows import set_future
 from lro_client._flow.polling import until_done
-from lro_client._flow.steps import BatchGetOperationsRequest, Call, WatchOperationsRequest
+from lro_client._flow.steps import BatchGetOperationsRequest, WatchOperationsRequest
 from lro_client._observer import KnownOperation
 from lro_client._watch.registry import Listeners, Seen, Want, WatchedOperation
 from lro_client.testing import Fault, ScriptedServer

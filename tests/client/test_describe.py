@@ -11,8 +11,7 @@ import pytest
 import respx
 
 import lro
-from lro_client import CallError
-from lro_client._errors import UnreadableReply
+from lro_client import CallError, UnreadableReply
 from lro_client.testing import Fault, ScriptedServer
 from tests.client.faces import Clock, Face
 from tests.client.messages import NAME, TYPES, page_of_a_proxy, refusal, reply

@@ -20,12 +20,13 @@ import lro.asgi
 from lro_client import (
     NO_RETRY,
     AsyncHttpTransport,
+    Call,
     CallError,
     HttpTransport,
     Polling,
     PollTimeout,
 )
-from lro_client._flow.steps import Call, WatchOperationsRequest
+from lro_client._flow.steps import WatchOperationsRequest
 from tests.client import sockets
 from tests.client.faces import FACES, Face
 from tests.client.messages import TYPES, ResizeMetadata, ResizeRequest, ResizeResponse

@@ -26,8 +26,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lro_client import ClientError
-from lro_client._journal.journal import Entry, Journal, JournalError, _settle_all, entry_of
+from lro_client import ClientError, Journal, JournalError
+from lro_client._journal.journal import Entry, _settle_all, entry_of
 
 START = datetime(2030, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
 

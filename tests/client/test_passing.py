@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lro
-from lro_client import CallError, Polling, PollTimeout, Retry
-from lro_client._flow.policy import wait_exponential
+from lro_client import CallError, Polling, PollTimeout, Retry, wait_exponential
 from tests.client.faces import Clock, Face
 from tests.client.messages import (
     NAME,

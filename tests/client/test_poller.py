@@ -7,9 +7,8 @@ import itertools
 import pytest
 
 import lro
-from lro_client import CallError, OperationGone, Polling, Reply
+from lro_client import Call, CallError, OperationGone, Polling, Reply
 from lro_client._flow.single import BATCH, LIST, WAIT, WATCH
-from lro_client._flow.steps import Call
 from lro_client._watch.registry import Seen, Unreachable, Want
 from lro_client._watch.strategy import Scheduler, Strategy
 from tests.client.schedules import Tally, main, run_schedule

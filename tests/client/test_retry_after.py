@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lro
-from lro_client import Polling, Routes
-from lro_client._flow.steps import Call
+from lro_client import Call, Polling, Routes
 from lro_client.transports._http_coding import HttpCoder
 from tests.client.faces import Clock, Face
 from tests.client.messages import NAME, TYPES, page_of_a_proxy, reply, running, succeeded

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lro
-from lro_client import CallError, Routes
-from lro_client._flow.steps import Call
+from lro_client import Call, CallError, Routes
 from lro_client.transports._http_coding import HttpCoder
 from tests.client.faces import URL, Face
 from tests.client.messages import (

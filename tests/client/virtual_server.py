@@ -12,14 +12,12 @@ from typing import Any
 import attrs
 
 import lro
-from lro_client import CallError, Polling
+from lro_client import Call, CallError, Polling, Reply
 from lro_client._flow.single import BATCH, LIST, WAIT, WATCH, FlowConfig, ServerState
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,
-    Call,
     Enough,
     Idle,
-    Reply,
     Stream,
     WatchOperationsRequest,
 )

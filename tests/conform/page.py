@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from lro_conform._checks import GRPC, HTTP, Check
+from lro_conform import Check
+from lro_conform._checks import GRPC, HTTP
 from lro_conform.server._judge import CHECKS
 
 AREAS: Final = {

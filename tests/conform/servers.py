@@ -26,7 +26,7 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.wsgi import OperationsApp as WsgiApp
-from lro_conform._checks import Check, ConformanceReport, Level, Verdict
+from lro_conform import Check, ConformanceReport, Level, Verdict
 from lro_conform._report import as_text
 from lro_conform.server._bench import USUAL_PACE, Pace
 from lro_conform.server._grpc import GrpcTarget

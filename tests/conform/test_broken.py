@@ -10,7 +10,8 @@ import attrs
 import pytest
 
 from lro.asgi import OperationsApp
-from lro_conform._checks import HTTP, Check, ConformanceReport, Level, Verdict
+from lro_conform import Check, ConformanceReport, Level, Verdict
+from lro_conform._checks import HTTP
 from lro_conform._report import as_text
 from lro_conform.server._bench import Pace
 from lro_conform.server._judge import CHECKS, judge

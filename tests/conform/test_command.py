@@ -21,8 +21,7 @@ pytest.importorskip("grpc")
 from lro.asgi import OperationsApp
 from lro.cli import main
 from lro.errors import Unauthenticated
-from lro_conform import _options
-from lro_conform._checks import Level
+from lro_conform import Level, _options
 from lro_conform._processes import RunningCommand, run_command
 from lro_conform.server._judge import CHECKS
 from lro_conform.server._starts import CommandStarter, StartFailed, StartKind

@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("grpc")
 pytest.importorskip("google.longrunning")
 
-from lro_conform._checks import GRPC, Check, ConformanceReport, Verdict
+from lro_conform import Check, ConformanceReport, Verdict
+from lro_conform._checks import GRPC
 from lro_conform._report import as_text
 from lro_conform.server._bench import Pace
 from lro_conform.server._grpc import GrpcTarget

@@ -7,7 +7,7 @@ import asyncio
 import attrs
 import pytest
 
-from lro_conform._checks import ConformanceReport, Verdict
+from lro_conform import ConformanceReport, Verdict
 from lro_conform._report import as_junit, as_text
 from lro_conform.server import _http
 from lro_conform.server._http import HttpTarget

@@ -15,7 +15,8 @@ from urllib.parse import unquote
 import attrs
 import pytest
 
-from lro_conform._checks import HTTP, ConformanceReport, Level, Verdict
+from lro_conform import ConformanceReport, Level, Verdict
+from lro_conform._checks import HTTP
 from lro_conform._report import as_text
 from lro_conform.server import _http
 from lro_conform.server._bench import Pace

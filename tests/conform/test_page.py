@@ -14,7 +14,7 @@ pytest.importorskip("grpc")
 pytest.importorskip("numpy")
 pytest.importorskip("skimage")
 
-from lro_conform._checks import Level, Verdict
+from lro_conform import Level, Verdict
 from lro_conform._report import as_text
 from lro_conform.server._judge import CHECKS
 from tests.conform.page import AREAS, tables

@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 import lro
-from lro_conform._checks import ConformanceReport, Verdict
+from lro_conform import ConformanceReport, Verdict
 from lro_conform._report import as_text
 from lro_conform.server import _rules_lists
 from lro_conform.server._judge import CHECKS, judge

@@ -10,28 +10,24 @@ from datetime import timedelta
 
 import pytest
 
-from lro._base.errors import (
-    Cancelled,
+from lro import Any, Cancelled, Code, Empty, InvalidArgument, Job, StatusError, TypeRegistry
+from lro._engine import attempt, workers
+from lro._engine.job import JobControl
+from lro._model.operation import request_cancel
+from lro.errors import (
     DeadlineExceeded,
     EncodingError,
-    InvalidArgument,
     LeaseLost,
     OperationNotFound,
     PermissionDenied,
-    StatusError,
     Unavailable,
 )
-from lro._base.status import Any, Code, Help, HelpLink
-from lro._engine import attempt, workers
-from lro._engine.job import Job, JobControl
-from lro._messages.registry import TypeRegistry
-from lro._messages.wellknown import Empty
-from lro._model.operation import request_cancel
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
+from lro.types import Help, HelpLink
 from tests.service_steps import PATIENCE, Step, answer, ended, reason, unpacked
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 

@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
-from lro._base.errors import (
-    InvalidArgument,
+from lro import BatchGetOperationsResponse, InvalidArgument, MissingOperation, Service
+from lro._engine.access import VERBS
+from lro._model.operation import parse_names
+from lro.adapters import Store
+from lro.errors import (
     InvalidOperationName,
     InvalidParent,
     MalformedRequest,
@@ -21,10 +24,6 @@ from lro._base.errors import (
     PermissionDenied,
     Unavailable,
 )
-from lro._engine.access import VERBS
-from lro._engine.service import Service
-from lro._engine.store_port import Store
-from lro._model.operation import BatchGetOperationsResponse, MissingOperation, parse_names
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore

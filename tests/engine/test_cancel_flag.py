@@ -8,9 +8,8 @@ from typing import Any
 import attrs
 import pytest
 
-from lro._engine.service import Service
-from lro._engine.store_port import Store
-from lro._model.operation import ListOperationsRequest
+from lro import ListOperationsRequest, Service
+from lro.adapters import Store
 from lro.executors.inline import InlineExecutor
 from tests.service_fixtures import MakeService
 from tests.service_steps import PATIENCE, unpacked

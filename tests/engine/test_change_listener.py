@@ -8,13 +8,12 @@ import threading
 
 import pytest
 
-from lro._base.errors import OperationNotFound, Unavailable
-from lro._base.status import Code
+from lro import Code, Job
 from lro._engine.change_listener import LINGER_SECONDS, LOOK_AGAIN_SECONDS, ChangeListener
-from lro._engine.job import Job
 from lro._engine.runtime import RecordUpdater
-from lro._engine.store_port import StateSummary
 from lro._model.operation import request_cancel
+from lro.adapters import StateSummary
+from lro.errors import OperationNotFound, Unavailable
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore

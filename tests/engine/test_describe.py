@@ -13,7 +13,7 @@ import pytest
 
 import lro
 from lro._engine.access import VERBS
-from lro._engine.store_port import Store
+from lro.adapters import Store
 from lro.errors import (
     BatchTooLarge,
     InvalidOperationName,

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from lro import State
 from lro._engine import process
-from lro._model.operation import Record, State
+from lro.adapters import Record
 from tests.engine.exiting_process import EXECUTORS, STORES
 from tests.services.postgres import shared_server
 

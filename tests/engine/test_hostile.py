@@ -11,14 +11,14 @@ import attrs
 import pytest
 
 import lro
-from lro._messages.json_text import loads_strict
-from lro._messages.registry import TypeRegistry
+from lro import TypeRegistry
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.http import error_reply
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
+from lro.wire import loads_strict
 from tests.service_steps import recovered
 
 LEASE = timedelta(seconds=15)

@@ -14,12 +14,10 @@ from datetime import timedelta
 import attrs
 import pytest
 
-from lro._base.errors import LeaseLost, OperationNotFound, TargetBusy, Unavailable
-from lro._base.status import Code
-from lro._engine.job import Job
-from lro._engine.method_spec import WorkerLost
-from lro._engine.store_port import Expired
-from lro._model.operation import State, claim, lose, release, request_cancel, take_over
+from lro import Code, Job, State, WorkerLost
+from lro._model.operation import claim, lose, release, request_cancel, take_over
+from lro.adapters import Expired
+from lro.errors import LeaseLost, OperationNotFound, TargetBusy, Unavailable
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor

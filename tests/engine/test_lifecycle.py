@@ -6,14 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from lro._base.errors import LroError
-from lro._base.status import Any, Code, Status
+from lro import Any, Code, Empty, ListOperationsRequest, LroError, Status, TypeRegistry
 from lro._engine.service import VERBS
-from lro._messages.registry import TypeRegistry
-from lro._messages.times import parse_duration
-from lro._messages.wellknown import Empty
-from lro._model.operation import ListOperationsRequest
 from lro.executors.inline import InlineExecutor
+from lro.wire import parse_duration
 from tests.filters.messages import ExportMetadata
 from tests.vector_files import by_id, vectors
 from tests.work_messages import WorkRequest

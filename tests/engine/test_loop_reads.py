@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from lro._base.errors import OperationNotFound, Unavailable
 from lro._engine.flow import Flow, UpdateWrite, on_loop, read
-from lro._engine.store_port import READ_BYTES, Found
-from lro._model.operation import Record
+from lro._engine.store_port import READ_BYTES
+from lro.adapters import Found, Record
+from lro.errors import OperationNotFound, Unavailable
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
 from lro.testing._samples import insert, record_of

@@ -9,11 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from lro import asgi, wsgi
+from lro import ListOperationsRequest, Service, asgi, wsgi
 from lro._engine.maintenance import Maintenance
 from lro._engine.process import mark_worker_process
-from lro._engine.service import Service
-from lro._model.operation import ListOperationsRequest
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from tests.service_steps import PATIENCE

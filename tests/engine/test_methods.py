@@ -8,18 +8,13 @@ from datetime import UTC, datetime
 import attrs
 import pytest
 
-from lro._base.errors import DeclarationError
-from lro._base.status import Any, Code, Status
-from lro._engine.job import Job
+from lro import Any, Code, DeclarationError, Job, Operation, OperationInfo, Status
 from lro._engine.method_spec import StandardMetadata
 from lro._messages.shapes import shape_of
-from lro._model.method_names import (
-    MethodName,
-    OperationInfoRegistry,
-    Signature,
-    convention_findings,
-)
-from lro._model.operation import Operation, OperationInfo, Record, validate
+from lro._model.method_names import Signature, convention_findings
+from lro.adapters import Record
+from lro.types import MethodName, OperationInfoRegistry
+from lro.wire import validate
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 EMPTY = "google.protobuf.Empty"

@@ -10,11 +10,8 @@ from datetime import timedelta
 
 import pytest
 
-from lro import testing
-from lro._base.errors import InvalidArgument
-from lro._base.status import Code
-from lro._engine.job import Job, JobControl
-from lro._engine.method_spec import WorkerLost
+from lro import Code, InvalidArgument, Job, WorkerLost, testing
+from lro._engine.job import JobControl
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor

@@ -13,24 +13,15 @@ from datetime import timedelta
 
 import pytest
 
-from lro._base.errors import (
-    DeclarationError,
-    InvalidArgument,
-    OperationNotFound,
-    ResourceExhausted,
-    StatusError,
-    Unavailable,
-)
-from lro._base.status import Any, Code
-from lro._engine.notifications import Endpoint
-from lro._engine.service import Service
-from lro._model.operation import State
+from lro import Any, Code, DeclarationError, InvalidArgument, Service, State, StatusError
+from lro.errors import OperationNotFound, ResourceExhausted, Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.executors.processes import ProcessExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.testing._samples import held, insert
+from lro.webhooks import Endpoint
 from tests.executors import process_methods
 from tests.noted_ends import NotedEnds
 from tests.service_steps import WORK, Step, ended, recovered, work

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from lro import Cancelled, Code, Job, Service, StatusError, WorkerLost
+from lro import Cancelled, Code, Job, Service, State, StatusError, WorkerLost
 from lro._engine.events import NO_START_TRACE, Tracer
 from lro._engine.flow import run
 from lro._engine.job import CURRENT_JOB, NO_ATTEMPT_TRACE
-from lro._engine.store_port import Store
-from lro._model.operation import State, delete, request_cancel
+from lro._model.operation import delete, request_cancel
 from lro.adapters import (
     AttemptBegan,
     AttemptOver,
@@ -30,6 +29,7 @@ from lro.adapters import (
     OperationsExpired,
     OperationStarted,
     ServiceEvent,
+    Store,
     WorkLost,
     WriteRefused,
 )

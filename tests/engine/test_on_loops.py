@@ -15,21 +15,12 @@ from typing import Any
 import pytest
 
 import lro
-from lro import testing
-from lro._base.errors import (
-    InvalidArgument,
-    PermissionDenied,
-    ResourceExhausted,
-    Unavailable,
-)
-from lro._base.status import Code
+from lro import Code, Handle, InvalidArgument, Job, Operation, Service, testing
 from lro._engine import attempt, flow
-from lro._engine.handle import Handle
-from lro._engine.job import Job, JobControl
+from lro._engine.job import JobControl
 from lro._engine.methods import RandomBytes
-from lro._engine.service import Service
 from lro._engine.store_port import settle
-from lro._model.operation import Operation
+from lro.errors import PermissionDenied, ResourceExhausted, Unavailable
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor

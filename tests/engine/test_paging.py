@@ -7,19 +7,19 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from lro._base.errors import LroError
-from lro._base.status import Any, Code
-from lro._messages.registry import TypeRegistry
-from lro._messages.wellknown import Empty
-from lro._model.operation import (
+from lro import (
+    Any,
+    Code,
+    Empty,
     ListOperationsRequest,
     ListOperationsResponse,
-    Record,
-    delete,
-    end,
-    parse_name,
+    LroError,
+    TypeRegistry,
 )
+from lro._model.operation import delete, end
+from lro.adapters import Record
 from lro.executors.inline import InlineExecutor
+from lro.wire import parse_name
 from tests.vector_files import by_id, vectors
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 

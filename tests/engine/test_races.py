@@ -6,10 +6,8 @@ import threading
 
 import pytest
 
-from lro._base.errors import LroError, OperationNotFound
-from lro._base.status import Code, Status
-from lro._engine.job import Job
-from lro._model.operation import ListOperationsRequest
+from lro import Code, Job, ListOperationsRequest, LroError, Status
+from lro.errors import OperationNotFound
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor

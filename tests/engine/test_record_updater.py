@@ -6,9 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lro._base.status import Any
+from lro import Any
 from lro._engine.runtime import RecordUpdater
-from lro._model.operation import Record, claim, delete, end, report, request_cancel
+from lro._model.operation import claim, delete, end, report, request_cancel
+from lro.adapters import Record
 from lro.stores.memory import MemoryStore
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -9,24 +9,28 @@ from datetime import timedelta
 
 import pytest
 
-from lro._base.errors import (
+from lro import (
+    Code,
     DeclarationError,
+    Empty,
     InvalidArgument,
+    Job,
+    ListOperationsRequest,
+    LroError,
+    Options,
+    Service,
+    Status,
+    TypeRegistry,
+)
+from lro._engine.service import VERBS
+from lro.errors import (
     InvalidOperationName,
     InvalidParent,
     InvalidTimeout,
-    LroError,
     MethodNotSupported,
     OperationNotFound,
     PermissionDenied,
 )
-from lro._base.status import Code, Status
-from lro._engine.job import Job
-from lro._engine.method_spec import Options
-from lro._engine.service import VERBS, Service
-from lro._messages.registry import TypeRegistry
-from lro._messages.wellknown import Empty
-from lro._model.operation import ListOperationsRequest
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore

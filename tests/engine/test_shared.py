@@ -10,7 +10,7 @@ import attrs
 import pytest
 
 import lro
-from lro._base.errors import OperationNotFound
+from lro.errors import OperationNotFound
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore

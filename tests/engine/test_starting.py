@@ -8,10 +8,20 @@ from datetime import timedelta
 
 import pytest
 
-from lro._base.errors import (
+from lro import (
+    Any,
+    Code,
     DeclarationError,
-    HookFailed,
+    Empty,
     InvalidArgument,
+    Job,
+    ListOperationsRequest,
+    Operation,
+    TypeRegistry,
+    WorkerLost,
+)
+from lro.errors import (
+    HookFailed,
     InvalidParent,
     InvalidRequestId,
     RequestIdConflict,
@@ -19,12 +29,6 @@ from lro._base.errors import (
     TargetBusy,
     Unavailable,
 )
-from lro._base.status import Any, Code
-from lro._engine.job import Job
-from lro._engine.method_spec import WorkerLost
-from lro._messages.registry import TypeRegistry
-from lro._messages.wellknown import Empty
-from lro._model.operation import ListOperationsRequest, Operation
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor

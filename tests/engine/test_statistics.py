@@ -12,17 +12,16 @@ from typing import Any
 import pytest
 
 from lro import Cancelled, Code, Job, Service, StatusError, WorkerLost
-from lro._base.errors import Unavailable
 from lro._engine import statistics as module
-from lro._engine.executor_port import CancelSupport
-from lro._engine.metrics import BUCKETS
 from lro._engine.statistics import FLUSH_SECONDS, Statistics
-from lro._engine.store_port import Store, keeps_statistics
-from lro.errors import DeclarationError, LroError
+from lro._engine.store_port import keeps_statistics
+from lro.adapters import CancelSupport, Store
+from lro.errors import DeclarationError, LroError, Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
+from lro.telemetry import BUCKETS
 from lro.testing import START, ManualClock
 from lro.testing._samples import together
 from tests.service_fixtures import MakeService

@@ -13,15 +13,14 @@ from typing import Any
 
 import pytest
 
-from lro._base.errors import DeclarationError, Unavailable
-from lro._base.status import RetryInfo
+from lro import DeclarationError, Job, Service
 from lro._engine import process
-from lro._engine.job import Job
 from lro._engine.process import StopSignals
-from lro._engine.service import Service
+from lro.errors import Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
+from lro.types import RetryInfo
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NAME = "acme.v1.Works.Work"

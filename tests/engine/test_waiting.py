@@ -10,15 +10,15 @@ from datetime import timedelta
 
 import pytest
 
-from lro._base.errors import InvalidTimeout, LroError, OperationNotFound, Unavailable
-from lro._base.status import Code
+from lro import Code, Duration, LroError
 from lro._engine import watching
 from lro._engine.service import VERBS
 from lro._engine.waiting import wait_limit
-from lro._messages.times import Duration, parse_duration
+from lro.errors import InvalidTimeout, OperationNotFound, Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.testing import START, ManualClock
+from lro.wire import parse_duration
 from tests.service_steps import PATIENCE
 from tests.vector_files import by_id, vectors
 from tests.virtual_loop import VirtualLoop, run_virtual

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._base.errors import Unavailable
-from lro._base.status import Any
+from lro import Any, MissingOperation, State
 from lro._engine.access import VisibleRecords
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS
 from lro._engine.limits import ByteBudget
 from lro._engine.runtime import RecordUpdater
 from lro._engine.watching import BATCH, GATHER_SECONDS, WatchHub, WatchList
-from lro._model.operation import MissingOperation, State, delete, report
+from lro._model.operation import delete, report
+from lro.errors import Unavailable
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
 from lro.testing._samples import end_of, held, insert, record_of

@@ -13,8 +13,8 @@ from typing import Any
 import celery
 
 import lro
-from lro._engine.service import Service
-from lro._engine.store_port import Store
+from lro import Service
+from lro.adapters import Store
 from lro.executors.celery import CeleryExecutor
 from lro.stores.sqlite import SQLiteStore
 from tests.service_steps import PATIENCE

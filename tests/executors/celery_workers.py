@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from lro._model.operation import ListOperationsRequest, Operation
+from lro import ListOperationsRequest, Operation
 from tests.executors import celery_app
 from tests.service_steps import PATIENCE, unpacked
 from tests.work_messages import WorkMetadata, WorkRequest

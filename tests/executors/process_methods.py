@@ -20,25 +20,25 @@ from typing import Final
 
 import attrs
 
-from lro import message
-from lro._base.errors import (
+from lro import (
+    Any,
     Cancelled,
-    DeadlineExceeded,
+    Code,
+    Empty,
     InvalidArgument,
-    LeaseLost,
-    ResourceExhausted,
+    Job,
+    Options,
+    Service,
     StatusError,
-    Unavailable,
+    TypeRegistry,
+    message,
 )
-from lro._base.status import Any, Code
-from lro._engine.executor_port import Executor, RemoteCall
-from lro._engine.job import Job, JobControl
-from lro._engine.method_spec import MethodSpec, Options
+from lro._engine.executor_port import RemoteCall
+from lro._engine.job import JobControl
+from lro._engine.method_spec import MethodSpec
 from lro._engine.process import is_worker_process
-from lro._engine.service import Service
-from lro._engine.store_port import Store
-from lro._messages.registry import TypeRegistry
-from lro._messages.wellknown import Empty
+from lro.adapters import Executor, Store
+from lro.errors import DeadlineExceeded, LeaseLost, ResourceExhausted, Unavailable
 from lro.executors.processes import ProcessExecutor
 from lro.logging import operation_facts
 from lro.testing import START

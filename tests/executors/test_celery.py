@@ -14,8 +14,8 @@ import pytest
 
 pytest.importorskip("celery")
 
-from lro._base.errors import Unavailable
-from lro._base.status import Code
+from lro import Code
+from lro.errors import Unavailable
 from lro.executors import _celery_messages
 from lro.testing._executors import Work
 from tests.executors import celery_webhooks_app

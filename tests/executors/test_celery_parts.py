@@ -24,21 +24,16 @@ from celery.signals import worker_ready
 from kombu.exceptions import OperationalError
 
 import lro.executors.celery as module
-from lro._base.errors import DeclarationError, MissingExtra, Unavailable
-from lro._engine.executor_port import CancelSupport
-from lro._engine.service import Service
+from lro import DeclarationError, Service
+from lro.adapters import CancelSupport
+from lro.errors import MissingExtra, Unavailable
 from lro.executors import _celery_messages
 from lro.executors._celery_messages import CeleryWorkerTask, NamePublisher
 from lro.executors.celery import CeleryExecutor
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
-from lro.testing._executors import (
-    REMOTE_CHECKS,
-    NameReceiver,
-    Work,
-    check_remote_executor,
-    run_remote_check,
-)
+from lro.testing import REMOTE_CHECKS, check_remote_executor, run_remote_check
+from lro.testing._executors import NameReceiver, Work
 from tests.service_steps import PATIENCE
 
 NUMBERS = itertools.count()

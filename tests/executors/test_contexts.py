@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from lro._engine.executor_port import Executor
-from lro._engine.service import Service
+from lro import Service
+from lro.adapters import Executor
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.processes import ProcessExecutor

@@ -14,8 +14,8 @@ import pytest
 
 import lro
 import lro.stores.memory
-from lro._base.errors import Unavailable
-from lro._engine.executor_port import CancelSupport
+from lro.adapters import CancelSupport
+from lro.errors import Unavailable
 from lro.executors import asyncio as asyncio_executor
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor

@@ -15,12 +15,8 @@ from datetime import timedelta
 import attrs
 import pytest
 
-from lro._base.errors import DeclarationError, InvalidArgument
-from lro._base.status import Code
-from lro._engine.job import Job
-from lro._engine.method_spec import MethodSpec, Options
-from lro._engine.service import Service
-from lro._messages.registry import TypeRegistry
+from lro import Code, DeclarationError, InvalidArgument, Job, Options, Service, TypeRegistry
+from lro._engine.method_spec import MethodSpec
 from lro.executors.processes import ProcessExecutor, _executor, _function_reference, _process
 from lro.stores.memory import MemoryStore
 from tests.executors import process_methods

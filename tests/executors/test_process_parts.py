@@ -18,20 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._base.errors import (
-    Cancelled,
-    DeadlineExceeded,
-    DeclarationError,
-    LeaseLost,
-    ResourceExhausted,
-    Unavailable,
-)
-from lro._base.status import Any, Code, Status
+from lro import Any, Cancelled, Code, DeclarationError, Job, Options, Service, Status
 from lro._engine import process as engine_process
-from lro._engine.job import Job, JobControl, SwallowedError, WorkerDied
-from lro._engine.method_spec import Options
-from lro._engine.service import Service
+from lro._engine.job import JobControl, SwallowedError, WorkerDied
 from lro._engine.telemetry import ParentTrace
+from lro.errors import DeadlineExceeded, LeaseLost, ResourceExhausted, Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.executors.processes import _child, _function_reference, _messages, _process
 from lro.executors.processes._child import CallInChild, ChildMain, NotResolved

@@ -13,15 +13,12 @@ from datetime import timedelta
 
 import pytest
 
-from lro import testing
-from lro._base.errors import DeclarationError, Unavailable
-from lro._base.status import Code
-from lro._engine.executor_port import CancelSupport
-from lro._engine.limits import DEFAULT_LIMITS, Limits
-from lro._engine.method_spec import WorkerLost
+from lro import Code, DeclarationError, Limits, Service, State, WorkerLost, testing
+from lro._engine.limits import DEFAULT_LIMITS
 from lro._engine.process import is_worker_process
-from lro._engine.service import Service
-from lro._model.operation import State, claim, take_over
+from lro._model.operation import claim, take_over
+from lro.adapters import CancelSupport
+from lro.errors import Unavailable
 from lro.executors.processes import ProcessExecutor, _executor
 from lro.executors.processes._process import ChildProcess, MessageReader
 from lro.executors.threads import ThreadExecutor

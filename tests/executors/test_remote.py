@@ -10,12 +10,11 @@ from datetime import timedelta
 
 import pytest
 
-from lro._base.errors import OperationNotFound, ResourceExhausted, Unavailable
-from lro._base.status import Code
-from lro._engine.executor_port import CancelSupport
-from lro._engine.job import Job, WorkerDied
-from lro._engine.method_spec import WorkerLost
+from lro import Code, Job, WorkerLost
+from lro._engine.job import WorkerDied
 from lro._model.operation import take_over
+from lro.adapters import CancelSupport
+from lro.errors import OperationNotFound, ResourceExhausted, Unavailable
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from tests.service_steps import PATIENCE, answer, ended, reason, recovered

@@ -8,7 +8,7 @@ import sqlite3
 
 import pytest
 
-from lro._engine.service import Service
+from lro import Service
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.processes import ProcessExecutor

@@ -9,14 +9,13 @@ from datetime import datetime
 import attrs
 import pytest
 
-from lro import message
-from lro._base.errors import InvalidFilter
-from lro._base.status import Any, Json, type_url
+from lro import Any, Float, Int32, Int64, Struct, UInt32, message
+from lro._base.status import type_url
 from lro._filters.filter import Filter, compile_filter
 from lro._filters.types import MessageType
-from lro._messages.schema import Float, Int32, Int64, UInt32
 from lro._messages.shapes import shape_of
-from lro._messages.wellknown import BytesValue, FieldMask, ListValue, Struct, Value
+from lro.errors import InvalidFilter
+from lro.types import BytesValue, FieldMask, Json, ListValue, Value
 from tests.filters.messages import Row
 
 NAME = "acme.v1.Everything"

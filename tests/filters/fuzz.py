@@ -15,9 +15,10 @@ import attrs
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from lro._base.errors import InvalidFilter
-from lro._base.status import Any, Status, type_url
+from lro import Any, Status
+from lro._base.status import type_url
 from lro._filters.filter import Filter, compile_filter
+from lro.errors import InvalidFilter
 from tests.filters.every_field_kind import EVERYTHING, NAME
 from tests.filters.messages import START, TYPES, Row, row
 from tests.vector_files import vectors

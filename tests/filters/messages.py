@@ -8,12 +8,11 @@ from datetime import UTC, datetime, timedelta
 
 import attrs
 
-from lro import message
-from lro._base.status import WRAPPED_TYPES, Any, Json, Status
+from lro import Any, Empty, Float, Int32, Status, UInt64, message
+from lro._base.status import WRAPPED_TYPES
 from lro._filters.types import MessageType
-from lro._messages.schema import Float, Int32, UInt64
 from lro._messages.shapes import shape_of
-from lro._messages.wellknown import BoolValue, Empty, FieldMask, Int32Value, StringValue
+from lro.types import BoolValue, FieldMask, Int32Value, Json, StringValue
 
 
 class Stage(enum.Enum):

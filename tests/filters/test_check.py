@@ -7,14 +7,14 @@ import enum
 import attrs
 import pytest
 
-from lro._base.errors import InvalidFilter
+from lro import Int32
 from lro._filters.filter import Filter, compile_filter
 from lro._filters.parse import Op, suggestion
 from lro._filters.parse import refusal as refused
 from lro._filters.plan import All, Compare, RecordTest, Some, Source, Untrue
 from lro._filters.types import MessageType, ValueType
-from lro._messages.schema import Int32
 from lro._messages.shapes import shape_of
+from lro.errors import InvalidFilter
 from tests.filters.every_field_kind import compiled, refusal
 from tests.filters.messages import types
 

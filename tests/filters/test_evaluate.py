@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._base.errors import InvalidFilter
-from lro._base.status import Any, Json, Status, type_url
+from lro import Any, Status
+from lro._base.status import type_url
 from lro._filters.filter import compile_filter
 from lro._filters.parse import Op
 from lro._filters.types import MessageType
 from lro._messages.shapes import shape_of
+from lro.errors import InvalidFilter
+from lro.types import Json
 from tests.filters.every_field_kind import NAME, Everything, compiled, matches, refusal
 from tests.filters.messages import TYPES, Row
 

@@ -17,9 +17,11 @@ from typing import Final
 
 import pytest
 
-from lro._base.errors import InvalidFilter
-from lro._base.status import Any, Json, type_url
+from lro import Any
+from lro._base.status import type_url
 from lro._filters.filter import compile_filter
+from lro.errors import InvalidFilter
+from lro.types import Json
 from tests.filters.every_field_kind import NAME, compiled, matches
 from tests.filters.fuzz import HANGS_SECONDS, METADATA, ODD, RESPONSE, Tally, check_refusal, run
 from tests.filters.messages import Row

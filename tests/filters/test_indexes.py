@@ -14,25 +14,30 @@ from pathlib import Path
 import attrs
 import pytest
 
-from lro import message
-from lro._base.errors import DeclarationError
-from lro._base.status import Any, Json, type_url
-from lro._engine.method_spec import Options
-from lro._engine.service import Service
-from lro._engine.store_port import Store
+from lro import (
+    Any,
+    DeclarationError,
+    Empty,
+    Int64,
+    ListOperationsRequest,
+    Options,
+    Service,
+    TypeRegistry,
+    message,
+)
+from lro._base.status import type_url
 from lro._filters.filter import compile_filter
 from lro._filters.indexes import CALLER, Indexes
 from lro._filters.prefilter import ABSENT, KeyIn, key_value
-from lro._messages.registry import TypeRegistry
-from lro._messages.schema import Int64
 from lro._messages.shapes import shape_of
-from lro._messages.wellknown import Empty
-from lro._model.operation import ListOperationsRequest, report
+from lro._model.operation import report
+from lro.adapters import Store
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import ManualClock
 from lro.testing._samples import ids, insert, record_of
+from lro.types import Json
 from tests.filters.every_field_kind import NAME, Everything
 from tests.filters.messages import TYPES, ExportMetadata, ImportMetadata, Stage
 from tests.service_steps import PATIENCE

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from lro._base.errors import InvalidFilter
+from lro import State
 from lro._filters.filter import compile_filter
 from lro._filters.paths import Indexable, Step, indexable
 from lro._filters.prefilter import (
@@ -35,7 +35,7 @@ from lro._filters.prefilter import (
     key_value,
 )
 from lro._filters.types import MessageType
-from lro._model.operation import State
+from lro.errors import InvalidFilter
 from tests.filters.every_field_kind import EVERYTHING as EVERY_KIND
 from tests.filters.messages import TYPES
 

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._base.errors import InvalidFilter
 from lro._filters.filter import compile_filter
 from lro._filters.parse import (
     KEYWORDS,
@@ -28,6 +27,7 @@ from lro._filters.parse import (
     Tree,
     parse,
 )
+from lro.errors import InvalidFilter
 from tests.filters.messages import TYPES
 from tests.filters.test_vectors import ROWS
 from tests.filters.tree_printing import to_text

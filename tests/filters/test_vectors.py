@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lro._base.errors import Code, InvalidFilter
+from lro import Code
 from lro._filters.filter import compile_filter
 from lro._filters.parse import parse
+from lro.errors import InvalidFilter
 from tests.filters.messages import Row, row, types
 from tests.filters.tree_printing import to_json
 from tests.vector_files import vectors

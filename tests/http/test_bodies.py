@@ -9,19 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro import Code
-from lro._base.errors import (
+from lro import (
+    CancelOperationRequest,
+    Code,
+    Duration,
     InvalidArgument,
-    InvalidTimeout,
     LroError,
-    MalformedRequest,
-    UnsupportedMediaType,
+    TypeRegistry,
+    WaitOperationRequest,
 )
 from lro._http.requests import MANY_BYTES, media_type, read_object, read_request, take_field
-from lro._messages.registry import TypeRegistry
 from lro._messages.shapes import shape_of
-from lro._messages.times import Duration
-from lro._model.operation import CancelOperationRequest, WaitOperationRequest
+from lro.errors import InvalidTimeout, MalformedRequest, UnsupportedMediaType
 from lro.http import CallFunction, OperationsEdge
 from tests.http.counting_service import CountRequest, ask, build, check_error
 from tests.vector_files import vectors

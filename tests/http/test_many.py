@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import lro
 from lro import Code, wsgi
-from lro._http.routes import RouteTable, default_routes, extension_routes
 from lro.asgi import OperationsApp
 from lro.http import EventStream, HttpReply, OperationsEdge, Reserve
 from lro.stores.memory import MemoryStore
+from lro.wire import RouteTable, default_routes, extension_routes
 from tests.http.counting_service import (
     NOW,
     CountMetadata,

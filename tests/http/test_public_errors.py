@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from lro._base.errors import ResourceExhausted, StatusError, Unavailable
-from lro._base.status import Any, Code, RetryInfo
-from lro._http.responses import error_reply
-from lro._messages.json_text import loads
-from lro._messages.registry import TypeRegistry
+from lro import Any, Code, StatusError, TypeRegistry
+from lro.errors import ResourceExhausted, Unavailable
+from lro.http import error_reply
+from lro.types import RetryInfo
+from lro.wire import loads
 
 
 class Once(StatusError):

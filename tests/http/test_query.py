@@ -9,13 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._base.errors import (
-    InvalidPageSize,
-    LroError,
-    MalformedRequest,
-    PartialSuccessNotSupported,
-)
+from lro import LroError
 from lro._http.requests import MAX_PARAMETERS, MAX_QUERY, Query, parse_query
+from lro.errors import InvalidPageSize, MalformedRequest, PartialSuccessNotSupported
 from tests.vector_files import vectors
 
 CASES = vectors("http_query")["cases"]

@@ -9,22 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._base.errors import (
-    DeclarationError,
-    HttpMethodNotAllowed,
-    LroError,
-    MalformedRequest,
-    RouteNotFound,
-)
-from lro._http.routes import (
-    Allowed,
-    Match,
-    Route,
-    RouteTable,
-    default_routes,
-    parameter_names,
-)
-from lro._model.http_rules import MAX_PATH, RawPath, Template, Wild
+from lro import DeclarationError, LroError
+from lro._http.routes import Allowed, Match, parameter_names
+from lro._model.http_rules import MAX_PATH, RawPath, Wild
+from lro.errors import HttpMethodNotAllowed, MalformedRequest, RouteNotFound
+from lro.wire import Route, RouteTable, Template, default_routes
 from tests.vector_files import vectors
 
 VECTORS = vectors("http_route")

@@ -14,7 +14,6 @@ import pytest
 
 import lro
 from lro import Code
-from lro._engine.notifications import Endpoint
 from lro.errors import HttpMethodNotAllowed
 from lro.executors.threads import ThreadExecutor
 from lro.http import (
@@ -27,6 +26,7 @@ from lro.http import (
     answer_async,
 )
 from lro.stores.memory import MemoryStore
+from lro.webhooks import Endpoint
 from tests.http.counting_service import (
     DOMAIN,
     URL,

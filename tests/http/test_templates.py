@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._base.errors import DeclarationError, InvalidArgument, MalformedRequest
-from lro._model.http_rules import Template, Variable, Wild
+from lro import DeclarationError, InvalidArgument
+from lro._model.http_rules import Variable, Wild
+from lro.errors import MalformedRequest
+from lro.wire import Template
 from tests.vector_files import vectors
 
 CASES = vectors("path_match")["cases"]

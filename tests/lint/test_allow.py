@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("google.longrunning.operations_pb2")
 
-from lro._base.errors import InvalidArgument
+from lro import InvalidArgument
 from lro.lint import lint, read_allowances
 from tests.lint.sets import Declared, packed, proto
 

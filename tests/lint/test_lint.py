@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 pytest.importorskip("google.longrunning.operations_pb2")
 
-from lro._base.errors import DeclarationError, InvalidArgument, MissingExtra
-from lro._model.operation import OperationInfo
+from lro import DeclarationError, InvalidArgument, OperationInfo
+from lro.errors import MissingExtra
 from lro.lint import BREAKING_CODES, LINT_CODES, Finding, Severity, breaking, lint, operation_infos
 from tests.lint.sets import (
     BARE,

@@ -11,7 +11,7 @@ from tests.vector_files import vectors
 
 pytest.importorskip("google.longrunning.operations_pb2")
 
-from lro._model.operation import OperationInfo
+from lro import OperationInfo
 from lro.lint import Finding, breaking, lint, operation_infos
 from lro.lint._descriptors import DescriptorSet
 from lro.lint._lint import resolved_info

@@ -9,17 +9,8 @@ from datetime import UTC, timedelta
 import attrs
 from hypothesis import strategies as st
 
-from lro import message
-from lro._base.status import Any
-from lro._messages.schema import Float, Int32, UInt32, UInt64
-from lro._messages.wellknown import (
-    BytesValue,
-    DoubleValue,
-    Int64Value,
-    ListValue,
-    StringValue,
-    Value,
-)
+from lro import Any, Float, Int32, UInt32, UInt64, message
+from lro.types import BytesValue, DoubleValue, Int64Value, ListValue, StringValue, Value
 from tests.filters.messages import ExportMetadata, Stage, Step, Window
 
 

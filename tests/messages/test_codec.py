@@ -13,14 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._base.errors import InvalidArgument, LroError
-from lro._base.status import Any
+from lro import Any, Int32, InvalidArgument, LroError, TypeRegistry
 from lro._messages import json_codec
 from lro._messages.json_codec import JsonCodec
-from lro._messages.json_text import dumps, loads, loads_strict
-from lro._messages.registry import TypeRegistry
-from lro._messages.schema import Int32
 from lro.testing._samples import together
+from lro.wire import dumps, loads, loads_strict
 from tests.filters.messages import (
     Book,
     ExportMetadata,

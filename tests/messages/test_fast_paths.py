@@ -16,18 +16,29 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lro import message
-from lro._base.errors import EncodingError, InvalidArgument, LroError
-from lro._base.status import Any
+from lro import (
+    Any,
+    Duration,
+    Empty,
+    Int32,
+    InvalidArgument,
+    LroError,
+    Operation,
+    Struct,
+    TypeRegistry,
+    UInt32,
+    message,
+)
 from lro._messages import json_codec, json_text
 from lro._messages.json_codec import JsonCodec
-from lro._messages.json_text import deeper_than, loads, plain_copy
-from lro._messages.registry import ClassCodec, TypeRegistry
-from lro._messages.schema import Int32, UInt32, json_name
+from lro._messages.json_text import deeper_than, plain_copy
+from lro._messages.registry import ClassCodec
+from lro._messages.schema import json_name
 from lro._messages.times import datetime_text
-from lro._messages.wellknown import Duration, Empty, Struct, Value
-from lro._model.json import operation_from_json
-from lro._model.operation import Operation, operation_of
+from lro._model.operation import operation_of
+from lro.errors import EncodingError
+from lro.types import Value
+from lro.wire import loads, operation_from_json
 
 # -- values that JSON has, nearly has, and has not ------------------------------------------------
 

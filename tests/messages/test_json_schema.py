@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 
 import lro
+from lro import Empty, Struct, Timestamp
 from lro._messages.json_schema import MessageSchemas
 from lro._messages.schema import Shape
 from lro._messages.shapes import shape_of
-from lro._messages.wellknown import Empty, Struct, Timestamp
 from lro.errors import InvalidArgument
 from tests.filters.messages import Book, ExportMetadata
 from tests.messages.scalars_message import METADATA, SCALARS, Scalars

@@ -17,15 +17,8 @@ from hypothesis import strategies as st
 
 from lro._base.errors import got
 from lro._messages import json_text
-from lro._messages.json_text import (
-    MAX_DEPTH,
-    deeper_than,
-    dumps,
-    loads,
-    loads_strict,
-    plain_copy,
-    reread,
-)
+from lro._messages.json_text import MAX_DEPTH, deeper_than, plain_copy, reread
+from lro.wire import dumps, loads, loads_strict
 from tests.messages.scalars_message import JSON
 
 READERS = {"loads": loads, "strict": loads_strict}

@@ -28,9 +28,10 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 import lro
 from lro._messages import pydantic_models
-from lro._messages.schema import Kind, Label, simple_name
+from lro._messages.schema import Kind, Label
 from lro._messages.shapes import shape_of
 from lro.errors import DeclarationError, EncodingError, InvalidArgument, MissingExtra, UnknownType
+from lro.types import simple_name
 
 T = TypeVar("T")
 UserId = NewType("UserId", str)

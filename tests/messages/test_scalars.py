@@ -8,9 +8,7 @@ import math
 import attrs
 import pytest
 
-from lro._base.errors import InvalidArgument, LroError
-from lro._messages.registry import TypeRegistry
-from lro._messages.schema import Float, Int32, UInt32, UInt64
+from lro import Float, Int32, InvalidArgument, LroError, TypeRegistry, UInt32, UInt64
 
 TYPES = TypeRegistry()
 

@@ -8,17 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._base.errors import InvalidArgument
+from lro import Duration, InvalidArgument, Timestamp
 from lro._messages.times import (
-    Duration,
-    Timestamp,
     datetime_text,
     duration_text,
     parse_datetime,
-    parse_duration,
     parse_timestamp,
     timestamp_text,
 )
+from lro.wire import parse_duration
 from tests.vector_files import by_id, vectors
 
 CASES = vectors("duration_timestamp_json")["cases"]

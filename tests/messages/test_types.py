@@ -14,42 +14,32 @@ import attrs
 import pydantic
 import pytest
 
-from lro import message
-from lro._base.errors import (
-    DeclarationError,
-    EncodingError,
-    InvalidArgument,
-    LroError,
-    MissingExtra,
-    Unavailable,
-    UnknownType,
-)
-from lro._base.status import (
+from lro import (
     Any,
-    BadRequest,
     Code,
-    ErrorInfo,
-    FieldViolation,
-    RetryInfo,
-    Status,
-    declared_name,
-)
-from lro._messages.registry import TypeRegistry, open_ended
-from lro._messages.schema import (
-    Field,
+    DeclarationError,
+    Duration,
+    Empty,
     Float,
     Int32,
     Int64,
-    Kind,
-    Label,
+    InvalidArgument,
+    LroError,
+    Status,
+    Struct,
+    Timestamp,
+    TypeRegistry,
     UInt32,
     UInt64,
-    json_name,
+    message,
     number,
 )
+from lro._base.status import declared_name
+from lro._messages.registry import open_ended
+from lro._messages.schema import Field, Kind, Label, json_name
 from lro._messages.shapes import shape_of
-from lro._messages.times import Duration, Timestamp
-from lro._messages.wellknown import Empty, StringValue, Struct
+from lro.errors import EncodingError, MissingExtra, Unavailable, UnknownType
+from lro.types import BadRequest, ErrorInfo, FieldViolation, RetryInfo, StringValue
 from tests.filters.messages import Book, ExportMetadata
 
 # -- registering ----------------------------------------------------------------------------------

@@ -11,20 +11,8 @@ from typing import Any
 import attrs
 import pytest
 
-from lro._base.errors import InvalidArgument, LroError
-from lro._messages.registry import TypeRegistry
-from lro._messages.times import Duration
-from lro._messages.wellknown import (
-    BoolValue,
-    Empty,
-    FieldMask,
-    Int32Value,
-    ListValue,
-    StringValue,
-    Struct,
-    UInt64Value,
-    Value,
-)
+from lro import Duration, Empty, InvalidArgument, LroError, Struct, TypeRegistry
+from lro.types import BoolValue, FieldMask, Int32Value, ListValue, StringValue, UInt64Value, Value
 
 TYPES = TypeRegistry()
 FAR_WEST = timezone(timedelta(hours=-12))

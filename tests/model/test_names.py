@@ -11,8 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lro._base.errors import InvalidOperationName, InvalidParent
-from lro._model.operation import OperationName, join_name, new_id, normalise_parent, parse_name
+from lro._model.operation import join_name, new_id, normalise_parent
+from lro.errors import InvalidOperationName, InvalidParent
+from lro.wire import OperationName, parse_name
 from tests.vector_files import vectors
 
 CASES = vectors("names")["cases"]

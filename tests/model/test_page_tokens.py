@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._base.errors import InvalidPageSize, InvalidPageToken, PageTokenExpired
 from lro._model.page_tokens import (
     KEY_BYTES,
     TOKEN_LIFE,
-    Cursor,
     decode_page_token,
     effective_page_size,
     encode_page_token,
 )
+from lro.adapters import Cursor
+from lro.errors import InvalidPageSize, InvalidPageToken, PageTokenExpired
 
 KEY = bytes(range(KEY_BYTES))
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

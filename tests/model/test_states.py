@@ -8,20 +8,10 @@ from itertools import product
 import attrs
 import pytest
 
-from lro._base.errors import (
-    CancellationNotRequested,
-    InvalidArgument,
-    LeaseLost,
-    NotApplied,
-    OperationNotFound,
-)
-from lro._base.status import Any, Code, Status
+from lro import Any, Code, InvalidArgument, Operation, State, Status
 from lro._model.operation import (
     TRANSITIONS,
     Event,
-    Operation,
-    Record,
-    State,
     abandon,
     claim,
     delete,
@@ -35,6 +25,8 @@ from lro._model.operation import (
     with_derived,
     withdraw,
 )
+from lro.adapters import Record
+from lro.errors import CancellationNotRequested, LeaseLost, NotApplied, OperationNotFound
 from lro.testing import START as NOW
 
 LATER = NOW + timedelta(seconds=30)

@@ -7,13 +7,22 @@ import json
 import attrs
 import pytest
 
-from lro._base.errors import EncodingError, InvalidArgument, UnknownType
-from lro._base.status import Any, Code, Status
-from lro._messages.json_text import dumps, loads_strict
-from lro._messages.registry import TypeRegistry
-from lro._model.json import (
+from lro import (
+    Any,
+    BatchGetOperationsResponse,
+    Code,
+    InvalidArgument,
+    ListOperationsResponse,
+    Operation,
+    Status,
+    TypeRegistry,
+)
+from lro.errors import EncodingError, UnknownType
+from lro.wire import (
     batch_from_json,
     batch_to_json,
+    dumps,
+    loads_strict,
     operation_from_json,
     operation_to_json,
     page_from_json,
@@ -21,11 +30,6 @@ from lro._model.json import (
     status_from_error_body,
     status_from_json,
     status_to_json,
-)
-from lro._model.operation import (
-    BatchGetOperationsResponse,
-    ListOperationsResponse,
-    Operation,
     validate,
 )
 from tests.filters.messages import Book, ExportMetadata, ExportResponse, ImportMetadata

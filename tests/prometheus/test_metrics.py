@@ -27,11 +27,11 @@ from prometheus_client.parser import text_string_to_metric_families as plain_fam
 
 import lro.wsgi
 from lro import Code, Job, Service, StatusError
-from lro._engine.metrics import BUCKETS, METRICS
 from lro.errors import DeclarationError, MissingExtra, Unauthenticated, Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.prometheus import MetricsApp, collector
 from lro.stores.memory import MemoryStore
+from lro.telemetry import BUCKETS, METRICS
 from lro.testing import ManualClock
 from tests.http.servers import HOST, asgi_inside, asgi_socket, wsgi_inside, wsgi_socket
 from tests.service_fixtures import MakeService

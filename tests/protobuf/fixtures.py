@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 
-from lro._messages.registry import TypeRegistry
+from lro import TypeRegistry
 from lro.protobuf import register_file_set
 from tests.filters.messages import Book, ExportMetadata, ExportResponse, ImportMetadata
 from tests.messages.scalars_message import Scalars

@@ -10,10 +10,7 @@ pytest.importorskip("google.longrunning.operations_proto_pb2")
 
 from google.protobuf import descriptor_pb2, timestamp_pb2
 
-from lro._base.status import Any
-from lro._engine.service import Service
-from lro._messages.registry import TypeRegistry
-from lro._model.operation import ListOperationsRequest
+from lro import Any, ListOperationsRequest, Service, TypeRegistry
 from lro.executors.inline import InlineExecutor
 from lro.protobuf import register_file_set
 from lro.stores.memory import MemoryStore

@@ -25,27 +25,29 @@ from google.protobuf.descriptor_pb2 import (
 from google.rpc import error_details_pb2
 
 import lro
-from lro import message
-from lro._base.errors import (
+from lro import (
+    Any,
     DeclarationError,
-    EncodingError,
+    Empty,
+    Float,
+    Int32,
     InvalidArgument,
-    MissingExtra,
-    UnknownType,
+    Operation,
+    Service,
+    TypeRegistry,
+    UInt64,
+    message,
+    number,
 )
-from lro._base.status import Any, ErrorInfo
-from lro._engine.service import Service
 from lro._messages.json_text import MAX_MESSAGE_DEPTH
 from lro._messages.protobuf import binary as _binary
 from lro._messages.protobuf.files import file_name
-from lro._messages.registry import TypeRegistry
-from lro._messages.schema import Float, Int32, UInt64, number
-from lro._messages.wellknown import Empty, StringValue, Value
 from lro._model.json import with_enum_numbers
-from lro._model.operation import Operation
+from lro.errors import EncodingError, MissingExtra, UnknownType
 from lro.executors.inline import InlineExecutor
 from lro.protobuf import register_file_set, register_module
 from lro.stores.memory import MemoryStore
+from lro.types import ErrorInfo, StringValue, Value
 from tests.googleapis import write_googleapis
 from tests.protobuf.fixtures import FILE_SET, of_attrs, of_protobuf
 

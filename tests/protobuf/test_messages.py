@@ -13,10 +13,15 @@ from google.rpc.status_pb2 import Status as StatusProto
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lro._base.errors import InvalidArgument
-from lro._base.status import Any, Status
-from lro._messages.registry import TypeRegistry
-from lro._model.operation import GetOperationRequest, ListOperationsResponse, Operation
+from lro import (
+    Any,
+    GetOperationRequest,
+    InvalidArgument,
+    ListOperationsResponse,
+    Operation,
+    Status,
+    TypeRegistry,
+)
 from lro.protobuf import from_proto, to_proto
 
 TYPES = TypeRegistry()

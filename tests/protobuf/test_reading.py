@@ -21,29 +21,34 @@ from google.protobuf.descriptor_pb2 import (
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from lro import message
-from lro._base.errors import InvalidArgument
-from lro._base.status import Any
-from lro._messages.registry import TypeRegistry
-from lro._messages.schema import Float, Int32, UInt32, UInt64
+from lro import (
+    Any,
+    Empty,
+    Float,
+    Int32,
+    InvalidArgument,
+    Struct,
+    TypeRegistry,
+    UInt32,
+    UInt64,
+    message,
+)
 from lro._messages.shapes import shape_of
-from lro._messages.wellknown import (
+from lro.protobuf import register_file_set
+from lro.types import (
     BoolValue,
     BytesValue,
     DoubleValue,
-    Empty,
     FieldMask,
     FloatValue,
     Int32Value,
     Int64Value,
     ListValue,
     StringValue,
-    Struct,
     UInt32Value,
     UInt64Value,
     Value,
 )
-from lro.protobuf import register_file_set
 
 
 class Color(enum.IntEnum):

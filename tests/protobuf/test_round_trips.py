@@ -8,8 +8,9 @@ pytest.importorskip("google.longrunning.operations_proto_pb2")
 
 from hypothesis import given
 
-from lro._base.status import Any, type_url
-from lro._messages.json_text import dumps, loads
+from lro import Any
+from lro._base.status import type_url
+from lro.wire import dumps, loads
 from tests.messages.scalars_message import METADATA, SCALARS
 from tests.protobuf.fixtures import of_attrs, of_protobuf
 

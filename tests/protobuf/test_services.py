@@ -23,10 +23,10 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 import lro
 from lro import Job, Service, message, protobuf
-from lro._messages.protobuf.binary import StartOptions, read_options, write_options
 from lro._messages.protobuf.options import HTTP, OPERATION_INFO
 from lro.executors.inline import InlineExecutor
 from lro.lint import lint
+from lro.protobuf import StartOptions, read_options, write_options
 from lro.stores.memory import MemoryStore
 from tests.googleapis import write_googleapis
 from tests.protobuf.fixtures import of_protobuf

@@ -10,12 +10,10 @@ pytest.importorskip("google.longrunning.operations_proto_pb2")
 
 from google.longrunning import operations_proto_pb2 as pb
 
-from lro._base.errors import InvalidArgument, LroError
-from lro._base.status import Any
-from lro._messages.json_text import loads_strict
+from lro import Any, InvalidArgument, LroError
 from lro._messages.protobuf.binary import parsed, serialized
-from lro._model.json import operation_from_json, operation_to_json, page_to_json
 from lro.protobuf import from_proto, operation_from_proto, operation_to_proto, to_proto
+from lro.wire import loads_strict, operation_from_json, operation_to_json, page_to_json
 from tests.protobuf.fixtures import of_attrs, of_protobuf
 from tests.vector_files import by_id, vectors
 

@@ -25,25 +25,27 @@ from google.longrunning import operations_proto_pb2 as pb
 import lro
 import lro.wire
 import lro.wsgi
-from lro._base.errors import MAX_CHALLENGE, InvalidPageToken
+from lro._base.errors import MAX_CHALLENGE
 from lro._engine.limits import LARGE_AT_ONCE, ByteBudget, CallCount, ReplyReservation, size_of
 from lro._engine.store_port import READ_BYTES
 from lro._filters.parse import MAX_DEPTH as FILTER_DEPTH
 from lro._filters.parse import MAX_LENGTH, MAX_UNITS
-from lro._http.edge import drive
 from lro._http.requests import MAX_CONTENT_TYPE, MAX_PARAMETERS, MAX_QUERY, parse_query, read_object
 from lro._http.responses import MAX_DETAILS, MAX_TEXT
 from lro._messages.json_text import MAX_DEPTH, MAX_LISTS
 from lro._model.http_rules import MAX_PATH, check_path
-from lro._model.operation import MAX_NAME, MAX_NAMES, Record
+from lro._model.operation import MAX_NAME, MAX_NAMES
 from lro._model.page_tokens import MAX_PAGE_SIZE, MAX_TOKEN
+from lro.adapters import Record
 from lro.asgi import MAX_HEADERS, OperationsApp, _broken_off_if_slow, _Headers
+from lro.errors import InvalidPageToken
 from lro.executors.inline import InlineExecutor
+from lro.grpc import DEFAULT_MAX_REQUEST
 from lro.grpc._messages import MAX_DETAILS as MAX_GRPC_DETAILS
 from lro.grpc._messages import MAX_MESSAGE as MAX_GRPC_MESSAGE
 from lro.grpc._messages import OperationWriter
-from lro.grpc._rpcs import DEFAULT_MAX_REQUEST, MAX_PAGE, OperationsRpc
-from lro.http import DEFAULT_MAX_BODY, HttpRequest, OperationsEdge, error_reply
+from lro.grpc._rpcs import MAX_PAGE, OperationsRpc
+from lro.http import DEFAULT_MAX_BODY, HttpRequest, OperationsEdge, drive, error_reply
 from lro.stores._rows import from_row
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore

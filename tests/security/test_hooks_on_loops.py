@@ -24,14 +24,8 @@ import lro
 import lro.asgi
 from lro import Code
 from lro._engine.limits import LARGE_AT_ONCE
-from lro_client import AsyncLocalTransport
-from lro_client._errors import CallError
-from lro_client._flow.steps import (
-    BatchGetOperationsRequest,
-    Call,
-    DescribeOperationsRequest,
-    StartRequest,
-)
+from lro_client import AsyncLocalTransport, Call, CallError, StartRequest
+from lro_client._flow.steps import BatchGetOperationsRequest, DescribeOperationsRequest
 from tests.grpc.serving import serving
 from tests.http.counting_service import CountRequest, CountService, build
 from tests.http.servers import HOST, uvicorn_serving

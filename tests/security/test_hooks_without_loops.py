@@ -27,7 +27,7 @@ from lro import Code
 from lro._base.arguments import is_coroutine_function
 from lro._engine.access import Hook, ask_caller
 from lro._engine.flow import on_loop, run
-from lro._model.operation import Record
+from lro.adapters import Record
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro_client import LocalTransport

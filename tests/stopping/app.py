@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import lro
 from lro import asgi, wsgi
-from lro._engine.executor_port import Executor
+from lro.adapters import Executor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.sqlite import SQLiteStore
 from tests.stopping.hosts import BROKER, FOLDER, START_PATH

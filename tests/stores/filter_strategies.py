@@ -10,11 +10,11 @@ from typing import Final, TypeAlias
 import attrs
 from hypothesis import strategies as st
 
-from lro._base.status import Json
-from lro._messages.registry import TypeRegistry
+from lro import TypeRegistry
 from lro._messages.schema import json_name
-from lro._model.operation import Record
+from lro.adapters import Record
 from lro.stores._rows import micros
+from lro.types import Json
 from tests.stores.record_strategies import seldom
 from tests.vector_files import vectors
 

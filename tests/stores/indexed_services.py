@@ -10,15 +10,10 @@ from typing import Final
 import attrs
 from hypothesis import strategies as st
 
-from lro._base.errors import LroError
-from lro._base.status import Any
-from lro._engine.method_spec import Options
-from lro._engine.service import Service
-from lro._engine.store_port import Store
-from lro._messages.registry import TypeRegistry
+from lro import Any, Empty, LroError, Options, Service, Struct, TypeRegistry
 from lro._messages.schema import json_name
-from lro._messages.wellknown import Empty, Struct
-from lro._model.operation import Change, Record, delete, end, report, request_cancel, with_derived
+from lro._model.operation import delete, end, report, request_cancel, with_derived
+from lro.adapters import Change, Record, Store
 from lro.executors.inline import InlineExecutor
 from lro.stores._rows import micros
 from lro.stores.memory import MemoryStore

@@ -21,16 +21,13 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from lro._base.errors import InvalidFilter
-from lro._base.status import Any
+from lro import Any, ListOperationsRequest, Service, TypeRegistry
 from lro._engine import listing
-from lro._engine.service import Service
-from lro._engine.store_port import Store
 from lro._filters.filter import Filter, compile_filter
 from lro._filters.indexes import CALLER
 from lro._filters.types import MessageType
-from lro._messages.registry import TypeRegistry
-from lro._model.operation import ListOperationsRequest, Record
+from lro.adapters import Record, Store
+from lro.errors import InvalidFilter
 from lro.stores._list_queries import ListQuery
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore

@@ -18,11 +18,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from lro._base.status import Code, Status
-from lro._engine.service import Service
-from lro._messages.registry import TypeRegistry
-from lro._messages.wellknown import Empty
-from lro._model.operation import ListOperationsRequest, Record, end, report
+from lro import Code, Empty, ListOperationsRequest, Service, Status, TypeRegistry
+from lro._model.operation import end, report
+from lro.adapters import Record
 from lro.executors.inline import InlineExecutor
 from lro.testing import START, ManualClock
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import attrs
 
-from lro._engine.service import Service
-from lro._model.operation import ListOperationsRequest, delete, end, report
+from lro import ListOperationsRequest, Service
+from lro._model.operation import delete, end, report
 from lro.testing import START
 from tests.across.places import Place
 from tests.stores.list_walks import EMPTY, insert, metadata

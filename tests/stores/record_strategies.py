@@ -11,13 +11,15 @@ from typing import Final, TypeAlias
 import attrs
 from hypothesis import strategies as st
 
-from lro import message
-from lro._base.status import Any, Json, Status, declared_name, type_url
-from lro._messages.json_text import dumps, reread
-from lro._messages.schema import Field, Int32, Kind, Label, number
+from lro import Any, Int32, Status, message, number
+from lro._base.status import declared_name, type_url
+from lro._messages.json_text import reread
+from lro._messages.schema import Field, Kind, Label
 from lro._messages.shapes import shape_of
-from lro._model.operation import Record
+from lro.adapters import Record
 from lro.testing import START
+from lro.types import Json
+from lro.wire import dumps
 from tests.filters.every_field_kind import Everything
 from tests.filters.messages import Book, ExportMetadata, ExportResponse, ImportMetadata
 from tests.work_messages import WorkMetadata

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 
-from lro._engine.store_port import OutboxStore, StatisticsStore, Store
+from lro.adapters import OutboxStore, StatisticsStore, Store
 
 _WITHOUT_DATABASE = {"now", "secret", "notify_others", "index", "close"}
 """What asks no database after the store has been made, or has tests of its own."""

@@ -7,9 +7,10 @@ import itertools
 import pytest
 
 from lro import testing
-from lro._base.errors import TargetBusy
-from lro._engine.store_port import READ_BYTES, SCAN, Expired, Found, Inserted, Page
+from lro._engine.store_port import READ_BYTES, SCAN
 from lro._filters.prefilter import EVERYTHING, bounds_of
+from lro.adapters import Expired, Found, Inserted, Page
+from lro.errors import TargetBusy
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor

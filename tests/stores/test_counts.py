@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from lro._base.errors import DeclarationError, Unavailable
-from lro._engine.store_port import StatisticsStore, keeps_statistics
+from lro import DeclarationError
+from lro._engine.store_port import keeps_statistics
+from lro.adapters import StatisticsStore
+from lro.errors import Unavailable
 from lro.stores._counting import PRUNED_ROWS
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore

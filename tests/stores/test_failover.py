@@ -9,10 +9,10 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from lro._base.status import Any
-from lro._engine.store_port import Store
+from lro import Any
 from lro._engine.watching import WatchList
 from lro._model.operation import report, request_cancel
+from lro.adapters import Store
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import ManualClock
 from lro.testing._samples import held, insert

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from lro import State
 from lro._filters import narrow
-from lro._model.operation import Record, State
+from lro.adapters import Record
 from lro.testing import ManualClock
 from tests.filters.messages import Row, row
 from tests.stores.indexed_services import EXPORT, PATHS, RELEASES, Harness, Past

@@ -8,9 +8,9 @@ from contextlib import closing
 
 import pytest
 
-from lro._base.errors import Unavailable
 from lro._engine.store_port import SCAN
 from lro._filters.prefilter import UNKNOWN, KeyIn
+from lro.errors import Unavailable
 from lro.stores._list_queries import ListQuery, StatementTooSlow, retry_smaller
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore, _file, _pages, _store

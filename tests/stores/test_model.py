@@ -20,17 +20,15 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from lro._base.errors import LroError
-from lro._base.status import Code, Status
-from lro._engine.notifications import Endpoint
-from lro._engine.service import Service
+from lro import Code, ListOperationsRequest, LroError, Service, Status
 from lro._engine.store_port import DEBT_LIFE
-from lro._model.operation import ListOperationsRequest, settle_notifications
+from lro._model.operation import settle_notifications
 from lro.executors.inline import InlineExecutor
 from lro.stores._rows import to_row
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import START, ManualClock
+from lro.webhooks import Endpoint
 from tests.across.emptied import Emptied
 from tests.noted_ends import NotedEnds
 from tests.services.postgres import shared_server

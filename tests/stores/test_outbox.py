@@ -14,9 +14,10 @@ from typing import Any
 import attrs
 import pytest
 
-from lro._base.errors import LeaseLost
-from lro._engine.store_port import OutboxStore, keeps_outbox
-from lro._model.operation import Record, settle_notifications, with_debt
+from lro._engine.store_port import keeps_outbox
+from lro._model.operation import settle_notifications, with_debt
+from lro.adapters import OutboxStore, Record
+from lro.errors import LeaseLost
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.stores.sqlite import _statements as sql

@@ -23,20 +23,11 @@ import psycopg
 from hypothesis import example, given
 
 import lro.stores.postgres
-from lro import testing
-from lro._base.errors import (
-    DeclarationError,
-    InvalidArgument,
-    MissingExtra,
-    OperationNotFound,
-    TargetBusy,
-    Unavailable,
-)
-from lro._base.status import Any
-from lro._engine.store_port import Inserted, Renewed
+from lro import Any, DeclarationError, InvalidArgument, State, testing
 from lro._filters.prefilter import EVERYTHING, Column, InState, KeyIn, NameIn, TextContains, all_of
-from lro._model.operation import Record, State, claim, report, request_cancel
-from lro._model.page_tokens import Cursor
+from lro._model.operation import claim, report, request_cancel
+from lro.adapters import Cursor, Inserted, Record, Renewed
+from lro.errors import MissingExtra, OperationNotFound, TargetBusy, Unavailable
 from lro.stores._list_queries import ListQuery
 from lro.stores.postgres import SCHEMA_VERSION, PostgresStore, _notifications, _pages, _schema
 from lro.stores.postgres import _statements as statements

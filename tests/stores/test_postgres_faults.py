@@ -18,14 +18,10 @@ pytest.importorskip("psycopg")
 import psycopg
 from psycopg import errors
 
-from lro._base.errors import (
-    InvalidArgument,
-    OperationNotFound,
-    RequestIdConflict,
-    TargetBusy,
-    Unavailable,
-)
-from lro._model.operation import Record, claim, request_cancel
+from lro import InvalidArgument
+from lro._model.operation import claim, request_cancel
+from lro.adapters import Record
+from lro.errors import OperationNotFound, RequestIdConflict, TargetBusy, Unavailable
 from lro.stores._rows import to_row
 from lro.stores.postgres import PostgresStore, _connections, _records
 from lro.stores.postgres._connections import ConnectionLost

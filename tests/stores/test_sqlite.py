@@ -16,16 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lro._base.errors import (
-    InvalidArgument,
-    NotApplied,
-    OperationNotFound,
-    RequestIdConflict,
-    TargetBusy,
-    Unavailable,
-)
-from lro._base.status import Any, Status
-from lro._model.operation import Record, State, claim, report, request_cancel
+from lro import Any, InvalidArgument, State, Status
+from lro._model.operation import claim, report, request_cancel
+from lro.adapters import Record
+from lro.errors import NotApplied, OperationNotFound, RequestIdConflict, TargetBusy, Unavailable
 from lro.stores._rows import RecordCache
 from lro.stores.sqlite import SQLiteStore
 from lro.stores.sqlite._connections import FileConnections

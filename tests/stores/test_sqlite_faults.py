@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from lro._base.errors import DeclarationError, InvalidArgument, OperationNotFound, Unavailable
-from lro._base.status import Any
-from lro._model.operation import Record
+from lro import Any, DeclarationError, InvalidArgument
+from lro.adapters import Record
+from lro.errors import OperationNotFound, Unavailable
 from lro.stores.sqlite import SCHEMA_VERSION, SQLiteStore, _statements
 from lro.stores.sqlite._file import translate_error
 from lro.stores.sqlite._statements import prepare

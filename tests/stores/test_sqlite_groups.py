@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lro._base.errors import LroError, Unavailable
+from lro import LroError
+from lro.errors import Unavailable
 from lro.stores.sqlite import _writer
 from lro.stores.sqlite._connections import FileConnections
 from lro.stores.sqlite._group_commit import ActionWrite, Unrelated

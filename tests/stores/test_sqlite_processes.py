@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
-from lro._base.errors import OperationNotFound, Unavailable
+from lro.errors import OperationNotFound, Unavailable
 from lro.stores.sqlite import SQLiteStore, _connections
 from lro.stores.sqlite._connections import FileConnections
 from lro.testing import ManualClock

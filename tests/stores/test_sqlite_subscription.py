@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from lro._base.errors import Unavailable
+from lro.errors import Unavailable
 from lro.stores.sqlite import SQLiteStore, _connections
 from lro.stores.sqlite._connections import FileWatch
 from lro.testing import ManualClock

@@ -11,10 +11,10 @@ from datetime import timedelta
 
 import pytest
 
-from lro._base.errors import Unavailable
-from lro._engine.job import Job
-from lro._engine.store_port import Renewed
+from lro import Job
 from lro._model.operation import report, request_cancel
+from lro.adapters import Renewed
+from lro.errors import Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.stores.sqlite import SQLiteStore
 from lro.testing._samples import REQUEST, held

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lro._engine.service import Service
-from lro._engine.store_port import Store
+from lro import Service
+from lro.adapters import Store
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import ManualClock

@@ -10,18 +10,9 @@ import time
 
 import pytest
 
-from lro._base.errors import (
-    InvalidArgument,
-    OperationNotFound,
-    RequestIdConflict,
-    TargetBusy,
-    Unavailable,
-)
-from lro._engine.job import Job
+from lro import Empty, InvalidArgument, Job, ListOperationsRequest, Service, State
 from lro._engine.maintenance import Maintenance
-from lro._engine.service import Service
-from lro._messages.wellknown import Empty
-from lro._model.operation import ListOperationsRequest, State
+from lro.errors import OperationNotFound, RequestIdConflict, TargetBusy, Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from lro._base.errors import InvalidArgument, OperationNotFound, RequestIdConflict, Unavailable
-from lro._model.operation import Record, request_cancel
+from lro import InvalidArgument
+from lro._model.operation import request_cancel
+from lro.adapters import Record
+from lro.errors import OperationNotFound, RequestIdConflict, Unavailable
 from lro.stores import _group_commit
 from lro.stores.sqlite import SQLiteStore, _record_writes
 from lro.stores.sqlite._group_commit import ActionWrite

@@ -13,8 +13,7 @@ from opentelemetry import baggage, context, trace
 from opentelemetry.trace import SpanKind, StatusCode
 
 from lro import Cancelled, Code, Service, StatusError, WorkerLost
-from lro._engine.executor_port import Executor
-from lro._engine.store_port import Store
+from lro.adapters import Executor, Store
 from lro.errors import DeclarationError, LroError, RequestIdConflict
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor

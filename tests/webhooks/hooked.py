@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lro import Code
-from lro._engine.service import Service
-from lro._engine.store_port import Store
+from lro import Code, Service
+from lro.adapters import Store
 from lro.errors import StatusError
 from lro.executors.inline import InlineExecutor
 from lro.testing import START, ManualClock

@@ -14,9 +14,9 @@ from typing import Any, cast
 import attrs
 import pytest
 
-from lro._engine.store_port import OutboxStore, Store, keeps_outbox
-from lro._model.description import DescribedOperation
-from lro._model.operation import Record
+from lro import DescribedOperation
+from lro._engine.store_port import keeps_outbox
+from lro.adapters import OutboxStore, Record, Store
 from lro.errors import OperationNotFound, Unavailable
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock

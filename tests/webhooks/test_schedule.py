@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from lro._webhooks.schedule import SCHEDULE, pause_before, retry_after
+from lro._webhooks.schedule import pause_before, retry_after
+from lro.webhooks import SCHEDULE
 
 NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
 
