@@ -26,7 +26,7 @@ PYTEST = [
     *("-o", "faulthandler_exit_on_timeout=true"),
 ]
 """What takes so many seconds hangs: its process shows where each thread is, and ends."""
-AT_ONCE = [*PYTEST, "--numprocesses=6", "--dist=worksteal"]
+AT_ONCE = [*PYTEST, "--numprocesses=4", "--dist=worksteal"]
 """More than the two processors that most machines have at least: many tests wait for servers."""
 BYTECODE = {"PYTHONDONTWRITEBYTECODE": None}
 """Tests start hundreds of processes, which would compile every module again without it."""
@@ -35,8 +35,8 @@ FRAMEWORKS = ["django", "fastapi", "flask", "litestar", "quart", "starlette"]
 BRIDGES = ["a2a", "mcp"]
 """The extras of bridges that have tests of their own, in the folder of that name."""
 WITH_EXTRAS = (
-    f".[a2a,aiohttp,celery,cli,examples,fast,{','.join(FRAMEWORKS)},google,grpc,mcp,postgres,progress,"
-    "protobuf]"
+    f".[a2a,aiohttp,celery,cli,fast,{','.join(FRAMEWORKS)},google,grpc,mcp,postgres,"
+    "progress,protobuf"
 )
 OLD_FRAMEWORKS_NEED = ["sniffio"]
 """What old frameworks import that newer versions of their dependencies no longer bring along."""
@@ -53,15 +53,24 @@ CHECK_SCRIPTS = [
     *("--target", "es2023", "--module", "es2022", "--lib", "es2023,dom,dom.iterable"),
 ]
 """The scripts are sent as they are written: types stand in comments, and are only checked."""
-CORE = ["tests", "--ignore=tests/examples", "--ignore=tests/test_docs.py"]
+FULL = ["-o", "norecursedirs=.*"]
+"""The default tier, and the tests that need more time, or more than Python."""
+CORE = ["tests", "--ignore=tests/test_docs.py"]
 """The tests that need no extra; the few that want one skip themselves."""
 
 
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
-    """Every test: of the library, the examples and the docs."""
-    session.install(*everything())
+    """The default tier: needs only Python, and takes a few minutes."""
+    session.install("-e", f"{WITH_EXTRAS}]", *group("docs", "test"))
     session.run(*AT_ONCE, *session.posargs, env=BYTECODE)
+
+
+@nox.session(name="tests-full")
+def tests_full(session: nox.Session) -> None:
+    """Every test: also browsers, other people's judges, killed processes, Celery, the examples."""
+    session.install(*everything())
+    session.run(*AT_ONCE, *FULL, *session.posargs, env=BYTECODE)
 
 
 @nox.session(python=PYTHONS)
@@ -149,7 +158,7 @@ def site(session: nox.Session) -> None:
 def examples(session: nox.Session) -> None:
     """The tests of the examples, and whether their command starts."""
     session.install(*everything())
-    session.run(*AT_ONCE, "tests/examples", *session.posargs)
+    session.run(*AT_ONCE, "tests/full/examples", *session.posargs)
     session.run("python", "-m", "examples.analysis", "--help")
 
 
@@ -181,7 +190,7 @@ def chaos(session: nox.Session) -> None:
     ):
         session.run("python", "-m", "tests.chaos", *command.split())
     for command in ("ids", "cancel", "wait", "records"):
-        session.run("python", "-m", "tests.across", command)
+        session.run("python", "-m", "tests.full.across", command)
     session.run("python", "-m", "tests.client.schedules", "--count", "20000")
     session.run("python", "-m", "tests.client.overshoot", "--rounds", "3")
     session.run("python", "-m", "tests.client.stress", "--seconds", "60")
@@ -210,7 +219,7 @@ def changelog(session: nox.Session) -> None:
 
 def everything() -> list[str]:
     """What pip installs for all tests: the project in place, its extras, and what tests need."""
-    return ["-e", WITH_EXTRAS, *group("browser", "docs", "judges", "site", "test")]
+    return ["-e", f"{WITH_EXTRAS},examples]", *group("browser", "docs", "judges", "site", "test")]
 
 
 def group(*names: str) -> list[str]:

@@ -15,7 +15,7 @@ import lro
 from lro.adapters import Store
 from lro.executors.inline import InlineExecutor
 from lro.stores.sqlite import SQLiteStore
-from tests.pages.reading import fences
+from tests.page_texts import fences
 
 SHOWN: Final = "".join(fences("explanation/security.md", "console"))
 STATEMENTS: Final = dict(re.findall(r"^\$ (sqlite3|psql) .*'(.+)'$", SHOWN, re.MULTILINE))

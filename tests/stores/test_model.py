@@ -29,7 +29,7 @@ from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import START, ManualClock
 from lro.webhooks import Endpoint
-from tests.across.emptied import Emptied
+from tests.full.across.emptied import Emptied
 from tests.noted_ends import NotedEnds
 from tests.services.postgres import shared_server
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -397,7 +397,7 @@ TestTraces.settings = settings(max_examples=60, stateful_step_count=40, deadline
 
 
 def test_traces_on_postgres():
-    """The same with PostgreSQL as a third store; the long form is ``tests.across``'s."""
+    """The same with PostgreSQL as a third store; the long form is ``tests.full.across``'s."""
     run_traces(15)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.image import BUILD, IMAGE, copy_in, exec_form, read_only_app, running
+from tests.full.examples.image import BUILD, IMAGE, copy_in, exec_form, read_only_app, running
 from tools.release.conftest import ROOT, run, tool
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

@@ -1,0 +1,157 @@
+"""Clients that are not ours: of a2a-sdk over each binding and in both versions, and of npm."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("a2a")
+pytest.importorskip("grpc")
+pytest.importorskip("uvicorn")
+
+import grpc.aio
+from a2a.client import ClientConfig, ClientFactory
+from a2a.client.card_resolver import A2ACardResolver
+from a2a.types import (
+    CancelTaskRequest,
+    GetTaskRequest,
+    ListTasksRequest,
+    SendMessageRequest,
+    SubscribeToTaskRequest,
+    TaskState,
+)
+from a2a.utils.errors import A2AError, TaskNotCancelableError, TaskNotFoundError
+from google.protobuf import json_format
+
+import lro
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from tests.a2a.serving import Agent, message, serving
+from tests.http.counting_service import DOMAIN, CountRequest, CountResponse, CountService
+from tests.services.npm import node_modules, run_node
+
+JS = "@a2a-js/sdk@1.3.0"
+
+
+@pytest.fixture(scope="module")
+def agent() -> Iterator[Agent]:
+    """An agent that counts by itself, up to 100; beyond that it waits to be stopped."""
+    service = lro.Service(MemoryStore(), ThreadExecutor(8), domain=DOMAIN, maintenance=False)
+
+    @service.method("acme.v1.Things.Count")
+    def count(request: CountRequest, job: lro.Job) -> CountResponse:
+        job.progress(0.5, "counting")
+        if request.steps > 100:
+            job.sleep(60)
+        return CountResponse(total=request.steps)
+
+    with serving(CountService(service, count)) as served:  # type: ignore[arg-type]
+        yield served
+
+
+def request(message_id: str, steps: int = 3, **more: Any) -> SendMessageRequest:
+    """The request that starts counting."""
+    made = {"message": message(message_id, {"steps": steps}), **more}
+    return json_format.ParseDict(made, SendMessageRequest())
+
+
+AT_ONCE = {"configuration": {"returnImmediately": True}}
+
+
+async def the_card(agent: Agent, http: httpx.AsyncClient, version: str) -> Any:
+    """The card as the SDK reads it, with the interfaces of one version only."""
+    card = await A2ACardResolver(http, agent.url).get_agent_card()
+    kept = [one for one in card.supported_interfaces if one.protocol_version == version]
+    del card.supported_interfaces[:]
+    card.supported_interfaces.extend(kept)
+    return card
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.3"])
+@pytest.mark.parametrize("binding", ["JSONRPC", "HTTP+JSON", "GRPC"])
+def test_the_sdks_client_completes_and_cancels_tasks(
+    agent: Agent, binding: str, version: str
+) -> None:
+    """Start, wait, stream, poll, list, cancel, and the errors, as the SDK's client reads them."""
+
+    async def used() -> None:
+        async with httpx.AsyncClient(timeout=60) as http:
+            for streaming in (False, True):
+                config = ClientConfig(
+                    streaming=streaming,
+                    httpx_client=http,
+                    supported_protocol_bindings=[binding],
+                    grpc_channel_factory=grpc.aio.insecure_channel,
+                )
+                card = await the_card(agent, http, version)
+                client = ClientFactory(config).create(card)
+                await _complete(client, f"{binding}-{version}-{streaming}", streaming)
+                await client.close()
+
+    asyncio.run(used())
+
+
+async def _complete(client: Any, key: str, streaming: bool) -> None:
+    found = [one async for one in client.send_message(request(f"{key}-1"))]
+    states = [one.task.status.state for one in found if one.HasField("task")]
+    states += [one.status_update.status.state for one in found if one.HasField("status_update")]
+    assert states[-1] == TaskState.TASK_STATE_COMPLETED
+    assert streaming or len(found) == 1
+    task_id = found[0].task.id
+
+    task = await client.get_task(GetTaskRequest(id=task_id))
+    assert [part.data.struct_value["total"] for part in task.artifacts[0].parts] == [3]
+    exact = "0.3" not in key  # whose clients read of some errors that they are some
+    with pytest.raises(TaskNotCancelableError if exact else A2AError) as caught:
+        await client.cancel_task(CancelTaskRequest(id=task_id))
+    assert not exact or "has ended" in str(caught.value)
+    with pytest.raises(TaskNotFoundError if exact else A2AError) as caught:
+        await client.get_task(GetTaskRequest(id="gone"))
+    assert not exact or "there is no task 'gone'" in str(caught.value)
+    await _cancel(client, key, streaming)
+
+
+async def _cancel(client: Any, key: str, streaming: bool) -> None:
+
+    begun = await anext(aiter(client.send_message(request(f"{key}-2", 1000, **AT_ONCE))))
+    task_id = begun.task.id
+    if streaming:  # else the client does not subscribe
+        events = aiter(client.subscribe(SubscribeToTaskRequest(id=task_id)))
+        assert (await anext(events)).task.id == task_id
+    await client.cancel_task(CancelTaskRequest(id=task_id))
+    if streaming:
+        last = [one async for one in events][-1]
+        assert last.status_update.status.state == TaskState.TASK_STATE_CANCELED
+    if "0.3" not in key:  # which has no lists
+        page = await client.list_tasks(ListTasksRequest(page_size=1))
+        assert (page.tasks[0].id, page.page_size) == (task_id, 1)
+        assert page.total_size > 1
+
+
+SCRIPT = """
+import { ClientFactory } from '@a2a-js/sdk/client';
+const client = await new ClientFactory().createFromUrl(process.argv[2]);
+const message = {
+  messageId: 'npm-1', role: 1, contextId: '', taskId: '', extensions: [], referenceTaskIds: [],
+  parts: [{ content: { $case: 'data', value: { steps: 5 } }, mediaType: 'application/json',
+            filename: '', metadata: undefined }],
+  metadata: undefined,
+};
+const sent = await client.sendMessage({ tenant: '', message, configuration: undefined,
+                                        metadata: undefined });
+const task = await client.getTask({ tenant: '', id: sent.id ?? sent.payload?.value?.id });
+console.log(JSON.stringify(task));
+"""
+
+
+def test_the_client_of_npm_completes_a_task(agent: Agent) -> None:
+    """It reads the card, starts, waits, and gets the task."""
+    shown = json.loads(run_node(node_modules(JS), SCRIPT, agent.url))
+    assert shown["id"]
+    assert "COMPLETED" in str(shown["status"]["state"]) or shown["status"]["state"] == 3
+    assert '"total":5' in json.dumps(shown["artifacts"], separators=(",", ":"))

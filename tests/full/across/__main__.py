@@ -1,0 +1,128 @@
+"""The long forms: ``python -m tests.full.across ids|cancel|wait|records --help``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from lro._engine.change_listener import LOOK_AGAIN_SECONDS
+from tests.full.across.conftest import place_of
+from tests.full.across.delays import delays
+from tests.full.across.ids import identical_starts
+from tests.full.across.parties import Apart, Inside, Party
+from tests.full.across.places import Place
+from tests.full.across.races import report_races, work_races
+from tests.full.across.works import Traces
+
+STORES: Final = ("memory", "sqlite", "postgres")
+METHODS: Final = {"threads": "work", "asyncio": "awork", "processes": "work"}
+
+
+@contextlib.contextmanager
+def parties_on(
+    store: str, executors: Sequence[str] = ("threads",) * 3, size: int = 1
+) -> Iterator[tuple[list[Party], Traces]]:
+    """Processes at a new place of this kind, and room for so many traces of work.
+
+    In memory it is a service of this process, several times.
+    """
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        traces = Traces(folder / "traces", size)
+        if store == "memory":
+            inside = stack.enter_context(contextlib.closing(Inside(Place(store), executors[0])))
+            yield [inside] * len(executors), traces
+            return
+        place = place_of(store, folder)
+        made = [Apart(place, kind) for kind in executors]
+        yield [stack.enter_context(contextlib.closing(party)) for party in made], traces
+
+
+def ids(options: argparse.Namespace) -> None:
+    """A hundred identical starts at once, so many rounds."""
+    for store in options.store:
+        with parties_on(store, size=options.rounds) as (three, traces), timed(store, "starts"):
+            asked = three[:1] if store == "memory" else three
+            print(dict(identical_starts(asked, options.rounds, traces)), end="")
+
+
+def cancel(options: argparse.Namespace) -> None:
+    """Cancellations against completions, so many of each kind."""
+    for store in options.store:
+        for executor in options.executor:
+            kinds = executor, "threads", "threads"
+            with parties_on(store, kinds, options.count) as (three, traces), timed(store, executor):
+                found = work_races(three, METHODS[executor], traces, range(options.count))
+                print(dict(found), end="")
+        with parties_on(store) as (three, _), timed(store, "reports"):
+            print(dict(report_races(three, options.count)), end="")
+
+
+def wait(options: argparse.Namespace) -> None:
+    """From an end in one process to the answers in another, with notifications and without."""
+    for store in options.store:
+        if store == "memory":  # no other process can write there
+            continue
+        with parties_on(store) as (three, _):
+            for deaf in (False, True):
+                what = "every announcement lost" if deaf else "announced"
+                with timed(store, what):
+                    found = sorted(delays(three, options.rounds, deaf, options.look_again))
+                    middle, late = found[len(found) // 2], found[int(0.99 * len(found))]
+                    print(
+                        f"{len(found)} waiters: p50 {middle * 1e3:.1f} ms,"
+                        f" p99 {late * 1e3:.1f} ms, last {found[-1] * 1e3:.1f} ms",
+                        end="",
+                    )
+
+
+def records(options: argparse.Namespace) -> None:
+    """Random traces of calls, of stores and of services, so many of each: equal on all stores."""
+    from tests.full.across.test_records import run_traces as run_store_traces
+    from tests.stores.test_model import run_traces as run_service_traces
+
+    chosen: dict[str, Any] = {"derandomize": False, "database": None}
+    for what, run in (("stores", run_store_traces), ("services", run_service_traces)):
+        with timed("all", what):
+            run(options.examples, **chosen)
+            print(f"{options.examples} traces", end="")
+
+
+@contextlib.contextmanager
+def timed(store: str, what: str) -> Iterator[None]:
+    """A line of output with the seconds that its making took."""
+    began = time.monotonic()
+    print(f"{store:<9} {what:<10} ", end="", flush=True)
+    yield
+    print(f"  {time.monotonic() - began:.1f} s", flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(prog="python -m tests.full.across", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    for run, option, number in (
+        (ids, "--rounds", 1000),
+        (cancel, "--count", 5000),
+        (wait, "--rounds", 50),
+        (records, "--examples", 1000),
+    ):
+        command = commands.add_parser(run.__name__, help=run.__doc__)
+        command.set_defaults(run=run)
+        command.add_argument(option, type=int, default=number)
+        command.add_argument("--store", nargs="*", default=STORES, choices=STORES)
+        command.add_argument("--look-again", type=float, default=LOOK_AGAIN_SECONDS)
+        command.add_argument("--executor", nargs="*", default=METHODS, choices=METHODS)
+    options = parser.parse_args(arguments)
+    logging.getLogger("lro").setLevel(logging.ERROR)
+    options.run(options)
+
+
+if __name__ == "__main__":
+    main()

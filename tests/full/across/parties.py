@@ -1,0 +1,129 @@
+"""Who takes part: services in this process, and services in processes of their own."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import attrs
+
+from tests.full.across.places import Place
+from tests.full.across.service_host import SWITCH_SECONDS, Harness, asked
+from tests.service_steps import PATIENCE
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Party(Protocol):
+    """A party that can be asked the verbs of a service."""
+
+    def ask(self, verb: str, **arguments: Any) -> Future[Any]:
+        """What it will answer."""
+        ...
+
+    def do(self, verb: str, **arguments: Any) -> Any:
+        """What it answers."""
+        ...
+
+    def close(self) -> None:
+        """It leaves."""
+        ...
+
+
+class Refused(Exception):
+    """A party answered with an error: which, and what it says."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(kind, text)
+        self.kind = kind
+
+
+class Inside:
+    """A service in this process, asked by threads."""
+
+    def __init__(self, place: Place, executor: str = "threads") -> None:
+        self._interval = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_SECONDS)
+        self._harness = Harness(place, executor)
+        self._threads = ThreadPoolExecutor(64)
+
+    def ask(self, verb: str, **arguments: Any) -> Future[Any]:
+        """Ask in a thread."""
+        return self._threads.submit(asked, self._harness, verb, arguments)
+
+    def do(self, verb: str, **arguments: Any) -> Any:
+        """Ask here."""
+        return asked(self._harness, verb, arguments)
+
+    def close(self) -> None:
+        """Close the service."""
+        self._threads.shutdown()
+        self._harness.leave()
+        sys.setswitchinterval(self._interval)
+
+
+class Apart:
+    """A service in a process of its own, asked over its standard streams."""
+
+    def __init__(self, place: Place, executor: str = "threads") -> None:
+        self._asked: dict[int, Future[Any]] = {}
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.full.across.peer", executor, *attrs.astuple(place)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin = self._process.stdin
+        self._reader = threading.Thread(target=self._read, args=(self._process.stdout,))
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def ask(self, verb: str, **arguments: Any) -> Future[Any]:
+        """Send a question."""
+        future: Future[Any] = Future()
+        with self._lock:
+            number = next(self._numbers)
+            self._asked[number] = future
+            self._stdin.write(json.dumps([number, verb, arguments]) + "\n")
+            self._stdin.flush()
+        return future
+
+    def do(self, verb: str, **arguments: Any) -> Any:
+        """Send a question and wait for the answer."""
+        return self.ask(verb, **arguments).result(4 * PATIENCE)
+
+    def close(self) -> None:
+        """Let it end by itself, which it does when its input ends."""
+        self._stdin.close()
+        try:
+            assert self._process.wait(PATIENCE) == 0
+        finally:
+            self._process.kill()
+            self._reader.join()
+
+    def _read(self, answers: IO[str]) -> None:
+        with answers:
+            for line in answers:
+                number, answer, error = json.loads(line)
+                future = self._asked.pop(number)
+                if error is None:
+                    future.set_result(answer)
+                else:
+                    future.set_exception(Refused(*error))
+        for future in self._asked.values():
+            future.set_exception(Refused("EOFError", "the process has ended"))

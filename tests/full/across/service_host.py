@@ -1,0 +1,307 @@
+"""A service on a store, and what it can be asked to do: by name, with values that JSON has."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any, cast
+from unittest import mock
+
+from lro import Code, ListOperationsRequest, LroError, Operation, Service, Status
+from lro._engine import change_listener
+from lro._engine.change_listener import LOOK_AGAIN_SECONDS
+from lro._engine.runtime import Listener, Notifier
+from lro.adapters import Executor, Store
+from tests.full.across import works
+from tests.full.across.places import Muffled, Place
+from tests.service_steps import PATIENCE
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+SWITCH_SECONDS = 1e-5
+"""How long a thread may run before another one's turn: short, so that they meet in their midst."""
+
+REPORTS = ("complete", "fail", "acknowledge")
+"""How an operation can be ended from outside."""
+
+View = dict[str, Any]
+"""An operation as an answer shows it, and the moment when it was seen."""
+
+
+class Attendance(Notifier):
+    """A notifier that counts its listeners."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._come = threading.Condition()
+        self._here = 0
+
+    def listen(self, name: str, listener: Listener) -> None:
+        super().listen(name, listener)
+        self._count(1)
+
+    def leave(self, name: str, listener: Listener) -> None:
+        super().leave(name, listener)
+        self._count(-1)
+
+    def _count(self, change: int) -> None:
+        with self._come:
+            self._here += change
+            self._come.notify_all()
+
+    def until(self, count: int) -> None:
+        """Return once so many listen."""
+        with self._come:
+            assert self._come.wait_for(lambda: self._here >= count, PATIENCE), "they do not come"
+
+
+def make_executor(kind: str) -> Executor:
+    """The executor of this name, with room for all that a test starts."""
+    if kind == "threads":
+        from lro.executors.threads import ThreadExecutor
+
+        return ThreadExecutor(4, queue=20_000)
+    if kind == "asyncio":
+        from lro.executors.asyncio import AsyncioExecutor
+
+        return AsyncioExecutor(64, queue=20_000)
+    from lro.executors.processes import ProcessExecutor
+
+    return ProcessExecutor(2, queue=20_000)
+
+
+class Harness:
+    """One process's service. Its public methods are the verbs it can be asked."""
+
+    def __init__(self, place: Place, executor: str = "threads") -> None:
+        self._store = Muffled(place.open())
+        with mock.patch("lro._engine.runtime.Notifier", Attendance):
+            self._service = Service(cast(Store, self._store), make_executor(executor))
+        assert isinstance(self._service._runtime.updater.notifier, Attendance)
+        self._notifier = self._service._runtime.updater.notifier
+        self._methods = {
+            "outside": self._service.declare(
+                "acme.v1.Outside.Work",
+                request=WorkRequest,
+                response=WorkResponse,
+                metadata=WorkMetadata,
+            ),
+            "work": self._service.method("acme.v1.Works.Work")(works.work),
+            "awork": self._service.method("acme.v1.Coroutines.Work")(works.awork),
+        }
+        self._callers = ThreadPoolExecutor(128)
+        self._parked: list[Future[list[View]]] = []
+        self._served = contextlib.ExitStack()
+
+    def leave(self) -> None:
+        """Close everything; work that runs is handed back."""
+        self._served.close()
+        self._service.close(0)
+        self._callers.shutdown(wait=False)
+
+    # -- starting -----------------------------------------------------------------------------
+
+    def start(self, method: str = "outside", number: int = 0, **plan: Any) -> str:
+        """Start an operation; its name."""
+        return self._methods[method].start(WorkRequest(size=number, rest=plan)).name
+
+    def starts(
+        self, method: str, request_id: str, texts: Sequence[str], number: int, **plan: Any
+    ) -> list[str]:
+        """Start one of each text with the same id, all at once; the name or reason of each."""
+        barrier = threading.Barrier(len(texts))
+
+        def one(text: str) -> str:
+            request = WorkRequest(text=text, size=number, rest=plan)
+            barrier.wait(PATIENCE)
+            try:
+                return self._methods[method].start(request, request_id=request_id).name
+            except LroError as exc:
+                return f"{exc.code.name} {exc.reason}"
+
+        return list(self._callers.map(one, texts))
+
+    # -- ending -------------------------------------------------------------------------------
+
+    def end(self, name: str, how: str, text: str = "") -> bool:
+        """End an operation from outside; whether that was applied."""
+        reporter = self._service.reporter(name)
+        if how == "complete":
+            return reporter.complete(WorkResponse(text))
+        if how == "fail":
+            return reporter.fail(Status(Code.ABORTED, text))
+        self._service.cancel(name)
+        return reporter.acknowledge_cancel(metadata=WorkMetadata(note=text))
+
+    def end_at(self, name: str) -> float:
+        """Complete an operation; the moment when that was answered."""
+        assert self.end(name, "complete")
+        return time.monotonic()
+
+    def end_together(self, name: str, who: str) -> dict[str, bool]:
+        """Complete an operation, fail it, and acknowledge its cancellation, all at once.
+
+        Whether that was applied, of each.
+        """
+        barrier = threading.Barrier(len(REPORTS))
+
+        def end(how: str) -> bool:
+            barrier.wait(PATIENCE)
+            return self.end(name, how, f"{how} by {who}")
+
+        order = random.Random(name + who).sample(REPORTS, len(REPORTS))
+        return dict(zip(order, self._callers.map(end, order), strict=True))
+
+    def cancel(self, name: str) -> None:
+        """Ask for an operation to stop."""
+        self._service.cancel(name)
+
+    def delete(self, name: str) -> None:
+        """Delete an operation."""
+        self._service.delete(name)
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def get(self, name: str) -> View:
+        """An operation as it is now."""
+        return self._view(self._service.get(name))
+
+    def wait(self, name: str, seconds: float = PATIENCE) -> View:
+        """An operation once it is done, or the seconds are over."""
+        return self._view(self._service.wait(name, timedelta(seconds=seconds)))
+
+    def lease(self, name: str) -> tuple[str, bool, int]:
+        """Owner, whether there is a lease, and attempt of a record."""
+        record = self._store.get(name)
+        return record.owner, record.lease_until is not None, record.attempt
+
+    def count(self) -> int:
+        """How many operations there are."""
+        request = ListOperationsRequest(page_size=1000)
+        seen = 0
+        while True:
+            found = self._service.list(request)
+            seen += len(found.operations)
+            if not found.next_page_token:
+                return seen
+            request = ListOperationsRequest(page_size=1000, page_token=found.next_page_token)
+
+    def watch(self, name: str, number: int, traces: str, delay: float, cancel: bool) -> View:
+        """See an operation through to its end, and what its work was doing whenever it was seen.
+
+        After ``delay`` seconds, and before the first look, it is asked to ``cancel``.
+        """
+        time.sleep(delay)  # where in the work's life the request meets it
+        if cancel:
+            self._service.cancel(name)
+        trace = works.traces_at(traces)
+        seen: View = {}
+        looks: tuple[Callable[[str], View], ...] = (self.get, self.get, self.wait)
+        for look in looks:
+            seen = look(name)
+            seen["trace"] = trace[number]  # after the look: what has ended stays so
+            if seen["done"]:
+                return seen
+        raise AssertionError(f"{name} has not ended: {seen}")
+
+    def serve(self) -> str:
+        """The address at which this process serves its operations over HTTP from now on."""
+        from lro.asgi import OperationsApp
+        from tests.http.servers import HOST, uvicorn_serving
+
+        app = OperationsApp(self._service)
+        return f"http://{HOST}:{self._served.enter_context(uvicorn_serving(app))}"
+
+    # -- waiting ------------------------------------------------------------------------------
+
+    def park(self, name: str, threads: int, coroutines: int) -> None:
+        """Have so many wait for an operation; return when all of them do."""
+        here = len(self._notifier)
+        for _ in range(threads):
+            self._parked.append(self._callers.submit(lambda: [self._ended(self.wait, name)]))
+        all_wait = threading.Event()
+
+        async def wait() -> View:
+            try:
+                return self._view(await self._service.wait_async(name, timedelta(seconds=PATIENCE)))
+            except LroError as exc:
+                return _refusal(exc)
+
+        async def main() -> list[View]:
+            tasks = [asyncio.create_task(wait()) for _ in range(coroutines)]
+            while self._service.waiting < coroutines:
+                await asyncio.sleep(0)
+            all_wait.set()
+            return await asyncio.gather(*tasks)
+
+        self._parked.append(self._callers.submit(asyncio.run, main()))
+        assert all_wait.wait(PATIENCE), "the coroutines do not wait"
+        self._notifier.until(here + threads + 1)
+
+    def listeners(self, count: int) -> None:
+        """Return when so many wait in this process."""
+        self._notifier.until(count)
+
+    def answers(self) -> list[View]:
+        """The answers of all parked waits, when all have come."""
+        answers = [view for future in self._parked for view in future.result(PATIENCE)]
+        self._parked.clear()
+        return answers
+
+    def deafen(self, deaf: bool, look_again: float = LOOK_AGAIN_SECONDS) -> None:
+        """Drop every notification, sent or received; poll again after this time."""
+        self._store.pauses.clear()
+        self._store.plugged.clear()
+        self._store.deaf = deaf
+        change_listener.LOOK_AGAIN_SECONDS = look_again  # type: ignore[misc]  # injected
+        self._service._background.change_listener._look_at = 0.0  # the next look goes by it already
+
+    def unhearing(self) -> None:
+        """Return when the subscription that is listening is deaf."""
+        assert self._store.plugged.wait(PATIENCE), "no subscription listens"
+
+    def noted(self) -> View:
+        """The polls so far, and the pauses of a deaf subscription."""
+        return {"polls": list(self._store.polls), "pauses": list(self._store.pauses)}
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _ended(self, ask: Callable[[str], View], name: str) -> View:
+        try:
+            return ask(name)
+        except LroError as exc:
+            return _refusal(exc)
+
+    def _view(self, operation: Operation) -> View:
+        text = ""
+        if operation.response is not None:
+            text = self._service.types.unpack(operation.response, WorkResponse).text
+        elif operation.error is not None:
+            text = operation.error.message
+        note = ""
+        if operation.metadata is not None:
+            note = self._service.types.unpack(operation.metadata, WorkMetadata).note
+        return {
+            "name": operation.name,
+            "state": operation.state,
+            "done": operation.done,
+            "text": text,
+            "note": note,
+            "at": time.monotonic(),
+        }
+
+
+def _refusal(error: LroError) -> View:
+    return {"state": error.code.name, "done": True, "at": time.monotonic()}
+
+
+def asked(harness: Harness, verb: str, arguments: View) -> Any:
+    """The answers of a service to a verb."""
+    if verb.startswith("_") or not hasattr(Harness, verb):
+        raise LookupError(f"no verb {verb!r}")
+    return getattr(harness, verb)(**arguments)

@@ -1,0 +1,332 @@
+"""Any trace of the stores' own verbs leaves equal records in memory, in SQLite and in PostgreSQL.
+
+Each shared store is there twice, as two processes would have it: one call goes to the one, the
+next to the other, and what either knows from before must not show.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import tempfile
+import typing
+from datetime import timedelta
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from lro import Any, Code, LroError, Status
+from lro._model import operation as states
+from lro.adapters import Cursor, Record, RequestKey
+from lro.errors import OperationNotFound
+from lro.stores._rows import to_row
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+from lro.testing import ManualClock
+from tests.full.across.emptied import Emptied
+from tests.services.postgres import shared_server
+
+OWNERS = ["us", "them"]
+METHODS = ["M", "N"]
+PARENTS = ["", "projects/p"]
+URL = "type.googleapis.com/acme.v1.Thing"
+MESSAGES = [
+    None,
+    Any(URL, {"n": 1}),
+    Any(URL, {"n": 1.0}),
+    Any(URL, {"n": True, "a": "\u00dc\u2603\U0001f600'\"\\"}),
+    Any(URL, b"\x00\xff"),
+]
+RESULTS = [
+    *MESSAGES,
+    Status(Code.ABORTED, "failed"),
+    Status(Code.CANCELLED, "stopped", (Any(URL, {"detail": [1, None]}),)),
+]
+LOST = Status(Code.ABORTED, "its worker was lost")
+CANCELLED = Status(Code.CANCELLED, "cancelled")
+STARTS = st.fixed_dictionaries(
+    {
+        "method": st.sampled_from(METHODS),
+        "parent": st.sampled_from(PARENTS),
+        "lease": st.sampled_from(["outside", "unclaimed", "us", "us", "them"]),
+        "target": st.sampled_from(["", "", "", "t"]),
+        "key": st.none() | st.tuples(st.just("c"), st.just("i"), st.sampled_from("fffg")),
+        "metadata": st.sampled_from(MESSAGES),
+        "check_only": st.sampled_from([False, False, False, True]),
+    }
+)
+WHICH = st.integers(0, 11)
+"""One of the records that there are; at the last number one that may be gone."""
+EXPIRY = timedelta(hours=2)
+LEASE = timedelta(seconds=15)
+
+
+def shown(answer):
+    """What a store has answered, as exactly as it can be compared."""
+    if isinstance(answer, Record):
+        return to_row(answer)
+    if isinstance(answer, (list, tuple)):
+        return [shown(one) for one in answer]
+    if isinstance(answer, Any):
+        return answer.type_url, repr(answer.payload)
+    return answer
+
+
+class Kept(RuleBasedStateMachine):
+    """Every rule calls all stores; they answer the same and then hold the same."""
+
+    def __init__(self, postgres=None):
+        super().__init__()
+        self.clock = ManualClock()
+        self.exit = contextlib.ExitStack()
+        folder = Path(self.exit.enter_context(tempfile.TemporaryDirectory()))
+        memory = MemoryStore(self.clock)
+        self.stores = {"memory": (memory, memory)}
+        file = folder / "operations.db"
+        self.stores["sqlite"] = tuple(SQLiteStore(file, clock=self.clock) for _ in OWNERS)
+        if postgres is not None:
+            self.stores["postgres"] = postgres(self.clock)
+        for pair in self.stores.values():
+            for store in pair:
+                self.exit.callback(store.close)
+        self.names = []
+        self.calls = 0
+
+    def teardown(self):
+        self.exit.close()
+
+    def all(self, call, read=shown):
+        """What a call gives on every store: the same."""
+        self.calls += 1
+        found = {}
+        for kind, pair in self.stores.items():
+            try:
+                found[kind] = read(call(pair[self.calls % 2]))
+            except LroError as exc:
+                found[kind] = type(exc).__name__, exc.args
+        wanted = found["memory"]
+        assert all(one == wanted for one in found.values()), found
+        return wanted
+
+    def change(self, which, change):
+        """Apply a change everywhere."""
+        name = self.name(which)
+        return self.all(lambda store: store.update(name, change))
+
+    def of(self, name):
+        """The record as it is in memory, or None."""
+        try:
+            return self.stores["memory"][0].get(name)
+        except OperationNotFound:
+            return None
+
+    def name(self, which):
+        """The name that a number stands for."""
+        there = self.names if which == 11 else [name for name in self.names if self.of(name)]
+        return there[which % len(there)] if there else "operations/never"
+
+    # -- coming and going ---------------------------------------------------------------------
+
+    @initialize(given=st.lists(STARTS, min_size=2, max_size=4))
+    def begin(self, given):
+        for start in given:
+            self.insert(start)
+
+    @rule(given=STARTS)
+    def insert(self, given):
+        now = self.clock()
+        parent, lease, key = given["parent"], given["lease"], given["key"]
+        number = len(self.names)
+        id_ = hashlib.sha256(b"%d" % number).hexdigest()[:12]  # no order but its own
+        record = Record(
+            name=f"{parent}/operations/{id_}" if parent else f"operations/{id_}",
+            parent=parent,
+            method=given["method"],
+            metadata=given["metadata"],
+            create_time=now,
+            update_time=now,
+            owner=lease if lease in OWNERS else "",
+            lease_until=None if lease == "outside" else now + LEASE,
+            caller=key[0] if key else "",
+            request_id=key[1] if key else "",
+            target=given["target"],
+        )
+        request = Any(URL, {"number": number})
+        full = key and RequestKey(record.method, *key)
+        found = self.all(
+            lambda store: store.insert(record, request, full, check_only=given["check_only"]),
+            lambda one: (shown(one.record), one.fresh),
+        )
+        if found[1] is True and not given["check_only"]:
+            self.names.append(record.name)
+
+    @rule(which=WHICH)
+    def forget(self, which):
+        if which == 11:  # seldom: it is only for inserts whose work could not be begun
+            name = self.name(0)
+            self.all(lambda store: store.forget(name))
+
+    @rule(which=WHICH)
+    def delete(self, which):
+        self.change(which, states.delete(self.clock()))
+
+    @rule(seconds=st.sampled_from([1e-6, 5, 15, 3600, 7200, 79_200, 86_400]))
+    def advance(self, seconds):
+        self.clock.advance(seconds=seconds)
+
+    @rule(seconds=st.sampled_from([0, 7200, 86_400]))
+    def expire(self, seconds):
+        self.clock.advance(seconds)
+        self.all(
+            lambda store: store.expire(1000), lambda one: (sorted(one.names), one.methods, one.more)
+        )
+
+    @rule(seconds=st.sampled_from([0, 7200, 86_400]))
+    def expire_in_turns(self, seconds):
+        self.clock.advance(seconds)
+
+        def sweep(store):
+            names, more = [], True
+            while more:
+                found = store.expire(1)
+                assert len(found.names) <= 1
+                names += found.names
+                more = found.more
+            return sorted(names)
+
+        self.all(sweep)
+
+    # -- work ---------------------------------------------------------------------------------
+
+    @rule(which=WHICH, owner=st.sampled_from(OWNERS))
+    def claim(self, which, owner):
+        now = self.clock()
+        self.change(which, states.claim(owner, now + LEASE, now))
+
+    @rule(which=WHICH, owner=st.sampled_from(["", *OWNERS]))
+    def take_over(self, which, owner):
+        now = self.clock()
+        self.change(which, states.take_over(owner, now + LEASE, now))
+
+    @rule(which=WHICH)
+    def abandon(self, which):
+        self.change(which, states.abandon(LOST, self.clock(), EXPIRY))
+
+    @rule(which=WHICH)
+    def withdraw(self, which):
+        self.change(which, states.withdraw(CANCELLED, self.clock(), EXPIRY))
+
+    @rule(which=WHICH, late=st.sampled_from([0, 0, 0, 1]), dead=st.booleans())
+    def let_go(self, which, late, dead):
+        let_go = states.lose if dead else states.release
+        record = self.of(self.name(which))
+        self.change(which, let_go(record.attempt - late if record else 1, self.clock()))
+
+    @rule(
+        which=WHICH,
+        metadata=st.sampled_from(MESSAGES[1:]),
+        late=st.sampled_from([None, None, 0, 1]),
+    )
+    def report(self, which, metadata, late):
+        record = self.of(self.name(which))
+        attempt = record.attempt - late if record and late is not None else None
+        self.change(which, states.report(metadata, attempt, self.clock()))
+
+    @rule(which=WHICH)
+    def request_cancel(self, which):
+        self.change(which, states.request_cancel(self.clock()))
+
+    @rule(
+        which=WHICH,
+        result=st.sampled_from(RESULTS),
+        late=st.sampled_from([None, None, 0, 1]),
+        metadata=st.sampled_from(MESSAGES),
+        acknowledge=st.sampled_from([False, False, True]),
+    )
+    def end(self, which, result, late, metadata, acknowledge):
+        record = self.of(self.name(which))
+        end = states.end(
+            result,
+            now=self.clock(),
+            keep_for=EXPIRY,
+            attempt=record.attempt - late if record and late is not None else None,
+            metadata=metadata,
+            acknowledge=acknowledge and isinstance(result, Status),
+        )
+        self.change(which, end)
+
+    @rule(
+        owner=st.sampled_from(["us", "us", "them"]), names=st.none() | st.lists(WHICH, max_size=5)
+    )
+    def renew(self, owner, names):
+        until = self.clock() + LEASE
+        names = names and [self.name(which) for which in names]
+        self.all(lambda store: store.renew(owner, until, names).cancel_requested, sorted)
+
+    # -- looking ------------------------------------------------------------------------------
+
+    @rule(methods=st.sampled_from([METHODS, ["M"], []]), seconds=st.sampled_from([0, 5, 15]))
+    def orphans(self, methods, seconds):
+        self.clock.advance(seconds)
+
+        def read(found):
+            return sorted(map(to_row, found.records)), found.next_lease_end
+
+        everything = self.all(lambda store: store.orphans(methods, 1000), read)
+        few = self.all(
+            lambda store: store.orphans(methods, 2),
+            lambda found: (len(found.records), found.next_lease_end),
+        )
+        assert few == (min(2, len(everything[0])), everything[1])
+
+    @rule(names=st.lists(WHICH, max_size=6))
+    def poll_states(self, names):
+        asked = {"operations/never", *map(self.name, names)}
+        self.all(lambda store: store.poll_states(asked))
+
+    @rule(parent=st.sampled_from(PARENTS), limit=st.integers(1, 3))
+    def page(self, parent, limit):
+        def walk(store):
+            found, after = [], None
+            while some := store.page(parent, after, limit).records:
+                assert len(some) <= limit
+                found += some
+                after = Cursor(some[-1].create_time, some[-1].name)
+            return found
+
+        self.all(walk)
+
+    @invariant()
+    def equal_records(self):
+        """All columns of all records, and the requests of those whose work goes on."""
+        for name in self.names:
+            self.all(lambda store, name=name: store.get(name))
+            self.all(lambda store, name=name: store.request(name))
+
+
+def run_traces(examples: int, steps: int = 40, **options: typing.Any) -> None:
+    """Run so many traces of so many steps; ``options`` are more settings of Hypothesis."""
+    with contextlib.closing(Emptied(shared_server(), 2)) as pair:
+        run_state_machine_as_test(
+            lambda: Kept(pair),
+            settings=settings(
+                max_examples=examples, stateful_step_count=steps, deadline=None, **options
+            ),
+        )
+
+
+TestKept = Kept.TestCase
+TestKept.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+
+
+def test_records_are_equal_on_every_store():
+    """Memory, SQLite and PostgreSQL."""
+    run_traces(10)

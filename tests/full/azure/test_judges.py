@@ -1,0 +1,231 @@
+"""Pollers of Azure's own clients finish against real servers: azure-core, @azure/core-lro."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+pytest.importorskip("azure.core")
+pytest.importorskip("uvicorn")
+
+from azure.core import AsyncPipelineClient, PipelineClient
+from azure.core.exceptions import HttpResponseError
+from azure.core.pipeline.policies import RequestIdPolicy
+from azure.core.polling import AsyncLROPoller, LROPoller
+from azure.core.polling.async_base_polling import AsyncLROBasePolling
+from azure.core.polling.base_polling import LROBasePolling
+from azure.core.rest import HttpRequest
+
+import lro
+from lro.azure import AzureApp, WsgiAzureApp
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from tests.azure.works import PATH, TranscodeRequest, TranscodeResponse
+from tests.http.servers import HOST, uvicorn_serving, waitress_serving
+from tests.services.npm import node_modules, run_node
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+CORE_LRO: Final = "@azure/core-lro@3.4.2"
+VERSION: Final = "2026-11-01"
+FINALLY: Final = [None, {"final-state-via": "operation-location"}]
+each_way = pytest.mark.parametrize("lro_options", FINALLY, ids=["default", "operation-location"])
+
+
+class Polled:
+    """A served service; its operations end at their second poll at the earliest."""
+
+    def __init__(self, service: lro.Service, url: str) -> None:
+        self.service = service
+        self.url = url
+
+    def request(self, source: str) -> HttpRequest:
+        """The request that starts an operation."""
+        query = {"api-version": VERSION}
+        return HttpRequest("POST", f"{self.url}{PATH}", params=query, json={"source": source})
+
+    def cancel(self, initial: Any) -> None:
+        """Ask for the end of an operation, as no poller does."""
+        self.service.cancel(f"operations/{initial['id']}")
+
+
+@pytest.fixture(params=["uvicorn", "waitress"], scope="module")
+def polled(request: pytest.FixtureRequest) -> Iterator[Polled]:
+    """A service behind a server of each kind."""
+    service = lro.Service(MemoryStore(), ThreadExecutor(4), domain="media.example.com")
+
+    @service.method("media.v1.Videos.Transcode", path=PATH)
+    def transcode(request: TranscodeRequest, job: lro.Job) -> TranscodeResponse:
+        if request.source == "wait":
+            job.sleep(600)
+        job.sleep(0.2)  # so that a poller has something to wait for
+        if request.source == "refused":
+            raise lro.StatusError(lro.Code.NOT_FOUND, "there is no video", why="NO_VIDEO")
+        return TranscodeResponse(uri="b.mp4")
+
+    options: Any = {"starts": True, "api_versions": [VERSION]}
+    serve, app = (
+        (uvicorn_serving, AzureApp(service, **options))
+        if request.param == "uvicorn"
+        else (waitress_serving, WsgiAzureApp(service, **options))
+    )
+    with serve(app) as port:
+        yield Polled(service, f"http://{HOST}:{port}")
+    service.close(timedelta(0))
+
+
+def body_of(response: Any) -> Any:
+    """What a poller makes of its last answer."""
+    return json.loads(response.http_response.text())
+
+
+def poller(polled: Polled, client: Any, source: str, lro_options: Any) -> LROPoller[Any]:
+    """A poller of an operation that it has started."""
+    initial = client.send_request(polled.request(source), _return_pipeline_response=True)
+    initial.http_response.raise_for_status()
+    if source == "wait":
+        polled.cancel(body_of(initial))
+    return LROPoller(client, initial, body_of, LROBasePolling(30, lro_options=lro_options))
+
+
+def client_of(polled: Polled) -> PipelineClient[Any, Any]:
+    return PipelineClient(polled.url, policies=[RequestIdPolicy()])
+
+
+def check_end(source: str, status: str, error: HttpResponseError) -> None:
+    """What a poller says of an operation that has not succeeded."""
+    assert error.status_code in (200, 202)
+    assert error.error is not None
+    wanted = ("NO_VIDEO", "there is no video") if source == "refused" else ("CANCELLED", "the")
+    assert error.error.code == wanted[0]
+    assert str(error.error.message).startswith(wanted[1])
+    assert body_of_error(error)["status"] == status
+
+
+def body_of_error(error: HttpResponseError) -> Any:
+    response: Any = error.response
+    return json.loads(response.text())
+
+
+@each_way
+def test_poller_finishes_an_operation_that_succeeds(polled: Polled, lro_options: Any) -> None:
+    """The result is the last monitor, with the result of the work in it."""
+    with client_of(polled) as client:
+        found = poller(polled, client, "a.mov", lro_options).result(timeout=120)
+    assert (found["status"], found["result"]) == ("Succeeded", {"uri": "b.mp4"})
+
+
+@each_way
+@pytest.mark.parametrize(("source", "status"), [("refused", "Failed"), ("wait", "Canceled")])
+def test_poller_finishes_an_operation_that_does_not_succeed(
+    polled: Polled, lro_options: Any, source: str, status: str
+) -> None:
+    """It raises the error of the operation."""
+    with client_of(polled) as client, pytest.raises(HttpResponseError) as raised:
+        poller(polled, client, source, lro_options).result(timeout=120)
+    check_end(source, status, raised.value)
+
+
+@each_way
+@pytest.mark.parametrize(
+    ("source", "status"), [("a.mov", "Succeeded"), ("refused", "Failed"), ("wait", "Canceled")]
+)
+def test_async_poller_finishes(polled: Polled, lro_options: Any, source: str, status: str) -> None:
+    """The same with coroutines."""
+    pytest.importorskip("aiohttp")
+
+    async def poll() -> Any:
+        async with AsyncPipelineClient(polled.url, policies=[RequestIdPolicy()]) as client:
+            request = polled.request(source)
+            initial: Any = await client.send_request(request, _return_pipeline_response=True)
+            if source == "wait":
+                polled.cancel(body_of(initial))
+            method = AsyncLROBasePolling(30, lro_options=lro_options)
+            return await AsyncLROPoller(client, initial, body_of, method).result()
+
+    if status == "Succeeded":
+        assert asyncio.run(poll())["result"] == {"uri": "b.mp4"}
+        return
+    with pytest.raises(HttpResponseError) as raised:
+        asyncio.run(poll())
+    check_end(source, status, raised.value)
+
+
+RESUMING: Final = """
+import sys
+from azure.core.polling import LROPoller
+from azure.core.polling.base_polling import LROBasePolling
+from tests.full.azure.test_judges import Polled, body_of, client_of
+
+with client_of(Polled(None, sys.argv[1])) as client:
+    resumed = LROPoller.from_continuation_token(
+        LROBasePolling(30), sys.argv[2], client=client, deserialization_callback=body_of
+    )
+    print(resumed.result(timeout=120)["result"]["uri"])
+"""
+
+
+def test_continuation_token_is_resumed_in_another_process(polled: Polled) -> None:
+    """It has the URL of the monitor, which is all that is needed."""
+    with client_of(polled) as client:
+        token = poller(polled, client, "a.mov", None).continuation_token()
+    command = [sys.executable, "-c", RESUMING, polled.url, token]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (run.returncode, run.stdout.strip()) == (0, "b.mp4"), run.stderr
+
+
+POLLING: Final = """
+import { createHttpPoller } from "@azure/core-lro";
+
+const [url, source] = process.argv.slice(2);
+
+async function call(method, path, body) {
+  const reply = await fetch(path, {
+    method,
+    headers: body ? { "content-type": "application/json" } : {},
+    body: body && JSON.stringify(body),
+  });
+  const headers = Object.fromEntries(reply.headers.entries());
+  const read = await reply.json();
+  return {
+    flatResponse: read,
+    rawResponse: { statusCode: reply.status, headers, body: read, request: { method, url: path } },
+  };
+}
+
+const poller = createHttpPoller(
+  {
+    sendInitialRequest: () => call("POST", url, { source }),
+    sendPollRequest: (path) => call("GET", path),
+  },
+  { intervalInMs: 50 },
+);
+let result;
+try {
+  result = await poller.pollUntilDone();
+} catch (error) {
+  result = { failed: String(error.message ?? error) };
+}
+const state = poller.operationState;
+console.log(JSON.stringify({ status: state.status, result }));
+"""
+
+
+@pytest.mark.parametrize(("source", "status"), [("a.mov", "succeeded"), ("refused", "failed")])
+def test_poller_of_javascript_finishes(polled: Polled, source: str, status: str) -> None:
+    """One that succeeds has its result; of one that failed it has the error."""
+    home = node_modules(CORE_LRO)
+    url = f"{polled.url}{PATH}?api-version={VERSION}"
+    found = json.loads(run_node(home, POLLING, url, source).splitlines()[-1])
+    assert found["status"] == status
+    if status == "succeeded":
+        assert found["result"]["result"] == {"uri": "b.mp4"}
+    else:
+        assert "there is no video" in found["result"]["failed"]

@@ -1,0 +1,174 @@
+"""Cancel and Delete, of one and of many, by mouse and by keys."""
+
+from __future__ import annotations
+
+import pytest
+
+import lro
+from tests.full.browser.conftest import OpenPage, Serve
+from tests.full.browser.reading import dialog, open_operation, row
+from tests.full.browser.staged import Stage
+
+expect = pytest.importorskip("playwright.sync_api").expect
+
+
+def test_cancel_says_what_it_can_do_and_that_it_was_asked(
+    stage: Stage, open_page: OpenPage, site: str
+) -> None:
+    """The work has not looked yet, so it goes on."""
+    name = stage.start("busy")
+    page = open_page(site)
+    open_operation(page, name)
+    stage.pause("busy")
+    page.get_by_role("button", name="Cancel…").click()
+    expect(dialog(page)).to_contain_text("Cancel Resize")
+    expect(dialog(page)).to_contain_text("stops when it next looks")
+    dialog(page).get_by_role("button", name="Yes, cancel").click()
+    expect(dialog(page)).to_have_count(0)
+    expect(page.get_by_text("not stopped yet")).to_be_visible()
+    stage.go_on("busy")
+    expect(page.locator(".big")).to_have_text("Cancelled")
+
+
+def test_dialog_that_is_dismissed_changes_nothing(
+    stage: Stage, open_page: OpenPage, site: str
+) -> None:
+    """Escape closes it, and gives the focus back."""
+    name = stage.start("work")
+    page = open_page(f"{site}#/{name}")
+    button = page.get_by_role("button", name="Delete…")
+    button.click()
+    expect(dialog(page)).to_contain_text("Delete does not stop it")
+    page.keyboard.press("Escape")
+    expect(dialog(page)).to_have_count(0)
+    expect(button).to_be_focused()
+    assert not stage.service.get(name).done
+
+
+def test_delete_leads_back_to_the_list(stage: Stage, open_page: OpenPage, site: str) -> None:
+    """The record is gone."""
+    name = stage.start("work")
+    stage.succeed("work")
+    stage.ended(name)
+    page = open_page(f"{site}#/{name}")
+    page.get_by_role("button", name="Delete…").click()
+    dialog(page).get_by_role("button", name="Yes, delete").click()
+    expect(page.get_by_text("There are no operations yet.")).to_be_visible()
+    with pytest.raises(lro.errors.OperationNotFound):
+        stage.service.get(name)
+
+
+def test_marked_rows_are_cancelled_together(stage: Stage, open_page: OpenPage, site: str) -> None:
+    """The dialog lists each result."""
+    names = [stage.start(f"work {number}") for number in range(3)]
+    page = open_page(site)
+    for name in names[:2]:
+        row(page, name).get_by_role("checkbox").check()
+    expect(page.get_by_text("2 marked")).to_be_visible()
+    page.get_by_role("button", name="Cancel…").click()
+    dialog(page).get_by_role("button", name="Yes, cancel").click()
+    expect(dialog(page)).to_contain_text("2 done, 0 refused.")
+    expect(dialog(page).get_by_role("listitem")).to_have_count(2)
+    dialog(page).get_by_role("button", name="Close").click()
+    for name in names[:2]:
+        expect(row(page, name)).to_contain_text("Cancelled")
+    expect(row(page, names[2])).not_to_contain_text("Cancelled")
+
+
+def test_all_that_the_filter_matches_is_deleted(
+    stage: Stage, open_page: OpenPage, site: str
+) -> None:
+    """Also what is on no page yet."""
+    for number in range(60):
+        stage.start(f"work {number}")
+        stage.succeed(f"work {number}")
+    kept = stage.start("kept")
+    page = open_page(f"{site}#/?filter=state()%20%3D%20SUCCEEDED%20OR%20done%20%3D%20true")
+    expect(page.get_by_role("row")).to_have_count(51)
+    page.get_by_role("checkbox", name="Mark all that are shown").check()
+    page.get_by_label("all that the filter matches").check()
+    page.get_by_role("button", name="Delete…").click()
+    dialog(page).get_by_role("button", name="Yes, delete").click()
+    expect(dialog(page)).to_contain_text("60 done, 0 refused.")
+    left = stage.service.list(lro.ListOperationsRequest()).operations
+    assert [one.name for one in left] == [kept]
+
+
+def test_first_refusal_stops_the_rest(stage: Stage, open_page: OpenPage, serve: Serve) -> None:
+    """A caller who may not is not asked a thousand times."""
+    for number in range(20):
+        stage.start(f"work {number}")
+    asked = []
+
+    def allow(caller: str, action: str, name: str) -> bool:
+        asked.append(name)
+        return not name  # the page is shown the buttons
+
+    page = open_page(serve(stage.service, allow=allow))
+    page.get_by_role("checkbox", name="Mark all that are shown").check()
+    page.get_by_role("button", name="Cancel…").click()
+    dialog(page).get_by_role("button", name="Yes, cancel").click()
+    expect(dialog(page)).to_contain_text("the server allows no more")
+    assert 1 <= len([name for name in asked if name]) <= 8
+
+
+def test_reader_sees_no_buttons(stage: Stage, open_page: OpenPage, serve: Serve) -> None:
+    """Where the console only shows."""
+    name = stage.start("work")
+    page = open_page(serve(stage.service, actions=()))
+    expect(row(page, name)).to_be_visible()
+    expect(page.get_by_role("checkbox")).to_have_count(0)
+    open_operation(page, name)
+    expect(page.get_by_role("tab", name="Raw")).to_be_visible()
+    expect(page.get_by_role("button", name="…")).to_have_count(0)
+
+
+def test_keys_alone_do_all(stage: Stage, open_page: OpenPage, site: str) -> None:
+    """Filter, move, mark, cancel, open, and delete."""
+    first, second = stage.start("first"), stage.start("second")
+    page = open_page(site)
+    expect(row(page, first)).to_be_visible()
+    page.keyboard.press("/")
+    box = page.get_by_role("searchbox", name="Filter")
+    expect(box).to_be_focused()
+    page.keyboard.type("done = false")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_be_focused()
+    expect(row(page, second)).to_be_visible()
+    page.keyboard.press("j")
+    expect(row(page, second).get_by_role("link")).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    expect(row(page, first).get_by_role("link")).to_be_focused()
+    page.keyboard.press("x")
+    expect(row(page, first).get_by_role("checkbox")).to_be_checked()
+    page.keyboard.press("c")
+    expect(dialog(page)).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(dialog(page).get_by_role("button", name="Yes, cancel")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(dialog(page)).to_have_count(0)
+    expect(row(page, first)).to_contain_text("Cancelled")
+    expect(row(page, first).get_by_role("link")).to_be_focused()
+    page.keyboard.press("x")
+    page.keyboard.press("Enter")
+    expect(page.locator(".big")).to_have_text("Cancelled")
+    page.keyboard.press("d")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(row(page, second)).to_be_visible()
+    expect(row(page, first)).to_have_count(0)
+
+
+def test_single_keys_can_be_switched_off(stage: Stage, open_page: OpenPage, site: str) -> None:
+    """For those who speak to their browser (WCAG 2.1.4); the choice is kept."""
+    stage.start("work")
+    page = open_page(site)
+    page.get_by_role("button", name="Keys and settings").click()
+    dialog(page).get_by_label("Single keys are on").uncheck()
+    page.keyboard.press("Escape")
+    page.reload()
+    expect(page.get_by_role("row")).to_have_count(2)
+    page.keyboard.press("j")
+    page.keyboard.press("?")
+    expect(dialog(page)).to_have_count(0)
+    expect(page.get_by_role("heading", level=1)).not_to_be_focused()

@@ -1,0 +1,145 @@
+"""The list of operations: what it shows, how it follows what happens, and what the filter does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import lro
+from tests.full.browser.conftest import OpenPage, Serve
+from tests.full.browser.reading import row
+from tests.full.browser.staged import Stage
+
+expect = pytest.importorskip("playwright.sync_api").expect
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+
+def test_empty_list_says_that_there_is_nothing(page: Page) -> None:
+    """It is not a table without rows."""
+    expect(page.get_by_text("There are no operations yet.")).to_be_visible()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Operations")
+
+
+def test_row_shows_state_method_progress_and_error(
+    stage: Stage, open_page: OpenPage, site: str
+) -> None:
+    """Each state has a word, the failed one its code."""
+    moving, failed = stage.start("moving"), stage.start("failed")
+    stage.fail("failed", lro.StatusError(lro.Code.UNAVAILABLE, "the disk is full"))
+    stage.ended(failed)
+    stage.progress("moving", 0.4, "reading rows")
+    page = open_page(site)
+    expect(row(page, moving)).to_contain_text("In progress")
+    expect(row(page, moving)).to_contain_text("Resize")
+    expect(row(page, moving)).to_contain_text("40 %")
+    expect(row(page, moving)).to_contain_text("reading rows")
+    expect(row(page, failed)).to_contain_text("Failed")
+    expect(row(page, failed)).to_contain_text("UNAVAILABLE")
+    expect(row(page, failed)).to_contain_text("the disk is full")
+
+
+def test_progress_is_shown_while_it_happens(stage: Stage, open_page: OpenPage, site: str) -> None:
+    """Without a reload, and the row stays the same element, focus and all."""
+    name = stage.start("work")
+    page = open_page(site)
+    here = row(page, name)
+    link = here.get_by_role("link")
+    link.focus()
+    for fraction in (0.1, 0.5, 0.9):
+        stage.progress("work", fraction, f"step {fraction}")
+        expect(here).to_contain_text(f"{round(100 * fraction)} %")
+    stage.succeed("work")
+    expect(here).to_contain_text("Succeeded")
+    expect(link).to_be_focused()
+
+
+def test_new_operations_wait_behind_a_button(stage: Stage, open_page: OpenPage, site: str) -> None:
+    """Rows do not move under the pointer."""
+    first = stage.start("first")
+    page = open_page(site)
+    expect(row(page, first)).to_be_visible()
+    top = page.locator("table.ops").evaluate("node => node.getBoundingClientRect().top")
+    second = stage.start("second")
+    button = page.get_by_role("button", name="1 new")
+    expect(button).to_be_visible()
+    expect(row(page, second)).to_have_count(0)
+    # It covers no header of a column, and the rows stay where they were.
+    edges = "node => [node.getBoundingClientRect().top, node.getBoundingClientRect().bottom]"
+    assert button.evaluate(edges)[1] <= page.locator("#filter").evaluate(edges)[0]
+    assert page.locator("table.ops").evaluate(edges)[0] == top
+    with page.expect_request("**/tally*"):  # how many are in progress is read once more
+        button.click()
+    expect(row(page, second)).to_be_visible()
+    expect(page.get_by_role("row").nth(1)).to_contain_text(second[-8:])
+
+
+def test_chips_write_the_filter_and_the_address_keeps_it(
+    stage: Stage, open_page: OpenPage, site: str
+) -> None:
+    """A second press takes the test away; the way back of the browser works."""
+    running, failed = stage.start("running"), stage.start("failed")
+    stage.fail("failed", lro.StatusError(lro.Code.ABORTED, "no"))
+    stage.ended(failed)
+    page = open_page(site)
+    page.get_by_role("button", name="Failed").click()
+    box = page.get_by_role("searchbox", name="Filter")
+    expect(box).to_have_value("state() = FAILED")
+    expect(row(page, failed)).to_be_visible()
+    expect(row(page, running)).to_have_count(0)
+    assert "filter=state" in page.url
+    page.reload()
+    expect(page.get_by_role("button", name="Failed")).to_have_attribute("aria-pressed", "true")
+    page.get_by_role("button", name="Failed").click()
+    expect(row(page, running)).to_be_visible()
+    page.go_back()
+    expect(row(page, running)).to_have_count(0)
+
+
+def test_chips_keep_the_other_tests_of_a_filter(page: Page) -> None:
+    """Also those with AND in quotes or within parentheses."""
+    box = page.get_by_role("searchbox", name="Filter")
+    rest = 'name = "a AND b" AND (done = true OR NOT (done = true AND name = "c)"))'
+    box.fill(f"{rest} AND state() = FAILED")
+    box.press("Enter")
+    page.get_by_role("button", name="Succeeded").click()
+    expect(box).to_have_value(f"{rest} AND state() = SUCCEEDED")
+
+
+def test_wrong_filter_is_marked_at_its_character(page: Page) -> None:
+    """With what the server proposes, which one press puts there."""
+    box = page.get_by_role("searchbox", name="Filter")
+    box.fill('name = "😀" AND state = FAILED')
+    box.press("Enter")
+    expect(page.locator("mark")).to_have_text("state")
+    expect(page.get_by_role("alert")).to_contain_text("at character 15")
+    page.get_by_role("button", name="state()").click()
+    expect(page.get_by_role("searchbox", name="Filter")).to_have_value(
+        'name = "😀" AND state() = FAILED'
+    )
+    expect(page.get_by_text("No operation matches this filter.")).to_be_visible()
+
+
+def test_short_page_offers_to_look_further(stage: Stage, open_page: OpenPage, site: str) -> None:
+    """Only 50 at first; the rest comes when asked for."""
+    for number in range(53):
+        stage.start(f"work {number}")
+    page = open_page(site)
+    expect(page.get_by_role("row")).to_have_count(51)
+    page.get_by_role("button", name="Show more").click()
+    expect(page.get_by_role("row")).to_have_count(54)
+    expect(page.get_by_text("That is all: 53.")).to_be_visible()
+
+
+def test_parents_are_chosen_from_a_list(stage: Stage, open_page: OpenPage, serve: Serve) -> None:
+    """Each parent has its own list."""
+    here, there = stage.start("here"), stage.start("there", "projects/p")
+    page = open_page(serve(stage.service, parents=["projects/p"]))
+    expect(row(page, here)).to_be_visible()
+    page.get_by_label("Parent").select_option("projects/p")
+    expect(row(page, there)).to_be_visible()
+    expect(row(page, here)).to_have_count(0)
+    page.get_by_role("link", name=there[-8:]).click()
+    expect(page.get_by_text(there).first).to_be_visible()

@@ -1,0 +1,223 @@
+"""The console wherever it may stand: servers, prefixes, several in one process, other servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+import lro
+from lro import asgi, wsgi
+from tests.console.other_server import other_server
+from tests.console.serving import SERVERS
+from tests.full.browser.conftest import OpenPage, Serve
+from tests.full.browser.reading import dialog, open_operation, panel, row, tab
+from tests.full.browser.relaying import relay
+from tests.full.browser.staged import Stage
+from tests.full.console.test_lro_console import proxied
+from tests.http.servers import HOST, uvicorn_serving
+
+expect = pytest.importorskip("playwright.sync_api").expect
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+
+def everything_works(page: Page, stage: Stage, key: str, name: str) -> None:
+    """Progress is seen as it happens, each view opens, and what runs can be cancelled."""
+    for fraction in (0.25, 0.75):
+        stage.progress(key, fraction)
+        expect(row(page, name)).to_contain_text(f"{round(100 * fraction)} %")
+    for view in ("Overview", "Methods", "Operations"):
+        page.get_by_role("navigation").get_by_role("link", name=view).click()
+        expect(page.get_by_role("heading", level=1)).to_have_text(view)
+    open_operation(page, name)
+    page.get_by_role("button", name="Cancel…").click()
+    dialog(page).get_by_role("button", name="Yes, cancel").click()
+    expect(page.locator(".big")).to_have_text("Cancelled")
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_console_works_behind_each_server(stage: Stage, open_page: OpenPage, kind: str) -> None:
+    """Behind WSGI there are no streams, and so batches are read."""
+    serve, app = SERVERS[kind]
+    name = stage.start("work")
+    with serve(app(stage.service, refresh_seconds=1)) as port:
+        page = open_page(f"http://{HOST}:{port}/")
+        asked: list[str] = []
+        page.on("request", lambda one: asked.append(urlsplit(one.url).path))
+        everything_works(page, stage, "work", name)
+        assert any(one.endswith(":batchGet" if kind == "waitress" else ":watch") for one in asked)
+        page.close()
+
+
+def test_console_works_below_a_prefix_that_a_proxy_cuts_off(
+    stage: Stage, open_page: OpenPage
+) -> None:
+    """Streams pass through, nothing is asked above the prefix, and the slash may be left out."""
+    name = stage.start("work")
+    app = asgi.ConsoleApp(stage.service, refresh_seconds=1, authenticate=lambda headers: None)
+    with uvicorn_serving(app) as port, relay(port, "/a/b") as proxy:
+        page = open_page(f"http://{HOST}:{proxy.port}/a/b/")
+        everything_works(page, stage, "work", name)
+        assert all(one.split(" ")[1].startswith("/a/b/") for one in proxy.requests)
+        assert any(":watch" in one for one in proxy.requests)
+        page.close()
+
+
+def test_two_services_in_one_process_do_not_mix(stage: Stage, open_page: OpenPage) -> None:
+    """On one origin, each below its path, with a token of its own."""
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    def who(token: str) -> Any:
+        def authenticate(headers: Mapping[str, str]) -> str:
+            seen.append((token, headers.get("authorization", "")))
+            if headers.get("authorization") != f"Bearer {token}":
+                raise lro.errors.Unauthenticated(f"this is {token}")
+            return token
+
+        return authenticate
+
+    seen: list[tuple[str, str]] = []
+    other = Stage()
+    try:
+        here, there = stage.start("here"), other.start("there")
+        routes = [
+            Mount(f"/{token}", asgi.ConsoleApp(one.service, authenticate=who(token), title=token))
+            for token, one in (("one", stage), ("two", other))
+        ]
+        with uvicorn_serving(Starlette(routes=routes)) as port:
+            page = open_page(f"http://{HOST}:{port}/one")
+            assert urlsplit(page.url).path == "/one/"
+            for token, mine, others in (("one", here, there), ("two", there, here)):
+                page.goto(f"http://{HOST}:{port}/{token}/")
+                expect(dialog(page)).to_contain_text(f"this is {token}")
+                dialog(page).get_by_label("A token for the API").fill(token)
+                page.keyboard.press("Enter")
+                expect(row(page, mine)).to_be_visible()
+                expect(row(page, others)).to_have_count(0)
+            page.goto(f"http://{HOST}:{port}/one/")
+            expect(row(page, here)).to_be_visible()
+            page.close()
+    finally:
+        other.close()
+    assert ("one", "Bearer two") not in seen
+    assert ("two", "Bearer one") not in seen
+
+
+def test_server_that_is_not_ours_is_shown(open_page: OpenPage) -> None:
+    """Through ``lro console``: it lists, pages, polls, cancels and deletes; no error is shown."""
+    with other_server() as other, proxied(other.url) as client:
+        names = [other.add(f"operations/build-{number:03}", percent=number) for number in range(60)]
+        page = open_page(str(client.base_url).rstrip("/") + "/")
+        expect(page.get_by_role("row")).to_have_count(51)
+        page.get_by_role("button", name="Show more").click()
+        expect(page.get_by_role("row")).to_have_count(61)
+        last = names[-1]
+        expect(row(page, last)).to_contain_text("59 %")
+        other.operations[last]["metadata"]["progressPercent"] = 80
+        expect(row(page, last)).to_contain_text("80 %")
+        page.get_by_role("button", name="Succeeded").click()
+        expect(page.get_by_text("No operation matches this filter.")).to_be_visible()
+        page.get_by_role("button", name="Succeeded").click()
+        open_operation(page, last)
+        other.operations[last]["metadata"]["progressPercent"] = 90
+        expect(page.locator(".now")).to_contain_text("90 %")
+        page.get_by_role("button", name="Cancel…").click()
+        dialog(page).get_by_role("button", name="Yes, cancel").click()
+        expect(page.locator(".big")).to_have_text("Cancelled")
+        tab(page, "Error").click()
+        expect(panel(page)).to_contain_text("Operation was cancelled.")
+        page.get_by_role("button", name="Delete…").click()
+        dialog(page).get_by_role("button", name="Yes, delete").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Operations")
+        expect(row(page, names[-2])).to_be_visible()
+        expect(row(page, last)).to_have_count(0)
+        expect(page.locator("#trouble")).to_be_empty()
+        expect(page.get_by_role("navigation").get_by_role("link")).to_have_text(["Operations"])
+        page.close()
+
+
+def test_reader_can_do_nothing_and_what_is_hidden_is_hidden(
+    stage: Stage, open_page: OpenPage, serve: Serve
+) -> None:
+    """The page has no buttons for it, and the API refuses; a hook takes fields away."""
+
+    def redact(operation: dict[str, Any]) -> dict[str, Any]:
+        operation["response"] = {"@type": operation["response"]["@type"], "width": 1}
+        return operation
+
+    name = stage.start("work")
+    stage.succeed("work", width=640, pixels=4711)
+    stage.ended(name)
+    site = serve(stage.service, actions=(), redact=redact)
+    page = open_page(site)
+    expect(row(page, name)).to_be_visible()
+    expect(page.get_by_role("checkbox")).to_have_count(0)
+    page.get_by_role("link", name=name[-8:]).focus()
+    for key in "xcd":
+        page.keyboard.press(key)
+    expect(dialog(page)).to_have_count(0)
+    open_operation(page, name)
+    for each in ("Response", "Raw"):
+        tab(page, each).click()
+        expect(panel(page)).to_contain_text("width")
+        expect(panel(page)).not_to_contain_text("640")
+        expect(panel(page)).not_to_contain_text("4711")
+    expect(page.get_by_role("button", name="Delete…")).to_have_count(0)
+    for method, path in (("POST", f"v1/{name}:cancel"), ("DELETE", f"v1/{name}")):
+        assert httpx.request(method, site + path).status_code == 403
+
+
+def test_session_that_has_expired_asks_for_a_token(
+    stage: Stage, open_page: OpenPage, serve: Serve
+) -> None:
+    """While a list is shown: once, however many calls are refused; then it goes on."""
+    valid = {"old"}
+
+    def authenticate(headers: Mapping[str, str]) -> str:
+        token = headers.get("authorization", "").removeprefix("Bearer ")
+        if token not in valid:
+            raise lro.errors.Unauthenticated("the token has expired")
+        return "ann"
+
+    with ExitStack() as after:
+        name = stage.start("work")
+        page = open_page(serve(stage.service, authenticate=authenticate, refresh_seconds=1))
+        after.callback(page.close)
+        for token in ("old", "new"):
+            valid.clear()
+            valid.add(token)
+            expect(dialog(page)).to_contain_text(
+                "expired" if token == "new" else "the token has expired"
+            )
+            dialog(page).get_by_label("A token for the API").fill(token)
+            dialog(page).get_by_role("button", name="Use it").click()
+            expect(dialog(page)).to_have_count(0)
+            expect(row(page, name)).to_be_visible()
+        stage.progress("work", 0.5)
+        expect(row(page, name)).to_contain_text("50 %")
+
+
+def test_wsgi_console_below_a_path_of_another_application(
+    stage: Stage, open_page: OpenPage
+) -> None:
+    """Of the same server, at a path that the options name."""
+    app = wsgi.ConsoleApp(stage.service, path="/ops/console", fallback=_not_found)
+    name = stage.start("work")
+    serve, _ = SERVERS["waitress"]
+    with serve(app) as port:
+        page = open_page(f"http://{HOST}:{port}/ops/console")
+        expect(row(page, name)).to_be_visible()
+        assert urlsplit(page.url).path == "/ops/console/"
+        page.close()
+
+
+def _not_found(environ: Any, start_response: Any) -> list[bytes]:
+    start_response("404 Not Found", [("content-length", "0")])
+    return [b""]

@@ -1,0 +1,288 @@
+"""Odd addresses, data and clicks: the page says what is wrong, and goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from tests.full.browser.conftest import OpenPage
+from tests.full.browser.reading import dialog, panel, row
+from tests.full.browser.scripted import SESSION, Scripted
+from tests.full.browser.staged import Stage
+
+expect = pytest.importorskip("playwright.sync_api").expect
+
+if TYPE_CHECKING:
+    from playwright.sync_api import BrowserContext, Page
+
+GO: Final = "(hash) => { location.hash = hash; }"
+HOURS: Final = """
+    const real = Date.now, late = 5 * 3600 * 1000;
+    Date.now = () => real() + late;
+"""
+COUNT_WRITES: Final = """
+    window.writes = 0;
+    const write = JSON.stringify;
+    JSON.stringify = (...given) => { window.writes++; return write(...given); };
+"""
+ANSWER_CANCELS: Final = """
+    const real = fetch;
+    window.most = window.open_ = 0;
+    window.fetch = async (url, options) => {
+        if (!String(url).endsWith(":cancel")) return real(url, options);
+        window.most = Math.max(window.most, ++window.open_);
+        await new Promise((done) => setTimeout(done));
+        window.open_--;
+        const busy = /7:cancel$/.test(url);
+        const error = {error: {code: 9, status: "FAILED_PRECONDITION", message: "It is busy."}};
+        return new Response(JSON.stringify(busy ? error : {}), {status: busy ? 400 : 200});
+    };
+"""
+"""Answers each request to cancel in the page itself: 1,000 calls through a test take long."""
+
+EACH_TAB: Final = """async (names) => {
+    const frame = () => new Promise(requestAnimationFrame), found = [];
+    for (const name of names) {
+        document.querySelector(".view").remove();
+        location.hash = `#/${name}`;
+        while (!document.querySelector(".now")?.checkVisibility()) await frame();
+        for (const each of document.querySelectorAll("[role=tab]")) {
+            each.click();
+            await frame();
+        }
+        found.push([name, document.querySelector("#panel").textContent]);
+    }
+    return found;
+}"""
+"""Opens each tab of each operation; gives what the last one, Raw, shows."""
+
+
+@pytest.fixture
+def scripted(context: BrowserContext) -> Scripted:
+    """What the page is answered in this test."""
+    made = Scripted()
+    made.answer_for(context)
+    return made
+
+
+def test_odd_addresses_lead_to_a_view(page: Page, site: str) -> None:
+    """And to no call but those of operations, whatever a name is made of."""
+    asked: list[str] = []
+    page.on("request", lambda one: asked.append(urlsplit(one.url).path))
+    for hash in (
+        "#",
+        "#/",
+        "#//",
+        "#/?",
+        "#/?filter=%",
+        "#/?filter=%E0%A4%A&parent=%00",
+        "#/?filter=a&filter=b&__proto__=c",
+        "#/?parent=../..",
+        "#/?parent=projects/x/../../..",
+        "#/operations",
+        "#/operations/",
+        "#/operations/%",
+        "#/operations/..%2F..%2Fsession",
+        "#/operations/x?tab=__proto__",
+        "#/operations/x:cancel",
+        "#/operations/a%3Ab%3Acancel",
+        "#/../session",
+        "#/..",
+        "#/%2e%2e/session?tab=raw",
+        "#/./session",
+        "#/toString",
+        "#/overview/x",
+        "#/overview?minutes=abc",
+        "#/overview?minutes=99999999999",
+        "#/overview?minutes=0.5",
+        "#/list",
+        "#/" + "a/" * 2_000,
+        "#/" + quote("\u202e😀"),
+        "#<img src=x onerror=alert(1)>",
+    ):
+        page.evaluate(GO, hash)
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+    page.evaluate(GO, "#/")
+    expect(page.get_by_text("There are no operations yet.")).to_be_visible()
+    page.reload()
+    below = ("/v1/", "/tally", "/session", "/console.", "/views.", "/icon.")
+    assert [path for path in asked if path != "/" and not path.startswith(below)] == []
+    assert asked.count("/session") == 1
+
+
+def test_filter_of_10000_characters_is_answered(page: Page) -> None:
+    """It is refused or it is wrong, with a sentence, and stays in the box."""
+    box = page.get_by_role("searchbox", name="Filter")
+    long = " AND ".join(['name = "abcdefgh"'] * 460)
+    for text in (long, "(" * 10_000, '"' + "x" * 10_000, "-" * 10_000):
+        box.fill(text)
+        box.press("Enter")
+        expect(page.locator("#wrong")).to_contain_text(f"this one has {len(text)}")
+        expect(box).to_have_value(text)
+    page.get_by_role("button", name="Failed").click()
+    expect(page.get_by_role("button", name="Failed")).to_have_attribute("aria-pressed", "true")
+
+
+def test_deleted_operations_are_marked_as_gone(
+    stage: Stage, open_page: OpenPage, site: str
+) -> None:
+    """Deleted by others while they are shown: while they run, and when they are over."""
+    ended, running, kept = stage.start("ended"), stage.start("running"), stage.start("kept")
+    stage.succeed("ended")
+    stage.ended(ended)
+    page = open_page(site)
+    expect(row(page, ended)).to_contain_text("Succeeded")
+    expect(row(page, running)).to_contain_text("In progress")
+    stage.service.delete(ended)
+    stage.service.delete(running)
+    expect(row(page, ended)).to_contain_text("Gone")
+    expect(row(page, running)).to_contain_text("Gone")
+    expect(row(page, kept)).to_contain_text("In progress")
+    page.get_by_role("link", name=ended[-8:]).click()
+    expect(page.get_by_text("there is no operation")).to_be_visible()
+    page.go_back()
+    expect(row(page, kept)).to_be_visible()
+    expect(row(page, ended)).to_have_count(0)
+
+
+def test_operation_deleted_while_it_is_open_says_so(
+    stage: Stage, open_page: OpenPage, site: str
+) -> None:
+    """And offers nothing more to do."""
+    name = stage.start("work")
+    page = open_page(f"{site}#/{name}")
+    expect(page.get_by_role("button", name="Cancel…")).to_be_visible()
+    stage.service.delete(name)
+    expect(page.get_by_text("It is no longer there")).to_be_visible()
+    expect(page.get_by_role("button", name="Cancel…")).to_have_count(0)
+    expect(page.get_by_role("button", name="Delete…")).to_have_count(0)
+
+
+def test_clock_of_the_server_counts_and_not_that_of_the_browser(
+    context: BrowserContext, stage: Stage, open_page: OpenPage, site: str
+) -> None:
+    """They are five hours apart: nothing is five hours old, and nothing ends in the past."""
+    context.add_init_script(HOURS)
+    name = stage.start("work")
+    stage.progress("work", 0.5)
+    page = open_page(site)
+    expect(row(page, name)).to_contain_text("s ago")
+    expect(row(page, name)).not_to_contain_text(re.compile(r"\d h "))
+    page.get_by_label("Created", exact=True).select_option("3600")
+    expect(row(page, name)).to_be_visible()
+    page.get_by_role("link", name=name[-8:]).click()
+    expect(page.locator(".timeline")).to_contain_text("Began")
+    assert not re.search(r"\d h ", page.locator(".now").inner_text())
+
+
+def test_response_of_5_megabytes_is_written_once(
+    context: BrowserContext, open_page: OpenPage, site: str, scripted: Scripted
+) -> None:
+    """Its beginning is shown, and the clock that ticks beside it does not write it again."""
+    context.add_init_script(COUNT_WRITES)
+    response = {f"key{number}": "x" * 90 for number in range(50_000)}
+    scripted.operations["operations/big"] = {
+        "name": "operations/big",
+        "done": True,
+        "response": response,
+    }
+    page = open_page(f"{site}#/operations/big")
+    expect(panel(page)).to_contain_text("The first 64 KB of 5.4 MB.")
+    expect(page.get_by_role("button", name="Show all")).to_have_count(0)
+    before = page.evaluate("window.writes")
+    page.evaluate("new Promise((done) => setTimeout(done, 2200))")
+    assert page.evaluate("window.writes") - before < 50
+    with page.expect_download() as loading:
+        page.get_by_role("button", name="Download").click()
+    assert json.loads(loading.value.path().read_text()) == response
+
+
+def test_1000_operations_are_cancelled_though_some_refuse(
+    context: BrowserContext, open_page: OpenPage, site: str, scripted: Scripted
+) -> None:
+    """Eight at a time; each result is shown, and what was refused does not stop the rest."""
+    context.add_init_script(ANSWER_CANCELS)
+    for number in range(1_003):
+        name = f"operations/{number:08}"
+        scripted.operations[name] = {"name": name}
+    page = open_page(site)
+    page.get_by_label("Mark 00000000").check()
+    page.get_by_label("all that the filter matches").check()
+    page.get_by_role("button", name="Cancel…").click()
+    page.get_by_role("button", name="Yes, cancel").dblclick()
+    expect(dialog(page)).to_contain_text("900 done, 100 refused. Only the first 1,000 of them.")
+    assert page.evaluate("window.most") == 8
+    expect(dialog(page).get_by_role("listitem")).to_have_count(1_000)
+    expect(dialog(page).get_by_role("listitem").filter(has_text="It is busy.")).to_have_count(100)
+
+
+def test_reload_within_a_dialog_does_nothing(stage: Stage, open_page: OpenPage, site: str) -> None:
+    """The way back and forward does nothing either: what was asked is asked again."""
+    name = stage.start("work")
+    page = open_page(site)
+    page.get_by_role("link", name=name[-8:]).click()
+    page.get_by_role("button", name="Cancel…").click()
+    page.reload()
+    expect(page.get_by_role("button", name="Cancel…")).to_be_visible()
+    expect(dialog(page)).to_have_count(0)
+    page.get_by_role("button", name="Delete…").dblclick()
+    expect(dialog(page)).to_have_count(1)
+    page.go_back()
+    expect(row(page, name)).to_be_visible()
+    expect(dialog(page)).to_have_count(0)
+    page.go_forward()
+    expect(page.get_by_role("button", name="Cancel…")).to_be_visible()
+    assert not stage.service.describe(name).cancel_requested
+
+
+def deep(levels: int) -> dict[str, Any]:
+    """An object in an object, and so on."""
+    found: dict[str, Any] = {}
+    for _ in range(levels):
+        found = {"a": found}
+    return found
+
+
+ODD: Final[list[Any]] = [
+    None, 0, "", "text", [], {}, True, [None, 1, "x", []], {"@type": 5}, {"@type": None}, deep(300)
+]  # fmt: skip
+
+
+def test_messages_of_odd_forms_are_shown(
+    open_page: OpenPage, site: str, scripted: Scripted
+) -> None:
+    """As a server that is not ours may send them: none is taken for what it is not."""
+    for at, field in enumerate(("metadata", "response", "error", "details", "more")):
+        for number, value in enumerate(ODD):
+            name = f"operations/{field}-{number:04}"
+            made = {"name": name, "done": field != "metadata", field: value}
+            if field == "details":
+                made["error"] = {"code": "x", "message": value, field: value}
+            scripted.operations[name] = made
+            scripted.descriptions[name] = {"name": name, "method": value, "createTime": value}
+            scripted.descriptions[name] |= {"startTime": value} if at % 2 else {}
+    scripted.session = {**SESSION, "links": {"logs": "https://x.test/{name}"}}
+    scripted.page_size = len(scripted.operations)
+    page = open_page(site)
+    expect(page.get_by_role("row")).to_have_count(len(scripted.operations) + 1)
+    for name, shown in page.evaluate(EACH_TAB, list(scripted.operations)):
+        assert f'"{name}"' in shown
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["null", "[]", "5", '""', "{}", '{"operations": 5}', '{"operations": [null, 5, {}]}', "<p>"],
+)
+def test_list_that_is_none_is_said_to_be_wrong(
+    context: BrowserContext, open_page: OpenPage, site: str, answer: str
+) -> None:
+    """The page stays, and its other views work."""
+    context.route("**/v1/operations?*", lambda route: route.fulfill(body=answer))
+    page = open_page(site)
+    expect(page.locator("#trouble, .note").filter(has_text=".")).not_to_have_count(0)
+    page.get_by_role("link", name="Methods").click()
+    expect(page.get_by_role("heading", name="Methods")).to_be_visible()

@@ -1,0 +1,188 @@
+"""The view of one operation: its state, its time line, its messages, and how to ask for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import lro
+from lro.types import BadRequest, FieldViolation, Help, HelpLink, RetryInfo
+from tests.full.browser.conftest import OpenPage, Serve
+from tests.full.browser.reading import open_operation, panel, tab
+from tests.full.browser.scripted import Scripted
+from tests.full.browser.staged import ImportMetadata, ImportResponse, Stage
+
+expect = pytest.importorskip("playwright.sync_api").expect
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+
+def test_progress_and_time_line_follow_the_work(
+    stage: Stage, open_page: OpenPage, site: str
+) -> None:
+    """From its beginning to its end, without a reload."""
+    name = stage.start("work")
+    page = open_page(site)
+    open_operation(page, name)
+    expect(page.get_by_role("heading", level=1)).to_have_text("ReResize")
+    stage.progress("work", 0.25, "scaling")
+    expect(page.get_by_role("progressbar")).to_have_attribute("value", "0.25")
+    expect(page.get_by_text("25 %")).to_be_visible()
+    line = page.get_by_role("list").filter(has_text="Created")
+    expect(line).to_contain_text("Began")
+    stage.succeed("work")
+    expect(line).to_contain_text("Succeeded")
+    expect(line).to_contain_text("Expires")
+    expect(page.get_by_role("button", name="Cancel…")).to_be_hidden()
+
+
+def test_large_integers_keep_their_digits(stage: Stage, open_page: OpenPage, site: str) -> None:
+    """No double comes between."""
+    name = stage.start("work")
+    stage.succeed("work", pixels=2**63 - 1)
+    stage.ended(name)
+    page = open_page(f"{site}#/{name}?tab=response")
+    expect(panel(page)).to_contain_text("9223372036854775807")
+    tab(page, "Raw").click()
+    expect(panel(page)).to_contain_text("9223372036854775807")
+    assert "tab=raw" in page.url
+
+
+def test_plain_numbers_keep_their_text(page: Page) -> None:
+    """Those that other servers send as numbers of JSON too."""
+    text = page.evaluate("""String(readJson('{"count": 9007199254740993, "share": 1.0}').count)""")
+    assert text == "9007199254740993"
+
+
+def test_details_of_errors_are_drawn_by_their_types(
+    stage: Stage, open_page: OpenPage, site: str
+) -> None:
+    """A table of fields, a time to try again, and links that lead to web pages only."""
+    name = stage.start("work")
+    violation = FieldViolation(field="source.rows", description="is too long")
+    links = (
+        HelpLink(description="the manual", url="https://acme.test/manual"),
+        HelpLink(description="a trap", url="javascript:alert(1)"),
+    )
+    extra = (BadRequest(field_violations=(violation,)), Help(links=links), RetryInfo())
+    stage.fail("work", lro.StatusError(lro.Code.INVALID_ARGUMENT, "rows are wrong", extra=extra))
+    stage.ended(name)
+    page = open_page(f"{site}#/{name}")
+    expect(tab(page, "Error")).to_have_attribute("aria-selected", "true")
+    expect(panel(page)).to_contain_text("INVALID_ARGUMENT rows are wrong")
+    expect(panel(page).get_by_role("row", name="source.rows")).to_contain_text("is too long")
+    expect(panel(page).get_by_role("link")).to_have_count(1)
+    expect(panel(page).get_by_role("link")).to_have_attribute("href", "https://acme.test/manual")
+    expect(panel(page)).to_contain_text("a trap (javascript:alert(1))")
+
+
+def test_tabs_are_moved_by_arrows(stage: Stage, open_page: OpenPage, site: str) -> None:
+    """One of them is in the order of Tab."""
+    page = open_page(f"{site}#/{stage.start('work')}")
+    tab(page, "Metadata").focus()
+    page.keyboard.press("ArrowRight")
+    expect(tab(page, "Response")).to_be_focused()
+    expect(panel(page)).to_contain_text("There is no response yet.")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    expect(tab(page, "Raw")).to_be_focused()
+
+
+def test_many_nodes_are_closed_at_first(stage: Stage, open_page: OpenPage, site: str) -> None:
+    """And stay open over changes once they were opened."""
+    labels = {f"label {number}": "x" for number in range(150)}
+    name = stage.start("work", load=True)
+    stage.do("work", lambda job: job.report(ImportMetadata(dataset="a", labels=labels)))
+    page = open_page(f"{site}#/{name}")
+    expect(panel(page).get_by_text("150 fields")).to_be_visible()
+    expect(panel(page).get_by_text("label 7:")).to_have_count(0)
+    panel(page).get_by_text("150 fields").click()
+    expect(panel(page).get_by_text("label 7", exact=True)).to_be_visible()
+    panel(page).get_by_role("button", name="50 more").click()
+    expect(panel(page).get_by_text("label 149", exact=True)).to_be_visible()
+    stage.do("work", lambda job: job.report(ImportMetadata(dataset="b", labels=labels)))
+    expect(panel(page)).to_contain_text('"b"')
+    expect(panel(page).get_by_text("label 7", exact=True)).to_be_visible()
+
+
+def test_large_messages_are_cut_until_all_is_wanted(
+    stage: Stage, open_page: OpenPage, site: str
+) -> None:
+    """64 KB at first."""
+    name = stage.start("work", load=True)
+    stage.do("work", lambda job: job.report(ImportMetadata(dataset="x" * 100_000 + "end")))
+    stage.do("work", lambda _: ImportResponse(rows=1))
+    stage.ended(name)
+    page = open_page(f"{site}#/{name}?tab=metadata")
+    expect(panel(page)).to_contain_text("The first 64 KB")
+    expect(panel(page)).not_to_contain_text("xend")
+    with page.expect_download() as download:
+        panel(page).get_by_role("button", name="Download").click()
+    assert download.value.path().stat().st_size > 100_000
+    panel(page).get_by_role("button", name="Show all").click()
+    expect(panel(page)).to_contain_text("xend")
+
+
+def test_ways_to_ask_for_it_name_the_server(stage: Stage, open_page: OpenPage, site: str) -> None:
+    """With a prefix below which the page is, and quotes where a shell needs them."""
+    name = stage.start("work")
+    page = open_page(f"{site}#/{name}")
+    expect(page.get_by_text(f"curl '{site}v1/{name}'")).to_be_visible()
+    expect(page.get_by_text(f"lro watch '{name}' --server {site.rstrip('/')}")).to_be_visible()
+    expect(page.get_by_text(f'client.operation("{name}")')).to_be_visible()
+
+
+def test_ways_to_ask_for_it_name_the_server_that_the_session_names(
+    context: Any, stage: Stage, open_page: OpenPage, site: str
+) -> None:
+    """Not the address of the page, which under ``lro console`` holds a secret; with a token."""
+    scripted = Scripted({"operations/b": {"name": "operations/b"}})
+    scripted.session |= {"server": "https://counts.example.com/api/v1beta1", "caller": ""}
+    scripted.answer_for(context)
+    page = open_page(f"{site}#/operations/b")
+    url = "https://counts.example.com/api/v1beta1/operations/b"
+    expect(page.get_by_text(f"curl '{url}'")).to_be_visible()
+    server = "https://counts.example.com/api"
+    way = f"lro watch 'operations/b' --server {server} --prefix /v1beta1"
+    expect(page.get_by_text(way)).to_be_visible()
+    expect(page.get_by_text(f'with Client("{server}", routes=Routes.below(')).to_be_visible()
+    assert site.split("//")[1] not in page.locator(".side").inner_text()
+    scripted.session["token"] = True
+    page.reload()
+    bearer = '-H "Authorization: Bearer $LRO_TOKEN"'
+    expect(page.get_by_text(f"curl {bearer} '{url}'")).to_be_visible()
+    scripted.session |= {"token": False, "caller": "ann"}
+    page.reload()
+    expect(page.get_by_text(f"curl {bearer} '{url}'")).to_be_visible()
+
+
+def test_copy_without_a_clipboard_shows_the_text(
+    stage: Stage, open_page: OpenPage, site: str
+) -> None:
+    """As on a page over plain HTTP, where there is none."""
+    name = stage.start("work")
+    page = open_page(f"{site}#/{name}")
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+    page.get_by_role("button", name="Copy lro").click()
+    expect(page.get_by_role("textbox", name="Copy this text")).to_have_value(
+        f"lro watch '{name}' --server {site.rstrip('/')}"
+    )
+
+
+def test_links_lead_to_logs(stage: Stage, open_page: OpenPage, serve: Serve) -> None:
+    """The trace's only where there is one."""
+    name = stage.start("work")
+    links = {"logs": "https://logs.test/?q={name}", "trace": "https://traces.test/{trace_id}"}
+    page = open_page(f"{serve(stage.service, links=links)}#/{name}")
+    address = f"https://logs.test/?q={name.replace('/', '%2F')}"
+    expect(page.get_by_role("link", name="Logs")).to_have_attribute("href", address)
+    expect(page.get_by_role("link", name="Trace")).to_have_count(0)
+
+
+def test_unknown_name_says_what_the_server_says(open_page: OpenPage, site: str) -> None:
+    """And nothing else is drawn."""
+    page = open_page(f"{site}#/operations/none")
+    expect(page.locator("main").get_by_role("status").first).to_contain_text("operations/none")
+    expect(page.get_by_role("tab")).to_have_count(0)

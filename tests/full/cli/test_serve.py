@@ -1,0 +1,419 @@
+"""``lro serve`` and ``lro worker`` as processes over real sockets, stopped by real signals."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+pytest.importorskip("click")
+pytest.importorskip("uvicorn")
+
+import lro
+from lro.cli._processes import Processes
+from lro.cli._serving import Health
+from lro.executors.inline import InlineExecutor
+from lro.stores.memory import MemoryStore
+from lro_client import Client
+from tests.cli.asking import Lro
+from tests.cli.serving import (
+    MEMORY,
+    SQLITE,
+    Server,
+    StepsResponse,
+    begun,
+    lro_serve,
+    write_service,
+)
+from tests.full.stopping.hosts import PATIENCE, running, until
+from tests.services.ports import free_port
+from tests.services.postgres import shared_server
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="there are no process groups")
+
+ONLY_HYPERCORN = """
+import importlib.util
+import sys
+
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "uvicorn" else find(name, *more)
+
+from lro.cli import main
+sys.exit(main())
+"""
+
+
+def process_of(client: Client, name: str) -> int:
+    """The process that has done the work of an operation."""
+    handle = client.operation(name, response=StepsResponse, metadata=lro.OperationMetadata)
+    return int(handle.result(timeout=PATIENCE).process)
+
+
+def test_service_is_served_and_stopped_without_loss(here: Path) -> None:
+    """SIGTERM ends the server with 0; what it could not end is done by the next one."""
+    write_service(here, drain_seconds=0)
+    with lro_serve(here, "work:service") as server, Client(server.url) as client:
+        assert httpx.get(f"{server.url}/healthz").json() == {"status": "ok"}
+        assert httpx.get(f"{server.url}/readyz").json() == {"status": "ok"}
+        name = server.start(client).name
+        until(lambda: begun(here) != [])
+        assert server.host.stop() == 0
+        assert "operations handed back: 1 of 1" in server.host.output
+        assert "Traceback" not in server.host.output
+    (here / "go").touch()
+    with lro_serve(here, "work:service", log="second.log") as server, Client(server.url) as client:
+        assert process_of(client, name) == server.host.process.pid
+        server.host.process.send_signal(signal.SIGINT)
+        assert server.host.end() == 130
+
+
+def test_second_signal_ends_the_drain(here: Path) -> None:
+    """The work is handed back at once, though its function would go on."""
+    write_service(here, drain_seconds=3600)
+    with lro_serve(here, "work:service") as server, Client(server.url) as client:
+        server.start(client)
+        until(lambda: begun(here) != [])
+        server.host.ask_to_stop()
+        until(lambda: "time to end" in server.host.output)
+        assert server.host.stop() == 0
+        assert "operations handed back: 1 of 1" in server.host.output
+
+
+def test_running_work_may_end_while_the_server_drains(here: Path) -> None:
+    """The result is stored by the process that was asked to stop."""
+    write_service(here, drain_seconds=3600)
+    arguments = ("work:service", "--host", "localhost")
+    with lro_serve(here, *arguments) as server, Client(server.url) as client:
+        name = server.start(client).name
+        until(lambda: begun(here) != [])
+        server.host.ask_to_stop()
+        until(lambda: "time to end" in server.host.output)
+        (here / "go").touch()
+        assert server.host.end() == 0
+        assert "has no authenticate hook" not in server.host.output
+        first = server.host.process.pid
+    with lro_serve(here, "work:service", log="second.log") as server, Client(server.url) as client:
+        assert process_of(client, name) == first
+
+
+def skip_without_grpc() -> None:
+    """Skip a test whose server is asked over gRPC by the command."""
+    for module in ("grpc", "google.longrunning.operations_proto_pb2", "rich"):
+        pytest.importorskip(module)
+
+
+def test_grpc_is_served_beside_http(here: Path) -> None:
+    """On one service: each sees what the other starts, and both stop."""
+    skip_without_grpc()
+    write_service(here)
+    (here / "go").touch()
+    with lro_serve(here, "work:service", "--grpc", "0") as server:
+        assert server.grpc is not None
+        asked = Lro.as_process("list", "--server", server.grpc)
+        assert asked.returncode == 0, asked.stderr
+        with Client(server.url) as client:
+            started = server.start(client)
+            started.result(timeout=PATIENCE)
+        asked = Lro.as_process("get", started.name, "--server", server.grpc)
+        assert "SUCCEEDED" in asked.stdout
+        assert server.host.stop() == 0
+
+
+def test_hypercorn_serves_where_uvicorn_is_missing(here: Path) -> None:
+    """With the same line, health and stop."""
+    pytest.importorskip("hypercorn")
+    write_service(here, drain_seconds=0)
+    (here / "program.py").write_text(ONLY_HYPERCORN)
+    command = ("program.py", "serve", "work:service", "--port", "0")
+    with running(command, here, "server.log") as host:
+        server = Server.of(host)
+        assert httpx.get(f"{server.url}/readyz").headers["server"].startswith("hypercorn")
+        with Client(server.url) as client:
+            name = server.start(client).name
+            until(lambda: begun(here) != [])
+            assert host.stop() == 0
+        assert "operations handed back: 1 of 1" in host.output
+    (here / "go").touch()
+    with lro_serve(here, "work:service", log="second.log") as server, Client(server.url) as client:
+        assert process_of(client, name) == server.host.process.pid
+
+
+def test_application_keeps_its_hooks_and_other_paths(here: Path) -> None:
+    """It is served as it is, with health beside it."""
+    write_service(here)
+    with lro_serve(here, "work:app") as server:
+        assert httpx.get(f"{server.url}/mine").text == "mine"
+        assert httpx.get(f"{server.url}/readyz").status_code == 200
+        assert server.host.stop() == 0
+    with lro_serve(here, "work:closed", "--host", "0.0.0.0", log="closed.log") as server:
+        url = server.url.replace("0.0.0.0", "127.0.0.1")
+        headers = {"x-caller": "ann"}
+        assert httpx.get(f"{url}/v1/operations", headers=headers).status_code == 200
+        assert "has no authenticate hook" not in server.host.output
+        assert server.host.stop() == 0
+
+
+def test_open_server_warns_and_serves_what_its_options_say(here: Path) -> None:
+    """Without starts, and below a further parent; the module's own logging stays."""
+    write_service(here, store=f"import logging; logging.basicConfig()\n{MEMORY}")
+    arguments = ("work:service", "--host", "0.0.0.0", "--no-starts", "--parent", "projects/*")
+    with lro_serve(here, *arguments) as server:
+        assert "has no authenticate hook, and 0.0.0.0 is not a loopback" in server.host.output
+        url = server.url.replace("0.0.0.0", "127.0.0.1")
+        assert httpx.get(f"{url}/v1/projects/p/operations").status_code == 200
+        assert httpx.post(f"{url}/v1/works:work", json={}).status_code == 404
+        assert server.host.stop() == 0
+        assert "operations in hand" not in server.host.output
+
+
+def test_several_processes_share_port_and_store(here: Path) -> None:
+    """One that is killed is replaced; all end with the first one, or when that is killed."""
+    skip_without_grpc()
+    write_service(here, lease=1)
+    grpc = str(free_port())
+    arguments = ("work:service", "--workers", "2", "--grpc", grpc, "--starts", "--parent", "a/*")
+    with lro_serve(here, *arguments) as server:
+        with Client(server.url) as client:
+            name = server.start(client).name
+            until(lambda: begun(here) != [])
+            os.kill(begun(here)[0], signal.SIGKILL)
+            server.host.says(re.compile("another one begins"))
+            (here / "go").touch()
+            assert process_of(client, name) != begun(here)[0]
+        assert server.grpc == f"grpc://127.0.0.1:{grpc}"
+        assert Lro.as_process("list", "a/b", "--server", server.grpc).returncode == 0
+        server.host.process.send_signal(signal.SIGINT)
+        assert server.host.end() == 130
+        assert server.host.output.count("is served at") == 1
+        until(lambda: not server.host.alive)
+    with lro_serve(here, "work:service", "--workers", "2", log="second.log") as server:
+        server.host.process.kill()
+        assert server.host.end() == -signal.SIGKILL
+        until(lambda: not server.host.alive)
+
+
+def test_interrupt_of_a_terminal_lets_several_processes_drain(here: Path) -> None:
+    """It reaches all of them, and counts once."""
+    write_service(here, drain_seconds=3600)
+    arguments = ("work:service", "--workers", "2")
+    with lro_serve(here, *arguments) as server, Client(server.url) as client:
+        name = server.start(client).name
+        until(lambda: begun(here) != [])
+        os.killpg(server.host.process.pid, signal.SIGINT)
+        until(lambda: "time to end" in server.host.output)
+        (here / "go").touch()
+        assert server.host.end() == 130
+        assert "handed back: 0 of 1" in server.host.output
+    with lro_serve(here, "work:service", log="second.log") as server, Client(server.url) as client:
+        assert [process_of(client, name)] == begun(here)
+
+
+def test_process_that_begins_during_the_stop_is_stopped_too() -> None:
+    """The signal came when it was being made."""
+
+    async def begin_late(listener: socket.socket) -> tuple[bool, int]:
+        program = "import time; time.sleep(600)"
+        processes = Processes((sys.executable, "-c", program), 1, listener)
+        processes._stop.set()
+        return await processes._run_one(print)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert asyncio.run(begin_late(listener)) == (False, -signal.SIGTERM)
+
+
+def test_stop_in_the_pause_after_a_crash_begins_no_process() -> None:
+    """The signal came when a process had just ended."""
+    runs: list[Processes] = []
+
+    async def stop_in_the_pause(listener: socket.socket) -> None:
+        processes = Processes((), 1, listener)
+
+        async def crashed(_: object) -> tuple[bool, int]:
+            runs.append(processes)
+            asyncio.get_running_loop().call_soon(processes._end)
+            return True, 1
+
+        processes._run_one = crashed  # type: ignore[method-assign]
+        await processes._keep_one(print)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        asyncio.run(stop_in_the_pause(listener))
+    assert len(runs) == 1
+
+
+def test_stopping_server_is_not_ready() -> None:
+    """While calls in flight end, balancers are to send no more."""
+    with lro.Service(MemoryStore(), InlineExecutor()) as service:
+        health = Health(service)
+        health.stopping = True
+        assert asyncio.run(health.reply(ready=True)).status == 503
+        assert asyncio.run(health.reply(ready=False)).status == 200
+
+
+def test_several_processes_that_cannot_begin_end_the_command(here: Path) -> None:
+    """As where another program has the port of gRPC."""
+    pytest.importorskip("grpc")
+    write_service(here)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = ("-m", "lro.cli", "serve", "work:service", "--port", "0", "--workers", "2")
+        with running((*command, "--grpc", port), here, "server.log") as host:
+            assert host.end() == 2
+            assert f"cannot listen on 127.0.0.1:{port}" in host.output
+            until(lambda: not host.alive)
+
+
+def test_worker_takes_over_what_a_killed_server_has_begun(here: Path) -> None:
+    """The server is killed, and the worker does the work; SIGTERM hands it on to the next."""
+    write_service(here, lease=1, drain_seconds=0)
+    with lro_serve(here, "work:service") as server, Client(server.url) as client:
+        name = server.start(client).name
+        until(lambda: begun(here) != [])
+        server.host.process.kill()
+    command = ("-m", "lro.cli", "worker", "work:service")
+    with running(command, here, "worker.log") as worker:
+        until(lambda: worker.process.pid in begun(here))
+        assert worker.output.startswith("work:service has a worker\n")
+        assert worker.stop() == 0
+        assert "operations handed back: 1 of 1" in worker.output
+    (here / "go").touch()
+    with running(command, here, "second.log") as worker:
+        until(lambda: worker.process.pid in begun(here))
+        with lro_serve(here, "work:service", log="s.log") as server, Client(server.url) as client:
+            assert process_of(client, name) == worker.process.pid
+        worker.process.send_signal(signal.SIGINT)
+        assert worker.end() == 130
+
+
+POSTGRES = """
+from lro.stores.postgres import PostgresStore
+store = PostgresStore({url!r}, schema={schema!r})
+"""
+
+
+def test_database_that_is_away_is_waited_for(here: Path) -> None:
+    """The module is imported without it; the server is not ready, and is once it is there."""
+    pytest.importorskip("psycopg")
+    from tests.services.postgres import new_server
+
+    database = new_server()
+    write_service(here, POSTGRES.format(url=database.url, schema="away"), drain_seconds=0)
+    with database.away(), running(("-m", "lro.cli", "worker", "work:service"), here, "w") as worker:
+        until(lambda: "has a worker" in worker.output)
+        assert "for now no work is found: the operations database cannot be" in worker.output
+        with lro_serve(here, "work:service") as server:
+            assert "for now calls are answered UNAVAILABLE: the operations" in server.host.output
+            assert "Connection refused" in server.host.output
+            assert httpx.get(f"{server.url}/healthz").status_code == 200
+            refused = httpx.get(f"{server.url}/readyz")
+            assert refused.status_code == 503
+            assert refused.json()["error"]["status"] == "UNAVAILABLE"
+            started = httpx.post(f"{server.url}/v1/works:work", json={})
+            assert started.status_code == 503
+            database.start()
+            until(lambda: httpx.get(f"{server.url}/readyz").status_code == 200)
+            with Client(server.url) as client:
+                server.start(client)
+            assert server.host.stop() == 0
+            until(lambda: worker.process.pid in begun(here))
+            assert worker.stop() == 0
+            database.stop()
+    database.stop()
+
+
+def test_schema_of_another_version_is_not_served(here: Path) -> None:
+    """It does not mend itself, so the command ends at once."""
+    psycopg = pytest.importorskip("psycopg")
+    database = shared_server()
+    schema = database.fresh_schema()
+    write_service(here, POSTGRES.format(url=database.url, schema=schema))
+    assert Lro.as_process("schema", "work:service", "--create", here=here).returncode == 0
+    with psycopg.connect(database.url, autocommit=True) as plain:
+        plain.execute(f"UPDATE {schema}.versions SET version = 99")
+    for command in ("serve", "worker"):
+        ended = Lro.as_process(command, "work:service", here=here)
+        assert ended.returncode == 2
+        assert "has version 99; this library can only use version 1" in ended.stderr
+        assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["serve", "nowhere:service"], "nowhere:service: cannot be imported: ModuleNotFoundError"),
+        (["serve", "work"], "work: is not module:service"),
+        (["serve", "work:nothing"], "there is no 'nothing' in it"),
+        (["serve", "work:attrs"], "is module, not an lro.Service or an lro.asgi.OperationsApp"),
+        (["serve", "work:app", "--no-starts"], "which has its own starts and parents"),
+        (["serve", "work:app", "--parent", "a/*"], "which has its own starts and parents"),
+        (["serve", "work:closed", "--grpc", "0"], "has an authenticate hook for HTTP"),
+        (["serve", "work:service", "--parent", "a/"], "parent"),
+        (["serve", "work:service", "--workers", "2"], "cannot share a MemoryStore"),
+        (["serve", "work:service", "--port", "65536"], "65536"),
+        (["serve", "work:service", "--host", "no.such.host.invalid"], "cannot listen on no.such"),
+        (["serve", "work:service", "--host", "a" * 80], "cannot listen on aaa"),
+        (["serve", "work:service", "--host", "::1%nowhere"], "cannot listen on [::1%nowhere]:8000"),
+        (["worker", "work:service"], "has a MemoryStore, in which only its own process finds"),
+        (["worker", "idle:service"], "was made with maintenance=False"),
+        (["worker", "work:app"], "is OperationsApp, not an lro.Service"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_one_sentence(
+    arguments: list[str], said: str, here: Path
+) -> None:
+    """With the exit status of a misuse."""
+    write_service(here, MEMORY)
+    write_service(here, SQLITE, name="idle", maintenance=False)
+    ended = Lro.as_process(*arguments, here=here)
+    assert ended.returncode == 2, ended.stdout
+    assert said in ended.stderr
+    assert ended.stderr.startswith(("Error: ", "Usage: "))
+    assert "Traceback" not in ended.stderr
+    assert ended.stdout == ""
+
+
+def test_processes_that_share_grpc_need_a_given_port(here: Path) -> None:
+    """Each would take another one."""
+    write_service(here)
+    ended = Lro.as_process("serve", "work:service", "--workers", "2", "--grpc", "0", here=here)
+    assert (ended.returncode, "a port, which must be given" in ended.stderr) == (2, True)
+
+
+def test_several_processes_need_a_system_that_passes_sockets_on(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As all have but Windows."""
+    write_service(here, name="unshared")
+    monkeypatch.delattr("os.fork")
+    ended = Lro(capsys)("serve", "unshared:service", "--workers", "2")
+    assert (ended.status, "--workers: must be 1 on this system" in ended.err) == (2, True)
+    sys.modules.pop("unshared").service.close(0)
+
+
+def test_port_that_is_taken_is_refused(here: Path) -> None:
+    """By its address."""
+    write_service(here, MEMORY)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ended = Lro.as_process("serve", "work:service", "--port", port, here=here)
+        assert ended.returncode == 2
+        assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in ended.stderr
+
+
+def test_missing_servers_are_a_missing_extra(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of two packages is enough, and the extra has one."""
+    write_service(here, MEMORY, name="unserved")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    ended = Lro(capsys)("serve", "unserved:service")
+    assert ended.status == 2
+    assert "pip install 'lro[serve]'" in ended.err
+    sys.modules.pop("unserved", None)

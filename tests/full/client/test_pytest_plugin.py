@@ -1,0 +1,196 @@
+"""The pytest plugin: its fixtures in a run of their own, and what they are made of."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import lro
+from lro_client import PollTimeout
+from lro_client.testing import VirtualClock
+from lro_client.testing._fixtures import client_of, service_in_memory
+from tests.service_steps import PATIENCE, Step
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+ROOT = Path(__file__).resolve().parents[3]
+NAME = "acme.v1.Works.Work"
+
+METHODS = """
+import asyncio, sys
+import attrs, pytest
+import lro
+
+@attrs.frozen
+class ResizeRequest:
+    steps: lro.Int32 = 0
+
+@attrs.frozen
+class ResizeResponse:
+    width: lro.Int32 = 0
+
+def resize_images(request: ResizeRequest, job: lro.Job) -> ResizeResponse:
+    for done in range(request.steps):
+        job.progress(done / request.steps)
+    return ResizeResponse(width=640)
+
+TYPES = {"response": ResizeResponse, "metadata": lro.OperationMetadata}
+"""
+
+USES = (
+    METHODS
+    + """
+@pytest.mark.parametrize("steps", [0, 1, 2, 3])
+def test_resize(lro_service, lro_client, steps):
+    method = lro_service.method("acme.images.v1.Images.Resize")(resize_images)
+    started = method.start(ResizeRequest(steps=steps))
+    assert started.done
+    assert lro_client.operation(started.name, **TYPES).result().width == 640
+
+def test_hour(lro_service, lro_client, lro_clock):
+    began = lro_clock()
+    method = lro_service.declare("acme.v1.Images.Paint", request=ResizeRequest, **TYPES)
+    painting = lro_client.operation(method.start(ResizeRequest()).name, **TYPES)
+    with pytest.raises(Exception, match="was not done within 3600 s"):
+        painting.result(timeout=3600)
+    assert lro_clock() == pytest.approx(began + 3600)
+    lro_service.reporter(painting.name).complete(ResizeResponse(width=7))
+    lro_clock.advance(86_400 * 31)
+    with pytest.raises(Exception, match="there is no operation"):
+        painting.result()
+
+def test_another_test_has_another_service(lro_service):
+    assert lro_service.specs == {}
+"""
+)
+
+LEAVES = (
+    METHODS
+    + """
+def test_leaves_a_wait(lro_service):
+    method = lro_service.declare("acme.v1.Images.Paint", request=ResizeRequest, **TYPES)
+    started = method.start(ResizeRequest())
+    loop = asyncio.new_event_loop()
+    waiting = loop.create_task(started.result_async())
+    loop.run_until_complete(asyncio.sleep(0))
+    test_leaves_a_wait.kept = loop, waiting
+"""
+)
+
+UNUSED = """
+import sys
+
+def test_nothing_is_loaded():
+    assert "pytest_lro" in sys.modules
+    names = {name.partition(".")[0] for name in sys.modules}
+    assert names.isdisjoint({"lro", "lro_client", "attr", "httpx", "cattrs", "sqlite3"})
+"""
+
+
+def run_pytest(folder: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """A run of pytest with the plugin over one file of tests, in a process of its own."""
+    (folder / "test_example.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-p", "pytest_lro", "-p", "no:cacheprovider"]
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT / "src")}
+    return subprocess.run(
+        [*command, "-W", "error", "-q", *options],
+        cwd=folder,
+        env={**os.environ, **alone},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("options", [(), ("-p", "xdist", "-n", "2")], ids=["one process", "xdist"])
+def test_fixtures_serve_each_test(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """Work is done within the start, and an hour of polling takes no time."""
+    done = run_pytest(tmp_path, USES, *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "6 passed" in done.stdout
+
+
+def test_leftover_wait_fails_the_test(tmp_path: Path) -> None:
+    """At its end, with a sentence."""
+    done = run_pytest(tmp_path, LEAVES, "-W", "default")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 passed, 1 error" in done.stdout
+    assert "lro_service: waits or watches of operations are still open: 1" in done.stdout
+
+
+def test_plugin_without_fixtures_loads_nothing(tmp_path: Path) -> None:
+    """A run of tests that have nothing to do with this library is as quick as before."""
+    done = run_pytest(tmp_path, UNUSED)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_service_in_memory_works_within_start() -> None:
+    """And a client of it polls in virtual time."""
+    clock = VirtualClock()
+    with service_in_memory(clock) as service, client_of(service, clock) as client:
+
+        @service.method(NAME)
+        def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+            return WorkResponse(request.text)
+
+        assert work.start(WorkRequest("a")).result() == WorkResponse("a")
+        outside = service.declare(
+            "acme.v1.Works.Outside",
+            request=WorkRequest,
+            response=WorkResponse,
+            metadata=WorkMetadata,
+        )
+        name = outside.start(WorkRequest()).name
+        handle = client.operation(name, response=WorkResponse, metadata=WorkMetadata)
+        with pytest.raises(PollTimeout):
+            handle.result(timeout=3600)
+    with pytest.raises(lro.errors.Unavailable):
+        work.start(WorkRequest())
+
+
+def test_service_in_memory_reports_leftover_work() -> None:
+    """The work of a thread that the test has forgotten, by its name."""
+    step, names = Step(), []
+
+    def forget() -> None:
+        with service_in_memory(VirtualClock()) as service:
+
+            @service.method(NAME)
+            def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+                names.append(job.name)
+                step()
+                return WorkResponse()
+
+            forgotten.append(threading.Thread(target=lambda: work.start(WorkRequest())))
+            forgotten[0].start()
+            step.reached()
+            threading.Timer(0.2, step.go.set).start()  # the close waits for it
+
+    forgotten: list[threading.Thread] = []
+    with pytest.raises(AssertionError, match="is still running") as caught:
+        forget()
+    forgotten[0].join(PATIENCE)
+    assert str(caught.value) == f"lro_service: the work of {names[0]} is still running"
+
+
+def test_service_in_memory_reports_open_wait() -> None:
+    """A task that awaits a result when the test ends; it learns that the service is stopping."""
+
+    async def main() -> None:
+        fixture = service_in_memory(VirtualClock())
+        service = fixture.__enter__()
+        outside = service.declare(NAME, request=WorkRequest, response=WorkResponse)
+        waiting = asyncio.create_task(outside.start(WorkRequest()).result_async())
+        await asyncio.sleep(0)
+        with pytest.raises(AssertionError, match="still open: 1"):
+            fixture.__exit__(None, None, None)
+        with pytest.raises(lro.errors.Unavailable):
+            await waiting
+
+    asyncio.run(main())

@@ -1,0 +1,545 @@
+"""The command ``lro console``: its page and its calls, against our server and one that is not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx
+import pytest
+from click.testing import CliRunner
+
+from lro import asgi
+from lro.console import page_files
+from lro_client.cli import _console
+from lro_client.cli._console import ConsoleProxy, LocalServer, console, local_server
+from tests.console.other_server import OtherServer, other_server
+from tests.console.serving import PATIENCE, SECURE, authenticate, counting
+from tests.http.servers import HOST, uvicorn_serving
+from tests.integrations.counting import CountRequest
+from tests.services.processes import killed_at_end
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No server or token comes from the environment."""
+    for name in ("LRO_SERVER", "LRO_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def other() -> Iterator[OtherServer]:
+    """A server that is not ours."""
+    with other_server() as server:
+        yield server
+
+
+def proxy(url: str, **options: Any) -> ConsoleProxy:
+    """What the local server for a server answers."""
+    given: dict[str, Any] = {
+        "server": url,
+        "prefix": "/v1",
+        "seconds": PATIENCE,
+        "parents": ("",),
+        "actions": ("cancel", "delete"),
+        "secret": "s3cret",
+    }
+    return ConsoleProxy(**(given | options))
+
+
+@contextlib.contextmanager
+def proxied(url: str, **options: Any) -> Iterator[httpx.Client]:
+    """A client of the local server for a server, below its secret path."""
+    with (
+        httpx.Client() as upstream,
+        local_server(proxy(url, **{"http": upstream, **options}), 0) as server,
+    ):
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        at = f"http://{HOST}:{server.server_port}/s3cret"
+        with httpx.Client(base_url=at, timeout=PATIENCE) as client:
+            yield client
+        server.shutdown()
+        thread.join()
+
+
+@contextlib.contextmanager
+def command(*arguments: str, token: str = "") -> Iterator[tuple[httpx.Client, Any]]:
+    """A client of the page that the command serves, and the process of the command."""
+    program = "from lro_client.cli._console import console; console()"
+    with killed_at_end(
+        [sys.executable, "-c", program, *arguments],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "LRO_TOKEN": token, "PYTHONUNBUFFERED": "1"},
+    ) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        assert re.fullmatch(rf"http://{HOST}:\d+/[\w-]{{32}}/", url)
+        with httpx.Client(base_url=url, timeout=PATIENCE) as client:
+            yield client, process
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+
+
+def test_command_shows_a_server_that_is_not_ours() -> None:
+    """It lists, polls, pages and cancels there, with the token of the command."""
+    with other_server(token="t0ken") as other:
+        names = [other.add(f"operations/b{number}", percent=number) for number in range(3)]
+        with command("--server", other.url, token="t0ken") as (client, _):
+            assert "<html" in client.get("").text
+            session = client.get("session").json()
+            assert session["verbs"] == [
+                "GetOperation",
+                "ListOperations",
+                "DeleteOperation",
+                "CancelOperation",
+            ]
+            assert (session["watches"], session["actions"]) == (False, ["cancel", "delete"])
+            assert (session["title"], session["parents"]) == (other.url, [""])
+            page = client.get("v1/operations?pageSize=2").json()
+            assert [one["name"] for one in page["operations"]] == names[:0:-1]
+            more = client.get(f"v1/operations?pageSize=2&pageToken={page['nextPageToken']}")
+            assert [one["name"] for one in more.json()["operations"]] == names[:1]
+            one = client.get(f"v1/{names[1]}").json()
+            assert one["metadata"]["progressPercent"] == 1
+            assert client.post(f"v1/{names[1]}:cancel", json={}).json() == {}
+            done = client.get(f"v1/{names[1]}").json()
+            assert (done["done"], done["error"]["code"]) == (True, 1)
+            assert client.delete(f"v1/{names[1]}").json() == {}
+            assert names[1] not in other.operations
+        assert {headers["authorization"] for _, _, headers in other.calls} == {"Bearer t0ken"}
+        assert {headers["host"] for _, _, headers in other.calls} == {f"{HOST}:{other.server_port}"}
+
+
+def test_errors_of_the_server_are_relayed_as_they_are(other: OtherServer) -> None:
+    """Its JSON, its page for what it does not know, its status; no question for a password."""
+    with proxied(other.url) as client:
+        missing = client.get("/v1/operations/none")
+        assert (missing.status_code, missing.json()["error"]["status"]) == (404, "NOT_FOUND")
+        wrong = client.get("/v1/operations?filter=colour%3Dred")
+        assert wrong.json()["error"]["message"] == "Invalid filter."
+        unknown = client.post("/v1/operations:describe", json={"names": ["operations/x"]})
+        assert (unknown.status_code, unknown.headers["content-type"][:9]) == (404, "text/html")
+        assert SECURE.items() <= dict(unknown.headers).items()
+        assert len(missing.headers.get_list("date")) == 1  # of the server, whose clock counts
+        other.token = "needed"
+        refused = client.get("/v1/operations")
+        assert refused.status_code == 401
+        assert "www-authenticate" not in refused.headers
+
+
+def test_token_of_the_page_is_passed_on_by_a_command_without_one(other: OtherServer) -> None:
+    """With each call, and never beside the credentials of the command."""
+    other.token = "needed"
+    page = {"authorization": "Bearer needed"}
+    with proxied(other.url) as client:
+        assert client.get("/v1/operations").status_code == 401
+        assert client.get("/session").json()["token"] is False
+        assert client.get("/v1/operations", headers=page).status_code == 200
+        session = client.get("/session", headers=page).json()
+        assert session["verbs"] == list(_console._FIVE)
+        assert session["server"] == f"{other.url}/v1"
+    with (
+        httpx.Client(headers={"authorization": "Bearer own"}) as upstream,
+        proxied(other.url, http=upstream) as client,
+    ):
+        assert client.get("/v1/operations", headers=page).status_code == 401
+        assert client.get("/session", headers=page).json()["token"] is True
+    assert other.calls[-1][2]["authorization"] == "Bearer own"
+
+
+@pytest.mark.parametrize("token", ["", "wrong"])
+def test_command_says_at_its_start_that_credentials_are_needed(
+    other: OtherServer, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And starts all the same."""
+    other.token = "needed"
+    monkeypatch.setenv("LRO_TOKEN", token)
+    monkeypatch.setattr(LocalServer, "serve_forever", lambda _: interrupt())
+    ended = CliRunner().invoke(console, ["--server", other.url, "--parent", "projects/p"])
+    assert ended.exit_code == 0
+    assert f"{other.url} answers UNAUTHENTICATED" in ended.stderr
+    assert ("give a token in the page" in ended.stderr) is not bool(token)
+    assert ended.stdout.startswith(f"http://{HOST}:")
+    assert [path for _, path, _ in other.calls] == ["/v1/projects/p/operations?pageSize=1"]
+
+
+def test_command_says_at_its_start_that_the_server_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And starts all the same: it may come."""
+    monkeypatch.setattr(LocalServer, "serve_forever", lambda _: interrupt())
+    with socket.create_server((HOST, 0)) as line:
+        gone = f"http://{HOST}:{line.getsockname()[1]}"
+    ended = CliRunner().invoke(console, ["--server", gone])
+    assert ended.exit_code == 0
+    assert f"{gone} cannot be asked" in ended.stderr
+    assert ended.stdout.startswith(f"http://{HOST}:")
+
+
+def test_prefix_and_parents_are_those_of_the_server() -> None:
+    """The page asks below ``v1`` whatever the server has."""
+    with other_server(prefix="/api/v1beta1") as other:
+        name = other.add("projects/p/locations/l/operations/b1")
+        arguments = ("--server", f"{other.url}/", "--prefix", "api/v1beta1")
+        parents = ("--parent", "projects/p/locations/l", "--parent", "projects/q")
+        with command(*arguments, *parents, "--read-only") as (client, _):
+            session = client.get("session").json()
+            assert session["parents"] == ["projects/p/locations/l", "projects/q"]
+            assert session["actions"] == []
+            listed = client.get("v1/projects/p/locations/l/operations").json()
+            assert [one["name"] for one in listed["operations"]] == [name]
+            for refused in (client.post(f"v1/{name}:cancel", json={}), client.delete(f"v1/{name}")):
+                assert refused.status_code == 403
+        assert {method for method, path, _ in other.calls if ":" not in path} == {"GET"}
+
+
+def test_read_only_proxy_passes_on_no_action(other: OtherServer) -> None:
+    """Whatever the page asks."""
+    name = other.add("operations/b")
+    with proxied(other.url, actions=()) as client:
+        for refused in (client.post(f"/v1/{name}:cancel", json={}), client.delete(f"/v1/{name}")):
+            assert (refused.status_code, "does not" in refused.text) == (403, True)
+        assert client.get(f"/v1/{name}").status_code == 200
+    assert {method for method, _, _ in other.calls} == {"GET"}
+
+
+def test_our_server_has_all_and_streams_are_relayed() -> None:
+    """Watch comes event by event, before the operation ends."""
+    made = counting()
+    name = made.count.start(CountRequest(steps=-1), caller="ann").name
+    app = asgi.OperationsApp(made.service, authenticate=authenticate)
+    with made.service, uvicorn_serving(app) as port, httpx.Client() as upstream:
+        upstream.headers["authorization"] = "Bearer a1"
+        with proxied(f"http://{HOST}:{port}", http=upstream) as client:
+            session = client.get("/session").json()
+            assert session["watches"]
+            assert {"BatchGetOperations", "DescribeOperations"} <= set(session["verbs"])
+            with client.stream("POST", "/v1/operations:watch", json={"names": [name]}) as watched:
+                assert watched.headers["content-type"] == "text/event-stream; charset=utf-8"
+                lines = watched.iter_lines()
+                assert next(line for line in lines if line.startswith("data:"))
+                made.go.set()
+                assert any('"done":true' in line for line in lines)
+            described = client.post("/v1/operations:describe", json={"names": [name]})
+            assert described.json()["descriptions"][0]["state"] == "SUCCEEDED"
+            head = client.head("/v1/operations")
+            assert (head.status_code, head.content) == (404, b"")
+
+
+def test_page_that_leaves_a_stream_ends_it_at_the_server() -> None:
+    """With the next sign of life of the server."""
+    made = counting()
+    name = made.count.start(CountRequest(steps=-1)).name
+    app = asgi.OperationsApp(made.service, heartbeat_seconds=0.05)
+    with made.service, uvicorn_serving(app) as port, proxied(f"http://{HOST}:{port}") as client:
+        with client.stream("GET", f"/v1/{name}:watch") as watched:
+            assert next(watched.iter_lines())
+            assert made.service.watching == 1
+        while made.service.watching:
+            client.get("/v1/operations")
+        made.go.set()
+
+
+def test_server_that_breaks_off_a_reply_does_so_here() -> None:
+    """The page must not take a part for the whole."""
+    line = socket.create_server((HOST, 0))
+
+    def serve() -> None:
+        taken, _ = line.accept()
+        with taken:
+            taken.recv(4096)
+            taken.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    at = f"http://{HOST}:{line.getsockname()[1]}"
+    with proxied(at) as client, pytest.raises(httpx.RemoteProtocolError):
+        client.get("/v1/operations")
+    thread.join()
+    line.close()
+
+
+def test_server_that_is_away_is_unavailable(other: OtherServer) -> None:
+    """The sentence says which; the session is there all the same."""
+    with socket.create_server((HOST, 0)) as line:
+        gone = f"http://{HOST}:{line.getsockname()[1]}"
+    with proxied(gone) as client:
+        refused = client.get("/v1/operations")
+        assert (refused.status_code, refused.json()["error"]["status"]) == (503, "UNAVAILABLE")
+        assert gone in refused.json()["error"]["message"]
+        assert client.get("/session").json()["verbs"] == list(_console._FIVE)
+
+
+def test_redirects_are_not_followed() -> None:
+    """Credentials would go elsewhere."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"location", b"https://user:pw@elsewhere.example/")]
+        await send({"type": "http.response.start", "status": 302, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    with (
+        uvicorn_serving(app, lifespan="off") as port,
+        proxied(f"http://{HOST}:{port}") as client,
+    ):
+        refused = client.get("/v1/operations")
+    assert refused.status_code == 400
+    assert "elsewhere.example" in refused.text
+    assert "pw" not in refused.text
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "evil.example"}, 403),  # a name that was made to mean this machine
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"sec-fetch-site": "same-origin"}, 200),
+        ({}, 200),
+    ],
+)
+def test_pages_of_other_sites_reach_nothing(other: OtherServer, headers: Any, status: int) -> None:
+    """Not what they read, and not what they would do."""
+    name = other.add("operations/b")
+    with proxied(other.url) as client:
+        assert client.get("/session", headers=headers).status_code == status
+        assert client.get("/v1/operations", headers=headers).status_code == status
+        assert client.post(f"/v1/{name}:cancel", headers=headers).status_code == status
+    assert other.operations[name].get("done", False) is (status == 200)
+
+
+def test_without_the_secret_there_is_nothing(other: OtherServer) -> None:
+    """For other users of the machine."""
+    with proxied(other.url) as client:
+        at = str(client.base_url).replace("s3cret", "other")
+        for path in ("/session", "/v1/operations", "/", ""):
+            assert httpx.get(f"{at.rstrip('/')}{path}").status_code == 404
+        assert httpx.get(f"http://{client.base_url.netloc.decode()}/").status_code == 404
+    assert other.calls == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/images:resize"),
+        ("POST", "/v1/operations"),
+        ("POST", "/v1/operations/x:resize"),
+        ("GET", "/v1/users"),
+        ("GET", "/v1/operations/../users"),
+        ("GET", "/v1/%2e%2e/operations"),
+        ("GET", "/v1/x%2f..%2fusers/operations"),
+        ("GET", "/v1/users#/operations"),
+        ("GET", "/v1/users#x/operations/y"),
+        ("GET", "/v1/x\\..\\users/operations"),
+        ("DELETE", "/v1/operations"),
+        ("DELETE", "/v1/operations/x:cancel"),
+        ("DELETE", "/session"),
+        ("GET", "/v2/operations"),
+        ("GET", "/tally"),
+    ],
+)
+def test_what_the_page_does_not_ask_is_not_passed_on(
+    other: OtherServer, method: str, path: str
+) -> None:
+    """The credentials are for operations only."""
+    with proxied(other.url) as client:
+        raw = httpx.URL(f"{str(client.base_url).rstrip('/')}/")
+        with socket.create_connection((HOST, raw.port or 0)) as line:  # the path as it stands
+            line.sendall(f"{method} /s3cret{path} HTTP/1.0\r\nHost: {HOST}\r\n\r\n".encode())
+            assert b" 404 " in line.recv(65536).partition(b"\r\n")[0]
+    assert other.calls == []
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Content-Length: 1048577",
+        "Content-Length: x",
+        f"Content-Length: {'9' * 5000}",
+        "Transfer-Encoding: chunked",
+    ],
+)
+def test_body_without_a_bound_is_refused(other: OtherServer, header: str) -> None:
+    """Nothing of it is read."""
+    with proxied(other.url) as client:
+        port = client.base_url.port or 0
+        with socket.create_connection((HOST, port)) as line:
+            request = (
+                f"POST /s3cret/v1/operations:watch HTTP/1.1\r\nHost: {HOST}\r\n{header}\r\n\r\n"
+            )
+            line.sendall(request.encode())
+            assert b" 400 " in line.recv(65536).partition(b"\r\n")[0]
+
+
+def test_headers_are_passed_on_byte_by_byte(other: OtherServer) -> None:
+    """Both ways, whatever they hold."""
+    with proxied(other.url) as client:
+        reply = client.get("/v1/operations", headers={b"accept": b"text/\xff"})
+        assert reply.status_code == 200
+    assert other.calls[-1][2]["accept"] == "text/\xff"
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-type", "text/\u20ac".encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    with (
+        uvicorn_serving(app, lifespan="off") as port,
+        proxied(f"http://{HOST}:{port}") as client,
+    ):
+        reply = client.get("/v1/operations")
+    assert dict(reply.headers.raw)[b"content-type"] == "text/\u20ac".encode()
+
+
+@pytest.mark.parametrize(
+    "line", ["PUT /s3cret/session HTTP/1.1", "GET / x HTTP/1.1", "CONNECT x:1 HTTP/1.1"]
+)
+def test_what_is_no_request_of_the_page_gets_no_other_page(
+    line: str, other: OtherServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its reply has the headers of all others."""
+    with (
+        proxied(other.url) as client,
+        socket.create_connection((HOST, client.base_url.port or 0)) as taken,
+    ):
+        taken.sendall(f"{line}\r\nHost: {HOST}\r\n\r\n".encode())
+        reply = taken.makefile().read()
+    assert '"this is no request that the page makes"' in reply
+    assert "content-security-policy" in reply
+    assert capfd.readouterr().err == ""
+
+
+def test_page_that_breaks_off_writes_nothing_on_the_terminal(
+    other: OtherServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is the user's; a mistake of our own is shown."""
+    server_side, page = socket.socketpair()
+    with httpx.Client() as upstream, local_server(proxy(other.url, http=upstream), 0) as server:
+        for error in (ConnectionResetError(), ValueError("a mistake")):
+            try:
+                raise error
+            except Exception:
+                server.handle_error(server_side, (HOST, 1))
+            shown = capfd.readouterr().err
+            assert ("Traceback" in shown) is isinstance(error, ValueError)
+    server_side.close()
+    page.close()
+
+
+def test_credentials_that_cannot_be_had_are_named(other: OtherServer) -> None:
+    """Whatever gives them raises what it likes."""
+
+    def fail(_: httpx.Request) -> httpx.Request:
+        raise ValueError("they have expired")
+
+    with httpx.Client(auth=fail) as upstream, proxied(other.url, http=upstream) as client:
+        refused = client.get("/v1/operations")
+    assert (refused.status_code, "they have expired" in refused.text) == (503, True)
+
+
+def test_files_are_kept_by_the_browser(other: OtherServer) -> None:
+    """As those of a console in an application are."""
+    with proxied(other.url) as client:
+        for path, file in page_files().items():
+            reply = client.get(path)
+            assert reply.content == file.content
+            assert SECURE.items() <= dict(reply.headers).items()
+            again = client.get(path, headers={"if-none-match": file.etag})
+            assert (again.status_code, again.content) == (304, b"")
+            assert client.head(path).content == b""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "no server is known"),
+        (["--server", "grpc://localhost:1"], "over HTTP only"),
+        (["--server", "localhost"], "a server is http://HOST"),
+        (["--server", "http://x", "--parent", "a/../b"], "is not a parent"),
+        (["--server", "http://x", "--port", "70000"], "70000"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: list[str], text: str) -> None:
+    """As those of the other commands are."""
+    ended = CliRunner().invoke(console, arguments)
+    assert ended.exit_code == 2
+    assert text in ended.output
+
+
+def test_port_that_is_taken_is_named(other: OtherServer) -> None:
+    """Instead of another one."""
+    arguments = ["--server", other.url, "--port", str(other.server_port)]
+    ended = CliRunner().invoke(console, arguments)
+    assert (ended.exit_code, f"port {other.server_port} cannot be used" in ended.output) == (
+        2,
+        True,
+    )
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_browser_is_given_a_file_that_leads_to_the_page(
+    opens: bool, other: OtherServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The secret stands in no argument of a process, and the file is its user's alone."""
+    seen: list[tuple[str, int]] = []
+
+    def show(url: str) -> None:
+        file = Path(url.removeprefix("file://"))
+        seen.append((file.read_text(), file.parent.stat().st_mode & 0o777))
+
+    monkeypatch.setattr("webbrowser.open", show)
+    monkeypatch.setattr(LocalServer, "serve_forever", lambda _: interrupt())
+    ended = CliRunner().invoke(console, ["--server", other.url, *(["--open"] if opens else [])])
+    assert ended.exit_code == 0, ended.output
+    if opens:
+        assert seen == [
+            (f'<meta http-equiv="refresh" content="0;url={ended.output.strip()}">', 0o700)
+        ]
+    else:
+        assert seen == []
+
+
+def interrupt() -> None:
+    """End a command as Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+def test_credentials_of_google_are_sent(
+    other: OtherServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Those that google-auth finds; without any the command says so."""
+    credentials = pytest.importorskip("google.oauth2.credentials")
+    import google.auth
+
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
+    ended = CliRunner().invoke(console, ["--server", other.url, "--adc"])
+    assert (ended.exit_code, "no credentials of Google" in ended.output) == (2, True)
+    made = credentials.Credentials("adc-token")
+    monkeypatch.setattr(google.auth, "default", lambda **_: (made, None))
+    with proxied(other.url) as client:
+        assert client.get("/v1/operations").status_code == 200
+    with (
+        httpx.Client(auth=_console._google_auth()) as upstream,
+        proxied(other.url, http=upstream) as client,
+    ):
+        assert client.get("/v1/operations").status_code == 200
+    assert other.calls[-1][2]["authorization"] == "Bearer adc-token"
+
+
+def test_command_has_a_text_for_the_help() -> None:
+    """Which is read from its source, without loading it."""
+    assert isinstance(console, click.Command)
+    assert (console.help or "").startswith("Show the operations of a server in the browser")

@@ -1,0 +1,160 @@
+"""Sample pictures that ship inside scikit-image, files made of arrays, and recorded progress."""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from importlib import resources
+
+import numpy as np
+import numpy.typing as npt
+import PIL.Image
+import pytest
+
+from examples.analysis.messages import Image
+from lro import Cancelled, InvalidArgument
+from tests.full.examples.serving import TYPES, Server, complaint
+
+
+class Recorder:
+    """Progress that records its calls, and is cancelled at the given call (from 0)."""
+
+    def __init__(self, cancel_at: int = -1) -> None:
+        self.calls: list[tuple[str, int] | int] = []
+        self._cancel_at = cancel_at
+
+    def stage(self, name: str, total: int = 0) -> None:
+        self._note((name, total))
+
+    def step(self, units: int = 1) -> None:
+        self._note(units)
+
+    @property
+    def stages(self) -> list[str]:
+        """The names of the stages that were entered."""
+        return [call[0] for call in self.calls if isinstance(call, tuple)]
+
+    def units(self, stage: str) -> tuple[int, int]:
+        """Units done and units announced of a stage."""
+        done = total = 0
+        inside = False
+        for call in self.calls:
+            if isinstance(call, tuple):
+                inside = call[0] == stage
+                total = call[1] if inside else total
+            elif inside:
+                done += call
+        return done, total
+
+    def _note(self, call: tuple[str, int] | int) -> None:
+        if len(self.calls) == self._cancel_at:
+            raise Cancelled
+        self.calls.append(call)
+
+
+@pytest.fixture
+def progress() -> Recorder:
+    """Progress that is never cancelled."""
+    return Recorder()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The reference server, for tests that mind only their own operations."""
+    server = Server.on(tmp_path_factory.mktemp("server") / "operations.db")
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A reference server where nothing may ever be stored."""
+    server = Server.on(tmp_path_factory.mktemp("empty") / "operations.db")
+    yield server
+    server.close()
+
+
+Refused = Callable[[str, object], str]
+
+
+@pytest.fixture
+def refused_by(empty: Server) -> Refused:
+    """Posts a bad request (JSON, or the bytes of a body); gives the field that is complained of."""
+
+    def post(verb: str, body: object) -> str:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"content-type": "application/json"}
+        reply = empty.call("POST", f"/v1/{verb}", content=content, headers=headers)
+        error = reply.json()["error"]
+        assert (reply.status_code, error["code"], error["status"]) == (400, 400, "INVALID_ARGUMENT")
+        assert reply.headers["cache-control"] == "no-store"
+        assert empty.listed() == []
+        return complaint(error)
+
+    return post
+
+
+@functools.cache
+def encoded(name: str) -> Image:
+    """A bundled file as it is."""
+    return Image(content=(resources.files("skimage") / "data" / name).read_bytes())
+
+
+@functools.cache
+def opened(name: str) -> PIL.Image.Image:
+    """A bundled picture, to make others from; do not change it in place."""
+    picture = PIL.Image.open(io.BytesIO(encoded(name).content))
+    picture.load()
+    return picture
+
+
+def levels(name: str) -> npt.NDArray[np.uint8]:
+    """The pixels of a bundled picture, to make others from."""
+    return np.array(opened(name))
+
+
+def saved(
+    picture: PIL.Image.Image | npt.NDArray[np.generic], form: str = "PNG", **options: object
+) -> Image:
+    """A picture or an array as a file of this format."""
+    made = PIL.Image.fromarray(picture) if isinstance(picture, np.ndarray) else picture
+    file = io.BytesIO()
+    made.save(file, form, **options)
+    return Image(content=file.getvalue())
+
+
+def flat(width: int, height: int, mode: str = "RGB", color: object = None) -> Image:
+    """One colour as a PNG."""
+    return saved(PIL.Image.new(mode, (width, height), color or 0))
+
+
+def refused(call: Callable[[], object]) -> InvalidArgument:
+    """The complaint of a call that must fail."""
+    with pytest.raises(InvalidArgument) as caught:
+        call()
+    return caught.value
+
+
+def through_json(message: object) -> object:
+    """The message as it arrives at the other side."""
+    text = json.dumps(TYPES.dump(message), allow_nan=False)
+    return TYPES.load(json.loads(text), type(message))
+
+
+def cancelled_everywhere(work: Callable[[Recorder], object], calls: Sequence[int]) -> None:
+    """Check that a cancellation at each of these calls ends the work there and then."""
+    for call in calls:
+        progress = Recorder(cancel_at=call)
+        with pytest.raises(Cancelled):
+            work(progress)
+        assert len(progress.calls) == call
+
+
+def iou(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> float:
+    """Intersection over union of two boxes (x, y, width, height)."""
+    (ax, ay, aw, ah), (bx, by, bw, bh) = one, other
+    wide = max(0.0, min(ax + aw, bx + bw) - max(ax, bx))
+    high = max(0.0, min(ay + ah, by + bh) - max(ay, by))
+    return wide * high / (aw * ah + bw * bh - wide * high)

@@ -1,0 +1,150 @@
+"""The image of the reference server without Docker: its Dockerfile read, and its commands run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+
+
+@attrs.frozen
+class Stage:
+    """One stage: its base, its name, and its other instructions in their order."""
+
+    base: str
+    name: str
+    instructions: Sequence[tuple[str, str]]
+
+    def all(self, instruction: str) -> list[str]:
+        """The arguments of each instruction of this kind."""
+        return [rest for name, rest in self.instructions if name == instruction]
+
+    def one(self, instruction: str) -> str:
+        """Those of the only one."""
+        (found,) = self.all(instruction)
+        return found
+
+    @property
+    def health(self) -> list[str]:
+        """The command of the health check."""
+        return exec_form(self.one("HEALTHCHECK").partition("CMD ")[2])
+
+    @property
+    def command(self) -> list[str]:
+        """What runs, if no other arguments are given."""
+        return exec_form(self.one("ENTRYPOINT")) + exec_form(self.one("CMD"))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that are set."""
+        words = [word for rest in self.all("ENV") for word in shlex.split(rest)]
+        return dict(word.split("=", 1) for word in words)
+
+    def copies(self) -> Iterator[tuple[list[str], str, str]]:
+        """Of each COPY the sources, the target, and the stage that it copies from."""
+        for rest in self.all("COPY"):
+            words = shlex.split(rest)
+            options = [word for word in words if word.startswith("--")]
+            *sources, target = [word for word in words if not word.startswith("--")]
+            yield sources, target, "".join(options).removeprefix("--from=")
+
+
+def exec_form(text: str) -> list[str]:
+    """A command that no shell sees, as a list."""
+    words = json.loads(text)
+    assert isinstance(words, list)
+    assert all(isinstance(word, str) for word in words)
+    return words
+
+
+def stages(text: str) -> list[Stage]:
+    """The stages of a Dockerfile."""
+    lines = re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", " ").splitlines()
+    found: list[tuple[str, list[tuple[str, str]]]] = []
+    for line in filter(str.strip, lines):
+        instruction, _, rest = line.strip().partition(" ")
+        if instruction == "FROM":
+            found.append((rest, []))
+        else:
+            found[-1][1].append((instruction, rest.strip()))
+    split = [(*rest.split(" AS "), "")[:2] for rest, _ in found]
+    return [
+        Stage(base, name, tuple(instructions))
+        for (base, name), (_, instructions) in zip(split, found, strict=True)
+    ]
+
+
+BUILD, IMAGE = stages((ROOT / "Dockerfile").read_text("utf-8"))
+WITHOUT_RIGHTS: Final = ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
+"""Runs a command as a root who cannot write where the permissions forbid it."""
+
+
+@contextmanager
+def running(
+    image: Stage, root: Path, *, python: str = sys.executable
+) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+    """The command of the image in a folder that cannot be written; its data are beside that.
+
+    Gives the process, its address, and the command of its health check. Only the port, the folder
+    of the data and the interpreter are others than in the image.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    (root / "data").mkdir()
+
+    def here(words: list[str]) -> list[str]:
+        placed = [one.replace("8000", port).replace("/data", f"{root}/data") for one in words]
+        return [python if one == "python" else one for one in placed]
+
+    app = root / IMAGE.one("WORKDIR").strip("/")
+    as_user = WITHOUT_RIGHTS if os.getuid() == 0 and shutil.which("setpriv") else ()
+    process = subprocess.Popen(
+        [*as_user, *here(image.command)],
+        cwd=app,
+        env={**os.environ, **image.environment, "PATH": os.environ["PATH"], "HOME": "/nowhere"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline().strip()
+        assert line == f"http://0.0.0.0:{port}", process.communicate()[1]
+        yield process, f"http://127.0.0.1:{port}", here(image.health)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def copy_in(source: Path, target: Path) -> None:
+    """What COPY does: a folder's contents go to the target, a file into it."""
+    if source.is_dir():
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(source, target, ignore=ignored, dirs_exist_ok=True)
+    else:
+        shutil.copy2(source, target)
+
+
+def read_only_app(root: Path) -> Path:
+    """What the image copies from the project, at its places below ``root``, not to be written."""
+    for sources, target, start in IMAGE.copies():
+        if not start:
+            for source in sources:
+                copy_in(ROOT / source, root / target.strip("/"))
+    app = root / IMAGE.one("WORKDIR").strip("/")
+    for path in (app, *app.rglob("*")):
+        path.chmod(path.stat().st_mode & ~0o222)
+    return app

@@ -1,0 +1,219 @@
+"""classify: textures that were learned are recognised, and others are called unknown."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from examples.analysis import textures
+from examples.analysis.messages import ClassifyRequest, ClassifyResponse, Example, Image
+from examples.analysis.verbs.classify import STAGES, check, classify
+from lro import InvalidArgument
+from tests.full.examples.conftest import (
+    Recorder,
+    cancelled_everywhere,
+    levels,
+    refused,
+    saved,
+    through_json,
+)
+
+LOWER_SCORES = {"brick": 0.9999, "grass": 0.9997, "gravel": 0.998}
+ROCKET = levels("rocket.jpg")
+
+
+def example(label: str, pixels: npt.NDArray[np.uint8]) -> Example:
+    return Example(label=label, image=saved(pixels))
+
+
+SKY_AND_GROUND = (example("sky", ROCKET[:150, :200]), example("ground", ROCKET[330:, :300]))
+
+
+def run(
+    pixels: npt.NDArray[np.uint8],
+    *examples: Example,
+    max_results: int = 5,
+    progress: Recorder | None = None,
+) -> ClassifyResponse:
+    request = ClassifyRequest(image=saved(pixels), examples=examples, max_results=max_results)
+    check(request)
+    found = classify(request, progress or Recorder())
+    assert through_json(found) == found  # and no number in it is NaN or infinite
+    return found
+
+
+@pytest.mark.parametrize("label", textures.BUILT_IN)
+def test_the_lower_halves(label: str) -> None:
+    """The halves that were not learned get the right label, surely, and are known."""
+    found = run(levels(f"{label}.png")[256:])
+    assert found.label == label
+    assert found.score == pytest.approx(LOWER_SCORES[label], abs=0.001)
+    assert 0.5 < found.novelty < 1.2
+    assert found.known
+    assert found.training_tiles == 315
+    assert (found.scale, found.image_width, found.image_height) == (1.0, 512, 256)
+
+
+@pytest.mark.parametrize("label", textures.BUILT_IN)
+def test_one_tile(label: str) -> None:
+    """The smallest picture that is allowed is enough."""
+    assert run(levels(f"{label}.png")[320:384, 200:264]).label == label
+
+
+def test_the_astronaut_is_no_texture() -> None:
+    """The model alone is sure that it is brick; the novelty says that it is nothing known."""
+    found = run(levels("astronaut.png"))
+    assert (found.label, found.known) == ("brick", False)
+    assert found.score > 0.99
+    assert found.novelty == pytest.approx(2.5, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("label", "part"), [("sky", ROCKET[:150, 420:]), ("ground", ROCKET[330:, 340:])]
+)
+def test_examples_of_ones_own(label: str, part: npt.NDArray[np.uint8]) -> None:
+    """Two parts of a photograph teach what the other parts are."""
+    found = run(part, *SKY_AND_GROUND)
+    assert found.label == label
+    assert found.score > 0.9
+    assert found.training_tiles == 3 * 5 + 2 * 8
+
+
+def test_results_fall_and_sum_to_one() -> None:
+    """All labels, the best first; fewer if fewer are asked for."""
+    tile = levels("gravel.png")[300:400, 300:400]
+    found = run(tile)
+    scores = [each.score for each in found.results]
+    assert scores == sorted(scores, reverse=True)
+    assert sum(scores) == pytest.approx(1)
+    assert {each.label for each in found.results} == set(textures.BUILT_IN)
+    assert (found.results[0].label, found.results[0].score) == (found.label, found.score)
+    assert run(tile, max_results=2).results == found.results[:2]
+
+
+def test_several_examples_of_one_label() -> None:
+    """They are learned together: as many labels as there are different ones."""
+    brick, grass = levels("brick.png"), levels("grass.png")
+    examples = (example("b", brick[:128]), example("g", grass[:128]), example("b", brick[128:256]))
+    found = run(brick[256:], *examples)
+    assert [each.label for each in found.results] == ["b", "g"]
+    assert found.training_tiles == 3 * 45
+
+
+def test_labels_that_differ_in_a_trailing_nul() -> None:
+    """A label is any text, and none is taken for another."""
+    brick, grass = levels("brick.png"), levels("grass.png")
+    found = run(grass[256:], example("a", brick[:128]), example("a\0", grass[:128]))
+    assert found.label == "a\0"
+    assert len(found.results) == 2
+
+
+def test_the_same_picture_twice() -> None:
+    """Equal examples: an even score, and every number finite."""
+    same = np.full((64, 64), 90, dtype=np.uint8)
+    found = run(same, example("one", same), example("other", same))
+    assert [each.score for each in found.results] == pytest.approx([0.5, 0.5])
+    assert found.novelty == 0
+    other = run(levels("brick.png"), example("one", same), example("other", same))
+    assert not other.known
+
+
+def test_tiles_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large the examples are, the work stays bounded, and the label right."""
+    monkeypatch.setattr(textures, "MAX_TILES", 20)
+    examples = [example(name, levels(f"{name}.png")[:256]) for name in textures.BUILT_IN]
+    found = run(levels("grass.png")[256:], *examples)
+    assert found.training_tiles == 18
+    assert found.label == "grass"
+
+
+def test_the_built_in_set_is_learned_once() -> None:
+    """Threads that ask at the same time get the same thing, made by one of them."""
+    textures._learn_built_in.cache_clear()
+    together = threading.Barrier(4)
+
+    def ask() -> textures.Textures:
+        together.wait()
+        return textures.built_in()
+
+    with ThreadPoolExecutor(4) as pool:
+        learned = [future.result() for future in [pool.submit(ask) for _ in range(4)]]
+    assert len(set(map(id, learned))) == 1
+    assert textures._learn_built_in.cache_info().misses == 1
+
+
+def test_the_same_request_gives_the_same_response() -> None:
+    """Learned again or not, in any thread."""
+    tile = ROCKET[100:200, 100:300]
+    first = run(tile, *SKY_AND_GROUND)
+    with ThreadPoolExecutor(2) as pool:
+        again = list(pool.map(lambda _: run(tile, *SKY_AND_GROUND), range(4)))
+    assert again == [first] * 4
+
+
+def test_a_large_picture_is_classified_on_a_copy() -> None:
+    """The scale says so."""
+    wide = np.tile(levels("brick.png")[256:384], (1, 5))
+    found = run(wide)
+    assert (found.scale, found.image_width, found.image_height) == (0.8, 2560, 128)
+
+
+@pytest.mark.parametrize(
+    ("examples", "field"),
+    [
+        (SKY_AND_GROUND[:1], "examples"),
+        ((SKY_AND_GROUND[0], SKY_AND_GROUND[0]), "examples"),
+        (SKY_AND_GROUND * 33, "examples"),
+        ((*SKY_AND_GROUND, Example(label="none")), "examples[2].image"),
+        ((example("small", ROCKET[:63, :80]), *SKY_AND_GROUND), "examples[0].image.content"),
+    ],
+)
+def test_invalid_requests_are_refused(examples: tuple[Example, ...], field: str) -> None:
+    """One label only, too few, too many, no picture, one that is smaller than a tile."""
+    image = saved(ROCKET)
+    assert refused(lambda: check(ClassifyRequest(image=image, examples=examples))).field == field
+
+
+@pytest.mark.parametrize("label", ["", "x" * 65])
+def test_labels_have_a_length(label: str) -> None:
+    """From 1 to 64 characters."""
+    with pytest.raises(InvalidArgument):
+        Example(label=label, image=saved(ROCKET))
+
+
+def test_the_picture_itself_is_checked() -> None:
+    """At least one tile."""
+    assert (
+        refused(lambda: check(ClassifyRequest(image=saved(ROCKET[:63])))).field == "image.content"
+    )
+
+
+def test_an_example_cut_in_half() -> None:
+    """Found when its pixels are decoded; the error says which example."""
+    whole = saved(ROCKET[:150, :200])
+    half = Example(label="cut", image=Image(content=whole.content[: len(whole.content) // 2]))
+    request = ClassifyRequest(image=whole, examples=(SKY_AND_GROUND[0], half))
+    check(request)
+    assert refused(lambda: classify(request, Recorder())).field == "examples[1].image.content"
+
+
+def test_a_unit_for_each_example() -> None:
+    """LEARNING counts examples, three for the built-in set."""
+    progress = Recorder()
+    run(ROCKET[:64, :64], *SKY_AND_GROUND, progress=progress)
+    assert progress.stages == ["DECODING", *STAGES]
+    assert [progress.units(stage) for stage in progress.stages] == [(1, 1), (2, 2), (1, 1), (1, 1)]
+    progress = Recorder()
+    run(ROCKET[:64, :64], progress=progress)
+    assert progress.units("LEARNING") == (3, 3)
+
+
+def test_cancelled_at_any_call() -> None:
+    """Cancellation passes through, and nothing is reported after it."""
+    cancelled_everywhere(
+        lambda progress: run(ROCKET[:64, :64], *SKY_AND_GROUND, progress=progress), range(18)
+    )

@@ -1,0 +1,181 @@
+"""compare: how much two pictures differ, and where."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from examples.analysis.messages import BoundingBox, CompareRequest, CompareResponse, Image
+from examples.analysis.verbs.compare import STAGES, check, compare
+from tests.full.examples.conftest import (
+    Recorder,
+    cancelled_everywhere,
+    encoded,
+    flat,
+    levels,
+    opened,
+    refused,
+    saved,
+    through_json,
+)
+
+CAMERA = encoded("camera.png")
+
+
+def run(
+    image: Image,
+    reference: Image = CAMERA,
+    progress: Recorder | None = None,
+    **options: float,
+) -> CompareResponse:
+    request = CompareRequest(image=image, reference=reference, **options)  # type: ignore[arg-type]  # ints and floats
+    check(request)
+    return compare(request, progress or Recorder())
+
+
+def damaged(*boxes: tuple[int, int, int, int]) -> Image:
+    """The cameraman with black and white exchanged in some boxes (x, y, width, height)."""
+    pixels = levels("camera.png")
+    for x, y, width, height in boxes:
+        part = pixels[y : y + height, x : x + width]
+        part[:] = np.where(part < 128, 255, 0)
+    return saved(pixels)
+
+
+def test_itself() -> None:
+    """A picture is identical to itself, and a PSNR of infinity is no number."""
+    found = run(CAMERA)
+    assert found.ssim == pytest.approx(1)
+    assert (found.mse, found.psnr_db, found.identical) == (0, None, True)
+    assert (found.changed_fraction, found.changed_regions) == (0, ())
+    assert (found.scale, found.image_width, found.image_height) == (1.0, 512, 512)
+
+
+def test_one_region() -> None:
+    """A box that was changed is found to the pixel."""
+    found = run(damaged((200, 100, 60, 40)))
+    (region,) = found.changed_regions
+    assert region.bounding_box == BoundingBox(x=200, y=100, width=60, height=40)
+    assert region.area_px == 2400
+    assert found.changed_fraction == pytest.approx(0.00916, abs=1e-5)
+    assert not found.identical
+
+
+def test_brighter() -> None:
+    """Ten levels more are a difference, but within the tolerance."""
+    brighter = np.minimum(levels("camera.png").astype(int) + 10, 255).astype(np.uint8)
+    found = run(saved(brighter))
+    assert found.mse == pytest.approx(99.64, abs=0.01)
+    assert found.psnr_db == pytest.approx(28.146, abs=0.01)
+    assert found.ssim == pytest.approx(0.971, abs=0.001)
+    assert found.changed_regions == ()
+    assert run(saved(brighter), tolerance=0.03).changed_fraction > 0.9
+
+
+def test_rolled() -> None:
+    """One column further is another picture to SSIM."""
+    assert run(saved(np.roll(levels("camera.png"), 1, axis=1))).ssim == pytest.approx(
+        0.757, abs=0.0005
+    )
+
+
+def test_mirrored() -> None:
+    """So is the mirror image."""
+    mirrored = np.ascontiguousarray(levels("camera.png")[:, ::-1])
+    assert run(saved(mirrored)).ssim == pytest.approx(0.306, abs=0.0005)
+
+
+def test_regions_are_ordered_and_limited() -> None:
+    """The largest region comes first, and only so many as asked for."""
+    boxes = (10, 10, 20, 20), (300, 300, 50, 50), (100, 400, 30, 30)
+    found = run(damaged(*boxes))
+    assert [region.area_px for region in found.changed_regions] == [2500, 900, 400]
+    assert run(damaged(*boxes), max_regions=2).changed_regions == found.changed_regions[:2]
+    assert run(damaged(*boxes), max_regions=0).changed_regions == ()
+
+
+def test_near_pieces_are_joined() -> None:
+    """Pieces up to four pixels apart are one region, whose area is the changed pixels alone."""
+    found = run(damaged((100, 100, 10, 10), (114, 100, 10, 10)))
+    (region,) = found.changed_regions
+    assert region.bounding_box == BoundingBox(x=100, y=100, width=24, height=10)
+    assert region.area_px == 200
+    assert len(run(damaged((100, 100, 10, 10), (115, 100, 10, 10))).changed_regions) == 2
+
+
+def test_grey_against_colour() -> None:
+    """If one picture has colour, both are compared in colour."""
+    colour = saved(opened("camera.png").convert("RGB"))
+    for found in (run(colour), run(CAMERA, colour)):
+        assert found.identical
+        assert found.ssim == pytest.approx(1)
+    red = levels("camera.png")[..., None].repeat(3, axis=2)
+    red[50:60, 70:90, 1:] ^= 0x80
+    (region,) = run(saved(red)).changed_regions
+    assert region.bounding_box == BoundingBox(x=70, y=50, width=20, height=10)
+
+
+def test_black_and_white() -> None:
+    """The largest difference there is, and a tolerance that takes even that."""
+    black, white = flat(20, 20, "L", 0), flat(20, 20, "L", 255)
+    found = run(black, white)
+    assert (found.mse, found.psnr_db, found.changed_fraction) == (255**2, 0, 1)
+    assert run(black, white, tolerance=1.0).changed_fraction == 0
+
+
+def test_large_pictures() -> None:
+    """The work is on copies of 2048 pixels, the regions are in the originals."""
+    plain = np.zeros((1024, 4096), dtype=np.uint8)
+    marked = plain.copy()
+    marked[400:600, 1000:1400] = 255
+    found = run(saved(marked), saved(plain))
+    assert found.scale == 0.5
+    (region,) = found.changed_regions
+    box = region.bounding_box
+    assert (box.x, box.y, box.width, box.height) == pytest.approx((1000, 400, 400, 200), abs=8)
+    assert region.area_px == pytest.approx(400 * 200, rel=0.05)
+
+
+def test_different_sizes() -> None:
+    """Two sizes cannot be compared; both are named. It is found when they are decoded."""
+    request = CompareRequest(image=CAMERA, reference=encoded("coins.png"))
+    check(request)
+    error = refused(lambda: compare(request, Recorder()))
+    assert str(error) == "image: is 512 x 512 pixels, but reference is 384 x 303"
+
+
+def test_upright_sizes_count() -> None:
+    """A picture lying on its side has the size that it has upright."""
+    exif_turned = opened("coins.png").transpose(2)
+    exif = exif_turned.getexif()
+    exif[0x0112] = 6
+    found = run(saved(exif_turned, exif=exif), encoded("coins.png"))
+    assert found.identical
+    assert (found.image_width, found.image_height) == (384, 303)
+
+
+@pytest.mark.parametrize("field", ["image", "reference"])
+def test_both_pictures_are_checked(field: str) -> None:
+    """A picture that is missing, under 16 pixels, or cut, is named."""
+    pictures = {"image": CAMERA, "reference": CAMERA}
+    assert refused(lambda: check(CompareRequest(**{**pictures, field: None}))).field == field
+    error = refused(lambda: check(CompareRequest(**{**pictures, field: flat(15, 40)})))
+    assert error.field == f"{field}.content"
+    cut = Image(content=CAMERA.content[:70_000])
+    assert refused(lambda: run(**{**pictures, field: cut})).field == f"{field}.content"
+
+
+def test_progress() -> None:
+    """Two pictures are decoded, then three stages; any call may cancel."""
+    progress = Recorder()
+    run(CAMERA, progress=progress)
+    assert progress.stages == ["DECODING", *STAGES]
+    assert progress.units("DECODING") == (2, 2)
+    calls = range(len(progress.calls))
+    cancelled_everywhere(lambda recorder: run(CAMERA, progress=recorder), calls)
+
+
+def test_json() -> None:
+    """The response travels."""
+    found = run(damaged((200, 100, 60, 40)))
+    assert through_json(found) == found

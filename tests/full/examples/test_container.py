@@ -1,0 +1,96 @@
+"""The image of the reference server: what its Dockerfile says holds, tried without Docker."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from examples.analysis.messages import AnalysisMetadata, TrackResponse
+from lro.stores.sqlite import SQLiteStore
+from lro_client import Client
+from tests.full.examples.image import BUILD, IMAGE, ROOT, exec_form, read_only_app, running
+from tests.full.examples.serving import slow_request
+
+
+def test_image_is_small_and_runs_without_rights() -> None:
+    """Two stages of a slim base in a fixed version; a user without a name; data in one place."""
+    assert (BUILD.name, IMAGE.name) == ("build", "")
+    assert re.fullmatch(r"python:3\.\d+-slim", IMAGE.base)
+    assert BUILD.base == IMAGE.base
+    assert IMAGE.one("USER") == "10001:10001"
+    assert exec_form(IMAGE.one("VOLUME")) == ["/data"]
+    assert IMAGE.one("STOPSIGNAL") == "SIGTERM"
+    assert IMAGE.command[-2:] == ["--store", "sqlite:////data/operations.db"]
+    instructions = [name for name, _ in IMAGE.instructions]
+    assert instructions.index("USER") > max(
+        at for at, name in enumerate(instructions) if name in ("COPY", "RUN")
+    )
+
+
+def test_no_step_of_image_needs_a_shell() -> None:
+    """Each command is a list of words: also with a base that has no shell they would run."""
+    for stage in (BUILD, IMAGE):
+        for rest in stage.all("RUN"):
+            assert exec_form(rest)
+    assert IMAGE.command[0] == IMAGE.health[0] == "python"
+
+
+def test_context_of_build_has_what_is_copied_and_nothing_else() -> None:
+    """What the Dockerfile copies is there, and is all that is sent to the builder."""
+    wanted = {
+        source
+        for stage in (BUILD, IMAGE)
+        for names, _, start in stage.copies()
+        if not start
+        for source in names
+    }
+    assert [source for source in wanted if not (ROOT / source).exists()] == []
+    lines = (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+    rules = [line for line in lines if not line.startswith("#")]
+    assert rules[0] == "*"
+    assert {rule[1:] for rule in rules if rule.startswith("!")} == wanted
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[Path]:
+    """The application's folder as the image has it."""
+    app = read_only_app(tmp_path)
+    yield app
+    for path in (app, *app.rglob("*")):
+        path.chmod(path.stat().st_mode | 0o200)
+
+
+def test_image_serves_is_healthy_and_drains(app: Path) -> None:
+    """Its commands as they stand: SIGTERM lets the work end, and the exit status is 0."""
+    before = sorted(app.rglob("*"))
+    with running(IMAGE, app.parent) as (process, url, health), Client(url) as client:
+        assert subprocess.run(health, capture_output=True).returncode == 0
+        operation = client.start(
+            "/v1/track", slow_request(2), response=TrackResponse, metadata=AnalysisMetadata
+        )
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors
+        assert "Traceback" not in errors
+        assert subprocess.run(health, capture_output=True).returncode != 0
+    assert sorted(app.rglob("*")) == before
+    with closing(SQLiteStore(app.parent / "data" / "operations.db")) as store:
+        record = store.get(operation.name)
+    assert record.done or record.owner == ""  # a slow machine hands it back
+
+
+def test_health_check_fails_where_nothing_answers() -> None:
+    """The command of the image without a server ends with another exit status than 0."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    words = [word.replace("8000", port) for word in IMAGE.health]
+    command = [sys.executable, *words[1:]]
+    assert subprocess.run(command, capture_output=True).returncode != 0

@@ -1,0 +1,175 @@
+"""detect: frontal faces in bundled pictures, and none where there are none."""
+
+from __future__ import annotations
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from examples.analysis.messages import DetectRequest, DetectResponse, Face, Image
+from examples.analysis.verbs.detect import STAGES, check, detect
+from tests.full.examples.conftest import (
+    Recorder,
+    cancelled_everywhere,
+    encoded,
+    flat,
+    iou,
+    levels,
+    opened,
+    refused,
+    saved,
+    through_json,
+)
+
+FACE = (177, 66, 95, 95)
+"""The box that OpenCV's Haar cascade, an independent method, gives for the astronaut."""
+
+
+def run(image: Image, progress: Recorder | None = None, **options: int) -> DetectResponse:
+    request = DetectRequest(image=image, **options)
+    check(request)
+    return detect(request, progress or Recorder())
+
+
+def place(face: Face) -> tuple[int, int, int, int]:
+    box = face.bounding_box
+    return box.x, box.y, box.width, box.height
+
+
+def turned(orientation: int | None) -> Image:
+    """The astronaut lying on the side, with the EXIF tag that sets it upright, or without."""
+    exif = PIL.Image.Exif()
+    if orientation:
+        exif[0x0112] = orientation
+    lying = opened("astronaut.png").transpose(PIL.Image.Transpose.ROTATE_90)
+    return saved(lying, exif=exif)
+
+
+def grey_of_16_bits() -> Image:
+    grey = np.asarray(opened("astronaut.png").convert("L"), dtype=np.uint16)
+    return saved(grey * np.uint16(257))
+
+
+@pytest.fixture(scope="module")
+def astronaut() -> DetectResponse:
+    """What is found in the astronaut with defaults."""
+    return run(encoded("astronaut.png"))
+
+
+def test_astronaut(astronaut: DetectResponse) -> None:
+    """One face, where another method finds it too, seen by 15 to 27 windows."""
+    (face,) = astronaut.faces
+    assert iou(place(face), FACE) > 0.6
+    assert 15 <= face.support <= 27
+    assert (astronaut.scale, astronaut.image_width, astronaut.image_height) == (1.0, 512, 512)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        saved(opened("astronaut.png").convert("CMYK"), "JPEG"),
+        grey_of_16_bits(),
+        saved(opened("astronaut.png"), "GIF"),
+        saved(opened("astronaut.png"), "WEBP"),
+        saved(opened("astronaut.png").convert("RGBA")),
+    ],
+    ids=["cmyk", "16-bit", "gif", "webp", "rgba"],
+)
+def test_same_face_in_other_files(image: Image) -> None:
+    """How the picture is stored, and which way round, does not matter."""
+    (face,) = run(image).faces
+    assert iou(place(face), FACE) > 0.6
+
+
+def test_upright_by_its_tag(astronaut: DetectResponse) -> None:
+    """Stored lying, with the tag that sets it upright, nothing at all is different."""
+    assert run(turned(6)) == astronaut
+
+
+def test_lying_face() -> None:
+    """Without the tag that sets it upright the face is not frontal."""
+    assert run(turned(None)).faces == ()
+
+
+def test_two_faces() -> None:
+    """With its mirror image to its right the astronaut has two faces, best support first."""
+    both = np.hstack([levels("astronaut.png"), levels("astronaut.png")[:, ::-1]])
+    found = run(saved(both))
+    assert found.scale == 0.625
+    assert len(found.faces) == 2
+    assert found.faces[0].support >= found.faces[1].support
+    left, right = sorted(place(face) for face in found.faces)
+    assert iou(left, FACE) > 0.6
+    assert iou(right, (1024 - 177 - 95, 66, 95, 95)) > 0.6
+    assert run(saved(both), max_results=1).faces == found.faces[:1]
+
+
+def test_enlarged() -> None:
+    """In a picture of 9 MP the box is in its own pixels, though the work was on a small copy."""
+    found = run(saved(opened("astronaut.png").resize((3000, 3000)), "JPEG"))
+    assert found.scale == pytest.approx(640 / 3000)
+    factor = 3000 / 512
+    x, y, width, height = FACE
+    wanted = (x * factor, y * factor, width * factor, height * factor)
+    assert iou(place(found.faces[0]), wanted) > 0.5
+
+
+@pytest.mark.parametrize(
+    "name", ["camera.png", "coffee.png", "rocket.jpg", "coins.png", "text.png"]
+)
+def test_no_face(name: str) -> None:
+    """No face is found where none is."""
+    assert run(encoded(name)).faces == ()
+
+
+def test_one_colour() -> None:
+    """One colour, also in the smallest picture that is taken, has no face."""
+    assert run(flat(300, 300, color=(90, 20, 30))).faces == ()
+    assert run(flat(24, 24)).faces == ()
+
+
+def test_min_neighbors(astronaut: DetectResponse) -> None:
+    """Who asks for more support than there is gets nothing."""
+    support = astronaut.faces[0].support
+    assert run(encoded("astronaut.png"), min_neighbors=support).faces == astronaut.faces
+    assert run(encoded("astronaut.png"), min_neighbors=support + 1).faces == ()
+
+
+def test_min_size() -> None:
+    """Faces smaller than asked for are not found; a size beyond the picture finds none."""
+    assert run(encoded("astronaut.png"), min_size_px=200).faces == ()
+    assert run(encoded("astronaut.png"), min_size_px=2048).faces == ()
+
+
+def test_least_side() -> None:
+    """23 pixels are too few: the smallest window has 24."""
+    error = refused(lambda: check(DetectRequest(image=flat(23, 40))))
+    assert error.field == "image.content"
+    assert refused(lambda: check(DetectRequest())).field == "image"
+
+
+def test_progress(progress: Recorder) -> None:
+    """A unit per window size, 27 of them for 512x512, then grouping."""
+    run(encoded("astronaut.png"), progress)
+    assert progress.stages == ["DECODING", *STAGES]
+    assert progress.units("SCANNING") == (27, 27)
+
+
+def test_cancellation() -> None:
+    """Cancelled at any unit, the work ends there."""
+    image = saved(opened("astronaut.png").crop((150, 40, 300, 190)))
+    whole = Recorder()
+    run(image, whole)
+    cancelled_everywhere(lambda progress: run(image, progress), range(len(whole.calls)))
+
+
+def test_broken_picture() -> None:
+    """A file cut in half passes the check, and fails as an operation."""
+    image = Image(content=encoded("astronaut.png").content[:300_000])
+    check(DetectRequest(image=image))
+    assert refused(lambda: run(image)).field == "image.content"
+
+
+def test_json(astronaut: DetectResponse) -> None:
+    """The response travels."""
+    assert through_json(astronaut) == astronaut

@@ -1,0 +1,221 @@
+"""explain: the parts of a picture that speak for a label are where the texture is."""
+
+from __future__ import annotations
+
+import functools
+import io
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import PIL.Image
+import pytest
+
+from examples.analysis.messages import (
+    ClassifyRequest,
+    Example,
+    ExplainRequest,
+    ExplainResponse,
+)
+from examples.analysis.textures import BUILT_IN
+from examples.analysis.verbs.classify import classify
+from examples.analysis.verbs.explain import STAGES, check, draw_samples, explain, nearness
+from lro import InvalidArgument
+from tests.full.examples.conftest import (
+    Recorder,
+    cancelled_everywhere,
+    flat,
+    levels,
+    refused,
+    saved,
+    through_json,
+)
+
+GRASS, BRICK = levels("grass.png"), levels("brick.png")
+HALVES = saved(np.hstack([GRASS[256:, :256], BRICK[256:, 256:]]))
+FLAT = flat(64, 64, "L", 90)
+
+
+def run(request: ExplainRequest, progress: Recorder | None = None) -> ExplainResponse:
+    check(request)
+    found = explain(request, progress or Recorder())
+    assert through_json(found) == found  # and no number in it is NaN or infinite
+    return found
+
+
+@functools.cache
+def halves(label: str) -> ExplainResponse:
+    return run(ExplainRequest(image=HALVES, label=label))
+
+
+def weights(found: ExplainResponse) -> dict[tuple[int, int], float]:
+    return {(each.bounding_box.x, each.bounding_box.y): each.weight for each in found.regions}
+
+
+def heat(found: ExplainResponse) -> npt.NDArray[np.uint8]:
+    assert found.heatmap is not None
+    assert found.heatmap.mime_type == "image/png"
+    return np.array(PIL.Image.open(io.BytesIO(found.heatmap.content)))
+
+
+@pytest.mark.parametrize(("label", "sign"), [("grass", 1), ("brick", -1)])
+def test_each_half_supports_its_own_label(label: str, sign: int) -> None:
+    """Grass on the left speaks for grass and against brick; brick on the right the reverse."""
+    found = halves(label)
+    left = [each.weight for each in found.regions if each.bounding_box.x < 256]
+    right = [each.weight for each in found.regions if each.bounding_box.x >= 256]
+    assert (len(left), len(right)) == (32, 32)
+    assert sign * np.mean(left) > 0.03
+    assert sign * np.mean(right) < -0.03
+    assert all((each.bounding_box.x < 256) == (sign > 0) for each in found.regions[:10])
+    assert found.fidelity == pytest.approx(0.975, abs=0.01)
+    assert (found.label, found.scale, found.image_width, found.image_height) == (label, 1, 512, 256)
+
+
+def test_what_speaks_for_one_label_speaks_against_the_others() -> None:
+    """Summed over all labels the weight of every part is 0, as the probabilities sum to 1."""
+    tables = [weights(halves(label)) for label in BUILT_IN]
+    for place in tables[0]:
+        assert abs(sum(table[place] for table in tables)) < 1e-9
+
+
+def test_the_predicted_label_is_the_default() -> None:
+    """No label asked for: the one that classify gives, with its very score."""
+    found = halves("")
+    classified = classify(ClassifyRequest(image=HALVES), Recorder())
+    assert (found.label, found.score) == (classified.label, classified.score)
+    assert found == halves(found.label)
+    assert halves("gravel").score == classified.results[-1].score
+
+
+def test_regions_fall_and_tile_the_picture() -> None:
+    """Heaviest first; every pixel is in exactly one part, also in an odd size."""
+    odd = np.pad(BRICK[:131, :203], ((0, 0), (0, 34)), mode="reflect")
+    found = run(ExplainRequest(image=saved(odd), segment_count=50, sample_count=50))
+    falling = [each.weight for each in found.regions]
+    assert falling == sorted(falling, reverse=True)
+    assert len(found.regions) == 49  # 7 x 7 is nearest to 50
+    covered = np.zeros((131, 237), dtype=int)
+    for each in found.regions:
+        box = each.bounding_box
+        covered[box.y : box.y + box.height, box.x : box.x + box.width] += 1
+        assert each.area_px == box.width * box.height
+    assert (covered == 1).all()
+
+
+def test_the_heatmap() -> None:
+    """Grey in working size: 128 is 0, the heaviest part 255 or 1, brighter speaks for."""
+    found = halves("grass")
+    map_ = heat(found)
+    assert map_.shape == (256, 512)
+    largest = max(abs(each.weight) for each in found.regions)
+    for each in found.regions:
+        box = each.bounding_box
+        part = map_[box.y : box.y + box.height, box.x : box.x + box.width]
+        assert (part == round(128 + 127 * each.weight / largest)).all()
+
+
+def test_a_large_picture_is_explained_on_a_copy() -> None:
+    """Boxes are in pixels of the original, the heatmap in those of the copy."""
+    wide = saved(np.tile(BRICK[256:391], (1, 5)))
+    found = run(ExplainRequest(image=wide, segment_count=4, sample_count=50))
+    assert (found.scale, found.image_width, found.image_height) == (0.8, 2560, 135)
+    assert heat(found).shape == (108, 2048)
+    boxes = {attrs.astuple(each.bounding_box) for each in found.regions}
+    assert boxes == {
+        (0, 0, 1280, 68), (1280, 0, 1280, 68), (0, 68, 1280, 67), (1280, 68, 1280, 67)
+    }  # fmt: skip
+
+
+def test_a_flat_picture() -> None:
+    """Every part is like every other: no weights, a grey heatmap, every number finite."""
+    for segments in (4, 256):
+        found = run(ExplainRequest(image=FLAT, segment_count=segments, sample_count=50))
+        assert all(abs(each.weight) < 1e-9 for each in found.regions)
+        assert found.fidelity <= 1
+        assert (heat(found) == 128).all()
+
+
+def test_the_same_request_gives_the_same_response() -> None:
+    """Bit by bit, the heatmap too; another seed asks other questions."""
+    request = ExplainRequest(image=HALVES, label="grass", sample_count=200)
+    assert run(request) == run(request)
+    assert weights(run(attrs.evolve(request, seed=1))) != weights(run(request))
+
+
+@pytest.mark.parametrize("seed", [-(2**31), -1, 2**31 - 1])
+def test_any_seed(seed: int) -> None:
+    """All numbers of 32 bits are seeds."""
+    run(ExplainRequest(image=FLAT, segment_count=4, sample_count=50, seed=seed))
+
+
+def test_examples_of_ones_own() -> None:
+    """The labels are those of the examples."""
+    examples = (
+        Example(label="lawn", image=saved(GRASS[:128])),
+        Example(label="wall", image=saved(BRICK[:128])),
+    )
+    request = ExplainRequest(image=HALVES, examples=examples, sample_count=200)
+    lawn, wall = (run(attrs.evolve(request, label=label)) for label in ("lawn", "wall"))
+    assert all(each.bounding_box.x < 256 for each in lawn.regions[:10])
+    assert all(each.bounding_box.x >= 256 for each in wall.regions[:10])
+    assert lawn.score + wall.score == pytest.approx(1)
+
+
+def test_samples() -> None:
+    """The first is the picture as it is; each part of the others is on or off by chance."""
+    samples = draw_samples(2000, 64, seed=0)
+    assert samples.shape == (2000, 64)
+    assert (samples[0] == 1).all()
+    assert set(samples.flat) == {0, 1}
+    assert samples[1:].mean(axis=0) == pytest.approx(np.full(64, 0.5), abs=0.06)
+
+
+def test_nearness() -> None:
+    """The whole picture counts fully, a quarter of it hardly: 1 - sqrt(1/4) is two widths."""
+    samples = np.array([[1, 1, 1, 1], [1, 0, 0, 0], [0, 0, 0, 0]], dtype=float)
+    assert nearness(samples) == pytest.approx(np.exp([0, -4, -16]))
+
+
+def test_invalid_requests_are_refused() -> None:
+    """An unknown label, one label only, no picture."""
+    only_sky = Example(label="sky", image=HALVES)
+    for request, field in (
+        (ExplainRequest(image=HALVES, label="sky"), "label"),
+        (ExplainRequest(image=HALVES, label="x" * 1_000_000), "label"),
+        (
+            ExplainRequest(
+                image=HALVES, label="grass", examples=(only_sky, Example(label="a", image=HALVES))
+            ),
+            "label",
+        ),
+        (ExplainRequest(image=HALVES, examples=(only_sky, only_sky)), "examples"),
+        (ExplainRequest(), "image"),
+    ):
+        error = refused(functools.partial(check, request))
+        assert error.field == field
+        assert len(str(error)) < 300
+
+
+@pytest.mark.parametrize("bounds", [{"segment_count": 3}, {"sample_count": 49}, {"seed": 2**31}])
+def test_numbers_out_of_bounds(bounds: dict[str, int]) -> None:
+    """Refused when the request is read."""
+    with pytest.raises(InvalidArgument):
+        ExplainRequest(image=HALVES, **bounds)
+
+
+def test_a_unit_for_each_sample() -> None:
+    """Reported at least every 100 samples."""
+    progress = Recorder()
+    run(ExplainRequest(image=FLAT, sample_count=250), progress)
+    assert progress.stages == ["DECODING", *STAGES]
+    assert progress.units("PERTURBING") == (250, 250)
+    assert [call for call in progress.calls if call == 100] == [100, 100]
+    assert progress.units("LEARNING") == (3, 3)
+
+
+def test_cancelled_at_any_call() -> None:
+    """Cancellation passes through, and nothing is reported after it."""
+    cancelled_everywhere(
+        lambda progress: run(ExplainRequest(image=FLAT, sample_count=150), progress), range(12)
+    )

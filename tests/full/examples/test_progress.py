@@ -1,0 +1,164 @@
+"""Progress as metadata: what is reported, how often, and where a cancellation arrives."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from examples.analysis.messages import AnalysisMetadata
+from examples.analysis.progress import DECODING, JobProgress, settle, target_of
+from lro import Cancelled
+from tests.full.examples.conftest import encoded
+
+
+class Job:
+    """A job that keeps its reports, and stops at the given look."""
+
+    def __init__(self, cancel_at: int = -1) -> None:
+        self.reports: list[AnalysisMetadata] = []
+        self.looks = 0
+        self._cancel_at = cancel_at
+
+    def report(self, metadata: AnalysisMetadata) -> None:
+        self.raise_if_cancelled()
+        self.reports.append(metadata)
+
+    def raise_if_cancelled(self) -> None:
+        if self.looks == self._cancel_at:
+            raise Cancelled
+        self.looks += 1
+
+
+class Clock:
+    """Seconds that pass by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+START = AnalysisMetadata(verb="detect", target="images/ab", stage="QUEUED")
+
+
+def progress_of(job: Job, clock: Clock | None = None) -> JobProgress:
+    return JobProgress(job, START, ("SCANNING", "GROUPING"), clock or Clock())
+
+
+def test_stages_are_reported_at_once() -> None:
+    """Entering a stage is a report, with its units, and with what the metadata had before."""
+    job = Job()
+    progress = progress_of(job)
+    progress.stage(DECODING, 1)
+    progress.stage("SCANNING", 27)
+    progress.stage("GROUPING")
+    assert [(m.stage, m.work_total, m.progress_percent) for m in job.reports] == [
+        ("DECODING", 1, 0),
+        ("SCANNING", 27, 33),
+        ("GROUPING", 0, 66),
+    ]
+    assert {(m.verb, m.target) for m in job.reports} == {("detect", "images/ab")}
+
+
+def test_steps_are_reported_twenty_times_a_second() -> None:
+    """Of a thousand steps in a second about twenty are reported, and every one looks."""
+    job, clock = Job(), Clock()
+    progress = progress_of(job, clock)
+    progress.stage("SCANNING", 1000)
+    for _ in range(1000):
+        clock.now += 0.001
+        progress.step()
+    assert 18 <= len(job.reports) - 1 <= 20
+    assert job.looks == 1001
+    assert progress.metadata.work_done == 1000
+
+
+def test_slow_steps_are_all_reported() -> None:
+    """A step that takes its time is a report of its own."""
+    job, clock = Job(), Clock()
+    progress = progress_of(job, clock)
+    progress.stage("SCANNING", 4)
+    for _ in range(4):
+        clock.now += 0.3
+        progress.step()
+    assert [m.work_done for m in job.reports] == [0, 1, 2, 3, 4]
+    assert [m.progress_percent for m in job.reports] == [33, 41, 50, 58, 66]
+
+
+@pytest.mark.parametrize("look", range(4))
+def test_cancellation_arrives_at_every_call(look: int) -> None:
+    """A report and a step without a report both stop the work."""
+    job = Job(cancel_at=look)
+    progress = progress_of(job)
+
+    def work() -> None:
+        progress.stage(DECODING, 1)
+        progress.step()
+        progress.stage("SCANNING", 2)
+        progress.step()
+
+    with pytest.raises(Cancelled):
+        work()
+    assert job.looks == look
+
+
+def test_an_unknown_stage_is_a_mistake() -> None:
+    """A stage that the verb did not announce is refused."""
+    with pytest.raises(ValueError):
+        progress_of(Job()).stage("DREAMING")
+
+
+calls = st.lists(
+    st.one_of(
+        st.integers(1, 9),
+        st.tuples(st.sampled_from([DECODING, "SCANNING", "GROUPING"]), st.integers(0, 9)),
+    )
+)
+
+
+@given(calls)
+def test_progress_never_falls(said: list[int | tuple[str, int]]) -> None:
+    """Whatever a verb says, the percentage rises, and 100 is not for it to reach."""
+    job, clock = Job(), Clock()
+    progress = progress_of(job, clock)
+    progress.stage(DECODING)
+    for call in said:
+        clock.now += 1
+        if isinstance(call, int):
+            progress.step(call)
+        else:
+            progress.stage(*call)
+    percents = [m.progress_percent for m in job.reports]
+    assert percents == sorted(percents)
+    assert percents[-1] < 100
+
+
+def test_target() -> None:
+    """The target is named by the SHA-256 of the file."""
+    name = target_of(encoded("camera.png"))
+    assert name.startswith("images/b0793d2a")
+    assert len(name) == len("images/") + 64
+
+
+MIDDLE = attrs.evolve(START, stage="SCANNING", progress_percent=41, work_done=3, work_total=7)
+
+
+def test_success_is_done() -> None:
+    """Success is DONE, at 100 percent and with all units done."""
+    last = settle(MIDDLE, "SUCCEEDED")
+    assert last == attrs.evolve(MIDDLE, stage="DONE", progress_percent=100, work_done=7)
+
+
+@pytest.mark.parametrize("state", ["FAILED", "CANCELLED"])
+def test_failure_keeps_the_last_percentage(state: str) -> None:
+    """What ended early stays where it was."""
+    assert settle(MIDDLE, state) == attrs.evolve(MIDDLE, stage=state)
+
+
+def test_only_ends_can_be_settled() -> None:
+    """An operation that is in progress has no final metadata."""
+    with pytest.raises(KeyError):
+        settle(MIDDLE, "IN_PROGRESS")

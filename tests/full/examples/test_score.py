@@ -1,0 +1,145 @@
+"""score: the technical quality of a photograph falls with what spoils it."""
+
+from __future__ import annotations
+
+import math
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+import PIL.Image
+import pytest
+from skimage.filters import gaussian
+
+from examples.analysis.messages import Image, ScoreRequest, ScoreResponse
+from examples.analysis.verbs.score import STAGES, check, score
+from tests.full.examples.conftest import (
+    Recorder,
+    cancelled_everywhere,
+    encoded,
+    flat,
+    levels,
+    refused,
+    saved,
+    through_json,
+)
+
+CAMERA = encoded("camera.png")
+LEVELS = levels("camera.png")
+
+
+def run(image: Image, progress: Recorder | None = None) -> ScoreResponse:
+    request = ScoreRequest(image=image)
+    check(request)
+    found = score(request, progress or Recorder())
+    assert through_json(found) == found  # and no number in it is NaN or infinite
+    return found
+
+
+def run_on(grey: npt.ArrayLike) -> ScoreResponse:
+    return run(saved(np.rint(grey).clip(0, 255).astype(np.uint8)))
+
+
+def test_camera() -> None:
+    """The measures of the cameraman."""
+    found = run(CAMERA)
+    assert found.blur == pytest.approx(0.288, rel=0.01)
+    assert found.noise_sigma == pytest.approx(1.48, rel=0.01)
+    assert found.contrast_range == pytest.approx(0.886, rel=0.01)
+    assert found.entropy_bits == pytest.approx(7.23, rel=0.01)
+    assert found.overall == pytest.approx(98.06, rel=0.01)
+    assert found.colorfulness == 0.0
+    assert found.mean_luminance == pytest.approx(LEVELS.mean() / 255)
+    assert (found.scale, found.image_width, found.image_height) == (1.0, 512, 512)
+
+
+def test_the_overall_score_is_the_geometric_mean() -> None:
+    """100 x the fourth root of the product of the four qualities, each 0..1."""
+    found = run(encoded("rocket.jpg"))
+    qualities = (found.sharpness, found.cleanness, found.contrast, found.exposure)
+    assert all(0 <= quality <= 1 for quality in qualities)
+    assert found.overall == pytest.approx(100 * math.prod(qualities) ** 0.25)
+    assert found.exposure == pytest.approx(1 - min(1, 2 * found.clipped_fraction))
+
+
+def test_blur_lowers_the_score() -> None:
+    """The more blurred, the lower."""
+    scores = [run_on(gaussian(LEVELS / 255, sigma) * 255).overall for sigma in (1, 2, 4)]
+    assert scores == pytest.approx([93.7, 84.0, 63.1], rel=0.01)
+
+
+def test_noise_is_measured_and_lowers_the_score() -> None:
+    """The noise that was added is found again, on top of the picture's own."""
+    noise = np.random.default_rng(0).normal(size=LEVELS.shape)
+    found = [run_on(LEVELS + sigma * noise) for sigma in (5, 10, 20)]
+    assert [each.noise_sigma for each in found] == pytest.approx([6.7, 11.1, 20.0], abs=1)
+    scores = [98.06, *(each.overall for each in found)]
+    assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize("color", [(0, 0, 0), (255, 255, 255), (10, 200, 77), (128, 128, 128)])
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_a_flat_colour(color: tuple[int, int, int], mode: str) -> None:
+    """Overall 0: no contrast, nothing sharp."""
+    found = run(saved(PIL.Image.new("RGB", (40, 30), color).convert(mode)))
+    assert found.overall == 0
+
+
+def test_stripes_are_finite() -> None:
+    """No change at all along one axis is no division by zero."""
+    stripes = np.tile(np.array([0, 255], dtype=np.uint8), (16, 8))
+    for grey in (stripes, stripes.T):
+        assert 0 <= run(saved(grey)).blur <= 1
+
+
+def test_black_and_white_artwork_scores_nothing() -> None:
+    """All of it counts as clipped, as the documentation says."""
+    found = run(encoded("horse.png"))
+    assert found.clipped_fraction > 0.9
+    assert (found.exposure, found.overall) == (0.0, 0.0)
+
+
+def test_colourfulness_by_hand() -> None:
+    """Half pure red, half pure blue: the means and deviations of rg and yb are known."""
+    colors = np.zeros((16, 32, 3), dtype=np.uint8)
+    colors[:, :16, 0] = 255
+    colors[:, 16:, 2] = 255
+    spread = math.hypot(127.5, 191.25)  # rg is 255 and 0, yb is 127.5 and -255
+    means = math.hypot(127.5, -63.75)
+    assert run(saved(colors)).colorfulness == pytest.approx(spread + 0.3 * means)
+
+
+def test_grey_as_rgb_scores_the_same() -> None:
+    """Three equal channels are a grey picture."""
+    grey, rgb = run(CAMERA), run(saved(np.dstack([LEVELS] * 3)))
+    assert attrs.astuple(rgb) == pytest.approx(attrs.astuple(grey), abs=1e-3)
+
+
+def test_a_large_picture_is_scored_on_a_copy() -> None:
+    """The scale says so, the size stays that of the upright original."""
+    found = run(saved(PIL.Image.linear_gradient("L").resize((3000, 400))))
+    assert (found.scale, found.image_width, found.image_height) == (2048 / 3000, 3000, 400)
+
+
+def test_seven_units() -> None:
+    """One for each measure."""
+    progress = Recorder()
+    run(CAMERA, progress)
+    assert progress.calls == [("DECODING", 1), 1, (STAGES[0], 7), *[1] * 7]
+
+
+def test_the_same_request_gives_the_same_response() -> None:
+    """Nothing is left to chance."""
+    assert run(CAMERA) == run(CAMERA)
+
+
+def test_too_small() -> None:
+    """Both sides need sixteen pixels."""
+    run(flat(16, 16))
+    assert refused(lambda: check(ScoreRequest(image=flat(40, 15)))).field == "image.content"
+    assert refused(lambda: check(ScoreRequest())).field == "image"
+
+
+def test_cancelled_at_any_call() -> None:
+    """Cancellation passes through, and nothing is reported after it."""
+    cancelled_everywhere(lambda progress: run(saved(LEVELS[:64, :64]), progress), range(10))

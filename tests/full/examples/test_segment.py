@@ -1,0 +1,234 @@
+"""segment: coins and discs are objects, superpixels follow the colours."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import numpy.typing as npt
+import PIL.Image
+import pytest
+from skimage.measure import label
+
+from examples.analysis.messages import (
+    Foreground,
+    Image,
+    SegmentMethod,
+    SegmentRequest,
+    SegmentResponse,
+)
+from examples.analysis.verbs.segment import STAGES, check, segment
+from tests.full.examples.conftest import (
+    Recorder,
+    cancelled_everywhere,
+    encoded,
+    flat,
+    levels,
+    opened,
+    refused,
+    saved,
+    through_json,
+)
+
+DISCS = (60, 60, 30), (60, 100, 25), (140, 200, 40), (60, 240, 20), (60, 270, 20)
+"""Row, column, radius: two pairs that touch, and one alone."""
+
+
+def run(image: Image, progress: Recorder | None = None, **options: object) -> SegmentResponse:
+    request = SegmentRequest(image=image, **options)  # type: ignore[arg-type]  # any field
+    check(request)
+    return segment(request, progress or Recorder())
+
+
+def label_map(response: SegmentResponse) -> npt.NDArray[np.uint16]:
+    assert response.label_map is not None
+    with PIL.Image.open(io.BytesIO(response.label_map.content)) as picture:
+        assert picture.mode == "I;16"
+        return np.asarray(picture)
+
+
+def discs(*chosen: tuple[int, int, int]) -> Image:
+    """Bright discs on a dark ground of 200 x 300."""
+    rows, columns = np.mgrid[:200, :300]
+    pixels = np.full((200, 300), 30, dtype=np.uint8)
+    for row, column, radius in chosen:
+        pixels[(rows - row) ** 2 + (columns - column) ** 2 < radius**2] = 220
+    return saved(pixels)
+
+
+@pytest.fixture(scope="module")
+def coins() -> SegmentResponse:
+    """The coins with defaults."""
+    return run(encoded("coins.png"))
+
+
+@pytest.fixture(scope="module")
+def superpixels() -> SegmentResponse:
+    """The astronaut in about a hundred superpixels."""
+    return run(encoded("astronaut.png"), method=SegmentMethod.SUPERPIXELS)
+
+
+def test_coins(coins: SegmentResponse) -> None:
+    """24 coins in four rows of six, each with its area."""
+    assert coins.region_count == len(coins.regions) == 24
+    heights = sorted(region.centroid.y for region in coins.regions)
+    rows = [np.mean(heights[start : start + 6]) for start in range(0, 24, 6)]
+    assert rows == pytest.approx([53, 124, 196, 264], abs=4)
+    areas = sorted(region.area_px for region in coins.regions)
+    assert (areas[0], areas[-1]) == pytest.approx((1097, 3070), rel=0.05)
+    largest = max(coins.regions, key=lambda region: region.area_px).bounding_box
+    found = (largest.x, largest.y, largest.width, largest.height)
+    assert found == pytest.approx((315, 156, 65, 61), abs=3)
+
+
+def test_coins_label_map(coins: SegmentResponse) -> None:
+    """The map has the regions under their labels, and 0 elsewhere."""
+    labels = label_map(coins)
+    assert labels.shape == (303, 384)
+    assert coins.foreground_fraction == pytest.approx((labels > 0).mean())
+    for region in coins.regions:
+        rows, columns = np.nonzero(labels == region.label)
+        assert region.area_px == len(rows)
+        assert (region.centroid.x, region.centroid.y) == pytest.approx(
+            (columns.mean(), rows.mean())
+        )
+        assert region.bounding_box.x == columns.min()
+        assert region.bounding_box.height == rows.max() - rows.min() + 1
+        mean = round(float(levels("coins.png")[rows, columns].mean()))
+        assert region.mean_color == f"#{mean:02x}" + f"{mean:02x}" * 2
+
+
+@pytest.mark.parametrize(
+    ("image", "options"),
+    [
+        (saved(opened("coins.png").resize((192, 151))), {}),
+        (saved(255 - levels("coins.png")), {"foreground": Foreground.DARK}),
+        (encoded("coins.png"), {"split_touching": True}),
+    ],
+    ids=["half size", "inverted", "split"],
+)
+def test_coins_otherwise(image: Image, options: dict[str, object]) -> None:
+    """The same 24 at half size, inverted, or if touching ones were to be split."""
+    assert run(image, **options).region_count == 24
+
+
+def test_discs() -> None:
+    """Discs that touch are one object, unless they are to be split."""
+    assert run(discs(*DISCS)).region_count == 3
+    assert run(discs(*DISCS), split_touching=True).region_count == 5
+
+
+def test_one_disc() -> None:
+    """A single object is one region in its own place and colour."""
+    (region,) = run(discs((140, 200, 40))).regions
+    assert (region.centroid.x, region.centroid.y) == pytest.approx((200, 140), abs=0.5)
+    assert region.area_px == pytest.approx(np.pi * 40**2, rel=0.02)
+    assert region.mean_color == "#dcdcdc"
+
+
+def test_min_area() -> None:
+    """Objects below the given area are no objects; the area counts original pixels."""
+    image = discs((60, 60, 30), (140, 200, 40))
+    assert run(image, min_area_px=3500).region_count == 1
+    assert run(image, min_area_px=16_000_000).region_count == 0
+    with PIL.Image.open(io.BytesIO(image.content)) as picture:
+        large = saved(picture.resize((3000, 2000)))
+    found = run(large, min_area_px=350_000)
+    assert found.scale == pytest.approx(1024 / 3000)
+    (region,) = found.regions
+    assert (region.centroid.x, region.centroid.y) == pytest.approx((2005, 1405), abs=5)
+    assert region.area_px == pytest.approx(np.pi * 400**2, rel=0.02)
+    assert label_map(found).shape == (683, 1024)
+
+
+@pytest.mark.parametrize("split_touching", [False, True])
+def test_one_colour_has_no_objects(split_touching: bool) -> None:
+    """A flat picture has 0 objects, also in the smallest size."""
+    for image in (flat(300, 200, color=(90, 90, 90)), flat(16, 16)):
+        found = run(image, split_touching=split_touching)
+        assert (found.region_count, found.regions, found.foreground_fraction) == (0, (), 0)
+        assert not label_map(found).any()
+
+
+def test_superpixels(superpixels: SegmentResponse) -> None:
+    """40 to 110 connected regions that cover every pixel."""
+    labels = label_map(superpixels)
+    assert 40 <= superpixels.region_count <= 110
+    assert superpixels.foreground_fraction == 1
+    assert labels.min() == 1
+    assert len(np.unique(labels)) == superpixels.region_count
+    assert label(labels, connectivity=1).max() == superpixels.region_count
+    assert sum(region.area_px for region in superpixels.regions) == labels.size
+
+
+def test_superpixels_follow_the_colours(superpixels: SegmentResponse) -> None:
+    """Their mean colours explain 65 % of the variance, more than a grid of as many cells."""
+    pixels = levels("astronaut.png").astype(float)
+    assert explained(pixels, label_map(superpixels)) >= 0.65
+    cells = np.arange(512) * 8 // 512
+    grid = cells[:, None] * 8 + cells
+    assert explained(pixels, grid) < 0.55
+
+
+def explained(pixels: npt.NDArray[np.float64], labels: npt.NDArray[np.generic]) -> float:
+    """The part of the variance of the colours that lies between the regions."""
+    _, index = np.unique(labels, return_inverse=True)
+    index = index.ravel()
+    colours = pixels.reshape(-1, 3)
+    sizes = np.bincount(index)
+    means = np.stack([np.bincount(index, channel) / sizes for channel in colours.T], axis=1)
+    rest = ((colours - means[index]) ** 2).sum()
+    return float(1 - rest / ((colours - colours.mean(axis=0)) ** 2).sum())
+
+
+def test_grey_superpixels() -> None:
+    """Of a grey picture they are no plain grid: the sizes differ widely."""
+    found = run(encoded("camera.png"), method=SegmentMethod.SUPERPIXELS)
+    areas = sorted(region.area_px for region in found.regions)
+    assert areas[-1] > 3 * areas[0]
+
+
+def test_mean_colours(superpixels: SegmentResponse) -> None:
+    """The colour of a region is the mean of its pixels."""
+    region = superpixels.regions[10]
+    inside = label_map(superpixels) == region.label
+    red, green, blue = levels("astronaut.png")[inside].mean(axis=0)
+    assert region.mean_color == f"#{round(red):02x}{round(green):02x}{round(blue):02x}"
+
+
+def test_first_thousand_regions() -> None:
+    """Of more regions than 1000 the first are described, all are counted and in the map."""
+    found = run(flat(100, 100), method=SegmentMethod.SUPERPIXELS, segment_count=2000)
+    assert found.region_count > 1000
+    assert [region.label for region in found.regions] == list(range(1, 1001))
+    assert label_map(found).max() == found.region_count
+
+
+def test_least_side() -> None:
+    """15 pixels are too few, and a picture is required."""
+    error = refused(lambda: check(SegmentRequest(image=flat(15, 40))))
+    assert error.field == "image.content"
+    assert refused(lambda: check(SegmentRequest())).field == "image"
+
+
+@pytest.mark.parametrize("method", SegmentMethod)
+def test_progress(method: SegmentMethod) -> None:
+    """Both methods go through the same stages; any call may cancel."""
+    image = saved(opened("coins.png").resize((96, 76)))
+    progress = Recorder()
+    run(image, progress, method=method)
+    assert progress.stages == ["DECODING", *STAGES]
+    calls = range(len(progress.calls))
+    cancelled_everywhere(lambda recorder: run(image, recorder, method=method), calls)
+
+
+def test_broken_picture() -> None:
+    """A file cut in half passes the check, and fails as an operation."""
+    image = Image(content=encoded("coins.png").content[:30_000])
+    check(SegmentRequest(image=image))
+    assert refused(lambda: run(image)).field == "image.content"
+
+
+def test_json(coins: SegmentResponse) -> None:
+    """The response travels."""
+    assert through_json(coins) == coins

@@ -1,0 +1,305 @@
+"""track: a box is followed through frames, lost and found again."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import PIL.Image
+import pytest
+
+from examples.analysis.messages import BoundingBox, Image, TrackRequest, TrackResponse
+from examples.analysis.verbs.track import STAGES, check, track
+from tests.full.examples.conftest import (
+    Recorder,
+    cancelled_everywhere,
+    encoded,
+    levels,
+    opened,
+    refused,
+    saved,
+    through_json,
+)
+
+BOX = BoundingBox(x=10, y=12, width=16, height=16)
+
+
+def run(request: TrackRequest, progress: Recorder | None = None) -> TrackResponse:
+    check(request)
+    return track(request, progress or Recorder())
+
+
+def places(response: TrackResponse) -> list[tuple[int, int]]:
+    return [(one.bounding_box.x, one.bounding_box.y) for one in response.positions]
+
+
+def window(x: int, y: int, width: int = 300, height: int = 300) -> npt.NDArray[np.uint8]:
+    """A part of the astronaut."""
+    return np.ascontiguousarray(levels("astronaut.png")[y : y + height, x : x + width])
+
+
+def sliding(*corners: tuple[int, int]) -> list[PIL.Image.Image]:
+    """64x64 windows on the astronaut's face; what they show moves the other way."""
+    return [PIL.Image.fromarray(window(x, y, 64, 64)) for x, y in corners]
+
+
+def animated(pictures: list[PIL.Image.Image], form: str, **options: object) -> Image:
+    return saved(pictures[0], form, save_all=True, append_images=pictures[1:], **options)
+
+
+def files(pictures: list[PIL.Image.Image]) -> tuple[Image, ...]:
+    return tuple(saved(picture) for picture in pictures)
+
+
+STEPS = [(200, 100), (203, 98), (206, 97), (208, 99)]
+MOVED = [(30, 30), (27, 32), (24, 33), (22, 31)]
+START = BoundingBox(x=30, y=30, width=16, height=16)
+
+
+def test_stereo_pair() -> None:
+    """From the left picture to the right a thing moves by its disparity, 50 pixels."""
+    request = TrackRequest(
+        frames=(encoded("motorcycle_left.png"), encoded("motorcycle_right.png")),
+        box=BoundingBox(x=300, y=200, width=60, height=60),
+    )
+    first, second = run(request).positions
+    assert (first.bounding_box, first.score, first.found) == (request.box, 1.0, True)
+    assert second.bounding_box.x - 300 == pytest.approx(-50, abs=2)
+    assert second.bounding_box.y - 200 == pytest.approx(0, abs=2)
+    assert second.found
+    assert second.score > 0.9
+
+
+def test_thirty_frames() -> None:
+    """A face under a sliding window is followed without any error."""
+    corners = [(int(60 + 40 * math.sin(i / 6)), 20 + i) for i in range(30)]
+    request = TrackRequest(
+        frames=tuple(saved(window(x, y)) for x, y in corners),
+        box=BoundingBox(x=117, y=47, width=95, height=95),
+    )
+    progress = Recorder()
+    found = run(request, progress)
+    assert places(found) == [(177 - x, 67 - y) for x, y in corners]
+    assert found.found_count == found.frame_count == 30
+    assert [position.frame_index for position in found.positions] == list(range(30))
+    assert (found.scale, found.image_width, found.image_height) == (1.0, 300, 300)
+    assert progress.stages == ["DECODING", *STAGES]
+    assert progress.units("DECODING") == (30, 30)
+    assert progress.units("TRACKING") == (29, 29)
+
+
+@pytest.mark.parametrize(
+    ("form", "options"),
+    [("PNG", {}), ("WEBP", {"lossless": True}), ("TIFF", {}), ("GIF", {})],
+    ids=["png", "webp", "tiff", "gif"],
+)
+def test_animated_files(form: str, options: dict[str, object]) -> None:
+    """The frames of one file are as good as pictures of their own."""
+    found = run(TrackRequest(image=animated(sliding(*STEPS), form, **options), box=START))
+    assert places(found) == MOVED
+    assert found.found_count == 4
+
+
+def test_bundled_animation() -> None:
+    """The bundled GIF has 24 frames."""
+    box = BoundingBox(x=2, y=2, width=5, height=5)
+    found = run(TrackRequest(image=encoded("no_time_for_that_tiny.gif"), box=box))
+    assert found.frame_count == len(found.positions) == 24
+
+
+def test_lost_and_found() -> None:
+    """While it is hidden it stays where it was; then it is found further off than one margin."""
+    shown = sliding((200, 100), (200, 100), (200, 100), (213, 100))
+    hidden = PIL.Image.new("RGB", (64, 64))
+    pictures = [shown[0], hidden, hidden, shown[3]]
+    request = TrackRequest(frames=files(pictures), box=START, search_margin_px=5)
+    found = run(request)
+    assert [position.found for position in found.positions] == [True, False, False, True]
+    assert places(found) == [(30, 30), (30, 30), (30, 30), (17, 30)]
+    assert found.found_count == 2
+    at_once = run(TrackRequest(frames=files([shown[0], shown[3]]), box=START, search_margin_px=5))
+    assert places(at_once)[1] != (17, 30)
+
+
+def test_margin_is_the_longer_side() -> None:
+    """Without a margin the thing may move by its own length."""
+    frames = files(sliding((200, 100), (216, 100)))
+    assert places(run(TrackRequest(frames=frames, box=START)))[1] == (14, 30)
+
+
+def test_min_score() -> None:
+    """What is not alike enough is not found, and its score is returned."""
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    frames = files([*sliding((200, 100)), PIL.Image.fromarray(noise)])
+    _, second = run(TrackRequest(frames=frames, box=START)).positions
+    assert not second.found
+    assert second.score < 0.5
+    assert second.bounding_box == START
+    _, second = run(TrackRequest(frames=frames, box=START, min_score=0.0)).positions
+    assert second.found
+
+
+def test_one_colour() -> None:
+    """A patch without structure is not found again, and that is no error."""
+    picture = saved(PIL.Image.new("RGB", (64, 64), "red"))
+    found = run(TrackRequest(frames=(picture, picture), box=START))
+    assert [position.found for position in found.positions] == [True, False]
+    assert found.positions[1].score == 0
+
+
+def test_large_frames() -> None:
+    """The work is on copies of 1024 pixels, the positions are in the originals."""
+    pictures = [
+        PIL.Image.fromarray(window(x, y)).resize((2100, 2100)) for x, y in [(100, 20), (110, 26)]
+    ]
+    box = BoundingBox(x=539, y=329, width=665, height=665)
+    request = TrackRequest(frames=tuple(saved(p, "JPEG") for p in pictures), box=box)
+    found = run(request)
+    assert found.scale == pytest.approx(1024 / 2100)
+    (first, second) = (position.bounding_box for position in found.positions)
+    assert first == box
+    assert (second.x, second.y) == pytest.approx((539 - 70, 329 - 42), abs=3)
+    assert (second.width, second.height) == (665, 665)
+
+
+def test_smallest_box() -> None:
+    """A box of 4 pixels is followed even where it is less than one at work."""
+    picture = saved(PIL.Image.new("L", (4000, 300)))
+    box = BoundingBox(x=3996, y=296, width=4, height=4)
+    found = run(TrackRequest(frames=(picture, picture), box=box))
+    assert found.positions[1].bounding_box == box
+
+
+TWO = files(sliding(*STEPS[:2]))
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (TrackRequest(box=BOX), "frames"),
+        (TrackRequest(frames=TWO, image=TWO[0], box=BOX), "frames"),
+        (TrackRequest(frames=TWO[:1], box=BOX), "frames"),
+        (TrackRequest(frames=TWO[:1] * 65, box=BOX), "frames"),
+        (TrackRequest(image=TWO[0], box=BOX), "image.content"),
+        (TrackRequest(image=saved(opened("camera.png"), "JPEG"), box=BOX), "image.content"),
+        (TrackRequest(image=Image(content=b"text"), box=BOX), "image.content"),
+        (TrackRequest(frames=(TWO[0], Image(content=b"text")), box=BOX), "frames[1].content"),
+        (TrackRequest(frames=(TWO[0], Image()), box=BOX), "frames[1].content"),
+        (TrackRequest(frames=TWO), "box"),
+        (TrackRequest(frames=TWO, box=BoundingBox(x=1, y=1, width=3, height=9)), "box"),
+        (TrackRequest(frames=TWO, box=BoundingBox(x=1, y=1, width=9, height=-1)), "box"),
+        (TrackRequest(frames=TWO, box=BoundingBox(x=-1, y=0, width=9, height=9)), "box.x"),
+        (TrackRequest(frames=TWO, box=BoundingBox(x=0, y=-1, width=9, height=9)), "box.y"),
+    ],
+    ids=[
+        "no source", "both sources", "one frame", "65 frames", "still png", "still jpeg",
+        "no picture", "no picture in frames", "empty frame", "no box", "narrow box",
+        "negative box", "left of all", "above all",
+    ],
+)  # fmt: skip
+def test_found_at_once(request_: TrackRequest, field: str) -> None:
+    """What needs no pixels is refused before any operation exists."""
+    assert refused(lambda: check(request_)).field == field
+
+
+def test_frames_have_a_limit_of_pixels_together() -> None:
+    """64 MP of frames are the end."""
+    frame = saved(PIL.Image.new("1", (4000, 3300)))
+    request = TrackRequest(frames=(frame,) * 5, box=BOX)
+    error = refused(lambda: check(request))
+    assert error.description == "must have at most 64,000,000 pixels together, got 66,000,000"
+
+
+@pytest.mark.parametrize(
+    "box",
+    [(56, 0, 9, 9), (0, 56, 9, 9), (0, 0, 65, 9), (99, 99, 9, 9)],
+)
+def test_box_outside(box: tuple[int, int, int, int]) -> None:
+    """A box that leaves the upright frame is found when that is decoded."""
+    x, y, width, height = box
+    request = TrackRequest(frames=TWO, box=BoundingBox(x=x, y=y, width=width, height=height))
+    check(request)
+    error = refused(lambda: track(request, Recorder()))
+    assert error.field == "box"
+    assert "64 x 64" in error.description
+
+
+def test_frames_of_different_sizes() -> None:
+    """The error has both sizes and the index of the frame."""
+    request = TrackRequest(frames=(*TWO, encoded("camera.png")), box=BOX)
+    check(request)
+    error = refused(lambda: track(request, Recorder()))
+    assert error.field == "frames[2].content"
+    assert error.description == "frame 2 is 512 x 512 pixels, but the first is 64 x 64"
+
+
+def test_pages_of_different_sizes() -> None:
+    """So it is with the pages of a TIFF."""
+    pages = [PIL.Image.new("L", (64, 64)), PIL.Image.new("L", (64, 65))]
+    request = TrackRequest(image=animated(pages, "TIFF"), box=BOX)
+    check(request)
+    assert refused(lambda: track(request, Recorder())).field == "image.content"
+
+
+def test_second_page_too_large() -> None:
+    """A page beyond the limit is found when it is reached."""
+    pages = [PIL.Image.new("1", (64, 64)), PIL.Image.new("1", (4100, 4100))]
+    request = TrackRequest(image=animated(pages, "TIFF", compression="group4"), box=BOX)
+    check(request)
+    error = refused(lambda: track(request, Recorder()))
+    assert error.field == "image.content"
+    assert error.description == "must have at most 16,000,000 pixels, got 4100 x 4100"
+
+
+def test_one_frame_that_says_it_is_two() -> None:
+    """An animation that announces two frames and holds one is found when they are read."""
+    content = animated(sliding(*STEPS[:2]), "PNG").content
+    second = content.rindex(b"fcTL") - 4
+    request = TrackRequest(image=Image(content=content[:second] + content[-12:]), box=BOX)
+    check(request)
+    assert refused(lambda: track(request, Recorder())).field == "image.content"
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (TrackRequest(frames=TWO), "box"),
+        (TrackRequest(image=TWO[0], box=BOX), "image.content"),
+        (TrackRequest(box=BOX), "image.content"),
+    ],
+)
+def test_unchecked(request_: TrackRequest, field: str) -> None:
+    """Even unchecked, a request without a box or without two frames is refused."""
+    assert refused(lambda: track(request_, Recorder())).field == field
+
+
+def test_broken_frame() -> None:
+    """A frame cut in half fails as an operation."""
+    cut = Image(content=TWO[1].content[: len(TWO[1].content) // 2])
+    request = TrackRequest(frames=(TWO[0], cut), box=BOX)
+    check(request)
+    assert refused(lambda: track(request, Recorder())).field == "frames[1].content"
+
+
+def test_cancellation() -> None:
+    """Cancelled at any frame, the work ends there."""
+    request = TrackRequest(frames=files(sliding(*STEPS)), box=START)
+    whole = Recorder()
+    run(request, whole)
+    assert whole.units("TRACKING") == (3, 3)
+    cancelled_everywhere(lambda progress: run(request, progress), range(len(whole.calls)))
+
+
+def test_frames_of_a_file_are_counted_as_they_come() -> None:
+    """How many frames a file has is not known before; then there is a unit for each."""
+    progress = Recorder()
+    run(TrackRequest(image=animated(sliding(*STEPS), "PNG"), box=START), progress)
+    assert progress.units("DECODING") == (4, 0)
+    assert progress.units("TRACKING") == (3, 3)
+
+
+def test_json() -> None:
+    """The response travels."""
+    found = run(TrackRequest(frames=TWO, box=START))
+    assert through_json(found) == found

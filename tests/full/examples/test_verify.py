@@ -1,0 +1,188 @@
+"""verify: the same flat thing is recognised, turned or cropped; mirrored or foreign things not."""
+
+from __future__ import annotations
+
+import itertools
+from importlib import resources
+
+import numpy as np
+import pytest
+from skimage.filters import gaussian
+from skimage.transform import rotate
+
+from examples.analysis.messages import Image, VerifyRequest, VerifyResponse
+from examples.analysis.pictures import decode, grey, working_copy
+from examples.analysis.verbs import verify as steps
+from examples.analysis.verbs.verify import LONGEST, STAGES, check, verify
+from tests.full.examples.conftest import (
+    Recorder,
+    cancelled_everywhere,
+    encoded,
+    flat,
+    levels,
+    opened,
+    refused,
+    saved,
+    through_json,
+)
+
+SAME = {
+    frozenset({"motorcycle_left.png", "motorcycle_right.png"}),
+    frozenset({"chessboard_GRAY.png", "chessboard_RGB.png"}),
+}
+"""Pairs of bundled pictures that do show the same."""
+DATA = resources.files("skimage") / "data"
+BUNDLED = {
+    entry.name: Image(content=entry.read_bytes())
+    for entry in DATA.iterdir()
+    if entry.name.endswith((".png", ".jpg"))
+}
+PHOTOS = resources.files("sklearn") / "datasets" / "images"
+
+
+def run(
+    image: Image, reference: Image, progress: Recorder | None = None, **options: float
+) -> VerifyResponse:
+    request = VerifyRequest(image=image, reference=reference, **options)
+    check(request)
+    return verify(request, progress or Recorder())
+
+
+def against_astronaut(pixels: np.ndarray) -> VerifyResponse:
+    return run(saved(np.ascontiguousarray(pixels)), encoded("astronaut.png"))
+
+
+@pytest.fixture(scope="module")
+def turned() -> VerifyResponse:
+    """The astronaut turned by 30 degrees, against itself."""
+    return against_astronaut(np.rint(rotate(levels("astronaut.png"), 30) * 255).astype(np.uint8))
+
+
+def test_turned(turned: VerifyResponse) -> None:
+    """Most matches fit a rotation by 30 degrees."""
+    assert turned.verified
+    assert turned.inlier_count > 250
+    assert turned.match_count == pytest.approx(353, abs=20)
+    assert turned.required_inliers == 8 + 0.3 * turned.match_count
+    matrix = np.reshape(turned.homography, (3, 3))
+    assert matrix[:2, :2] == pytest.approx(np.array([[0.866, 0.5], [-0.5, 0.866]]), abs=0.02)
+    assert matrix[2, 2] == 1
+
+
+def test_crop() -> None:
+    """A crop is found where it was cut out: the map takes reference to image."""
+    found = against_astronaut(levels("astronaut.png")[40:340, 100:400])
+    assert found.verified
+    assert (found.homography[2], found.homography[5]) == pytest.approx((-100, -40), abs=1)
+    assert (found.scale, found.image_width, found.image_height) == (1.0, 300, 300)
+
+
+def test_mirrored() -> None:
+    """A mirror image fits some map, but none that keeps orientation."""
+    found = against_astronaut(levels("astronaut.png")[:, ::-1])
+    assert not found.verified
+    assert found.inlier_count > found.required_inliers
+    assert found.homography == ()
+
+
+def test_other_picture() -> None:
+    """The cat is not the astronaut."""
+    found = run(encoded("chelsea.png"), encoded("astronaut.png"))
+    assert not found.verified
+    assert found.homography == ()
+
+
+def test_one_colour() -> None:
+    """Where nothing is to be seen there are no keypoints, and that is a finding."""
+    found = run(flat(200, 200, color=(90, 90, 90)), encoded("astronaut.png"))
+    assert not found.verified
+    assert (found.image_keypoints, found.match_count, found.inlier_count) == (0, 0, 0)
+    assert found.reference_keypoints > 500
+    assert found.required_inliers == 8
+
+
+def test_scaled() -> None:
+    """The map is in original pixels, though the work was on a smaller copy."""
+    large = opened("astronaut.png").resize((1536, 1536))
+    found = run(saved(large, "JPEG", quality=95), encoded("astronaut.png"))
+    assert found.verified
+    assert found.scale == pytest.approx(800 / 1536)
+    assert found.homography[0] == pytest.approx(3, rel=0.01)
+    assert found.homography[4] == pytest.approx(3, rel=0.01)
+    back = run(encoded("astronaut.png"), saved(large, "JPEG", quality=95))
+    assert back.homography[0] == pytest.approx(1 / 3, rel=0.01)
+
+
+@pytest.mark.filterwarnings("ignore:No inliers found")
+def test_places_in_a_row() -> None:
+    """Keypoints on one line determine no map, however many match."""
+    rows, columns = np.mgrid[:120, :200]
+    pixels = np.full((120, 200), 30, dtype=np.uint8)
+    for index in range(7):
+        radius = 3 + index / 2
+        pixels[(rows - 60) ** 2 + (columns - 20 - 25 * index) ** 2 < radius**2] = 220
+    found = run(saved(pixels), saved(pixels))
+    assert found.match_count > 12
+    assert not found.verified
+
+
+def test_keypoints_have_a_limit() -> None:
+    """Of blobs everywhere, which are all keypoints, 3000 are used."""
+    blobs = gaussian(np.random.default_rng(0).random((800, 800)), 1.6)
+    keypoints = steps._keypoints((blobs - blobs.min()) / np.ptp(blobs))
+    assert len(keypoints.places) == len(keypoints.descriptors) == 3000
+
+
+def test_unrelated_pictures() -> None:
+    """Of the 376 pairs of unrelated bundled pictures none verifies; the two related pairs do."""
+    files = dict(BUNDLED)
+    for name in ("china.jpg", "flower.jpg"):
+        files[name] = Image(content=(PHOTOS / name).read_bytes())
+    seen = {
+        name: steps._keypoints(grey(working_copy(decode(image, "image"), LONGEST)[0]))
+        for name, image in files.items()
+        if name != "multipage_rgb.tif"
+    }
+    pairs = list(itertools.combinations(sorted(seen), 2))
+    verified = {frozenset(pair) for pair in pairs if same(seen[pair[0]], seen[pair[1]])}
+    assert len(pairs) - len(SAME) == 376
+    assert verified == SAME
+
+
+def same(one: steps.Keypoints, other: steps.Keypoints) -> bool:
+    """What verify decides, from keypoints."""
+    source, target = steps._matches(one, other, 0.8)
+    if len(source) <= 8 + 0.3 * len(source):  # not even if all were inliers
+        return False
+    model, inliers = steps._fit(source, target, 3.0)
+    enough = inliers > 8 + 0.3 * len(source)
+    return model is not None and enough and steps._keeps_orientation(model)
+
+
+@pytest.mark.parametrize("field", ["image", "reference"])
+def test_both_pictures_are_checked(field: str) -> None:
+    """A picture that is missing, or under 32 pixels, is named."""
+    pictures = {"image": encoded("camera.png"), "reference": encoded("camera.png")}
+    assert refused(lambda: check(VerifyRequest(**{**pictures, field: None}))).field == field
+    error = refused(lambda: check(VerifyRequest(**{**pictures, field: flat(31, 40)})))
+    assert error.field == f"{field}.content"
+    cut = Image(content=encoded("camera.png").content[:70_000])
+    assert refused(lambda: run(**{**pictures, field: cut})).field == f"{field}.content"
+
+
+def test_progress() -> None:
+    """Two pictures are decoded, two extracted, then matched and fitted; any call may cancel."""
+    small = saved(opened("astronaut.png").crop((100, 40, 250, 190)))
+    progress = Recorder()
+    found = run(small, small, progress)
+    assert found.verified
+    assert run(small, small) == found  # the same request gives the same response
+    assert progress.stages == ["DECODING", *STAGES]
+    assert progress.units("DECODING") == progress.units("EXTRACTING") == (2, 2)
+    calls = range(len(progress.calls))
+    cancelled_everywhere(lambda recorder: run(small, small, recorder), calls)
+
+
+def test_json(turned: VerifyResponse) -> None:
+    """The response travels."""
+    assert through_json(turned) == turned

@@ -1,0 +1,75 @@
+"""Several server processes on one socket and one store, one of which is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.full.examples.serving import Process, as_json, json_object, slow_request
+
+SERVE = ("-m", "examples.analysis", "serve", "--port", "0", "--workers", "2", "--lease", "5")
+
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is no /proc here"),
+    pytest.mark.platform,
+]
+
+
+def children(pid: int) -> set[int]:
+    """The two server processes of a parent, once both are there: it answers before they are."""
+    for _ in range(2400):
+        found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        servers = {int(one) for one in found if _serves(one)}
+        if len(servers) == 2:
+            return servers
+        time.sleep(0.1)
+    raise AssertionError(f"of two server processes there are {servers}")
+
+
+def _serves(pid: str) -> bool:
+    """Whether a child is a server process, which the system may be beginning or ending."""
+    try:
+        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.fixture(params=["threads", "processes"])
+def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Process]:
+    """Two processes, with an executor of each kind."""
+    store = f"sqlite:///{tmp_path / 'operations.db'}"
+    with Process(*SERVE, "--store", store, "--executor", request.param) as process:
+        yield process
+
+
+def test_one_of_two_servers_is_killed(servers: Process) -> None:
+    """All operations that were answered end, whichever process had them; another one is started."""
+    first = children(servers.popen.pid)
+    body = as_json(slow_request(4))
+    names = [str(json_object(servers.http.post("/v1/track", json=body))["name"]) for _ in range(4)]
+    victim = min(first)
+    os.kill(victim, signal.SIGKILL)
+    with_new_connections = servers.http.__class__(base_url=servers.http.base_url, timeout=240)
+    with with_new_connections as http:
+        for name in names:
+            done = False
+            while not done:
+                reply = http.post(f"/v1/{name}:wait", json={"timeout": "20s"})
+                assert reply.status_code == 200, reply.text
+                done = bool(json_object(reply).get("done"))
+            assert "response" in json_object(http.get(f"/v1/{name}"))
+    assert children(servers.popen.pid) - first, "no process replaced the one that was killed"
+
+
+def test_all_end_together(servers: Process) -> None:
+    """SIGTERM to the parent ends the children, and then itself, with status 0."""
+    assert servers.http.get("/v1/health").status_code == 200
+    mine = children(servers.popen.pid)
+    servers.popen.terminate()
+    assert servers.popen.wait(240) == 0
+    assert not [pid for pid in mine if Path(f"/proc/{pid}").exists()]

@@ -1,0 +1,187 @@
+"""The page on Kubernetes: its commands and probes, run as processes on a real database."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+pytest.importorskip("yaml")
+pytest.importorskip("click")
+pytest.importorskip("uvicorn")
+pytest.importorskip("psycopg")
+
+import psycopg
+import yaml
+
+import lro
+from lro.cli import _serving
+from lro_client import Client
+from tests.cli.asking import Lro
+from tests.cli.serving import Server, StepsResponse, begun, write_service
+from tests.full.stopping.hosts import PATIENCE, running, until
+from tests.page_texts import fences, rows, text_of
+from tests.services.postgres import shared_server
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="there are no process groups")
+
+PAGE: Final = "how-to/kubernetes.md"
+POSTGRES: Final = """
+from lro.stores.postgres import PostgresStore
+store = PostgresStore({url!r}, schema={schema!r})
+"""
+
+
+def manifests() -> Iterator[dict[str, Any]]:
+    """All objects of the page."""
+    for text in fences(PAGE, "yaml"):
+        yield from yaml.safe_load_all(text)
+
+
+OBJECTS: Final = {(one["kind"], one["metadata"]["name"]): one for one in manifests()}
+
+
+def pod(kind: str, name: str) -> dict[str, Any]:
+    """The specification of the pods of an object."""
+    spec = OBJECTS[kind, name]["spec"]
+    spec = spec.get("jobTemplate", {}).get("spec", spec)
+    found: dict[str, Any] = spec["template"]["spec"]
+    return found
+
+
+def command(kind: str, name: str) -> list[str]:
+    """The words after ``lro`` of its one container."""
+    (container,) = pod(kind, name)["containers"]
+    assert container["command"][0] == "lro"
+    return [str(word) for word in container["command"][1:]]
+
+
+SERVER: Final = pod("Deployment", "work")
+(CONTAINER,) = SERVER["containers"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the module ``work`` on a schema of its own."""
+    database = shared_server()
+    store = POSTGRES.format(url=database.url, schema=database.fresh_schema())
+    write_service(tmp_path, store, drain_seconds=0)
+    return tmp_path
+
+
+def serving(folder: Path, log: str) -> Any:
+    """The command of the server, on a free port of this machine."""
+    words = command("Deployment", "work")
+    words[words.index("--port") + 1] = "0"
+    words[words.index("--host") + 1] = "127.0.0.1"
+    return running(("-m", "lro.cli", *words), folder, log)
+
+
+def probe(server: Server, kind: str) -> int:
+    """The status that a probe of the manifest is answered; 0 without an answer."""
+    asked = CONTAINER[kind]["httpGet"]
+    assert asked["port"] == CONTAINER["ports"][0]["name"]
+    try:
+        return httpx.get(f"{server.url}{asked['path']}", timeout=PATIENCE).status_code
+    except httpx.TransportError:
+        return 0
+
+
+def test_objects_belong_together() -> None:
+    """Selectors find the pods, ports have names, and every container has one image."""
+    labels = OBJECTS["Deployment", "work"]["spec"]["template"]["metadata"]["labels"]
+    for kind in ("Deployment", "PodDisruptionBudget"):
+        assert OBJECTS[kind, "work"]["spec"]["selector"]["matchLabels"] == labels
+    assert OBJECTS["Service", "work"]["spec"]["selector"] == labels
+    assert OBJECTS["Service", "work"]["spec"]["ports"][0]["targetPort"] == "http"
+    pods = [pod(*key) for key in OBJECTS if key[0] in ("Deployment", "Job", "CronJob")]
+    assert len({one["containers"][0]["image"] for one in pods}) == 1
+    assert len(pods) == 4
+    port = CONTAINER["ports"][0]["containerPort"]
+    assert command("Deployment", "work")[-2:] == ["--port", str(port)]
+
+
+def test_times_of_the_stop_fit_into_the_grace_period() -> None:
+    """The table adds up, and its numbers are those of the manifest, the module and the code."""
+    *parts, (said, whole, _) = rows(PAGE, "what")
+    seconds = [int(cells[1]) for cells in parts]
+    drain = re.search(r"drain=timedelta\(seconds=(\d+)\)", text_of(PAGE))
+    assert drain is not None
+    sleep = CONTAINER["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert seconds == [sleep, _serving.GRACE_SECONDS, int(drain[1]), 2]
+    assert sum(seconds) == int(whole)
+    grace = SERVER["terminationGracePeriodSeconds"]
+    assert grace == pod("Deployment", "work-worker")["terminationGracePeriodSeconds"]
+    assert f"of the {grace} of" in said
+    assert sum(seconds) < grace
+
+
+def test_probes_are_answered_and_sigterm_hands_work_to_the_next_version(folder: Path) -> None:
+    """The new pod is ready before the old one is stopped, and goes on with its work."""
+    kinds = ("startupProbe", "livenessProbe", "readinessProbe")
+    with serving(folder, "old.log") as old_host:
+        old = Server.of(old_host)
+        assert [probe(old, kind) for kind in kinds] == [200, 200, 200]
+        with Client(old.url) as client:
+            name = old.start(client).name
+        until(lambda: begun(folder) == [old_host.process.pid])
+        module = folder / "work.py"  # a new version, with one more method
+        module.write_text(module.read_text() + NEW_METHOD)
+        with serving(folder, "new.log") as new_host:
+            new = Server.of(new_host)
+            until(lambda: probe(new, "readinessProbe") == 200)
+            assert old_host.stop() == 0  # SIGTERM
+            assert "operations handed back: 1 of 1" in old_host.output
+            assert probe(old, "readinessProbe") == 0
+            (folder / "go").touch()
+            assert done_by(new, name) == new_host.process.pid
+            assert new_host.stop() == 0
+
+
+NEW_METHOD: Final = """
+
+@service.method("cli.v1.Works.More")
+def more(request: StepsRequest) -> None:
+    pass
+"""
+
+
+def done_by(server: Server, name: str) -> int:
+    """The process that has done the work of an operation, as this server says."""
+    with Client(server.url) as client:
+        handle = client.operation(name, response=StepsResponse, metadata=lro.OperationMetadata)
+        return int(handle.result(timeout=PATIENCE).process)
+
+
+def test_pod_whose_database_is_of_another_version_does_not_start(folder: Path) -> None:
+    """The job says so with 1, the server ends with 2, and no probe of it is ever answered."""
+    job = command("Job", "work-schema-1-4-0")
+    assert Lro.as_process(*job, here=folder).returncode == 0
+    purged = Lro.as_process(*command("CronJob", "work-purge"), here=folder)
+    assert (purged.returncode, purged.stderr) == (0, "")
+    (schema,) = re.findall(r"schema='(\w+)'", (folder / "work.py").read_text())
+    with psycopg.connect(shared_server().url, autocommit=True) as plain:
+        plain.execute(f"UPDATE {schema}.versions SET version = 99")
+    with serving(folder, "server.log") as host:
+        assert host.end() == 2
+        assert "has version 99" in host.output
+        assert "is served at" not in host.output
+
+
+def test_worker_does_what_a_stopped_server_has_handed_back(folder: Path) -> None:
+    """Without a port, and it stops with 0 as well."""
+    with serving(folder, "server.log") as host:
+        server = Server.of(host)
+        with Client(server.url) as client:
+            server.start(client)
+        until(lambda: begun(folder) != [])
+        assert host.stop() == 0
+    words = ("-m", "lro.cli", *command("Deployment", "work-worker"))
+    with running(words, folder, "worker.log") as worker:
+        until(lambda: worker.process.pid in begun(folder))
+        assert worker.stop() == 0

@@ -1,0 +1,185 @@
+"""The page on monitoring: Prometheus' own tool reads its rules, and each alert fires when due."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+pytest.importorskip("yaml")
+
+import yaml
+
+from lro.telemetry import METRICS
+from tests.page_texts import ROOT, fences, rows
+
+PAGE: Final = "how-to/monitoring.md"
+GROUPS: Final = [group for text in fences(PAGE, "yaml") for group in yaml.safe_load(text)["groups"]]
+RULES: Final[Mapping[str, Any]] = {
+    rule["alert"]: rule for group in GROUPS for rule in group["rules"]
+}
+PANELS: Final = {panel: query.strip("`") for panel, query in rows(PAGE, "panel")}
+NAMES: Final = {metric.prometheus_name: metric for metric in METRICS}
+SERIES: Final = re.compile(r"\blro_\w+")
+SUFFIX: Final = re.compile(r"_(bucket|sum|count)$")
+LABELS: Final = re.compile(r"\{([^}]*)\}|by \(([^)]*)\)")
+
+METHOD: Final = 'lro_method="acme.work.v1.Works.Work"'
+MINUTES: Final = 60
+
+Series = Mapping[str, str]
+
+
+def buckets(metric: str, labels: str, slowest: str) -> Series:
+    """A histogram to which each minute one value is added that is in the bucket up to this."""
+    bounds = ["1", "5", "10", "30", "60", "300", "+Inf"]
+    first = bounds.index(slowest)
+    return {
+        f'{metric}_bucket{{{labels}le="{bound}"}}': f"0+{int(number >= first)}x{MINUTES}"
+        for number, bound in enumerate(bounds)
+    }
+
+
+def ends(good: int, bad: int, code: str = "INTERNAL") -> Series:
+    """So many operations that end well and that fail, each minute."""
+    name = "lro_operation_duration_seconds_count"
+    return {
+        f'{name}{{{METHOD},lro_outcome="succeeded",error_type=""}}': f"0+{good}x{MINUTES}",
+        f'{name}{{{METHOD},lro_outcome="failed",error_type="{code}"}}': f"0+{bad}x{MINUTES}",
+    }
+
+
+def refused(code: str) -> Series:
+    """Starts that are refused with this code."""
+    return {
+        f'lro_starts_total{{{METHOD},lro_start_outcome="refused",error_type="{code}"}}': (
+            f"0+1x{MINUTES}"
+        )
+    }
+
+
+def queue(used: int) -> Series:
+    """Two processes whose queue has so many tasks each, of a hundred."""
+    return {
+        f'lro_executor_{what}{{job="work",lro_executor_part="queue",process="{process}"}}': (
+            f"{number}x{MINUTES}"
+        )
+        for process in (1, 2)
+        for what, number in (("usage", used), ("limit", 100))
+    }
+
+
+def steps(series: str, each: int) -> Series:
+    """A number that rises so much each minute."""
+    return {series: f"0+{each}x{MINUTES}"}
+
+
+STORE: Final = 'lro_store_verb="update",error_type="",'
+LOST: Final = f'lro_lost_attempts_total{{{METHOD},lro_decision="failed"}}'
+REFUSED: Final = f"lro_refused_writes_total{{{METHOD}}}"
+AGE: Final = f'lro_operation_max_age_seconds{{{METHOD},process="1"}}'
+CASES: Final[Mapping[str, tuple[Series, Sequence[Series]]]] = {
+    "LroNotScraped": (steps('up{job="work"}', 0), [{'up{job="work"}': f"1x{MINUTES}"}]),
+    "LroQueueSlow": (
+        buckets("lro_queue_duration_seconds", f"{METHOD},", "60"),
+        [buckets("lro_queue_duration_seconds", f"{METHOD},", "5")],
+    ),
+    "LroQueueNearlyFull": (queue(90), [queue(50)]),
+    "LroStartsRefused": (refused("RESOURCE_EXHAUSTED"), [refused("INVALID_ARGUMENT")]),
+    "LroFailing": (ends(90, 10), [ends(99, 1), ends(50, 50, "NOT_FOUND")]),
+    "LroWorkerLost": (steps(LOST, 1), [steps(LOST, 0)]),
+    "LroLeaseMarginLow": (
+        buckets("lro_lease_margin_seconds", "", "5"),
+        [buckets("lro_lease_margin_seconds", "", "10")],
+    ),
+    "LroLateWrites": (steps(REFUSED, 1), [steps(REFUSED, 0)]),
+    "LroOperationOld": ({AGE: f"25000x{MINUTES}"}, [{AGE: f"300x{MINUTES}"}]),
+    "LroCancelSlow": (
+        buckets("lro_cancel_duration_seconds", f'{METHOD},lro_reach="cooperative",', "300"),
+        [buckets("lro_cancel_duration_seconds", f'{METHOD},lro_reach="cooperative",', "1")],
+    ),
+    "LroStoreSlow": (
+        buckets("lro_store_call_duration_seconds", STORE, "5"),
+        [{f'lro_store_call_duration_seconds_bucket{{{STORE}le="0.1"}}': f"0+1x{MINUTES}"}],
+    ),
+}
+"""For each alert what makes it fire, and what must not."""
+
+
+def promtool(folder: Path, *arguments: str) -> None:
+    """Run the tool, which finds nothing wrong."""
+    found = shutil.which("promtool")
+    if found is None:
+        pytest.skip("promtool is not installed")
+    ran = subprocess.run([found, *arguments], cwd=folder, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_each_alert_fires_when_it_is_due_and_not_before(tmp_path: Path) -> None:
+    """Prometheus evaluates the rules for half an hour of each case."""
+    assert CASES.keys() == RULES.keys()
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": GROUPS}))
+    promtool(tmp_path, "check", "rules", "rules.yml")
+    tests = []
+    for alert, (failing, healthy) in CASES.items():
+        for number, series in enumerate([failing, *healthy]):
+            fires = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}}) or vector(0)'
+            wanted = {"labels": "{}", "value": int(number == 0)}
+            given = [{"series": name, "values": values} for name, values in series.items()]
+            expected = {"expr": fires, "eval_time": "40m", "exp_samples": [wanted]}
+            test = {"interval": "1m", "input_series": given, "promql_expr_test": [expected]}
+            tests.append({"name": f"{alert} {number}", **test})
+    cases = {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": tests}
+    (tmp_path / "cases.yml").write_text(json.dumps(cases))
+    promtool(tmp_path, "test", "rules", "cases.yml")
+
+
+def test_queries_of_panels_are_valid(tmp_path: Path) -> None:
+    """As those of metrics.md are."""
+    queries = [*PANELS.values(), *fences("how-to/metrics.md", "text")[-1].split("\nhistogram")]
+    queries[-1] = f"histogram{queries[-1]}"
+    rules = [{"record": f"panel:{number}", "expr": one} for number, one in enumerate(queries)]
+    group = {"name": "panels", "rules": rules}
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [group]}))
+    promtool(tmp_path, "check", "rules", "rules.yml")
+
+
+QUERIES: Final = {**{name: rule["expr"] for name, rule in RULES.items()}, **PANELS}
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_queries_use_metrics_and_labels_that_there_are(name: str) -> None:
+    """Under the names that Prometheus is given."""
+    labels = {"job", "le", "process"}
+    for found in SERIES.findall(LABELS.sub(" ", QUERIES[name])):
+        series = SUFFIX.sub("", found)
+        assert series in NAMES, series
+        labels |= {label.replace(".", "_") for label in NAMES[series].attributes}
+    for selectors, groups in LABELS.findall(QUERIES[name]):
+        used = re.findall(r"(\w+)(?==)", re.sub(r'"[^"]*"', "", selectors))
+        used += re.findall(r"\w+", groups)
+        assert {*used} <= labels, name
+
+
+def test_each_alert_has_its_row_and_a_summary() -> None:
+    """What to do, in the table below the rules."""
+    table = " ".join(cells[0] for cells in rows(PAGE, "alert"))
+    named = {*re.findall(r"`(\w+)`", table)}
+    assert named == RULES.keys() - {"LroStoreSlow"}
+    assert all(rule["annotations"]["summary"].endswith(".") for rule in RULES.values())
+
+
+def test_lines_of_the_log_are_those_of_the_library() -> None:
+    """Each fixed part of a line stands in the source of the engine."""
+    sources = [path.read_text() for path in (ROOT / "src/lro/_engine").glob("*.py")]
+    lines = [cells[0].strip("`") for cells in rows(PAGE, "line of the logger `lro`")][1:]
+    assert len(lines) > 5
+    for line in lines:
+        wanted = "%[^ ]*".join(map(re.escape, line.split("…")))
+        assert any(re.search(wanted, source) for source in sources), line

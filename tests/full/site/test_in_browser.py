@@ -1,0 +1,151 @@
+"""The site in Chromium: no foreign request, search, both themes, small screens, accessibility."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+pytest.importorskip("griffe")
+pytest.importorskip("playwright.sync_api")
+pytest.importorskip("axe_playwright_python")
+
+import axe_playwright_python as axe
+from playwright.sync_api import expect
+
+from tests.full.browser.test_accessibility import QUIET, RULES, RUN
+from tests.full.site.conftest import served
+from tools.site.building import sections
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Locator, Page, Request
+
+LOOKED_AT: Final = (
+    "index.html",
+    "tutorial/first-service.html",
+    "how-to/methods.html",
+    "reference/stores-and-executors.html",
+    "reference/api/lro_client.progress.html",
+)
+"""Pages with each kind of content: prose, code, tables, pictures, signatures."""
+QUESTIONS: Final = tomllib.loads(Path(__file__).with_name("questions.toml").read_text("utf-8"))[
+    "question"
+]
+SEEN: Final = 5
+"""How many results of a search a reader looks at."""
+
+
+def pages() -> list[str]:
+    """The first and the last page of each section, as HTML."""
+    ends = [entry for entries in sections().values() for entry in (entries[0], entries[-1])]
+    return [re.sub(r"\.md$", ".html", page) for _, page in ends]
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Iterator[Page]:
+    """A tab, in which no script has failed at the end and nothing foreign was asked for."""
+    failed: list[str] = []
+    opened = context.new_page()
+    opened.on("pageerror", lambda error: failed.append(str(error)))
+    opened.on("requestfailed", lambda asked: failed.extend([] if left(asked) else [asked.url]))
+    opened.on("request", lambda asked: failed.extend([] if own(asked.url) else [asked.url]))
+    yield opened
+    opened.close()
+    assert failed == []
+
+
+def own(url: str) -> bool:
+    """Whether an address is of this machine."""
+    return url.startswith(("http://127.0.0.1:", "data:", "blob:http://127.0.0.1:"))
+
+
+def left(asked: Request) -> bool:
+    """Whether a request was given up, because the reader has gone to another page."""
+    return asked.failure == "net::ERR_ABORTED"
+
+
+def search(page: Page, words: str) -> Locator:
+    """Type into the search; gives what it finds."""
+    page.get_by_role("button", name="Search").click()
+    page.get_by_role("combobox", name="Search").fill(words)
+    return page.get_by_role("listbox", name="Search results").locator("a")
+
+
+def test_no_foreign_request(page: Page, address: str) -> None:
+    """Each kind of page asks this server only, also when the search is opened."""
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    for path in dict.fromkeys([*pages(), *LOOKED_AT, "404.html"]):
+        page.goto(address + path)
+    search(page, "operation")
+    page.wait_for_load_state("networkidle")
+    assert len(asked) > 100
+    assert [url for url in asked if not own(url)] == []
+
+
+def test_dark_theme_follows_the_system_and_the_button(page: Page, address: str) -> None:
+    """The choice made by hand is kept on the next page."""
+    page.goto(address)
+    body = page.locator("body")
+    expect(body).to_have_attribute("data-md-color-scheme", "default")
+    page.get_by_title("Switch to dark mode").click()
+    expect(body).to_have_attribute("data-md-color-scheme", "slate")
+    page.goto(address + "how-to/client.html")
+    expect(body).to_have_attribute("data-md-color-scheme", "slate")
+
+
+@pytest.mark.parametrize("path", LOOKED_AT)
+def test_page_is_accessible(browser: Browser, address: str, path: str) -> None:
+    """By the rules of WCAG 2.2 AA and good practice, in both themes; 320 px are wide enough."""
+    script = (Path(axe.__file__).parent / "axe.min.js").read_text()
+    found = []
+    for theme, width in (("light", 1280), ("dark", 320)):
+        size = {"width": width, "height": 900}
+        with browser.new_context(color_scheme=theme, viewport=size) as context:  # type: ignore[arg-type]
+            page = context.new_page()
+            page.goto(address + path)
+            page.add_style_tag(content=QUIET)
+            page.evaluate(script)
+            found += [f"{theme} {width}: {one}" for one in page.evaluate(RUN, [RULES, False])]
+            sideways = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            if sideways > 0:
+                found.append(f"{theme} {width}: {sideways} pixels go sideways")
+    assert not found, "\n".join(found)
+
+
+def test_site_works_below_a_path(page: Page, built: Path, tmp_path: Path) -> None:
+    """As under ``/1.2/``: its styles, links and search are relative."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "1.2").symlink_to(built)
+    with served(tmp_path) as url:
+        page.goto(f"{url}docs/1.2/how-to/client.html")
+        expect(page.locator("body")).to_have_attribute("data-md-color-scheme", "default")
+        page.get_by_role("link", name="Operate").first.click()
+        assert page.url.startswith(f"{url}docs/1.2/how-to/")
+        search(page, "WaitTimeout").first.click()
+        page.wait_for_url(f"{url}docs/1.2/reference/api/**")
+
+
+@pytest.mark.parametrize("asked", QUESTIONS, ids=lambda asked: asked["asks"])
+def test_question_is_answered_by_the_site(
+    page: Page, address: str, built: Path, asked: Mapping[str, Any]
+) -> None:
+    """By two clicks from the front page at most, or by one search."""
+    page.goto(address)
+    clicks = asked.get("clicks", ())
+    assert len(clicks) <= 2
+    assert bool(clicks) != ("search" in asked)
+    for text in clicks:
+        page.get_by_role("link", name=text, exact=True).filter(visible=True).first.click()
+    if not clicks:
+        found = search(page, asked["search"])
+        expect(found.first).to_be_visible()
+        offered = [str(link.get_attribute("href")) for link in found.all()[:SEEN]]
+        assert any(asked["page"] in link for link in offered), offered
+        found.nth([asked["page"] in link for link in offered].index(True)).click()
+    page.wait_for_url(f"{address}{asked['page']}*")
+    expect(page.get_by_role("article")).to_contain_text(asked["says"], ignore_case=True)

@@ -1,0 +1,65 @@
+"""What the hosts under test serve: one method on a SQLite file, its operations, and a log.
+
+The work is done in threads, or by workers of Celery if the environment names their broker.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import lro
+from lro import asgi, wsgi
+from lro.adapters import Executor
+from lro.executors.threads import ThreadExecutor
+from lro.stores.sqlite import SQLiteStore
+from tests.full.stopping.hosts import BROKER, FOLDER, START_PATH
+from tests.full.stopping.messages import WorkMetadata, WorkRequest, WorkResponse
+
+
+def note(log: str, line: str) -> None:
+    """Append a line to one of the logs."""
+    with open(os.path.join(os.environ[FOLDER], log), "a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def authorize(caller: str, verb: str, name: str) -> None:
+    """Allow everything, and note what has come."""
+    note("calls", verb)
+
+
+executor: Executor = ThreadExecutor(4)
+if BROKER in os.environ:
+    import celery
+
+    from lro.executors.celery import CeleryExecutor
+
+    app = celery.Celery("work", broker=os.environ[BROKER])
+    app.conf.broker_connection_retry_on_startup = True
+    app.conf.worker_soft_shutdown_timeout = 0.5
+    executor = CeleryExecutor(
+        app, redelivery=timedelta(seconds=1), broker_timeout=timedelta(seconds=5)
+    )
+
+service = lro.Service(
+    SQLiteStore(os.path.join(os.environ[FOLDER], "operations.db")),
+    executor,
+    lease=timedelta(seconds=10),
+    drain=timedelta(seconds=0.5),
+    authorize=authorize,
+)
+
+
+@service.method("stopping.v1.Works.Work", path=START_PATH)
+def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+    """Take as long as the request says."""
+    note("begun", job.name)
+    go, steps = os.path.join(os.environ[FOLDER], "go"), request.milliseconds // 20
+    while not os.path.exists(go) if steps < 0 else steps > 0:
+        steps -= 1
+        job.sleep(0.02)
+    return WorkResponse(request.milliseconds)
+
+
+asgi_app = asgi.OperationsApp(service, starts={work.spec.path: work})
+wsgi_app = wsgi.OperationsApp(service, starts={work.spec.path: work})

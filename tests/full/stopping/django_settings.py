@@ -1,0 +1,14 @@
+"""The settings of the Django project of these tests."""
+
+from typing import Any
+
+SECRET_KEY = "only for tests"
+ALLOWED_HOSTS = ["*"]
+ROOT_URLCONF = "lro.integrations.django.urls"
+INSTALLED_APPS = ["lro.integrations.django"]
+DATABASES: dict[str, Any] = {}
+LRO = {"SERVICE": "tests.full.stopping.app.service", "CALLER": f"{__name__}.caller", "STARTS": True}
+
+
+def caller(request: Any) -> None:
+    """Callers have no names."""

@@ -1,0 +1,259 @@
+"""Servers as users run them, each in a process of its own that a signal stops."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+import attrs
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+FOLDER: Final = "LRO_STOPPING_FOLDER"
+"""The environment variable with the folder of the store and of the logs."""
+BROKER: Final = "LRO_STOPPING_BROKER"
+"""The environment variable with the URL of Celery's broker, if Celery does the work."""
+START_PATH: Final = "/v1/works:work"
+PATIENCE: Final = 120.0
+"""Seconds in which everything happens, on however busy a machine; only a defect takes longer."""
+
+_ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:(\d+)")
+
+
+@attrs.frozen
+class Answer:
+    """What a call was answered: status 0 says that the connection ended without an answer."""
+
+    status: int
+    headers: Mapping[str, str] = attrs.field(factory=dict)
+    body: Any = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it is an operation that is done."""
+        return self.status == 200 and bool(self.body.get("done"))
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it is the library's own answer for "later", with all that belongs to it."""
+        if self.status != 503 or not isinstance(self.body, dict):
+            return False
+        error = self.body["error"]
+        kinds = {detail["@type"].rpartition(".")[2] for detail in error["details"]}
+        return bool(
+            error["status"] == "UNAVAILABLE"
+            and int(self.headers["retry-after"]) >= 1
+            and {"ErrorInfo", "RetryInfo"} <= kinds
+        )
+
+
+class Host:
+    """A running host and all of its processes."""
+
+    def __init__(self, command: Sequence[str], folder: Path, log: Path) -> None:
+        self.log = log
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, *command],
+                cwd=folder,
+                env={
+                    **os.environ,
+                    FOLDER: str(folder),
+                    "PYTHONPATH": os.pathsep.join(
+                        [str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")]
+                    ),
+                    "PYTHONUNBUFFERED": "1",
+                },
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # so that all its processes are found by one number
+            )
+
+    @property
+    def output(self) -> str:
+        """What it has written so far."""
+        return self.log.read_text(errors="replace")
+
+    def port(self) -> int:
+        """The port at which it says that it listens."""
+        return int(self.says(_ADDRESS)[1])
+
+    def says(self, pattern: re.Pattern[str]) -> re.Match[str]:
+        """Wait until it has written this."""
+        found: list[re.Match[str]] = []
+
+        def said() -> bool:
+            assert self.process.poll() is None, self.output
+            match = pattern.search(self.output)
+            found.extend([match] if match else [])
+            return bool(found)
+
+        until(said)
+        return found[0]
+
+    def stop(self) -> int:
+        """Ask it to stop; its exit status."""
+        self.ask_to_stop()
+        return self.end()
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM to its first process, as systemd and Kubernetes do."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def end(self) -> int:
+        """Wait until its first process has ended; the exit status."""
+        try:
+            return self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it does not stop:\n{self.output}") from None
+
+    @property
+    def alive(self) -> bool:
+        """Whether any process of it is there."""
+        try:
+            os.killpg(self.process.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """End all its processes."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], folder: Path, log: str) -> Iterator[Host]:
+    """A host, which is killed in the end unless it has stopped."""
+    host = Host(command, folder, folder / log)
+    try:
+        yield host
+    finally:
+        host.kill()
+
+
+def until(claim: Callable[[], bool]) -> None:
+    """Wait until a claim holds."""
+    end = time.monotonic() + PATIENCE
+    while not claim():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.01)
+
+
+def call(port: int, method: str, path: str, body: object = None) -> Answer:
+    """Call a server over a connection of its own."""
+    line = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    try:
+        text = None if body is None else json.dumps(body)
+        line.request(method, path, text, {"content-type": "application/json"} if text else {})
+        reply = line.getresponse()
+        content = reply.read()
+    except TimeoutError:
+        raise
+    except (OSError, http.client.HTTPException):
+        return Answer(0)
+    finally:
+        line.close()
+    headers = {name.lower(): value for name, value in reply.headers.items()}
+    try:
+        return Answer(reply.status, headers, json.loads(content))
+    except ValueError:
+        return Answer(reply.status, headers, content)
+
+
+class Load(abc.ABC):
+    """Clients that start operations until they are refused, and others that wait for some."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self.acknowledged: list[str] = []
+        self.refusals: list[Answer] = []
+        self.waits: list[Answer] = []
+
+    def start(self, milliseconds: int) -> str:
+        """Start an operation; its name, or nothing if that is refused."""
+        answer = self._start(milliseconds)
+        with self._lock:
+            if answer.status == 200:
+                self.acknowledged.append(answer.body["name"])
+                return str(answer.body["name"])
+            self.refusals.append(answer)
+            return ""
+
+    def result(self, name: str) -> Answer:
+        """What an operation has become, when it is done."""
+        return self._wait(name, 60)
+
+    def wait(self, name: str) -> None:
+        """Wait for an operation, in a thread."""
+
+        def wait() -> None:
+            answer = self._wait(name, 50)
+            with self._lock:
+                self.waits.append(answer)
+
+        self._spawn(wait)
+
+    def go_on(self, milliseconds: int) -> None:
+        """Start one operation after the other, in a thread, until one is refused."""
+
+        def go_on() -> None:
+            while self.start(milliseconds):
+                pass
+
+        self._spawn(go_on)
+
+    def end(self) -> None:
+        """Wait until all have been answered."""
+        for thread in self._threads:
+            thread.join(2 * PATIENCE)
+            assert not thread.is_alive(), "a call hangs"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:  # noqa: B027
+        """Free what the clients share."""
+
+    @abc.abstractmethod
+    def _start(self, milliseconds: int) -> Answer: ...
+
+    @abc.abstractmethod
+    def _wait(self, name: str, seconds: int) -> Answer: ...
+
+    def _spawn(self, target: Callable[[], None]) -> None:
+        thread = threading.Thread(target=target, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+
+class HttpLoad(Load):
+    """Calls over HTTP, each on a connection of its own."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__()
+        self._port = port
+        # Some say where they listen before they do.
+        until(lambda: call(port, "GET", "/v1/operations").status == 200)
+
+    def _start(self, milliseconds: int) -> Answer:
+        return call(self._port, "POST", START_PATH, {"milliseconds": milliseconds})
+
+    def _wait(self, name: str, seconds: int) -> Answer:
+        return call(self._port, "POST", f"/v1/{name}:wait", {"timeout": f"{seconds}s"})

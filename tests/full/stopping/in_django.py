@@ -1,0 +1,8 @@
+"""The application of these tests as routes of Django."""
+
+import os
+
+from django.core.wsgi import get_wsgi_application
+
+os.environ["DJANGO_SETTINGS_MODULE"] = "tests.full.stopping.django_settings"
+application = get_wsgi_application()

@@ -1,0 +1,291 @@
+"""Each host is stopped under load and begun again: no acknowledged work is lost.
+
+The hosts are those of the table in docs/how-to/stopping.md, and the files that they need are taken
+from that page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import attrs
+import pytest
+
+from lro.stores.sqlite import SQLiteStore
+from tests.full.stopping.hosts import BROKER, ROOT, Host, HttpLoad, Load, running, until
+from tests.services.redis import redis_server
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="there are no process groups")
+
+PAGE: Final = ROOT / "docs" / "how-to" / "stopping.md"
+FILE: Final = re.compile(r"```python\n# (?P<name>\w[\w.]*\.py)\n(?P<text>.*?)```", re.DOTALL)
+
+
+OUR_TRACEBACK: Final = re.compile(r'File ".*[/\\]lro[/\\].*')
+"""A line of a traceback through the library; hypercorn has its own when it cancels calls."""
+WORK: Final = """
+import logging
+logging.basicConfig(level=logging.INFO)  # waitress logs where it listens
+from tests.full.stopping.app import *
+"""
+
+
+HELD: Final = -1
+"""The milliseconds of work that goes on until the test lets it go."""
+
+
+@attrs.frozen
+class Kind:
+    """A host: the packages that it needs, how it is begun, and how many calls it is given."""
+
+    needs: tuple[str, ...]
+    command: tuple[str, ...]
+    waits: int = 6
+    starters: int = 2
+    worker: tuple[str, ...] = ()
+    """How the worker is begun that does the work for this host, if it has one."""
+    grpc: bool = False
+    held_to_their_end: bool = False
+    """Whether this host lets waits come to their end, so that they are answered well."""
+    held: int = 2
+    """How many works go on until the test lets them go.
+
+    For Celery one for each process of its worker: if the signal comes while the worker writes a
+    message to a process that is free, Celery 5.7 never ends (the page says what to do about it).
+    """
+
+
+def gunicorn(*options: str, app: str = "wsgi_app") -> tuple[str, ...]:
+    """The command for gunicorn on a free port; without options, it reads the page's file."""
+    return ("-m", "gunicorn", "--bind", "127.0.0.1:0", *options, f"work:{app}")
+
+
+def lro_serve(*options: str) -> tuple[str, ...]:
+    """Our own command on a free port."""
+    return ("-m", "lro.cli", "serve", "work:service", "--port", "0", *options)
+
+
+def within(app: str) -> tuple[str, ...]:
+    """The command for gunicorn with an application of a framework, on a free port."""
+    bound = ("--bind", "127.0.0.1:0", "-c", "/dev/null", "--threads", "12")
+    return ("-m", "gunicorn", *bound, app)
+
+
+def hypercorn(*options: str) -> tuple[str, ...]:
+    """The command for hypercorn on a free port."""
+    bound = ("--bind", "127.0.0.1:0", "--graceful-timeout", "1")
+    return ("-m", "hypercorn", *bound, *options, "work:asgi_app")
+
+
+KINDS: Final = {
+    "uvicorn": Kind(("uvicorn",), ("-m", "uvicorn", "work:asgi_app", "--port", "0")),
+    "uvicorn, processes": Kind(
+        ("uvicorn",), ("-m", "uvicorn", "work:asgi_app", "--port", "0", "--workers", "2")
+    ),
+    "lro serve": Kind(("click", "uvicorn"), lro_serve()),
+    "lro serve, processes": Kind(("click", "uvicorn"), lro_serve("--workers", "2")),
+    "hypercorn": Kind(("hypercorn",), hypercorn("--workers", "0")),
+    "hypercorn, processes": Kind(
+        ("hypercorn",), hypercorn(), held_to_their_end=sys.version_info >= (3, 12, 1)
+    ),
+    "gunicorn, uvicorn workers": Kind(
+        ("gunicorn", "uvicorn_worker"), gunicorn("-k", "workers.Worker", app="asgi_app")
+    ),
+    "gunicorn, sync": Kind(("gunicorn",), gunicorn("-c", "/dev/null", "-w", "3"), 2, 1),
+    "gunicorn, threads": Kind(("gunicorn",), gunicorn("-c", "/dev/null", "--threads", "12")),
+    "gunicorn, threads, preload": Kind(("gunicorn",), gunicorn("--threads", "12", "--preload")),
+    "Flask": Kind(("flask", "gunicorn"), within("tests.full.stopping.in_flask:app")),
+    "Django": Kind(("django", "gunicorn"), within("tests.full.stopping.in_django:application")),
+    "aiohttp": Kind(("aiohttp",), ("-m", "tests.full.stopping.in_aiohttp")),
+    "waitress": Kind(("waitress",), ("serve.py",)),
+    "gRPC": Kind(("grpc", "google.longrunning"), ("grpc_server.py",), grpc=True),
+    "gRPC, asyncio": Kind(("grpc", "google.longrunning"), ("grpc_aio_server.py",), grpc=True),
+    "HTTP and gRPC": Kind(
+        ("grpc", "google.longrunning", "starlette", "uvicorn"),
+        ("-m", "uvicorn", "both:app", "--port", "0"),
+        grpc=True,
+    ),
+    "Celery worker": Kind(
+        ("celery", "redis", "uvicorn"),
+        ("-m", "uvicorn", "work:asgi_app", "--port", "0"),
+        worker=("-m", "celery", "-A", "work", "worker", "-c", "3", "--without-mingle"),
+        held=3,
+    ),
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Kind]:
+    """Each host, with the broker that its worker needs."""
+    found = KINDS[request.param]
+    skip_without(found.needs)
+    with contextlib.ExitStack() as stack:
+        if found.worker:
+            broker = stack.enter_context(redis_server(tmp_path))
+            monkeypatch.setenv(BROKER, broker.url)
+            monkeypatch.setenv("REMAP_SIGTERM", "SIGQUIT")  # as the page says
+        yield found
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port that stays ours: only those who share it, as gRPC servers do, can listen there."""
+    with socket.socket() as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        line.bind(("127.0.0.1", 0))
+        yield line.getsockname()[1]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, port: int) -> Path:
+    """A folder with the files of the page, and the application under the name it has there."""
+    for file in FILE.finditer(PAGE.read_text(encoding="utf-8")):
+        text = file["text"].replace(":8000", ":0").replace(":50051", f":{port}")
+        (tmp_path / file["name"]).write_text(text)
+    (tmp_path / "work.py").write_text(WORK)
+    return tmp_path
+
+
+def skip_without(packages: tuple[str, ...]) -> None:
+    """Skip the test if one of these is not installed."""
+    for package in packages:
+        try:
+            found = importlib.util.find_spec(package)
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
+            pytest.skip(f"{package} is not installed")
+
+
+@contextlib.contextmanager
+def begun(kind: Kind, folder: Path, port: int, log: str) -> Iterator[tuple[list[Host], Load]]:
+    """The host, after its worker if it has one, and callers who reach the host."""
+    with contextlib.ExitStack() as stack:
+        commands = {f"worker-{log}": kind.worker, log: kind.command}
+        hosts = [
+            stack.enter_context(running(command, folder, name))
+            for name, command in commands.items()
+            if command
+        ]
+        load: Load
+        if kind.grpc:
+            from tests.full.stopping.grpc_load import GrpcLoad
+
+            load = GrpcLoad(port)
+        else:
+            load = HttpLoad(hosts[-1].port())
+        yield hosts, stack.enter_context(load)
+
+
+def count(folder: Path, log: str, text: str) -> int:
+    """How often one of the application's logs has this text."""
+    file = folder / log
+    return file.read_text().count(text) if file.exists() else 0
+
+
+def both_begun(folder: Path) -> list[str]:
+    """The names of the script's two operations, when their work has begun."""
+    until(lambda: count(folder, "begun", "\n") == 2)
+    return (folder / "begun").read_text().split()
+
+
+def no_message_is_left() -> bool:
+    """Whether Celery's worker has handled every message of its queue."""
+    import redis
+
+    with redis.Redis.from_url(os.environ[BROKER]) as broker:
+        return broker.llen("celery") == 0 and broker.hlen("unacked") == 0
+
+
+def stop(hosts: Sequence[Host], folder: Path, load: Load | None = None) -> None:
+    """Stop them together with SIGTERM, under this load; nothing of them is left."""
+    for host in hosts:
+        host.ask_to_stop()
+    for host in hosts:
+        host.end()
+    if load is not None:
+        load.end()
+    check_left(hosts, folder)
+
+
+def check_left(hosts: Sequence[Host], folder: Path) -> None:
+    """Check that nothing of hosts that have stopped is left."""
+    until(lambda: not any(host.alive for host in hosts))
+    for host in hosts:
+        assert OUR_TRACEBACK.search(host.output) is None, host.output
+    assert not (folder / "operations.db-wal").exists(), "the store was not closed"
+    with contextlib.closing(SQLiteStore(folder / "operations.db")) as store:
+        records = store.page("", None, 1000).records
+    assert [record for record in records if not record.done and record.owner] == []
+
+
+def test_sigterm_under_load_loses_nothing(kind: Kind, folder: Path, port: int) -> None:
+    """Waiters get 503, the host ends, and the next one ends every operation well."""
+    with begun(kind, folder, port, "first.log") as (first, load):
+        held = [load.start(HELD) for _ in range(kind.held)]
+        for number in range(kind.waits):
+            load.wait(held[number % kind.held])
+        until(lambda: count(folder, "calls", "WaitOperation") == kind.waits)
+        until(lambda: count(folder, "begun", "\n") == len(held))
+        for _ in range(kind.starters):
+            load.go_on(100)
+        until(lambda: len(load.acknowledged) > 10)
+        stop(first, folder, load)
+    well = 200 if kind.held_to_their_end else 503
+    assert {answer.status for answer in load.waits} <= {well, 503}
+    assert [one for one in load.waits if one.status == 503 and not one.stopping] == []
+    assert [answer for answer in load.refusals if answer.status and not answer.stopping] == []
+
+    (folder / "go").touch()
+    with begun(kind, folder, port, "second.log") as (second, again):
+        lost = {
+            name: answer
+            for name in load.acknowledged
+            if not (answer := again.result(name)).done or "response" not in answer.body
+        }
+        assert lost == {}, "".join(host.output for host in (*first, *second))
+        if kind.worker:
+            until(no_message_is_left)
+        stop(second, folder)
+
+
+@pytest.mark.parametrize("closing", ["with service", "at exit"])
+def test_script_that_is_asked_to_stop_loses_nothing(closing: str, folder: Path) -> None:
+    """What a script could not end is done by the next process, with or without a with block."""
+    if closing == "at exit":
+        script = (folder / "script.py").read_text()
+        (folder / "script.py").write_text(script.replace("with service:", "if service:"))
+    with running(("script.py",), folder, "first.log") as script_host:
+        names = both_begun(folder)
+        assert script_host.stop() == 1
+        check_left([script_host], folder)
+    skip_without(("waitress",))
+    with begun(KINDS["waitress"], folder, 0, "second.log") as (second, again):
+        assert ["response" in again.result(name).body for name in names] == [True] * 2
+        stop(second, folder)
+
+
+def test_worker_that_is_asked_to_stop_hands_its_work_back(folder: Path) -> None:
+    """It takes up what a script has handed back, is stopped in its midst, and nothing is lost."""
+    with running(("script.py",), folder, "first.log") as script_host:
+        names = both_begun(folder)
+        assert script_host.stop() == 1
+        check_left([script_host], folder)
+    with running(("worker.py",), folder, "second.log") as worker:
+        until(lambda: (folder / "begun").read_text().count("\n") == 3)
+        assert worker.stop() == 0
+        check_left([worker], folder)
+    skip_without(("waitress",))
+    with begun(KINDS["waitress"], folder, 0, "third.log") as (third, again):
+        assert ["response" in again.result(name).body for name in names] == [True] * 2
+        stop(third, folder)

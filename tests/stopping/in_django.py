@@ -1,8 +1,0 @@
-"""The application of these tests as routes of Django."""
-
-import os
-
-from django.core.wsgi import get_wsgi_application
-
-os.environ["DJANGO_SETTINGS_MODULE"] = "tests.stopping.django_settings"
-application = get_wsgi_application()
