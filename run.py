@@ -22,7 +22,8 @@ NOX = "nox>=2025.2.9"
 USAGE = """usage: python3 run.py NAME [-- ARGS]
 
   demo      the reference server and a client that drives it; -- --open shows its page
-  tests     every test; -- ARGS are those of pytest
+  tests     the default tier of the tests; -- ARGS are those of pytest
+  tests-full  every test, with browsers, brokers and the tools of others
   lint      the rules and the layout of the code
   types     both type checkers
   docs      the code, links and claims of the pages

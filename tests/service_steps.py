@@ -9,11 +9,10 @@ from typing import Any
 from lro import Handle, Job, Operation, Service
 from lro.adapters import Executor
 from lro.testing import ManualClock
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 WORK = "acme.work.v1.Works.Work"
-PATIENCE = 120.0
-"""Seconds after which what should have happened counts as not happening."""
 
 
 def work(service: Service, body: Any = None, name: str = WORK, **options: Any) -> Any:

@@ -7,7 +7,7 @@ import selectors
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from tests.service_steps import PATIENCE
+from tests.waiting import PATIENCE
 
 T = TypeVar("T")
 

@@ -17,9 +17,8 @@ import httpx
 
 from lro_client import NO_RETRY, AsyncClient, CallError
 from tests.chaos.server import COUNT_PATH, Setting
+from tests.waiting import PATIENCE
 
-PATIENCE: Final = 120.0
-"""Seconds after which what should have happened counts as not happening."""
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 

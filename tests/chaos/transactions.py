@@ -27,9 +27,9 @@ from lro.errors import OperationNotFound
 from lro.executors.threads import ThreadExecutor
 from tests.chaos.trapped import trapped
 from tests.chaos.traps import SERVER, Moment, Point, Trap, arm
+from tests.waiting import PATIENCE
 
 LEASE: Final = timedelta(seconds=1)
-PATIENCE: Final = 120.0
 _STARTS: Final = 200
 _KILLED_BY: Final = 12
 """At which start, at the latest, the process dies."""

@@ -32,9 +32,9 @@ from lro.webhooks import Endpoint, Webhooks, verify
 from tests.chaos.transactions import store_at
 from tests.chaos.trapped import trapped
 from tests.chaos.traps import SERVER, Moment, Point, Trap, arm
+from tests.waiting import PATIENCE
 
 LEASE: Final = timedelta(seconds=1)
-PATIENCE: Final = 120.0
 SECRET: Final = "whsec_" + "c2VjcmV0" * 4
 _TIMEOUT: Final = 0.5
 _OWN: Final = "owns/1"

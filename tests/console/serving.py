@@ -15,8 +15,8 @@ import pytest
 from lro import asgi, wsgi
 from tests.http.servers import HOST, listening, uvicorn_serving, waitress_serving
 from tests.integrations.counting import Counting, build, name_of
+from tests.waiting import PATIENCE
 
-PATIENCE = 60.0
 """Seconds after which a reply is taken for lost: a machine may be busy with other tests."""
 
 SECURE = {

@@ -28,7 +28,8 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.types import Help, HelpLink
-from tests.service_steps import PATIENCE, Step, answer, ended, reason, unpacked
+from tests.service_steps import Step, answer, ended, reason, unpacked
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NAME = "acme.v1.Works.Work"

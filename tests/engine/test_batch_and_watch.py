@@ -29,8 +29,8 @@ from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import ManualClock
 from tests.service_fixtures import MakeService
-from tests.service_steps import PATIENCE
 from tests.services.postgres import shared_server, store_maker
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 

@@ -12,7 +12,8 @@ from lro import ListOperationsRequest, Service
 from lro.adapters import Store
 from lro.executors.inline import InlineExecutor
 from tests.service_fixtures import MakeService
-from tests.service_steps import PATIENCE, unpacked
+from tests.service_steps import unpacked
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 pytestmark = pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"], indirect=True)

@@ -13,7 +13,8 @@ import lro
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.testing import START
-from tests.service_steps import PATIENCE, ended
+from tests.service_steps import ended
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NAME = "acme.images.v1.Images.Resize"

@@ -17,7 +17,8 @@ from lro.http import answer, answer_async
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
 from lro.types import ErrorInfo
-from tests.service_steps import PATIENCE, Step
+from tests.service_steps import Step
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NAME = "acme.v1.Works.Work"

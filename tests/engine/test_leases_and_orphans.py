@@ -27,8 +27,9 @@ from lro.testing._executors import Work
 from lro.testing._samples import REQUEST, held
 from tests.engine.engine_parts import maintenance_over
 from tests.filters.messages import Book
-from tests.service_steps import PATIENCE, Step, answer, ended, reason, recovered, swap, unpacked
+from tests.service_steps import Step, answer, ended, reason, recovered, swap, unpacked
 from tests.services.processes import killed_at_end
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NAME = "acme.v1.Works.Work"

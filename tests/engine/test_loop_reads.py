@@ -19,7 +19,8 @@ from lro.errors import OperationNotFound, Unavailable
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
 from lro.testing._samples import insert, record_of
-from tests.service_steps import PATIENCE, Step
+from tests.service_steps import Step
+from tests.waiting import PATIENCE
 
 
 class Slow(MemoryStore):

@@ -14,7 +14,7 @@ from lro._engine.maintenance import Maintenance
 from lro._engine.process import mark_worker_process
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
-from tests.service_steps import PATIENCE
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NAME = "acme.v1.Works.Work"

@@ -18,7 +18,8 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.testing._samples import REQUEST, held
-from tests.service_steps import PATIENCE, answer, ended, reason, recovered, unpacked
+from tests.service_steps import answer, ended, reason, recovered, unpacked
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NAME = "acme.v1.Works.Work"

@@ -44,7 +44,8 @@ from lro.testing import ManualClock
 from lro.testing._counting import counts_add_up_by_the_minute
 from tests.executors import process_methods
 from tests.service_fixtures import MakeService
-from tests.service_steps import PATIENCE, WORK, Step, ended, recovered, work
+from tests.service_steps import WORK, Step, ended, recovered, work
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 METHOD = WORK

@@ -12,7 +12,8 @@ from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.testing._samples import together
-from tests.service_steps import PATIENCE, answer, ended
+from tests.service_steps import answer, ended
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 THREADS = 100

@@ -33,7 +33,8 @@ from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
-from tests.service_steps import PATIENCE, Step, answer, ended, reason, recovered, swap, unpacked
+from tests.service_steps import Step, answer, ended, reason, recovered, swap, unpacked
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NAME = "acme.v1.Works.Work"

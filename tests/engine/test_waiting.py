@@ -19,9 +19,9 @@ from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.testing import START, ManualClock
 from lro.wire import parse_duration
-from tests.service_steps import PATIENCE
 from tests.vector_files import by_id, vectors
 from tests.virtual_loop import VirtualLoop, run_virtual
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 CASES = vectors("wait_timeouts")["cases"]

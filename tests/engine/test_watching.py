@@ -23,8 +23,8 @@ from lro.errors import Unavailable
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
 from lro.testing._samples import end_of, held, insert, record_of
-from tests.service_steps import PATIENCE
 from tests.virtual_loop import run_virtual
+from tests.waiting import PATIENCE
 
 URL = "type.googleapis.com/google.protobuf.Value"
 

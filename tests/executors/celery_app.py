@@ -17,7 +17,7 @@ from lro import Service
 from lro.adapters import Store
 from lro.executors.celery import CeleryExecutor
 from lro.stores.sqlite import SQLiteStore
-from tests.service_steps import PATIENCE
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 LEASE = timedelta(seconds=5)

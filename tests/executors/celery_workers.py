@@ -15,7 +15,8 @@ from typing import Any
 
 from lro import ListOperationsRequest, Operation
 from tests.executors import celery_app
-from tests.service_steps import PATIENCE, unpacked
+from tests.service_steps import unpacked
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest
 
 

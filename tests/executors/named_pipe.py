@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 
-from tests.service_steps import PATIENCE
+from tests.waiting import PATIENCE
 
 
 class Mail:

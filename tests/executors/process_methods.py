@@ -42,7 +42,7 @@ from lro.errors import DeadlineExceeded, LeaseLost, ResourceExhausted, Unavailab
 from lro.executors.processes import ProcessExecutor
 from lro.logging import operation_facts
 from lro.testing import START
-from tests.service_steps import PATIENCE
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 

@@ -34,7 +34,7 @@ from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.testing import REMOTE_CHECKS, check_remote_executor, run_remote_check
 from lro.testing._executors import NameReceiver, Work
-from tests.service_steps import PATIENCE
+from tests.waiting import PATIENCE
 
 NUMBERS = itertools.count()
 NAME = "operations/a"

@@ -17,7 +17,7 @@ from lro.executors.processes import ProcessExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from tests.executors.process_methods import SEEN, context, context_async
-from tests.service_steps import PATIENCE
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 CLASSES: Final[Any] = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}

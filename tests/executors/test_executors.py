@@ -21,7 +21,7 @@ from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.testing._executors import Work
-from tests.service_steps import PATIENCE
+from tests.waiting import PATIENCE
 
 
 @attrs.frozen

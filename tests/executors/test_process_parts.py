@@ -53,7 +53,7 @@ from lro.executors.processes._process import ChildPool
 from lro.stores.memory import MemoryStore
 from tests.executors import process_methods
 from tests.executors.named_pipe import Mail
-from tests.service_steps import PATIENCE
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 # -- what is said ------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ from lro.adapters import CancelSupport
 from lro.errors import OperationNotFound, ResourceExhausted, Unavailable
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
-from tests.service_steps import PATIENCE, answer, ended, reason, recovered
+from tests.service_steps import answer, ended, reason, recovered
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NAME = "acme.v1.Works.Work"

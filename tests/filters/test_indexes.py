@@ -40,8 +40,8 @@ from lro.testing._samples import ids, insert, record_of
 from lro.types import Json
 from tests.filters.every_field_kind import NAME, Everything
 from tests.filters.messages import TYPES, ExportMetadata, ImportMetadata, Stage
-from tests.service_steps import PATIENCE
 from tests.stores.record_strategies import EarlierExport
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkRequest
 
 EXPORT = "lrofix.v1.ExportMetadata"

@@ -41,9 +41,9 @@ from tests.security.guarded import (
     ask_asgi,
     grpc_request,
 )
+from tests.waiting import PATIENCE
 
 HOOKS = ["authenticate", "authorize"]
-PATIENCE = 120.0
 
 
 class Gate:

@@ -21,7 +21,7 @@ from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from tests.executors.process_methods import environment
 from tests.http.servers import asgi_inside
-from tests.service_steps import PATIENCE
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 METHOD = "acme.work.v1.Works.Work"

@@ -12,10 +12,10 @@ from typing import Final
 
 import pytest
 
+from tests.waiting import PATIENCE
+
 INSTALL_SECONDS: Final = 600.0
 """How long npm may take; a package that has not come by then does not come."""
-PATIENCE: Final = 120.0
-"""Seconds after which what should have happened counts as not happening."""
 
 
 def node_modules(*packages: str) -> Path:

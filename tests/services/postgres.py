@@ -20,9 +20,7 @@ from typing import IO, Any, Final
 import pytest
 
 from tests.services.ports import free_port
-
-PATIENCE: Final = 120.0
-"""Seconds after which what should have happened counts as not happening."""
+from tests.waiting import PATIENCE
 
 UNHURRIED: Final = {"connect_seconds": PATIENCE, "statement_seconds": PATIENCE}
 """Options of a store whose statements a busy machine does not interrupt."""

@@ -10,14 +10,11 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
 
 import pytest
 
 from tests.services.ports import free_port
-
-PATIENCE: Final = 120.0
-"""Seconds after which what should have happened counts as not happening."""
+from tests.waiting import PATIENCE
 
 
 class Redis:

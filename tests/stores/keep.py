@@ -26,8 +26,8 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import START, ManualClock
 from lro.types import QuotaFailure, QuotaViolation
-from tests.service_steps import PATIENCE
 from tests.services.postgres import UNHURRIED, PostgresServer, shared_server
+from tests.waiting import PATIENCE
 
 KEPT: Final = Path(__file__).with_name("kept")
 PYPROJECT: Final = Path(__file__).parents[2] / "pyproject.toml"

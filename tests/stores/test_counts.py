@@ -21,8 +21,8 @@ from lro.stores.sqlite import SQLiteStore
 from lro.stores.sqlite import _statements as sql
 from lro.testing import START, ManualClock
 from lro.testing._samples import held, insert
-from tests.service_steps import PATIENCE
 from tests.services.postgres import shared_server
+from tests.waiting import PATIENCE
 
 ADDER = """
 import sys

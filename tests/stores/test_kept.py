@@ -17,10 +17,10 @@ from lro.stores import sqlite
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import ManualClock
 from lro.types import ErrorInfo, QuotaFailure
-from tests.service_steps import PATIENCE
 from tests.services.postgres import UNHURRIED, shared_server
 from tests.stores import keep
 from tests.stores.keep import KEPT, REFUSED, REQUEST_ID, SAMPLE, Kept, Sample, project_version
+from tests.waiting import PATIENCE
 
 RELEASES = sorted({path.name.rsplit(".", 2)[0] for path in KEPT.glob("*.sql")}, key=Version)
 SUPPORTED = RELEASES[-3:]

@@ -24,8 +24,8 @@ from lro.stores.sqlite import _statements as sql
 from lro.testing import ManualClock, run_store_check
 from lro.testing._owing import an_end_owes_notifications
 from lro.testing._samples import end_of, ids, insert, record_of
-from tests.service_steps import PATIENCE
 from tests.services.postgres import shared_server
+from tests.waiting import PATIENCE
 
 COUNT = 60
 CLAIMER = """

@@ -45,9 +45,9 @@ from lro.testing._samples import (
     record_of,
     together,
 )
-from tests.service_steps import PATIENCE
 from tests.services.postgres import PostgresServer, shared_server, store_maker
 from tests.services.processes import killed_at_end
+from tests.waiting import PATIENCE
 
 OPENER = """
 import sys

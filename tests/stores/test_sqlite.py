@@ -36,8 +36,8 @@ from lro.testing._samples import (
     record_of,
     together,
 )
-from tests.service_steps import PATIENCE
 from tests.services.processes import killed_at_end
+from tests.waiting import PATIENCE
 
 WRITER = """
 import sys

@@ -31,8 +31,8 @@ from lro.testing._samples import (
     record_of,
     together,
 )
-from tests.service_steps import PATIENCE
 from tests.stores.store_verbs import check_complete
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from lro.stores.sqlite import _writer
 from lro.stores.sqlite._connections import FileConnections
 from lro.stores.sqlite._group_commit import ActionWrite, Unrelated
 from lro.stores.sqlite._writer import FairLock
-from tests.service_steps import PATIENCE
+from tests.waiting import PATIENCE
 
 
 class Queue(list):

@@ -16,8 +16,8 @@ from lro.stores.sqlite import SQLiteStore, _connections
 from lro.stores.sqlite._connections import FileConnections
 from lro.testing import ManualClock
 from lro.testing._samples import end_of, ids, insert, record_of, together
-from tests.service_steps import PATIENCE
 from tests.services.processes import killed_at_end
+from tests.waiting import PATIENCE
 
 PRELUDE = """
 import os, sys, threading

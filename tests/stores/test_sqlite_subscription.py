@@ -14,7 +14,7 @@ from lro.stores.sqlite import SQLiteStore, _connections
 from lro.stores.sqlite._connections import FileWatch
 from lro.testing import ManualClock
 from lro.testing._samples import insert, record_of
-from tests.service_steps import PATIENCE
+from tests.waiting import PATIENCE
 
 
 def writes_are_reported():

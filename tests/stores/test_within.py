@@ -17,7 +17,7 @@ from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from tests.service_steps import PATIENCE, Step, answer, ended
+from tests.service_steps import Step, answer, ended
 from tests.stores.user_databases import (
     KINDS,
     POSTGRES,
@@ -27,6 +27,7 @@ from tests.stores.user_databases import (
     engine,
     run,
 )
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 ID = "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"

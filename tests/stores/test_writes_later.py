@@ -32,8 +32,8 @@ from lro.testing._samples import (
     made_later,
     record_of,
 )
-from tests.service_steps import PATIENCE
 from tests.stores.test_sqlite_groups import Call, Harness, write
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture

@@ -9,12 +9,11 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 
-PATIENCE: Final = 60.0
-"""Seconds after which what should have happened counts as not happening."""
+from tests.waiting import PATIENCE
 
 
 @attrs.frozen

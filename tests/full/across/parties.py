@@ -15,7 +15,7 @@ import attrs
 
 from tests.full.across.places import Place
 from tests.full.across.service_host import SWITCH_SECONDS, Harness, asked
-from tests.service_steps import PATIENCE
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[3]
 

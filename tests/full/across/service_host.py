@@ -20,7 +20,7 @@ from lro._engine.runtime import Listener, Notifier
 from lro.adapters import Executor, Store
 from tests.full.across import works
 from tests.full.across.places import Muffled, Place
-from tests.service_steps import PATIENCE
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 SWITCH_SECONDS = 1e-5

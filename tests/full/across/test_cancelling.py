@@ -10,7 +10,7 @@ from tests.full.across.parties import Apart, Inside
 from tests.full.across.places import Place
 from tests.full.across.races import report_races, work_races
 from tests.full.across.service_host import REPORTS
-from tests.service_steps import PATIENCE
+from tests.waiting import PATIENCE
 
 RACES = 80
 REPORTED = 40

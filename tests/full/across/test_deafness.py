@@ -16,7 +16,7 @@ from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from tests.engine.engine_parts import FakeWorkers
-from tests.service_steps import PATIENCE
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from tests.service_steps import PATIENCE
+from tests.waiting import PATIENCE
 
 LOOK_AGAIN = 0.25
 """Seconds between looks where no announcement arrives; the library's own are a few more."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lro import Cancelled, Job
-from tests.service_steps import PATIENCE
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NOT_STARTED: Final = 0

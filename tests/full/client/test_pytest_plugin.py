@@ -15,7 +15,8 @@ import lro
 from lro_client import PollTimeout
 from lro_client.testing import VirtualClock
 from lro_client.testing._fixtures import client_of, service_in_memory
-from tests.service_steps import PATIENCE, Step
+from tests.service_steps import Step
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -20,9 +20,10 @@ from lro.executors import _celery_messages
 from lro.testing._executors import Work
 from tests.executors import celery_webhooks_app
 from tests.executors.celery_workers import Harness, Worker
-from tests.service_steps import PATIENCE, answer, ended, reason, unpacked
+from tests.service_steps import answer, ended, reason, unpacked
 from tests.services.postgres import shared_server
 from tests.services.redis import Redis, redis_server
+from tests.waiting import PATIENCE
 from tests.webhooks.receivers import receiver
 
 REQUEST_ID = "6f1c1ec3-3f4c-4b52-9c3d-9a4be6f1d2aa"

@@ -20,7 +20,8 @@ from lro._engine.method_spec import MethodSpec
 from lro.executors.processes import ProcessExecutor, _executor, _function_reference, _process
 from lro.stores.memory import MemoryStore
 from tests.executors import process_methods
-from tests.service_steps import PATIENCE, answer, ended, reason
+from tests.service_steps import answer, ended, reason
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NAME = "acme.v1.Works.Work"

@@ -26,7 +26,8 @@ from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from tests.executors import process_methods
 from tests.executors.named_pipe import Mail
-from tests.service_steps import PATIENCE, answer, ended, reason, unpacked
+from tests.service_steps import answer, ended, reason, unpacked
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NAME = "acme.v1.Works.Work"

@@ -13,7 +13,7 @@ import lro
 from lro.executors.threads import ThreadExecutor
 from lro.stores.sqlite import SQLiteStore
 from tests.page_texts import rows, text_of
-from tests.service_steps import PATIENCE
+from tests.waiting import PATIENCE
 
 PAGE: Final = "how-to/troubleshooting.md"
 WORK: Final = """

@@ -19,13 +19,14 @@ from typing import Any, Final, Self
 
 import attrs
 
+from tests.waiting import PATIENCE
+
 ROOT: Final = Path(__file__).resolve().parents[3]
 FOLDER: Final = "LRO_STOPPING_FOLDER"
 """The environment variable with the folder of the store and of the logs."""
 BROKER: Final = "LRO_STOPPING_BROKER"
 """The environment variable with the URL of Celery's broker, if Celery does the work."""
 START_PATH: Final = "/v1/works:work"
-PATIENCE: Final = 120.0
 """Seconds in which everything happens, on however busy a machine; only a defect takes longer."""
 
 _ADDRESS: Final = re.compile(r"http://127\.0\.0\.1:(\d+)")

@@ -39,10 +39,10 @@ from lro.testing._samples import (
     record_of,
     together,
 )
-from tests.service_steps import PATIENCE
 from tests.services.postgres import UNHURRIED, shared_server, store_maker
 from tests.services.proxy import proxy_to
 from tests.stores.store_verbs import check_complete
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from lro.telemetry import Telemetry
-from tests.service_steps import PATIENCE, ended
+from tests.service_steps import ended
 from tests.services.processes import killed_at_end
 from tests.services.redis import Redis, redis_server
 from tests.telemetry import worker
 from tests.telemetry.collected import SPANS_FILE, Spans, ids, read_spans
+from tests.waiting import PATIENCE
 
 
 def begun(*arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:

@@ -1,0 +1,56 @@
+"""How tests wait for what happens elsewhere: for a condition, with one generous limit."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+PATIENCE: Final = 120.0
+"""Seconds after which what should have happened counts as not happening."""
+
+PAUSE_SECONDS: Final = 0.005
+"""Between two looks."""
+
+
+def until(look: Callable[[], T], holds: Callable[[T], object] = bool) -> T:
+    """Look until the condition holds, and return what was seen then.
+
+    ``until(lambda: server.running)`` waits for a true value;
+    ``until(lambda: len(seen), lambda count: count == 3)`` shows the number if it gives up.
+
+    Raises:
+        AssertionError: The condition did not hold within ``PATIENCE``; says what was seen last.
+    """
+    end = time.monotonic() + PATIENCE
+    while not holds(seen := look()):
+        check_time(end, look, seen)
+        time.sleep(PAUSE_SECONDS)
+    return seen
+
+
+async def until_async(look: Callable[[], T], holds: Callable[[T], object] = bool) -> T:
+    """Do what ``until`` does, and let the event loop run between two looks.
+
+    Raises:
+        AssertionError: The condition did not hold within ``PATIENCE``; says what was seen last.
+    """
+    end = time.monotonic() + PATIENCE
+    while not holds(seen := look()):
+        check_time(end, look, seen)
+        await asyncio.sleep(PAUSE_SECONDS)
+    return seen
+
+
+def check_time(end: float, look: Callable[[], object], seen: object) -> None:
+    """Fail after ``end``, with the code of the look and what it gave last."""
+    if time.monotonic() > end:
+        try:
+            code = inspect.getsource(look).strip()
+        except (OSError, TypeError):
+            code = repr(look)
+        raise AssertionError(f"still not so after {PATIENCE:g} s; seen last: {seen!r}\n{code}")
