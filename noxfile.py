@@ -55,6 +55,9 @@ CHECK_SCRIPTS = [
 """The scripts are sent as they are written: types stand in comments, and are only checked."""
 FULL = ["-o", "norecursedirs=.*"]
 """The default tier, and the tests that need more time, or more than Python."""
+EXACT = ",".join(f"*/lro/_{one}/*" for one in ("model", "messages", "http", "filters"))
+COVERAGE = {100: [f"--include={EXACT}"], 95: [f"--omit={EXACT}"]}
+"""The percentage of lines and branches that the tests reach at least, and in which modules."""
 CORE = ["tests", "--ignore=tests/test_docs.py"]
 """The tests that need no extra; the few that want one skip themselves."""
 
@@ -71,6 +74,10 @@ def tests_full(session: nox.Session) -> None:
     """Every test: also browsers, other people's judges, killed processes, Celery, the examples."""
     session.install(*everything())
     session.run(*AT_ONCE, *FULL, *session.posargs, env=BYTECODE)
+    if "--cov" in session.posargs:
+        for percent, chosen in COVERAGE.items():
+            command = ["coverage", "report", f"--fail-under={percent}", *chosen]
+            session.run(*command)
 
 
 @nox.session(python=PYTHONS)
@@ -99,7 +106,8 @@ def frameworks(session: nox.Session) -> None:
     constraints = hold_down(session, [one for extra in FRAMEWORKS for one in EXTRAS[extra]])
     session.install("-e", f".[{','.join(FRAMEWORKS)}]", *constraints)
     session.install(*OLD_FRAMEWORKS_NEED, *group("test"), *constraints)
-    command = [*AT_ONCE, *OLD_WARNINGS, "tests/integrations", *session.posargs]
+    folders = ["tests/integrations", "tests/full/integrations"]
+    command = [*AT_ONCE, *FULL, *OLD_WARNINGS, *folders, *session.posargs]
     session.run(*command, env=WITHOUT_SERVICES)
 
 
@@ -109,8 +117,8 @@ def bridges(session: nox.Session) -> None:
     constraints = hold_down(session, [one for extra in BRIDGES for one in EXTRAS[extra]])
     wheel = f".[{','.join(BRIDGES)}]"
     session.install("-e", wheel, *group("test"), *constraints)
-    folders = [f"tests/{bridge}" for bridge in BRIDGES]
-    session.run(*AT_ONCE, *folders, *session.posargs, env=WITHOUT_SERVICES)
+    folders = [f"tests/{tier}{bridge}" for bridge in BRIDGES for tier in ("", "full/")]
+    session.run(*AT_ONCE, *FULL, *folders, *session.posargs, env=WITHOUT_SERVICES)
 
 
 @nox.session
@@ -158,7 +166,7 @@ def site(session: nox.Session) -> None:
 def examples(session: nox.Session) -> None:
     """The tests of the examples, and whether their command starts."""
     session.install(*everything())
-    session.run(*AT_ONCE, "tests/full/examples", *session.posargs)
+    session.run(*AT_ONCE, *FULL, "tests/full/examples", *session.posargs)
     session.run("python", "-m", "examples.analysis", "--help")
 
 

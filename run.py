@@ -127,6 +127,13 @@ def nox(name: str, arguments: "list[str]") -> "list[str]":
     return [str(PYTHON), "-m", "nox", *options, "--session", name, *arguments]
 
 
+def left_out() -> str:
+    """Say which tests the session ``tests`` has not run."""
+    folders = sorted(path.name for path in (ROOT / "tests" / "full").iterdir() if path.is_dir())
+    named = ", ".join(name for name in folders if name.isalnum())
+    return f"run.py: left out: tests/full ({named}); run them too with: python3 run.py tests-full"
+
+
 def main(arguments: "list[str]") -> int:
     """Run the session; the exit status is that of nox, 1 if the set-up fails, 2 for a misuse."""
     name, *rest = arguments or ["--help"]
@@ -141,7 +148,10 @@ def main(arguments: "list[str]") -> int:
     # Last on the path, for nox to find this very Python where no other of its version is.
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)])
     signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C reaches nox too, which ends the session
-    return subprocess.call(nox(name, rest), cwd=ROOT, env={**os.environ, "PATH": path})
+    status = subprocess.call(nox(name, rest), cwd=ROOT, env={**os.environ, "PATH": path})
+    if arguments == ["tests"]:
+        print(left_out())
+    return status
 
 
 if __name__ == "__main__":
