@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import hypothesis
 import pytest
@@ -35,6 +36,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if hypothesis.__version_info__ >= (6, 140):  # older ones look for what refers to their own
         gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def free_memory() -> Iterator[None]:
+    """Give the system back what a module's tests have freed: glibc keeps large parts of it."""
+    yield
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
 
 
 @pytest.hookimpl(wrapper=True)

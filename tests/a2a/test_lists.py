@@ -156,7 +156,7 @@ def test_a_context_is_its_task(listed: Listed) -> None:
     assert listed.found(contextId=done) == "done"
     assert listed.found(contextId=done, status="TASK_STATE_FAILED") == ""
     assert listed.found(contextId=late, pageSize=1) == "late"
-    for unknown in ("x", "a/b", done[:-1] + "-"):
+    for unknown in ("x", "a/b", "-" + done):
         reply = listed.list(contextId=unknown)
         assert (list(reply.tasks), reply.total_size) == ([], 0)
 
