@@ -104,8 +104,8 @@ def tap_postgres(monkeypatch: pytest.MonkeyPatch) -> Wire:
         return wire.connections[-1]
 
     def executing(self: Any, query: Any, params: Any = None, **options: Any) -> Any:
-        wire.meet(self, query.decode() if isinstance(query, bytes) else str(query), params)
-        return execute(self, query, params, **options)
+        found = wire.meet(self, query.decode() if isinstance(query, bytes) else str(query), params)
+        return found if hasattr(found, "fetchall") else execute(self, query, params, **options)
 
     monkeypatch.setattr(psycopg.Connection, "connect", classmethod(connecting))
     monkeypatch.setattr(psycopg.Connection, "execute", executing)
