@@ -16,7 +16,7 @@ import attrs
 from lro import ListOperationsRequest, Service
 from lro._model.operation import delete, end, report
 from lro.testing import START
-from tests.full.across.places import Place
+from tests.places import Place
 from tests.stores.list_walks import EMPTY, insert, metadata
 
 ROOT: Final = Path(__file__).parent.parent.parent

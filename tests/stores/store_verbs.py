@@ -2,18 +2,60 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from lro.adapters import OutboxStore, StatisticsStore, Store
+from tests.stores.samples import (
+    METHODS,
+    Clock,
+    called,
+    changed_later,
+    insert,
+    key_of,
+    made_later,
+    record_of,
+    removal,
+)
 
-_WITHOUT_DATABASE = {"now", "secret", "notify_others", "index", "close"}
-"""What asks no database after the store has been made, or has tests of its own."""
+def verbs(store: Any, clock: Clock) -> Mapping[str, Callable[[], Any]]:
+    """Every verb that reads or writes, as a call; what changes is the record ``operations/a``."""
+    name = "operations/a"
+    return {
+        "get": lambda: store.get(name),
+        "find": lambda: store.find([name], 1_000_000),
+        "request": lambda: store.request(name),
+        "page": lambda: store.page("", None, 9),
+        "insert": lambda: insert(store, record_of(clock, "b")),
+        "insert with a key": lambda: insert(store, record_of(clock, "c"), key_of("c")),
+        "check": lambda: insert(store, record_of(clock, "d"), key_of("d"), check_only=True),
+        "insert_later": lambda: made_later(store, record_of(clock, "later")),
+        "update": lambda: store.update(name, called("x")),
+        "update_later": lambda: changed_later(store, "a", called("y")),
+        "remove": lambda: store.update(name, removal),
+        "forget": lambda: store.forget(name),
+        "renew": lambda: store.renew("us", clock()),
+        "orphans": lambda: store.orphans(METHODS, 9),
+        "expire": lambda: store.expire(9),
+        "poll_states": lambda: store.poll_states([name]),
+        "add_counts": lambda: store.add_counts(clock(), {"M": {"a": 1}}),
+        "read_counts": lambda: store.read_counts(clock()),
+        "read_totals": lambda: store.read_totals(),
+        "read_load": lambda: store.read_load([""], 9),
+        "claim_due": lambda: store.claim_due(clock(), 9),
+        "next_due": lambda: store.next_due(),
+        "listen": lambda: store.listen(),
+    }
 
 
-def check_complete(verbs: Iterable[str]) -> None:
-    """Check that a table of verbs has each one: what a fault does to a new one is tested, too."""
-    ports = vars(Store) | vars(StatisticsStore) | vars(OutboxStore)
-    functions = {name for name, found in ports.items() if inspect.isfunction(found)}
-    public = {name for name in functions if not name.startswith("_")}
-    assert public - set(verbs) == _WITHOUT_DATABASE
+def errors_of(store: Any, clock: Clock) -> Mapping[str, str]:
+    """What each verb raises, by its name; those that answer are left out."""
+    found = {}
+    for verb, call in verbs(store, clock).items():
+        try:
+            answer = call()
+        except Exception as exc:
+            found[verb] = type(exc).__name__
+        else:
+            if verb == "listen":
+                answer.close()
+    return found

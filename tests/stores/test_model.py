@@ -29,7 +29,7 @@ from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import START, ManualClock
 from lro.webhooks import Endpoint
-from tests.full.across.emptied import Emptied
+from tests.services.emptied import Emptied
 from tests.noted_ends import NotedEnds
 from tests.services.postgres import shared_server
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse

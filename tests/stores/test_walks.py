@@ -16,7 +16,7 @@ from lro.adapters import Store
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import ManualClock
-from tests.full.across.places import Place
+from tests.places import Place
 from tests.services.postgres import shared_server, store_maker
 from tests.stores.list_walks import make_service, run_walks
 from tests.stores.list_writers import FILTERS, fill, walk, write, writing_process

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.full.across.parties import Apart
-from tests.full.across.places import Place
+from tests.places import Place
 from tests.full.across.works import Latch, Traces
 from tests.services.postgres import shared_server
 

@@ -13,7 +13,7 @@ from typing import IO, Any, Protocol
 
 import attrs
 
-from tests.full.across.places import Place
+from tests.places import Place
 from tests.full.across.service_host import SWITCH_SECONDS, Harness, asked
 from tests.waiting import PATIENCE
 

@@ -11,7 +11,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tests.full.across.places import Place
+from tests.places import Place
 from tests.full.across.service_host import SWITCH_SECONDS, Harness, asked
 
 

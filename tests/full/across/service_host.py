@@ -19,7 +19,7 @@ from lro._engine.change_listener import LOOK_AGAIN_SECONDS
 from lro._engine.runtime import Listener, Notifier
 from lro.adapters import Executor, Store
 from tests.full.across import works
-from tests.full.across.places import Muffled, Place
+from tests.places import Muffled, Place
 from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from tests.full.across.parties import Apart, Inside
-from tests.full.across.places import Place
+from tests.places import Place
 from tests.full.across.races import report_races, work_races
 from tests.full.across.service_host import REPORTS
 from tests.waiting import PATIENCE

@@ -31,7 +31,7 @@ from lro.stores._rows import to_row
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import ManualClock
-from tests.full.across.emptied import Emptied
+from tests.services.emptied import Emptied
 from tests.services.postgres import shared_server
 
 OWNERS = ["us", "them"]

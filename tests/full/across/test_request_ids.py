@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.full.across.ids import identical_starts
 from tests.full.across.parties import Inside
-from tests.full.across.places import Place
+from tests.places import Place
 
 ROUNDS = 6
 

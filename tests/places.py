@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from datetime import datetime
 from typing import Any
 
 import attrs
@@ -21,20 +22,20 @@ class Place:
     where: str = ""
     schema: str = ""
 
-    def open(self) -> Store:
+    def open(self, clock: Callable[[], datetime] | None = None) -> Store:
         """The store of this place, for one process."""
         if self.kind == "memory":
             from lro.stores.memory import MemoryStore
 
-            return MemoryStore()
+            return MemoryStore(clock)
         if self.kind == "sqlite":
             from lro.stores.sqlite import SQLiteStore
 
-            return SQLiteStore(self.where)
+            return SQLiteStore(self.where, clock=clock)
         from lro.stores.postgres import PostgresStore
         from tests.services.postgres import UNHURRIED
 
-        return PostgresStore(self.where, schema=self.schema, **UNHURRIED)
+        return PostgresStore(self.where, schema=self.schema, clock=clock, **UNHURRIED)
 
 
 class Muffled:

@@ -1,0 +1,5 @@
+"""The fixtures of the tests of stores in the default tier."""
+
+from tests.stores.conftest import file_store, path, place, postgres_wire, wire
+
+__all__ = ["file_store", "path", "place", "postgres_wire", "wire"]

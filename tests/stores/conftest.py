@@ -1,0 +1,51 @@
+"""Files, wires and places for tests of stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from lro.stores.sqlite import SQLiteStore
+from lro.testing import ManualClock
+from tests.places import Place
+from tests.services.postgres import shared_server
+from tests.stores.wires import Wire, tap_postgres, tap_sqlite
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where there is no file yet."""
+    return tmp_path / "operations.db"
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    """What the SQLite stores of this test say."""
+    return tap_sqlite(monkeypatch)
+
+
+@pytest.fixture
+def postgres_wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    """What this test says to PostgreSQL."""
+    pytest.importorskip("psycopg")
+    return tap_postgres(monkeypatch)
+
+
+@pytest.fixture
+def file_store(wire: Wire, path: Path, clock: ManualClock) -> Iterator[SQLiteStore]:
+    """An empty store on a new file, whose connections are listened to."""
+    with closing(SQLiteStore(path, clock=clock)) as made:
+        yield made
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, path: Path) -> Place:
+    """A new store's place, of each kind that processes share."""
+    if request.param == "sqlite":
+        return Place("sqlite", str(path))
+    pytest.importorskip("psycopg")
+    server = shared_server()
+    return Place("postgres", server.url, server.fresh_schema())

@@ -1,0 +1,168 @@
+"""Records, requests and changes for tests of stores, and ways to make many calls at once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from queue import SimpleQueue
+from typing import Any, Final
+
+import attrs
+
+from lro import Any as Message
+from lro._model.operation import claim, end, report, request_cancel
+from lro.adapters import Change, Done, Inserted, Record, RequestKey
+from tests.waiting import PATIENCE
+
+REQUEST: Final = Message("type.googleapis.com/acme.v1.Request", {"text": "Ünï ✓ \U0001f600"})
+DONE: Final = Message("type.googleapis.com/acme.v1.Response", {})
+METHODS: Final = frozenset({"M"})
+"""The method of all sample records."""
+
+Clock = Callable[[], datetime]
+
+
+def record_of(clock: Clock, unique_id: str = "a", **fields: Any) -> Record:
+    """A new record under ``parent``, by default at the root."""
+    parent = fields.get("parent", "")
+    name = f"{parent}/operations/{unique_id}" if parent else f"operations/{unique_id}"
+    known = {"parent": "", "method": "M", "create_time": clock(), "update_time": clock()}
+    return Record(name=name, **{**known, **fields})
+
+
+def held(clock: Clock, unique_id: str = "a", *, seconds: float = 15, **fields: Any) -> Record:
+    """A new record whose work ``us`` holds for these seconds."""
+    lease = {"owner": "us", "lease_until": clock() + timedelta(seconds=seconds)}
+    return record_of(clock, unique_id, **{**lease, **fields})
+
+
+def key_of(request_id: str = "r", fingerprint: str = "f", *, caller: str = "") -> RequestKey:
+    """A request key of the sample method."""
+    return RequestKey("M", caller, request_id, fingerprint)
+
+
+def insert(
+    store: Any, record: Record, key: RequestKey | None = None, *, check_only: bool = False
+) -> Inserted:
+    """Insert a record with the sample request."""
+    found: Inserted = store.insert(record, REQUEST, key, check_only=check_only)
+    return found
+
+
+def end_of(clock: Clock, result: Any = DONE, days: float = 30) -> Change:
+    """The change that ends an operation, whose record is then kept for these days."""
+    return end(result, now=clock(), keep_for=timedelta(days=days))
+
+
+def claim_of(clock: Clock, owner: str = "us", seconds: float = 0) -> Change:
+    """The change by which an owner takes the work, for these seconds."""
+    return claim(owner, clock() + timedelta(seconds=seconds), clock())
+
+
+def cancel_of(clock: Clock) -> Change:
+    """The change that asks to cancel."""
+    return request_cancel(clock())
+
+
+def report_of(clock: Clock, metadata: Message | None, *lease: Any) -> Change:
+    """The change that reports metadata; ``lease`` is the owner and the length of its lease."""
+    return report(metadata, None, clock(), *lease)
+
+
+def removal(record: Record) -> None:
+    """Remove a record, as a change."""
+
+
+def called(name: str) -> Change:
+    """The change of the caller's name: the simplest that can be told from others."""
+    return lambda record: record.next_version(caller=name)
+
+
+def ids(records: Iterable[Record]) -> list[str]:
+    """What stands after ``operations/`` in the names of these records."""
+    return [record.name.partition("operations/")[2] for record in records]
+
+
+def listed(store: Any) -> list[str]:
+    """The ids of all records at the root, in order of their names."""
+    return sorted(ids(store.page("", None, 100_000).records))
+
+
+def together(count: int, call: Callable[[int], object]) -> list[Any]:
+    """What ``call(0)`` to ``call(count - 1)`` give, or the errors they raise, all begun at once."""
+    gate = threading.Barrier(count)
+    found: list[object] = [None] * count
+
+    def one(number: int) -> None:
+        gate.wait(PATIENCE)
+        try:
+            found[number] = call(number)
+        except Exception as exc:
+            found[number] = exc
+
+    threads = [threading.Thread(target=one, args=(n,), daemon=True) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    return found
+
+
+@attrs.define
+class Later:
+    """What becomes of writes that are handed in to a store, in their order."""
+
+    store: Any
+    _count: int = 0
+    _over: SimpleQueue[tuple[int, Any]] = attrs.field(factory=SimpleQueue)
+
+    def insert(self, record: Record, key: RequestKey | None = None) -> None:
+        """Hand in an insert with the sample request."""
+        self.store.insert_later(record, REQUEST, key, self._done())
+
+    def update(self, unique_id: str, change: Change) -> None:
+        """Hand in a change."""
+        self.store.update_later(f"operations/{unique_id}", change, self._done())
+
+    def all(self) -> list[Any]:
+        """The answer or the error of each that was handed in since; each is over once."""
+        found = sorted((self._over.get(timeout=PATIENCE) for _ in range(self._count)), key=_first)
+        assert self._over.empty()
+        self._count = 0
+        return [answer for _, answer in found]
+
+    def _done(self) -> Done[Any]:
+        number, self._count = self._count, self._count + 1
+        return lambda answer, error: self._over.put((number, error or answer))
+
+
+def _first(pair: tuple[int, Any]) -> int:
+    return pair[0]
+
+
+def kinds(found: Iterable[object]) -> list[str]:
+    """The names of the classes of errors, and ``done`` for every other answer."""
+    return [type(one).__name__ if isinstance(one, BaseException) else "done" for one in found]
+
+
+def made_later(store: Any, record: Record, key: RequestKey | None = None) -> Inserted:
+    """Hand an insert in, and wait for it: its answer, or raise its error."""
+    later = Later(store)
+    later.insert(record, key)
+    return _answer(later)
+
+
+def changed_later(store: Any, unique_id: str, change: Change) -> Any:
+    """Hand a change in, and wait for it: its answer, or raise its error."""
+    later = Later(store)
+    later.update(unique_id, change)
+    return _answer(later)
+
+
+def _answer(later: Later) -> Any:
+    (found,) = later.all()
+    if isinstance(found, BaseException):
+        raise found
+    return found

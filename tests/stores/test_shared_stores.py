@@ -1,0 +1,339 @@
+"""What SQLite and PostgreSQL promise alike beyond the contract: several stores on one database."""
+
+from __future__ import annotations
+
+import inspect
+import sqlite3
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime, timedelta
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lro import Any, InvalidArgument, State, Status
+from lro.adapters import OutboxStore, Record, StatisticsStore, Store
+from lro.errors import NotApplied, OperationNotFound, RequestIdConflict, TargetBusy, Unavailable
+from lro.stores.sqlite import SQLiteStore
+from tests.stores.samples import (
+    DONE,
+    METHODS,
+    REQUEST,
+    called,
+    cancel_of,
+    changed_later,
+    claim_of,
+    end_of,
+    held,
+    ids,
+    insert,
+    key_of,
+    listed,
+    made_later,
+    record_of,
+    removal,
+    report_of,
+    together,
+)
+from tests.stores.store_verbs import verbs
+
+WITHOUT_DATABASE = {"now", "secret", "notify_others", "index", "close"}
+"""What asks no database after the store has been made, or has tests of its own."""
+
+
+@pytest.fixture
+def one(place, clock):
+    """A store on the place."""
+    with closing(place.open(clock)) as made:
+        yield made
+
+
+@pytest.fixture
+def two(one, place, clock):
+    """Another store on the same place, as another process has it."""
+    with closing(place.open(clock)) as made:
+        yield made
+
+
+def test_the_table_of_verbs_has_every_verb():
+    """Also one that is new: what a fault does to it is tested, too."""
+    ports = vars(Store) | vars(StatisticsStore) | vars(OutboxStore)
+    functions = {name for name, found in ports.items() if inspect.isfunction(found)}
+    public = {name for name in functions if not name.startswith("_")}
+    assert public - set(verbs(None, None)) == WITHOUT_DATABASE
+
+
+def test_a_closed_store_is_unavailable(one, clock):
+    """Every verb."""
+    insert(one, record_of(clock))
+    one.close()
+    for call in verbs(one, clock).values():
+        with pytest.raises(Unavailable, match="the store is closed"):
+            call()
+
+
+def test_threads_open_a_new_database_at_once(place, clock):
+    """One of them makes the tables, all of them work, and they share one secret."""
+    with ExitStack() as stack:
+
+        def begin(number):
+            store = stack.enter_context(closing(place.open(clock)))
+            return insert(store, record_of(clock, str(number))) and store.secret()
+
+        secrets = together(6, begin)
+        assert {type(secret) for secret in secrets} == {bytes}
+        assert len({*secrets}) == 1
+    with closing(place.open(clock)) as store:
+        assert listed(store) == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_a_reopened_database_keeps_everything(place, clock):
+    """Records, requests, leases, keys, targets and the secret."""
+    with closing(place.open(clock)) as store:
+        insert(store, held(clock, "a", target="t"), key_of())
+        store.update("operations/a", claim_of(clock))
+        insert(store, record_of(clock, "done"))
+        store.update("operations/done", end_of(clock))
+        before = store.get("operations/a"), store.get("operations/done"), store.secret()
+    with closing(place.open(clock)) as store:
+        assert (store.get("operations/a"), store.get("operations/done"), store.secret()) == before
+        assert store.request("operations/a") == REQUEST
+        assert ids(store.orphans(METHODS, 9).records) == ["a"]
+        assert not insert(store, record_of(clock, "b"), key_of()).fresh
+        with pytest.raises(TargetBusy):
+            insert(store, record_of(clock, "b", target="t"))
+        with pytest.raises(RequestIdConflict):
+            insert(store, record_of(clock, "b"), key_of(fingerprint="g"))
+
+
+def test_two_stores_see_each_other(one, two, clock):
+    """What one has committed the other finds at once, whatever it knew before."""
+    assert one.secret() == two.secret()
+    record = held(clock)
+    insert(one, record)
+    assert two.get(record.name) == one.get(record.name) == record
+    one.renew("us", clock() + timedelta(hours=1), [record.name])
+    assert two.get(record.name).lease_until == clock() + timedelta(hours=1)
+    two.update(record.name, cancel_of(clock))
+    assert one.update(record.name, report_of(clock, DONE)).cancel_requested
+    two.update(record.name, end_of(clock))
+    assert one.get(record.name).result == DONE
+    with pytest.raises(NotApplied):
+        one.update(record.name, end_of(clock))
+    two.update(record.name, removal)
+    for call in (lambda: one.get(record.name), lambda: one.update(record.name, end_of(clock))):
+        with pytest.raises(OperationNotFound):
+            call()
+
+
+def test_changes_by_two_stores_do_not_undo_each_other(one, two, clock):
+    """A change is decided on the record as it is now, also one that refuses or changes nothing."""
+    record = held(clock)
+    insert(one, record)
+    two.renew("us", clock() + timedelta(hours=1))
+    seen = []
+
+    def change(found):
+        seen.append(found.lease_until)
+        return found.next_version(cancel_requested=True)
+
+    changed = one.update(record.name, change)
+    assert seen == [record.lease_until, clock() + timedelta(hours=1)]
+    assert two.get(record.name) == changed
+    two.update(record.name, lambda found: found.next_version(owner="", lease_until=clock()))
+    taken = one.update(record.name, claim_of(clock, "them"))
+    assert (taken.owner, taken.version) == ("them", 4)
+    insert(one, record_of(clock, "b"))
+    two.update("operations/b", end_of(clock))
+    assert one.update("operations/b", lambda found: found).done
+
+
+def test_what_is_handed_in_is_decided_on_what_is_stored(one, two, clock):
+    """Not on what this process knows of the record, if that is outdated or nothing."""
+    insert(one, record_of(clock))
+    two.update("operations/a", cancel_of(clock))
+    changed = changed_later(one, "a", called("ann"))
+    assert (changed.cancel_requested, changed.caller, changed.version) == (True, "ann", 3)
+    assert changed_later(two, "a", lambda found: found) == changed
+    large = Any("x/acme.Meta", {"text": "x" * 100_000})
+    written = changed_later(one, "a", lambda found: found.next_version(metadata=large))
+    assert written.metadata == large == two.get("operations/a").metadata
+    assert changed_later(one, "a", removal) is None
+    assert listed(two) == []
+    with pytest.raises(OperationNotFound):
+        changed_later(one, "a", removal)
+
+
+def test_repeated_starts_that_are_handed_in_find_the_first(one, clock):
+    """Of a name that is taken, only the first is stored."""
+    first = made_later(one, record_of(clock), key_of("a"))
+    again = made_later(one, record_of(clock, "b"), key_of("a"))
+    assert (first.fresh, again.fresh, again.record) == (True, False, first.record)
+    for key in (None, key_of("b")):
+        with pytest.raises(InvalidArgument, match="'operations/a' is taken"):
+            made_later(one, record_of(clock, caller="other"), key)
+    assert insert(one, record_of(clock, "c"), key_of("b")).fresh
+    assert one.get("operations/a") == first.record
+
+
+def test_identical_starts_of_two_stores_make_one(one, two, clock):
+    """Sixty at once, with a target, through two stores."""
+
+    def start(number):
+        return insert((one, two)[number % 2], record_of(clock, str(number), target="t"), key_of())
+
+    found = together(60, start)
+    assert sum(answer.fresh for answer in found) == 1
+    assert len({answer.record.name for answer in found}) == 1
+    assert len(listed(one)) == 1
+
+
+def test_a_key_of_yesterday_does_not_help_with_a_busy_target(one, clock):
+    """It is a new start then, and is refused as one (spec §9.2(2), §9.5)."""
+    insert(one, record_of(clock, target="t"), key_of())
+    clock.advance(days=1)
+    for check_only in (False, True):
+        with pytest.raises(TargetBusy):
+            insert(one, record_of(clock, "b", target="t"), key_of(), check_only=check_only)
+
+
+def test_what_cannot_be_written_leaves_nothing(one, clock):
+    """A text with a lone surrogate or a value that JSON has not is refused, wherever it stands."""
+    record = record_of(clock)
+    insert(one, record)
+    deep = []
+    for _ in range(150):
+        deep = [deep]
+    for payload in ({"a": "\ud800"}, {"a": deep}, {"a": object()}):
+        packed = Any("x/a.Meta", payload)
+        with pytest.raises((ValueError, TypeError)):
+            one.update(record.name, lambda found, p=packed: found.next_version(metadata=p))
+    for text in ("a\0b", "a\ud800b"):
+        for field in ("caller", "request_id", "method", "fingerprint"):
+            with pytest.raises(InvalidArgument, match="Unicode text"):
+                insert(one, record_of(clock, "b"), attrs.evolve(key_of(), **{field: text}))
+    with pytest.raises(InvalidArgument):
+        one.update(record.name, called("a\ud800b"))
+    odd = "operations/\ud800"
+    assert one.poll_states([odd]).finished == {odd}
+    assert list(one.renew("us", clock(), [odd]).cancel_requested) == []
+    for call in (lambda: one.get(odd), lambda: one.request(odd), lambda: one.update(odd, removal)):
+        with pytest.raises((InvalidArgument, OperationNotFound)):
+            call()
+    assert one.get(record.name) == record
+    assert listed(one) == ["a"]
+
+
+def test_json_may_hold_any_character_and_keeps_its_types(place, clock):
+    """U+0000 too; and Python holds 1 and true for equal, JSON does not."""
+    odd = Any("x/a.Odd", {"text": '\0\u2028\ud7ff"\\', "\0": ["\0"], "a": 1})
+    with closing(place.open(clock)) as store:
+        store.insert(record_of(clock, metadata=odd), odd, None)
+        assert (store.get("operations/a").metadata, store.request("operations/a")) == (odd, odd)
+        other = attrs.evolve(odd, payload={**odd.payload, "a": True})
+        store.update("operations/a", lambda found: found.next_version(metadata=other))
+    with closing(place.open(clock)) as store:
+        assert store.get("operations/a").metadata.payload["a"] is True
+
+
+def test_many_records_are_remembered_and_the_oldest_forgotten(one, two, clock, monkeypatch):
+    """A poll is answered with the very record, for as long as it does not change."""
+    monkeypatch.setattr("lro.stores._rows.MAX_BYTES", 20 * 2_000 + 1_999)
+    names = [f"operations/{number:03d}" for number in range(25)]
+    for name in names:
+        insert(one, held(clock, name[-3:]))
+    first = [one.get(name) for name in names]
+    assert one.get(names[-1]) is first[-1]
+    assert one.get(names[0]) == first[0]
+    assert one.get(names[0]) is not first[0]
+    two.update(names[-1], cancel_of(clock))
+    second = one.get(names[-1])
+    assert second.cancel_requested
+    assert one.get(names[-1]) is second
+    one.renew("us", clock() + timedelta(hours=1))
+    assert one.get(names[-1]).lease_until == clock() + timedelta(hours=1)
+
+
+TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=9)
+TIMES = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=st.just(UTC)).map(
+    lambda moment: moment.replace(fold=0)
+)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=8,
+)
+MESSAGES = st.builds(Any, TEXTS, JSON | st.binary(max_size=9))
+STATUSES = st.builds(Status, st.integers(0, 16), TEXTS, st.lists(MESSAGES, max_size=2).map(tuple))
+RECORDS = st.builds(
+    Record,
+    name=st.just("operations/a"),
+    parent=TEXTS,
+    method=TEXTS,
+    state=st.sampled_from(State),
+    metadata=st.none() | MESSAGES,
+    result=st.none() | MESSAGES | STATUSES,
+    create_time=TIMES,
+    update_time=TIMES,
+    start_time=st.none() | TIMES,
+    end_time=st.none() | TIMES,
+    expire_time=st.none() | TIMES,
+    cancel_requested=st.booleans(),
+    attempt=st.integers(0, 2**31 - 1),
+    lost_attempts=st.integers(0, 2**31 - 1),
+    owner=TEXTS,
+    lease_until=st.none() | TIMES,
+    caller=TEXTS,
+    request_id=TEXTS,
+    target=TEXTS,
+    version=st.integers(1, 2**31 - 1),
+)
+
+
+@pytest.fixture(scope="module")
+def forgetful(tmp_path_factory):
+    """A store that reads all records from its file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lro.stores._rows.MAX_BYTES", 0)
+        with closing(SQLiteStore(tmp_path_factory.mktemp("trips") / "a.db")) as store:
+            yield store
+
+
+@settings(max_examples=40)
+@given(RECORDS, RECORDS)
+def test_any_record_comes_back_from_a_file(forgetful, first, second):
+    """As it was inserted, and as it was changed, whatever is in it."""
+    forgetful.forget("operations/a")
+    insert(forgetful, first)
+    assert repr(forgetful.get("operations/a")) == repr(first)
+    forgetful.update("operations/a", lambda _: second)
+    assert repr(forgetful.get("operations/a")) == repr(second)
+
+
+def test_a_change_of_a_file_that_writes_is_refused(file_store, clock):
+    """Changes have no effects of their own; reading is none, and errors stay what they are."""
+    record = record_of(clock)
+    insert(file_store, record)
+
+    def change(found):
+        file_store.update(found.name, end_of(clock))
+        return found.next_version(caller="c")
+
+    with pytest.raises(RuntimeError, match="must have no effects"):
+        file_store.update(record.name, change)
+    for error in (sqlite3.OperationalError("mine"), UnicodeDecodeError("utf-8", b"", 0, 1, "")):
+
+        def fail(found, error=error):
+            raise error
+
+        with pytest.raises(type(error)) as caught:
+            file_store.update(record.name, fail)
+        assert caught.value is error
+    assert file_store.get(record.name) == record
+    read = lambda found: found.next_version(caller=file_store.get(found.name).name)  # noqa: E731
+    assert file_store.update(record.name, read).caller == record.name

@@ -1,0 +1,131 @@
+"""What stores say to their databases: tests listen in, and have statements fail or wait."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import pytest
+
+from lro.stores.sqlite import SQLiteStore
+from lro.testing import ManualClock
+from tests.stores.samples import insert, record_of
+
+Act = Callable[[Any], object]
+"""Is called with a connection before it executes a statement; what it raises is raised there.
+
+A cursor that it returns is the answer to the statement, which is then not executed.
+"""
+CONNECT: Final = sqlite3.connect
+
+
+class Wire:
+    """All that the connections of stores say from now on."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.values: list[Any] = []
+        self.connections: list[Any] = []
+        self._acts: list[tuple[str, Act, int]] = []
+
+    def when(self, begins: str, act: Act, times: int = 1) -> None:
+        """Act before a statement that begins like this is executed, the next so many times."""
+        self._acts.append((begins, act, times))
+
+    def fail(self, begins: str, error: Exception | None = None, times: int = 1) -> None:
+        """Have a statement that begins like this fail, the next so many times."""
+
+        def refuse(_: object) -> None:
+            raise error or sqlite_error(sqlite3.SQLITE_IOERR, "SQLITE_OF_A_TEST")
+
+        self.when(begins, refuse, times)
+
+    def words(self, call: Callable[[], object]) -> list[str]:
+        """The first words of what is said by a call, without questions about the state."""
+        self.said.clear()
+        call()
+        return [one.split()[0] for one in self.said if not one.startswith("PRAGMA data_version")]
+
+    def meet(self, connection: Any, statement: str, values: Any = ()) -> object:
+        """Take note that a connection is to execute a statement."""
+        self.said.append(statement)
+        self.values.append(values)
+        for place, (begins, act, times) in enumerate(self._acts):
+            if statement.startswith(begins):
+                self._acts[place : place + 1] = [(begins, act, times - 1)] if times > 1 else []
+                return act(connection)
+        return None
+
+
+def sqlite_error(code: int, name: str) -> sqlite3.OperationalError:
+    """An error of SQLite with this code."""
+    error = sqlite3.OperationalError("refused by a test")
+    error.sqlite_errorcode, error.sqlite_errorname = code, name
+    return error
+
+
+def tap_sqlite(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    """The wire of all SQLite stores that open connections from now on."""
+    wire = Wire()
+
+    class Tapped(sqlite3.Connection):
+        def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+            found = wire.meet(self, statement, *values)
+            if isinstance(found, sqlite3.Cursor):
+                return found
+            return super().execute(statement, *values)
+
+        def executemany(self, statement: str, *values: Any) -> sqlite3.Cursor:
+            wire.meet(self, statement)
+            return super().executemany(statement, *values)
+
+    def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        ours = {"factory": Tapped} if options.get("uri") else {}
+        made = CONNECT(*arguments, **options, **ours)
+        wire.connections += [made] if ours else []
+        return made
+
+    monkeypatch.setattr("sqlite3.connect", connect)
+    return wire
+
+
+def tap_postgres(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    """The wire of all connections of psycopg: ``connect`` is said before each is made."""
+    import psycopg
+
+    wire = Wire()
+    connect, execute = psycopg.Connection.connect.__func__, psycopg.Connection.execute
+
+    def connecting(cls: type, *arguments: Any, **options: Any) -> Any:
+        wire.meet(None, "connect")
+        wire.connections.append(connect(cls, *arguments, **options))
+        return wire.connections[-1]
+
+    def executing(self: Any, query: Any, params: Any = None, **options: Any) -> Any:
+        found = wire.meet(self, query.decode() if isinstance(query, bytes) else str(query), params)
+        return found if hasattr(found, "fetchall") else execute(self, query, params, **options)
+
+    monkeypatch.setattr(psycopg.Connection, "connect", classmethod(connecting))
+    monkeypatch.setattr(psycopg.Connection, "execute", executing)
+    return wire
+
+
+@contextlib.contextmanager
+def stranger(path: Any, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
+    """Another program writes to the file, and takes its time."""
+    connection = CONNECT(path, isolation_level=None, check_same_thread=False)
+    with contextlib.closing(connection) as other:
+        other.execute(begin)
+        yield other
+        if other.in_transaction:
+            other.execute("ROLLBACK")
+
+
+def filled(path: Any, clock: ManualClock, unique_ids: Sequence[str] = ("a",)) -> SQLiteStore:
+    """A store with these records, on a new file."""
+    store = SQLiteStore(path, clock=clock)
+    for unique_id in unique_ids:
+        insert(store, record_of(clock, unique_id))
+    return store
