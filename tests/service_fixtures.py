@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -40,9 +40,9 @@ def store(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) ->
     made.close()
 
 
-@pytest.fixture
-def make_service(clock: ManualClock) -> Iterator[MakeService]:
-    """Makes services without a maintenance thread, by default in memory and on three threads."""
+@contextmanager
+def services(clock: ManualClock) -> Iterator[MakeService]:
+    """Make services without a maintenance thread, by default in memory and on three threads."""
     with ExitStack() as stack:
 
         def make(
@@ -61,4 +61,11 @@ def make_service(clock: ManualClock) -> Iterator[MakeService]:
             stack.callback(service.close, timedelta(0))
             return service
 
+        yield make
+
+
+@pytest.fixture
+def make_service(clock: ManualClock) -> Iterator[MakeService]:
+    """Makes services that are closed after the test."""
+    with services(clock) as make:
         yield make

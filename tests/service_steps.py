@@ -64,6 +64,11 @@ def reason(operation: Operation) -> tuple[int, str]:
     return operation.error.code, str(info.payload["reason"])
 
 
+def listeners(service: Service) -> int:
+    """How many listen in this process for changes: none is left behind."""
+    return len(service._runtime.updater.notifier)
+
+
 def swap(service: Service, executor: Executor) -> None:
     """Give a service another executor."""
     object.__setattr__(service._runtime, "executor", executor)  # all its parts share it
