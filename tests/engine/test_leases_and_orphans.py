@@ -206,11 +206,12 @@ def test_what_becomes_of_an_orphan_goes_by_what_it_is(store, make_service, clock
     assert reason(service.get(operation.name)) == (Code.ABORTED, "WORKER_LOST")
 
 
-def test_a_hook_that_fails_does_not_keep_an_orphan_alive(hung, build, clock, caplog):
+@pytest.mark.parametrize("error", [ValueError("hunter2"), SystemExit()])
+def test_a_hook_that_fails_does_not_keep_an_orphan_alive(hung, build, clock, caplog, error):
     """The operation ends all the same, with the metadata of the last report."""
 
     def settle(metadata, state):
-        raise ValueError("hunter2")
+        raise error
 
     name = hung().start().name
     other = build(never, final_metadata=settle)
@@ -446,18 +447,23 @@ def next_store(store, tmp_path, clock):
 @pytest.mark.parametrize("policy", list(WorkerLost))
 def test_a_service_that_stops_hands_its_work_back(store, next_store, build, make_service, policy):
     """Running and queued, at once, with no worker lost; the next one does it from the store."""
-    begun = threading.Event()
+    begun, owners = threading.Event(), []
 
     def sleep(request, job):
         begun.set()
-        job.sleep(PATIENCE)
+        try:
+            job.sleep(PATIENCE)
+        finally:
+            owners.append(store.get(job.name).owner)
         raise AssertionError
 
     one = build(sleep, worker_lost=policy)
     running = one.start(NAME, WorkRequest("running"))
     assert begun.wait(PATIENCE)
     queued = one.start(NAME, WorkRequest("queued", rest={"a": [1, {"b": None}]}))
+    owner = one.workers.owner
     one.close(NOW)
+    assert owners == [owner]  # it is handed back when it has stopped
     for operation, attempt in ((running, 1), (queued, 0)):
         record = next_store.get(operation.name)
         assert (record.state, record.owner, record.attempt) == (State.IN_PROGRESS, "", attempt)

@@ -14,10 +14,7 @@ from typing import Any
 import pytest
 
 from lro import Cancelled, Code, Job, Service, State, StatusError, WorkerLost
-from lro._engine.events import NO_START_TRACE, Tracer
 from lro._engine.flow import run
-from lro._engine.job import CURRENT_JOB, NO_ATTEMPT_TRACE
-from lro._model.operation import delete, request_cancel
 from lro.adapters import (
     AttemptBegan,
     AttemptOver,
@@ -41,7 +38,6 @@ from lro.executors.threads import ThreadExecutor
 from lro.logging import OperationFilter, operation_facts
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import ManualClock
-from lro.testing._counting import counts_add_up_by_the_minute
 from tests.executors import process_methods
 from tests.service_fixtures import MakeService
 from tests.service_steps import WORK, Step, ended, recovered, work
@@ -397,20 +393,6 @@ def test_observer_that_fails_is_logged_and_changes_nothing(
     assert "an observer has failed at 'started'" in caplog.text
 
 
-def test_observer_without_overrides_takes_all_events(make_service: MakeService) -> None:
-    """The base class has a method for each."""
-    service = make_service(None, InlineExecutor(), observers=[Observer()])
-    assert work(service).start(WorkRequest()).done
-
-
-def test_what_is_not_an_observer_is_refused(make_service: MakeService) -> None:
-    """When the service is made, not at the first event."""
-    with pytest.raises(DeclarationError, match=r"observers.*lro\.adapters\.Observer"):
-        make_service(observers=[print])
-    with pytest.raises(DeclarationError, match="around"):
-        make_service(around=5)
-
-
 # -- the log --------------------------------------------------------------------------------------
 
 
@@ -515,17 +497,6 @@ def test_records_within_a_function_get_the_facts_of_its_operation(
     assert not [key for key in record.__dict__ if key.startswith("lro.")]
 
 
-def test_attributes_that_a_record_has_already_stay() -> None:
-    """The line of another operation is about that one."""
-    record = logging.LogRecord("app", logging.INFO, "", 0, "within", (), None)
-    record.__dict__["lro.operation"] = "operations/other"
-    control: Any = type("Control", (), {"name": "operations/a", "method": METHOD, "attempt": 1})
-    token = CURRENT_JOB.set(control)
-    OperationFilter().filter(record)
-    CURRENT_JOB.reset(token)
-    assert record.__dict__["lro.operation"] == "operations/other"
-
-
 # -- around ---------------------------------------------------------------------------------------
 
 
@@ -591,20 +562,6 @@ def test_error_that_is_swallowed_around_a_function_fails_the_operation(
     assert error is not None
     assert error.code == Code.INTERNAL
     assert "SwallowedError" in caplog.text
-
-
-def test_error_around_a_function_fails_the_operation(make_service: MakeService) -> None:
-    """As if the function had raised it."""
-
-    @contextlib.contextmanager
-    def around(_: Job[Any]) -> Iterator[None]:
-        raise StatusError(Code.UNAVAILABLE, "no session")
-        yield
-
-    service = make_service(None, InlineExecutor(), around=around)
-    error = work(service).start(WorkRequest()).operation.error
-    assert error is not None
-    assert (error.code, error.message) == (Code.UNAVAILABLE, "no session")
 
 
 @pytest.mark.parametrize(
@@ -721,27 +678,3 @@ def test_service_without_statistics_does_its_work(
     """Whether anything takes events or not."""
     options: dict[str, Any] = {"statistics": False, "telemetry": False, "observers": observers}
     assert work(make_service(None, InlineExecutor(), **options)).start(WorkRequest()).done
-
-
-def test_tracer_of_no_telemetry_traces_nothing() -> None:
-    """It stands where OpenTelemetry is off."""
-    record: Any = None
-    assert Tracer().begin_start(METHOD, None) is NO_START_TRACE
-    assert Tracer().begin_attempt(record) is NO_ATTEMPT_TRACE
-
-
-def test_deleted_work_that_no_process_has_ends_unseen(
-    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock, unheld: str
-) -> None:
-    """A request to cancel that finds it deleted removes the record, and reports no end."""
-    store.update(unheld, request_cancel(clock()))
-    store.update(unheld, delete(clock()))
-    second = make_service(store, ThreadExecutor(1), observers=[recorder])
-    run(second.workers._end_unclaimed(unheld, work(second).spec))
-    assert recorder.events == []
-
-
-def test_store_without_counts_passes_the_checks_of_counts(clock: ManualClock) -> None:
-    """The port is optional."""
-    other: Any = object()
-    counts_add_up_by_the_minute(other, clock)

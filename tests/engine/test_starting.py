@@ -464,6 +464,12 @@ def test_a_wrong_argument(quick, wrong, error, field, validate_only):
     assert (stored(quick), calls) == (0, [])
 
 
+def test_a_target_that_is_no_text(quick):
+    """Is refused, on every store alike."""
+    with pytest.raises(InvalidArgument, match="target"):
+        method_of(quick, exclusive_target=lambda request: 7).start(WorkRequest())
+
+
 def refused_by(error):
     def refuse(request):
         raise error
