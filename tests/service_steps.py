@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from datetime import timedelta
 from typing import Any
@@ -72,6 +73,11 @@ def listeners(service: Service) -> int:
 def swap(service: Service, executor: Executor) -> None:
     """Give a service another executor."""
     object.__setattr__(service._runtime, "executor", executor)  # all its parts share it
+
+
+def abandon(task: asyncio.Task[Any]) -> None:
+    """Let a task be thrown away with its loop, as is meant, without a line about it."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 class Step:

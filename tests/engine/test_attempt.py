@@ -115,7 +115,9 @@ class Odd(BaseException):
 
 
 @EACH
-@pytest.mark.parametrize("error", [ValueError("hunter2"), SystemExit("hunter2"), Odd("hunter2")])
+@pytest.mark.parametrize(
+    "error", [cls("hunter2") for cls in (ValueError, SystemExit, Odd, GeneratorExit)]
+)
 def test_a_function_that_raises(service, colour, error, caplog):
     """INTERNAL, for this operation alone; what went wrong is in the log and nowhere else."""
     method = method_of(service, colour, raising(error))

@@ -64,7 +64,9 @@ child = os.fork()
 if child == 0:
     assert service.workers.owner != owner
     assert not service.workers.held()
-    assert result(work.start(WorkRequest("child"))) == f"child {os.getpid()}"
+    started = work.start(WorkRequest("child"))
+    print(started.name, flush=True)
+    assert result(started) == f"child {os.getpid()}"
     assert awaited(work.start(WorkRequest("loop"))) == f"loop {os.getpid()}"
     if sys.argv[1] != "memory":
         assert service.get(held.name).done is False
@@ -73,9 +75,10 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 go.set()
 assert result(held) == f"held {before}"
-assert result(work.start(WorkRequest("after"))) == f"after {before}"
+started = work.start(WorkRequest("after"))
+print(started.name)
+assert result(started) == f"after {before}"
 service.close()
-print("both lived")
 """
 
 
@@ -86,7 +89,8 @@ def test_both_processes_live_on(tmp_path, store, executor):
     where = "memory" if store == "memory" else str(tmp_path / "operations.db")
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM, where, executor]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=360)
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "both lived\n", "")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert len(set(ran.stdout.split())) == 2  # they never make the same names
 
 
 class Holder:

@@ -116,6 +116,35 @@ def test_repeated_and_refused_starts_are_observed(
     ]
 
 
+class Speechless(LroError):
+    """An error of an application whose code cannot be read."""
+
+    raised: type[BaseException] = ValueError
+
+    @property
+    def status_code(self) -> int:
+        raise self.raised
+
+
+@pytest.mark.parametrize("raised", [ValueError, SystemExit, KeyboardInterrupt])
+def test_refusal_that_cannot_say_its_code_is_observed_as_internal(
+    make_service: MakeService, recorder: Recorder, raised: type[BaseException]
+) -> None:
+    """Ctrl-C while it is asked passes."""
+    error = Speechless()
+    error.raised = raised
+
+    def validate(_: WorkRequest) -> None:
+        raise error
+
+    service = make_service(None, InlineExecutor(), observers=[recorder])
+    ctrl_c = raised is KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt if ctrl_c else Speechless):
+        work(service, validate=validate).start(WorkRequest())
+    if not ctrl_c:
+        assert recorder.only(OperationStarted).error_type == "INTERNAL"
+
+
 @pytest.mark.parametrize(
     ("error", "state", "code"),
     [
@@ -462,9 +491,11 @@ def facts_logged(executor: Any, store: Store, make_service: MakeService) -> dict
     """What the function of an operation knows by :func:`operation_facts`, as it logs it."""
     service = make_service(store, executor)
     record = logging.LogRecord("app", logging.INFO, "", 0, "within", (), None)
+    about_another = logging.makeLogRecord({"lro.operation": "operations/other"})
 
     def body(*_: object) -> None:
         OperationFilter().filter(record)
+        OperationFilter().filter(about_another)
 
     async def coroutine(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         await asyncio.sleep(0)
@@ -479,6 +510,7 @@ def facts_logged(executor: Any, store: Store, make_service: MakeService) -> dict
     ended(service, name)
     facts = {key: value for key, value in record.__dict__.items() if key.startswith("lro.")}
     assert facts.pop("lro.operation") == name
+    assert about_another.__dict__["lro.operation"] == "operations/other"
     return facts
 
 
