@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import functools
+import gc
 import math
 import threading
+import weakref
 from datetime import timedelta
 
 import pytest
@@ -13,12 +14,12 @@ import pytest
 from lro import Code, Duration, LroError
 from lro._engine import watching
 from lro._engine.service import VERBS
-from lro._engine.waiting import wait_limit
 from lro.errors import InvalidTimeout, OperationNotFound, Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.testing import START, ManualClock
 from lro.wire import parse_duration
+from tests.service_steps import abandon, listeners
 from tests.vector_files import by_id, vectors
 from tests.virtual_loop import VirtualLoop, run_virtual
 from tests.waiting import PATIENCE
@@ -108,7 +109,7 @@ def test_coroutines_wait(case, make_service):
             outcome = exc
         wait.check(outcome)
         assert wait.service.waiting == 0
-        assert len(wait.service._runtime.updater.notifier) == 0
+        assert listeners(wait.service) == 0
 
     run_virtual(main())
 
@@ -136,32 +137,37 @@ def test_threads_wait(case, make_service):
     except LroError as exc:
         outcome = exc
     wait.check(outcome)
-    assert len(wait.service._runtime.updater.notifier) == 0
+    assert listeners(wait.service) == 0
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if "effective" in c["expect"]], ids=by_id)
-def test_the_limit(case):
-    """The smallest of maximum, timeout and deadline (spec §4.1)."""
-    spans = {
-        key: None if case[key] is None else parse_duration(case[key])
-        for key in ("default_max", "timeout", "deadline")
-    }
-    deadline = None if spans["deadline"] is None else spans["deadline"].total_seconds
-    limit = wait_limit(spans["timeout"], deadline, spans["default_max"].to_timedelta())
-    assert limit == parse_duration(case["expect"]["effective"]).total_seconds
+SPANS = [
+    (timedelta(seconds=2), 2),
+    (timedelta(), 0),
+    (2.5, 2.5),
+    (0, 0),
+    (Duration(3), 3),
+    (None, 60),
+]
 
 
-def test_a_timedelta_is_a_timeout():
-    """So are seconds; every form is checked."""
-    minute = timedelta(minutes=1)
-    assert wait_limit(timedelta(seconds=2), None, minute) == 2
-    assert wait_limit(timedelta(), None, minute) == 0
-    assert wait_limit(2.5, None, minute) == 2.5
-    assert wait_limit(0, None, minute) == 0
-    wrongs = (timedelta(seconds=-1), timedelta.max, Duration(0, -1), -1, math.nan, 1e300, "5s")
-    for wrong in wrongs:
-        with pytest.raises(InvalidTimeout):
-            wait_limit(wrong, None, minute)
+@pytest.mark.parametrize(("timeout", "seconds"), SPANS)
+def test_a_timeout_is_seconds_or_a_span(service, timeout, seconds):
+    """And without one a wait takes a minute."""
+
+    async def main():
+        await service.wait_async(start(service), timeout)
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(main()) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "wrong", [timedelta(seconds=-1), timedelta.max, Duration(0, -1), -1, math.nan, 1e300, "5s"]
+)
+def test_what_is_no_timeout_is_refused(service, wrong):
+    """In every form."""
+    with pytest.raises(InvalidTimeout):
+        service.wait(start(service), wrong)
 
 
 def test_a_deadline_is_not_waited_out(make_service):
@@ -196,24 +202,24 @@ async def settle():
         await asyncio.sleep(0)
 
 
-def test_thousands_wait_without_threads(service):
-    """2,000 coroutines, half of them for one operation: no thread more, and all are woken."""
+def test_many_wait_without_threads(service):
+    """400 coroutines, half of them for one operation: no thread more, and all are woken."""
 
     async def main():
-        names = [start(service) for _ in range(1001)]
-        waits = [names[0]] * 1000 + names[1:]
+        names = [start(service) for _ in range(201)]
+        waits = [names[0]] * 200 + names[1:]
         before = threading.active_count()
         tasks = [asyncio.create_task(service.wait_async(name)) for name in waits]
         await settle()
-        assert service.waiting == 2000
-        assert len(service._runtime.updater.notifier) == 1001  # one listener a name
+        assert service.waiting == 400
+        assert listeners(service) == 201  # one listener a name
         assert threading.active_count() <= before
         for name in names:
             service.reporter(name).complete(DONE)
         found = await asyncio.gather(*tasks)
         assert [operation.name for operation in found] == waits
         assert all(operation.done for operation in found)
-        assert (service.waiting, len(service._runtime.updater.notifier)) == (0, 0)
+        assert (service.waiting, listeners(service)) == (0, 0)
 
     run_virtual(main())
 
@@ -410,19 +416,6 @@ def test_a_wait_reads_the_store_twice(make_service):
     run_virtual(main())
 
 
-def test_other_threads_wake_coroutines(service):
-    """The notification by a worker's thread reaches the loop."""
-
-    async def main():
-        name = start(service)
-        task = asyncio.create_task(service.wait_async(name))
-        await settle()
-        await asyncio.to_thread(service.reporter(name).complete, DONE)
-        assert (await task).done
-
-    asyncio.run(main())
-
-
 def test_a_report_does_not_end_a_wait(service):
     """Waiters go on waiting while the operation is not done."""
 
@@ -432,8 +425,6 @@ def test_a_report_does_not_end_a_wait(service):
         await settle()
         service.reporter(name).report(WorkMetadata(1))
         service.cancel(name)
-        await settle()
-        service._runtime.updater.notifier.notify(name)  # as of any change in another process
         await settle()
         assert not task.done()
         service.reporter(name).acknowledge_cancel()
@@ -455,7 +446,7 @@ def test_cancelled_waiter_leaves_no_listener(service):
         for task in tasks[1:]:
             task.cancel()
         await settle()
-        assert (service.waiting, len(service._runtime.updater.notifier)) == (0, 0)
+        assert (service.waiting, listeners(service)) == (0, 0)
         assert not service.get(name).done
 
     run_virtual(main())
@@ -493,24 +484,10 @@ def test_an_operation_that_expires_at_once_is_not_found(make_service):
     run_virtual(main())
 
 
-def test_expiry_wakes_blocked_threads_too(make_service, clock):
-    """Maintenance notifies waiters of what it removes."""
-    service = make_service(MemoryStore(clock), InlineExecutor(), keep_for=timedelta(seconds=1))
-    declare(service)
-    name = start(service)
-    notified = threading.Event()
-    service._runtime.updater.notifier.listen(name, lambda ended: notified.set())
-    service.run_maintenance()
-    service.reporter(name).complete(DONE)
-    notified.clear()
-    clock.advance(minutes=2)
-    service.run_maintenance()
-    assert notified.is_set()
-
-
 def test_two_event_loops_at_once(service):
     """Each thread's loop has its own waiters, and one notification wakes both."""
     name = start(service)
+    assert service.waiting == 0
     ready = threading.Barrier(3)
     found = []
 
@@ -604,11 +581,12 @@ def test_store_that_fails_when_notified_keeps_waiters_waiting(make_service):
         name = start(service)
         task = asyncio.create_task(service.wait_async(name))
         await settle()
+        service.reporter(name).complete(DONE)
         store.failures = failures
-        service._runtime.updater.notifier.notify(name)
-        return await task
+        return await task, asyncio.get_running_loop().time()
 
-    assert not run_virtual(main(1)).done
+    found, seconds = run_virtual(main(1))
+    assert (found.done, seconds) == (True, pytest.approx(60))
     with pytest.raises(Unavailable):
         run_virtual(main(2))
 
@@ -622,8 +600,7 @@ def test_notification_skips_a_closed_event_loop(service):
     assert service.waiting == 1
     loop.close()
     assert service.reporter(name).complete(DONE)
-    task._log_destroy_pending = False
-    del task, loop
+    abandon(task)
 
 
 def test_a_loop_that_is_gone_is_forgotten(service):
@@ -634,47 +611,16 @@ def test_a_loop_that_is_gone_is_forgotten(service):
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(service.wait_async(name), 1)
 
-    for _ in range(3):
-        run_virtual(main())
-    assert service.waiting == 0
-    assert len(service.waiters._hub._loops) <= 1
-    assert len(service._runtime.updater.notifier) == 0
+        return weakref.ref(asyncio.get_running_loop())
+
+    gone = run_virtual(main())
+    gc.collect()
+    assert gone() is None
+    assert (service.waiting, listeners(service)) == (0, 0)
 
 
-def test_a_thread_waits_for_another(service):
-    """Without any double: a real thread, a real event."""
-    name = start(service)
-    found = []
-    thread = threading.Thread(
-        target=lambda: found.append(service.wait(name, timedelta(seconds=PATIENCE)))
-    )
-    thread.start()
-    service.reporter(name).complete(DONE)
-    thread.join(PATIENCE)
-    assert found[0].done
-
-
-def test_waiting_is_zero_before_the_first_wait(service):
-    """Before the first coroutine there is nothing to count."""
-    assert service.waiting == 0
-
-
-def test_leaving_twice_is_leaving():
-    """To remove a listener that is not there does nothing."""
-    from lro._engine.runtime import Notifier
-
-    notifier = Notifier()
-    notified = []
-    notifier.listen("a", notified.append)
-    notifier.leave("a", print)
-    notifier.leave("b", print)
-    notifier.notify("b")
-    notifier.notify("a")
-    assert (notified, len(notifier)) == ([True], 1)
-
-
-@pytest.mark.parametrize("left", ["before it", "before the read"])
-def test_notification_of_a_name_without_waiters_reads_nothing(make_service, left):
+@pytest.mark.parametrize("left", ["before the end", "before the read"])
+def test_end_of_an_operation_without_waiters_reads_nothing(make_service, left):
     """They have left before the notification, or between it and the read that it causes."""
     store = Noting(ManualClock())
     reads, service = store.reads, make_service(store, InlineExecutor())
@@ -684,19 +630,19 @@ def test_notification_of_a_name_without_waiters_reads_nothing(make_service, left
         name = start(service)
         task = asyncio.create_task(service.wait_async(name, timedelta(seconds=5)))
         await settle()
-        reads.clear()
-        (listener,) = service._runtime.updater.notifier._listeners[name]
-        task.cancel()  # takes effect with the next turn of the loop
-        if left == "before it":
+        if left == "before the end":
+            task.cancel()
             await settle()
-        listener(True)
+        service.reporter(name).complete(DONE)
+        reads.clear()
+        task.cancel()
         await settle()
         assert (service.waiting, reads) == (0, [])
 
     run_virtual(main())
 
 
-@pytest.mark.parametrize("first", ["cancellation", "timeout", "answer"])
+@pytest.mark.parametrize("first", ["cancellation", "timeout"])
 def test_a_waiter_is_answered_once(service, first):
     """What has been cancelled, or answered, is not answered again."""
 
@@ -705,36 +651,14 @@ def test_a_waiter_is_answered_once(service, first):
         name = start(service)
         task = asyncio.create_task(service.wait_async(name, timedelta(seconds=5)))
         await settle()
-        (listener,) = service._runtime.updater.notifier._listeners[name]
-        answer = functools.partial(listener.watchers._resolve_waits, {name: None})
         if first == "timeout":
-            loop.call_at(loop.time() + 5, answer)
-            assert not (await task).done
+            loop.call_at(loop.time() + 5, service.reporter(name).complete, DONE)
+            await task
         else:
             service.delete(name)
-            task.cancel() if first == "cancellation" else answer()
-            answer()
-            with pytest.raises(
-                asyncio.CancelledError if first == "cancellation" else OperationNotFound
-            ):
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
                 await task
-        assert (service.waiting, len(service._runtime.updater.notifier)) == (0, 0)
+        assert (service.waiting, listeners(service)) == (0, 0)
 
     run_virtual(main())
-
-
-def test_a_listener_outlives_its_loop(service):
-    """The loop was thrown away with its waiters: the notification reaches none."""
-    name = start(service)
-    loop = VirtualLoop()
-    task = loop.create_task(service.wait_async(name))
-    loop.run_until_complete(settle())
-    task._log_destroy_pending = False
-    (notified,) = service._runtime.updater.notifier._listeners[name]
-    loop.close()
-    notified.watchers._loop = lambda: None
-    assert service.reporter(name).complete(DONE)
-    del task
-
-
-# -- several processes ----------------------------------------------------------------------------
