@@ -27,17 +27,24 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Store]:
-    """An empty store of each kind; in PostgreSQL where a test asks for that."""
+@contextmanager
+def store_of(kind: str, clock: ManualClock, folder: Path) -> Iterator[Store]:
+    """An empty store of a kind."""
     made: Store = MemoryStore(clock)
-    if request.param == "sqlite":
-        made = SQLiteStore(tmp_path / "operations.db", clock=clock)
-    elif request.param == "postgres":
+    if kind == "sqlite":
+        made = SQLiteStore(folder / "operations.db", clock=clock)
+    elif kind == "postgres":
         pytest.importorskip("psycopg")
         made = store_maker(shared_server())(clock)
     yield made
     made.close()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Store]:
+    """An empty store of each kind; in PostgreSQL where a test asks for that."""
+    with store_of(request.param, clock, tmp_path) as made:
+        yield made
 
 
 @contextmanager

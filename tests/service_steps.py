@@ -87,7 +87,7 @@ class Step:
         self.begun = threading.Event()
         self.go = threading.Event()
 
-    def __call__(self) -> None:
+    def __call__(self, *_: object) -> None:
         self.begun.set()
         assert self.go.wait(PATIENCE), "the test did not let the function go on"
 

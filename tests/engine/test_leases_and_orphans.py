@@ -33,7 +33,8 @@ NOW = timedelta(0)
 
 def method_of(service, body, **options):
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        return body(request, job)
+        found = body(request, job)
+        return WorkResponse(request.text) if found is None else found
 
     return service.method(NAME, **options)(work)
 
@@ -113,7 +114,7 @@ def build(store, make_service):
 
     def make(body=None, executor=None, **options):
         service = make_service(store, executor if executor is not None else ThreadExecutor(1))
-        method_of(service, body or (lambda request, job: WorkResponse(request.text)), **options)
+        method_of(service, body or (lambda *_: None), **options)
         return service
 
     return make
@@ -324,12 +325,8 @@ def test_an_orphan_waits_for_room(hung, build, store, clock):
     name = hung(worker_lost=WorkerLost.RETRY).start().name
     step = Step()
 
-    def body(request, job):
-        step()
-        return WorkResponse(request.text)
-
     executor = ThreadExecutor(1, queue=0)
-    other = build(body, executor, worker_lost=WorkerLost.RETRY)
+    other = build(step, executor, worker_lost=WorkerLost.RETRY)
     busy = other.start(NAME, WorkRequest("busy"))
     step.reached()
     clock.advance(15)
@@ -594,7 +591,7 @@ def test_hand_back_of_queued_work_is_fenced_by_what_was_seen(queued, store, cloc
 @pytest.fixture
 def twice(make_service, store, clock):
     """Work that one process holds twice, after a lost lease; and the first task of it."""
-    made = Queued(make_service, store, lambda *_: WorkResponse(), worker_lost=WorkerLost.RETRY)
+    made = Queued(make_service, store, print, worker_lost=WorkerLost.RETRY)
     first, service = made.task, made.service
     clock.advance(60)
     service.workers.resume(service.specs[NAME], store.get(made.name))

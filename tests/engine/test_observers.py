@@ -72,11 +72,21 @@ def recorder() -> Recorder:
     return Recorder()
 
 
+@pytest.fixture
+def observed(make_service: MakeService, store: Store, recorder: Recorder) -> MakeService:
+    """Makes services over the store that the recorder observes."""
+
+    def make(executor: Any = None, **options: Any) -> Service:
+        return make_service(store, executor, observers=[recorder], **options)
+
+    return make
+
+
 def test_life_of_an_operation_is_observed_in_order(
-    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock
+    observed: MakeService, recorder: Recorder, clock: ManualClock
 ) -> None:
     """Started, claimed, reported, over, ended, with names, times and the caller."""
-    service = make_service(store, InlineExecutor(), observers=[recorder])
+    service = observed(InlineExecutor())
 
     def body(_: WorkRequest, job: Job[WorkMetadata]) -> None:
         job.report(WorkMetadata(50))
@@ -94,10 +104,10 @@ def test_life_of_an_operation_is_observed_in_order(
 
 
 def test_repeated_and_refused_starts_are_observed(
-    make_service: MakeService, store: Store, recorder: Recorder
+    observed: MakeService, recorder: Recorder
 ) -> None:
     """A repeat names the first operation; a refusal has the code, and no name."""
-    service = make_service(store, InlineExecutor(), observers=[recorder])
+    service = observed(InlineExecutor())
     method = work(service)
     one = "6a3a2b41-33c4-4ac8-9d0e-9b2f7a0e4d11"
     first = method.start(WorkRequest("a"), request_id=one)
@@ -176,10 +186,10 @@ def test_failures_are_observed_by_code(
 
 
 def test_result_that_cannot_be_encoded_is_observed_as_failure(
-    make_service: MakeService, recorder: Recorder
+    observed: MakeService, recorder: Recorder
 ) -> None:
     """What is stored counts, not what the function gave."""
-    service = make_service(None, InlineExecutor(), observers=[recorder])
+    service = observed(InlineExecutor())
 
     def final(*_: object) -> WorkMetadata:
         raise ValueError("no")
@@ -194,10 +204,10 @@ def test_result_that_cannot_be_encoded_is_observed_as_failure(
 
 
 def test_cancellation_is_observed_with_its_time(
-    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock
+    observed: MakeService, recorder: Recorder, clock: ManualClock
 ) -> None:
     """Asked once, however often it is asked; how long the work took to stop."""
-    service = make_service(store, observers=[recorder])
+    service = observed()
     step = Step()
 
     def body(_: WorkRequest, job: Job[WorkMetadata]) -> None:
@@ -219,12 +229,12 @@ def test_cancellation_is_observed_with_its_time(
 
 
 def test_withdrawn_work_is_observed_without_an_attempt(
-    make_service: MakeService, store: Store, recorder: Recorder
+    observed: MakeService, recorder: Recorder
 ) -> None:
     """It ends before a worker has begun it."""
-    service = make_service(store, ThreadExecutor(1), observers=[recorder])
+    service = observed(ThreadExecutor(1))
     step = Step()
-    method = work(service, lambda *_: step())
+    method = work(service, step)
     method.start(WorkRequest())
     step.reached()
     waiting = method.start(WorkRequest()).name
@@ -243,7 +253,7 @@ def test_withdrawn_work_is_observed_without_an_attempt(
 def unheld(make_service: MakeService, store: Store) -> Iterator[str]:
     """The name of an operation that waited in a process which has stopped."""
     first, step = make_service(store, ThreadExecutor(1)), Step()
-    method = work(first, lambda *_: step())
+    method = work(first, step)
     method.start(WorkRequest())
     step.reached()
     name: str = method.start(WorkRequest()).name
@@ -253,10 +263,10 @@ def unheld(make_service: MakeService, store: Store) -> Iterator[str]:
 
 
 def test_work_that_no_process_has_is_observed_when_it_is_cancelled(
-    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock, unheld: str
+    observed: MakeService, recorder: Recorder, clock: ManualClock, unheld: str
 ) -> None:
     """The one that cancels it ends it."""
-    second = make_service(store, ThreadExecutor(1), observers=[recorder])
+    second = observed(ThreadExecutor(1))
     work(second)
     clock.advance(1)
     second.cancel(unheld)
@@ -265,12 +275,12 @@ def test_work_that_no_process_has_is_observed_when_it_is_cancelled(
 
 
 def test_end_of_a_deleted_operation_is_observed(
-    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock
+    observed: MakeService, recorder: Recorder, clock: ManualClock
 ) -> None:
     """So that what was started is counted as ended, although callers do not see it."""
-    service = make_service(store, observers=[recorder])
+    service = observed()
     step = Step()
-    name = work(service, lambda *_: step()).start(WorkRequest()).name
+    name = work(service, step).start(WorkRequest()).name
     step.reached()
     service.delete(name)
     clock.advance(4)
@@ -280,54 +290,45 @@ def test_end_of_a_deleted_operation_is_observed(
     assert (end.state, end.seconds, end.error_type) == (State.SUCCEEDED, 4.0, "")
 
 
-def test_lost_work_that_fails_is_observed(
-    make_service: MakeService, recorder: Recorder, clock: ManualClock, tmp_path: Path
+@pytest.mark.parametrize(
+    ("policy", "decision"), [(WorkerLost.FAIL, "failed"), (WorkerLost.RETRY, "retried")]
+)
+def test_lost_work_is_observed(
+    make_service: MakeService,
+    recorder: Recorder,
+    clock: ManualClock,
+    tmp_path: Path,
+    policy: WorkerLost,
+    decision: str,
 ) -> None:
-    """The process that finds it reports what it has decided."""
-    path = tmp_path / "operations.db"
-    dead = make_service(SQLiteStore(path, clock=clock), observers=[])
-    step = Step()
-    name = work(dead, lambda *_: step()).start(WorkRequest()).name
-    step.reached()
-    other = make_service(SQLiteStore(path, clock=clock), observers=[recorder])
-    work(other)
-    clock.advance(20)
-    recovered(other, clock)
-    step.go.set()
-    assert recorder.only(WorkLost) == WorkLost(
-        name=name, method=METHOD, attempt=1, decision="failed", lost_attempts=1
-    )
-    assert recorder.only(OperationEnded).error_type == "ABORTED"
-
-
-def test_lost_work_that_is_retried_is_observed(
-    make_service: MakeService, recorder: Recorder, clock: ManualClock, tmp_path: Path
-) -> None:
-    """The second attempt has waited for no first claim; the writes of the first are refused."""
-    path = tmp_path / "operations.db"
-    late = Recorder()
+    """By the process that finds it, with its decision; late writes by the one that lost it."""
+    path, late, step = tmp_path / "operations.db", Recorder(), Step()
     dead = make_service(SQLiteStore(path, clock=clock), observers=[late])
-    step = Step()
-    name = work(dead, lambda *_: step(), worker_lost=WorkerLost.RETRY).start(WorkRequest()).name
+    name = work(dead, step, worker_lost=policy).start(WorkRequest()).name
     step.reached()
     other = make_service(SQLiteStore(path, clock=clock), InlineExecutor(), observers=[recorder])
-    work(other, worker_lost=WorkerLost.RETRY)
+    work(other, worker_lost=policy)
     clock.advance(20)
     recovered(other, clock)
-    assert recorder.only(WorkLost).decision == "retried"
-    began = recorder.only(AttemptBegan)
-    assert (began.attempt, began.queue_seconds) == (2, None)
     step.go.set()
     dead.close()
+    assert recorder.only(WorkLost) == WorkLost(
+        name=name, method=METHOD, attempt=1, decision=decision, lost_attempts=1
+    )
+    if policy is WorkerLost.FAIL:
+        assert recorder.only(OperationEnded).error_type == "ABORTED"
+    else:  # the second attempt has waited for no first claim
+        began = recorder.only(AttemptBegan)
+        assert (began.attempt, began.queue_seconds) == (2, None)
     assert late.only(WriteRefused) == WriteRefused(name=name, method=METHOD, attempt=1)
     assert late.only(AttemptOver).outcome == "superseded"
 
 
 def test_handed_back_work_is_observed_as_released(
-    make_service: MakeService, store: Store, recorder: Recorder
+    observed: MakeService, recorder: Recorder
 ) -> None:
     """By the close of the service, once."""
-    service = make_service(store, observers=[recorder])
+    service = observed()
     begun = threading.Event()
 
     def body(_: WorkRequest, job: Job[WorkMetadata]) -> None:
@@ -342,12 +343,12 @@ def test_handed_back_work_is_observed_as_released(
 
 
 def test_renewals_are_observed_with_what_was_left(
-    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock
+    observed: MakeService, recorder: Recorder, clock: ManualClock
 ) -> None:
     """The first one of new work finds all of it; a late one has less left."""
-    service = make_service(store, observers=[recorder], lease=timedelta(seconds=15))
+    service = observed(lease=timedelta(seconds=15))
     step = Step()
-    work(service, lambda *_: step()).start(WorkRequest())
+    work(service, step).start(WorkRequest())
     step.reached()
     service.run_maintenance()
     clock.advance(6)
@@ -361,12 +362,10 @@ def test_renewals_are_observed_with_what_was_left(
 
 
 def test_expiry_is_observed_by_count(
-    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock
+    observed: MakeService, recorder: Recorder, clock: ManualClock
 ) -> None:
     """How many records were removed."""
-    service = make_service(
-        store, InlineExecutor(), observers=[recorder], keep_for=timedelta(seconds=1)
-    )
+    service = observed(InlineExecutor(), keep_for=timedelta(seconds=1))
     method = work(service)
     method.start(WorkRequest())
     method.start(WorkRequest())
@@ -375,11 +374,9 @@ def test_expiry_is_observed_by_count(
     assert sum(recorder.only(OperationsExpired).methods.values()) == 2
 
 
-def test_work_that_is_done_outside_is_observed(
-    make_service: MakeService, store: Store, recorder: Recorder
-) -> None:
+def test_work_that_is_done_outside_is_observed(observed: MakeService, recorder: Recorder) -> None:
     """Its reports and its end, by the process that reports them."""
-    service = make_service(store, observers=[recorder])
+    service = observed()
     method = service.declare(
         METHOD, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
     )
@@ -459,7 +456,7 @@ def test_other_events_are_logged_at_info(
     """A repeat, a request to cancel, work handed back and begun again, an expiry."""
     service = make_service(store, ThreadExecutor(1), keep_for=timedelta(seconds=1))
     step = Step()
-    method = work(service, lambda *_: step())
+    method = work(service, step)
     one = "6a3a2b41-33c4-4ac8-9d0e-9b2f7a0e4d11"
     with caplog.at_level(logging.INFO, "lro"):
         name = method.start(WorkRequest(), request_id=one).name
@@ -648,12 +645,12 @@ def test_observer_that_would_end_a_thread_ends_nothing(
 
 
 def test_callers_who_cancel_at_once_are_one_request(
-    make_service: MakeService, store: Store, recorder: Recorder
+    observed: MakeService, recorder: Recorder, store: Store
 ) -> None:
     """The second has read the record before the first has changed it."""
-    service = make_service(store, ThreadExecutor(1), observers=[recorder])
+    service = observed(ThreadExecutor(1))
     go = threading.Event()
-    name = work(service, lambda *_: go.wait(10)).start(WorkRequest()).name
+    name = work(service, lambda *_: go.wait(PATIENCE)).start(WorkRequest()).name
     seen = store.get(name)
     for caller in ("ann", "bob"):
         run(service.workers.cancel(seen, caller))
@@ -680,7 +677,7 @@ def test_name_of_a_caller_forges_no_line(
     caplog.set_level(logging.INFO, "lro")
     service = make_service(None, ThreadExecutor(1))
     go = threading.Event()
-    name = work(service, lambda *_: go.wait(10)).start(WorkRequest()).name
+    name = work(service, lambda *_: go.wait(PATIENCE)).start(WorkRequest()).name
     service.cancel(name, caller="ann\nINFO forged\u2028\u202e" + "x" * 1000)
     go.set()
     (line,) = [one for one in caplog.messages if "asked to stop" in one]
