@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from datetime import timedelta
 from typing import Any
@@ -203,14 +202,6 @@ def test_filters_and_indexes_reach_into_the_default(service: Any) -> None:
     for text in ("metadata.verb = crop", "metadata.api_version = v1 AND metadata.verb != resize"):
         page = service.list(lro.ListOperationsRequest(filter=text))
         assert [one.name for one in page.operations] == [wanted.name]
-
-
-def test_a_queue_of_starts_in_one_event_loop(make_service: Any, store: Any) -> None:
-    """A start on a loop has the same first metadata."""
-    service = make_service(store)
-    declared = service.declare(NAME, request=WorkRequest, response=WorkResponse)
-    operation = asyncio.run(declared.start_async(WorkRequest())).operation
-    assert seen(service, operation).verb == "resize"
 
 
 def test_metadata_in_binary_form_stays_as_it_is(service: Any) -> None:

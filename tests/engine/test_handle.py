@@ -91,25 +91,6 @@ def test_handle_shows_cached_state_until_it_is_refreshed(service: lro.Service, a
     assert ask(started, "wait") is final
 
 
-def test_result_waits_until_work_ends_without_limit(service: lro.Service) -> None:
-    """Neither the service's bound of waits counts, nor what it allows its callers."""
-    step = Step()
-
-    @service.method(NAME)
-    def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
-        step()
-        return WorkResponse(request.text)
-
-    started = work.start(WorkRequest("a"))
-    found: list[WorkResponse] = []
-    waiting = threading.Thread(target=lambda: found.append(started.result()))
-    waiting.start()
-    step.reached()
-    step.go.set()
-    waiting.join(PATIENCE)
-    assert found == [WorkResponse("a")]
-
-
 def test_result_on_loop_waits_without_limit(service: lro.Service) -> None:
     """While other tasks of the loop go on."""
     step = Step()
@@ -329,42 +310,6 @@ def test_validation_has_no_operation_to_ask_for(service: lro.Service, ask: Ask, 
     assert (checked.name, checked.done, checked.metadata) == ("", True, None)
     with pytest.raises(lro.DeclarationError, match="the start only checked the request"):
         ask(checked, verb)
-
-
-def test_closing_service_ends_waits(make_service: Any, store: Any) -> None:
-    """In a thread and on a loop; nothing waits for ever."""
-    service = make_service(store)
-    started = declared(service).start(WorkRequest())
-    errors: list[BaseException] = []
-
-    def wait(result: Callable[[], object]) -> None:
-        try:
-            result()
-        except lro.errors.Unavailable as exc:
-            errors.append(exc)
-
-    threads = [
-        threading.Thread(target=wait, args=(result,))
-        for result in (started.result, lambda: asyncio.run(started.result_async()))
-    ]
-    for thread in threads:
-        thread.start()
-    while service.waiters.open < 2:
-        threading.Event().wait(0.001)
-    service.end_waits()
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert [str(one) for one in errors] == ["the service is stopping"] * 2
-
-
-def test_several_starts_give_handles(service: lro.Service) -> None:
-    """Together, in both colours; a refused one is its error."""
-    method = echo(service)
-    requests: Any = [WorkRequest("a"), "not a request"]
-    for one, other in (method.start_many(requests), asyncio.run(method.start_many_async(requests))):
-        assert isinstance(one, lro.Handle)
-        assert one.result(PATIENCE) == WorkResponse("a")
-        assert isinstance(other, lro.InvalidArgument)
 
 
 def test_endpoint_answers_with_handle_or_operation(service: lro.Service) -> None:

@@ -192,17 +192,6 @@ def test_an_async_method_without_a_loop(monkeypatch):
     service.close()
 
 
-def test_a_key_twice_is_found_in_time():
-    """Also among many keys, by one pass over them; a long one is not echoed whole."""
-    keys = ",".join(f'"{n:06}":0' for n in range(100_000))
-    with pytest.raises(ValueError, match="stands twice"):
-        loads_strict(f'{{{keys},"x":0,"x":0}}')
-    long = "k" * 1000
-    with pytest.raises(ValueError, match="stands twice") as caught:
-        loads_strict(f'{{"{long}":0,"{long}":0}}')
-    assert len(str(caught.value)) < 120
-
-
 def test_a_number_of_too_many_digits():
     """Python's advice to itself is not passed on."""
     with pytest.raises(ValueError, match="too many digits"):

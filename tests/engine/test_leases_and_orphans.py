@@ -340,21 +340,6 @@ def test_an_orphan_waits_for_room(hung, build, store, clock):
     assert ended(other, name).state == "SUCCEEDED"
 
 
-def test_of_two_services_one_takes_an_orphan(hung, build, store, clock, caplog):
-    """The service that comes second gets an error, and takes the next one."""
-    name = hung(worker_lost=WorkerLost.RETRY).start().name
-    clock.advance(15)
-    one = build(worker_lost=WorkerLost.RETRY)
-    two = build(never, worker_lost=WorkerLost.RETRY)
-    orphans = store.orphans({NAME}, 9)
-    store.orphans = lambda methods, limit: orphans  # both have looked at the same time
-    recovered(one, clock)
-    ended(one, name)
-    with caplog.at_level(logging.INFO, "lro"):
-        recovered(two, clock)
-    assert f"{name}: not taken over now" in caplog.text
-
-
 def test_one_that_cannot_be_taken_is_not_in_the_way(hung, build, store, clock, caplog):
     """An unexpected error with one orphan is logged; the next one is looked at."""
     names = [hung().start().name for _ in range(2)]

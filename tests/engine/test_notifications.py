@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
-import subprocess
-import sys
 from contextlib import closing
 from datetime import timedelta
 
@@ -418,52 +415,3 @@ def test_it_is_stopped_whatever_else_fails(make_service):
     with pytest.raises(Unavailable):
         service.close()
     assert noted.calls == ["stop"]
-
-
-FORKED = """
-import os, sys
-import lro
-from lro.executors.threads import ThreadExecutor
-from lro.stores.sqlite import SQLiteStore
-from lro.testing._samples import held, insert
-from tests.noted_ends import NotedEnds
-from tests.service_steps import ended, work
-from tests.work_messages import WorkRequest
-
-noted = NotedEnds()
-store = SQLiteStore(sys.argv[1])
-service = lro.Service(store, ThreadExecutor(1), webhooks=noted)
-method = work(service)
-if sys.argv[2] == "used":
-    ended(service, method.start(WorkRequest()))
-child = os.fork()
-if child == 0:
-    before = list(noted.calls)
-    name = method.start(WorkRequest()).name
-    ended(service, name)
-    due = store.get(name).notify_at
-    service.close()
-    print(before, noted.calls[len(before):], due is not None, flush=True)
-    os._exit(0)
-assert os.waitpid(child, 0)[1] == 0
-service.close()
-print(noted.calls)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-@pytest.mark.parametrize("use", ["preloaded", "used"])
-def test_a_forked_process_begins_for_itself(tmp_path, use):
-    """Where it is used: a server that only prepares others sends nothing."""
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED]
-    ran = subprocess.run(
-        [*command, str(tmp_path / "operations.db"), use],
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert (ran.returncode, ran.stderr) == (0, "")
-    used = ["begin", "wake"] if use == "used" else []
-    child, parent = ran.stdout.splitlines()
-    assert child == f"{[*used, 'reset_after_fork']} {['begin', 'wake', 'stop']} True"
-    assert parent == str([*used, "stop"])

@@ -228,27 +228,6 @@ def test_cancellation_is_observed_with_its_time(
     assert (end.state, end.cancel_seconds) == (State.CANCELLED, 3.0)
 
 
-def test_withdrawn_work_is_observed_without_an_attempt(
-    observed: MakeService, recorder: Recorder
-) -> None:
-    """It ends before a worker has begun it."""
-    service = observed(ThreadExecutor(1))
-    step = Step()
-    method = work(service, step)
-    method.start(WorkRequest())
-    step.reached()
-    waiting = method.start(WorkRequest()).name
-    service.cancel(waiting)
-    assert [event.kind for event in recorder.events if event.kind != "reported"] == [
-        "started",
-        "attempt_began",
-        "started",
-        "cancel_requested",
-        "ended",
-    ]
-    step.go.set()
-
-
 @pytest.fixture
 def unheld(make_service: MakeService, store: Store) -> Iterator[str]:
     """The name of an operation that waited in a process which has stopped."""
@@ -698,12 +677,3 @@ def test_value_that_cannot_be_encoded_stays_out_of_the_log(
     assert do.start(WorkRequest()).done
     assert "must be a string" in caplog.text
     assert "s3cret" not in "".join(f"{one.getMessage()}{one.exc_text}" for one in caplog.records)
-
-
-@pytest.mark.parametrize("observers", [(), (Observer(),)], ids=["none", "one"])
-def test_service_without_statistics_does_its_work(
-    make_service: MakeService, observers: tuple[Observer, ...]
-) -> None:
-    """Whether anything takes events or not."""
-    options: dict[str, Any] = {"statistics": False, "telemetry": False, "observers": observers}
-    assert work(make_service(None, InlineExecutor(), **options)).start(WorkRequest()).done

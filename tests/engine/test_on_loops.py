@@ -519,25 +519,6 @@ def test_a_start_whose_loop_ends_is_undone_or_handed_back(
     asyncio.run(again())
 
 
-def test_a_start_whose_loop_ends_is_done_by_threads(make_service: Any, clock: Any) -> None:
-    """They outlive the loop."""
-    store = Slow(clock)
-    service = make_service(store, ThreadExecutor(1))
-
-    @service.method(NAME)
-    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        return WorkResponse(request.text)
-
-    async def main() -> None:
-        task = asyncio.create_task(work.start_async(WorkRequest("a")))
-        await store.handed_in()
-        assert not task.done()
-
-    asyncio.run(main())
-    store.waiting.pop(0)(None)
-    until(lambda: [record.done for record in records(store)] == [True])
-
-
 def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service: Any, clock: Any) -> None:
     """Without a cancellation: its task is collected as garbage, and the rest is made good."""
     store = Slow(clock)
@@ -593,37 +574,6 @@ def test_a_report_whose_function_is_given_up_while_it_pauses(
         await closed(service)
 
     asyncio.run(main())
-
-
-def test_a_start_that_is_given_up_while_it_is_submitted(make_service: Any, store: Any) -> None:
-    """The cancellation passes as it is; the work is done once."""
-    ran: list[str] = []
-    begun, go = threading.Event(), threading.Event()
-
-    class Late(InlineExecutor):
-        def submit(self, task: Any) -> None:
-            begun.set()
-            assert go.wait(PATIENCE)
-            super().submit(task)
-
-    service = make_service(store, Late())
-
-    @service.method(NAME)
-    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        ran.append(request.text)
-        return WorkResponse(request.text)
-
-    async def main() -> None:
-        task = asyncio.create_task(work.start_async(WorkRequest("a")))
-        await asyncio.to_thread(begun.wait, PATIENCE)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        go.set()
-
-    asyncio.run(main())
-    until(lambda: not service.workers.held())
-    assert ran == ["a"]
 
 
 # -- loops ----------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from datetime import timedelta
 
 import pytest
@@ -32,7 +31,6 @@ from lro.errors import (
     PermissionDenied,
 )
 from lro.executors.inline import InlineExecutor
-from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -232,16 +230,6 @@ def test_a_reporter_speaks_for_its_method_only(build):
     assert missing.cancel_requested is False
 
 
-def test_a_reporter_may_raise_our_errors(build):
-    """With their details, in the domain that is given."""
-    service = build()
-    name = service.start(NAME, WorkRequest()).name
-    assert service.reporter(name).fail(PermissionDenied("no"), domain="other.test")
-    error = service.get(name).error
-    assert (error.code, error.message) == (Code.PERMISSION_DENIED, "no")
-    assert error.details[0].payload["domain"] == "other.test"
-
-
 def test_an_error_without_a_code_changes_nothing(build):
     """INVALID_ARGUMENT, even for an operation that is over (spec §2.3)."""
     service = build()
@@ -249,25 +237,6 @@ def test_an_error_without_a_code_changes_nothing(build):
     with pytest.raises(InvalidArgument):
         service.reporter(name).fail(Status())
     assert not service.get(name).done
-
-
-def test_options_of_declared_methods(build, clock):
-    """Work done elsewhere may have its expiry, target and checks too."""
-    service = build()
-
-    def refuse(request):
-        raise InvalidArgument("text", "is wrong")
-
-    options = Options(validate=refuse)
-    method = service.declare(
-        "acme.v1.Works.Other",
-        request=WorkRequest,
-        response=WorkResponse,
-        metadata=WorkMetadata,
-        options=options,
-    )
-    with pytest.raises(InvalidArgument, match="text: is wrong"):
-        method.start(WorkRequest())
 
 
 def test_an_expiry_of_its_own(build, clock):
@@ -434,40 +403,3 @@ def test_a_decorator_without_a_name(make_service):
     """The text shows how it is written."""
     with pytest.raises(DeclarationError, match=r'write @service\.method\("'):
         make_service().method(lambda request: None)
-
-
-def test_a_second_signal_in_the_first_lines_of_close():
-    """The work is handed back and the store closed; a later call, from any thread, returns."""
-    begun, closed, interrupted = threading.Event(), [], []
-
-    class Closing(MemoryStore):
-        def close(self):
-            closed.append(1)
-
-    class Lock:
-        def __enter__(self):
-            pass
-
-        def __exit__(self, *_):
-            if not interrupted:
-                interrupted.append(1)
-                raise KeyboardInterrupt
-
-    def work(_: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        begun.set()
-        job.sleep(60)
-
-    store = Closing()
-    service = Service(store, ThreadExecutor(1), maintenance=False)
-    name = service.method(NAME)(work).start(WorkRequest()).name
-    assert begun.wait(120)
-    service._closing = Lock()
-    with pytest.raises(KeyboardInterrupt):
-        service.close(0)
-    record = store.get(name)
-    assert (record.done, record.owner, closed) == (False, "", [1])
-    later = threading.Thread(target=service.close, daemon=True)
-    later.start()
-    later.join(120)
-    assert not later.is_alive()
-    assert closed == [1]
