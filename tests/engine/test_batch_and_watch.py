@@ -29,6 +29,7 @@ from lro.executors.inline import InlineExecutor
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import ManualClock
 from tests.service_fixtures import MakeService, store_of
+from tests.virtual_loop import on_a_loop
 from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -266,19 +267,17 @@ def test_a_store_that_is_away_is_reported_at_once(harness: Harness) -> None:
         asyncio.run(harness.service.watch([name]))
 
 
-def test_closing_the_service_ends_watches(harness: Harness) -> None:
+@on_a_loop
+async def test_closing_the_service_ends_watches(harness: Harness) -> None:
     """Those that run, and those that come later."""
     name = harness.start()
 
-    async def main() -> None:
-        stream = aiter(await harness.service.watch([name]))
-        await anext(stream)
-        following = asyncio.ensure_future(anext(stream))
-        await asyncio.to_thread(harness.service.close, timedelta(0))
-        with pytest.raises(Unavailable, match="stopping"):
-            await asyncio.wait_for(following, PATIENCE)
-
-    asyncio.run(main())
+    stream = aiter(await harness.service.watch([name]))
+    await anext(stream)
+    following = asyncio.ensure_future(anext(stream))
+    await asyncio.to_thread(harness.service.close, timedelta(0))
+    with pytest.raises(Unavailable, match="stopping"):
+        await asyncio.wait_for(following, PATIENCE)
     assert harness.service.watching == 0
 
 

@@ -13,6 +13,7 @@ import pytest
 import lro
 from lro import testing
 from lro.executors.inline import InlineExecutor
+from tests.virtual_loop import on_a_loop
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NAME = "acme.v1.Works.Work"
@@ -125,18 +126,16 @@ def test_method_whose_work_is_done_outside_is_not_taken(service: Any, make_servi
         make_service().method("acme.v1.Works.AsOwn")(outside)
 
 
-def test_a_job_for_tests_reports_to_a_function() -> None:
+@on_a_loop
+async def test_a_job_for_tests_reports_to_a_function() -> None:
     """It begins with the metadata given, and shows the last report; on a loop it is awaited."""
     reports: list[WorkMetadata] = []
     job = testing.job(reports.append, metadata=WorkMetadata(1))
     assert (job.name, job.attempt, job.metadata) == ("operations/test", 1, WorkMetadata(1))
     job.report(WorkMetadata(2))
 
-    async def main() -> None:
-        await job.report_async(WorkMetadata(3))
-        await job.sleep_async(0)
-
-    asyncio.run(main())
+    await job.report_async(WorkMetadata(3))
+    await job.sleep_async(0)
     assert (job.metadata, reports) == (WorkMetadata(3), [WorkMetadata(2), WorkMetadata(3)])
 
 

@@ -19,6 +19,7 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from tests.service_steps import Step, ended, listeners, work
+from tests.virtual_loop import on_a_loop
 from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -84,6 +85,7 @@ class Process:
         work(self.there, name="acme.v1.Works.Held")
 
     def body(self, request, job):
+        self.job = job
         self.begin()
         job.raise_if_cancelled()
 
@@ -173,7 +175,8 @@ def test_an_announcement_about_work_in_hand_may_be_a_cancellation(process):
     process.waiting(other)
     process.there.cancel(name)
     process.store.said.put((name, "operations/x", other))
-    until(lambda: process.store.looks[-1] == {name})
+    until(lambda: process.job.cancel_requested)
+    assert process.store.looks[-1] == {name}
     process.begin.go.set()
     assert ended(process.here, name).state == "CANCELLED"
     process.end_elsewhere(other)
@@ -190,6 +193,7 @@ def test_everything_is_looked_at_every_few_seconds(process, monkeypatch):
     waiting.join(PATIENCE)
     assert not waiting.is_alive()
     assert {name, other} in process.store.looks
+    until(lambda: process.job.cancel_requested)
     process.begin.go.set()
     assert ended(process.here, name).state == "CANCELLED"
 
@@ -384,7 +388,8 @@ def test_cancellation_of_work_claimed_meanwhile_leaves_it_to_its_worker(both):
     assert not one.get(name).done
 
 
-def test_close_ends_all_waits(both):
+@on_a_loop
+async def test_close_ends_all_waits(both):
     """Of both colours, with the truth."""
     one, _ = both
     name = declared(one).start(WorkRequest()).name
@@ -396,18 +401,15 @@ def test_close_ends_all_waits(both):
         except Unavailable as exc:
             found.append(str(exc))
 
-    async def main():
-        waiter = asyncio.create_task(one.wait_async(name, PATIENCE))
-        thread = threading.Thread(target=wait)
-        thread.start()
-        while one.waiting < 1 or listeners(one) < 2:
-            await asyncio.sleep(0)
-        await asyncio.to_thread(one.close, 0)
-        await asyncio.to_thread(thread.join)
-        with pytest.raises(Unavailable, match="the service is stopping"):
-            await waiter
-
-    asyncio.run(main())
+    waiter = asyncio.create_task(one.wait_async(name, PATIENCE))
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while one.waiting < 1 or listeners(one) < 2:
+        await asyncio.sleep(0)
+    await asyncio.to_thread(one.close, 0)
+    await asyncio.to_thread(thread.join)
+    with pytest.raises(Unavailable, match="the service is stopping"):
+        await waiter
     assert found == ["the service is stopping"]
 
 

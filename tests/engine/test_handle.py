@@ -18,6 +18,7 @@ from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
 from lro.types import ErrorInfo
 from tests.service_steps import Step
+from tests.virtual_loop import on_a_loop
 from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -288,19 +289,17 @@ def test_invalid_timeout_is_refused(service: lro.Service, ask: Ask, timeout: Any
 
 
 @pytest.mark.parametrize("verb", ["result", "wait"])
-def test_blocking_wait_on_event_loop_is_refused(service: lro.Service, verb: str) -> None:
+@on_a_loop
+async def test_blocking_wait_on_event_loop_is_refused(service: lro.Service, verb: str) -> None:
     """It would hold up the loop, and with it maybe the work; what is done needs no wait."""
     started = declared(service).start(WorkRequest())
 
-    async def main() -> None:
-        wanted = rf"handle\.{verb} would hold up the event loop .*await handle\.{verb}_async\("
-        with pytest.raises(RuntimeError, match=wanted):
-            getattr(started, verb)()
-        service.reporter(started.name).complete(WorkResponse("d"))
-        await started.refresh_async()
-        assert started.result() == WorkResponse("d")
-
-    asyncio.run(main())
+    wanted = rf"handle\.{verb} would hold up the event loop .*await handle\.{verb}_async\("
+    with pytest.raises(RuntimeError, match=wanted):
+        getattr(started, verb)()
+    service.reporter(started.name).complete(WorkResponse("d"))
+    await started.refresh_async()
+    assert started.result() == WorkResponse("d")
 
 
 @pytest.mark.parametrize("verb", ["result", "wait", "refresh", "cancel"])

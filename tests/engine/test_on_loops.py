@@ -24,6 +24,7 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from tests.service_steps import abandon, answer, ended, reason, recovered
+from tests.virtual_loop import on_a_loop
 from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -94,37 +95,36 @@ async def closed(service: Service) -> None:
 
 
 @EACH_STORE
-def test_work_is_done_on_the_loop_that_starts_it(make_service: Any, store: Any) -> None:
+@on_a_loop
+async def test_work_is_done_on_the_loop_that_starts_it(make_service: Any, store: Any) -> None:
     """Each step of it: no thread is made for a start, a report or an end."""
     service = make_service(store, running())
     work = declared(service)
     service.list(lro.ListOperationsRequest())  # for the first use of a store a loop takes a thread
 
-    async def main() -> None:
-        started = await asyncio.gather(*(work.start_async(WorkRequest(str(n))) for n in range(20)))
-        while service.workers.held():
-            await asyncio.sleep(0)
-        threads = {thread.name for thread in threading.enumerate()}
-        assert not {name for name in threads if name.startswith(("asyncio_", "lro-asyncio"))}
-        for number, operation in enumerate(started):
-            assert answer(service, await over(service, operation)) == f"{number} MainThread"
-        named = await service.start_async(NAME, WorkRequest("named"))
-        assert answer(service, await over(service, named)) == "named MainThread"
-        assert (await service.get_async(named.name)).done
-        listed = await service.list_async(lro.ListOperationsRequest())
-        assert len(listed.operations) == 21
-        batch = await service.batch_get_async([named.name])
-        assert len(batch.operations) == 1
-        await service.delete_async(named.name)
-        with pytest.raises(lro.errors.OperationNotFound):
-            await service.get_async(named.name)
-        await closed(service)
-
-    asyncio.run(main())
+    started = await asyncio.gather(*(work.start_async(WorkRequest(str(n))) for n in range(20)))
+    while service.workers.held():
+        await asyncio.sleep(0)
+    threads = {thread.name for thread in threading.enumerate()}
+    assert not {name for name in threads if name.startswith(("asyncio_", "lro-asyncio"))}
+    for number, operation in enumerate(started):
+        assert answer(service, await over(service, operation)) == f"{number} MainThread"
+    named = await service.start_async(NAME, WorkRequest("named"))
+    assert answer(service, await over(service, named)) == "named MainThread"
+    assert (await service.get_async(named.name)).done
+    listed = await service.list_async(lro.ListOperationsRequest())
+    assert len(listed.operations) == 21
+    batch = await service.batch_get_async([named.name])
+    assert len(batch.operations) == 1
+    await service.delete_async(named.name)
+    with pytest.raises(lro.errors.OperationNotFound):
+        await service.get_async(named.name)
+    await closed(service)
 
 
 @EACH_STORE
-def test_async_work_is_cancelled_at_its_await(make_service: Any, store: Any) -> None:
+@on_a_loop
+async def test_async_work_is_cancelled_at_its_await(make_service: Any, store: Any) -> None:
     """By the caller's cancel, by its time limit, and by itself."""
     service = make_service(store, running())
 
@@ -142,22 +142,20 @@ def test_async_work_is_cancelled_at_its_await(make_service: Any, store: Any) -> 
     async def itself(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         raise asyncio.CancelledError
 
-    async def main() -> None:
-        operation = await work.start_async(WorkRequest())
-        await asyncio.sleep(0)
-        await service.cancel_async(operation.name)
-        assert reason(await over(service, operation)) == (Code.CANCELLED, "CANCELLED")
-        late = await briefly.start_async(WorkRequest())
-        code, _ = reason(await over(service, late))
-        assert code == Code.DEADLINE_EXCEEDED
-        mistaken = await itself.start_async(WorkRequest())
-        assert reason(await over(service, mistaken)) == (Code.INTERNAL, "METHOD_FAILED")
-        await closed(service)
-
-    asyncio.run(main())
+    operation = await work.start_async(WorkRequest())
+    await asyncio.sleep(0)
+    await service.cancel_async(operation.name)
+    assert reason(await over(service, operation)) == (Code.CANCELLED, "CANCELLED")
+    late = await briefly.start_async(WorkRequest())
+    code, _ = reason(await over(service, late))
+    assert code == Code.DEADLINE_EXCEEDED
+    mistaken = await itself.start_async(WorkRequest())
+    assert reason(await over(service, mistaken)) == (Code.INTERNAL, "METHOD_FAILED")
+    await closed(service)
 
 
-def test_work_on_a_loop_does_not_hold_it_up(make_service: Any, store: Any) -> None:
+@on_a_loop
+async def test_work_on_a_loop_does_not_hold_it_up(make_service: Any, store: Any) -> None:
     """Each of three waits for the other two."""
     service = make_service(store, running())
     begun: list[str] = []
@@ -177,16 +175,14 @@ def test_work_on_a_loop_does_not_hold_it_up(make_service: Any, store: Any) -> No
         await asyncio.to_thread(job.report, WorkMetadata(30))
         return WorkResponse(request.text)
 
-    async def main() -> None:
-        started = [await work.start_async(WorkRequest(text)) for text in "abc"]
-        for operation, text in zip(started, "abc", strict=True):
-            assert answer(service, await over(service, operation)) == text
-        await closed(service)
-
-    asyncio.run(main())
+    started = [await work.start_async(WorkRequest(text)) for text in "abc"]
+    for operation, text in zip(started, "abc", strict=True):
+        assert answer(service, await over(service, operation)) == text
+    await closed(service)
 
 
-def test_plain_functions_are_called_in_a_thread(make_service: Any, store: Any) -> None:
+@on_a_loop
+async def test_plain_functions_are_called_in_a_thread(make_service: Any, store: Any) -> None:
     """Also those that say whether a request is valid, and what it needs alone."""
     service = make_service(store, running())
     where: list[bool] = []
@@ -204,14 +200,11 @@ def test_plain_functions_are_called_in_a_thread(make_service: Any, store: Any) -
         here()
         return WorkResponse(request.text)
 
-    async def main() -> None:
-        operation = await work.start_async(WorkRequest("a"))
-        assert answer(service, await over(service, operation)) == "a"
-        checked = await work.start_async(WorkRequest("a"), validate_only=True)
-        assert checked.done
-        await closed(service)
-
-    asyncio.run(main())
+    operation = await work.start_async(WorkRequest("a"))
+    assert answer(service, await over(service, operation)) == "a"
+    checked = await work.start_async(WorkRequest("a"), validate_only=True)
+    assert checked.done
+    await closed(service)
     assert where == [False] * 5
 
 
@@ -231,7 +224,8 @@ def test_inline_work_is_done_beside_the_loop(make_service: Any, store: Any) -> N
 
 
 @EACH_STORE
-def test_a_repeated_start_finds_the_first(make_service: Any, store: Any) -> None:
+@on_a_loop
+async def test_a_repeated_start_finds_the_first(make_service: Any, store: Any) -> None:
     """As that of a thread does; also where there is no room for another."""
     service = make_service(store, running(concurrency=1, queue=0))
     go = asyncio.Event()
@@ -241,20 +235,17 @@ def test_a_repeated_start_finds_the_first(make_service: Any, store: Any) -> None
         await go.wait()
         return WorkResponse(request.text)
 
-    async def main() -> None:
-        first = await work.start_async(WorkRequest("a"), request_id=ID)
-        with pytest.raises(ResourceExhausted):
-            await work.start_async(WorkRequest("b"))
-        assert (await work.start_async(WorkRequest("a"), request_id=ID)).name == first.name
-        with pytest.raises(lro.errors.RequestIdConflict):
-            await work.start_async(WorkRequest("c"), request_id=ID)
-        go.set()
-        await over(service, first)
-        again = await work.start_async(WorkRequest("a"), request_id=ID)
-        assert (again.name, again.done) == (first.name, True)
-        await closed(service)
-
-    asyncio.run(main())
+    first = await work.start_async(WorkRequest("a"), request_id=ID)
+    with pytest.raises(ResourceExhausted):
+        await work.start_async(WorkRequest("b"))
+    assert (await work.start_async(WorkRequest("a"), request_id=ID)).name == first.name
+    with pytest.raises(lro.errors.RequestIdConflict):
+        await work.start_async(WorkRequest("c"), request_id=ID)
+    go.set()
+    await over(service, first)
+    again = await work.start_async(WorkRequest("a"), request_id=ID)
+    assert (again.name, again.done) == (first.name, True)
+    await closed(service)
 
 
 # -- many at once ---------------------------------------------------------------------------------
@@ -387,32 +378,33 @@ class Slow(MemoryStore):
         await asyncio.to_thread(self.waiting.pop(0), error)
 
 
-def test_a_start_whose_caller_goes_away_is_carried_through(make_service: Any, clock: Any) -> None:
+@on_a_loop
+async def test_a_start_whose_caller_goes_away_is_carried_through(
+    make_service: Any, clock: Any
+) -> None:
     """While it is being committed: the operation exists, and its work is done."""
     store = Slow(clock)
     service = make_service(store, running())
     work = declared(service)
 
-    async def main() -> None:
-        start = asyncio.create_task(work.start_async(WorkRequest("a")))
-        await store.handed_in()
-        start.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await start
-        assert records(store) == []
-        store.at_once = True
-        await store.let()
-        while not records(store):
-            await asyncio.sleep(0)
-        name = records(store)[0].name
-        found = await service.wait_async(name, PATIENCE)
-        assert answer(service, found) == "a MainThread"
-        await closed(service)
-
-    asyncio.run(main())
+    start = asyncio.create_task(work.start_async(WorkRequest("a")))
+    await store.handed_in()
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    assert records(store) == []
+    store.at_once = True
+    await store.let()
+    while not records(store):
+        await asyncio.sleep(0)
+    name = records(store)[0].name
+    found = await service.wait_async(name, PATIENCE)
+    assert answer(service, found) == "a MainThread"
+    await closed(service)
 
 
-def test_a_start_that_fails_after_its_caller_went_away_is_logged(
+@on_a_loop
+async def test_a_start_that_fails_after_its_caller_went_away_is_logged(
     make_service: Any, clock: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It has no other way to be known; and its room in the queue is free again."""
@@ -420,25 +412,23 @@ def test_a_start_that_fails_after_its_caller_went_away_is_logged(
     service = make_service(store, running(concurrency=1, queue=0))
     work = declared(service)
 
-    async def main() -> None:
-        start = asyncio.create_task(work.start_async(WorkRequest("a")))
-        await store.handed_in()
-        start.cancel()
-        with caplog.at_level(logging.INFO, "lro"):
-            await store.let(Unavailable("gone"))
-            while "gone" not in caplog.text:
-                await asyncio.sleep(0)
-        store.at_once = True
-        operation = await work.start_async(WorkRequest("b"))
-        assert answer(service, await over(service, operation)) == "b MainThread"
-        await closed(service)
-
-    asyncio.run(main())
+    start = asyncio.create_task(work.start_async(WorkRequest("a")))
+    await store.handed_in()
+    start.cancel()
+    with caplog.at_level(logging.INFO, "lro"):
+        await store.let(Unavailable("gone"))
+        while "gone" not in caplog.text:
+            await asyncio.sleep(0)
+    store.at_once = True
+    operation = await work.start_async(WorkRequest("b"))
+    assert answer(service, await over(service, operation)) == "b MainThread"
+    await closed(service)
     assert "a call whose caller had gone away has failed: gone" in caplog.text
 
 
 @pytest.mark.parametrize("error", [None, Unavailable("gone")])
-def test_an_answer_that_comes_with_the_cancellation(
+@on_a_loop
+async def test_an_answer_that_comes_with_the_cancellation(
     make_service: Any, clock: Any, error: Exception | None
 ) -> None:
     """The write was over just before the caller went away."""
@@ -446,24 +436,22 @@ def test_an_answer_that_comes_with_the_cancellation(
     service = make_service(store, running())
     work = declared(service)
 
-    async def main() -> None:
-        start = asyncio.create_task(work.start_async(WorkRequest("a")))
-        await store.handed_in()
-        store.waiting.pop(0)(error)  # the loop learns of it in its next turn
-        asyncio.get_running_loop().call_soon(start.cancel)
-        store.at_once = True
-        with pytest.raises(asyncio.CancelledError):
-            await start
+    start = asyncio.create_task(work.start_async(WorkRequest("a")))
+    await store.handed_in()
+    store.waiting.pop(0)(error)  # the loop learns of it in its next turn
+    asyncio.get_running_loop().call_soon(start.cancel)
+    store.at_once = True
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    await asyncio.sleep(0)
+    while service.workers.held():
         await asyncio.sleep(0)
-        while service.workers.held():
-            await asyncio.sleep(0)
-        assert [record.done for record in records(store)] == [True] * (error is None)
-        await closed(service)
-
-    asyncio.run(main())
+    assert [record.done for record in records(store)] == [True] * (error is None)
+    await closed(service)
 
 
-def test_a_caller_who_goes_away_before_the_write_starts_nothing(
+@on_a_loop
+async def test_a_caller_who_goes_away_before_the_write_starts_nothing(
     make_service: Any, clock: Any
 ) -> None:
     """While a hook is asked, for instance."""
@@ -477,16 +465,13 @@ def test_a_caller_who_goes_away_before_the_write_starts_nothing(
     service = make_service(store, running(), authorize=authorize)
     work = declared(service)
 
-    async def main() -> None:
-        start = asyncio.create_task(work.start_async(WorkRequest("a")))
-        await asked.wait()
-        start.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await start
-        assert records(store) == []
-        await closed(service)
-
-    asyncio.run(main())
+    start = asyncio.create_task(work.start_async(WorkRequest("a")))
+    await asked.wait()
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    assert records(store) == []
+    await closed(service)
 
 
 @pytest.mark.parametrize("request_id", ["", ID])
@@ -550,7 +535,8 @@ def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service: Any, 
     assert len(records(store)) == 2
 
 
-def test_a_report_whose_function_is_given_up_while_it_pauses(
+@on_a_loop
+async def test_a_report_whose_function_is_given_up_while_it_pauses(
     make_service: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rest of the report is done beside the loop, and comes to nothing."""
@@ -564,16 +550,13 @@ def test_a_report_whose_function_is_given_up_while_it_pauses(
         await job.report_async(WorkMetadata(50))
         raise AssertionError
 
-    async def main() -> None:
-        operation = await work.start_async(WorkRequest("a"))
-        while store.failures or not service.workers.held():
-            await asyncio.sleep(0)
+    operation = await work.start_async(WorkRequest("a"))
+    while store.failures or not service.workers.held():
         await asyncio.sleep(0)
-        await service.cancel_async(operation.name)
-        assert reason(await over(service, operation)) == (Code.CANCELLED, "CANCELLED")
-        await closed(service)
-
-    asyncio.run(main())
+    await asyncio.sleep(0)
+    await service.cancel_async(operation.name)
+    assert reason(await over(service, operation)) == (Code.CANCELLED, "CANCELLED")
+    await closed(service)
 
 
 # -- loops ----------------------------------------------------------------------------------------
@@ -604,18 +587,16 @@ def test_without_a_loop_work_waits_for_one(make_service: Any, store: Any, clock:
     asyncio.run(main())
 
 
-def test_a_thread_starts_work_for_the_loop(make_service: Any, store: Any) -> None:
+@on_a_loop
+async def test_a_thread_starts_work_for_the_loop(make_service: Any, store: Any) -> None:
     """The service has been used on the loop before."""
     service = make_service(store, running(), maintenance=True)
     work = declared(service)
 
-    async def main() -> None:
-        service.start_maintenance()
-        started = await asyncio.to_thread(work.start, WorkRequest("a"))
-        assert answer(service, await over(service, started)) == "a MainThread"
-        await closed(service)
-
-    asyncio.run(main())
+    service.start_maintenance()
+    started = await asyncio.to_thread(work.start, WorkRequest("a"))
+    assert answer(service, await over(service, started)) == "a MainThread"
+    await closed(service)
 
 
 def test_an_executor_goes_on_with_the_next_loop(make_service: Any, store: Any) -> None:
@@ -741,7 +722,8 @@ class Failing(MemoryStore):
         super().update_later(name, change, done)
 
 
-def test_stop_iteration_of_a_function_does_not_hang(make_service: Any, store: Any) -> None:
+@on_a_loop
+async def test_stop_iteration_of_a_function_does_not_hang(make_service: Any, store: Any) -> None:
     """A future cannot carry it."""
 
     def validate(request: WorkRequest) -> None:
@@ -750,11 +732,8 @@ def test_stop_iteration_of_a_function_does_not_hang(make_service: Any, store: An
     service = make_service(store, running())
     work = declared(service, validate=validate)
 
-    async def main() -> None:
-        with pytest.raises(RuntimeError):
-            await asyncio.wait_for(work.start_async(WorkRequest()), PATIENCE)
-
-    asyncio.run(main())
+    with pytest.raises(RuntimeError):
+        await asyncio.wait_for(work.start_async(WorkRequest()), PATIENCE)
 
 
 def test_a_start_that_cannot_be_made_gives_its_room_back(
@@ -772,16 +751,16 @@ def test_a_start_that_cannot_be_made_gives_its_room_back(
     assert released == [True]
 
 
-def test_errors_of_the_engine_pass_on_a_loop(make_service: Any, tmp_path: Any, clock: Any) -> None:
+@on_a_loop
+async def test_errors_of_the_engine_pass_on_a_loop(
+    make_service: Any, tmp_path: Any, clock: Any
+) -> None:
     """What the store refuses, the caller gets as from a thread."""
     service = make_service(SQLiteStore(tmp_path / "o.db", clock=clock), running())
     work = declared(service)
 
-    async def main() -> None:
-        with pytest.raises(InvalidArgument, match="caller"):
-            await work.start_async(WorkRequest("a"), caller="a\0b")
-        await closed(service)
-        with pytest.raises(Unavailable):
-            await work.start_async(WorkRequest("a"))
-
-    asyncio.run(main())
+    with pytest.raises(InvalidArgument, match="caller"):
+        await work.start_async(WorkRequest("a"), caller="a\0b")
+    await closed(service)
+    with pytest.raises(Unavailable):
+        await work.start_async(WorkRequest("a"))

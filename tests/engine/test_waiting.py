@@ -21,7 +21,7 @@ from lro.testing import START, ManualClock
 from lro.wire import parse_duration
 from tests.service_steps import abandon, listeners
 from tests.vector_files import by_id, vectors
-from tests.virtual_loop import VirtualLoop, run_virtual
+from tests.virtual_loop import VirtualLoop, on_a_loop, run_virtual, virtually
 from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -93,25 +93,22 @@ class Wait:
 
 
 @pytest.mark.parametrize("case", CASES, ids=by_id)
-def test_coroutines_wait(case, make_service):
+@virtually
+async def test_coroutines_wait(case, make_service):
     """``wait_async`` answers so, and no later."""
-
-    async def main():
-        loop = asyncio.get_running_loop()
-        wait = Wait(case, make_service, loop.time)
-        for at, act in wait.events:
-            loop.call_at(at, act)
-        try:
-            outcome = await wait.service.wait_async(
-                wait.name, wait.timeout, deadline_seconds=wait.span("deadline")
-            )
-        except LroError as exc:
-            outcome = exc
-        wait.check(outcome)
-        assert wait.service.waiting == 0
-        assert listeners(wait.service) == 0
-
-    run_virtual(main())
+    loop = asyncio.get_running_loop()
+    wait = Wait(case, make_service, loop.time)
+    for at, act in wait.events:
+        loop.call_at(at, act)
+    try:
+        outcome = await wait.service.wait_async(
+            wait.name, wait.timeout, deadline_seconds=wait.span("deadline")
+        )
+    except LroError as exc:
+        outcome = exc
+    wait.check(outcome)
+    assert wait.service.waiting == 0
+    assert listeners(wait.service) == 0
 
 
 @pytest.mark.parametrize("case", CASES, ids=by_id)
@@ -170,19 +167,16 @@ def test_what_is_no_timeout_is_refused(service, wrong):
         service.wait(start(service), wrong)
 
 
-def test_a_deadline_is_not_waited_out(make_service):
+@virtually
+async def test_a_deadline_is_not_waited_out(make_service):
     """The answer comes a way around the world before it, or after nine tenths (spec §4.4)."""
-
-    async def main():
-        loop = asyncio.get_running_loop()
-        service = make_service(MemoryStore(ManualClock()), InlineExecutor())
-        operation = declare(service).start(WorkRequest())
-        for deadline, answered in ((10, 9.75), (1, 0.9)):
-            began = loop.time()
-            await service.wait_async(operation.name, deadline_seconds=deadline)
-            assert loop.time() - began == pytest.approx(answered, abs=0.01)
-
-    run_virtual(main())
+    loop = asyncio.get_running_loop()
+    service = make_service(MemoryStore(ManualClock()), InlineExecutor())
+    operation = declare(service).start(WorkRequest())
+    for deadline, answered in ((10, 9.75), (1, 0.9)):
+        began = loop.time()
+        await service.wait_async(operation.name, deadline_seconds=deadline)
+        assert loop.time() - began == pytest.approx(answered, abs=0.01)
 
 
 @pytest.fixture
@@ -202,26 +196,23 @@ async def settle():
         await asyncio.sleep(0)
 
 
-def test_many_wait_without_threads(service):
+@virtually
+async def test_many_wait_without_threads(service):
     """400 coroutines, half of them for one operation: no thread more, and all are woken."""
-
-    async def main():
-        names = [start(service) for _ in range(201)]
-        waits = [names[0]] * 200 + names[1:]
-        before = threading.active_count()
-        tasks = [asyncio.create_task(service.wait_async(name)) for name in waits]
-        await settle()
-        assert service.waiting == 400
-        assert listeners(service) == 201  # one listener a name
-        assert threading.active_count() <= before
-        for name in names:
-            service.reporter(name).complete(DONE)
-        found = await asyncio.gather(*tasks)
-        assert [operation.name for operation in found] == waits
-        assert all(operation.done for operation in found)
-        assert (service.waiting, listeners(service)) == (0, 0)
-
-    run_virtual(main())
+    names = [start(service) for _ in range(201)]
+    waits = [names[0]] * 200 + names[1:]
+    before = threading.active_count()
+    tasks = [asyncio.create_task(service.wait_async(name)) for name in waits]
+    await settle()
+    assert service.waiting == 400
+    assert listeners(service) == 201  # one listener a name
+    assert threading.active_count() <= before
+    for name in names:
+        service.reporter(name).complete(DONE)
+    found = await asyncio.gather(*tasks)
+    assert [operation.name for operation in found] == waits
+    assert all(operation.done for operation in found)
+    assert (service.waiting, listeners(service)) == (0, 0)
 
 
 class Noting(MemoryStore):
@@ -272,7 +263,8 @@ def test_ends_of_many_operations_are_read_together(make_service, monkeypatch):
     assert calls == [names, names[1:], names[2:]]
 
 
-def test_ends_are_read_on_the_loop_where_that_does_not_block(make_service, monkeypatch):
+@on_a_loop
+async def test_ends_are_read_on_the_loop_where_that_does_not_block(make_service, monkeypatch):
     """A few at a time, so that other tasks have their turn."""
     store = Noting(ManualClock())
     store.writes_block = True  # as of a file
@@ -287,16 +279,13 @@ def test_ends_are_read_on_the_loop_where_that_does_not_block(make_service, monke
             seen.append(len(looked))
             await asyncio.sleep(0)
 
-    async def main():
-        tasks = [asyncio.create_task(service.wait_async(name)) for name in names]
-        await settle()
-        for name in names:
-            service.reporter(name).complete(DONE)
-        looked.clear()
-        found = await asyncio.gather(other(), *tasks)
-        assert [operation.name for operation in found[1:]] == names
-
-    asyncio.run(main())
+    tasks = [asyncio.create_task(service.wait_async(name)) for name in names]
+    await settle()
+    for name in names:
+        service.reporter(name).complete(DONE)
+    looked.clear()
+    found = await asyncio.gather(other(), *tasks)
+    assert [operation.name for operation in found[1:]] == names
     assert looked == names
     assert {2, 4} <= set(seen)
 
@@ -333,155 +322,138 @@ async def waits(service, store, *names):
     return tasks
 
 
-def test_an_end_during_the_read_of_others_is_read_after_it(make_service):
+@on_a_loop
+async def test_an_end_during_the_read_of_others_is_read_after_it(make_service):
     """By the same task, however the two threads meet."""
     store = Meanwhile(ManualClock())
     service = make_service(store, InlineExecutor())
     declare(service)
 
-    async def main():
-        loop = asyncio.get_running_loop()
-        first, second = start(service), start(service)
-        tasks = await waits(service, store, first, second)
+    loop = asyncio.get_running_loop()
+    first, second = start(service), start(service)
+    tasks = await waits(service, store, first, second)
 
-        def act():  # in the thread that reads, until the loop knows of it
-            service.reporter(second).complete(DONE)
-            asyncio.run_coroutine_threadsafe(settle(), loop).result(PATIENCE)
+    def act():  # in the thread that reads, until the loop knows of it
+        service.reporter(second).complete(DONE)
+        asyncio.run_coroutine_threadsafe(settle(), loop).result(PATIENCE)
 
-        store.act = act
-        service.reporter(first).complete(DONE)
-        found = await asyncio.gather(*tasks)
-        assert [(one.name, one.done) for one in found] == [(first, True), (second, True)]
-
-    asyncio.run(main())
+    store.act = act
+    service.reporter(first).complete(DONE)
+    found = await asyncio.gather(*tasks)
+    assert [(one.name, one.done) for one in found] == [(first, True), (second, True)]
 
 
 @pytest.mark.parametrize("failure", ["error", "cancelled"])
-def test_ends_are_read_after_a_read_of_others_that_failed(make_service, failure, caplog):
+@on_a_loop
+async def test_ends_are_read_after_a_read_of_others_that_failed(make_service, failure, caplog):
     """The task that reads may be cancelled with all others of the loop, some of which tidy up."""
     store = Meanwhile(ManualClock())
     service = make_service(store, InlineExecutor())
     declare(service)
 
-    async def main():
-        loop = asyncio.get_running_loop()
-        before = asyncio.all_tasks()
-        first, second = start(service), start(service)
-        tasks = await waits(service, store, first, second)
+    loop = asyncio.get_running_loop()
+    before = asyncio.all_tasks()
+    first, second = start(service), start(service)
+    tasks = await waits(service, store, first, second)
 
-        async def fail():
-            await settle()  # the loop knows of the second end
-            if failure == "cancelled":
-                (reader,) = asyncio.all_tasks() - before - {*tasks, asyncio.current_task()}
-                reader.cancel()
+    async def fail():
+        await settle()  # the loop knows of the second end
+        if failure == "cancelled":
+            (reader,) = asyncio.all_tasks() - before - {*tasks, asyncio.current_task()}
+            reader.cancel()
 
-        def act():  # in the thread that reads
-            service.reporter(second).complete(DONE)
-            asyncio.run_coroutine_threadsafe(fail(), loop).result(PATIENCE)
-            if failure == "error":
-                raise OSError("odd")
+    def act():  # in the thread that reads
+        service.reporter(second).complete(DONE)
+        asyncio.run_coroutine_threadsafe(fail(), loop).result(PATIENCE)
+        if failure == "error":
+            raise OSError("odd")
 
-        store.act = act
-        service.reporter(first).complete(DONE)
-        async with asyncio.timeout(PATIENCE):
-            assert (await tasks[1]).done
-            if failure == "cancelled":
-                assert (await tasks[0]).done
-        tasks[0].cancel()
-
-    asyncio.run(main())
+    store.act = act
+    service.reporter(first).complete(DONE)
+    async with asyncio.timeout(PATIENCE):
+        assert (await tasks[1]).done
+        if failure == "cancelled":
+            assert (await tasks[0]).done
+    tasks[0].cancel()
     assert ("odd" in caplog.text) == (failure == "error")
 
 
-def test_a_wait_reads_the_store_twice(make_service):
+@virtually
+async def test_a_wait_reads_the_store_twice(make_service):
     """Once when it has begun to listen, and once when the operation has ended."""
     store = Noting(ManualClock())
     reads, service = store.reads, make_service(store, InlineExecutor())
     declare(service)
 
-    async def main():
-        name = start(service)
-        task = asyncio.create_task(service.wait_async(name))
-        await settle()
-        assert reads == [name]
-        service.reporter(name).report(WorkMetadata(1))
-        reads.clear()  # of those that the report itself has made
-        await settle()
-        assert reads == []
-        service.reporter(name).complete(DONE)
-        reads.clear()
-        assert (await task).done
-        assert reads == [name]
-
-    run_virtual(main())
+    name = start(service)
+    task = asyncio.create_task(service.wait_async(name))
+    await settle()
+    assert reads == [name]
+    service.reporter(name).report(WorkMetadata(1))
+    reads.clear()  # of those that the report itself has made
+    await settle()
+    assert reads == []
+    service.reporter(name).complete(DONE)
+    reads.clear()
+    assert (await task).done
+    assert reads == [name]
 
 
-def test_a_report_does_not_end_a_wait(service):
+@virtually
+async def test_a_report_does_not_end_a_wait(service):
     """Waiters go on waiting while the operation is not done."""
-
-    async def main():
-        name = start(service)
-        task = asyncio.create_task(service.wait_async(name, timedelta(seconds=9)))
-        await settle()
-        service.reporter(name).report(WorkMetadata(1))
-        service.cancel(name)
-        await settle()
-        assert not task.done()
-        service.reporter(name).acknowledge_cancel()
-        assert (await task).state == "CANCELLED"
-
-    run_virtual(main())
+    name = start(service)
+    task = asyncio.create_task(service.wait_async(name, timedelta(seconds=9)))
+    await settle()
+    service.reporter(name).report(WorkMetadata(1))
+    service.cancel(name)
+    await settle()
+    assert not task.done()
+    service.reporter(name).acknowledge_cancel()
+    assert (await task).state == "CANCELLED"
 
 
-def test_cancelled_waiter_leaves_no_listener(service):
+@virtually
+async def test_cancelled_waiter_leaves_no_listener(service):
     """A cancelled waiter is freed at once; the others and the operation stay (spec §4.8)."""
-
-    async def main():
-        name = start(service)
-        tasks = [asyncio.create_task(service.wait_async(name)) for _ in range(3)]
-        await settle()
-        tasks[0].cancel()
-        await settle()
-        assert service.waiting == 2
-        for task in tasks[1:]:
-            task.cancel()
-        await settle()
-        assert (service.waiting, listeners(service)) == (0, 0)
-        assert not service.get(name).done
-
-    run_virtual(main())
+    name = start(service)
+    tasks = [asyncio.create_task(service.wait_async(name)) for _ in range(3)]
+    await settle()
+    tasks[0].cancel()
+    await settle()
+    assert service.waiting == 2
+    for task in tasks[1:]:
+        task.cancel()
+    await settle()
+    assert (service.waiting, listeners(service)) == (0, 0)
+    assert not service.get(name).done
 
 
-def test_a_deleted_operation_is_not_waited_for(service):
+@virtually
+async def test_a_deleted_operation_is_not_waited_for(service):
     """Every waiter gets an error of its own (spec §4.6)."""
-
-    async def main():
-        name = start(service)
-        tasks = [asyncio.create_task(service.wait_async(name)) for _ in range(3)]
-        await settle()
-        service.delete(name)
-        found = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(one) for one in found] == [OperationNotFound] * 3
-        assert len(set(map(id, found))) == 3
-        assert service.waiting == 0
-
-    run_virtual(main())
+    name = start(service)
+    tasks = [asyncio.create_task(service.wait_async(name)) for _ in range(3)]
+    await settle()
+    service.delete(name)
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(one) for one in found] == [OperationNotFound] * 3
+    assert len(set(map(id, found))) == 3
+    assert service.waiting == 0
 
 
-def test_an_operation_that_expires_at_once_is_not_found(make_service):
+@virtually
+async def test_an_operation_that_expires_at_once_is_not_found(make_service):
     """With an expiry of nothing its end is also its going (spec §9.4)."""
     service = make_service(executor=InlineExecutor(), keep_for=timedelta(0))
     declare(service)
 
-    async def main():
-        name = start(service)
-        task = asyncio.create_task(service.wait_async(name))
-        await settle()
-        service.reporter(name).complete(DONE)
-        with pytest.raises(OperationNotFound):
-            await task
-
-    run_virtual(main())
+    name = start(service)
+    task = asyncio.create_task(service.wait_async(name))
+    await settle()
+    service.reporter(name).complete(DONE)
+    with pytest.raises(OperationNotFound):
+        await task
 
 
 def test_two_event_loops_at_once(service):
@@ -620,45 +592,40 @@ def test_a_loop_that_is_gone_is_forgotten(service):
 
 
 @pytest.mark.parametrize("left", ["before the end", "before the read"])
-def test_end_of_an_operation_without_waiters_reads_nothing(make_service, left):
+@virtually
+async def test_end_of_an_operation_without_waiters_reads_nothing(make_service, left):
     """They have left before the notification, or between it and the read that it causes."""
     store = Noting(ManualClock())
     reads, service = store.reads, make_service(store, InlineExecutor())
     declare(service)
 
-    async def main():
-        name = start(service)
-        task = asyncio.create_task(service.wait_async(name, timedelta(seconds=5)))
-        await settle()
-        if left == "before the end":
-            task.cancel()
-            await settle()
-        service.reporter(name).complete(DONE)
-        reads.clear()
+    name = start(service)
+    task = asyncio.create_task(service.wait_async(name, timedelta(seconds=5)))
+    await settle()
+    if left == "before the end":
         task.cancel()
         await settle()
-        assert (service.waiting, reads) == (0, [])
-
-    run_virtual(main())
+    service.reporter(name).complete(DONE)
+    reads.clear()
+    task.cancel()
+    await settle()
+    assert (service.waiting, reads) == (0, [])
 
 
 @pytest.mark.parametrize("first", ["cancellation", "timeout"])
-def test_a_waiter_is_answered_once(service, first):
+@virtually
+async def test_a_waiter_is_answered_once(service, first):
     """What has been cancelled, or answered, is not answered again."""
-
-    async def main():
-        loop = asyncio.get_running_loop()
-        name = start(service)
-        task = asyncio.create_task(service.wait_async(name, timedelta(seconds=5)))
-        await settle()
-        if first == "timeout":
-            loop.call_at(loop.time() + 5, service.reporter(name).complete, DONE)
+    loop = asyncio.get_running_loop()
+    name = start(service)
+    task = asyncio.create_task(service.wait_async(name, timedelta(seconds=5)))
+    await settle()
+    if first == "timeout":
+        loop.call_at(loop.time() + 5, service.reporter(name).complete, DONE)
+        await task
+    else:
+        service.delete(name)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
             await task
-        else:
-            service.delete(name)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        assert (service.waiting, listeners(service)) == (0, 0)
-
-    run_virtual(main())
+    assert (service.waiting, listeners(service)) == (0, 0)

@@ -20,7 +20,7 @@ from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
 from tests.service_fixtures import services
 from tests.service_steps import WORK, listeners
-from tests.virtual_loop import run_virtual
+from tests.virtual_loop import on_a_loop, run_virtual, virtually
 from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -145,19 +145,17 @@ def test_an_equal_state_is_not_repeated(harness):
     run_virtual(main())
 
 
-def test_values_that_python_holds_equal_are_different_states(harness):
+@virtually
+async def test_values_that_python_holds_equal_are_different_states(harness):
     """1, 1.0 and true are three values in JSON; text is no number; bytes are no text."""
     (name,) = harness.start()
 
-    async def main():
-        async with harness.watched([name]) as batches:
-            await anext(batches)
-            for value in (1, True, 1.0, "1", b"1", {"a": [1]}, {"a": [True]}):
-                metadata = Any(URL, value)
-                assert harness.service.reporter(name).report(metadata)
-                assert (await one(batches)).metadata == metadata
-
-    run_virtual(main())
+    async with harness.watched([name]) as batches:
+        await anext(batches)
+        for value in (1, True, 1.0, "1", b"1", {"a": [1]}, {"a": [True]}):
+            metadata = Any(URL, value)
+            assert harness.service.reporter(name).report(metadata)
+            assert (await one(batches)).metadata == metadata
 
 
 EVENTS = st.one_of(
@@ -205,24 +203,22 @@ def test_whatever_happens_the_last_state_is_reported(events):
 # -- when it is read --------------------------------------------------------------------------
 
 
-def test_changes_are_gathered(harness):
+@virtually
+async def test_changes_are_gathered(harness):
     """Those of a short time are read together; those of one name are one state."""
     names = harness.start(50)
 
-    async def main():
-        async with harness.watched(names) as batches:
-            assert len(await anext(batches)) == 50
-            harness.report(names[0], 0)
-            assert await one(batches) == harness.service.get(names[0])
-            harness.store.finds.clear()
-            for value in range(20):
-                harness.report(names[0], value + 1)
-            for name in names[1:]:
-                harness.end(name)
-            assert len(await anext(batches)) == 50
-            assert harness.store.finds == [names]
-
-    run_virtual(main())
+    async with harness.watched(names) as batches:
+        assert len(await anext(batches)) == 50
+        harness.report(names[0], 0)
+        assert await one(batches) == harness.service.get(names[0])
+        harness.store.finds.clear()
+        for value in range(20):
+            harness.report(names[0], value + 1)
+        for name in names[1:]:
+            harness.end(name)
+        assert len(await anext(batches)) == 50
+        assert harness.store.finds == [names]
 
 
 def test_a_lone_change_is_reported_at_once(harness):
@@ -245,21 +241,19 @@ def test_a_lone_change_is_reported_at_once(harness):
     assert pauses == pytest.approx([0, GATHER_SECONDS, GATHER_SECONDS])
 
 
-def test_a_slow_reader_costs_nothing(harness):
+@virtually
+async def test_a_slow_reader_costs_nothing(harness):
     """Nothing is read for who does not take it; then it gets the last state only."""
     names = harness.start(BATCH + 7)
 
-    async def main():
-        async with harness.watched(names) as batches:
-            assert len(await anext(batches)) == BATCH
-            for value in range(5):
-                for name in names:
-                    harness.report(name, value)
-                await asyncio.sleep(0.1)
-            assert harness.store.finds == [names[:BATCH]]
-            assert [len(await anext(batches)) for _ in range(3)] == [BATCH, 7, 0]
-
-    run_virtual(main())
+    async with harness.watched(names) as batches:
+        assert len(await anext(batches)) == BATCH
+        for value in range(5):
+            for name in names:
+                harness.report(name, value)
+            await asyncio.sleep(0.1)
+        assert harness.store.finds == [names[:BATCH]]
+        assert [len(await anext(batches)) for _ in range(3)] == [BATCH, 7, 0]
 
 
 def test_a_quiet_stream_says_so(harness):
@@ -282,25 +276,24 @@ def test_a_quiet_stream_says_so(harness):
     assert run_virtual(main()) == pytest.approx([15, 30, 45], abs=1)
 
 
-def test_a_store_that_was_away(harness):
+@virtually
+async def test_a_store_that_was_away(harness):
     """What was to be read then is read when it is back."""
     (name,) = harness.start()
 
-    async def main():
-        loop = asyncio.get_running_loop()
-        async with harness.watched([name]) as batches:
-            await anext(batches)
-            harness.store.fault = Unavailable("away")
-            harness.end(name)
-            loop.call_later(5, setattr, harness.store, "fault", None)
-            assert (await one(batches)).done
-            assert loop.time() == pytest.approx(5, abs=1)
-            assert await anext(batches, "over") == "over"
-
-    run_virtual(main())
+    loop = asyncio.get_running_loop()
+    async with harness.watched([name]) as batches:
+        await anext(batches)
+        harness.store.fault = Unavailable("away")
+        harness.end(name)
+        loop.call_later(5, setattr, harness.store, "fault", None)
+        assert (await one(batches)).done
+        assert loop.time() == pytest.approx(5, abs=1)
+        assert await anext(batches, "over") == "over"
 
 
-def test_lost_notification_is_made_good(harness, caplog):
+@virtually
+async def test_lost_notification_is_made_good(harness, caplog):
     """Changes, ends and removals without a notification are seen within seconds of a look."""
     names = first, second, _ = harness.start(3)
     changes = (
@@ -308,103 +301,94 @@ def test_lost_notification_is_made_good(harness, caplog):
         lambda record: record.next_version(state=State.SUCCEEDED, result=Any(URL, 1)),
     )
 
-    async def main():
-        loop = asyncio.get_running_loop()
-        async with harness.watched(names) as batches, harness.watched(names) as other:
-            await anext(batches)
-            await anext(other)
-            for change in changes:
-                harness.store.update(first, change)
-                began = loop.time()
-                for stream in (batches, other):
-                    assert (await one(stream)).name == first
-                assert loop.time() - began <= LOOK_AGAIN_SECONDS + 1
-            harness.store.forget(second)
-            for fault in (Unavailable("away"), ZeroDivisionError()):
-                harness.store.fault = fault
-                await asyncio.sleep(2 * LOOK_AGAIN_SECONDS)
-            harness.store.fault = None
-            assert await one(batches) == MissingOperation(second)
-            assert "looking at what is watched failed" in caplog.text
-
-    run_virtual(main())
+    loop = asyncio.get_running_loop()
+    async with harness.watched(names) as batches, harness.watched(names) as other:
+        await anext(batches)
+        await anext(other)
+        for change in changes:
+            harness.store.update(first, change)
+            began = loop.time()
+            for stream in (batches, other):
+                assert (await one(stream)).name == first
+            assert loop.time() - began <= LOOK_AGAIN_SECONDS + 1
+        harness.store.forget(second)
+        for fault in (Unavailable("away"), ZeroDivisionError()):
+            harness.store.fault = fault
+            await asyncio.sleep(2 * LOOK_AGAIN_SECONDS)
+        harness.store.fault = None
+        assert await one(batches) == MissingOperation(second)
+        assert "looking at what is watched failed" in caplog.text
 
 
-def test_what_others_have_stirred_is_looked_at_soon(harness):
+@virtually
+async def test_what_others_have_stirred_is_looked_at_soon(harness):
     """Much sooner than every look; and not over and over, where looking takes long."""
     (name,) = harness.start()
     updater, looks = harness.service._runtime.updater, []
 
-    async def main():
-        loop = asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
 
-        async def slow(call):
-            looks.append(loop.time())
-            await asyncio.sleep(0.5)
-            return call()
+    async def slow(call):
+        looks.append(loop.time())
+        await asyncio.sleep(0.5)
+        return call()
 
-        async with harness.watched([name]) as batches:
-            await anext(batches)
-            harness.store.update(name, lambda record: record.next_version(metadata=Any(URL, 1)))
+    async with harness.watched([name]) as batches:
+        await anext(batches)
+        harness.store.update(name, lambda record: record.next_version(metadata=Any(URL, 1)))
+        updater.unnamed_changes += 1
+        began = loop.time()
+        await anext(batches)
+        assert loop.time() - began <= 0.5
+        harness.service.waiters._hub.read = slow
+        for _ in range(100):
             updater.unnamed_changes += 1
-            began = loop.time()
-            await anext(batches)
-            assert loop.time() - began <= 0.5
-            harness.service.waiters._hub.read = slow
-            for _ in range(100):
-                updater.unnamed_changes += 1
-                await asyncio.sleep(0.25)
-
-    run_virtual(main())
+            await asyncio.sleep(0.25)
     pauses = [after - before for before, after in itertools.pairwise(looks)]
     assert pauses
     assert min(pauses) >= 10  # twenty times the length of a look
 
 
-def test_many_names_are_looked_at_in_pieces(harness):
+@virtually
+async def test_many_names_are_looked_at_in_pieces(harness):
     """No call of the store has more than a thousand."""
     names = harness.start(1500)
 
-    async def main():
-        async with harness.watched(names[:1000]) as some, harness.watched(names[500:]) as others:
-            for stream in (some, others):
-                for _ in range(10):
-                    await anext(stream)
-            harness.store.finds.clear()
-            await asyncio.sleep(LOOK_AGAIN_SECONDS + 1)
-            assert [len(found) for found in harness.store.finds] == [1000, 500]
-
-    run_virtual(main())
+    async with harness.watched(names[:1000]) as some, harness.watched(names[500:]) as others:
+        for stream in (some, others):
+            for _ in range(10):
+                await anext(stream)
+        harness.store.finds.clear()
+        await asyncio.sleep(LOOK_AGAIN_SECONDS + 1)
+        assert [len(found) for found in harness.store.finds] == [1000, 500]
 
 
 # -- ends -------------------------------------------------------------------------------------
 
 
-def test_stream_that_ends_early_leaves_no_listener(harness):
+@virtually
+async def test_stream_that_ends_early_leaves_no_listener(harness):
     """Also while it waits, and beside others that watch the same."""
     first, second = harness.start(2)
 
-    async def main():
-        async with harness.watched([first, second]) as staying:
-            await anext(staying)
+    async with harness.watched([first, second]) as staying:
+        await anext(staying)
 
-            async def leave():
-                async for _ in await harness.service.watch([second, first]):
-                    pass
+        async def leave():
+            async for _ in await harness.service.watch([second, first]):
+                pass
 
-            task = asyncio.create_task(leave())
-            await asyncio.sleep(1)
-            assert harness.service.watching == 2
-            assert listeners(harness.service) == 2  # one a name
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert harness.service.watching == 1
-            harness.end(first)
-            harness.end(second)
-            assert len(await anext(staying)) == 2
-
-    run_virtual(main())
+        task = asyncio.create_task(leave())
+        await asyncio.sleep(1)
+        assert harness.service.watching == 2
+        assert listeners(harness.service) == 2  # one a name
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert harness.service.watching == 1
+        harness.end(first)
+        harness.end(second)
+        assert len(await anext(staying)) == 2
 
 
 def test_notifications_from_other_threads_reach_all_loops(harness):
@@ -444,7 +428,8 @@ def test_a_loop_that_is_closed(harness):
         batches.aclose().__await__().send(None)
 
 
-def test_a_blocking_store_is_read_in_threads(make_service, clock):
+@on_a_loop
+async def test_a_blocking_store_is_read_in_threads(make_service, clock):
     """Reading does not block the loop."""
     readers = set()
 
@@ -458,11 +443,8 @@ def test_a_blocking_store_is_read_in_threads(make_service, clock):
     harness = Harness(make_service, clock, Slow)
     (name,) = harness.start()
 
-    async def main():
-        async for sighting in await harness.service.watch([name]):
-            if not sighting.done:
-                harness.end(name)
-
-    asyncio.run(main())
+    async for sighting in await harness.service.watch([name]):
+        if not sighting.done:
+            harness.end(name)
     assert readers
     assert threading.current_thread() not in readers
