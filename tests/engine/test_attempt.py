@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from lro import Any, Cancelled, Code, Empty, InvalidArgument, Job, StatusError
+from lro import Any, Cancelled, Code, InvalidArgument, Job, StatusError
 from lro._engine import attempt, workers
 from lro.errors import (
     EncodingError,
@@ -246,17 +246,6 @@ def test_what_cannot_be_encoded(service, colour, body, caplog):
     service.store.get(operation.name)
 
 
-def test_a_method_without_an_answer(quick):
-    """A function that returns None gives Empty, where that is the response."""
-
-    @quick.method("acme.v1.Works.DeleteWork", response=Empty, metadata=WorkMetadata)
-    def work(request: WorkRequest):
-        return None
-
-    operation = work.start(WorkRequest()).operation
-    assert quick.types.unpack(operation.response, Empty) == Empty()
-
-
 @pytest.mark.parametrize("error", [ValueError("hunter2"), InvalidArgument("", "hunter2")])
 def test_a_store_that_cannot_write_the_result(make_service, error, caplog):
     """If it fails only there, the operation still ends, and says that it was not the caller."""
@@ -407,25 +396,6 @@ def test_a_function_may_ignore_cancellation(service, colour):
     found = ended(service, operation)
     assert answer(service, found) == "done"
     assert service.store.get(operation.name).cancel_requested
-
-
-def test_a_coroutine_may_ignore_cancellation(service):
-    """A result given in spite of the CancelledError stands."""
-    begun = threading.Event()
-
-    @service.method(NAME)
-    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        begun.set()
-        try:
-            await asyncio.sleep(PATIENCE)
-        except asyncio.CancelledError:
-            return WorkResponse("nearly done")
-        return WorkResponse("not reached")
-
-    operation = work.start(WorkRequest())
-    assert begun.wait(PATIENCE)
-    service.cancel(operation.name)
-    assert answer(service, ended(service, operation)) == "nearly done"
 
 
 @pytest.mark.parametrize("colour", ["sync", "async"])
@@ -738,20 +708,6 @@ def test_a_hook_that_fails(service, settle, caplog):
     assert found.error.message == "the last metadata of the method cannot be made"
     assert unpacked(service, found).percent == 40
     assert operation.name in caplog.text
-
-
-def test_a_hook_may_call_the_service(service):
-    """It is asked beside the store: it may read and even start what it likes, however long."""
-    other, started = plain(service, name="acme.v1.Works.Other"), []
-
-    def settle(metadata, state):
-        started.append(other.start(WorkRequest()))
-        return WorkMetadata(100)
-
-    method = method_of(service, "sync", lambda *_: WorkResponse(), final_metadata=settle)
-    found = ended(service, method.start(WorkRequest(), metadata=WorkMetadata(1)))
-    assert (found.state, unpacked(service, found).percent) == ("SUCCEEDED", 100)
-    assert ended(service, started[0]).done
 
 
 def test_metadata_that_changes_while_the_last_one_is_made(service):

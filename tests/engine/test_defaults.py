@@ -103,15 +103,6 @@ def test_the_target_is_that_of_the_work(service: Any) -> None:
     assert (metadata.target, metadata.progress_percent) == ("images/a", 100)
 
 
-def test_a_cancel_is_shown(store: Any, make_service: Any) -> None:
-    """As in every conventional metadata class."""
-    service = make_service(store)
-    declared = service.declare(NAME, request=WorkRequest, response=WorkResponse)
-    operation = declared.start(WorkRequest())
-    service.cancel(operation.name)
-    assert seen(service, service.get(operation.name)).requested_cancellation
-
-
 def test_a_retry_goes_on_from_what_was_seen(service: Any) -> None:
     """The next attempt keeps the message of the last until it has one of its own."""
     attempts = []

@@ -142,18 +142,6 @@ def test_leases_are_renewed_in_time(hung, store, clock):
     assert one.service.run_maintenance() <= 15
 
 
-def test_renewed_work_is_not_taken_over(hung, build, clock):
-    """Another service looks for orphans again and again, and finds none."""
-    one, other = hung(), build(never)
-    name = one.start().name
-    for _ in range(20):
-        clock.advance(5)
-        one.service.run_maintenance()
-        other.run_maintenance()
-    one.step.go.set()
-    assert answer(one.service, ended(one.service, name)) == "stale"
-
-
 def test_new_work_is_found_in_time(store, make_service, clock):
     """It wakes no thread: maintenance looks three times a lease, without asking the store."""
     service = make_service(store, Held())

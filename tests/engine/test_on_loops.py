@@ -57,6 +57,13 @@ async def over(service: Service, operation: Operation) -> Operation:
     return found
 
 
+@pytest.fixture
+def service(make_service: Any, store: Any) -> Service:
+    """A service whose work is done on the loop of the test."""
+    made: Service = make_service(store, running())
+    return made
+
+
 def records(store: Any) -> list[Record]:
     """All that is stored."""
     return list(store.page("", None, 99).records)
@@ -86,19 +93,13 @@ class Blocked:
         return names
 
 
-async def closed(service: Service) -> None:
-    """Close a service beside its loop."""
-    await asyncio.to_thread(service.close, 0)
-
-
 # -- the verbs ------------------------------------------------------------------------------------
 
 
 @EACH_STORE
 @on_a_loop
-async def test_work_is_done_on_the_loop_that_starts_it(make_service: Any, store: Any) -> None:
+async def test_work_is_done_on_the_loop_that_starts_it(service: Service, store: Any) -> None:
     """Each step of it: no thread is made for a start, a report or an end."""
-    service = make_service(store, running())
     work = declared(service)
     service.list(lro.ListOperationsRequest())  # for the first use of a store a loop takes a thread
 
@@ -119,14 +120,12 @@ async def test_work_is_done_on_the_loop_that_starts_it(make_service: Any, store:
     await service.delete_async(named.name)
     with pytest.raises(lro.errors.OperationNotFound):
         await service.get_async(named.name)
-    await closed(service)
 
 
 @EACH_STORE
 @on_a_loop
-async def test_async_work_is_cancelled_at_its_await(make_service: Any, store: Any) -> None:
+async def test_async_work_is_cancelled_at_its_await(service: Service) -> None:
     """By the caller's cancel, by its time limit, and by itself."""
-    service = make_service(store, running())
 
     @service.method(NAME)
     async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -151,13 +150,11 @@ async def test_async_work_is_cancelled_at_its_await(make_service: Any, store: An
     assert code == Code.DEADLINE_EXCEEDED
     mistaken = await itself.start_async(WorkRequest())
     assert reason(await over(service, mistaken)) == (Code.INTERNAL, "METHOD_FAILED")
-    await closed(service)
 
 
 @on_a_loop
-async def test_work_on_a_loop_does_not_hold_it_up(make_service: Any, store: Any) -> None:
+async def test_work_on_a_loop_does_not_hold_it_up(service: Service) -> None:
     """Each of three waits for the other two."""
-    service = make_service(store, running())
     begun: list[str] = []
     all_begun = asyncio.Event()
 
@@ -178,13 +175,11 @@ async def test_work_on_a_loop_does_not_hold_it_up(make_service: Any, store: Any)
     started = [await work.start_async(WorkRequest(text)) for text in "abc"]
     for operation, text in zip(started, "abc", strict=True):
         assert answer(service, await over(service, operation)) == text
-    await closed(service)
 
 
 @on_a_loop
-async def test_plain_functions_are_called_in_a_thread(make_service: Any, store: Any) -> None:
+async def test_plain_functions_are_called_in_a_thread(service: Service) -> None:
     """Also those that say whether a request is valid, and what it needs alone."""
-    service = make_service(store, running())
     where: list[bool] = []
 
     def here() -> bool:
@@ -204,7 +199,6 @@ async def test_plain_functions_are_called_in_a_thread(make_service: Any, store: 
     assert answer(service, await over(service, operation)) == "a"
     checked = await work.start_async(WorkRequest("a"), validate_only=True)
     assert checked.done
-    await closed(service)
     assert where == [False] * 5
 
 
@@ -245,7 +239,6 @@ async def test_a_repeated_start_finds_the_first(make_service: Any, store: Any) -
     await over(service, first)
     again = await work.start_async(WorkRequest("a"), request_id=ID)
     assert (again.name, again.done) == (first.name, True)
-    await closed(service)
 
 
 # -- many at once ---------------------------------------------------------------------------------
@@ -400,7 +393,6 @@ async def test_a_start_whose_caller_goes_away_is_carried_through(
     name = records(store)[0].name
     found = await service.wait_async(name, PATIENCE)
     assert answer(service, found) == "a MainThread"
-    await closed(service)
 
 
 @on_a_loop
@@ -422,7 +414,6 @@ async def test_a_start_that_fails_after_its_caller_went_away_is_logged(
     store.at_once = True
     operation = await work.start_async(WorkRequest("b"))
     assert answer(service, await over(service, operation)) == "b MainThread"
-    await closed(service)
     assert "a call whose caller had gone away has failed: gone" in caplog.text
 
 
@@ -447,7 +438,6 @@ async def test_an_answer_that_comes_with_the_cancellation(
     while service.workers.held():
         await asyncio.sleep(0)
     assert [record.done for record in records(store)] == [True] * (error is None)
-    await closed(service)
 
 
 @on_a_loop
@@ -471,7 +461,6 @@ async def test_a_caller_who_goes_away_before_the_write_starts_nothing(
     with pytest.raises(asyncio.CancelledError):
         await start
     assert records(store) == []
-    await closed(service)
 
 
 @pytest.mark.parametrize("request_id", ["", ID])
@@ -499,7 +488,6 @@ def test_a_start_whose_loop_ends_is_undone_or_handed_back(
     async def again() -> None:
         operation = await work.start_async(WorkRequest("b"))
         assert answer(service, await over(service, operation)) == "b MainThread"
-        await closed(service)
 
     asyncio.run(again())
 
@@ -556,7 +544,6 @@ async def test_a_report_whose_function_is_given_up_while_it_pauses(
     await asyncio.sleep(0)
     await service.cancel_async(operation.name)
     assert reason(await over(service, operation)) == (Code.CANCELLED, "CANCELLED")
-    await closed(service)
 
 
 # -- loops ----------------------------------------------------------------------------------------
@@ -582,7 +569,6 @@ def test_without_a_loop_work_waits_for_one(make_service: Any, store: Any, clock:
         await asyncio.to_thread(recovered, service, clock)
         found = await service.wait_async(name, PATIENCE)
         assert answer(service, found) == "lost MainThread"
-        await closed(service)
 
     asyncio.run(main())
 
@@ -596,18 +582,6 @@ async def test_a_thread_starts_work_for_the_loop(make_service: Any, store: Any) 
     service.start_maintenance()
     started = await asyncio.to_thread(work.start, WorkRequest("a"))
     assert answer(service, await over(service, started)) == "a MainThread"
-    await closed(service)
-
-
-def test_an_executor_goes_on_with_the_next_loop(make_service: Any, store: Any) -> None:
-    """Tests run one after the other, each on a loop of its own."""
-    service = make_service(store, running())
-    work = declared(service)
-
-    async def main(text: str) -> str:
-        return answer(service, await over(service, await work.start_async(WorkRequest(text))))
-
-    assert [asyncio.run(main(text)) for text in "ab"] == ["a MainThread", "b MainThread"]
 
 
 @pytest.mark.parametrize("cancelled", [True, False])
@@ -641,7 +615,6 @@ def test_work_of_a_loop_that_ends_is_handed_back(
         await asyncio.to_thread(recovered, service, clock)
         for name in names:
             assert (await service.wait_async(name, PATIENCE)).response is not None
-        await closed(service)
 
     asyncio.run(again())
 
@@ -665,7 +638,6 @@ def test_the_next_loop_does_what_has_waited(make_service: Any, store: Any) -> No
         await asyncio.to_thread(service.run_maintenance)
         found = await service.wait_async(names[0], PATIENCE)
         assert answer(service, found) == "a"
-        await closed(service)
 
     asyncio.run(again())
 
@@ -682,10 +654,9 @@ def test_requests_are_a_list(make_service: Any, store: Any, wrong: Any) -> None:
 
 @pytest.mark.parametrize("how", ["closed", "ended"])
 def test_work_of_a_service_closed_on_its_loop_is_handed_back(
-    make_service: Any, store: Any, how: str
+    service: Service, store: Any, how: str
 ) -> None:
     """It cannot wait there: the work could not go on meanwhile. So it is at the end of the loop."""
-    service = make_service(store, running())
     blocked = Blocked(service)
 
     async def main() -> None:
@@ -723,13 +694,12 @@ class Failing(MemoryStore):
 
 
 @on_a_loop
-async def test_stop_iteration_of_a_function_does_not_hang(make_service: Any, store: Any) -> None:
+async def test_stop_iteration_of_a_function_does_not_hang(service: Service) -> None:
     """A future cannot carry it."""
 
     def validate(request: WorkRequest) -> None:
         raise StopIteration
 
-    service = make_service(store, running())
     work = declared(service, validate=validate)
 
     with pytest.raises(RuntimeError):
@@ -761,6 +731,6 @@ async def test_errors_of_the_engine_pass_on_a_loop(
 
     with pytest.raises(InvalidArgument, match="caller"):
         await work.start_async(WorkRequest("a"), caller="a\0b")
-    await closed(service)
+    await asyncio.to_thread(service.close, 0)
     with pytest.raises(Unavailable):
         await work.start_async(WorkRequest("a"))

@@ -9,7 +9,6 @@ from datetime import timedelta
 import pytest
 
 from lro import (
-    Any,
     Code,
     DeclarationError,
     Empty,
@@ -340,12 +339,6 @@ def test_a_start_that_is_interrupted_before_its_work_begins(
     assert not service.workers.held()
 
 
-def test_quick_work_may_be_over(quick):
-    """The operation is then returned as it is (spec §9.8)."""
-    operation = method_of(quick).start(WorkRequest("hello")).operation
-    assert answer(quick, operation) == "hello"
-
-
 def test_work_may_delete_itself(quick):
     """What is returned is then the operation as it was started."""
 
@@ -466,18 +459,6 @@ def test_what_else_validate_raises_passes(quick, error):
     """An error of the library keeps its code, also where it is a ValueError."""
     with pytest.raises(type(error)):
         method_of(quick, validate=refused_by(error)).start(WorkRequest())
-
-
-def test_packed_metadata_is_taken_as_it_is(quick):
-    """Of whatever type: it is what callers see first."""
-
-    def body(request, job):
-        assert quick.get(job.name).metadata == Any("x/foreign.Type", {"a": 1})
-        return WorkResponse()
-
-    packed = Any("x/foreign.Type", {"a": 1})
-    operation = method_of(quick, body).start(WorkRequest(), metadata=packed).operation
-    assert (operation.state, operation.metadata) == ("SUCCEEDED", packed)
 
 
 # -- repeats --------------------------------------------------------------------------------------
