@@ -543,29 +543,6 @@ def test_error_that_is_swallowed_around_a_function_fails_the_operation(
     assert "SwallowedError" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "function", ["known", "await_known", "flaky_known", "unwelcome", "await_unwelcome"]
-)
-def test_functions_in_children_are_called_within_what_is_around_them(
-    tmp_path: Path, function: str
-) -> None:
-    """It is imported there by its path; the facts of the operation are known there too."""
-    store = SQLiteStore(tmp_path / "operations.db")
-    with Service(store, ProcessExecutor(1), around=process_methods.noted) as service:
-        options: dict[str, Any] = {}
-        if function == "flaky_known":
-            options = {"attempts": 2, "retry_on": (process_methods.Flaky,)}
-        method: Any = service.method(METHOD, **options)(getattr(process_methods, function))
-        found = ended(service, method.start(WorkRequest()).name)
-        if "unwelcome" in function:
-            assert found.error is not None
-            assert found.error.code == Code.INTERNAL
-        else:
-            assert found.response is not None
-            text = service.types.unpack(found.response, WorkResponse).text
-            assert text == f"{found.name} {METHOD} 1 noted"
-
-
 def test_what_is_around_must_be_importable_for_children(tmp_path: Path) -> None:
     """A function within a function is not: that is said at the declaration."""
     store = SQLiteStore(tmp_path / "operations.db")

@@ -22,7 +22,7 @@ from lro.wire import parse_duration
 from tests.service_steps import abandon, listeners
 from tests.vector_files import by_id, vectors
 from tests.virtual_loop import VirtualLoop, on_a_loop, run_virtual, virtually
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until_async
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 CASES = vectors("wait_timeouts")["cases"]
@@ -180,8 +180,8 @@ async def test_a_deadline_is_not_waited_out(make_service):
 
 
 @pytest.fixture
-def service(make_service):
-    made = make_service(executor=InlineExecutor())
+def service(make_service, store):
+    made = make_service(store, InlineExecutor())
     declare(made)
     return made
 
@@ -215,38 +215,54 @@ async def test_many_wait_without_threads(service):
     assert (service.waiting, listeners(service)) == (0, 0)
 
 
-class Noting(MemoryStore):
-    """Notes the names that are read."""
+class Scripted(MemoryStore):
+    """Notes what is read, fails so many reads, and acts once after a get or a find."""
 
-    def __init__(self, clock):
-        super().__init__(clock)
-        self.reads = []
+    def __init__(self):
+        super().__init__(ManualClock())
+        self.gets, self.finds = [], []
+        self.failures = 0
+        self.after_get = self.after_find = None
 
     def get(self, name):
-        self.reads.append(name)
-        return super().get(name)
+        self.gets.append(name)
+        self._fail()
+        found = super().get(name)
+        act, self.after_get = self.after_get, None
+        if act is not None:
+            act()
+        return found
+
+    def find(self, names, max_bytes):
+        self.finds.append(list(names))
+        self._fail()
+        found = super().find(names, max_bytes)
+        act, self.after_find = self.after_find, None
+        if act is not None:
+            act()
+        return found
+
+    def _fail(self):
+        if self.failures:
+            self.failures -= 1
+            raise Unavailable("for a moment")
 
 
-def test_ends_of_many_operations_are_read_together(make_service, monkeypatch):
+@pytest.fixture
+def store():
+    """A store for the service of the test."""
+    return Scripted()
+
+
+def test_ends_of_many_operations_are_read_together(service, store, monkeypatch):
     """One call of a store that blocks reads them; what is too much for it is read by the next."""
-    calls = []
-
-    class Counting(MemoryStore):
-        writes_block = True
-
-        def find(self, names, max_bytes):
-            calls.append(list(names))
-            return super().find(names, max_bytes)
-
-    store = Counting(ManualClock())
-    service = make_service(store, InlineExecutor())
-    declare(service)
+    store.writes_block = True
 
     async def ended(names):
         store.reads_block = False
         tasks = [asyncio.create_task(service.wait_async(name)) for name in names]
         await settle()
-        assert calls == []
+        assert store.finds == []
         store.reads_block = True
         for name in names:
             service.reporter(name).complete(DONE)
@@ -255,22 +271,19 @@ def test_ends_of_many_operations_are_read_together(make_service, monkeypatch):
 
     names = [start(service) for _ in range(3)]
     asyncio.run(ended(names))
-    assert calls == [names]
-    calls.clear()
+    assert store.finds == [names]
+    store.finds.clear()
     monkeypatch.setattr(watching, "READ_BYTES", 1)
     names = [start(service) for _ in range(3)]
     asyncio.run(ended(names))
-    assert calls == [names, names[1:], names[2:]]
+    assert store.finds == [names, names[1:], names[2:]]
 
 
 @on_a_loop
-async def test_ends_are_read_on_the_loop_where_that_does_not_block(make_service, monkeypatch):
+async def test_ends_are_read_on_the_loop_where_that_does_not_block(service, store, monkeypatch):
     """A few at a time, so that other tasks have their turn."""
-    store = Noting(ManualClock())
-    store.writes_block = True  # as of a file
-    looked, service = store.reads, make_service(store, InlineExecutor())
+    store.writes_block, looked = True, store.gets  # as of a file
     monkeypatch.setattr(watching, "_READ_ON_LOOP", 2)
-    declare(service)
     names = [start(service) for _ in range(5)]
     seen = []
 
@@ -290,44 +303,20 @@ async def test_ends_are_read_on_the_loop_where_that_does_not_block(make_service,
     assert {2, 4} <= set(seen)
 
 
-class Meanwhile(MemoryStore):
-    """A store that blocks, and does something once during a read of several records."""
-
-    reads_block = writes_block = True
-    looks = 0
-    act = None
-
-    def get(self, name):
-        found = super().get(name)
-        self.looks += 1
-        return found
-
-    def find(self, names, max_bytes):
-        found = super().find(names, max_bytes)
-        act, self.act = self.act, None
-        if act is not None:
-            act()
-        return found
-
-
 async def waits(service, store, *names):
     """Tasks that wait for these operations, and have looked."""
     tasks = []
     for name in names:
         tasks.append(asyncio.create_task(service.wait_async(name)))
-        looks = store.looks
-        async with asyncio.timeout(PATIENCE):
-            while store.looks == looks:
-                await asyncio.sleep(0)
+        looks = len(store.gets)
+        await until_async(lambda looks=looks: len(store.gets) > looks)
     return tasks
 
 
 @on_a_loop
-async def test_an_end_during_the_read_of_others_is_read_after_it(make_service):
+async def test_an_end_during_the_read_of_others_is_read_after_it(service, store):
     """By the same task, however the two threads meet."""
-    store = Meanwhile(ManualClock())
-    service = make_service(store, InlineExecutor())
-    declare(service)
+    store.reads_block = store.writes_block = True
 
     loop = asyncio.get_running_loop()
     first, second = start(service), start(service)
@@ -337,7 +326,7 @@ async def test_an_end_during_the_read_of_others_is_read_after_it(make_service):
         service.reporter(second).complete(DONE)
         asyncio.run_coroutine_threadsafe(settle(), loop).result(PATIENCE)
 
-    store.act = act
+    store.after_find = act
     service.reporter(first).complete(DONE)
     found = await asyncio.gather(*tasks)
     assert [(one.name, one.done) for one in found] == [(first, True), (second, True)]
@@ -345,11 +334,9 @@ async def test_an_end_during_the_read_of_others_is_read_after_it(make_service):
 
 @pytest.mark.parametrize("failure", ["error", "cancelled"])
 @on_a_loop
-async def test_ends_are_read_after_a_read_of_others_that_failed(make_service, failure, caplog):
+async def test_ends_are_read_after_a_read_of_others_that_failed(service, store, failure, caplog):
     """The task that reads may be cancelled with all others of the loop, some of which tidy up."""
-    store = Meanwhile(ManualClock())
-    service = make_service(store, InlineExecutor())
-    declare(service)
+    store.reads_block = store.writes_block = True
 
     loop = asyncio.get_running_loop()
     before = asyncio.all_tasks()
@@ -368,7 +355,7 @@ async def test_ends_are_read_after_a_read_of_others_that_failed(make_service, fa
         if failure == "error":
             raise OSError("odd")
 
-    store.act = act
+    store.after_find = act
     service.reporter(first).complete(DONE)
     async with asyncio.timeout(PATIENCE):
         assert (await tasks[1]).done
@@ -379,11 +366,9 @@ async def test_ends_are_read_after_a_read_of_others_that_failed(make_service, fa
 
 
 @virtually
-async def test_a_wait_reads_the_store_twice(make_service):
+async def test_a_wait_reads_the_store_twice(service, store):
     """Once when it has begun to listen, and once when the operation has ended."""
-    store = Noting(ManualClock())
-    reads, service = store.reads, make_service(store, InlineExecutor())
-    declare(service)
+    reads = store.gets
 
     name = start(service)
     task = asyncio.create_task(service.wait_async(name))
@@ -484,29 +469,13 @@ def test_two_event_loops_at_once(service):
     assert service.waiting == 0
 
 
-class ActingStore(MemoryStore):
-    """A store in which something happens just after a look at an operation."""
-
-    act = None
-
-    def get(self, name):
-        found = super().get(name)
-        act, self.act = self.act, None
-        if act is not None:
-            act()
-        return found
-
-
 @pytest.mark.parametrize("colour", ["thread", "coroutine"])
 @pytest.mark.parametrize("event", ["complete", "delete"])
-def test_end_between_first_look_and_listening_ends_the_wait(make_service, colour, event):
+def test_end_between_first_look_and_listening_ends_the_wait(service, store, colour, event):
     """It changes after the first look, before a listener is there: no waiter waits in vain."""
-    store = ActingStore(ManualClock())
-    service = make_service(store, InlineExecutor())
-    declare(service)
     name = start(service)
     reporter = service.reporter(name)
-    store.act = {
+    store.after_get = {
         "complete": lambda: reporter.complete(DONE),
         "delete": lambda: service.delete(name),
     }[event]
@@ -525,31 +494,13 @@ def test_end_between_first_look_and_listening_ends_the_wait(make_service, colour
             wait() if colour == "thread" else run_virtual(main())
 
 
-def test_store_that_fails_when_notified_keeps_waiters_waiting(make_service):
+def test_store_that_fails_when_notified_keeps_waiters_waiting(service, store):
     """They look by themselves; a store that is back again costs them nothing but the early answer.
 
     Waiting is best effort (spec §4.7).
     """
 
-    class Failing(MemoryStore):
-        failures = 0
-
-        def find(self, names, most):
-            if self.failures:
-                self.failures -= 1
-                raise Unavailable("for a moment")
-            return super().find(names, most)
-
-        def get(self, name):
-            if self.failures:
-                self.failures -= 1
-                raise Unavailable("for a moment")
-            return super().get(name)
-
     async def main(failures):
-        store = Failing(ManualClock())
-        service = make_service(store, InlineExecutor())
-        declare(service)
         name = start(service)
         task = asyncio.create_task(service.wait_async(name))
         await settle()
@@ -593,11 +544,9 @@ def test_a_loop_that_is_gone_is_forgotten(service):
 
 @pytest.mark.parametrize("left", ["before the end", "before the read"])
 @virtually
-async def test_end_of_an_operation_without_waiters_reads_nothing(make_service, left):
+async def test_end_of_an_operation_without_waiters_reads_nothing(service, store, left):
     """They have left before the notification, or between it and the read that it causes."""
-    store = Noting(ManualClock())
-    reads, service = store.reads, make_service(store, InlineExecutor())
-    declare(service)
+    reads = store.gets
 
     name = start(service)
     task = asyncio.create_task(service.wait_async(name, timedelta(seconds=5)))
