@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,22 +27,29 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Store]:
-    """An empty store of each kind; in PostgreSQL where a test asks for that."""
+@contextmanager
+def store_of(kind: str, clock: ManualClock, folder: Path) -> Iterator[Store]:
+    """An empty store of a kind."""
     made: Store = MemoryStore(clock)
-    if request.param == "sqlite":
-        made = SQLiteStore(tmp_path / "operations.db", clock=clock)
-    elif request.param == "postgres":
+    if kind == "sqlite":
+        made = SQLiteStore(folder / "operations.db", clock=clock)
+    elif kind == "postgres":
         pytest.importorskip("psycopg")
         made = store_maker(shared_server())(clock)
     yield made
     made.close()
 
 
-@pytest.fixture
-def make_service(clock: ManualClock) -> Iterator[MakeService]:
-    """Makes services without a maintenance thread, by default in memory and on three threads."""
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Store]:
+    """An empty store of each kind; in PostgreSQL where a test asks for that."""
+    with store_of(request.param, clock, tmp_path) as made:
+        yield made
+
+
+@contextmanager
+def services(clock: ManualClock) -> Iterator[MakeService]:
+    """Make services without a maintenance thread, by default in memory and on three threads."""
     with ExitStack() as stack:
 
         def make(
@@ -61,4 +68,11 @@ def make_service(clock: ManualClock) -> Iterator[MakeService]:
             stack.callback(service.close, timedelta(0))
             return service
 
+        yield make
+
+
+@pytest.fixture
+def make_service(clock: ManualClock) -> Iterator[MakeService]:
+    """Makes services that are closed after the test."""
+    with services(clock) as make:
         yield make

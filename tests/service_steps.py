@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from datetime import timedelta
 from typing import Any
@@ -64,9 +65,19 @@ def reason(operation: Operation) -> tuple[int, str]:
     return operation.error.code, str(info.payload["reason"])
 
 
+def listeners(service: Service) -> int:
+    """How many listen in this process for changes: none is left behind."""
+    return len(service._runtime.updater.notifier)
+
+
 def swap(service: Service, executor: Executor) -> None:
     """Give a service another executor."""
     object.__setattr__(service._runtime, "executor", executor)  # all its parts share it
+
+
+def abandon(task: asyncio.Task[Any]) -> None:
+    """Let a task be thrown away with its loop, as is meant, without a line about it."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 class Step:
@@ -76,7 +87,7 @@ class Step:
         self.begun = threading.Event()
         self.go = threading.Event()
 
-    def __call__(self) -> None:
+    def __call__(self, *_: object) -> None:
         self.begun.set()
         assert self.go.wait(PATIENCE), "the test did not let the function go on"
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
 
 from tests.waiting import PATIENCE
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -41,3 +43,23 @@ def run_virtual(main: Coroutine[Any, Any, T]) -> T:
     """What a coroutine gives, run on a virtual loop."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)
+
+
+def virtually(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run a coroutine function that is a test on a virtual loop."""
+
+    @functools.wraps(test)
+    def run(*arguments: P.args, **named: P.kwargs) -> None:
+        run_virtual(test(*arguments, **named))
+
+    return run
+
+
+def on_a_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run a coroutine function that is a test on a loop of its own."""
+
+    @functools.wraps(test)
+    def run(*arguments: P.args, **named: P.kwargs) -> None:
+        asyncio.run(test(*arguments, **named))
+
+    return run

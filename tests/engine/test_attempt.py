@@ -10,12 +10,9 @@ from datetime import timedelta
 
 import pytest
 
-from lro import Any, Cancelled, Code, Empty, InvalidArgument, Job, StatusError, TypeRegistry
+from lro import Any, Cancelled, Code, InvalidArgument, Job, StatusError
 from lro._engine import attempt, workers
-from lro._engine.job import JobControl
-from lro._model.operation import request_cancel
 from lro.errors import (
-    DeadlineExceeded,
     EncodingError,
     LeaseLost,
     OperationNotFound,
@@ -29,6 +26,8 @@ from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.types import Help, HelpLink
 from tests.service_steps import Step, answer, ended, reason, unpacked
+from tests.service_steps import work as plain
+from tests.virtual_loop import run_virtual
 from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -116,7 +115,9 @@ class Odd(BaseException):
 
 
 @EACH
-@pytest.mark.parametrize("error", [ValueError("hunter2"), SystemExit("hunter2"), Odd("hunter2")])
+@pytest.mark.parametrize(
+    "error", [cls("hunter2") for cls in (ValueError, SystemExit, Odd, GeneratorExit)]
+)
 def test_a_function_that_raises(service, colour, error, caplog):
     """INTERNAL, for this operation alone; what went wrong is in the log and nowhere else."""
     method = method_of(service, colour, raising(error))
@@ -245,44 +246,6 @@ def test_what_cannot_be_encoded(service, colour, body, caplog):
     service.store.get(operation.name)
 
 
-def test_a_method_without_an_answer(quick):
-    """A function that returns None gives Empty, where that is the response."""
-
-    @quick.method("acme.v1.Works.DeleteWork", response=Empty, metadata=WorkMetadata)
-    def work(request: WorkRequest):
-        return None
-
-    operation = work.start(WorkRequest()).operation
-    assert quick.types.unpack(operation.response, Empty) == Empty()
-
-
-class Foreign:
-    """A message of another library."""
-
-
-def test_a_codec_that_gives_what_json_has_not(make_service, store):
-    """A class of another library may print as NaN: INTERNAL, not a record that cannot be read."""
-
-    class Codec:
-        python, shape = Foreign, None
-
-        def dump(self, message):
-            return {"value": float("nan")}
-
-        def load(self, payload, *, strict):
-            return Foreign()
-
-    types = TypeRegistry(factories=[lambda cls: Codec() if cls is Foreign else None])
-    types.register(Foreign, "acme.v1.Foreign")
-    service = make_service(store, InlineExecutor(), types=types)
-
-    @service.method(NAME, metadata=WorkMetadata)
-    def work(request: WorkRequest) -> Foreign:
-        return Foreign()
-
-    assert reason(work.start(WorkRequest()).operation) == (Code.INTERNAL, "ENCODING_FAILED")
-
-
 @pytest.mark.parametrize("error", [ValueError("hunter2"), InvalidArgument("", "hunter2")])
 def test_a_store_that_cannot_write_the_result(make_service, error, caplog):
     """If it fails only there, the operation still ends, and says that it was not the caller."""
@@ -322,26 +285,6 @@ def test_reports_after_the_end_are_dropped(service):
     assert service.get(operation.name) == found
 
 
-def test_a_deleted_operation_stays_away(service):
-    """Its work goes on unseen, reports and result are dropped (spec §2.7)."""
-    step, over = Step(), threading.Event()
-
-    def body(request, job):
-        step()
-        job.report(WorkMetadata(50))
-        over.set()
-        return WorkResponse()
-
-    operation = method_of(service, "sync", body).start(WorkRequest())
-    step.reached()
-    service.delete(operation.name)
-    step.go.set()
-    assert over.wait(PATIENCE)
-    service.workers.stop(timedelta(seconds=PATIENCE))
-    with pytest.raises(OperationNotFound):
-        service.get(operation.name)
-
-
 def test_a_queued_operation_that_was_deleted_is_still_done(make_service, store):
     """Deleting the record does not cancel the work (spec §2.7); with its end all is gone."""
     service = make_service(store, ThreadExecutor(1))
@@ -349,6 +292,7 @@ def test_a_queued_operation_that_was_deleted_is_still_done(make_service, store):
 
     def body(request, job):
         steps[request.text]()
+        job.report(WorkMetadata(50))
         return WorkResponse()
 
     method = method_of(service, "sync", body)
@@ -454,46 +398,6 @@ def test_a_function_may_ignore_cancellation(service, colour):
     assert service.store.get(operation.name).cancel_requested
 
 
-def test_a_coroutine_may_ignore_cancellation(service):
-    """A result given in spite of the CancelledError stands."""
-    begun = threading.Event()
-
-    @service.method(NAME)
-    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        begun.set()
-        try:
-            await asyncio.sleep(PATIENCE)
-        except asyncio.CancelledError:
-            return WorkResponse("nearly done")
-        return WorkResponse("not reached")
-
-    operation = work.start(WorkRequest())
-    assert begun.wait(PATIENCE)
-    service.cancel(operation.name)
-    assert answer(service, ended(service, operation)) == "nearly done"
-
-
-def test_a_coroutine_that_cancels_itself_has_failed(service):
-    """No caller asked for it: that is its own mistake, and its work is not done once more."""
-
-    @service.method(NAME)
-    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        child = asyncio.ensure_future(asyncio.sleep(PATIENCE))
-        child.cancel()
-        await child
-        return WorkResponse("not reached")
-
-    found = ended(service, work.start(WorkRequest()))
-    assert reason(found) == (Code.INTERNAL, "METHOD_FAILED")
-
-
-@EACH
-def test_a_function_may_cancel_its_operation(service, colour):
-    """A worker may end with CANCELLED unasked (spec §2.3)."""
-    method = method_of(service, colour, raising(Cancelled()))
-    assert ended(service, method.start(WorkRequest())).state == "CANCELLED"
-
-
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_queued_work_is_cancelled_at_once(make_service, store, colour):
     """It is withdrawn, never begun, and CANCELLED before ``cancel`` returns."""
@@ -517,42 +421,6 @@ def test_queued_work_is_cancelled_at_once(make_service, store, colour):
     step.go.set()
     ended(service, first)
     assert calls == ["first"]
-
-
-def test_who_cancels_second_waits_for_the_end(make_service, store, monkeypatch):
-    """A thread that is notified of a cancellation may be quicker than the caller, who sees it."""
-    service = make_service(store, ThreadExecutor(1))
-    step, seen = Step(), []
-
-    def body(request, job):
-        step()
-        return WorkResponse()
-
-    method = method_of(service, "sync", body)
-    method.start(WorkRequest("first"))
-    step.reached()
-    second = method.start(WorkRequest("second"))
-    running = service.workers
-    run = running._attempts[second.name]
-    end = run.end_not_started
-
-    def caller():
-        service.cancel(second.name)
-        seen.append(service.get(second.name).done)
-
-    thread = threading.Thread(target=caller)
-
-    def slowly():
-        thread.start()
-        thread.join(0.1)  # does not end before the operation has
-        end()
-
-    monkeypatch.setattr(run, "end_not_started", slowly)
-    service.store.update(second.name, request_cancel(service.store.now()))
-    running.cancel_held(second.name)
-    thread.join(PATIENCE)
-    assert seen == [True]
-    step.go.set()
 
 
 def test_a_request_to_cancel_before_the_claim_is_seen_by_it(make_service, store):
@@ -588,7 +456,7 @@ def test_a_function_over_its_time(quick, clock, way):
     def body(request, job):
         clock.advance(9)
         job.raise_if_cancelled()
-        job.sleep(0)
+        job.sleep(0.001)
         if way == "sleep":
             job.sleep(3600)
         clock.advance(1)
@@ -610,52 +478,39 @@ def test_a_function_over_its_time(quick, clock, way):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(threading.Event, "wait", wait)
             found = method.start(WorkRequest()).operation
-        assert waits == [0, 1.0]
+        assert waits == [0.001, 1.0]
     else:
         found = method.start(WorkRequest()).operation
     assert reason(found) == (Code.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")
     assert found.error.message == "the time limit of the method is over"
 
 
-BEGUN_BY_THEN = timedelta(seconds=2)
-"""A time limit within which a function begins: it counts from the claim."""
+@pytest.mark.parametrize("way", ["stop", "return", "raise"])
+def test_a_coroutine_over_its_time(make_service, way):
+    """It is cancelled where it awaits. What it gives late counts, what it raises late does not."""
+    service = make_service(executor=AsyncioExecutor(loop="running"))
 
-
-def test_a_coroutine_over_its_time(service):
-    """It is cancelled where it awaits."""
-    ends = []
-
-    @service.method(NAME, time_limit=BEGUN_BY_THEN)
+    @service.method(NAME, time_limit=timedelta(seconds=2))
     async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         try:
-            await asyncio.sleep(PATIENCE)
-        finally:
-            ends.append(request.text)
-        return WorkResponse("not reached")
-
-    found = ended(service, work.start(WorkRequest("x")))
-    assert reason(found) == (Code.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")
-    assert ends == ["x"]
-
-
-@pytest.mark.parametrize("way", ["return", "raise"])
-def test_a_coroutine_that_overstays(service, way):
-    """What it gives late still counts as a result, but what it raises late is the lateness."""
-
-    @service.method(NAME, time_limit=BEGUN_BY_THEN)
-    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        try:
-            await asyncio.sleep(PATIENCE)
+            await job.sleep_async(PATIENCE)
         except asyncio.CancelledError:
             if way == "raise":
                 raise ValueError from None
+            if way == "stop":
+                raise
         return WorkResponse("late")
 
-    found = ended(service, work.start(WorkRequest()))
+    async def main():
+        started = await work.start_async(WorkRequest())
+        return await service.wait_async(started.name, PATIENCE), asyncio.get_running_loop().time()
+
+    found, seconds = run_virtual(main())
+    assert seconds == pytest.approx(2, abs=0.1)
     if way == "return":
         assert answer(service, found) == "late"
     else:
-        assert found.error.code == Code.DEADLINE_EXCEEDED
+        assert reason(found) == (Code.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")
 
 
 @pytest.fixture
@@ -745,35 +600,45 @@ def test_cancellation_ends_the_pause_between_attempts(service, monkeypatch):
     assert ended(service, operation).state == "CANCELLED"
 
 
+def test_retries_of_plain_function_started_on_event_loop_pause(quick, no_pauses):
+    """The caller has chosen to wait there, and the function itself calls no ``job.sleep``."""
+    errors = [OSError()]
+
+    def body(request, job):
+        if errors:
+            raise errors.pop()
+        return WorkResponse()
+
+    method = method_of(quick, "sync", body, attempts=2, retry_on=(OSError,))
+
+    async def main():
+        return method.start(WorkRequest()).operation
+
+    assert asyncio.run(main()).state == "SUCCEEDED"
+    assert no_pauses == [1]
+
+
 @EACH
 def test_a_method_keeps_its_limit(make_service, colour):
     """So many of its functions run at once, and those of other methods beside them."""
     service = make_service(executor=ThreadExecutor(4))
-    lock, running, most = threading.Lock(), [0], [0]
-    free = Step()
+    one, free, begun = Step(), Step(), []
 
     def body(request, job):
-        with lock:
-            running[0] += 1
-            most[0] = max(most[0], running[0])
-        with lock:
-            running[0] -= 1
+        begun.append(request.text)
+        one()
         return WorkResponse()
 
     method = method_of(service, colour, body, concurrency=1)
-
-    @service.method("acme.v1.Works.Other", metadata=WorkMetadata)
-    def other(request: WorkRequest) -> WorkResponse:
-        free()
-        return WorkResponse()
-
-    beside = other.start(WorkRequest())
+    started = [method.start(WorkRequest(text)) for text in "ab"]
+    one.reached()
+    beside = plain(service, lambda *_: free(), "acme.v1.Works.Other").start(WorkRequest())
     free.reached()
-    for operation in [method.start(WorkRequest()) for _ in range(20)]:
-        ended(service, operation)
+    assert begun == ["a"]
+    one.go.set()
     free.go.set()
-    ended(service, beside)
-    assert most == [1]
+    for operation in (*started, beside):
+        assert ended(service, operation).state == "SUCCEEDED"
 
 
 # -- metadata -------------------------------------------------------------------------------------
@@ -819,10 +684,14 @@ def test_without_metadata_there_is_nothing_to_settle(quick):
     [
         lambda metadata, state: 1 / 0,
         lambda metadata, state: WorkMetadata(percent="x"),
+        lambda metadata, state: WorkResponse("no metadata"),
         raising(Unavailable("hunter2")),
         raising(LeaseLost("hunter2", 1, 2)),
+        raising(asyncio.CancelledError()),
+        raising(SystemExit()),
+        raising(KeyboardInterrupt()),
     ],
-    ids=["raises", "unencodable", "unavailable", "lease"],
+    ids=["raises", "unencodable", "class", "unavailable", "lease", "cancelled", "exit", "ctrl-c"],
 )
 def test_a_hook_that_fails(service, settle, caplog):
     """Whatever it raises: INTERNAL, logged, and with the metadata of the last report."""
@@ -839,6 +708,28 @@ def test_a_hook_that_fails(service, settle, caplog):
     assert found.error.message == "the last metadata of the method cannot be made"
     assert unpacked(service, found).percent == 40
     assert operation.name in caplog.text
+
+
+def test_metadata_that_changes_while_the_last_one_is_made(service):
+    """A request to cancel leaves its mark: the last metadata is made again."""
+    calls, names, step = [], [], Step()
+
+    def settle(metadata, state):
+        calls.append(metadata.cancel_requested)
+        if len(calls) == 1:
+            service.cancel(names[0])
+        return metadata
+
+    def body(request, job):
+        step()
+        return WorkResponse("in time")
+
+    method = method_of(service, "sync", body, final_metadata=settle)
+    names.append(method.start(WorkRequest(), metadata=WorkMetadata(1)).name)
+    step.go.set()
+    found = ended(service, names[0])
+    assert (calls, unpacked(service, found).cancel_requested) == ([False, True], True)
+    assert answer(service, found) == "in time"
 
 
 def test_conventional_fields_are_filled_in(quick, clock):
@@ -863,18 +754,6 @@ def test_conventional_fields_are_filled_in(quick, clock):
     end = start + timedelta(seconds=10)
     last = {"end_time": end, "expire_time": end + timedelta(hours=1)}
     assert unpacked(quick, found) == WorkMetadata(50, cancel_requested=True, **times, **last)
-
-
-def test_what_the_work_says_itself_stays(quick, clock):
-    """A time that a report gives is not overwritten."""
-    own = clock() - timedelta(days=1)
-
-    def body(request, job):
-        job.report(WorkMetadata(create_time=own))
-        return WorkResponse()
-
-    found = method_of(quick, "sync", body).start(WorkRequest()).operation
-    assert unpacked(quick, found).create_time == own
 
 
 # -- the store goes away --------------------------------------------------------------------------
@@ -903,17 +782,20 @@ def no_patience(monkeypatch):
 @pytest.mark.parametrize("kind", EXECUTORS)
 @EACH
 def test_a_result_waits_for_its_store(make_service, kind, colour, no_patience, monkeypatch):
-    """It is offered for as long as it takes; so is the claim at the beginning."""
+    """It is offered for as long as it takes; so are the claim at the beginning and a report."""
     store = Failing()
     service = make_service(store, EXECUTORS[kind]())
 
     def body(request, job):
         monkeypatch.setattr(Failing, "failures", 50)
+        yield WorkMetadata(50)
+        monkeypatch.setattr(Failing, "failures", 50)
         return WorkResponse("kept")
 
     method = method_of(service, colour, body)
     monkeypatch.setattr(Failing, "failures", 50)
-    assert answer(service, ended(service, method.start(WorkRequest()))) == "kept"
+    found = ended(service, method.start(WorkRequest()))
+    assert (answer(service, found), unpacked(service, found).percent) == ("kept", 50)
     assert Failing.failures == 0
 
 
@@ -951,21 +833,6 @@ def test_work_that_never_began_is_left_to_others(make_service, no_patience, monk
     assert store.get(operation.name).attempt == 0
 
 
-@EACH
-def test_a_report_waits_for_its_store(make_service, colour, no_patience, monkeypatch):
-    """That it cannot be stored just now is no failure of the work."""
-    service = make_service(Failing(), ThreadExecutor(1))
-
-    def body(request, job):
-        monkeypatch.setattr(Failing, "failures", 50)
-        yield WorkMetadata(50)
-        return WorkResponse("kept")
-
-    found = ended(service, method_of(service, colour, body).start(WorkRequest()))
-    assert answer(service, found) == "kept"
-    assert unpacked(service, found).percent == 50
-
-
 def test_a_report_is_given_up_when_the_service_closes(make_service, no_patience, monkeypatch):
     """The function is stopped, and its operation left to others."""
     store = Failing()
@@ -991,46 +858,6 @@ def test_a_report_is_given_up_when_the_service_closes(make_service, no_patience,
 
 
 # -- jobs -----------------------------------------------------------------------------------------
-
-
-def test_report_of_a_job_that_lost_its_lease_raises(quick):
-    """The report raises, the attempt counts for nothing, and no result is written."""
-    from lro._model.operation import claim, take_over
-
-    def body(request, job):
-        now = quick.store.now() + timedelta(hours=1)
-        quick.store.update(job.name, take_over("them", now + timedelta(hours=1), now))
-        quick.store.update(job.name, claim("them", now + timedelta(hours=1), now))
-        with pytest.raises(LeaseLost):
-            job.report(WorkMetadata())
-        if request.text == "return":
-            return WorkResponse()
-        job.report(WorkMetadata())
-        raise AssertionError
-
-    method = method_of(quick, "sync", body)
-    for text in ("return", "raise"):
-        operation = method.start(WorkRequest(text))
-        assert not operation.done
-        assert quick.store.get(operation.name).owner == "them"
-    assert quick.late_writes == 4
-
-
-def test_a_pause_within_the_limit_is_a_pause():
-    """A job whose limit is far away sleeps for the whole span."""
-    now = [0.0]
-    job = JobControl(
-        name="n",
-        attempt=1,
-        recall=lambda _: None,
-        publish=print,
-        clock=lambda: now[0],
-        stop_at=10.0,
-    ).job
-    job.sleep(0.001)
-    now[0] = 20.0
-    with pytest.raises(DeadlineExceeded):
-        job.sleep(0.001)
 
 
 @pytest.mark.parametrize(
@@ -1063,13 +890,3 @@ def test_async_work_ends_where_no_thread_can_be_lent(make_service, monkeypatch, 
     monkeypatch.setattr(asyncio.SelectorEventLoop, "run_in_executor", lend)
     method = method_of(service, "async", lambda request, job: WorkResponse("done"))
     assert answer(service, ended(service, method.start(WorkRequest()))) == "done"
-
-
-def test_a_pause_is_a_number_of_seconds():
-    """Other durations of the library are timedeltas, so this is easily mistaken."""
-    job = JobControl(name="n", attempt=1, publish=print, clock=lambda: 0.0).job
-    wanted = "seconds: must be a number of seconds, got"
-    with pytest.raises(TypeError, match=wanted):
-        job.sleep(timedelta(seconds=1))
-    with pytest.raises(TypeError, match=wanted):
-        asyncio.run(job.sleep_async(timedelta(seconds=1)))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lro import BatchGetOperationsResponse, InvalidArgument, MissingOperation, Service
+from lro import BatchGetOperationsResponse, Limits, MissingOperation, Service
 from lro._engine.access import VERBS
 from lro._model.operation import parse_names
 from lro.adapters import Store
@@ -21,15 +21,15 @@ from lro.errors import (
     MalformedRequest,
     MethodNotSupported,
     NameRefused,
+    OperationNotFound,
     PermissionDenied,
     Unavailable,
 )
 from lro.executors.inline import InlineExecutor
-from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import ManualClock
-from tests.service_fixtures import MakeService
-from tests.services.postgres import shared_server, store_maker
+from tests.service_fixtures import MakeService, store_of
+from tests.virtual_loop import on_a_loop
 from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -37,15 +37,8 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def store(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Store]:
     """An empty store of each kind."""
-    if request.param == "memory":
-        made: Store = MemoryStore(clock)
-    elif request.param == "sqlite":
-        made = SQLiteStore(tmp_path / "operations.db", clock=clock)
-    else:
-        pytest.importorskip("psycopg")
-        made = store_maker(shared_server())(clock)
-    yield made
-    made.close()
+    with store_of(request.param, clock, tmp_path) as made:
+        yield made
 
 
 SHARED = pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
@@ -79,41 +72,121 @@ def harness(store: Store, make_service: MakeService) -> Harness:
 # -- names ------------------------------------------------------------------------------------
 
 
-def test_names_are_taken_once_and_in_order() -> None:
-    """Of any parent, unless one is wanted."""
-    names = ["operations/b", "projects/p/operations/a", "operations/b"]
-    assert parse_names(names) == ("operations/b", "projects/p/operations/a")
-    assert parse_names(["projects/p/operations/a"], "projects/p") == ("projects/p/operations/a",)
+MANY = {
+    "batch_get": lambda service, *names, **options: service.batch_get(*names, **options),
+    "describe_many": lambda service, *names, **options: service.describe_many(*names, **options),
+    "watch": lambda service, *names, **options: asyncio.run(service.watch(*names, **options)),
+}
+EACH = pytest.mark.parametrize("call", MANY.values(), ids=MANY)
 
 
+@EACH
 @pytest.mark.parametrize(
-    ("names", "parent", "error", "field", "words"),
+    ("names", "error", "field", "words"),
     [
-        ([], None, MalformedRequest, "names", "got 0"),
-        (["operations/a"] * 1001, None, MalformedRequest, "names", "got 1001"),
-        (["operations/a", "operations/"], None, InvalidOperationName, "names[1]", "empty"),
-        (["operations/a"] * 3 + [""], None, InvalidOperationName, "names[3]", "names no operation"),
-        (["operations"], None, InvalidOperationName, "names[0]", "no collection"),
-        (["p/q/operations/a"], "", InvalidParent, "names[0]", "not in 'operations'"),
-        (["operations/a"], "p/q", InvalidParent, "names[0]", "not in 'p/q/operations'"),
-        (["p/q/r/s/operations/a"], "p/q", InvalidParent, "names[0]", "the collection of the path"),
+        ([], MalformedRequest, "names", "got 0"),
+        (["operations/a"] * 1001, MalformedRequest, "names", "got 1001"),
+        (["operations/a", "operations/"], InvalidOperationName, "names[1]", "empty"),
+        (["operations/secret"] * 3 + [""], InvalidOperationName, "names[3]", "names no operation"),
+        (["operations"], InvalidOperationName, "names[0]", "no collection"),
     ],
 )
 def test_names_that_are_refused(
-    names: list[str], parent: str | None, error: type[InvalidArgument], field: str, words: str
+    make_service: MakeService, call: Any, names: list[str], error: Any, field: str, words: str
 ) -> None:
-    """The error says which of them, and why."""
+    """The error says which of them, and why, before any hook is asked."""
+    service = make_service(authorize=Guard(AssertionError()))
     with pytest.raises(error, match=words) as caught:
-        parse_names(names, parent)
+        call(service, names)
     assert type(caught.value) is error
     assert caught.value.field == field
 
 
-def test_a_thousand_names() -> None:
-    """As many as there may be, and they may all be the same."""
-    names = [f"operations/{n}" for n in range(1000)]
-    assert parse_names(names) == tuple(names)
-    assert parse_names(names[:1] * 1000) == ("operations/0",)
+@pytest.mark.parametrize(
+    ("names", "parent", "words"),
+    [
+        (["p/q/operations/a"], "", "not in 'operations'"),
+        (["operations/a"], "p/q", "not in 'p/q/operations'"),
+        (["p/q/r/s/operations/a"], "p/q", "the collection of the path"),
+    ],
+)
+def test_names_of_another_parent_are_refused(
+    make_service: MakeService, names: list[str], parent: str, words: str
+) -> None:
+    """Where one is wanted."""
+    with pytest.raises(InvalidParent, match=words) as caught:
+        parse_names(names, parent)
+    assert caught.value.field == "names[0]"
+    assert parse_names([names[0], names[0]], names[0].rpartition("/operations")[0]) == (names[0],)
+
+
+class Guard:
+    """Refuses what is secret, and notes what it was asked."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+        self.asked: list[tuple[str, str, str]] = []
+
+    def __call__(self, caller: str, verb: str, name: str) -> None:
+        self.asked.append((caller, verb, name))
+        if name.endswith("secret"):
+            raise self.error
+
+
+@EACH
+def test_each_name_is_asked_for(make_service: MakeService, call: Any) -> None:
+    """As a Get of it; a refusal names the name."""
+    guard = Guard(PermissionDenied("not you"))
+    names = [f"operations/{one}" for one in ("a", "secret", "b")]
+    with pytest.raises(NameRefused, match="operations/secret: not you") as caught:
+        call(make_service(authorize=guard), names, caller="ann")
+    assert guard.asked == [("ann", "GetOperation", name) for name in names[:2]]
+    info, resource = caught.value.details("acme.test")
+    assert (info.reason, info.metadata) == ("PERMISSION_DENIED", {"name": "operations/secret"})
+    assert resource.resource_name == "operations/secret"
+    again = NameRefused(*caught.value.args)
+    assert (str(again), again.name) == (str(caught.value), "operations/secret")
+
+
+class Embargoed(PermissionDenied):
+    """An error of an application's own."""
+
+    reason = "EMBARGOED"
+
+
+@EACH
+@pytest.mark.parametrize(
+    "error", [Embargoed("secret"), Unavailable("no directory"), ZeroDivisionError()]
+)
+def test_what_else_a_hook_raises_is_left_alone(
+    make_service: MakeService, call: Any, error: Exception
+) -> None:
+    """It says what it says."""
+    with pytest.raises(type(error)) as caught:
+        call(make_service(authorize=Guard(error)), ["operations/secret"])
+    assert caught.value is error
+
+
+def test_other_peoples_operations_are_missing(store: Store, make_service: MakeService) -> None:
+    """Where operations belong to the caller who started them; they count for no limit."""
+    limits = Limits(page_bytes=2000)
+    service = make_service(store, InlineExecutor(), owner_only=True, limits=limits)
+    harness = Harness(service)
+    hers, *his = (harness.start(caller=caller) for caller in ("ann", *["bob"] * 5))
+    for name in his:
+        service.reporter(name).complete(WorkResponse("x" * 1500))
+    found = service.batch_get([hers, *his], caller="ann")
+    assert ([one.name for one in found.operations], found.missing) == ([hers], tuple(his))
+    described = service.describe_many([*his, hers], caller="ann")
+    assert ([one.name for one in described.descriptions], described.missing) == ([hers], tuple(his))
+    (seen, missing) = asyncio.run(two_of(service, [hers, his[0]], caller="ann"))
+    assert (seen.name, missing) == (hers, MissingOperation(his[0]))
+    assert service.describe(hers, caller="ann").name == hers
+    with pytest.raises(OperationNotFound) as refused:
+        service.describe(his[0], caller="ann")
+    with pytest.raises(OperationNotFound) as absent:
+        service.describe("operations/none", caller="ann")
+    assert str(refused.value).replace(his[0], "operations/none") == str(absent.value)
 
 
 # -- BatchGet ---------------------------------------------------------------------------------
@@ -131,75 +204,6 @@ def test_a_batch(harness: Harness, clock: ManualClock) -> None:
     found = harness.service.batch_get(asked)
     wanted = (harness.service.get(done), harness.service.get(running))
     assert found == BatchGetOperationsResponse(wanted, ("operations/none", expired, deleted))
-
-
-def test_a_thousand_at_once(harness: Harness) -> None:
-    """One call of the store."""
-    names = [harness.start() for _ in range(20)]
-    others = [f"operations/{n}" for n in range(980)]
-    found = harness.service.batch_get([*names, *others])
-    assert [one.name for one in found.operations] == names
-    assert found.missing == tuple(others)
-
-
-def test_other_peoples_operations_are_missing(store: Store, make_service: MakeService) -> None:
-    """Where operations belong to the caller who started them."""
-    harness = Harness(make_service(store, InlineExecutor(), owner_only=True))
-    hers, his = harness.start(caller="ann"), harness.start(caller="bob")
-    found = harness.service.batch_get([hers, his], caller="ann")
-    assert [one.name for one in found.operations] == [hers]
-    assert found.missing == (his,)
-    (seen, missing) = asyncio.run(two_of(harness.service, [hers, his], caller="ann"))
-    assert (seen.name, missing) == (hers, MissingOperation(his))
-
-
-class Guard:
-    """Refuses what is secret, and notes what it was asked."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-        self.asked: list[tuple[str, str, str]] = []
-
-    def __call__(self, caller: str, verb: str, name: str) -> None:
-        self.asked.append((caller, verb, name))
-        if name.endswith("secret"):
-            raise self.error
-
-
-def test_each_name_is_asked_for(make_service: MakeService) -> None:
-    """As a Get of it, after all are known to be well-formed; a refusal names the name."""
-    guard = Guard(PermissionDenied("not you"))
-    service = make_service(authorize=guard)
-    for call in (service.batch_get, lambda *a, **k: asyncio.run(service.watch(*a, **k))):
-        guard.asked.clear()
-        with pytest.raises(MalformedRequest):
-            call([], caller="ann")
-        with pytest.raises(InvalidOperationName):
-            call(["operations/secret", "x"], caller="ann")
-        assert guard.asked == []
-        with pytest.raises(NameRefused, match="operations/secret: not you") as caught:
-            call(["operations/a", "operations/secret", "operations/b"], caller="ann")
-        assert guard.asked == [
-            ("ann", "GetOperation", "operations/a"),
-            ("ann", "GetOperation", "operations/secret"),
-        ]
-        info, resource = caught.value.details("acme.test")
-        assert (info.reason, info.metadata) == ("PERMISSION_DENIED", {"name": "operations/secret"})
-        assert resource.resource_name == "operations/secret"
-        again = NameRefused(*caught.value.args)
-        assert (str(again), again.name) == (str(caught.value), "operations/secret")
-
-
-def test_what_else_a_hook_raises_is_left_alone(make_service: MakeService) -> None:
-    """The application's own errors say what they say."""
-
-    class Embargoed(PermissionDenied):
-        reason = "EMBARGOED"
-
-    for error in (Embargoed("secret"), Unavailable("no directory"), ZeroDivisionError()):
-        with pytest.raises(type(error)) as caught:
-            make_service(authorize=Guard(error)).batch_get(["operations/secret"])
-        assert caught.value is error
 
 
 def test_the_extensions_can_be_switched_off(make_service: MakeService) -> None:
@@ -263,44 +267,18 @@ def test_a_store_that_is_away_is_reported_at_once(harness: Harness) -> None:
         asyncio.run(harness.service.watch([name]))
 
 
-def test_closing_the_service_ends_watches(harness: Harness) -> None:
+@on_a_loop
+async def test_closing_the_service_ends_watches(harness: Harness) -> None:
     """Those that run, and those that come later."""
     name = harness.start()
 
-    async def main() -> None:
-        stream = aiter(await harness.service.watch([name]))
-        await anext(stream)
-        following = asyncio.ensure_future(anext(stream))
-        await asyncio.to_thread(harness.service.close, timedelta(0))
-        with pytest.raises(Unavailable, match="stopping"):
-            await asyncio.wait_for(following, PATIENCE)
-
-    asyncio.run(main())
-    assert harness.service.watching == 0
-
-
-def test_a_watch_of_a_closed_service(make_service: MakeService) -> None:
-    """In memory nothing else would say so."""
-    service = make_service()
-    service.close()
-
-    async def main() -> None:
-        with suppress(StopAsyncIteration):
-            await anext(aiter(await service.watch(["operations/a"])))
-
+    stream = aiter(await harness.service.watch([name]))
+    await anext(stream)
+    following = asyncio.ensure_future(anext(stream))
+    await asyncio.to_thread(harness.service.close, timedelta(0))
     with pytest.raises(Unavailable, match="stopping"):
-        asyncio.run(main())
-
-
-def test_watching_is_over_in_a_forked_child(make_service: MakeService) -> None:
-    """No caller watches there, and a new watcher is independent."""
-    service = make_service()
-    asyncio.run(two_of(service, ["operations/a", "operations/b"]))
-    before = service.waiters._hub
-    service._reset_after_fork()
-    assert service.watching == 0
-    asyncio.run(two_of(service, ["operations/a", "operations/b"]))
-    assert service.waiters._hub is not before
+        await asyncio.wait_for(following, PATIENCE)
+    assert harness.service.watching == 0
 
 
 @SHARED
@@ -309,8 +287,8 @@ def test_another_process_on_the_store(store: Store, tmp_path: Path, clock: Manua
     if isinstance(store, SQLiteStore):
         other: Store = SQLiteStore(tmp_path / "operations.db", clock=clock)
     else:
-        url, schema = store._address.url, store._address.schema
-        other = type(store)(url, schema=schema, clock=clock)
+        address = store._address
+        other = type(store)(address.url, schema=address.schema, clock=clock)
     with (
         closing(Service(store, InlineExecutor(), maintenance=False)) as here,
         closing(Service(other, InlineExecutor(), maintenance=False)) as there,

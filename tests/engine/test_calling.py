@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 import lro
 from lro import testing
 from lro.executors.inline import InlineExecutor
+from tests.virtual_loop import on_a_loop
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NAME = "acme.v1.Works.Work"
@@ -121,3 +124,37 @@ def test_method_whose_work_is_done_outside_is_not_taken(service: Any, make_servi
     known = r"AsOwn: was given the method acme\.v1\.Works\.Outside, whose work is done outside"
     with pytest.raises(lro.DeclarationError, match=known):
         make_service().method("acme.v1.Works.AsOwn")(outside)
+
+
+@on_a_loop
+async def test_a_job_for_tests_reports_to_a_function() -> None:
+    """It begins with the metadata given, and shows the last report; on a loop it is awaited."""
+    reports: list[WorkMetadata] = []
+    job = testing.job(reports.append, metadata=WorkMetadata(1))
+    assert (job.name, job.attempt, job.metadata) == ("operations/test", 1, WorkMetadata(1))
+    job.report(WorkMetadata(2))
+
+    await job.report_async(WorkMetadata(3))
+    await job.sleep_async(0)
+    assert (job.metadata, reports) == (WorkMetadata(3), [WorkMetadata(2), WorkMetadata(3)])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "error"), [(timedelta(seconds=1), TypeError), (float("nan"), ValueError)]
+)
+def test_pause_that_is_no_number_of_seconds_is_refused(
+    seconds: Any, error: type[Exception]
+) -> None:
+    """Other durations of the library are timedeltas, so this is easily mistaken."""
+    job = testing.job(print)
+    with pytest.raises(error, match="seconds: must be a number"):
+        job.sleep(seconds)
+    with pytest.raises(error, match="seconds: must be a number"):
+        asyncio.run(job.sleep_async(seconds))
+
+
+def test_pause_without_asyncio_does_not_import_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No event loop runs where nothing has imported it, and the import is slow."""
+    monkeypatch.delitem(sys.modules, "asyncio")
+    testing.job(print).sleep(0)
+    assert "asyncio" not in sys.modules

@@ -113,12 +113,3 @@ def test_metadata_that_cannot_show_the_request_stay_absent(
     assert service.get(name).metadata is None
     found = service.list(ListOperationsRequest(filter="cancel_requested()")).operations
     assert [one.name for one in found] == [name]
-
-
-def test_a_cancel_of_what_is_done_changes_nothing(service: Service) -> None:
-    """No field of a finished record changes (spec §2.9)."""
-    name = declared(service).start(WorkRequest()).name
-    assert service.reporter(name).complete(WorkResponse())
-    before = service.get(name)
-    service.cancel(name)
-    assert service.get(name) == before

@@ -3,221 +3,244 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import queue
 import threading
+import time
 
 import pytest
 
-from lro import Code, Job
-from lro._engine.change_listener import LINGER_SECONDS, LOOK_AGAIN_SECONDS, ChangeListener
-from lro._engine.runtime import RecordUpdater
-from lro._model.operation import request_cancel
-from lro.adapters import StateSummary
+from lro import Code
+from lro._engine import change_listener
 from lro.errors import OperationNotFound, Unavailable
+from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from tests.engine.engine_parts import FakeWorkers
-from tests.waiting import PATIENCE
+from tests.service_steps import Step, ended, listeners, work
+from tests.virtual_loop import on_a_loop
+from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NAME = "acme.v1.Works.Work"
 
 
 class Shared(MemoryStore):
-    """A store that others might write to; subscriptions give the changes that the test puts in."""
+    """A store that others write to; its subscriptions give the changes that the test says."""
 
     shared = True
 
     def __init__(self):
         super().__init__()
-        self.said = []
+        self.said = queue.SimpleQueue()
         self.looks = []
-        self.over = set()
-        self.asked = set()
         self.subscriptions = []
-        self.refusal = None
+        self.refusals = []
 
     def listen(self):
-        if self.refusal is not None:
-            refusal, self.refusal = self.refusal, None
-            raise refusal
-        self.subscriptions.append(Subscription(self))
+        self.refused_at = time.monotonic()
+        if self.refusals:
+            raise self.refusals.pop()
+        self.subscriptions.append(Subscription(self.said))
         return self.subscriptions[-1]
 
     def poll_states(self, names):
         self.looks.append(set(names))
-        return StateSummary(frozenset(self.over & set(names)), frozenset(self.asked & set(names)))
+        return super().poll_states(names)
 
 
 class Subscription:
-    """Gives what the test has put in, and then what ends the test's patience."""
+    """Gives what the test has said, within the time."""
 
-    def __init__(self, store):
-        self.store = store
-        self.closed = False
+    def __init__(self, said):
+        self.said = said
+        self.closed = threading.Event()
         self.waits = []
 
     def next_changes(self, seconds):
         self.waits.append(seconds)
-        said = self.store.said.pop(0) if self.store.said else ()
+        try:
+            said = self.said.get(timeout=seconds)
+        except queue.Empty:
+            return ()
         return said() if callable(said) else said
 
     def close(self):
-        self.closed = True
+        self.closed.set()
+        self.said.put(())
 
 
-class Harness:
-    """A listener on a clock that the test moves, and all that it has done."""
+class Process:
+    """A service on a shared store, another one that works on it unheard, and operations."""
 
-    def __init__(self):
-        self.now = 0.0
+    def __init__(self, make_service):
         self.store = Shared()
-        self.updater = RecordUpdater(self.store)
-        self.notifier = self.updater.notifier
-        self.notified = []
-        self.workers = FakeWorkers()
-        self.change_listener = self.listener()
-        for name in "ab":
-            self.notifier.listen(name, lambda _, name=name: self.notified.append(name))
+        self.here = make_service(self.store)
+        self.there = make_service(self.store, InlineExecutor())
+        self.there.workers.held = frozenset  # so that it never listens
+        self.begin, self.method = Step(), declared(self.here)
+        self.work = work(self.here, self.body, "acme.v1.Works.Held")
+        declared(self.there)
+        work(self.there, name="acme.v1.Works.Held")
 
-    def listener(self, kind=ChangeListener):
-        made = kind(self.updater, self.workers)
-        made._clock = lambda: self.now
-        return made
+    def body(self, request, job):
+        self.job = job
+        self.begin()
+        job.raise_if_cancelled()
+
+    def held(self):
+        """The name of work that has begun here."""
+        name = self.work.start(WorkRequest()).name
+        self.begin.reached()
+        return name
+
+    def end_elsewhere(self, name):
+        self.there.reporter(name).complete(WorkResponse())
+
+    def wait(self, name):
+        with contextlib.suppress(Unavailable):  # if the service is closed
+            self.here.wait(name)
+
+    def waiting(self, *names):
+        """Threads that wait for these operations, and have looked at them."""
+        before = listeners(self.here)
+        threads = [threading.Thread(target=self.wait, args=(name,)) for name in names]
+        for thread in threads:
+            thread.start()
+        until(lambda: listeners(self.here), lambda count: count == before + len(names))
+        until(lambda: self.store.subscriptions)
+        return threads
 
 
 @pytest.fixture
-def harness():
-    return Harness()
+def process(make_service):
+    made = Process(make_service)
+    yield made
+    made.begin.go.set()
 
 
-def test_named_changes_notify_listeners_without_a_look(harness):
-    """Without any look at the store, where it is not about work of this process."""
-    subscription = harness.store.listen()
-    harness.change_listener._look()
-    harness.store.said = [("a", "x"), ("b",), ()]
-    for _ in range(3):
-        harness.change_listener.receive(subscription)
-    assert harness.notified == ["a", "b"]
-    assert harness.store.looks == [{"a", "b"}]  # the sweep's
-    assert subscription.waits == [LOOK_AGAIN_SECONDS] * 3
+def listening():
+    """The threads that listen in this process."""
+    return [thread for thread in threading.enumerate() if thread.name == "lro-listener"]
 
 
-def test_watchers_are_notified_too(harness):
-    """By name where one is given; of ends by looks; and that more may have changed."""
-    updater, seen = harness.updater, []
-    for name in "wx":
-        updater.notifier.listen(name, lambda _, name=name: seen.append(name))
-    harness.store.over = {"w"}
-    subscription = harness.store.listen()
-    harness.change_listener._look()
-    assert harness.store.looks == [{"a", "b", "w", "x"}]
-    assert (seen, updater.unnamed_changes) == (["w"], 0)
-    harness.store.said = [("x",), None]
-    harness.change_listener.receive(subscription)
-    assert (seen, updater.unnamed_changes) == (["w", "x"], 0)
-    harness.change_listener.receive(subscription)
-    assert (seen, updater.unnamed_changes) == (["w", "x", "w"], 1)
-    for name in "ab":
-        harness.notifier._listeners.pop(name)
-    assert harness.change_listener._needed
+def declared(service):
+    return service.declare(NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata)
 
 
-def test_an_announcement_about_work_in_hand_may_be_a_cancellation(harness):
-    """One read of those shows it; and only those that are held are cancelled."""
-    subscription = harness.store.listen()
-    harness.change_listener._look()
-    harness.workers.names, harness.store.asked = {"h", "i"}, {"h", "x"}
-    harness.store.said = [("h", "i", "x", "a")]
-    harness.change_listener.receive(subscription)
-    assert harness.store.looks[-1] == {"h", "i"}
-    assert (harness.workers.cancelled, harness.notified) == (["h"], ["a"])
+def test_named_changes_end_waits_without_a_look(process):
+    """Where they are not about work of this process."""
+    first, second = (process.method.start(WorkRequest()).name for _ in range(2))
+    one, two = process.waiting(first, second)
+    process.store.said.put(())
+    (subscription,) = process.store.subscriptions
+    until(lambda: len(subscription.waits) > 1)
+    looks = list(process.store.looks)
+    process.end_elsewhere(first)
+    process.store.said.put((first, "operations/x"))
+    one.join(PATIENCE)
+    assert not one.is_alive()
+    assert two.is_alive()
+    assert process.store.looks == looks
+    assert 0 < max(subscription.waits) <= change_listener.LOOK_AGAIN_SECONDS
+    process.end_elsewhere(second)
+    process.store.said.put(None)  # anything may have changed
+    two.join(PATIENCE)
+    assert not two.is_alive()
+    assert process.store.looks == [*looks, {second}]
 
 
-@pytest.mark.parametrize("how", ["anything", "time"])
-def test_a_look_at_everything(harness, how):
-    """When anything may have changed, and every few seconds, in case an announcement was lost."""
-    subscription = harness.store.listen()
-    harness.workers.names, harness.store.over, harness.store.asked = {"h"}, {"a"}, {"h", "b"}
-    harness.change_listener._look_at = LOOK_AGAIN_SECONDS
-    if how == "anything":
-        harness.store.said = [None]
-    else:
-        harness.now = LOOK_AGAIN_SECONDS
-    harness.change_listener.receive(subscription)
-    assert harness.store.looks == [{"a", "b", "h"}]
-    assert (harness.notified, harness.workers.cancelled) == (["a"], ["h"])
+def test_change_without_a_name_reaches_watchers(process):
+    """They look soon: a change that is no end is not in the answer to the listener's look."""
+    name = process.method.start(WorkRequest()).name
+
+    async def main():
+        seen = []
+        async for sighting in await process.here.watch([name]):
+            seen.append(sighting.done)
+            if len(seen) == 1:
+                process.there.reporter(name).report(WorkMetadata(1))
+            if len(seen) == 2:
+                process.end_elsewhere(name)
+            process.store.said.put(None)
+        return seen
+
+    assert asyncio.run(asyncio.wait_for(main(), PATIENCE)) == [False, False, True]
 
 
-def test_nothing_to_look_for(harness):
-    """No look then."""
-    for name in "ab":
-        harness.notifier._listeners.pop(name)
-    harness.change_listener._look()
-    assert harness.store.looks == []
+def test_an_announcement_about_work_in_hand_may_be_a_cancellation(process):
+    """One read of that work shows it."""
+    name, other = process.held(), process.method.start(WorkRequest()).name
+    process.waiting(other)
+    process.there.cancel(name)
+    process.store.said.put((name, "operations/x", other))
+    until(lambda: process.job.cancel_requested)
+    assert process.store.looks[-1] == {name}
+    process.begin.go.set()
+    assert ended(process.here, name).state == "CANCELLED"
+    process.end_elsewhere(other)
+    process.store.said.put((other,))
 
 
-def test_process_on_its_own_does_not_listen():
+def test_everything_is_looked_at_every_few_seconds(process, monkeypatch):
+    """In case an announcement was lost: of ends, and of requests to cancel."""
+    monkeypatch.setattr(change_listener, "LOOK_AGAIN_SECONDS", 0.05)
+    name, other = process.held(), process.method.start(WorkRequest()).name
+    (waiting,) = process.waiting(other)
+    process.there.cancel(name)
+    process.end_elsewhere(other)
+    waiting.join(PATIENCE)
+    assert not waiting.is_alive()
+    assert {name, other} in process.store.looks
+    until(lambda: process.job.cancel_requested)
+    process.begin.go.set()
+    assert ended(process.here, name).state == "CANCELLED"
+
+
+def test_process_on_its_own_does_not_listen(make_service):
     """No thread, no subscription."""
-    listener = ChangeListener(RecordUpdater(MemoryStore()), FakeWorkers())
-    listener.ensure_running()
-    assert listener._thread is None
-    listener.stop()
+    service = make_service()
+    service.wait(declared(service).start(WorkRequest()).name, 0.01)
+    assert listening() == []
 
 
-def test_subscription_is_closed_when_it_is_not_needed(harness):
+def test_subscription_is_closed_when_it_is_not_needed(process, monkeypatch):
     """After a while; and opened again with the next need."""
-    quiet = threading.Event()
-
-    def past():
-        harness.now += LINGER_SECONDS
-        for name in "ab":
-            harness.notifier._listeners.pop(name, None)
-        return ()
-
-    whole = harness.store.listen
-
-    def listen():
-        subscription = whole()
-        subscription.close = lambda: (setattr(subscription, "closed", True), quiet.set())
-        return subscription
-
-    harness.store.listen = listen
+    monkeypatch.setattr(change_listener, "LINGER_SECONDS", 0.01)
     for number in (1, 2):
-        harness.store.said = [past]
-        harness.notifier.listen("a", print)
-        harness.change_listener.ensure_running()
-        harness.change_listener.ensure_running()
-        assert quiet.wait(PATIENCE)
-        quiet.clear()
-        assert len(harness.store.subscriptions) == number
-    harness.change_listener.stop()
+        name = process.method.start(WorkRequest()).name
+        (waiting,) = process.waiting(name)
+        until(lambda: process.store.subscriptions, lambda some, number=number: len(some) == number)
+        process.end_elsewhere(name)
+        process.store.said.put((name,))
+        waiting.join(PATIENCE)
+        looks = len(process.store.looks)
+        until(lambda: process.store.said.put(()) or process.store.subscriptions[-1].closed.is_set())
+        assert len(process.store.looks) == looks  # there was nothing to look for
+    assert len(process.store.subscriptions) == 2
 
 
-def test_need_that_comes_at_the_last_moment(harness):
+def test_need_that_comes_at_the_last_moment(process, monkeypatch):
     """Just when the subscription is about to be closed: it stays open."""
-    asked_last = threading.Event()
-    needs = iter([True, False, True, True])
+    monkeypatch.setattr(change_listener, "LINGER_SECONDS", 0.0)
+    answers = []
 
-    class Moment(ChangeListener):
-        @property
-        def _needed(self):
-            if (need := next(needs, None)) is None:
-                asked_last.set()
-                return True
-            return need
+    def held():
+        return answers.pop(0) if answers else frozenset({"operations/x"})
 
-    def past():
-        harness.now += LINGER_SECONDS
-        return ()
-
-    harness.store.said = [past]
-    listener = harness.listener(Moment)
-    listener.ensure_running()
-    assert asked_last.wait(PATIENCE)
-    listener.stop()
-    assert len(harness.store.subscriptions) == 1
+    process.here.workers.held = held
+    name = process.method.start(WorkRequest()).name
+    (waiting,) = process.waiting(name)
+    process.end_elsewhere(name)
+    process.store.said.put((name,))
+    waiting.join(PATIENCE)
+    (subscription,) = process.store.subscriptions
+    process.store.said.put(lambda: answers.append(frozenset()) or ())
+    until(lambda: not answers)
+    known = len(subscription.waits)
+    until(lambda: process.store.said.put(()) or len(subscription.waits) > known + 3)
+    assert not subscription.closed.is_set()
 
 
 @pytest.mark.parametrize(
@@ -227,52 +250,69 @@ def test_need_that_comes_at_the_last_moment(harness):
         (ZeroDivisionError(), "receiving changes by other processes"),
     ],
 )
-def test_the_thread_outlives_errors(harness, error, said, caplog, monkeypatch):
-    """It logs them, and subscribes again a moment later."""
-    opened = threading.Event()
-    pauses = []
-    harness.store.refusal = error
-    harness.store.said = [lambda: opened.set() or ()]
-    monkeypatch.setattr(harness.change_listener._stopping, "wait", pauses.append)
-    with caplog.at_level(logging.INFO, "lro"):
-        harness.change_listener.ensure_running()
-        assert opened.wait(PATIENCE)
-        harness.change_listener.stop()
+def test_listener_outlives_errors(process, error, said, caplog):
+    """It looks all the same, logs them, and subscribes again a moment later."""
+    caplog.set_level(logging.INFO, "lro")
+    process.store.refusals.append(error)
+    began = time.monotonic()
+    name = process.method.start(WorkRequest()).name
+    (waiting,) = process.waiting(name)
+    assert process.store.refused_at - began >= 1.0
+    assert process.store.looks[0] <= {name}
     assert said in caplog.text
-    assert pauses[0] == 1.0
+    process.end_elsewhere(name)
+    process.store.said.put((name,))
+    waiting.join(PATIENCE)
 
 
-def test_a_stop_ends_the_thread(harness, caplog):
-    """While it listens, with or without an error of the closed subscription; twice is once."""
-    begun, closed = threading.Event(), threading.Event()
+def test_close_ends_the_listener(process, caplog):
+    """While it listens, with an error of the closed subscription; nothing begins it again."""
+    name = process.method.start(WorkRequest()).name
+    process.waiting(name)
+    (subscription,) = process.store.subscriptions
+    (thread,) = listening()
 
-    def hear():
-        begun.set()
-        assert closed.wait(PATIENCE)
+    def fail():
+        subscription.closed.wait(PATIENCE)
         raise Unavailable("closed")
 
-    harness.store.said = [hear]
-    harness.change_listener.ensure_running()
-    assert begun.wait(PATIENCE)
-    harness.store.subscriptions[0].close = closed.set
+    process.store.said.put(fail)
+    until(lambda: subscription.waits)
     with caplog.at_level(logging.WARNING, "lro"):
-        harness.change_listener.stop()
-        harness.change_listener.stop()
-    assert not harness.change_listener._thread.is_alive()
+        process.here.close(0)
+        process.here.close(0)
+    assert not thread.is_alive()
     assert caplog.text == ""
-    harness.change_listener.ensure_running()
-    assert not harness.change_listener._thread.is_alive()
+    assert not process.here.wait(name, 0).done
+    assert listening() == []
 
 
-def test_the_thread_may_stop_itself(harness):
-    """A cancelled function may close the service."""
-    stopped = threading.Event()
-    harness.workers.names = harness.store.asked = {"h"}
-    harness.workers.cancel_held = lambda name: (harness.change_listener.stop(), stopped.set())
-    harness.change_listener.ensure_running()
-    assert stopped.wait(PATIENCE)
-    harness.change_listener._thread.join(PATIENCE)
-    assert not harness.change_listener._thread.is_alive()
+def test_listener_may_close_the_service(process):
+    """A cancelled function may do so, whose request to stop came in the listener's thread."""
+    name = process.held()
+    process.waiting(process.method.start(WorkRequest()).name)
+    process.here.workers.cancel_held = lambda _: process.here.close(0)
+    process.there.cancel(name)
+    process.store.said.put((name,))
+    until(lambda: not listening())
+
+
+def test_subscription_whose_thread_cannot_start(make_service, monkeypatch, caplog):
+    """The start succeeds all the same, the next one tries again."""
+    service = make_service(Shared())
+    method, whole = work(service), threading.Thread.start
+
+    def start(thread):
+        if thread.name == "lro-listener":
+            raise RuntimeError("can't start new thread")
+        whole(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert ended(service, method.start(WorkRequest())).done
+    assert "changes by other processes are not received now" in caplog.text
+    monkeypatch.undo()
+    assert ended(service, method.start(WorkRequest())).done
+    assert listening()
 
 
 # -- two services on one file ---------------------------------------------------------------------
@@ -282,10 +322,6 @@ def test_the_thread_may_stop_itself(harness):
 def both(tmp_path, make_service):
     """Two services on one file, as two processes would have them."""
     return [make_service(SQLiteStore(tmp_path / "a.db"), ThreadExecutor(2)) for _ in range(2)]
-
-
-def declared(service):
-    return service.declare(NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata)
 
 
 @pytest.mark.parametrize("ending", ["complete", "delete"])
@@ -322,39 +358,24 @@ def test_a_waiter_hears_of_another_process(both, ending, colour):
         assert (found.done, ending) == (True, "complete")
 
 
-def test_a_cancellation_reaches_the_process_that_works(both):
-    """Without waiting for the renewal of its lease."""
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_cancellation_reaches_the_process_that_works(both, closed):
+    """Without waiting for the renewal of its lease; what was handed back is ended at once."""
     one, two = both
     begun = threading.Event()
 
-    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+    def body(request, job):
         begun.set()
         job.sleep(PATIENCE)
-        raise AssertionError
 
-    name = one.method(NAME)(work).start(WorkRequest()).name
+    name = work(one, body).start(WorkRequest()).name
     assert begun.wait(PATIENCE)
-    two.method(NAME)(work)
+    if closed:
+        one.close(0)
+    work(two)
     two.cancel(name)
-    assert one.wait(name, PATIENCE).error.code == Code.CANCELLED
-
-
-def test_unclaimed_work_is_cancelled_at_once(both):
-    """Work that was handed back waits for a worker, and a cancellation need not."""
-    one, two = both
-    begun = threading.Event()
-
-    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        begun.set()
-        job.sleep(PATIENCE)
-        raise AssertionError
-
-    name = one.method(NAME)(work).start(WorkRequest()).name
-    assert begun.wait(PATIENCE)
-    one.close(0)
-    two.method(NAME)(work)
-    two.cancel(name)
-    assert two.get(name).error.code == Code.CANCELLED
+    found = two.get(name) if closed else one.wait(name, PATIENCE)
+    assert found.error.code == Code.CANCELLED
 
 
 def test_cancellation_of_work_claimed_meanwhile_leaves_it_to_its_worker(both):
@@ -362,12 +383,13 @@ def test_cancellation_of_work_claimed_meanwhile_leaves_it_to_its_worker(both):
     one, _ = both
     method = declared(one)
     name = method.start(WorkRequest()).name
-    one.store.update(name, request_cancel(one.store.now()))
+    one.cancel(name)
     one.workers._end_unclaimed(name, method.spec)
     assert not one.get(name).done
 
 
-def test_close_ends_all_waits(both):
+@on_a_loop
+async def test_close_ends_all_waits(both):
     """Of both colours, with the truth."""
     one, _ = both
     name = declared(one).start(WorkRequest()).name
@@ -379,18 +401,15 @@ def test_close_ends_all_waits(both):
         except Unavailable as exc:
             found.append(str(exc))
 
-    async def main():
-        waiter = asyncio.create_task(one.wait_async(name, PATIENCE))
-        thread = threading.Thread(target=wait)
-        thread.start()
-        while one.waiting < 1 or len(one._runtime.updater.notifier) < 2:
-            await asyncio.sleep(0)
-        await asyncio.to_thread(one.close, 0)
-        await asyncio.to_thread(thread.join)
-        with pytest.raises(Unavailable, match="the service is stopping"):
-            await waiter
-
-    asyncio.run(main())
+    waiter = asyncio.create_task(one.wait_async(name, PATIENCE))
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while one.waiting < 1 or listeners(one) < 2:
+        await asyncio.sleep(0)
+    await asyncio.to_thread(one.close, 0)
+    await asyncio.to_thread(thread.join)
+    with pytest.raises(Unavailable, match="the service is stopping"):
+        await waiter
     assert found == ["the service is stopping"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from datetime import timedelta
 from typing import Any
@@ -104,15 +103,6 @@ def test_the_target_is_that_of_the_work(service: Any) -> None:
     assert (metadata.target, metadata.progress_percent) == ("images/a", 100)
 
 
-def test_a_cancel_is_shown(store: Any, make_service: Any) -> None:
-    """As in every conventional metadata class."""
-    service = make_service(store)
-    declared = service.declare(NAME, request=WorkRequest, response=WorkResponse)
-    operation = declared.start(WorkRequest())
-    service.cancel(operation.name)
-    assert seen(service, service.get(operation.name)).requested_cancellation
-
-
 def test_a_retry_goes_on_from_what_was_seen(service: Any) -> None:
     """The next attempt keeps the message of the last until it has one of its own."""
     attempts = []
@@ -203,14 +193,6 @@ def test_filters_and_indexes_reach_into_the_default(service: Any) -> None:
     for text in ("metadata.verb = crop", "metadata.api_version = v1 AND metadata.verb != resize"):
         page = service.list(lro.ListOperationsRequest(filter=text))
         assert [one.name for one in page.operations] == [wanted.name]
-
-
-def test_a_queue_of_starts_in_one_event_loop(make_service: Any, store: Any) -> None:
-    """A start on a loop has the same first metadata."""
-    service = make_service(store)
-    declared = service.declare(NAME, request=WorkRequest, response=WorkResponse)
-    operation = asyncio.run(declared.start_async(WorkRequest())).operation
-    assert seen(service, operation).verb == "resize"
 
 
 def test_metadata_in_binary_form_stays_as_it_is(service: Any) -> None:

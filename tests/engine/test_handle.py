@@ -13,11 +13,11 @@ import pytest
 import lro
 from lro.errors import OperationNotFound, WaitTimeout, WorkCancelled, WorkFailed
 from lro.executors.inline import InlineExecutor
-from lro.http import answer, answer_async
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
 from lro.types import ErrorInfo
 from tests.service_steps import Step
+from tests.virtual_loop import on_a_loop
 from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -91,25 +91,6 @@ def test_handle_shows_cached_state_until_it_is_refreshed(service: lro.Service, a
     assert ask(started, "wait") is final
 
 
-def test_result_waits_until_work_ends_without_limit(service: lro.Service) -> None:
-    """Neither the service's bound of waits counts, nor what it allows its callers."""
-    step = Step()
-
-    @service.method(NAME)
-    def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
-        step()
-        return WorkResponse(request.text)
-
-    started = work.start(WorkRequest("a"))
-    found: list[WorkResponse] = []
-    waiting = threading.Thread(target=lambda: found.append(started.result()))
-    waiting.start()
-    step.reached()
-    step.go.set()
-    waiting.join(PATIENCE)
-    assert found == [WorkResponse("a")]
-
-
 def test_result_on_loop_waits_without_limit(service: lro.Service) -> None:
     """While other tasks of the loop go on."""
     step = Step()
@@ -147,7 +128,7 @@ def test_service_bounds_on_callers_do_not_bind_handles(
         owner_only=True,
         limits=lro.Limits(waits=1, waits_per_caller=1),
     )
-    begun, step = threading.Event(), Step()
+    begun = threading.Event()
 
     @service.method(NAME)
     def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
@@ -159,12 +140,10 @@ def test_service_bounds_on_callers_do_not_bind_handles(
     assert begun.wait(PATIENCE)
     with pytest.raises(lro.errors.MethodNotSupported):
         service.cancel(started.name, caller="ann")
-    with service.waiters._waits.take(""):  # the only wait that callers may have
-        assert ask(started, "refresh").done is False
-        ask(started, "cancel")
-        with pytest.raises(WorkCancelled):
-            ask(started, "result", PATIENCE)
-    step.go.set()
+    assert ask(started, "refresh").done is False
+    ask(started, "cancel")
+    with pytest.raises(WorkCancelled):
+        ask(started, "result", PATIENCE)
 
 
 def test_failure_of_operation_is_raised_with_its_status(service: lro.Service, ask: Ask) -> None:
@@ -307,19 +286,17 @@ def test_invalid_timeout_is_refused(service: lro.Service, ask: Ask, timeout: Any
 
 
 @pytest.mark.parametrize("verb", ["result", "wait"])
-def test_blocking_wait_on_event_loop_is_refused(service: lro.Service, verb: str) -> None:
+@on_a_loop
+async def test_blocking_wait_on_event_loop_is_refused(service: lro.Service, verb: str) -> None:
     """It would hold up the loop, and with it maybe the work; what is done needs no wait."""
     started = declared(service).start(WorkRequest())
 
-    async def main() -> None:
-        wanted = rf"handle\.{verb} would hold up the event loop .*await handle\.{verb}_async\("
-        with pytest.raises(RuntimeError, match=wanted):
-            getattr(started, verb)()
-        service.reporter(started.name).complete(WorkResponse("d"))
-        await started.refresh_async()
-        assert started.result() == WorkResponse("d")
-
-    asyncio.run(main())
+    wanted = rf"handle\.{verb} would hold up the event loop .*await handle\.{verb}_async\("
+    with pytest.raises(RuntimeError, match=wanted):
+        getattr(started, verb)()
+    service.reporter(started.name).complete(WorkResponse("d"))
+    await started.refresh_async()
+    assert started.result() == WorkResponse("d")
 
 
 @pytest.mark.parametrize("verb", ["result", "wait", "refresh", "cancel"])
@@ -329,56 +306,3 @@ def test_validation_has_no_operation_to_ask_for(service: lro.Service, ask: Ask, 
     assert (checked.name, checked.done, checked.metadata) == ("", True, None)
     with pytest.raises(lro.DeclarationError, match="the start only checked the request"):
         ask(checked, verb)
-
-
-def test_closing_service_ends_waits(make_service: Any, store: Any) -> None:
-    """In a thread and on a loop; nothing waits for ever."""
-    service = make_service(store)
-    started = declared(service).start(WorkRequest())
-    errors: list[BaseException] = []
-
-    def wait(result: Callable[[], object]) -> None:
-        try:
-            result()
-        except lro.errors.Unavailable as exc:
-            errors.append(exc)
-
-    threads = [
-        threading.Thread(target=wait, args=(result,))
-        for result in (started.result, lambda: asyncio.run(started.result_async()))
-    ]
-    for thread in threads:
-        thread.start()
-    while service.waiters.open < 2:
-        threading.Event().wait(0.001)
-    service.end_waits()
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert [str(one) for one in errors] == ["the service is stopping"] * 2
-
-
-def test_several_starts_give_handles(service: lro.Service) -> None:
-    """Together, in both colours; a refused one is its error."""
-    method = echo(service)
-    requests: Any = [WorkRequest("a"), "not a request"]
-    for one, other in (method.start_many(requests), asyncio.run(method.start_many_async(requests))):
-        assert isinstance(one, lro.Handle)
-        assert one.result(PATIENCE) == WorkResponse("a")
-        assert isinstance(other, lro.InvalidArgument)
-
-
-def test_endpoint_answers_with_handle_or_operation(service: lro.Service) -> None:
-    """A start by the method gives the one, a start by name the other: the replies are alike."""
-    method = declared(service)
-    by_handle = answer(service, lambda: method.start(WorkRequest()))
-    by_name = answer(service, lambda: service.start(NAME, WorkRequest()))
-
-    async def on_loop() -> list[lro.http.HttpReply]:
-        return [
-            await answer_async(service, method.start_async(WorkRequest())),
-            await answer_async(service, service.start_async(NAME, WorkRequest())),
-        ]
-
-    for reply in (by_handle, by_name, *asyncio.run(on_loop())):
-        assert reply.status == 200
-        assert b'"name":"operations/' in reply.body.replace(b" ", b"")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from datetime import timedelta
 
@@ -12,7 +11,6 @@ import pytest
 
 import lro
 from lro import TypeRegistry
-from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.http import error_reply
@@ -121,22 +119,6 @@ def test_live_work_is_not_lost_with_its_lease():
     assert store.get(name).lease_until == clock() + LEASE
 
 
-def test_work_that_was_dropped_is_found():
-    """Only what this process still works on is renewed, so that the rest runs out."""
-    clock = ManualClock()
-    store = MemoryStore(clock)
-    service, method = make(store, Waiting())
-    names = [method.start(DoRequest()).name for _ in range(2)]
-    service.workers._attempts.pop(names[0])
-    service.run_maintenance()
-    clock.advance(5)
-    service.run_maintenance()
-    assert [store.get(name).lease_until - clock() for name in names] == [
-        timedelta(seconds=10),
-        LEASE,
-    ]
-
-
 def test_work_that_never_began_is_begun():
     """Its worker died before the claim: doing it cannot be doing it twice."""
     clock = ManualClock()
@@ -171,33 +153,6 @@ def test_closing_asks_a_store_that_is_away_once(error):
     service.close(0)
     assert store.asked == 1
     assert extra._handing_back
-
-
-class Untellable(lro.LroError):
-    """An error whose facts cannot be had."""
-
-    code = lro.Code.ABORTED
-    fact_names = ("missing",)
-
-
-def test_an_error_that_cannot_be_described(caplog):
-    """It is INTERNAL, and the operation over."""
-
-    def fail(_: DoRequest):
-        raise Untellable
-
-    service, method = make(MemoryStore(), InlineExecutor(), fail)
-    with caplog.at_level(logging.ERROR, "lro"):
-        operation = method.start(DoRequest()).operation
-    assert operation.error.code == lro.Code.INTERNAL
-    assert operation.name in caplog.text
-    service.close()
-
-
-def test_error_text_with_surrogates_is_escaped():
-    """A file name that is no text does not keep an operation from being printed."""
-    error = lro.StatusError(lro.Code.ABORTED, "no file \udcff.png")
-    assert TypeRegistry().status_of(error, "d").message == "no file \\udcff.png"
 
 
 def test_error_details_with_surrogates_are_escaped():
@@ -237,17 +192,6 @@ def test_an_async_method_without_a_loop(monkeypatch):
     service.close()
 
 
-def test_a_key_twice_is_found_in_time():
-    """Also among many keys, by one pass over them; a long one is not echoed whole."""
-    keys = ",".join(f'"{n:06}":0' for n in range(100_000))
-    with pytest.raises(ValueError, match="stands twice"):
-        loads_strict(f'{{{keys},"x":0,"x":0}}')
-    long = "k" * 1000
-    with pytest.raises(ValueError, match="stands twice") as caught:
-        loads_strict(f'{{"{long}":0,"{long}":0}}')
-    assert len(str(caught.value)) < 120
-
-
 def test_a_number_of_too_many_digits():
     """Python's advice to itself is not passed on."""
     with pytest.raises(ValueError, match="too many digits"):
@@ -263,25 +207,3 @@ def test_long_paths_are_not_echoed_whole():
     ):
         assert len(str(error)) < 300
         assert len(error.facts()["path"]) < 300
-
-
-@pytest.mark.parametrize(
-    "make_it",
-    [
-        lambda: AsyncioExecutor(0),
-        lambda: AsyncioExecutor(1, queue=-1),
-        lambda: ThreadExecutor(1, queue=-1),
-        lambda: lro.Service(MemoryStore(), InlineExecutor(), maintenance=False, lease=timedelta()),
-        lambda: lro.Service(
-            MemoryStore(), InlineExecutor(), maintenance=False, max_wait=timedelta(seconds=-1)
-        ),
-        lambda: lro.Service(
-            MemoryStore(), InlineExecutor(), maintenance=False, keep_for=timedelta(days=99_999_999)
-        ),
-        lambda: lro.Options(keep_for=timedelta(days=99_999_999)),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(make_it):
-    """Where they are given, and not when the first operation meets them."""
-    with pytest.raises((ValueError, lro.DeclarationError)):
-        make_it()

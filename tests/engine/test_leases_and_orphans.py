@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-import subprocess
-import sys
 import threading
+import time
 from contextlib import closing
 from datetime import timedelta
+from types import SimpleNamespace
 
 import attrs
 import pytest
 
 from lro import Code, Job, State, WorkerLost
 from lro._model.operation import claim, lose, release, request_cancel, take_over
-from lro.adapters import Expired
 from lro.errors import LeaseLost, OperationNotFound, TargetBusy, Unavailable
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from lro.testing._executors import Work
-from lro.testing._samples import REQUEST, held
-from tests.engine.engine_parts import maintenance_over
 from tests.filters.messages import Book
-from tests.service_steps import Step, answer, ended, reason, recovered, swap, unpacked
-from tests.services.processes import killed_at_end
-from tests.waiting import PATIENCE
+from tests.service_steps import Step, answer, ended, reason, recovered, unpacked
+from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NAME = "acme.v1.Works.Work"
@@ -39,7 +33,8 @@ NOW = timedelta(0)
 
 def method_of(service, body, **options):
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        return body(request, job)
+        found = body(request, job)
+        return WorkResponse(request.text) if found is None else found
 
     return service.method(NAME, **options)(work)
 
@@ -48,14 +43,38 @@ def never(request, job):
     raise AssertionError("this work must not be done")
 
 
+class Held(InlineExecutor):
+    """Keeps the task for the test to run."""
+
+    worker_idle = False
+
+    def submit(self, task):
+        self.task = task
+
+
+class Queued:
+    """Work that waits in a service."""
+
+    def __init__(self, make_service, store, body=never, **options):
+        self.executor = Held()
+        self.service = make_service(store, self.executor)
+        self.method = method_of(self.service, body, **options)
+        self.name = self.method.start(WorkRequest()).name
+
+    @property
+    def task(self):
+        return self.executor.task
+
+
 class Hung:
     """A service whose work hangs, and which is not turned any more: to others it is dead."""
 
-    def __init__(self, service, **options):
-        self.service = service
+    def __init__(self, make_service, store, **options):
+        self.executor = ThreadExecutor(1)
+        self.service = make_service(store, self.executor)
         self.step = Step()
         self.raised = []
-        self.method = method_of(service, self.work, **options)
+        self.method = method_of(self.service, self.work, **options)
 
     def work(self, request, job):
         job.report(WorkMetadata(50))
@@ -80,7 +99,7 @@ def hung(store, make_service):
     made = []
 
     def make(**options):
-        one = Hung(make_service(store, ThreadExecutor(1)), **options)
+        one = Hung(make_service, store, **options)
         made.append(one)
         return one
 
@@ -95,7 +114,7 @@ def build(store, make_service):
 
     def make(body=None, executor=None, **options):
         service = make_service(store, executor if executor is not None else ThreadExecutor(1))
-        method_of(service, body or (lambda request, job: WorkResponse(request.text)), **options)
+        method_of(service, body or (lambda *_: None), **options)
         return service
 
     return make
@@ -118,21 +137,9 @@ def test_leases_are_renewed_in_time(hung, store, clock):
     one.step.go.set()
     ended(one.service, name)
     assert store.get(name).lease_until is None
-    one.service._runtime.executor.join(PATIENCE)
+    one.executor.join(PATIENCE)
     clock.advance(5)
     assert one.service.run_maintenance() <= 15
-
-
-def test_renewed_work_is_not_taken_over(hung, build, clock):
-    """Another service looks for orphans again and again, and finds none."""
-    one, other = hung(), build(never)
-    name = one.start().name
-    for _ in range(20):
-        clock.advance(5)
-        one.service.run_maintenance()
-        other.run_maintenance()
-    one.step.go.set()
-    assert answer(one.service, ended(one.service, name)) == "stale"
 
 
 def test_new_work_is_found_in_time(store, make_service, clock):
@@ -181,36 +188,19 @@ def test_the_operation_of_a_dead_worker_fails(hung, build, store, clock, caplog)
         assert unpacked(other, found).note == "settled FAILED"
         assert unpacked(other, found).end_time == clock()
         one.step.go.set()
-        one.service._runtime.executor.join(PATIENCE)
+        one.executor.join(PATIENCE)
     assert other.get(name) == found
     assert f"{name}: the result of attempt 1 was refused" in caplog.text
     assert len(one.raised) == 1  # its report has raised LeaseLost
     assert one.service.late_writes == 2
 
 
-def test_what_becomes_of_an_orphan_goes_by_what_it_is(store, make_service, clock):
-    """Work that was begun since the look is no orphan that was never begun, whatever its lease."""
-    service = make_service(store, Held())
-    method_of(service, never)
-    operation = service.start(NAME, WorkRequest())
-    clock.advance(15)
-    (seen,) = store.orphans([NAME], 10).records
-    store.update(operation.name, take_over("them", clock() + LEASE, clock()))
-    store.update(operation.name, claim("them", clock() + LEASE, clock()))
-    clock.advance(15)
-    service.workers._attempts.clear()  # as in another process
-    with pytest.raises(LeaseLost, match="attempt 0 lost its lease to attempt 1"):
-        service._background.maintenance.recover(seen)
-    assert store.get(operation.name).owner == "them"
-    recovered(service, clock)
-    assert reason(service.get(operation.name)) == (Code.ABORTED, "WORKER_LOST")
-
-
-def test_a_hook_that_fails_does_not_keep_an_orphan_alive(hung, build, clock, caplog):
+@pytest.mark.parametrize("error", [ValueError("hunter2"), SystemExit()])
+def test_a_hook_that_fails_does_not_keep_an_orphan_alive(hung, build, clock, caplog, error):
     """The operation ends all the same, with the metadata of the last report."""
 
     def settle(metadata, state):
-        raise ValueError("hunter2")
+        raise error
 
     name = hung().start().name
     other = build(never, final_metadata=settle)
@@ -243,7 +233,7 @@ def test_work_that_may_run_twice_is_done_again(hung, build, store, clock, caplog
     record = store.get(name)
     assert (record.attempt, record.lost_attempts, record.done) == (2, 1, True)
     one.step.go.set()
-    one.service._runtime.executor.join(PATIENCE)
+    one.executor.join(PATIENCE)
     assert other.get(name) == found
 
 
@@ -257,7 +247,7 @@ def test_a_stale_worker_is_refused(hung, build, store, clock, caplog):
     two.step.reached()
     with caplog.at_level(logging.WARNING, "lro"):
         one.step.go.set()
-        one.service._runtime.executor.join(PATIENCE)
+        one.executor.join(PATIENCE)
     (raised,) = one.raised
     assert (raised.name, raised.attempt, raised.current) == (name, 1, 2)
     assert "attempt 1 lost its lease to attempt 2" in caplog.text
@@ -323,11 +313,8 @@ def test_an_orphan_waits_for_room(hung, build, store, clock):
     name = hung(worker_lost=WorkerLost.RETRY).start().name
     step = Step()
 
-    def body(request, job):
-        step()
-        return WorkResponse(request.text)
-
-    other = build(body, ThreadExecutor(1, queue=0), worker_lost=WorkerLost.RETRY)
+    executor = ThreadExecutor(1, queue=0)
+    other = build(step, executor, worker_lost=WorkerLost.RETRY)
     busy = other.start(NAME, WorkRequest("busy"))
     step.reached()
     clock.advance(15)
@@ -335,41 +322,24 @@ def test_an_orphan_waits_for_room(hung, build, store, clock):
     assert store.get(name).lost_attempts == 0
     step.go.set()
     ended(other, busy)
-    other._runtime.executor.join(PATIENCE)
+    executor.join(PATIENCE)
     clock.advance(1)
     other.run_maintenance()
     assert ended(other, name).state == "SUCCEEDED"
 
 
-def test_of_two_services_one_takes_an_orphan(hung, build, store, clock, caplog):
-    """The service that comes second gets an error, and takes the next one."""
-    name = hung(worker_lost=WorkerLost.RETRY).start().name
-    clock.advance(15)
-    one = build(worker_lost=WorkerLost.RETRY)
-    two = build(never, worker_lost=WorkerLost.RETRY)
-    orphans = store.orphans({NAME}, 9)
-    store.orphans = lambda methods, limit: orphans  # both have looked at the same time
-    recovered(one, clock)
-    ended(one, name)
-    with caplog.at_level(logging.INFO, "lro"):
-        recovered(two, clock)
-    assert f"{name}: not taken over now" in caplog.text
-
-
-def test_one_that_cannot_be_taken_is_not_in_the_way(hung, build, clock, caplog):
+def test_one_that_cannot_be_taken_is_not_in_the_way(hung, build, store, clock, caplog):
     """An unexpected error with one orphan is logged; the next one is looked at."""
     names = [hung().start().name for _ in range(2)]
-    other = build(never)
-    whole = other._background.maintenance.recover
-    refused = []
+    other, whole, refused = build(never), store.update, []
 
-    def recover(record):
+    def update(name, change):
         if not refused:
-            refused.append(record.name)
+            refused.append(name)
             raise ZeroDivisionError
-        whole(record)
+        return whole(name, change)
 
-    other._background.maintenance.recover = recover
+    store.update = update
     clock.advance(15)
     with caplog.at_level(logging.ERROR, "lro"):
         recovered(other, clock)
@@ -446,18 +416,23 @@ def next_store(store, tmp_path, clock):
 @pytest.mark.parametrize("policy", list(WorkerLost))
 def test_a_service_that_stops_hands_its_work_back(store, next_store, build, make_service, policy):
     """Running and queued, at once, with no worker lost; the next one does it from the store."""
-    begun = threading.Event()
+    begun, owners = threading.Event(), []
 
     def sleep(request, job):
         begun.set()
-        job.sleep(PATIENCE)
+        try:
+            job.sleep(PATIENCE)
+        finally:
+            owners.append(store.get(job.name).owner)
         raise AssertionError
 
     one = build(sleep, worker_lost=policy)
     running = one.start(NAME, WorkRequest("running"))
     assert begun.wait(PATIENCE)
     queued = one.start(NAME, WorkRequest("queued", rest={"a": [1, {"b": None}]}))
+    owner = one.workers.owner
     one.close(NOW)
+    assert owners == [owner]  # it is handed back when it has stopped
     for operation, attempt in ((running, 1), (queued, 0)):
         record = next_store.get(operation.name)
         assert (record.state, record.owner, record.attempt) == (State.IN_PROGRESS, "", attempt)
@@ -484,23 +459,21 @@ def operation_text(operation, running):
 @pytest.mark.parametrize("make", [lambda: ThreadExecutor(2), AsyncioExecutor])
 def test_work_may_end_while_the_service_stops(store, next_store, make_service, make):
     """Within the time to drain nothing is interrupted."""
-    service = make_service(store, make())
-    step = Step()
+    executor, step = make(), Step()
+    service, whole = make_service(store, executor), executor.join
 
     def body(request, job):
         step()
         job.report(WorkMetadata(99))
         return WorkResponse("in time")
 
-    operation = method_of(service, body).start(WorkRequest())
-    step.reached()
-    whole = service._runtime.executor.join
-
     def join(seconds):
         step.go.set()
         return whole(seconds)
 
-    service._runtime.executor.join = join
+    operation = method_of(service, body).start(WorkRequest())
+    step.reached()
+    executor.join = join
     service.close()
     assert answer(service, next_store.get(operation.name).operation) == "in time"
 
@@ -528,106 +501,53 @@ def test_a_coroutine_is_interrupted_by_the_stop(store, next_store, make_service,
     assert (record.state, record.owner, record.cancel_requested) == ("IN_PROGRESS", "", False)
 
 
-def test_a_coroutine_whose_loop_is_shut_down_is_handed_back(store, make_service):
-    """Code that ends the loop does not cancel the operation by that."""
-    service = make_service(store, ThreadExecutor(1))
-    begun = threading.Event()
-
-    @service.method(NAME)
-    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        begun.set()
-        await asyncio.sleep(PATIENCE)
-        return WorkResponse("not reached")
-
-    async def main():
-        slot = Held()
-        swap(service, slot)
-        operation = work.start(WorkRequest())
-        task = asyncio.ensure_future(slot.task.arun())
-        await asyncio.to_thread(begun.wait, PATIENCE)
-        task.cancel()
-        await asyncio.wait({task})
-        return operation.name
-
-    record = store.get(asyncio.run(main()))
-    assert (record.state, record.owner, record.attempt) == ("IN_PROGRESS", "", 1)
+@pytest.fixture
+def queued(make_service, store):
+    """Work that waits."""
+    return Queued(make_service, store)
 
 
-class Held(InlineExecutor):
-    """Keeps the task for the test to run."""
-
-    worker_idle = False
-
-    def submit(self, task):
-        self.task = task
-
-
-def test_what_is_claimed_during_the_stop_is_given_back(store, make_service):
+def test_what_is_claimed_during_the_stop_is_given_back(queued, store):
     """A worker takes the operation again that was handed back under its hands."""
-    service = make_service(store, Held())
-    operation = method_of(service, never).start(WorkRequest())
-    run = service._runtime.executor.task
-    whole = store.update
-    done = []
+    whole, task = store.update, queued.task
 
     def update(name, change):
-        if not done:
-            done.append(1)
-            run.release()
+        store.update = whole
+        task.release()
         return whole(name, change)
 
     store.update = update
-    run.run()
-    record = store.get(operation.name)
+    task.run()
+    record = store.get(queued.name)
     assert (record.state, record.owner, record.attempt) == ("IN_PROGRESS", "", 1)
 
 
-def test_handing_back_what_is_over_is_nothing(store, make_service):
-    """Ended, deleted or taken over meanwhile: it is not ours to give."""
-    service = make_service(store, Held())
-    method = method_of(service, never)
-    ended_one, deleted = (method.start(WorkRequest()) for _ in range(2))
-    executor = service._runtime.executor
-    service.reporter(ended_one.name).finish()
-    executor.task.release()
-    service.delete(deleted.name)
-    executor.task.release()
-    assert service.get(ended_one.name).done
+def test_what_is_over_is_not_handed_back_or_cancelled(queued, store):
+    """Ended or deleted meanwhile: it is not ours to give, and nothing is left to end."""
+    queued.service.reporter(queued.name).finish()
+    queued.task.release()
+    assert queued.service.get(queued.name).done
+    deleted = queued.method.start(WorkRequest())
+    store.forget(deleted.name)
+    queued.task.release()
+    queued.task.end_not_started()
+    assert queued.service.workers.held() == {queued.name}
 
 
-def taken_over_in_the_queue(store, make_service, clock):
-    """Work that waits here, which another process holds since the lease was over; its task here."""
-    service = make_service(store, Held())
-    operation = method_of(service, never).start(WorkRequest())
+def test_stalled_process_leaves_work_that_another_has_taken_over(queued, store, clock):
+    """Neither its stop nor a cancel ends it: a third process would do the work beside the other."""
     clock.advance(60)
-    store.update(operation.name, take_over("them", clock() + LEASE, clock()))
-    taken = store.update(operation.name, claim("them", clock() + LEASE, clock()))
-    return service._runtime.executor.task, taken
+    store.update(queued.name, take_over("them", clock() + LEASE, clock()))
+    taken = store.update(queued.name, claim("them", clock() + LEASE, clock()))
+    queued.task.release()
+    assert store.get(queued.name) == taken
+    asked = store.update(queued.name, request_cancel(clock()))
+    queued.task.end_not_started()
+    assert store.get(queued.name) == asked
 
 
-def test_stop_of_stalled_process_leaves_work_that_another_has_taken_over(
-    store, make_service, clock
-):
-    """Its lease is not ended: a third process would do the work beside the second."""
-    task, taken = taken_over_in_the_queue(store, make_service, clock)
-    task.release()
-    assert store.get(taken.name) == taken
-
-
-def test_cancel_by_stalled_process_leaves_work_that_another_has_taken_over(
-    store, make_service, clock
-):
-    """Who holds it ends it: it is not over while it runs."""
-    task, taken = taken_over_in_the_queue(store, make_service, clock)
-    asked = store.update(taken.name, request_cancel(clock()))
-    task.end_not_started()
-    assert store.get(taken.name) == asked
-
-
-def test_hand_back_of_queued_work_is_fenced_by_what_was_seen(store, make_service, clock):
+def test_hand_back_of_queued_work_is_fenced_by_what_was_seen(queued, store, clock):
     """Another process takes it over between the look and the write."""
-    service = make_service(store, Held())
-    operation = method_of(service, never).start(WorkRequest())
     whole = store.update
 
     def update(name, change):
@@ -637,86 +557,59 @@ def test_hand_back_of_queued_work_is_fenced_by_what_was_seen(store, make_service
         return whole(name, change)
 
     store.update = update
-    service._runtime.executor.task.release()
-    assert store.get(operation.name).owner == "them"
+    queued.task.release()
+    assert store.get(queued.name).owner == "them"
 
 
-def test_a_run_that_ended_late_does_not_retire_a_later_one(store, make_service, clock):
-    """The same operation may be held twice by one process, after a lost lease."""
-    service = make_service(store, Held())
-    method_of(service, lambda request, job: WorkResponse(), worker_lost=WorkerLost.RETRY)
-    operation = service.start(NAME, WorkRequest())
-    executor = service._runtime.executor
-    first = executor.task
+@pytest.fixture
+def twice(make_service, store, clock):
+    """Work that one process holds twice, after a lost lease; and the first task of it."""
+    made = Queued(make_service, store, print, worker_lost=WorkerLost.RETRY)
+    first, service = made.task, made.service
     clock.advance(60)
-    service.workers.resume(service.specs[NAME], service.store.get(operation.name))
-    second = executor.task
-    assert first is not second
+    service.workers.resume(service.specs[NAME], store.get(made.name))
+    assert first is not made.task
+    return made, first
+
+
+def test_a_run_that_ended_late_does_not_retire_a_later_one(twice):
+    """The lost one counts for nothing."""
+    made, first = twice
     first.run()
-    assert service.workers.held()
-    second.run()
-    assert not service.workers.held()
-    assert service.get(operation.name).done
+    assert made.service.workers.held()
+    made.task.run()
+    assert not made.service.workers.held()
+    assert made.service.get(made.name).done
 
 
-PROGRAM = """
-import queue, signal, sys, threading
-import attrs
-import lro
-from lro.executors.threads import ThreadExecutor
-from lro.stores.sqlite import SQLiteStore
+def test_a_request_that_cannot_be_had_while_the_service_closes(twice, store):
+    """The work is left to others, and not ended as unreadable."""
+    made, _ = twice
 
-@lro.message("acme.v1.WorkRequest")
-@attrs.frozen
-class WorkRequest:
-    text: str = ""
+    def request(name):
+        made.task.release()
+        raise Unavailable("closed")
 
-@lro.message("acme.v1.WorkMetadata")
-@attrs.frozen
-class WorkMetadata:
-    percent: lro.Int32 = 0
-
-@lro.message("acme.v1.WorkResponse")
-@attrs.frozen
-class WorkResponse:
-    text: str = ""
-
-service = lro.Service(SQLiteStore(sys.argv[1]), ThreadExecutor(1))
-begun = threading.Event()
-leave = queue.SimpleQueue()  # a signal may interrupt its get
-
-@service.method("acme.v1.Works.Work")
-def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
-    job.report(WorkMetadata(50))
-    begun.set()
-    while True:
-        job.sleep(30)
-
-signal.signal(signal.SIGTERM, lambda *_: leave.put(None))
-print(work.start(WorkRequest("running")).name, flush=True)
-begun.wait()
-print(work.start(WorkRequest("queued")).name, flush=True)
-leave.get()
-import datetime
-service.close(datetime.timedelta(0))
-"""
+    store.request = request
+    made.task.run()
+    record = store.get(made.name)
+    assert (record.state, record.owner) == ("IN_PROGRESS", "")
 
 
-def test_work_survives_sigterm(tmp_path, make_service):
-    """A real process on a real file gets SIGTERM; the next one finishes its work at once."""
-    path = tmp_path / "operations.db"
-    command = [sys.executable, "-c", PROGRAM, str(path)]
-    with killed_at_end(command, stdout=subprocess.PIPE) as process:
-        running, queued = process.stdout.readline().strip(), process.stdout.readline().strip()
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE) == 0
-    service = make_service(SQLiteStore(path), ThreadExecutor(2))
-    method_of(service, lambda request, job: WorkResponse(f"{request.text}, {job.attempt}"))
-    service.run_maintenance()
-    assert answer(service, ended(service, running)) == "running, 2"
-    assert answer(service, ended(service, queued)) == "queued, 1"
-    for name in (running, queued):
-        assert service.store.get(name).lost_attempts == 0
+def test_a_stop_leaves_the_tasks_of_others_alone(make_service, store):
+    """An executor may give back what this service never gave it."""
+
+    class Giving(Held):
+        def stop(self):
+            super().stop()
+            return [SimpleNamespace(name="operations/foreign"), self.task]
+
+    executor = Giving()
+    service = make_service(store, executor)
+    name = method_of(service, never).start(WorkRequest()).name
+    store.close = lambda: None
+    service.close(NOW)
+    assert store.get(name).owner == ""
 
 
 # -- outages --------------------------------------------------------------------------------------
@@ -747,51 +640,62 @@ def away(clock):
     return Away(clock)
 
 
-def test_leases_are_renewed_before_orphan_scan_after_store_outage(away, make_service, clock):
+class Pair:
+    """A process that works, and one that looks for lost work; both over a store that goes away."""
+
+    def __init__(self, away, make_service, clock):
+        self.clock, self.store = clock, away
+        self.worker, self.scanner = (make_service(away, Held()) for _ in range(2))
+        for service in (self.worker, self.scanner):
+            method_of(service, never)
+            service.run_maintenance()
+        self.name = self.start()
+
+    def start(self):
+        return self.worker.start(NAME, WorkRequest()).name
+
+    def taken_over_after(self, *seconds):
+        """Look after so many seconds, and again; whether the work was taken over, at each look."""
+        found = []
+        for some in seconds:
+            self.clock.advance(some)
+            self.scanner.run_maintenance()
+            owner = self.store.get(self.name).owner
+            assert owner in (self.worker.workers.owner, self.scanner.workers.owner)
+            found.append(owner == self.scanner.workers.owner)
+        return found
+
+
+@pytest.fixture
+def pair(away, make_service, clock):
+    return Pair(away, make_service, clock)
+
+
+def test_leases_are_renewed_before_orphan_scan_after_store_outage(away, pair, clock):
     """Leases that ran out while the store could not be written do not prove that a process died."""
-    worker, scanner = (make_service(away, Held()) for _ in range(2))
-    for service in (worker, scanner):
-        method_of(service, never)
-        service.run_maintenance()
-    name = worker.start(NAME, WorkRequest()).name
     away.away = True
     for _ in range(2):
         clock.advance(20)
-        for service in (scanner, worker):
+        for service in (pair.scanner, pair.worker):
             with pytest.raises(Unavailable):
                 service.run_maintenance()
     away.away = False
-    scanner.run_maintenance()  # which is calm for a third of a lease, and a second
-    worker.run_maintenance()
-    for seconds in (6, 9, 1):  # then the worker falls silent
-        assert away.get(name).owner == worker.workers.owner
-        clock.advance(seconds)
-        scanner.run_maintenance()
-    assert away.get(name).owner == scanner.workers.owner
+    pair.scanner.run_maintenance()  # which is calm for a third of a lease, and a second
+    pair.worker.run_maintenance()  # and then falls silent
+    assert pair.taken_over_after(6, 9, 1) == [False, False, True]
 
 
-def test_leases_that_ended_while_nothing_could_be_written_are_not_believed(
-    away, make_service, clock
-):
+def test_leases_that_ended_while_nothing_could_be_written_are_not_believed(away, pair, clock):
     """A process that wanted to write nothing meanwhile knows of no outage."""
-    worker, scanner = (make_service(away, Held()) for _ in range(2))
-    for service in (worker, scanner):
-        method_of(service, never)
-        service.run_maintenance()
-    name = worker.start(NAME, WorkRequest()).name
     away.unwritten = True
     for _ in range(6):
         clock.advance(5)
         with pytest.raises(Unavailable):
-            worker.run_maintenance()
+            pair.worker.run_maintenance()
     away.unwritten = False
-    scanner.run_maintenance()  # which is the first to come
-    assert away.get(name).owner == worker.workers.owner
-    worker.run_maintenance()
-    for _ in range(3):
-        clock.advance(1)
-        scanner.run_maintenance()
-    assert away.get(name).owner == worker.workers.owner
+    assert pair.taken_over_after(0) == [False]  # which is the first to come
+    pair.worker.run_maintenance()
+    assert pair.taken_over_after(1, 1, 1) == [False] * 3
 
 
 def test_an_outage_ends_with_a_write(away, make_service, clock, caplog):
@@ -823,69 +727,39 @@ def test_an_outage_ends_with_a_write(away, make_service, clock, caplog):
     assert away.get(lost).version == 3  # taken over
 
 
-def test_a_look_that_had_to_wait_proves_nothing(away, make_service, clock):
+def test_a_look_that_had_to_wait_proves_nothing(away, pair, clock):
     """A process that wanted to renew a lease waited as long, so that the grace begins again."""
-    worker, scanner = (make_service(away, Held()) for _ in range(2))
-    for service in (worker, scanner):
-        method_of(service, never)
-        service.run_maintenance()
-    name = worker.start(NAME, WorkRequest()).name
-    clock.advance(15)
-    scanner.run_maintenance()
     whole = away.orphans
 
     def orphans(methods, limit):
         clock.advance(0.6)
         return whole(methods, limit)
 
+    assert pair.taken_over_after(15) == [False]
     away.orphans = orphans
-    clock.advance(1)
-    scanner.run_maintenance()
-    assert away.get(name).owner == worker.workers.owner
+    assert pair.taken_over_after(1) == [False]
     away.orphans = whole
-    clock.advance(1)
-    scanner.run_maintenance()
-    assert away.get(name).owner == scanner.workers.owner
+    assert pair.taken_over_after(1) == [True]
 
 
-def test_two_looks_that_are_far_apart_prove_nothing(away, make_service, clock):
+def test_two_looks_that_are_far_apart_prove_nothing(pair):
     """The process that looks may have stood still, and all others with it."""
-    worker, scanner = (make_service(away, Held()) for _ in range(2))
-    for service in (worker, scanner):
-        method_of(service, never)
-        service.run_maintenance()
-    name = worker.start(NAME, WorkRequest()).name
-    for seconds in (15, 60, 0.5):
-        clock.advance(seconds)
-        scanner.run_maintenance()
-        assert away.get(name).owner == worker.workers.owner
-    clock.advance(0.5)
-    scanner.run_maintenance()
-    assert away.get(name).owner == scanner.workers.owner
+    assert pair.taken_over_after(15, 60, 0.5, 0.5) == [False, False, False, True]
 
 
-def test_what_takes_long_to_take_over_keeps_no_other_alive(away, make_service, clock):
+def test_what_takes_long_to_take_over_keeps_no_other_alive(away, pair, clock):
     """The looks are far apart then, and the process is busy all the time."""
-    worker, scanner = (make_service(away, Held()) for _ in range(2))
-    for service in (worker, scanner):
-        method_of(service, never)
-        service.run_maintenance()
-    lost, slow = (worker.start(NAME, WorkRequest()).name for _ in range(2))
+    slow, whole = pair.start(), away.update
     away.update(slow, release(0, clock()))
 
-    def recover(record):
-        if record.name == slow:
+    def update(name, change):
+        if name == slow:
             clock.advance(5)
-            raise Unavailable("the queue does not answer")
-        recovered_names.append(record.name)
+            raise Unavailable("it does not answer")
+        return whole(name, change)
 
-    recovered_names = []
-    scanner._background.maintenance.recover = recover
-    clock.advance(15)
-    for _ in range(3):
-        scanner.run_maintenance()
-        clock.advance(1)
-    assert recovered_names[:1] == [lost]
+    away.update = update
+    assert pair.taken_over_after(15, 1, 1)[-1]
 
 
 def test_work_that_waited_for_the_store_is_renewed_at_once(away, make_service, clock):
@@ -903,7 +777,6 @@ def test_work_that_waited_for_the_store_is_renewed_at_once(away, make_service, c
         return whole(record, request, key, **options)
 
     away.insert = insert
-    service._background.maintenance._renew_at += 60
     second = method.start(WorkRequest()).name
     service.run_maintenance()
     assert away.get(first).lease_until == away.get(second).lease_until == clock() + LEASE
@@ -985,99 +858,77 @@ def test_handed_back_work_begins_soon_after_its_method_is_declared(store, make_s
         (ZeroDivisionError(), "maintenance failed and goes on", 1.0),
     ],
 )
-def test_the_thread_outlives_errors(error, said, pause, caplog, monkeypatch):
+def test_the_thread_outlives_errors(make_service, caplog, error, said, pause):
     """It logs them, and turns again soon."""
-    turned = threading.Event()
-    pauses = []
+    turns = []
 
-    class Away(MemoryStore):
+    class Failing(MemoryStore):
         def orphans(self, methods, limit):
-            if not pauses:
-                raise error
-            turned.set()
+            self.turn()
             return super().orphans(methods, limit)
 
         def renew(self, owner, until, names=None):
-            turned.set()  # with which an outage ends
+            self.turn()  # with which an outage ends
             return super().renew(owner, until, names)
 
-    maintenance = maintenance_over(Away())
-    whole = maintenance._wake.wait
+        def turn(self):
+            turns.append(time.monotonic())
+            if len(turns) <= 2:
+                raise error
 
-    def wait(seconds):
-        pauses.append(seconds)
-        return whole(0 if len(pauses) == 1 else seconds)
-
-    monkeypatch.setattr(maintenance._wake, "wait", wait)
-    with caplog.at_level(logging.WARNING, "lro"):
-        maintenance.start()
-        assert turned.wait(PATIENCE)
-        maintenance.stop()
+    caplog.set_level(logging.WARNING, "lro")
+    service = make_service(Failing(), Held(), maintenance=True, clock=time.monotonic)
+    method_of(service, never)
+    service.start_maintenance()
+    until(lambda: len(turns) > 2)
+    service.close(0)
     assert said in caplog.text
-    assert pauses[0] == pause
+    assert turns[2] - turns[1] >= pause * 0.9
 
 
-def test_the_thread_may_stop_itself():
-    """A function may close the service that runs it, even from within maintenance."""
-    stopped = threading.Event()
+def test_the_thread_may_close_the_service(make_service):
+    """Code of others that it calls may do so."""
 
     class Last(MemoryStore):
         def orphans(self, methods, limit):
-            maintenance.stop()
-            stopped.set()
+            service.close(0)
             return super().orphans(methods, limit)
 
-    maintenance = maintenance_over(Last())
-    maintenance.stop()  # before it has begun: nothing to end
-    maintenance._stopped = False
-    maintenance.start()
-    assert stopped.wait(PATIENCE)
-    maintenance._thread.join(PATIENCE)
-    assert not maintenance._thread.is_alive()
+    before = set(threading.enumerate())
+    service = make_service(Last(), Held(), maintenance=True, clock=time.monotonic)
+    method_of(service, never)
+    service.start_maintenance()
+    (thread,) = set(threading.enumerate()) - before
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
 
 
-def test_leases_come_before_orphans(clock):
+def test_leases_come_before_orphans(store, build, make_service, clock):
     """However many there are, and however long each takes: the rest is found again at once."""
-    store, seen = MemoryStore(clock), []
-    for number in range(3):
-        store.insert(held(clock, str(number), seconds=0), REQUEST, None)
-    clock.advance(1)
-    at = [0.0]
+    dead = Queued(make_service, store, worker_lost=WorkerLost.RETRY)
+    for _ in range(2):
+        dead.method.start(WorkRequest())
+    resumed = []
 
-    def recover(record):
-        seen.append(record.name)
-        at[0] += 3.0
-        clock.advance(3)
+    class Slow(Held):
+        def submit(self, task):
+            resumed.append(task)
+            clock.advance(3)
 
-    maintenance = maintenance_over(
-        store, seconds=lambda: at[0], held=["operations/mine"], methods=["M"], recover=recover
-    )
-    maintenance.run_due()
-    at[0] += 1.0
+    clock.advance(10)
+    service = build(executor=Slow(), worker_lost=WorkerLost.RETRY)
+    mine = service.start(NAME, WorkRequest()).name
+    clock.advance(2)
+    service.run_maintenance()
     clock.advance(1)
-    maintenance.run_due()
-    assert len(seen) == 2  # the lease was due after five seconds
+    renewed = store.get(mine).lease_until
+    service.run_maintenance()
+    assert len(resumed) == 3  # its own, and two: then the lease was due
+    assert store.get(mine).lease_until == renewed
     for _ in range(3):
-        due = maintenance.run_due()
-        at[0] += due
-        clock.advance(due)
-    assert len(seen) >= 3
-
-
-def test_expiry_goes_on_in_batches(clock):
-    """A full batch is followed by the next one at once."""
-    removed = [
-        Expired(tuple(f"operations/{n}" for n in range(1000)), {"M": 1000}, more=True),
-        Expired((), {}, more=False),
-    ]
-
-    class Expiring(MemoryStore):
-        def expire(self, limit):
-            return removed.pop(0)
-
-    maintenance = maintenance_over(Expiring(clock))
-    assert maintenance.run_due() == 0.01
-    assert maintenance.run_due() == 5
+        clock.advance(service.run_maintenance())
+    assert store.get(mine).lease_until > renewed
+    assert len(resumed) == 4
 
 
 def test_an_orphan_that_ended_meanwhile(hung, build, store, clock, caplog):
@@ -1094,57 +945,3 @@ def test_an_orphan_that_ended_meanwhile(hung, build, store, clock, caplog):
         recovered(other, clock)
     assert f"{name}: not taken over now" in caplog.text
     assert other.get(name) == found
-
-
-def test_queued_work_that_was_deleted_before_its_cancellation(store, make_service):
-    """Withdrawn, and gone: nothing is left to end."""
-    service = make_service(store, Held())
-    operation = method_of(service, never).start(WorkRequest())
-    run = service._runtime.executor.task
-    store.forget(operation.name)
-    run.end_not_started()
-    assert not service.workers.held()
-
-
-def test_a_request_that_cannot_be_had_while_the_service_closes(store, make_service, clock):
-    """The work is left to others, and not ended as unreadable."""
-    service = make_service(store, Held())
-    method_of(service, never, worker_lost=WorkerLost.RETRY)
-    operation = service.start(NAME, WorkRequest())
-    clock.advance(60)
-    service.workers.resume(service.specs[NAME], service.store.get(operation.name))
-    run = service._runtime.executor.task
-
-    def request(name):
-        run.release()
-        raise Unavailable("closed")
-
-    store.request = request
-    run.run()
-    record = store.get(operation.name)
-    assert (record.state, record.owner) == ("IN_PROGRESS", "")
-
-
-def test_a_stop_leaves_the_tasks_of_others_alone(make_service):
-    """An executor may give back what this service never gave it."""
-    service = make_service(executor=ThreadExecutor(1))
-    step, other = Step(), []
-
-    def body(request, job):
-        step()
-        return WorkResponse()
-
-    operation = method_of(service, body).start(WorkRequest())
-    step.reached()
-    foreign = Work("operations/foreign")
-    service._runtime.executor.reserve().submit(foreign)
-    whole = service._runtime.executor.join
-
-    def join(seconds):
-        step.go.set()
-        return whole(seconds)
-
-    service._runtime.executor.join = join
-    service.close()
-    assert service.store.get(operation.name).done
-    assert (foreign.begun.is_set(), other) == (False, [])

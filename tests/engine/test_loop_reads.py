@@ -6,245 +6,234 @@ import asyncio
 import gc
 import threading
 import weakref
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from lro._engine.flow import Flow, UpdateWrite, on_loop, read
-from lro._engine.store_port import READ_BYTES
+from lro import Operation, Service
 from lro.adapters import Found, Record
 from lro.errors import OperationNotFound, Unavailable
+from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
-from lro.testing import ManualClock
-from lro.testing._samples import insert, record_of
-from tests.service_steps import Step
-from tests.waiting import PATIENCE
+from tests.service_fixtures import MakeService
+from tests.service_steps import WORK, Step, abandon
+from tests.waiting import PATIENCE, until_async
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 
 class Slow(MemoryStore):
     """A store whose reads block, as one of a database does, and are noted."""
 
     reads_block = True
+    most = 1000
+    error: BaseException | None = None
+    step: Callable[[], None] | None = None
 
     def __init__(self) -> None:
-        self.clock = ManualClock()
-        super().__init__(self.clock)
+        super().__init__()
         self.calls: list[list[str]] = []
-        self.most = 1000
-        self.error: BaseException | None = None
 
     def get(self, name: str) -> Record:
-        if threading.current_thread() is not threading.main_thread():
-            self.calls.append([name[-1]])
-        if self.error is not None:
-            raise self.error
+        self._read([name])
         return super().get(name)
 
-    def find(self, names: Collection[str], max_bytes: int = READ_BYTES) -> Found:
-        self.calls.append([name[-1] for name in names])
+    def find(self, names: Collection[str], *limits: int) -> Found:
+        self._read(names)
+        some, rest = list(names)[: self.most], list(names)[self.most :]
+        return Found(super().find(some, *limits).records, rest)
+
+    def _read(self, names: Collection[str]) -> None:
+        if self.step is not None and threading.current_thread() is not threading.main_thread():
+            self.step()
+        self.calls.append(list(names))
         if self.error is not None:
             raise self.error
-        some, rest = list(names)[: self.most], list(names)[self.most :]
-        return Found(super().find(some, max_bytes).records, rest)
 
 
 @pytest.fixture
 def store() -> Slow:
-    made = Slow()
-    for name in "abc":
-        insert(made, record_of(made.clock, name))
-    return made
+    return Slow()
 
 
-def reads(store: Slow, names: str) -> list[asyncio.Task[Record]]:
-    """Tasks that read the operations of these letters."""
-    return [asyncio.ensure_future(on_loop(read(store, f"operations/{name}"))) for name in names]
+@pytest.fixture
+def service(store: Slow, make_service: MakeService) -> Service:
+    return make_service(store, InlineExecutor())
 
 
-def outcomes(store: Slow, names: str) -> list[Any]:
-    """The letter that each read gives, or the error that it raises."""
+@pytest.fixture
+def names(service: Service, store: Slow) -> list[str]:
+    """Three operations, and one that is not there."""
+    classes = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
+    method = service.declare(WORK, **classes)
+    found = [method.start(WorkRequest()).name for _ in range(3)]
+    store.calls.clear()
+    return [*found, "operations/x"]
+
+
+def reads(service: Service, *names: str) -> list[asyncio.Task[Operation]]:
+    """Tasks that read these operations."""
+    return [asyncio.ensure_future(service.get_async(name)) for name in names]
+
+
+def outcomes(service: Service, *names: str) -> list[Any]:
+    """The name that each read gives, or the class of the error that it raises."""
 
     async def main() -> list[Any]:
-        found = await asyncio.gather(*reads(store, names), return_exceptions=True)
-        return [one.name[-1] if isinstance(one, Record) else type(one) for one in found]
+        found = await asyncio.gather(*reads(service, *names), return_exceptions=True)
+        return [one.name if isinstance(one, Operation) else type(one) for one in found]
 
     return asyncio.run(main())
 
 
-def test_reads_of_one_moment_are_made_by_one_call(store: Slow) -> None:
-    """A name that is asked for twice is read once, and one that is not there has its error."""
-    assert outcomes(store, "a") == ["a"]
-    assert store.calls == [["a"]]
-    store.calls.clear()
-    assert outcomes(store, "abxa") == ["a", "b", OperationNotFound, "a"]
-    assert store.calls == [["a", "b", "x"]]
-    assert outcomes(store, "x") == [OperationNotFound]
-
-
-def test_reads_that_a_call_leaves_are_made_by_the_next(store: Slow) -> None:
-    """A store reads so many bytes at once."""
-    store.most = 2
-    assert outcomes(store, "abca") == ["a", "b", "c", "a"]
-    assert store.calls == [["a", "b", "c"], ["c"]]
-
-
-def test_an_error_of_the_store_reaches_each_read(store: Slow) -> None:
-    """The next reads are made as if nothing had been."""
-    store.error = Unavailable("away")
-    assert outcomes(store, "ab") == [Unavailable, Unavailable]
-    store.error = None
-    assert outcomes(store, "ab") == ["a", "b"]
-
-
-@pytest.mark.parametrize("error", [None, Unavailable("away")])
-def test_a_read_whose_task_is_cancelled_disturbs_no_other(
-    store: Slow, error: Exception | None
+def test_reads_of_one_moment_are_made_by_one_call(
+    service: Service, store: Slow, names: list[str]
 ) -> None:
-    """Neither where the store answers, nor where it does not."""
-    store.error = error
-
-    async def main() -> list[Any]:
-        tasks = reads(store, "ab")
-        await asyncio.sleep(0)
-        tasks[0].cancel()
-        return await asyncio.gather(*tasks, return_exceptions=True)
-
-    first, second = asyncio.run(main())
-    assert isinstance(first, asyncio.CancelledError)
-    assert second is error or second.name == "operations/b"
-
-
-def test_what_was_written_is_made_use_of_if_the_task_is_cancelled_in_a_read(store: Slow) -> None:
-    """A thread reads once more, and goes on."""
-    over = threading.Event()
-    found: list[Record] = []
-
-    def flow() -> Flow[None]:
-        yield UpdateWrite(store, "operations/a", lambda record: record.next_version(caller="c"))
-        found.append((yield from read(store, "operations/a")))
-        over.set()
-
-    async def main() -> None:
-        task = asyncio.ensure_future(on_loop(flow()))
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
-    assert over.wait(PATIENCE)
-    assert found[0].caller == "c"
-
-
-class Held(Slow):
-    """A slow store whose calls wait until the test lets them go on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.step = Step()
-        insert(self, record_of(self.clock, "a"))
-
-    def get(self, name: str) -> Record:
-        if threading.current_thread() is not threading.main_thread():
-            self.step()
-        return super().get(name)
-
-
-def test_a_read_that_tidies_up_is_made_where_all_tasks_are_cancelled() -> None:
-    """So a loop ends; one task reads again while the thread reads for it."""
-    store = Held()
-
-    async def reads_again() -> str:
-        try:
-            await on_loop(read(store, "operations/a"))
-        except asyncio.CancelledError:
-            return (await on_loop(read(store, "operations/a"))).name
-        raise AssertionError
-
-    async def main() -> str:
-        task = asyncio.ensure_future(reads_again())
-        await asyncio.to_thread(store.step.reached)
-        task.cancel()
-        for other in asyncio.all_tasks() - {task, asyncio.current_task()}:
-            other.cancel()
-        store.step.go.set()
-        async with asyncio.timeout(PATIENCE):
-            return await task
-
-    assert asyncio.run(main()) == "operations/a"
+    """A name that is asked for twice is read once, and one that is not there has its error."""
+    a, b, c, x = names
+    assert outcomes(service, a) == [a]
+    assert store.calls == [[a]]
+    store.calls.clear()
+    assert outcomes(service, a, b, x, a) == [a, b, OperationNotFound, a]
+    assert store.calls == [[a, b, x]]
+    assert outcomes(service, x) == [OperationNotFound]
+    store.calls.clear()
+    store.most = 2  # what a call leaves is read by the next
+    assert outcomes(service, a, b, c, a) == [a, b, c, a]
+    assert store.calls == [[a, b, c], [c]]
 
 
 class Odd(BaseException):
     """An error that is no Exception, as those of some test tools and of threads are."""
 
 
-@pytest.mark.parametrize("names", ["a", "ab"])
-def test_an_odd_error_of_the_store_reaches_each_read(store: Slow, names: str) -> None:
-    """None of them waits for ever."""
-    store.error = Odd()
-    assert outcomes(store, names) == [Odd] * len(names)
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("error", [Unavailable("away"), Odd()])
+def test_an_error_of_the_store_reaches_each_read(
+    service: Service, store: Slow, names: list[str], error: BaseException, count: int
+) -> None:
+    """The next reads are made as if nothing had been."""
+    store.error = error
+    assert outcomes(service, *names[:count]) == [type(error)] * count
     store.error = None
-    assert outcomes(store, names) == list(names)
+    assert outcomes(service, *names[:count]) == names[:count]
 
 
-def test_a_loop_that_was_closed_during_a_read_is_let_go() -> None:
+@pytest.mark.parametrize("error", [None, Unavailable("away")])
+def test_a_read_whose_task_is_cancelled_disturbs_no_other(
+    service: Service, store: Slow, names: list[str], error: Exception | None
+) -> None:
+    """Neither where the store answers, nor where it does not."""
+    store.error = error
+
+    async def main() -> list[Any]:
+        tasks = reads(service, *names[:2])
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    first, second = asyncio.run(main())
+    assert isinstance(first, asyncio.CancelledError)
+    assert second is error or second.name == names[1]
+
+
+@pytest.fixture
+def held(store: Slow, names: list[str]) -> Step:
+    """Holds up the reads of the store."""
+    store.step = step = Step()
+    return step
+
+
+def test_a_read_that_tidies_up_is_made_where_all_tasks_are_cancelled(
+    service: Service, names: list[str], held: Step
+) -> None:
+    """So a loop ends; one task reads again while the thread reads for it."""
+
+    async def reads_again() -> str:
+        try:
+            await service.get_async(names[0])
+        except asyncio.CancelledError:
+            return (await service.get_async(names[0])).name
+        raise AssertionError
+
+    async def main() -> str:
+        task = asyncio.ensure_future(reads_again())
+        await asyncio.to_thread(held.reached)
+        task.cancel()
+        for other in asyncio.all_tasks() - {task, asyncio.current_task()}:
+            other.cancel()
+        held.go.set()
+        async with asyncio.timeout(PATIENCE):
+            return await task
+
+    assert asyncio.run(main()) == names[0]
+
+
+def test_a_loop_that_was_closed_during_a_read_is_let_go(
+    service: Service, names: list[str], held: Step
+) -> None:
     """With the tasks that nothing will wake any more."""
-    store = Held()
-    loop = asyncio.new_event_loop()
+    loop, threads = asyncio.new_event_loop(), ThreadPoolExecutor(1)
+    loop.set_default_executor(threads)
     gone = weakref.ref(loop)
 
     async def main() -> None:
-        tasks = reads(store, "a")
-        await asyncio.to_thread(store.step.reached)
-        tasks += reads(store, "a")
+        tasks = reads(service, names[0])
+        await until_async(held.begun.is_set)
+        tasks += reads(service, names[0])
         await asyncio.sleep(0)
         for task in tasks:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # as is meant here
+            abandon(task)
 
     loop.run_until_complete(main())
-    threads = loop._default_executor  # type: ignore[attr-defined]
     loop.close()
-    store.step.go.set()
+    held.go.set()
     threads.shutdown()
     del loop, threads
     gc.collect()
     assert gone() is None
 
 
-def test_a_read_that_is_given_up_while_the_store_fails_is_left_alone() -> None:
+def test_a_read_that_is_given_up_while_the_store_fails_is_left_alone(
+    service: Service, store: Slow, names: list[str], held: Step
+) -> None:
     """Its task has gone; the next read is made as if nothing had been."""
-    store = Held()
 
     async def main() -> str:
-        (task,) = reads(store, "a")
-        await asyncio.to_thread(store.step.reached)
+        (task,) = reads(service, names[0])
+        await asyncio.to_thread(held.reached)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         store.error = Unavailable("away")
-        (waiting,) = reads(store, "a")
-        store.step.go.set()
+        (waiting,) = reads(service, names[0])
+        held.go.set()
         with pytest.raises(Unavailable):
             await waiting
         store.error = None
-        return (await on_loop(read(store, "operations/a"))).name
+        return (await service.get_async(names[0])).name
 
-    assert asyncio.run(main()) == "operations/a"
+    assert asyncio.run(main()) == names[0]
 
 
-def test_reads_end_with_the_threads_that_would_make_them(store: Slow) -> None:
+def test_reads_end_with_the_threads_that_would_make_them(
+    service: Service, names: list[str]
+) -> None:
     """An application may shut the threads of its loop down, and cancel what they have not begun."""
+    handed_in, step = [], Step()
+
+    class Threads(ThreadPoolExecutor):
+        def submit(self, *arguments: Any, **options: Any) -> Any:
+            handed_in.append(1)
+            return super().submit(*arguments, **options)
 
     async def main() -> list[Any]:
-        threads, step = ThreadPoolExecutor(1), Step()
+        threads = Threads(1)
         asyncio.get_running_loop().set_default_executor(threads)
         busy = asyncio.ensure_future(asyncio.to_thread(step))
-        while not step.begun.is_set():
-            await asyncio.sleep(0)
-        tasks = reads(store, "ab")
-        while not threads._work_queue.qsize():
-            await asyncio.sleep(0)
+        await until_async(step.begun.is_set)
+        tasks = reads(service, *names[:2])
+        await until_async(lambda: len(handed_in) == 2)
         threads.shutdown(wait=False, cancel_futures=True)
         step.go.set()
         await busy
@@ -253,17 +242,19 @@ def test_reads_end_with_the_threads_that_would_make_them(store: Slow) -> None:
     assert [type(one) for one in asyncio.run(main())] == [asyncio.CancelledError] * 2
 
 
-def test_reads_are_made_on_the_loop_where_there_are_no_threads(store: Slow) -> None:
+def test_reads_are_made_on_the_loop_where_there_are_no_threads(
+    service: Service, store: Slow, names: list[str]
+) -> None:
     """As at the end of the interpreter; an error of the store reaches each of them, too."""
 
     async def main() -> list[Any]:
         threads = ThreadPoolExecutor(1)
         threads.shutdown()
         asyncio.get_running_loop().set_default_executor(threads)
-        well = await asyncio.gather(*reads(store, "ab"))
+        well = await asyncio.gather(*reads(service, *names[:2]))
         store.error = Unavailable("away")
-        return [*well, *await asyncio.gather(*reads(store, "ab"), return_exceptions=True)]
+        return [*well, *await asyncio.gather(*reads(service, *names[:2]), return_exceptions=True)]
 
     first, second, *errors = asyncio.run(main())
-    assert [first.name, second.name] == ["operations/a", "operations/b"]
+    assert [first.name, second.name] == names[:2]
     assert errors == [store.error, store.error]

@@ -8,13 +8,12 @@ from datetime import UTC, datetime
 import attrs
 import pytest
 
-from lro import Any, Code, DeclarationError, Job, Operation, OperationInfo, Status
+from lro import Any, DeclarationError, Job, OperationInfo
 from lro._engine.method_spec import StandardMetadata
 from lro._messages.shapes import shape_of
 from lro._model.method_names import Signature, convention_findings
 from lro.adapters import Record
 from lro.types import MethodName, OperationInfoRegistry
-from lro.wire import validate
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 EMPTY = "google.protobuf.Empty"
@@ -307,41 +306,3 @@ def test_stamping():
     assert known.stamp(record(metadata=stamped)) is stamped
     for untouched in (None, Any("x/a.M", b"\x08"), Any("x/google.protobuf.Duration", "1s")):
         assert known.stamp(record(metadata=untouched)) is untouched
-
-
-# -- operations -----------------------------------------------------------------------------------
-
-
-def test_an_operation_in_words():
-    """Its result as response or error, its state by the code (spec §2.1)."""
-    done = Any("x/a.Done")
-    assert (Operation(done=True, result=done).response, Operation().response) == (done, None)
-    failed = Status(Code.ABORTED)
-    assert (Operation(done=True, result=failed).error, Operation().error) == (failed, None)
-    states = [
-        Operation(result=failed),
-        Operation(done=True),
-        Operation(done=True, result=done),
-        Operation(done=True, result=failed),
-        Operation(done=True, result=Status(Code.CANCELLED)),
-        Operation(done=True, result=Status(1)),
-    ]
-    assert [one.state for one in states] == [
-        "IN_PROGRESS", "SUCCEEDED", "SUCCEEDED", "FAILED", "CANCELLED", "CANCELLED",
-    ]  # fmt: skip
-
-
-def test_every_problem_at_once():
-    """Sorted (spec §1.15)."""
-    worst = Operation(metadata=Any(), result=Status(0))
-    assert validate(worst) == (
-        "ANY_TYPE_MISSING",
-        "ERROR_CODE_INVALID",
-        "NAME_MISSING",
-        "RESULT_BEFORE_DONE",
-    )
-    assert validate(Operation(name="x", done=True, result=Any())) == (
-        "ANY_TYPE_MISSING",
-        "NAME_INVALID",
-    )
-    assert validate(Operation(done=True)) == ()

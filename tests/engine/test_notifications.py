@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-import os
-import subprocess
-import sys
-from contextlib import closing
 from datetime import timedelta
 
 import pytest
@@ -16,15 +11,14 @@ import pytest
 from lro import Any, Code, DeclarationError, InvalidArgument, Service, State, StatusError
 from lro.errors import OperationNotFound, ResourceExhausted, Unavailable
 from lro.executors.inline import InlineExecutor
-from lro.executors.processes import ProcessExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.testing._samples import held, insert
 from lro.webhooks import Endpoint
-from tests.executors import process_methods
 from tests.noted_ends import NotedEnds
 from tests.service_steps import WORK, Step, ended, recovered, work
+from tests.waiting import until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 ENDPOINT = Endpoint(url="https://hooks.acme.test/done", secrets=("whsec_c2VjcmV0",))
@@ -43,41 +37,92 @@ def owed(store, name):
 # -- ends -----------------------------------------------------------------------------------------
 
 
-def test_work_that_returns_or_raises_owes(store, make_service):
+class Scene:
+    """A service whose ends owe, on threads or inline, and a clock."""
+
+    def __init__(self, store, make_service, clock):
+        self.store, self.clock, self.noted = store, clock, NotedEnds()
+        self.make = lambda *executor: make_service(store, *executor, webhooks=self.noted)
+
+    def raised(self):
+        def body(request, job):
+            raise StatusError(Code.ABORTED, "it fails")
+
+        service = self.make()
+        return ended(service, work(service, body).start(WorkRequest())).name
+
+    def within_the_start(self):
+        handle = work(self.make(InlineExecutor())).start(WorkRequest())
+        assert handle.operation.done
+        return handle.name
+
+    def withdrawn(self):
+        service, step = self.make(ThreadExecutor(1)), Step()
+        method = work(service, step)
+        method.start(WorkRequest())
+        step.reached()
+        waiting = method.start(WorkRequest()).name
+        service.cancel(waiting)
+        step.go.set()
+        return ended(service, waiting).name
+
+    def obeyed(self):
+        service, step = self.make(), Step()
+
+        def body(request, job):
+            step()
+            job.raise_if_cancelled()
+
+        name = work(service, body).start(WorkRequest()).name
+        step.reached()
+        service.cancel(name)
+        step.go.set()
+        return ended(service, name).name
+
+    def late(self):
+        def body(request, job):
+            self.clock.advance(2)
+            job.raise_if_cancelled()
+
+        method = work(self.make(InlineExecutor()), body, time_limit=timedelta(seconds=1))
+        return method.start(WorkRequest()).name
+
+    def lost(self, settle=None):
+        service = self.make(InlineExecutor())
+        work(service, final_metadata=settle)
+        insert(self.store, held(self.clock, method=WORK, owner="dead", attempt=1, metadata=META))
+        self.clock.advance(60)
+        recovered(service, self.clock)
+        return "operations/a"
+
+    def settled(self):
+        return self.lost(lambda metadata, state: metadata)
+
+
+ENDS = {
+    Scene.raised: State.FAILED,
+    Scene.within_the_start: State.SUCCEEDED,
+    Scene.withdrawn: State.CANCELLED,
+    Scene.obeyed: State.CANCELLED,
+    Scene.late: State.FAILED,
+    Scene.lost: State.FAILED,
+    Scene.settled: State.FAILED,
+}
+
+
+@pytest.mark.parametrize(("end", "state"), ENDS.items(), ids=[end.__name__ for end in ENDS])
+def test_every_end_of_work_owes(store, make_service, clock, end, state):
     """In the update that ends it; the notifier is woken after that."""
-
-    def body(request, job):
-        if request.text:
-            raise StatusError(Code.ABORTED, request.text)
-
-    noted = NotedEnds()
-    service = make_service(store, webhooks=noted)
-    method = work(service, body)
-    for text, state in (("", State.SUCCEEDED), ("fails", State.FAILED)):
-        noted.calls.clear()
-        name = method.start(WorkRequest(text)).name
-        ended(service, name)
-        assert store.get(name).state is state
-        assert owed(store, name)
-    assert store.next_due() == min(
-        store.get(r.name).end_time for r in store.page("", None, 9).records
-    )
-    service.close()
-    assert "wake" in noted.calls
-
-
-def test_work_done_within_the_start_owes(store, make_service):
-    """With the inline executor the operation has ended when the start returns."""
-    noted = NotedEnds()
-    service = make_service(store, InlineExecutor(), webhooks=noted)
-    handle = work(service).start(WorkRequest())
-    assert handle.operation.done
-    assert owed(store, handle.name)
-    assert noted.calls == ["wake"]
+    scene = Scene(store, make_service, clock)
+    name = end(scene)
+    assert store.get(name).state is state
+    assert owed(store, name)
+    assert store.next_due() is not None
+    until(lambda: "wake" in scene.noted.calls)
 
 
 def test_work_done_outside_owes_by_each_report_of_its_end(store, make_service):
-    """A response, an error, no result, a cancellation."""
+    """A response, an error, no result, a cancellation; a second report changes nothing."""
     noted = NotedEnds()
     service = make_service(store, webhooks=noted)
     method = service.declare("acme.v1.Works.Outside", **CLASSES)
@@ -95,79 +140,11 @@ def test_work_done_outside_owes_by_each_report_of_its_end(store, make_service):
         assert store.get(name).notify_at is None
         assert end(reporter)
         assert owed(store, name)
-    assert noted.calls == ["wake"] * len(ends)
-
-
-def test_a_cancel_of_work_that_no_worker_has_owes(store, make_service):
-    """The request itself ends it: it was withdrawn from the queue."""
-    service = make_service(store, ThreadExecutor(1), webhooks=NotedEnds())
-    step = Step()
-    method = work(service, lambda request, job: step())
-    method.start(WorkRequest())
-    step.reached()
-    waiting = method.start(WorkRequest()).name
-    service.cancel(waiting)
-    step.go.set()
-    assert ended(service, waiting).state == "CANCELLED"
-    assert owed(store, waiting)
-
-
-def test_a_cancel_that_the_work_obeys_owes(store, make_service):
-    """And so does the end of a time limit."""
-    service = make_service(store, ThreadExecutor(1), webhooks=NotedEnds())
-    step = Step()
-
-    def body(request, job):
-        step()
-        job.raise_if_cancelled()
-
-    name = work(service, body).start(WorkRequest()).name
-    step.reached()
-    service.cancel(name)
-    step.go.set()
-    assert ended(service, name).state == "CANCELLED"
-    assert owed(store, name)
-
-
-def test_a_time_limit_that_ends_work_owes(store, make_service, clock):
-    """The work looks when its time is over."""
-    service = make_service(store, InlineExecutor(), webhooks=NotedEnds())
-
-    def body(request, job):
-        clock.advance(2)
-        job.raise_if_cancelled()
-
-    handle = work(service, body, time_limit=timedelta(seconds=1)).start(WorkRequest())
-    assert handle.operation.error.code == Code.DEADLINE_EXCEEDED
-    assert owed(store, handle.name)
-
-
-@pytest.mark.parametrize("settle", [None, lambda metadata, state: metadata])
-def test_work_whose_worker_is_lost_owes(store, make_service, clock, settle):
-    """Another process ends it with WORKER_LOST, also with final metadata."""
-    service = make_service(store, InlineExecutor(), webhooks=NotedEnds())
-    work(service, final_metadata=settle)
-    name = "operations/a"
-    insert(store, held(clock, method=WORK, owner="dead", attempt=1, metadata=META))
-    clock.advance(60)
-    recovered(service, clock)
-    assert store.get(name).error.code == Code.ABORTED
-    assert owed(store, name)
-
-
-def test_a_process_pool_owes_in_the_process_of_the_service(tmp_path):
-    """The child sends its result, and the process that has the store ends the operation."""
-    noted = NotedEnds()
-    with closing(SQLiteStore(tmp_path / "operations.db")) as store:
-        service = Service(store, ProcessExecutor(1), webhooks=noted)
-        with service:
-            method = service.method("acme.v1.Works.Work", **CLASSES)(process_methods.task)
-            name = method.start(WorkRequest(rest={"do": "return"})).name
-            ended(service, name)
-            assert owed(store, name)
-    assert noted.calls[0] == "begin"
-    assert noted.calls[-1] == "stop"
-    assert "wake" in noted.calls
+        assert noted.calls.pop() == "wake"
+        before = store.get(name)
+        assert not reporter.finish()
+        service.cancel(name)
+        assert store.get(name) == before
 
 
 def test_the_notifier_says_which_ends_owe(store, make_service):
@@ -197,7 +174,7 @@ def test_deleted_work_owes_nothing_at_its_end(store, make_service):
     """Callers cannot see it any more: its record goes with the end."""
     service = make_service(store, ThreadExecutor(1), webhooks=NotedEnds())
     step = Step()
-    name = work(service, lambda request, job: step()).start(WorkRequest()).name
+    name = work(service, step).start(WorkRequest()).name
     step.reached()
     service.delete(name)
     assert store.get(name).state is State.HIDDEN
@@ -207,18 +184,6 @@ def test_deleted_work_owes_nothing_at_its_end(store, make_service):
         with pytest.raises(OperationNotFound):
             store.get(name)
         assert store.next_due() is None
-
-
-def test_an_end_twice_owes_once(store, make_service):
-    """The second report comes too late and changes nothing."""
-    noted = NotedEnds()
-    service = make_service(store, webhooks=noted)
-    name = service.declare("acme.v1.Works.Outside", **CLASSES).start(WorkRequest()).name
-    assert service.reporter(name).finish()
-    before = store.get(name)
-    assert not service.reporter(name).finish()
-    service.cancel(name)
-    assert store.get(name) == before
 
 
 def test_a_deleted_debt_is_logged(store, make_service, caplog):
@@ -237,18 +202,6 @@ def test_a_deleted_debt_is_logged(store, make_service, caplog):
     assert store.next_due() is None
 
 
-@pytest.mark.parametrize("webhooks", [None, NotedEnds(lambda _: False)])
-def test_deleting_what_owes_nothing_is_not_logged(store, make_service, caplog, webhooks):
-    """With webhooks or without; what is not there is not found, as before."""
-    caplog.set_level(logging.INFO, "lro")
-    service = make_service(store, InlineExecutor(), webhooks=webhooks)
-    name = work(service).start(WorkRequest()).name
-    service.delete(name)
-    with pytest.raises(OperationNotFound):
-        service.delete(name)
-    assert "dropped" not in caplog.text
-
-
 # -- starts ---------------------------------------------------------------------------------------
 
 
@@ -263,15 +216,6 @@ def test_a_start_keeps_its_endpoints(store, make_service):
     assert store.get(operation.name).notify == json.dumps([ENDPOINT.url])
     for none in ((), []):
         assert store.get(method.start(WorkRequest(), notify=none).name).notify == ""
-
-
-def test_a_start_on_a_loop_keeps_its_endpoints(make_service):
-    """As the one of a thread does."""
-    store = MemoryStore()
-    service = make_service(store, InlineExecutor(), webhooks=NotedEnds())
-    handle = asyncio.run(work(service).start_async(WorkRequest(), notify=[ENDPOINT]))
-    assert store.get(handle.name).notify == json.dumps([ENDPOINT.url])
-    assert "whsec" not in repr(ENDPOINT)
 
 
 def test_a_repeated_start_keeps_the_first_endpoints(store, make_service):
@@ -361,22 +305,12 @@ def test_the_thread_begins_and_ends_with_that_of_maintenance():
     ended(service, method.start(WorkRequest()))
     service.start_maintenance()
     step = Step()
-    blocked = work(service, lambda request, job: step(), name="acme.v1.Works.Held")
+    blocked = work(service, step, name="acme.v1.Works.Held")
     blocked.start(WorkRequest())
     step.reached()
     step.go.set()
     service.close()
     assert noted.calls == ["begin", "wake", "wake", "stop", "store closed"]
-
-
-def test_it_begins_again_when_the_service_is_used_in_a_child():
-    """As after a fork, in this process."""
-    noted = NotedEnds()
-    with Service(MemoryStore(), InlineExecutor(), webhooks=noted) as service:
-        service._reset_after_fork()
-        assert noted.calls == ["begin", "reset_after_fork"]
-        service.start_maintenance()
-    assert noted.calls == ["begin", "reset_after_fork", "begin", "stop"]
 
 
 def test_it_begins_again_if_there_were_too_many_threads(caplog):
@@ -418,52 +352,3 @@ def test_it_is_stopped_whatever_else_fails(make_service):
     with pytest.raises(Unavailable):
         service.close()
     assert noted.calls == ["stop"]
-
-
-FORKED = """
-import os, sys
-import lro
-from lro.executors.threads import ThreadExecutor
-from lro.stores.sqlite import SQLiteStore
-from lro.testing._samples import held, insert
-from tests.noted_ends import NotedEnds
-from tests.service_steps import ended, work
-from tests.work_messages import WorkRequest
-
-noted = NotedEnds()
-store = SQLiteStore(sys.argv[1])
-service = lro.Service(store, ThreadExecutor(1), webhooks=noted)
-method = work(service)
-if sys.argv[2] == "used":
-    ended(service, method.start(WorkRequest()))
-child = os.fork()
-if child == 0:
-    before = list(noted.calls)
-    name = method.start(WorkRequest()).name
-    ended(service, name)
-    due = store.get(name).notify_at
-    service.close()
-    print(before, noted.calls[len(before):], due is not None, flush=True)
-    os._exit(0)
-assert os.waitpid(child, 0)[1] == 0
-service.close()
-print(noted.calls)
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-@pytest.mark.parametrize("use", ["preloaded", "used"])
-def test_a_forked_process_begins_for_itself(tmp_path, use):
-    """Where it is used: a server that only prepares others sends nothing."""
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED]
-    ran = subprocess.run(
-        [*command, str(tmp_path / "operations.db"), use],
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert (ran.returncode, ran.stderr) == (0, "")
-    used = ["begin", "wake"] if use == "used" else []
-    child, parent = ran.stdout.splitlines()
-    assert child == f"{[*used, 'reset_after_fork']} {['begin', 'wake', 'stop']} True"
-    assert parent == str([*used, "stop"])

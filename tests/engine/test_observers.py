@@ -14,10 +14,7 @@ from typing import Any
 import pytest
 
 from lro import Cancelled, Code, Job, Service, State, StatusError, WorkerLost
-from lro._engine.events import NO_START_TRACE, Tracer
 from lro._engine.flow import run
-from lro._engine.job import CURRENT_JOB, NO_ATTEMPT_TRACE
-from lro._model.operation import delete, request_cancel
 from lro.adapters import (
     AttemptBegan,
     AttemptOver,
@@ -26,7 +23,6 @@ from lro.adapters import (
     MetadataReported,
     Observer,
     OperationEnded,
-    OperationsExpired,
     OperationStarted,
     ServiceEvent,
     Store,
@@ -41,7 +37,6 @@ from lro.executors.threads import ThreadExecutor
 from lro.logging import OperationFilter, operation_facts
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import ManualClock
-from lro.testing._counting import counts_add_up_by_the_minute
 from tests.executors import process_methods
 from tests.service_fixtures import MakeService
 from tests.service_steps import WORK, Step, ended, recovered, work
@@ -76,11 +71,21 @@ def recorder() -> Recorder:
     return Recorder()
 
 
+@pytest.fixture
+def observed(make_service: MakeService, store: Store, recorder: Recorder) -> MakeService:
+    """Makes services over the store that the recorder observes."""
+
+    def make(executor: Any = None, **options: Any) -> Service:
+        return make_service(store, executor, observers=[recorder], **options)
+
+    return make
+
+
 def test_life_of_an_operation_is_observed_in_order(
-    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock
+    observed: MakeService, recorder: Recorder, clock: ManualClock
 ) -> None:
     """Started, claimed, reported, over, ended, with names, times and the caller."""
-    service = make_service(store, InlineExecutor(), observers=[recorder])
+    service = observed(InlineExecutor())
 
     def body(_: WorkRequest, job: Job[WorkMetadata]) -> None:
         job.report(WorkMetadata(50))
@@ -98,10 +103,10 @@ def test_life_of_an_operation_is_observed_in_order(
 
 
 def test_repeated_and_refused_starts_are_observed(
-    make_service: MakeService, store: Store, recorder: Recorder
+    observed: MakeService, recorder: Recorder
 ) -> None:
     """A repeat names the first operation; a refusal has the code, and no name."""
-    service = make_service(store, InlineExecutor(), observers=[recorder])
+    service = observed(InlineExecutor())
     method = work(service)
     one = "6a3a2b41-33c4-4ac8-9d0e-9b2f7a0e4d11"
     first = method.start(WorkRequest("a"), request_id=one)
@@ -118,6 +123,35 @@ def test_repeated_and_refused_starts_are_observed(
         OperationStarted(method=METHOD, outcome="refused", error_type="INVALID_ARGUMENT"),
         OperationStarted(method=METHOD, outcome="refused", error_type="INVALID_ARGUMENT"),
     ]
+
+
+class Speechless(LroError):
+    """An error of an application whose code cannot be read."""
+
+    raised: type[BaseException] = ValueError
+
+    @property
+    def status_code(self) -> int:
+        raise self.raised
+
+
+@pytest.mark.parametrize("raised", [ValueError, SystemExit, KeyboardInterrupt])
+def test_refusal_that_cannot_say_its_code_is_observed_as_internal(
+    make_service: MakeService, recorder: Recorder, raised: type[BaseException]
+) -> None:
+    """Ctrl-C while it is asked passes."""
+    error = Speechless()
+    error.raised = raised
+
+    def validate(_: WorkRequest) -> None:
+        raise error
+
+    service = make_service(None, InlineExecutor(), observers=[recorder])
+    ctrl_c = raised is KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt if ctrl_c else Speechless):
+        work(service, validate=validate).start(WorkRequest())
+    if not ctrl_c:
+        assert recorder.only(OperationStarted).error_type == "INTERNAL"
 
 
 @pytest.mark.parametrize(
@@ -151,10 +185,10 @@ def test_failures_are_observed_by_code(
 
 
 def test_result_that_cannot_be_encoded_is_observed_as_failure(
-    make_service: MakeService, recorder: Recorder
+    observed: MakeService, recorder: Recorder
 ) -> None:
     """What is stored counts, not what the function gave."""
-    service = make_service(None, InlineExecutor(), observers=[recorder])
+    service = observed(InlineExecutor())
 
     def final(*_: object) -> WorkMetadata:
         raise ValueError("no")
@@ -169,10 +203,10 @@ def test_result_that_cannot_be_encoded_is_observed_as_failure(
 
 
 def test_cancellation_is_observed_with_its_time(
-    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock
+    observed: MakeService, recorder: Recorder, clock: ManualClock
 ) -> None:
     """Asked once, however often it is asked; how long the work took to stop."""
-    service = make_service(store, observers=[recorder])
+    service = observed()
     step = Step()
 
     def body(_: WorkRequest, job: Job[WorkMetadata]) -> None:
@@ -193,32 +227,11 @@ def test_cancellation_is_observed_with_its_time(
     assert (end.state, end.cancel_seconds) == (State.CANCELLED, 3.0)
 
 
-def test_withdrawn_work_is_observed_without_an_attempt(
-    make_service: MakeService, store: Store, recorder: Recorder
-) -> None:
-    """It ends before a worker has begun it."""
-    service = make_service(store, ThreadExecutor(1), observers=[recorder])
-    step = Step()
-    method = work(service, lambda *_: step())
-    method.start(WorkRequest())
-    step.reached()
-    waiting = method.start(WorkRequest()).name
-    service.cancel(waiting)
-    assert [event.kind for event in recorder.events if event.kind != "reported"] == [
-        "started",
-        "attempt_began",
-        "started",
-        "cancel_requested",
-        "ended",
-    ]
-    step.go.set()
-
-
 @pytest.fixture
 def unheld(make_service: MakeService, store: Store) -> Iterator[str]:
     """The name of an operation that waited in a process which has stopped."""
     first, step = make_service(store, ThreadExecutor(1)), Step()
-    method = work(first, lambda *_: step())
+    method = work(first, step)
     method.start(WorkRequest())
     step.reached()
     name: str = method.start(WorkRequest()).name
@@ -228,10 +241,10 @@ def unheld(make_service: MakeService, store: Store) -> Iterator[str]:
 
 
 def test_work_that_no_process_has_is_observed_when_it_is_cancelled(
-    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock, unheld: str
+    observed: MakeService, recorder: Recorder, clock: ManualClock, unheld: str
 ) -> None:
     """The one that cancels it ends it."""
-    second = make_service(store, ThreadExecutor(1), observers=[recorder])
+    second = observed(ThreadExecutor(1))
     work(second)
     clock.advance(1)
     second.cancel(unheld)
@@ -240,12 +253,12 @@ def test_work_that_no_process_has_is_observed_when_it_is_cancelled(
 
 
 def test_end_of_a_deleted_operation_is_observed(
-    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock
+    observed: MakeService, recorder: Recorder, clock: ManualClock
 ) -> None:
     """So that what was started is counted as ended, although callers do not see it."""
-    service = make_service(store, observers=[recorder])
+    service = observed()
     step = Step()
-    name = work(service, lambda *_: step()).start(WorkRequest()).name
+    name = work(service, step).start(WorkRequest()).name
     step.reached()
     service.delete(name)
     clock.advance(4)
@@ -255,54 +268,45 @@ def test_end_of_a_deleted_operation_is_observed(
     assert (end.state, end.seconds, end.error_type) == (State.SUCCEEDED, 4.0, "")
 
 
-def test_lost_work_that_fails_is_observed(
-    make_service: MakeService, recorder: Recorder, clock: ManualClock, tmp_path: Path
+@pytest.mark.parametrize(
+    ("policy", "decision"), [(WorkerLost.FAIL, "failed"), (WorkerLost.RETRY, "retried")]
+)
+def test_lost_work_is_observed(
+    make_service: MakeService,
+    recorder: Recorder,
+    clock: ManualClock,
+    tmp_path: Path,
+    policy: WorkerLost,
+    decision: str,
 ) -> None:
-    """The process that finds it reports what it has decided."""
-    path = tmp_path / "operations.db"
-    dead = make_service(SQLiteStore(path, clock=clock), observers=[])
-    step = Step()
-    name = work(dead, lambda *_: step()).start(WorkRequest()).name
-    step.reached()
-    other = make_service(SQLiteStore(path, clock=clock), observers=[recorder])
-    work(other)
-    clock.advance(20)
-    recovered(other, clock)
-    step.go.set()
-    assert recorder.only(WorkLost) == WorkLost(
-        name=name, method=METHOD, attempt=1, decision="failed", lost_attempts=1
-    )
-    assert recorder.only(OperationEnded).error_type == "ABORTED"
-
-
-def test_lost_work_that_is_retried_is_observed(
-    make_service: MakeService, recorder: Recorder, clock: ManualClock, tmp_path: Path
-) -> None:
-    """The second attempt has waited for no first claim; the writes of the first are refused."""
-    path = tmp_path / "operations.db"
-    late = Recorder()
+    """By the process that finds it, with its decision; late writes by the one that lost it."""
+    path, late, step = tmp_path / "operations.db", Recorder(), Step()
     dead = make_service(SQLiteStore(path, clock=clock), observers=[late])
-    step = Step()
-    name = work(dead, lambda *_: step(), worker_lost=WorkerLost.RETRY).start(WorkRequest()).name
+    name = work(dead, step, worker_lost=policy).start(WorkRequest()).name
     step.reached()
     other = make_service(SQLiteStore(path, clock=clock), InlineExecutor(), observers=[recorder])
-    work(other, worker_lost=WorkerLost.RETRY)
+    work(other, worker_lost=policy)
     clock.advance(20)
     recovered(other, clock)
-    assert recorder.only(WorkLost).decision == "retried"
-    began = recorder.only(AttemptBegan)
-    assert (began.attempt, began.queue_seconds) == (2, None)
     step.go.set()
     dead.close()
+    assert recorder.only(WorkLost) == WorkLost(
+        name=name, method=METHOD, attempt=1, decision=decision, lost_attempts=1
+    )
+    if policy is WorkerLost.FAIL:
+        assert recorder.only(OperationEnded).error_type == "ABORTED"
+    else:  # the second attempt has waited for no first claim
+        began = recorder.only(AttemptBegan)
+        assert (began.attempt, began.queue_seconds) == (2, None)
     assert late.only(WriteRefused) == WriteRefused(name=name, method=METHOD, attempt=1)
     assert late.only(AttemptOver).outcome == "superseded"
 
 
 def test_handed_back_work_is_observed_as_released(
-    make_service: MakeService, store: Store, recorder: Recorder
+    observed: MakeService, recorder: Recorder
 ) -> None:
     """By the close of the service, once."""
-    service = make_service(store, observers=[recorder])
+    service = observed()
     begun = threading.Event()
 
     def body(_: WorkRequest, job: Job[WorkMetadata]) -> None:
@@ -317,12 +321,12 @@ def test_handed_back_work_is_observed_as_released(
 
 
 def test_renewals_are_observed_with_what_was_left(
-    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock
+    observed: MakeService, recorder: Recorder, clock: ManualClock
 ) -> None:
     """The first one of new work finds all of it; a late one has less left."""
-    service = make_service(store, observers=[recorder], lease=timedelta(seconds=15))
+    service = observed(lease=timedelta(seconds=15))
     step = Step()
-    work(service, lambda *_: step()).start(WorkRequest())
+    work(service, step).start(WorkRequest())
     step.reached()
     service.run_maintenance()
     clock.advance(6)
@@ -335,26 +339,9 @@ def test_renewals_are_observed_with_what_was_left(
     ]
 
 
-def test_expiry_is_observed_by_count(
-    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock
-) -> None:
-    """How many records were removed."""
-    service = make_service(
-        store, InlineExecutor(), observers=[recorder], keep_for=timedelta(seconds=1)
-    )
-    method = work(service)
-    method.start(WorkRequest())
-    method.start(WorkRequest())
-    clock.advance(100)
-    service.run_maintenance()
-    assert sum(recorder.only(OperationsExpired).methods.values()) == 2
-
-
-def test_work_that_is_done_outside_is_observed(
-    make_service: MakeService, store: Store, recorder: Recorder
-) -> None:
+def test_work_that_is_done_outside_is_observed(observed: MakeService, recorder: Recorder) -> None:
     """Its reports and its end, by the process that reports them."""
-    service = make_service(store, observers=[recorder])
+    service = observed()
     method = service.declare(
         METHOD, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
     )
@@ -380,35 +367,6 @@ def test_starts_within_transactions_are_observed(
     connection.execute("ROLLBACK")
     connection.close()
     assert recorder.kinds() == ["started"]
-
-
-def test_observer_that_fails_is_logged_and_changes_nothing(
-    make_service: MakeService, recorder: Recorder, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The next observer is called, and the operation goes on."""
-
-    class Broken(Observer):
-        def started(self, event: OperationStarted) -> None:
-            raise ValueError(event.name)
-
-    service = make_service(None, InlineExecutor(), observers=[Broken(), recorder])
-    assert work(service).start(WorkRequest()).done
-    assert recorder.kinds() == ["started", "attempt_began", "attempt_over", "ended"]
-    assert "an observer has failed at 'started'" in caplog.text
-
-
-def test_observer_without_overrides_takes_all_events(make_service: MakeService) -> None:
-    """The base class has a method for each."""
-    service = make_service(None, InlineExecutor(), observers=[Observer()])
-    assert work(service).start(WorkRequest()).done
-
-
-def test_what_is_not_an_observer_is_refused(make_service: MakeService) -> None:
-    """When the service is made, not at the first event."""
-    with pytest.raises(DeclarationError, match=r"observers.*lro\.adapters\.Observer"):
-        make_service(observers=[print])
-    with pytest.raises(DeclarationError, match="around"):
-        make_service(around=5)
 
 
 # -- the log --------------------------------------------------------------------------------------
@@ -448,7 +406,7 @@ def test_other_events_are_logged_at_info(
     """A repeat, a request to cancel, work handed back and begun again, an expiry."""
     service = make_service(store, ThreadExecutor(1), keep_for=timedelta(seconds=1))
     step = Step()
-    method = work(service, lambda *_: step())
+    method = work(service, step)
     one = "6a3a2b41-33c4-4ac8-9d0e-9b2f7a0e4d11"
     with caplog.at_level(logging.INFO, "lro"):
         name = method.start(WorkRequest(), request_id=one).name
@@ -480,9 +438,11 @@ def facts_logged(executor: Any, store: Store, make_service: MakeService) -> dict
     """What the function of an operation knows by :func:`operation_facts`, as it logs it."""
     service = make_service(store, executor)
     record = logging.LogRecord("app", logging.INFO, "", 0, "within", (), None)
+    about_another = logging.makeLogRecord({"lro.operation": "operations/other"})
 
     def body(*_: object) -> None:
         OperationFilter().filter(record)
+        OperationFilter().filter(about_another)
 
     async def coroutine(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         await asyncio.sleep(0)
@@ -497,6 +457,7 @@ def facts_logged(executor: Any, store: Store, make_service: MakeService) -> dict
     ended(service, name)
     facts = {key: value for key, value in record.__dict__.items() if key.startswith("lro.")}
     assert facts.pop("lro.operation") == name
+    assert about_another.__dict__["lro.operation"] == "operations/other"
     return facts
 
 
@@ -513,17 +474,6 @@ def test_records_within_a_function_get_the_facts_of_its_operation(
     record = logging.LogRecord("app", logging.INFO, "", 0, "outside", (), None)
     assert OperationFilter().filter(record)
     assert not [key for key in record.__dict__ if key.startswith("lro.")]
-
-
-def test_attributes_that_a_record_has_already_stay() -> None:
-    """The line of another operation is about that one."""
-    record = logging.LogRecord("app", logging.INFO, "", 0, "within", (), None)
-    record.__dict__["lro.operation"] = "operations/other"
-    control: Any = type("Control", (), {"name": "operations/a", "method": METHOD, "attempt": 1})
-    token = CURRENT_JOB.set(control)
-    OperationFilter().filter(record)
-    CURRENT_JOB.reset(token)
-    assert record.__dict__["lro.operation"] == "operations/other"
 
 
 # -- around ---------------------------------------------------------------------------------------
@@ -593,43 +543,6 @@ def test_error_that_is_swallowed_around_a_function_fails_the_operation(
     assert "SwallowedError" in caplog.text
 
 
-def test_error_around_a_function_fails_the_operation(make_service: MakeService) -> None:
-    """As if the function had raised it."""
-
-    @contextlib.contextmanager
-    def around(_: Job[Any]) -> Iterator[None]:
-        raise StatusError(Code.UNAVAILABLE, "no session")
-        yield
-
-    service = make_service(None, InlineExecutor(), around=around)
-    error = work(service).start(WorkRequest()).operation.error
-    assert error is not None
-    assert (error.code, error.message) == (Code.UNAVAILABLE, "no session")
-
-
-@pytest.mark.parametrize(
-    "function", ["known", "await_known", "flaky_known", "unwelcome", "await_unwelcome"]
-)
-def test_functions_in_children_are_called_within_what_is_around_them(
-    tmp_path: Path, function: str
-) -> None:
-    """It is imported there by its path; the facts of the operation are known there too."""
-    store = SQLiteStore(tmp_path / "operations.db")
-    with Service(store, ProcessExecutor(1), around=process_methods.noted) as service:
-        options: dict[str, Any] = {}
-        if function == "flaky_known":
-            options = {"attempts": 2, "retry_on": (process_methods.Flaky,)}
-        method: Any = service.method(METHOD, **options)(getattr(process_methods, function))
-        found = ended(service, method.start(WorkRequest()).name)
-        if "unwelcome" in function:
-            assert found.error is not None
-            assert found.error.code == Code.INTERNAL
-        else:
-            assert found.response is not None
-            text = service.types.unpack(found.response, WorkResponse).text
-            assert text == f"{found.name} {METHOD} 1 noted"
-
-
 def test_what_is_around_must_be_importable_for_children(tmp_path: Path) -> None:
     """A function within a function is not: that is said at the declaration."""
     store = SQLiteStore(tmp_path / "operations.db")
@@ -641,9 +554,9 @@ def test_what_is_around_must_be_importable_for_children(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["started", "attempt_began", "attempt_over", "ended"])
-@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()])
-def test_observer_that_would_end_a_thread_ends_nothing(
-    make_service: MakeService, recorder: Recorder, kind: str, error: BaseException
+@pytest.mark.parametrize("error", [ValueError(), SystemExit(3), asyncio.CancelledError()])
+def test_observer_that_fails_is_logged_and_ends_nothing(
+    make_service: MakeService, recorder: Recorder, kind: str, error: BaseException, caplog: Any
 ) -> None:
     """The operation is not left as one that a worker has and none works on."""
 
@@ -656,15 +569,16 @@ def test_observer_that_would_end_a_thread_ends_nothing(
     assert work(service).start(WorkRequest("done")).result(10) == WorkResponse("done")
     service.close()
     assert recorder.kinds() == ["started", "attempt_began", "attempt_over", "ended"]
+    assert f"an observer has failed at '{kind}'" in caplog.text
 
 
 def test_callers_who_cancel_at_once_are_one_request(
-    make_service: MakeService, store: Store, recorder: Recorder
+    observed: MakeService, recorder: Recorder, store: Store
 ) -> None:
     """The second has read the record before the first has changed it."""
-    service = make_service(store, ThreadExecutor(1), observers=[recorder])
+    service = observed(ThreadExecutor(1))
     go = threading.Event()
-    name = work(service, lambda *_: go.wait(10)).start(WorkRequest()).name
+    name = work(service, lambda *_: go.wait(PATIENCE)).start(WorkRequest()).name
     seen = store.get(name)
     for caller in ("ann", "bob"):
         run(service.workers.cancel(seen, caller))
@@ -691,7 +605,7 @@ def test_name_of_a_caller_forges_no_line(
     caplog.set_level(logging.INFO, "lro")
     service = make_service(None, ThreadExecutor(1))
     go = threading.Event()
-    name = work(service, lambda *_: go.wait(10)).start(WorkRequest()).name
+    name = work(service, lambda *_: go.wait(PATIENCE)).start(WorkRequest()).name
     service.cancel(name, caller="ann\nINFO forged\u2028\u202e" + "x" * 1000)
     go.set()
     (line,) = [one for one in caplog.messages if "asked to stop" in one]
@@ -712,36 +626,3 @@ def test_value_that_cannot_be_encoded_stays_out_of_the_log(
     assert do.start(WorkRequest()).done
     assert "must be a string" in caplog.text
     assert "s3cret" not in "".join(f"{one.getMessage()}{one.exc_text}" for one in caplog.records)
-
-
-@pytest.mark.parametrize("observers", [(), (Observer(),)], ids=["none", "one"])
-def test_service_without_statistics_does_its_work(
-    make_service: MakeService, observers: tuple[Observer, ...]
-) -> None:
-    """Whether anything takes events or not."""
-    options: dict[str, Any] = {"statistics": False, "telemetry": False, "observers": observers}
-    assert work(make_service(None, InlineExecutor(), **options)).start(WorkRequest()).done
-
-
-def test_tracer_of_no_telemetry_traces_nothing() -> None:
-    """It stands where OpenTelemetry is off."""
-    record: Any = None
-    assert Tracer().begin_start(METHOD, None) is NO_START_TRACE
-    assert Tracer().begin_attempt(record) is NO_ATTEMPT_TRACE
-
-
-def test_deleted_work_that_no_process_has_ends_unseen(
-    make_service: MakeService, store: Store, recorder: Recorder, clock: ManualClock, unheld: str
-) -> None:
-    """A request to cancel that finds it deleted removes the record, and reports no end."""
-    store.update(unheld, request_cancel(clock()))
-    store.update(unheld, delete(clock()))
-    second = make_service(store, ThreadExecutor(1), observers=[recorder])
-    run(second.workers._end_unclaimed(unheld, work(second).spec))
-    assert recorder.events == []
-
-
-def test_store_without_counts_passes_the_checks_of_counts(clock: ManualClock) -> None:
-    """The port is optional."""
-    other: Any = object()
-    counts_add_up_by_the_minute(other, clock)

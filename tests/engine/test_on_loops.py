@@ -5,29 +5,27 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 import lro
-from lro import Code, Handle, InvalidArgument, Job, Operation, Service, testing
-from lro._engine import attempt, flow
-from lro._engine.job import JobControl
-from lro._engine.methods import RandomBytes
+from lro import Code, Handle, InvalidArgument, Job, Operation, Service
+from lro._engine import attempt
 from lro._engine.store_port import settle
+from lro.adapters import Record
 from lro.errors import PermissionDenied, ResourceExhausted, Unavailable
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from tests.service_steps import answer, ended, reason, recovered
-from tests.waiting import PATIENCE
+from tests.service_steps import abandon, answer, ended, reason, recovered
+from tests.virtual_loop import on_a_loop
+from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NAME = "acme.v1.Works.Work"
@@ -59,48 +57,75 @@ async def over(service: Service, operation: Operation) -> Operation:
     return found
 
 
-async def closed(service: Service) -> None:
-    """Close a service beside its loop."""
-    await asyncio.to_thread(service.close, 0)
+@pytest.fixture
+def service(make_service: Any, store: Any) -> Service:
+    """A service whose work is done on the loop of the test."""
+    made: Service = make_service(store, running())
+    return made
+
+
+def records(store: Any) -> list[Record]:
+    """All that is stored."""
+    return list(store.page("", None, 99).records)
+
+
+class Blocked:
+    """A method whose functions wait for ever, unless they may go on."""
+
+    def __init__(self, service: Service) -> None:
+        self.begun: list[str] = []
+        self.may_go_on = False
+
+        @service.method(NAME)
+        async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+            self.begun.append(request.text)
+            if not self.may_go_on:
+                await asyncio.Event().wait()
+            return WorkResponse(request.text)
+
+        self.method = work
+
+    async def start(self, texts: str, begun: int = 1) -> list[str]:
+        """Start these, and wait until so many have begun."""
+        names = [(await self.method.start_async(WorkRequest(text))).name for text in texts]
+        while len(self.begun) < begun:
+            await asyncio.sleep(0)
+        return names
 
 
 # -- the verbs ------------------------------------------------------------------------------------
 
 
 @EACH_STORE
-def test_work_is_done_on_the_loop_that_starts_it(make_service: Any, store: Any) -> None:
+@on_a_loop
+async def test_work_is_done_on_the_loop_that_starts_it(service: Service, store: Any) -> None:
     """Each step of it: no thread is made for a start, a report or an end."""
-    service = make_service(store, running())
     work = declared(service)
     service.list(lro.ListOperationsRequest())  # for the first use of a store a loop takes a thread
 
-    async def main() -> None:
-        started = await asyncio.gather(*(work.start_async(WorkRequest(str(n))) for n in range(20)))
-        while service.workers.held():
-            await asyncio.sleep(0)
-        threads = {thread.name for thread in threading.enumerate()}
-        assert not {name for name in threads if name.startswith(("asyncio_", "lro-asyncio"))}
-        for number, operation in enumerate(started):
-            assert answer(service, await over(service, operation)) == f"{number} MainThread"
-        named = await service.start_async(NAME, WorkRequest("named"))
-        assert answer(service, await over(service, named)) == "named MainThread"
-        assert (await service.get_async(named.name)).done
-        listed = await service.list_async(lro.ListOperationsRequest())
-        assert len(listed.operations) == 21
-        batch = await service.batch_get_async([named.name])
-        assert len(batch.operations) == 1
-        await service.delete_async(named.name)
-        with pytest.raises(lro.errors.OperationNotFound):
-            await service.get_async(named.name)
-        await closed(service)
-
-    asyncio.run(main())
+    started = await asyncio.gather(*(work.start_async(WorkRequest(str(n))) for n in range(20)))
+    while service.workers.held():
+        await asyncio.sleep(0)
+    threads = {thread.name for thread in threading.enumerate()}
+    assert not {name for name in threads if name.startswith(("asyncio_", "lro-asyncio"))}
+    for number, operation in enumerate(started):
+        assert answer(service, await over(service, operation)) == f"{number} MainThread"
+    named = await service.start_async(NAME, WorkRequest("named"))
+    assert answer(service, await over(service, named)) == "named MainThread"
+    assert (await service.get_async(named.name)).done
+    listed = await service.list_async(lro.ListOperationsRequest())
+    assert len(listed.operations) == 21
+    batch = await service.batch_get_async([named.name])
+    assert len(batch.operations) == 1
+    await service.delete_async(named.name)
+    with pytest.raises(lro.errors.OperationNotFound):
+        await service.get_async(named.name)
 
 
 @EACH_STORE
-def test_async_work_is_cancelled_at_its_await(make_service: Any, store: Any) -> None:
+@on_a_loop
+async def test_async_work_is_cancelled_at_its_await(service: Service) -> None:
     """By the caller's cancel, by its time limit, and by itself."""
-    service = make_service(store, running())
 
     @service.method(NAME)
     async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -116,24 +141,20 @@ def test_async_work_is_cancelled_at_its_await(make_service: Any, store: Any) -> 
     async def itself(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         raise asyncio.CancelledError
 
-    async def main() -> None:
-        operation = await work.start_async(WorkRequest())
-        await asyncio.sleep(0)
-        await service.cancel_async(operation.name)
-        assert reason(await over(service, operation)) == (Code.CANCELLED, "CANCELLED")
-        late = await briefly.start_async(WorkRequest())
-        code, _ = reason(await over(service, late))
-        assert code == Code.DEADLINE_EXCEEDED
-        mistaken = await itself.start_async(WorkRequest())
-        assert reason(await over(service, mistaken)) == (Code.INTERNAL, "METHOD_FAILED")
-        await closed(service)
-
-    asyncio.run(main())
+    operation = await work.start_async(WorkRequest())
+    await asyncio.sleep(0)
+    await service.cancel_async(operation.name)
+    assert reason(await over(service, operation)) == (Code.CANCELLED, "CANCELLED")
+    late = await briefly.start_async(WorkRequest())
+    code, _ = reason(await over(service, late))
+    assert code == Code.DEADLINE_EXCEEDED
+    mistaken = await itself.start_async(WorkRequest())
+    assert reason(await over(service, mistaken)) == (Code.INTERNAL, "METHOD_FAILED")
 
 
-def test_work_on_a_loop_does_not_hold_it_up(make_service: Any, store: Any) -> None:
+@on_a_loop
+async def test_work_on_a_loop_does_not_hold_it_up(service: Service) -> None:
     """Each of three waits for the other two."""
-    service = make_service(store, running())
     begun: list[str] = []
     all_begun = asyncio.Event()
 
@@ -151,18 +172,14 @@ def test_work_on_a_loop_does_not_hold_it_up(make_service: Any, store: Any) -> No
         await asyncio.to_thread(job.report, WorkMetadata(30))
         return WorkResponse(request.text)
 
-    async def main() -> None:
-        started = [await work.start_async(WorkRequest(text)) for text in "abc"]
-        for operation, text in zip(started, "abc", strict=True):
-            assert answer(service, await over(service, operation)) == text
-        await closed(service)
-
-    asyncio.run(main())
+    started = [await work.start_async(WorkRequest(text)) for text in "abc"]
+    for operation, text in zip(started, "abc", strict=True):
+        assert answer(service, await over(service, operation)) == text
 
 
-def test_plain_functions_are_called_in_a_thread(make_service: Any, store: Any) -> None:
+@on_a_loop
+async def test_plain_functions_are_called_in_a_thread(service: Service) -> None:
     """Also those that say whether a request is valid, and what it needs alone."""
-    service = make_service(store, running())
     where: list[bool] = []
 
     def here() -> bool:
@@ -178,14 +195,10 @@ def test_plain_functions_are_called_in_a_thread(make_service: Any, store: Any) -
         here()
         return WorkResponse(request.text)
 
-    async def main() -> None:
-        operation = await work.start_async(WorkRequest("a"))
-        assert answer(service, await over(service, operation)) == "a"
-        checked = await work.start_async(WorkRequest("a"), validate_only=True)
-        assert checked.done
-        await closed(service)
-
-    asyncio.run(main())
+    operation = await work.start_async(WorkRequest("a"))
+    assert answer(service, await over(service, operation)) == "a"
+    checked = await work.start_async(WorkRequest("a"), validate_only=True)
+    assert checked.done
     assert where == [False] * 5
 
 
@@ -205,7 +218,8 @@ def test_inline_work_is_done_beside_the_loop(make_service: Any, store: Any) -> N
 
 
 @EACH_STORE
-def test_a_repeated_start_finds_the_first(make_service: Any, store: Any) -> None:
+@on_a_loop
+async def test_a_repeated_start_finds_the_first(make_service: Any, store: Any) -> None:
     """As that of a thread does; also where there is no room for another."""
     service = make_service(store, running(concurrency=1, queue=0))
     go = asyncio.Event()
@@ -215,20 +229,16 @@ def test_a_repeated_start_finds_the_first(make_service: Any, store: Any) -> None
         await go.wait()
         return WorkResponse(request.text)
 
-    async def main() -> None:
-        first = await work.start_async(WorkRequest("a"), request_id=ID)
-        with pytest.raises(ResourceExhausted):
-            await work.start_async(WorkRequest("b"))
-        assert (await work.start_async(WorkRequest("a"), request_id=ID)).name == first.name
-        with pytest.raises(lro.errors.RequestIdConflict):
-            await work.start_async(WorkRequest("c"), request_id=ID)
-        go.set()
-        await over(service, first)
-        again = await work.start_async(WorkRequest("a"), request_id=ID)
-        assert (again.name, again.done) == (first.name, True)
-        await closed(service)
-
-    asyncio.run(main())
+    first = await work.start_async(WorkRequest("a"), request_id=ID)
+    with pytest.raises(ResourceExhausted):
+        await work.start_async(WorkRequest("b"))
+    assert (await work.start_async(WorkRequest("a"), request_id=ID)).name == first.name
+    with pytest.raises(lro.errors.RequestIdConflict):
+        await work.start_async(WorkRequest("c"), request_id=ID)
+    go.set()
+    await over(service, first)
+    again = await work.start_async(WorkRequest("a"), request_id=ID)
+    assert (again.name, again.done) == (first.name, True)
 
 
 # -- many at once ---------------------------------------------------------------------------------
@@ -361,32 +371,32 @@ class Slow(MemoryStore):
         await asyncio.to_thread(self.waiting.pop(0), error)
 
 
-def test_a_start_whose_caller_goes_away_is_carried_through(make_service: Any, clock: Any) -> None:
+@on_a_loop
+async def test_a_start_whose_caller_goes_away_is_carried_through(
+    make_service: Any, clock: Any
+) -> None:
     """While it is being committed: the operation exists, and its work is done."""
     store = Slow(clock)
     service = make_service(store, running())
     work = declared(service)
 
-    async def main() -> None:
-        start = asyncio.create_task(work.start_async(WorkRequest("a")))
-        await store.handed_in()
-        start.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await start
-        assert not store._records
-        store.at_once = True
-        await store.let()
-        while not store._records:
-            await asyncio.sleep(0)
-        (name,) = store._records
-        found = await service.wait_async(name, PATIENCE)
-        assert answer(service, found) == "a MainThread"
-        await closed(service)
-
-    asyncio.run(main())
+    start = asyncio.create_task(work.start_async(WorkRequest("a")))
+    await store.handed_in()
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    assert records(store) == []
+    store.at_once = True
+    await store.let()
+    while not records(store):
+        await asyncio.sleep(0)
+    name = records(store)[0].name
+    found = await service.wait_async(name, PATIENCE)
+    assert answer(service, found) == "a MainThread"
 
 
-def test_a_start_that_fails_after_its_caller_went_away_is_logged(
+@on_a_loop
+async def test_a_start_that_fails_after_its_caller_went_away_is_logged(
     make_service: Any, clock: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It has no other way to be known; and its room in the queue is free again."""
@@ -394,25 +404,22 @@ def test_a_start_that_fails_after_its_caller_went_away_is_logged(
     service = make_service(store, running(concurrency=1, queue=0))
     work = declared(service)
 
-    async def main() -> None:
-        start = asyncio.create_task(work.start_async(WorkRequest("a")))
-        await store.handed_in()
-        start.cancel()
-        with caplog.at_level(logging.INFO, "lro"):
-            await store.let(Unavailable("gone"))
-            while "gone" not in caplog.text:
-                await asyncio.sleep(0)
-        store.at_once = True
-        operation = await work.start_async(WorkRequest("b"))
-        assert answer(service, await over(service, operation)) == "b MainThread"
-        await closed(service)
-
-    asyncio.run(main())
+    start = asyncio.create_task(work.start_async(WorkRequest("a")))
+    await store.handed_in()
+    start.cancel()
+    with caplog.at_level(logging.INFO, "lro"):
+        await store.let(Unavailable("gone"))
+        while "gone" not in caplog.text:
+            await asyncio.sleep(0)
+    store.at_once = True
+    operation = await work.start_async(WorkRequest("b"))
+    assert answer(service, await over(service, operation)) == "b MainThread"
     assert "a call whose caller had gone away has failed: gone" in caplog.text
 
 
 @pytest.mark.parametrize("error", [None, Unavailable("gone")])
-def test_an_answer_that_comes_with_the_cancellation(
+@on_a_loop
+async def test_an_answer_that_comes_with_the_cancellation(
     make_service: Any, clock: Any, error: Exception | None
 ) -> None:
     """The write was over just before the caller went away."""
@@ -420,24 +427,21 @@ def test_an_answer_that_comes_with_the_cancellation(
     service = make_service(store, running())
     work = declared(service)
 
-    async def main() -> None:
-        start = asyncio.create_task(work.start_async(WorkRequest("a")))
-        await store.handed_in()
-        store.waiting.pop(0)(error)  # the loop learns of it in its next turn
-        asyncio.get_running_loop().call_soon(start.cancel)
-        store.at_once = True
-        with pytest.raises(asyncio.CancelledError):
-            await start
+    start = asyncio.create_task(work.start_async(WorkRequest("a")))
+    await store.handed_in()
+    store.waiting.pop(0)(error)  # the loop learns of it in its next turn
+    asyncio.get_running_loop().call_soon(start.cancel)
+    store.at_once = True
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    await asyncio.sleep(0)
+    while service.workers.held():
         await asyncio.sleep(0)
-        while service.workers.held():
-            await asyncio.sleep(0)
-        assert [record.done for record in store._records.values()] == [True] * (error is None)
-        await closed(service)
-
-    asyncio.run(main())
+    assert [record.done for record in records(store)] == [True] * (error is None)
 
 
-def test_a_caller_who_goes_away_before_the_write_starts_nothing(
+@on_a_loop
+async def test_a_caller_who_goes_away_before_the_write_starts_nothing(
     make_service: Any, clock: Any
 ) -> None:
     """While a hook is asked, for instance."""
@@ -451,16 +455,12 @@ def test_a_caller_who_goes_away_before_the_write_starts_nothing(
     service = make_service(store, running(), authorize=authorize)
     work = declared(service)
 
-    async def main() -> None:
-        start = asyncio.create_task(work.start_async(WorkRequest("a")))
-        await asked.wait()
-        start.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await start
-        assert not store._records
-        await closed(service)
-
-    asyncio.run(main())
+    start = asyncio.create_task(work.start_async(WorkRequest("a")))
+    await asked.wait()
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    assert records(store) == []
 
 
 @pytest.mark.parametrize("request_id", ["", ID])
@@ -483,33 +483,13 @@ def test_a_start_whose_loop_ends_is_undone_or_handed_back(
     until(lambda: not service.workers._starting)
     service.run_maintenance()
     assert not service.workers.held()
-    assert [record.given_up for record in store._records.values()] == [True] * bool(request_id)
+    assert [record.given_up for record in records(store)] == [True] * bool(request_id)
 
     async def again() -> None:
         operation = await work.start_async(WorkRequest("b"))
         assert answer(service, await over(service, operation)) == "b MainThread"
-        await closed(service)
 
     asyncio.run(again())
-
-
-def test_a_start_whose_loop_ends_is_done_by_threads(make_service: Any, clock: Any) -> None:
-    """They outlive the loop."""
-    store = Slow(clock)
-    service = make_service(store, ThreadExecutor(1))
-
-    @service.method(NAME)
-    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        return WorkResponse(request.text)
-
-    async def main() -> None:
-        task = asyncio.create_task(work.start_async(WorkRequest("a")))
-        await store.handed_in()
-        assert not task.done()
-
-    asyncio.run(main())
-    store.waiting.pop(0)(None)
-    until(lambda: [record.done for record in store._records.values()] == [True])
 
 
 def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service: Any, clock: Any) -> None:
@@ -530,20 +510,21 @@ def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service: Any, 
         loop.close()
         if not early:
             store.waiting.pop(0)(None)
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        abandon(task)
         del task, loop
 
         def all_done() -> bool:
             gc.collect()
             clock.advance(1)
             service.run_maintenance()
-            return all(record.done for record in store._records.values())
+            return all(record.done for record in records(store))
 
         until(all_done)
-    assert len(store._records) == 2
+    assert len(records(store)) == 2
 
 
-def test_a_report_whose_function_is_given_up_while_it_pauses(
+@on_a_loop
+async def test_a_report_whose_function_is_given_up_while_it_pauses(
     make_service: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rest of the report is done beside the loop, and comes to nothing."""
@@ -557,70 +538,12 @@ def test_a_report_whose_function_is_given_up_while_it_pauses(
         await job.report_async(WorkMetadata(50))
         raise AssertionError
 
-    async def main() -> None:
-        operation = await work.start_async(WorkRequest("a"))
-        while store.failures or not service.workers.held():
-            await asyncio.sleep(0)
+    operation = await work.start_async(WorkRequest("a"))
+    while store.failures or not service.workers.held():
         await asyncio.sleep(0)
-        await service.cancel_async(operation.name)
-        assert reason(await over(service, operation)) == (Code.CANCELLED, "CANCELLED")
-        await closed(service)
-
-    asyncio.run(main())
-
-
-def test_a_start_that_is_given_up_while_it_is_submitted(make_service: Any, store: Any) -> None:
-    """The cancellation passes as it is; the work is done once."""
-    ran: list[str] = []
-    begun, go = threading.Event(), threading.Event()
-
-    class Late(InlineExecutor):
-        def submit(self, task: Any) -> None:
-            begun.set()
-            assert go.wait(PATIENCE)
-            super().submit(task)
-
-    service = make_service(store, Late())
-
-    @service.method(NAME)
-    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        ran.append(request.text)
-        return WorkResponse(request.text)
-
-    async def main() -> None:
-        task = asyncio.create_task(work.start_async(WorkRequest("a")))
-        await asyncio.to_thread(begun.wait, PATIENCE)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        go.set()
-
-    asyncio.run(main())
-    until(lambda: not service.workers.held())
-    assert ran == ["a"]
-
-
-def test_a_flow_that_is_dropped_while_it_is_submitted(make_service: Any, store: Any) -> None:
-    """It yields nothing more, and what is stored is handed back."""
-    service = make_service(store, InlineExecutor())
-    declared(service)
-    start = service.start_flow(NAME)(WorkRequest("a"))
-    step = next(start)
-    while not isinstance(step, flow.Write):
-        step = start.send(step.here())
-    step = start.send(step.here())
-    start.close()
-    service.run_maintenance()
-    (operation,) = service.list(lro.ListOperationsRequest()).operations
-    assert service.store.get(operation.name).given_up
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Return once it holds: threads of the library's own are at work."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
+    await asyncio.sleep(0)
+    await service.cancel_async(operation.name)
+    assert reason(await over(service, operation)) == (Code.CANCELLED, "CANCELLED")
 
 
 # -- loops ----------------------------------------------------------------------------------------
@@ -646,34 +569,19 @@ def test_without_a_loop_work_waits_for_one(make_service: Any, store: Any, clock:
         await asyncio.to_thread(recovered, service, clock)
         found = await service.wait_async(name, PATIENCE)
         assert answer(service, found) == "lost MainThread"
-        await closed(service)
 
     asyncio.run(main())
 
 
-def test_a_thread_starts_work_for_the_loop(make_service: Any, store: Any) -> None:
+@on_a_loop
+async def test_a_thread_starts_work_for_the_loop(make_service: Any, store: Any) -> None:
     """The service has been used on the loop before."""
     service = make_service(store, running(), maintenance=True)
     work = declared(service)
 
-    async def main() -> None:
-        service.start_maintenance()
-        started = await asyncio.to_thread(work.start, WorkRequest("a"))
-        assert answer(service, await over(service, started)) == "a MainThread"
-        await closed(service)
-
-    asyncio.run(main())
-
-
-def test_an_executor_goes_on_with_the_next_loop(make_service: Any, store: Any) -> None:
-    """Tests run one after the other, each on a loop of its own."""
-    service = make_service(store, running())
-    work = declared(service)
-
-    async def main(text: str) -> str:
-        return answer(service, await over(service, await work.start_async(WorkRequest(text))))
-
-    assert [asyncio.run(main(text)) for text in "ab"] == ["a MainThread", "b MainThread"]
+    service.start_maintenance()
+    started = await asyncio.to_thread(work.start, WorkRequest("a"))
+    assert answer(service, await over(service, started)) == "a MainThread"
 
 
 @pytest.mark.parametrize("cancelled", [True, False])
@@ -681,118 +589,57 @@ def test_work_of_a_loop_that_ends_is_handed_back(
     make_service: Any, store: Any, clock: Any, cancelled: bool
 ) -> None:
     """What ran and what waited; the next loop has all the room."""
-    service = make_service(store, running(concurrency=2, queue=10))
-    go: list[str] = []
-    begun: list[str] = []
-
-    @service.method(NAME)
-    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        begun.append(request.text)
-        if not go:
-            await asyncio.Event().wait()
-        return WorkResponse(request.text)
-
-    async def main() -> None:
-        for number in range(5):
-            await work.start_async(WorkRequest(str(number)))
-        while len(begun) < 2:
-            await asyncio.sleep(0)
+    executor = running(concurrency=2, queue=10)
+    service = make_service(store, executor)
+    blocked = Blocked(service)
 
     left: set[asyncio.Task[Any]] = set()
     if cancelled:
-        asyncio.run(main())
+        names = asyncio.run(blocked.start("01234", begun=2))
     else:
         loop = asyncio.new_event_loop()
-        loop.run_until_complete(main())
+        names = loop.run_until_complete(blocked.start("01234", begun=2))
         left = asyncio.all_tasks(loop)
         for task in left:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            abandon(task)
         loop.close()
     service.run_maintenance()
     for task in left:
         task.get_coro().close()  # type: ignore[union-attr]  # as the garbage collector does
     assert not service.workers.held()
-    assert service._runtime.executor._backlog._running.total() == 0
-    records = [service.store.get(one.name) for one in operations_of(service)]
-    assert [record.given_up for record in records] == [True] * 5
-    go.append("on")
+    assert [record.given_up for record in records(store)] == [True] * 5
+    blocked.may_go_on = True
 
     async def again() -> None:
-        service._runtime.executor.begin_here()
+        executor.begin_here()
         await asyncio.to_thread(recovered, service, clock)
-        for one in operations_of(service):
-            assert (await service.wait_async(one.name, PATIENCE)).response is not None
-        await closed(service)
+        for name in names:
+            assert (await service.wait_async(name, PATIENCE)).response is not None
 
     asyncio.run(again())
 
 
-def operations_of(service: Service) -> Sequence[Operation]:
-    """All operations."""
-    return service.list(lro.ListOperationsRequest()).operations
-
-
 def test_the_next_loop_does_what_has_waited(make_service: Any, store: Any) -> None:
     """If it comes before maintenance has handed that back; what ran is handed back then."""
-    service = make_service(store, running(concurrency=1, queue=10))
-    go: list[str] = []
-    begun: list[str] = []
-
-    @service.method(NAME)
-    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        begun.append(request.text)
-        if not go:
-            await asyncio.Event().wait()
-        return WorkResponse(request.text)
-
-    async def main() -> list[str]:
-        started = [(await work.start_async(WorkRequest(text))).name for text in "ab"]
-        while not begun:
-            await asyncio.sleep(0)
-        return started
-
+    executor = running(concurrency=1, queue=10)
+    service = make_service(store, executor)
+    blocked = Blocked(service)
     loop = asyncio.new_event_loop()
-    names = loop.run_until_complete(main())
+    names = loop.run_until_complete(blocked.start("ab"))
     for task in asyncio.all_tasks(loop):
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        abandon(task)
     loop.close()
-    go.append("on")
+    blocked.may_go_on = True
 
     async def again() -> None:
-        service._runtime.executor.begin_here()
+        executor.begin_here()
         found = await service.wait_async(names[1], PATIENCE)
         assert answer(service, found) == "b"
         await asyncio.to_thread(service.run_maintenance)
         found = await service.wait_async(names[0], PATIENCE)
         assert answer(service, found) == "a"
-        await closed(service)
 
     asyncio.run(again())
-
-
-def test_a_function_that_raises_generator_exit_has_failed(make_service: Any, store: Any) -> None:
-    """It ends like any other."""
-    service = make_service(store, running())
-
-    @service.method(NAME)
-    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        raise GeneratorExit
-
-    async def main() -> None:
-        operation = await work.start_async(WorkRequest())
-        assert reason(await over(service, operation)) == (Code.INTERNAL, "METHOD_FAILED")
-        await closed(service)
-
-    asyncio.run(main())
-
-
-def test_a_pause_is_a_number() -> None:
-    """One that no clock reaches is refused."""
-    job = testing.job(print)
-    with pytest.raises(ValueError, match="seconds: must be a number, got nan"):
-        job.sleep(float("nan"))
-    with pytest.raises(ValueError, match="seconds: must be a number, got nan"):
-        asyncio.run(job.sleep_async(float("nan")))
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "ab", iter([])])
@@ -805,48 +652,22 @@ def test_requests_are_a_list(make_service: Any, store: Any, wrong: Any) -> None:
         asyncio.run(work.start_many_async([], request_ids=wrong))
 
 
-def test_a_service_closed_on_its_own_loop_hands_work_back(make_service: Any, store: Any) -> None:
-    """It cannot wait there: the work could not go on meanwhile."""
-    service = make_service(store, running())
+@pytest.mark.parametrize("how", ["closed", "ended"])
+def test_work_of_a_service_closed_on_its_loop_is_handed_back(
+    service: Service, store: Any, how: str
+) -> None:
+    """It cannot wait there: the work could not go on meanwhile. So it is at the end of the loop."""
+    blocked = Blocked(service)
 
-    @service.method(NAME)
-    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async def main() -> str:
-        operation = await work.start_async(WorkRequest())
-        await asyncio.sleep(0)
-        closing = service.store.close
-        service.store.close = lambda: None
-        service.close(3600)
-        record = service.store.get(operation.name)
-        service.store.close = closing
-        assert record.given_up
-        return operation.name
+    async def main() -> None:
+        await blocked.start("a")
+        if how == "closed":
+            closing, store.close = store.close, lambda: None
+            service.close(3600)
+            store.close = closing
 
     asyncio.run(main())
-
-
-def test_work_whose_loop_is_closed_down_is_handed_back(make_service: Any, store: Any) -> None:
-    """As at the end of ``asyncio.run``: another process, or the next run, does it."""
-    service = make_service(store, running())
-    begun: list[str] = []
-
-    @service.method(NAME)
-    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        begun.append(request.text)
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async def main() -> str:
-        operation = await work.start_async(WorkRequest())
-        while not begun:
-            await asyncio.sleep(0)
-        return operation.name
-
-    name = asyncio.run(main())
-    assert service.store.get(name).given_up
+    assert [record.given_up for record in records(store)] == [True]
 
 
 @pytest.mark.parametrize("loop", ["other", None, True])
@@ -872,195 +693,27 @@ class Failing(MemoryStore):
         super().update_later(name, change, done)
 
 
-def test_what_cannot_be_stored_is_repeated_on_the_loop(
-    make_service: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Reports and ends wait for the store, and the loop goes on meanwhile."""
-    monkeypatch.setattr(attempt, "_FIRST_PAUSE_SECONDS", 0.0)
-    store = Failing(clock)
-    service = make_service(store, running())
-
-    @service.method(NAME)
-    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        store.failures = 3
-        await job.report_async(WorkMetadata(50))
-        store.failures = 3
-        return WorkResponse(request.text)
-
-    async def main() -> None:
-        operation = await work.start_async(WorkRequest("kept"))
-        assert answer(service, await over(service, operation)) == "kept"
-        await closed(service)
-
-    asyncio.run(main())
-
-
-def test_a_function_without_threads_is_called_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the end of the interpreter no thread can be started."""
-
-    def asking() -> flow.Flow[list[int]]:
-        one: int = yield flow.MayBlock(lambda: 7)
-        try:
-            yield flow.MayBlock(lambda: 1 // 0)
-        except ZeroDivisionError:
-            return [one]
-        raise AssertionError
-
-    async def main() -> list[int]:
-        loop = asyncio.get_running_loop()
-
-        def refuse(*_: Any) -> None:
-            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
-
-        monkeypatch.setattr(loop, "run_in_executor", refuse)
-        return [*await flow.on_loop(asking()), await flow.in_thread(lambda: 8)]
-
-    assert asyncio.run(main()) == [7, 8]
-
-
-def test_a_hook_that_is_asked_after_a_write_cannot_be_awaited_beside_the_loop(
-    clock: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """No verb does so. The flow is closed, and the log says why."""
-    store = Slow(clock)
-    left: list[str] = []
-
-    def asking() -> flow.Flow[None]:
-        try:
-            yield flow.UpdateWrite(store, "operations/a", lambda record: record)
-        except lro.errors.OperationNotFound:
-            pass
-        try:
-            yield flow.Question("authorize", asyncio.Event().wait)
-        finally:
-            left.append("closed")
-
-    async def main() -> None:
-        task = asyncio.create_task(flow.on_loop(asking()))
-        await store.handed_in()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(main())
-    with caplog.at_level(logging.INFO, "lro"):
-        store.waiting.pop(0)(None)
-        until(lambda: "which only an event loop can await" in caplog.text)
-    assert left == ["closed"]
-
-
-def test_the_rest_of_calls_is_done_at_once_without_threads(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """At the end of the interpreter, too; and after a fork there is none of the parent's."""
-    rests = flow._RestThread()
-    done: list[Any] = []
-
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't create new thread at interpreter shutdown")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", refuse)
-        rests.do(lambda answer, error: done.append((answer, error)), 1, None)
-    assert done == [(1, None)]
-
-
-def test_parts_that_come_too_late_do_nothing(make_service: Any, store: Any) -> None:
-    """A cancel of work that is over, a pause of work that is asked to stop, a task left behind."""
-    service = make_service(store, running())
-    service.workers.cancel_held("operations/none")
-    control = JobControl(
-        name="n", attempt=1, publish=print, recall=lambda _: None, clock=time.monotonic
-    )
-    control.stop()
-    with pytest.raises(lro.Cancelled):
-        control.pause(3600)
-
-    async def main() -> None:
-        this: Any = asyncio.current_task()
-        service._runtime.executor._task_done(this, this)
-
-    asyncio.run(main())
-
-
-def test_stop_iteration_of_a_function_does_not_hang(make_service: Any, store: Any) -> None:
+@on_a_loop
+async def test_stop_iteration_of_a_function_does_not_hang(service: Service) -> None:
     """A future cannot carry it."""
 
     def validate(request: WorkRequest) -> None:
         raise StopIteration
 
-    service = make_service(store, running())
     work = declared(service, validate=validate)
 
-    async def main() -> None:
-        with pytest.raises(RuntimeError):
-            await asyncio.wait_for(work.start_async(WorkRequest()), PATIENCE)
-
-    asyncio.run(main())
-
-
-def test_a_job_of_its_own_awaits_its_reports() -> None:
-    """``testing.job`` makes one for tests of a function by itself."""
-    reports: list[object] = []
-    job = testing.job(reports.append)
-
-    async def main() -> None:
-        await job.report_async(WorkMetadata(1))
-        await job.sleep_async(0)
-
-    asyncio.run(main())
-    assert reports == [WorkMetadata(1)]
-
-
-def test_random_bytes_differ_after_a_fork() -> None:
-    """Two processes never make the same names."""
-    made = RandomBytes()
-    assert len({made(12) for _ in range(1000)}) == 1000
-    assert len(made(5000)) == 5000
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(writing, made(12))
-        os._exit(0)
-    ours = made(12)
-    os.waitpid(child, 0)
-    theirs = os.read(reading, 12)
-    os.close(reading)
-    os.close(writing)
-    assert ours != theirs
-
-
-def test_late_reports_of_a_thread_left_behind_are_dropped(make_service: Any, store: Any) -> None:
-    """The function is over, and its thread does not know."""
-    service = make_service(store, running())
-    jobs: list[Job[WorkMetadata]] = []
-
-    @service.method(NAME)
-    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        jobs.append(job)
-        return WorkResponse(request.text)
-
-    async def main() -> None:
-        operation = await work.start_async(WorkRequest("a"))
-        await over(service, operation)
-        while service.workers.held():
-            await asyncio.sleep(0)
-        await asyncio.to_thread(jobs[0].report, WorkMetadata(99))
-        assert (await service.get_async(operation.name)).metadata is None
-        await closed(service)
-
-    asyncio.run(main())
+    with pytest.raises(RuntimeError):
+        await asyncio.wait_for(work.start_async(WorkRequest()), PATIENCE)
 
 
 def test_a_start_that_cannot_be_made_gives_its_room_back(
     make_service: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here the store cannot say what time it is."""
-    store = MemoryStore(clock)
-    service = make_service(store, InlineExecutor())
+    store, executor = MemoryStore(clock), InlineExecutor()
     released: list[bool] = []
-    executor = service._runtime.executor
     monkeypatch.setattr(executor, "release", lambda: released.append(True), raising=False)
-    work = declared(service)
+    work = declared(make_service(store, executor))
     with monkeypatch.context() as patched:
         patched.setattr(store, "now", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -1068,16 +721,16 @@ def test_a_start_that_cannot_be_made_gives_its_room_back(
     assert released == [True]
 
 
-def test_errors_of_the_engine_pass_on_a_loop(make_service: Any, tmp_path: Any, clock: Any) -> None:
+@on_a_loop
+async def test_errors_of_the_engine_pass_on_a_loop(
+    make_service: Any, tmp_path: Any, clock: Any
+) -> None:
     """What the store refuses, the caller gets as from a thread."""
     service = make_service(SQLiteStore(tmp_path / "o.db", clock=clock), running())
     work = declared(service)
 
-    async def main() -> None:
-        with pytest.raises(InvalidArgument, match="caller"):
-            await work.start_async(WorkRequest("a"), caller="a\0b")
-        await closed(service)
-        with pytest.raises(Unavailable):
-            await work.start_async(WorkRequest("a"))
-
-    asyncio.run(main())
+    with pytest.raises(InvalidArgument, match="caller"):
+        await work.start_async(WorkRequest("a"), caller="a\0b")
+    await asyncio.to_thread(service.close, 0)
+    with pytest.raises(Unavailable):
+        await work.start_async(WorkRequest("a"))

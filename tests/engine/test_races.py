@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from lro import Code, Job, ListOperationsRequest, LroError, Status
-from lro.errors import OperationNotFound
+from lro import Code, Job, Status
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
@@ -66,30 +65,6 @@ def test_cancellation_against_completion(store, make_service):
             assert (operation.state, metadata.note) == ("CANCELLED", str(winner))
 
 
-def test_deletion_against_completion(store, make_service):
-    """After the deletion the record is gone, whatever else was applied before it."""
-    service = make_service(store, InlineExecutor())
-    method = declare(service)
-    names = [method.start(WorkRequest()).name for _ in range(5)]
-
-    def race(number):
-        found = []
-        for name in names:
-            try:
-                if number % 2:
-                    found.append(service.delete(name) is None)
-                else:
-                    found.append(service.reporter(name).complete(WorkResponse()))
-            except OperationNotFound:
-                found.append(False)
-        return found
-
-    for applied in zip(*together(20, race), strict=True):
-        assert sum(applied[1::2]) == 1  # deleted once
-        assert sum(applied[0::2]) <= 1  # and completed once, if at all
-    assert service.list(ListOperationsRequest()).operations == ()
-
-
 @pytest.mark.parametrize("make_executor", [lambda: ThreadExecutor(4), AsyncioExecutor])
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_cancelling_work_that_is_about_to_end(store, make_service, make_executor, colour):
@@ -120,42 +95,3 @@ def test_cancelling_work_that_is_about_to_end(store, make_service, make_executor
         service.cancel(operation.name)
         assert not service.reporter(operation.name).fail(Status(Code.ABORTED))
         assert service.get(operation.name) == found
-
-
-def test_one_request_id_from_many_threads(store, make_service):
-    """One operation is started, its work is done once, and every caller gets its name."""
-    service = make_service(store, ThreadExecutor(2))
-    calls = []
-
-    @service.method("acme.v1.Works.Work", metadata=WorkMetadata)
-    def work(request: WorkRequest) -> WorkResponse:
-        calls.append(request.text)
-        return WorkResponse()
-
-    request_id = "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"
-    found = together(20, lambda _: work.start(WorkRequest("x"), request_id=request_id))
-    assert not [one for one in found if isinstance(one, LroError)]
-    assert len({one.name for one in found}) == 1
-    ended(service, found[0])
-    assert calls == ["x"]
-
-
-def test_one_target_from_many_threads(store, make_service):
-    """One operation works on it; the others get the error that it is busy."""
-    service = make_service(store, ThreadExecutor(2))
-    gate = threading.Event()
-
-    @service.method(
-        "acme.v1.Works.Work", metadata=WorkMetadata, exclusive_target=lambda request: "t"
-    )
-    def work(request: WorkRequest) -> WorkResponse:
-        gate.wait(PATIENCE)
-        return WorkResponse()
-
-    found = together(20, lambda _: work.start(WorkRequest()))
-    started = [one for one in found if not isinstance(one, LroError)]
-    gate.set()
-    assert [one.code for one in found if isinstance(one, LroError)] == [Code.ABORTED] * 19
-    ended(service, started[0])
-    again = ended(service, work.start(WorkRequest()))
-    assert again.state == "SUCCEEDED"

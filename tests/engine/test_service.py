@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from datetime import timedelta
 
 import pytest
@@ -32,7 +31,6 @@ from lro.errors import (
     PermissionDenied,
 )
 from lro.executors.inline import InlineExecutor
-from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -52,6 +50,7 @@ CALLS = {
         ListOperationsRequest(name=name), caller="me"
     ),
 }
+DRAINS = (timedelta(-1), 5, "10s", None)
 EACH = pytest.mark.parametrize("verb", CALLS)
 EACH_NAMED = pytest.mark.parametrize("verb", [verb for verb in CALLS if verb != "ListOperations"])
 
@@ -231,16 +230,6 @@ def test_a_reporter_speaks_for_its_method_only(build):
     assert missing.cancel_requested is False
 
 
-def test_a_reporter_may_raise_our_errors(build):
-    """With their details, in the domain that is given."""
-    service = build()
-    name = service.start(NAME, WorkRequest()).name
-    assert service.reporter(name).fail(PermissionDenied("no"), domain="other.test")
-    error = service.get(name).error
-    assert (error.code, error.message) == (Code.PERMISSION_DENIED, "no")
-    assert error.details[0].payload["domain"] == "other.test"
-
-
 def test_an_error_without_a_code_changes_nothing(build):
     """INVALID_ARGUMENT, even for an operation that is over (spec §2.3)."""
     service = build()
@@ -248,25 +237,6 @@ def test_an_error_without_a_code_changes_nothing(build):
     with pytest.raises(InvalidArgument):
         service.reporter(name).fail(Status())
     assert not service.get(name).done
-
-
-def test_options_of_declared_methods(build, clock):
-    """Work done elsewhere may have its expiry, target and checks too."""
-    service = build()
-
-    def refuse(request):
-        raise InvalidArgument("text", "is wrong")
-
-    options = Options(validate=refuse)
-    method = service.declare(
-        "acme.v1.Works.Other",
-        request=WorkRequest,
-        response=WorkResponse,
-        metadata=WorkMetadata,
-        options=options,
-    )
-    with pytest.raises(InvalidArgument, match="text: is wrong"):
-        method.start(WorkRequest())
 
 
 def test_an_expiry_of_its_own(build, clock):
@@ -390,83 +360,46 @@ def test_a_service_closes_itself_and_its_store(clock):
     [
         *(("concurrency", value) for value in (0, -1, 1.5, "2", True)),
         ("attempts", 0),
-        ("max_lost", 0),
+        *(("max_lost", value) for value in (0, True)),
         *(("time_limit", value) for value in (timedelta(0), timedelta(-1), 5)),
-        ("keep_for", timedelta(0)),
+        *(("keep_for", value) for value in (timedelta(0), 3600, timedelta(days=99_999_999))),
         *((hook, "text") for hook in ("exclusive_target", "validate", "final_metadata")),
     ],
 )
 def test_an_option_that_makes_no_sense(make_service, name, value):
     """It is refused with the declaration, by its name, and not by the first operation."""
-    with pytest.raises(DeclarationError, match=f"{name}: must be") as caught:
-        make_service().method(NAME, **{name: value})
-    assert caught.value.subject == name
+    for declared in (make_service().method, Options):
+        with pytest.raises(DeclarationError, match=f"{name}: must be") as caught:
+            declared(
+                **{"full_name": NAME, name: value} if declared is not Options else {name: value}
+            )
+        assert caught.value.subject == name
 
 
 @pytest.mark.parametrize(
-    ("store", "executor", "what"),
+    ("wrong", "sentence"),
     [
-        (MemoryStore, InlineExecutor(), "store"),
-        (MemoryStore(), InlineExecutor, "executor"),
-        (InlineExecutor(), MemoryStore(), "store"),
-        (None, None, "store"),
+        ({"store": MemoryStore}, "store: must be a store, made already, got "),
+        ({"store": InlineExecutor()}, "store: must be a store, made already, got "),
+        ({"executor": InlineExecutor}, "executor: must be an executor, made already, got "),
+        ({"executor": None}, "executor: must be an executor, made already, got "),
+        *(({"drain": wrong}, "drain: must be a timedelta from zero") for wrong in DRAINS),
+        ({"lease": timedelta()}, "lease: must be"),
+        ({"max_wait": timedelta(-1)}, "max_wait: must be"),
+        ({"keep_for": timedelta(days=99_999_999)}, "keep_for: must be"),
+        ({"statistics": "all"}, "statistics: must be True or False"),
+        ({"observers": [print]}, r"observers.*lro\.adapters\.Observer"),
+        ({"around": 5}, "around"),
+        ({"verbs": ["Get"]}, "verbs: must be some of GetOperation"),
     ],
 )
-def test_a_service_needs_a_store_and_an_executor(store, executor, what):
-    """Instances of them, each in its place."""
-    with pytest.raises(DeclarationError, match=f"{what}: must be an? {what}, made already, got "):
-        Service(store, executor)
+def test_a_setting_that_makes_no_sense(wrong, sentence):
+    """It is refused when the service is made, and not when the first operation meets it."""
+    with pytest.raises(DeclarationError, match=sentence):
+        Service(**{"store": MemoryStore(), "executor": InlineExecutor(), **wrong})
 
 
 def test_a_decorator_without_a_name(make_service):
     """The text shows how it is written."""
-
-    def work(request: WorkRequest) -> WorkResponse:
-        raise AssertionError
-
     with pytest.raises(DeclarationError, match=r'write @service\.method\("'):
-        make_service().method(work)
-
-
-def test_seconds_to_drain(clock):
-    """As a float, as well as a timedelta."""
-    service = Service(MemoryStore(clock), InlineExecutor(), maintenance=False)
-    service.close(0.5)
-    service.close(timedelta(seconds=1))
-
-
-def test_a_second_signal_in_the_first_lines_of_close():
-    """The work is handed back and the store closed; a later call, from any thread, returns."""
-    begun, closed, interrupted = threading.Event(), [], []
-
-    class Closing(MemoryStore):
-        def close(self):
-            closed.append(1)
-
-    class Lock:
-        def __enter__(self):
-            pass
-
-        def __exit__(self, *_):
-            if not interrupted:
-                interrupted.append(1)
-                raise KeyboardInterrupt
-
-    def work(_: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        begun.set()
-        job.sleep(60)
-
-    store = Closing()
-    service = Service(store, ThreadExecutor(1), maintenance=False)
-    name = service.method(NAME)(work).start(WorkRequest()).name
-    assert begun.wait(120)
-    service._closing = Lock()
-    with pytest.raises(KeyboardInterrupt):
-        service.close(0)
-    record = store.get(name)
-    assert (record.done, record.owner, closed) == (False, "", [1])
-    later = threading.Thread(target=service.close, daemon=True)
-    later.start()
-    later.join(120)
-    assert not later.is_alive()
-    assert closed == [1]
+        make_service().method(lambda request: None)

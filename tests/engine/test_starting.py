@@ -9,7 +9,6 @@ from datetime import timedelta
 import pytest
 
 from lro import (
-    Any,
     Code,
     DeclarationError,
     Empty,
@@ -29,7 +28,6 @@ from lro.errors import (
     TargetBusy,
     Unavailable,
 )
-from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
@@ -43,7 +41,8 @@ ID = "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"
 
 def method_of(service, body=None, **options):
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        return WorkResponse(request.text) if body is None else body(request, job)
+        found = None if body is None else body(request, job)
+        return WorkResponse(request.text) if found is None else found
 
     return service.method(NAME, **options)(work)
 
@@ -64,12 +63,7 @@ def full(store, make_service):
     """A service that works on one operation, with no room for another; and its method."""
     service = make_service(store, ThreadExecutor(1, queue=0))
     step = Step()
-
-    def body(request, job):
-        step()
-        return WorkResponse()
-
-    method = method_of(service, body)
+    method = method_of(service, step)
     first = method.start(WorkRequest("first"), request_id=ID)
     step.reached()
     yield service, method, first
@@ -83,12 +77,7 @@ def test_an_operation_is_returned_at_once(store, make_service):
     """In progress, with what callers see before the first report (spec §9.8)."""
     service = make_service(store, ThreadExecutor(1))
     step = Step()
-
-    def body(request, job):
-        step()
-        return WorkResponse()
-
-    operation = method_of(service, body).start(WorkRequest(), metadata=WorkMetadata(1)).operation
+    operation = method_of(service, step).start(WorkRequest(), metadata=WorkMetadata(1)).operation
     step.reached()
     assert re.fullmatch(r"operations/[A-Za-z0-9_-]{23}", operation.name)
     assert (operation.done, operation.result) == (False, None)
@@ -111,18 +100,19 @@ class Kept(InlineExecutor):
 
 @pytest.fixture
 def kept(store, make_service):
-    """A service whose work was stored as begun, and its operation."""
-    service = make_service(store, Kept())
-    return service, method_of(service).start(WorkRequest("x")).name
+    """A service whose work was stored as begun, its operation, and its executor."""
+    executor = Kept()
+    service = make_service(store, executor)
+    return service, method_of(service).start(WorkRequest("x")).name, executor
 
 
 def test_where_a_worker_is_free_work_is_stored_as_begun(kept, store):
     """One write less for every operation: no claim follows."""
-    service, name = kept
+    service, name, executor = kept
     record = store.get(name)
     assert (record.attempt, record.start_time) == (1, record.create_time)
     assert record.owner == service.workers.owner
-    service._runtime.executor.task.run()
+    executor.task.run()
     assert answer(service, service.get(name)) == "x"
     assert (store.get(name).attempt, store.get(name).version) == (1, record.version + 1)
 
@@ -148,17 +138,17 @@ def test_what_has_to_wait_is_claimed(store, make_service, options):
 
 def test_work_is_stopped_between_its_start_and_its_beginning(kept, store):
     """The function is not called."""
-    service, name = kept
+    service, name, executor = kept
     service.cancel(name)
-    service._runtime.executor.task.run()
+    executor.task.run()
     assert service.get(name).state == "CANCELLED"
 
 
 def test_work_is_handed_back_between_its_start_and_its_beginning(kept, store, make_service):
     """The service stops just then: the next process does it, and no worker counts as lost."""
-    service, name = kept
+    service, name, executor = kept
     service.workers.stop(timedelta())
-    service._runtime.executor.task.run()
+    executor.task.run()
     assert (store.get(name).done, store.get(name).owner) == (False, "")
     other = make_service(store, InlineExecutor())
     method_of(other)
@@ -228,9 +218,8 @@ def test_a_start_that_was_not_stored_leaves_nothing_to_hand_back(doubtful):
     method.start(WorkRequest("y"), target="t")
     with pytest.raises(TargetBusy):
         method.start(WorkRequest("z"), target="t")
-    assert len(service.workers._not_started) == 1
+    assert len(service.workers.held()) == 1
     service.run_maintenance()
-    assert service.workers._not_started == []
     assert len(service.workers.held()) == 1
 
 
@@ -260,22 +249,23 @@ def test_a_start_that_took_long_is_claimed(make_service, clock):
     assert store.get(operation.name).attempt == 1
 
 
+def in_thread(call, *arguments):
+    """A thread that makes a call; its ``found`` has what that gave."""
+    thread = threading.Thread(target=lambda: thread.found.append(call(*arguments)))
+    thread.found = []
+    thread.start()
+    return thread
+
+
 def test_a_start_while_the_service_closes(make_service, clock):
     """What is being stored then is handed back before the store is closed."""
-    store = Doubtful(clock)
-    service = make_service(store, ThreadExecutor(1))
+    store, executor, step = Doubtful(clock), ThreadExecutor(1), Step()
+    service = make_service(store, executor)
     method = method_of(service)
-    inside, go, found = threading.Event(), threading.Event(), []
-
-    def wait(record):
-        inside.set()
-        assert go.wait(PATIENCE)
-
-    store.then = wait
-    starting = threading.Thread(target=lambda: found.append(method.start(WorkRequest("x"))))
-    starting.start()
-    assert inside.wait(PATIENCE)
-    stop, stopped = service._runtime.executor.stop, threading.Event()
+    store.then = step
+    starting = in_thread(method.start, WorkRequest("x"))
+    step.reached()
+    stop, stopped = executor.stop, threading.Event()
 
     def stop_and_note():
         try:
@@ -283,60 +273,27 @@ def test_a_start_while_the_service_closes(make_service, clock):
         finally:
             stopped.set()
 
-    service._runtime.executor.stop = stop_and_note
-    closing = threading.Thread(target=service.close)
-    closing.start()
+    executor.stop = stop_and_note
+    closing = in_thread(service.close)
     assert stopped.wait(PATIENCE)
-    go.set()
+    step.go.set()
     closing.join(PATIENCE)
     starting.join(PATIENCE)
-    record = store.get(found[0].name)
+    record = store.get(starting.found[0].name)
     assert (record.done, record.owner, record.attempt) == (False, "", 1)
 
 
-@pytest.mark.parametrize("begins", ["before the close", "under its eyes"])
-def test_a_close_does_not_wait_for_the_start_of_what_has_begun(make_service, clock, begins):
+def test_a_close_does_not_wait_for_the_start_of_what_has_begun(make_service):
     """Inline, work is done within the start: it has the time that work has."""
-    store, step = Doubtful(clock), Step()
-    service = make_service(store, InlineExecutor())
-
-    def body(request, job):
-        step()
-        return WorkResponse("done")
-
-    method = method_of(service, body)
-    inside, go, found = threading.Event(), threading.Event(), []
-
-    def wait(record):
-        inside.set()
-        assert go.wait(PATIENCE)
-
-    store.then = wait
-    starting = threading.Thread(target=lambda: found.append(method.start(WorkRequest())))
-    starting.start()
-    assert inside.wait(PATIENCE)
-    (run,) = service.workers._starting
-    waiting = threading.Thread(target=run.await_start, args=(PATIENCE,))
-    if begins == "under its eyes":
-        watched = threading.Event()
-
-        class Watch(threading.Event):
-            def wait(self, timeout=None):
-                watched.set()
-                return super().wait(timeout)
-
-        run._start_watch = Watch()
-        waiting.start()
-        assert watched.wait(PATIENCE)
-    go.set()
+    service, step = make_service(executor=InlineExecutor()), Step()
+    starting = in_thread(method_of(service, step).start, WorkRequest("x"))
     step.reached()
-    if begins == "before the close":
-        waiting.start()
-    waiting.join(PATIENCE)
-    assert not waiting.is_alive()
+    closing = in_thread(service.close, 0)
+    closing.join(PATIENCE)
+    assert not closing.is_alive()
     step.go.set()
     starting.join(PATIENCE)
-    assert answer(service, found[0].operation) == "done"
+    assert not starting.is_alive()
 
 
 def test_a_start_that_is_interrupted_when_its_work_has_begun(store, make_service, monkeypatch):
@@ -361,44 +318,25 @@ def test_a_start_that_is_interrupted_when_its_work_has_begun(store, make_service
     assert answer(service, ended(service, operation)) == "done"
 
 
-def test_a_start_that_is_interrupted_before_its_work_begins(store, make_service, monkeypatch):
-    """No store has the record, and the worker that takes the task finds nothing to do."""
-    executor = Kept()
-    service = make_service(store, executor)
-    method = method_of(service, lambda request, job: pytest.fail("it was forgotten"))
-
-    def interrupted():
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(service._background, "new_work", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        method.start(WorkRequest())
-    assert stored(service) == 0
-    executor.task.run()
-    assert not service.workers.held()
-
-
-def test_a_start_that_is_interrupted_at_its_end(store, make_service, monkeypatch):
-    """Its work has not begun, and never does here: its record is that of work that is lost."""
+@pytest.mark.parametrize(("where", "kept"), [("new_work", 0), ("stored", 1)])
+def test_a_start_that_is_interrupted_before_its_work_begins(
+    store, make_service, monkeypatch, where, kept
+):
+    """The worker that takes the task finds nothing to do; a record is that of lost work."""
     executor = Kept()
     service = make_service(store, executor)
     method = method_of(service, lambda request, job: pytest.fail("it was given up"))
 
-    def interrupted(_):
+    def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(service.workers, "stored", interrupted)
+    part = service.workers if where == "stored" else service._background
+    monkeypatch.setattr(part, where, interrupted)
     with pytest.raises(KeyboardInterrupt):
         method.start(WorkRequest())
+    assert stored(service) == kept
     executor.task.run()
     assert not service.workers.held()
-    assert stored(service) == 1
-
-
-def test_quick_work_may_be_over(quick):
-    """The operation is then returned as it is (spec §9.8)."""
-    operation = method_of(quick).start(WorkRequest("hello")).operation
-    assert answer(quick, operation) == "hello"
 
 
 def test_work_may_delete_itself(quick):
@@ -464,6 +402,12 @@ def test_a_wrong_argument(quick, wrong, error, field, validate_only):
     assert (stored(quick), calls) == (0, [])
 
 
+def test_a_target_that_is_no_text(quick):
+    """Is refused, on every store alike."""
+    with pytest.raises(InvalidArgument, match="target"):
+        method_of(quick, exclusive_target=lambda request: 7).start(WorkRequest())
+
+
 def refused_by(error):
     def refuse(request):
         raise error
@@ -517,18 +461,6 @@ def test_what_else_validate_raises_passes(quick, error):
         method_of(quick, validate=refused_by(error)).start(WorkRequest())
 
 
-def test_packed_metadata_is_taken_as_it_is(quick):
-    """Of whatever type: it is what callers see first."""
-
-    def body(request, job):
-        assert quick.get(job.name).metadata == Any("x/foreign.Type", {"a": 1})
-        return WorkResponse()
-
-    packed = Any("x/foreign.Type", {"a": 1})
-    operation = method_of(quick, body).start(WorkRequest(), metadata=packed).operation
-    assert (operation.state, operation.metadata) == ("SUCCEEDED", packed)
-
-
 # -- repeats --------------------------------------------------------------------------------------
 
 
@@ -551,25 +483,17 @@ def test_a_repeated_start_does_nothing_more(quick):
     assert calls == [1, 1]
 
 
-def test_a_full_queue_stores_nothing(full):
-    """RESOURCE_EXHAUSTED, with a time to come again, before anything is stored."""
-    service, method, _ = full
-    with pytest.raises(ResourceExhausted, match="the queue is full") as caught:
-        method.start(WorkRequest(), request_id=ID.replace("6", "7"))
-    assert caught.value.retry_after == timedelta(seconds=1)
-    assert stored(service) == 1
-
-
 def test_a_full_queue_still_knows_its_requests(full):
-    """A repeated start needs no room; one that conflicts gets that error; a new one stays new."""
+    """A repeated start needs no room; one that conflicts gets that error; a new one comes again."""
     service, method, first = full
     assert method.start(WorkRequest("first"), request_id=ID).name == first.name
     with pytest.raises(RequestIdConflict):
         method.start(WorkRequest("other"), request_id=ID)
     other = ID.replace("6", "7")
     for _ in range(2):
-        with pytest.raises(ResourceExhausted):
+        with pytest.raises(ResourceExhausted, match="the queue is full") as caught:
             method.start(WorkRequest(), request_id=other)
+        assert caught.value.retry_after == timedelta(seconds=1)
     assert stored(service) == 1
 
 
@@ -590,12 +514,7 @@ def test_a_validation_fails_as_the_real_call_would(store, make_service):
     """On a busy target, and on a request id that was used otherwise."""
     service = make_service(store, ThreadExecutor(1))
     step = Step()
-
-    def body(request, job):
-        step()
-        return WorkResponse()
-
-    method = method_of(service, body)
+    method = method_of(service, step)
     first = method.start(WorkRequest(), target="t", request_id=ID)
     step.reached()
     with pytest.raises(TargetBusy, match="'t'"):
@@ -612,13 +531,12 @@ def test_a_validation_fails_as_the_real_call_would(store, make_service):
 
 def test_a_target_is_free_when_the_work_has_ended(store, make_service):
     """Deleting the record does not free it, the end of the work does (spec §9.5)."""
-    service = make_service(store, ThreadExecutor(2))
-    step = Step()
+    executor, step = ThreadExecutor(2), Step()
+    service = make_service(store, executor)
 
     def body(request, job):
         step()
         job.report(WorkMetadata())
-        return WorkResponse()
 
     method = method_of(service, body, exclusive_target=lambda request: request.text)
     first = method.start(WorkRequest("t"))
@@ -632,13 +550,10 @@ def test_a_target_is_free_when_the_work_has_ended(store, make_service):
     beside = method.start(WorkRequest("u"))
     without = method.start(WorkRequest(""))
     other = method.start(WorkRequest("t"), target="v")
-    gone = threading.Event()
-    service._runtime.updater.notifier.listen(first.name, lambda ended: gone.set())
     step.go.set()
     for operation in (beside, without, other):
         ended(service, operation)
-    service._runtime.executor.join(PATIENCE)
-    assert gone.is_set()
+    executor.join(PATIENCE)
     assert ended(service, method.start(WorkRequest("t"))).state == "SUCCEEDED"
 
 
@@ -743,12 +658,7 @@ def test_a_start_that_is_refused_takes_no_room(store, make_service):
     """What was reserved is given back, also after an error of the store."""
     service = make_service(store, ThreadExecutor(1, queue=1))
     step = Step()
-
-    def body(request, job):
-        step()
-        return WorkResponse()
-
-    method = method_of(service, body)
+    method = method_of(service, step)
     first = method.start(WorkRequest("first"), target="t", request_id=ID)
     step.reached()
     for _ in range(3):
@@ -760,24 +670,14 @@ def test_a_start_that_is_refused_takes_no_room(store, make_service):
     ended(service, second)
 
 
-@pytest.mark.parametrize("make", [InlineExecutor, lambda: ThreadExecutor(1), AsyncioExecutor])
-def test_a_closed_service_starts_nothing(store, make_service, make):
-    """UNAVAILABLE, as another process may take the call."""
-    service = make_service(store, make())
-    method = method_of(service)
-    service.close()
-    service.close()
-    with pytest.raises(Unavailable, match="stopping"):
-        method.start(WorkRequest())
-
-
-def test_an_executor_that_stopped_by_itself(quick):
+def test_an_executor_that_stopped_by_itself(store, make_service):
     """The start fails, and stores nothing."""
-    method = method_of(quick)
-    quick._runtime.executor.stop()
+    executor = InlineExecutor()
+    service = make_service(store, executor)
+    executor.stop()
     with pytest.raises(Unavailable, match="the executor is stopping"):
-        method.start(WorkRequest())
-    assert stored(quick) == 0
+        method_of(service).start(WorkRequest())
+    assert stored(service) == 0
 
 
 class Blob:

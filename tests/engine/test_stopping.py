@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
 import queue
 import signal
 import threading
@@ -13,14 +15,17 @@ from typing import Any
 
 import pytest
 
-from lro import DeclarationError, Job, Service
+from lro import InvalidArgument, Job, Service
 from lro._engine import process
 from lro._engine.process import StopSignals
 from lro.errors import Unavailable
+from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.types import RetryInfo
+from tests.service_steps import Step, listeners, work
+from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NAME = "acme.v1.Works.Work"
@@ -46,7 +51,7 @@ def in_thread(action: Callable[[], object]) -> Callable[[], object]:
     threading.Thread(target=run, daemon=True).start()
 
     def result() -> object:
-        value, error = results.get(timeout=120)
+        value, error = results.get(timeout=PATIENCE)
         if error is not None:
             raise error
         return value
@@ -99,16 +104,43 @@ def test_close_without_drain_ends_the_drain_of_another_thread() -> None:
     executor = Draining()
     service = Service(MemoryStore(), executor, maintenance=False)
     first = in_thread(lambda: service.close(3600))
-    assert executor.entered.wait(120)
+    assert executor.entered.wait(PATIENCE)
     service.close(0)
     first()
 
 
-@pytest.mark.parametrize("drain", [timedelta(-1), 5, "10s", None])
-def test_drain_that_is_no_span_is_refused(drain: Any) -> None:
-    """With the sentence that its neighbours have."""
-    with pytest.raises(DeclarationError, match="drain: must be a timedelta from zero"):
-        build(drain=drain)
+@pytest.mark.parametrize("drain", [float("nan"), float("inf"), "soon"])
+def test_close_with_a_drain_that_is_no_time_closes_nothing(drain: Any) -> None:
+    """It is refused before."""
+    service = build()
+    with pytest.raises(InvalidArgument, match="drain"):
+        service.close(drain)
+    assert service.start(NAME, WorkRequest()).name
+    service.close(timedelta(seconds=1))
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_close_with_running_work_logs_counts(ends: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """How many operations it waits for and how long, then how many others have to do."""
+    step, drain = Step(), PATIENCE if ends else 0
+
+    class Executor(ThreadExecutor):
+        def join(self, seconds: float) -> bool:
+            if ends:
+                step.go.set()
+            return super().join(seconds)
+
+    service = Service(MemoryStore(), Executor(1), maintenance=False)
+    work(service, step).start(WorkRequest())
+    step.reached()
+    with caplog.at_level(logging.INFO, "lro"):
+        service.close(drain)
+        build().close()  # without work there is nothing to say
+    assert [line for line in caplog.messages if line.startswith("stop")] == [
+        f"stopping: operations in hand: 1, time to end: {drain:g} s at most",
+        f"stopped: operations handed back: {0 if ends else 1} of 1",
+    ]
+    step.go.set()
 
 
 def test_close_from_several_threads_closes_once() -> None:
@@ -122,7 +154,7 @@ def test_close_from_several_threads_closes_once() -> None:
 
     service = Service(Store(), executor, maintenance=False)
     first = in_thread(service.close)
-    assert executor.entered.wait(120)
+    assert executor.entered.wait(PATIENCE)
     others = [in_thread(lambda: (service.close(), list(closed))[1]) for _ in range(3)]
     executor.go.set()
     assert [first(), *(other() for other in others)] == [None, [1], [1], [1]]
@@ -158,29 +190,16 @@ def test_second_signal_during_drain_hands_work_back(
     @service.method(NAME)
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         begun.set()
-        assert go.wait(120)
+        assert go.wait(PATIENCE)
         return WorkResponse()
 
     name = work.start(WorkRequest()).name
-    assert begun.wait(120)
+    assert begun.wait(PATIENCE)
     with pytest.raises(KeyboardInterrupt):
         service.close()
     record = store.get(name)
     go.set()
     assert (record.done, record.owner, record.lost_attempts) == (False, "", 0)
-
-
-def test_forked_while_it_closes_a_service_closes_in_the_child() -> None:
-    """The thread that closed it is the parent's."""
-    executor = Draining()
-    service = Service(MemoryStore(), executor, maintenance=False)
-    closing = in_thread(service.close)
-    assert executor.entered.wait(120)
-    service._reset_after_fork()
-    executor.go.set()
-    service.close()
-    assert len(executor.given) == 2
-    closing()
 
 
 def test_closed_service_stays_closed_after_a_fork() -> None:
@@ -194,9 +213,10 @@ def test_closed_service_stays_closed_after_a_fork() -> None:
     assert len(executor.given) == 1
 
 
-def test_start_is_refused_when_the_service_stops() -> None:
-    """UNAVAILABLE, with when to try again."""
-    service = Service(MemoryStore(), ThreadExecutor(1), maintenance=False)
+@pytest.mark.parametrize("make", [InlineExecutor, lambda: ThreadExecutor(1), AsyncioExecutor])
+def test_start_is_refused_when_the_service_stops(make: Callable[[], Any]) -> None:
+    """UNAVAILABLE, with when to try again; another process may take the call."""
+    service = Service(MemoryStore(), make(), maintenance=False)
 
     @service.method(NAME)
     def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -254,8 +274,6 @@ def test_closed_or_collected_service_is_not_closed_at_exit(left: Any) -> None:
     assert len(left) == 2
     closed.close()
     del collected
-    import gc
-
     gc.collect()
     assert len(left) == 0
 
@@ -269,8 +287,7 @@ def test_end_waits_ends_the_waits_of_threads() -> None:
     name, done = (service.start(NAME, WorkRequest()).name for _ in range(2))
     service.reporter(done).complete(WorkResponse())
     waiting = in_thread(lambda: service.wait(name, 60))
-    while len(service._runtime.updater.notifier) == 0:
-        threading.Event().wait(0.001)
+    until(lambda: listeners(service))
     service.end_waits()
     with pytest.raises(Unavailable, match="the service is stopping"):
         waiting()
@@ -293,7 +310,7 @@ def test_end_waits_ends_a_wait_that_begins_meanwhile() -> None:
         second = asyncio.ensure_future(service.wait_async(name, 60))
         for waiter in (first, second):
             with pytest.raises(Unavailable, match="the service is stopping"):
-                await asyncio.wait_for(waiter, 120)
+                await asyncio.wait_for(waiter, PATIENCE)
 
     asyncio.run(both())
 
@@ -312,7 +329,7 @@ class Waited:
 
     def was_ended(self) -> bool:
         """Whether the waits were ended."""
-        return self.ended.acquire(timeout=120)
+        return self.ended.acquire(timeout=PATIENCE)
 
 
 @pytest.fixture

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import functools
+import gc
 import math
 import threading
+import weakref
 from datetime import timedelta
 
 import pytest
@@ -13,15 +14,15 @@ import pytest
 from lro import Code, Duration, LroError
 from lro._engine import watching
 from lro._engine.service import VERBS
-from lro._engine.waiting import wait_limit
 from lro.errors import InvalidTimeout, OperationNotFound, Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.testing import START, ManualClock
 from lro.wire import parse_duration
+from tests.service_steps import abandon, listeners
 from tests.vector_files import by_id, vectors
-from tests.virtual_loop import VirtualLoop, run_virtual
-from tests.waiting import PATIENCE
+from tests.virtual_loop import VirtualLoop, on_a_loop, run_virtual, virtually
+from tests.waiting import PATIENCE, until_async
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 CASES = vectors("wait_timeouts")["cases"]
@@ -92,25 +93,22 @@ class Wait:
 
 
 @pytest.mark.parametrize("case", CASES, ids=by_id)
-def test_coroutines_wait(case, make_service):
+@virtually
+async def test_coroutines_wait(case, make_service):
     """``wait_async`` answers so, and no later."""
-
-    async def main():
-        loop = asyncio.get_running_loop()
-        wait = Wait(case, make_service, loop.time)
-        for at, act in wait.events:
-            loop.call_at(at, act)
-        try:
-            outcome = await wait.service.wait_async(
-                wait.name, wait.timeout, deadline_seconds=wait.span("deadline")
-            )
-        except LroError as exc:
-            outcome = exc
-        wait.check(outcome)
-        assert wait.service.waiting == 0
-        assert len(wait.service._runtime.updater.notifier) == 0
-
-    run_virtual(main())
+    loop = asyncio.get_running_loop()
+    wait = Wait(case, make_service, loop.time)
+    for at, act in wait.events:
+        loop.call_at(at, act)
+    try:
+        outcome = await wait.service.wait_async(
+            wait.name, wait.timeout, deadline_seconds=wait.span("deadline")
+        )
+    except LroError as exc:
+        outcome = exc
+    wait.check(outcome)
+    assert wait.service.waiting == 0
+    assert listeners(wait.service) == 0
 
 
 @pytest.mark.parametrize("case", CASES, ids=by_id)
@@ -136,52 +134,54 @@ def test_threads_wait(case, make_service):
     except LroError as exc:
         outcome = exc
     wait.check(outcome)
-    assert len(wait.service._runtime.updater.notifier) == 0
+    assert listeners(wait.service) == 0
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if "effective" in c["expect"]], ids=by_id)
-def test_the_limit(case):
-    """The smallest of maximum, timeout and deadline (spec §4.1)."""
-    spans = {
-        key: None if case[key] is None else parse_duration(case[key])
-        for key in ("default_max", "timeout", "deadline")
-    }
-    deadline = None if spans["deadline"] is None else spans["deadline"].total_seconds
-    limit = wait_limit(spans["timeout"], deadline, spans["default_max"].to_timedelta())
-    assert limit == parse_duration(case["expect"]["effective"]).total_seconds
+SPANS = [
+    (timedelta(seconds=2), 2),
+    (timedelta(), 0),
+    (2.5, 2.5),
+    (0, 0),
+    (Duration(3), 3),
+    (None, 60),
+]
 
 
-def test_a_timedelta_is_a_timeout():
-    """So are seconds; every form is checked."""
-    minute = timedelta(minutes=1)
-    assert wait_limit(timedelta(seconds=2), None, minute) == 2
-    assert wait_limit(timedelta(), None, minute) == 0
-    assert wait_limit(2.5, None, minute) == 2.5
-    assert wait_limit(0, None, minute) == 0
-    wrongs = (timedelta(seconds=-1), timedelta.max, Duration(0, -1), -1, math.nan, 1e300, "5s")
-    for wrong in wrongs:
-        with pytest.raises(InvalidTimeout):
-            wait_limit(wrong, None, minute)
-
-
-def test_a_deadline_is_not_waited_out(make_service):
-    """The answer comes a way around the world before it, or after nine tenths (spec §4.4)."""
+@pytest.mark.parametrize(("timeout", "seconds"), SPANS)
+def test_a_timeout_is_seconds_or_a_span(service, timeout, seconds):
+    """And without one a wait takes a minute."""
 
     async def main():
-        loop = asyncio.get_running_loop()
-        service = make_service(MemoryStore(ManualClock()), InlineExecutor())
-        operation = declare(service).start(WorkRequest())
-        for deadline, answered in ((10, 9.75), (1, 0.9)):
-            began = loop.time()
-            await service.wait_async(operation.name, deadline_seconds=deadline)
-            assert loop.time() - began == pytest.approx(answered, abs=0.01)
+        await service.wait_async(start(service), timeout)
+        return asyncio.get_running_loop().time()
 
-    run_virtual(main())
+    assert run_virtual(main()) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "wrong", [timedelta(seconds=-1), timedelta.max, Duration(0, -1), -1, math.nan, 1e300, "5s"]
+)
+def test_what_is_no_timeout_is_refused(service, wrong):
+    """In every form."""
+    with pytest.raises(InvalidTimeout):
+        service.wait(start(service), wrong)
+
+
+@virtually
+async def test_a_deadline_is_not_waited_out(make_service):
+    """The answer comes a way around the world before it, or after nine tenths (spec §4.4)."""
+    loop = asyncio.get_running_loop()
+    service = make_service(MemoryStore(ManualClock()), InlineExecutor())
+    operation = declare(service).start(WorkRequest())
+    for deadline, answered in ((10, 9.75), (1, 0.9)):
+        began = loop.time()
+        await service.wait_async(operation.name, deadline_seconds=deadline)
+        assert loop.time() - began == pytest.approx(answered, abs=0.01)
 
 
 @pytest.fixture
-def service(make_service):
-    made = make_service(executor=InlineExecutor())
+def service(make_service, store):
+    made = make_service(store, InlineExecutor())
     declare(made)
     return made
 
@@ -196,60 +196,73 @@ async def settle():
         await asyncio.sleep(0)
 
 
-def test_thousands_wait_without_threads(service):
-    """2,000 coroutines, half of them for one operation: no thread more, and all are woken."""
-
-    async def main():
-        names = [start(service) for _ in range(1001)]
-        waits = [names[0]] * 1000 + names[1:]
-        before = threading.active_count()
-        tasks = [asyncio.create_task(service.wait_async(name)) for name in waits]
-        await settle()
-        assert service.waiting == 2000
-        assert len(service._runtime.updater.notifier) == 1001  # one listener a name
-        assert threading.active_count() <= before
-        for name in names:
-            service.reporter(name).complete(DONE)
-        found = await asyncio.gather(*tasks)
-        assert [operation.name for operation in found] == waits
-        assert all(operation.done for operation in found)
-        assert (service.waiting, len(service._runtime.updater.notifier)) == (0, 0)
-
-    run_virtual(main())
+@virtually
+async def test_many_wait_without_threads(service):
+    """400 coroutines, half of them for one operation: no thread more, and all are woken."""
+    names = [start(service) for _ in range(201)]
+    waits = [names[0]] * 200 + names[1:]
+    before = threading.active_count()
+    tasks = [asyncio.create_task(service.wait_async(name)) for name in waits]
+    await settle()
+    assert service.waiting == 400
+    assert listeners(service) == 201  # one listener a name
+    assert threading.active_count() <= before
+    for name in names:
+        service.reporter(name).complete(DONE)
+    found = await asyncio.gather(*tasks)
+    assert [operation.name for operation in found] == waits
+    assert all(operation.done for operation in found)
+    assert (service.waiting, listeners(service)) == (0, 0)
 
 
-class Noting(MemoryStore):
-    """Notes the names that are read."""
+class Scripted(MemoryStore):
+    """Notes what is read, fails so many reads, and acts once after a get or a find."""
 
-    def __init__(self, clock):
-        super().__init__(clock)
-        self.reads = []
+    def __init__(self):
+        super().__init__(ManualClock())
+        self.gets, self.finds = [], []
+        self.failures = 0
+        self.after_get = self.after_find = None
 
     def get(self, name):
-        self.reads.append(name)
-        return super().get(name)
+        self.gets.append(name)
+        self._fail()
+        found = super().get(name)
+        act, self.after_get = self.after_get, None
+        if act is not None:
+            act()
+        return found
+
+    def find(self, names, max_bytes):
+        self.finds.append(list(names))
+        self._fail()
+        found = super().find(names, max_bytes)
+        act, self.after_find = self.after_find, None
+        if act is not None:
+            act()
+        return found
+
+    def _fail(self):
+        if self.failures:
+            self.failures -= 1
+            raise Unavailable("for a moment")
 
 
-def test_ends_of_many_operations_are_read_together(make_service, monkeypatch):
+@pytest.fixture
+def store():
+    """A store for the service of the test."""
+    return Scripted()
+
+
+def test_ends_of_many_operations_are_read_together(service, store, monkeypatch):
     """One call of a store that blocks reads them; what is too much for it is read by the next."""
-    calls = []
-
-    class Counting(MemoryStore):
-        writes_block = True
-
-        def find(self, names, max_bytes):
-            calls.append(list(names))
-            return super().find(names, max_bytes)
-
-    store = Counting(ManualClock())
-    service = make_service(store, InlineExecutor())
-    declare(service)
+    store.writes_block = True
 
     async def ended(names):
         store.reads_block = False
         tasks = [asyncio.create_task(service.wait_async(name)) for name in names]
         await settle()
-        assert calls == []
+        assert store.finds == []
         store.reads_block = True
         for name in names:
             service.reporter(name).complete(DONE)
@@ -258,21 +271,19 @@ def test_ends_of_many_operations_are_read_together(make_service, monkeypatch):
 
     names = [start(service) for _ in range(3)]
     asyncio.run(ended(names))
-    assert calls == [names]
-    calls.clear()
+    assert store.finds == [names]
+    store.finds.clear()
     monkeypatch.setattr(watching, "READ_BYTES", 1)
     names = [start(service) for _ in range(3)]
     asyncio.run(ended(names))
-    assert calls == [names, names[1:], names[2:]]
+    assert store.finds == [names, names[1:], names[2:]]
 
 
-def test_ends_are_read_on_the_loop_where_that_does_not_block(make_service, monkeypatch):
+@on_a_loop
+async def test_ends_are_read_on_the_loop_where_that_does_not_block(service, store, monkeypatch):
     """A few at a time, so that other tasks have their turn."""
-    store = Noting(ManualClock())
-    store.writes_block = True  # as of a file
-    looked, service = store.reads, make_service(store, InlineExecutor())
+    store.writes_block, looked = True, store.gets  # as of a file
     monkeypatch.setattr(watching, "_READ_ON_LOOP", 2)
-    declare(service)
     names = [start(service) for _ in range(5)]
     seen = []
 
@@ -281,38 +292,15 @@ def test_ends_are_read_on_the_loop_where_that_does_not_block(make_service, monke
             seen.append(len(looked))
             await asyncio.sleep(0)
 
-    async def main():
-        tasks = [asyncio.create_task(service.wait_async(name)) for name in names]
-        await settle()
-        for name in names:
-            service.reporter(name).complete(DONE)
-        looked.clear()
-        found = await asyncio.gather(other(), *tasks)
-        assert [operation.name for operation in found[1:]] == names
-
-    asyncio.run(main())
+    tasks = [asyncio.create_task(service.wait_async(name)) for name in names]
+    await settle()
+    for name in names:
+        service.reporter(name).complete(DONE)
+    looked.clear()
+    found = await asyncio.gather(other(), *tasks)
+    assert [operation.name for operation in found[1:]] == names
     assert looked == names
     assert {2, 4} <= set(seen)
-
-
-class Meanwhile(MemoryStore):
-    """A store that blocks, and does something once during a read of several records."""
-
-    reads_block = writes_block = True
-    looks = 0
-    act = None
-
-    def get(self, name):
-        found = super().get(name)
-        self.looks += 1
-        return found
-
-    def find(self, names, max_bytes):
-        found = super().find(names, max_bytes)
-        act, self.act = self.act, None
-        if act is not None:
-            act()
-        return found
 
 
 async def waits(service, store, *names):
@@ -320,197 +308,143 @@ async def waits(service, store, *names):
     tasks = []
     for name in names:
         tasks.append(asyncio.create_task(service.wait_async(name)))
-        looks = store.looks
-        async with asyncio.timeout(PATIENCE):
-            while store.looks == looks:
-                await asyncio.sleep(0)
+        looks = len(store.gets)
+        await until_async(lambda looks=looks: len(store.gets) > looks)
     return tasks
 
 
-def test_an_end_during_the_read_of_others_is_read_after_it(make_service):
+@on_a_loop
+async def test_an_end_during_the_read_of_others_is_read_after_it(service, store):
     """By the same task, however the two threads meet."""
-    store = Meanwhile(ManualClock())
-    service = make_service(store, InlineExecutor())
-    declare(service)
+    store.reads_block = store.writes_block = True
 
-    async def main():
-        loop = asyncio.get_running_loop()
-        first, second = start(service), start(service)
-        tasks = await waits(service, store, first, second)
+    loop = asyncio.get_running_loop()
+    first, second = start(service), start(service)
+    tasks = await waits(service, store, first, second)
 
-        def act():  # in the thread that reads, until the loop knows of it
-            service.reporter(second).complete(DONE)
-            asyncio.run_coroutine_threadsafe(settle(), loop).result(PATIENCE)
+    def act():  # in the thread that reads, until the loop knows of it
+        service.reporter(second).complete(DONE)
+        asyncio.run_coroutine_threadsafe(settle(), loop).result(PATIENCE)
 
-        store.act = act
-        service.reporter(first).complete(DONE)
-        found = await asyncio.gather(*tasks)
-        assert [(one.name, one.done) for one in found] == [(first, True), (second, True)]
-
-    asyncio.run(main())
+    store.after_find = act
+    service.reporter(first).complete(DONE)
+    found = await asyncio.gather(*tasks)
+    assert [(one.name, one.done) for one in found] == [(first, True), (second, True)]
 
 
 @pytest.mark.parametrize("failure", ["error", "cancelled"])
-def test_ends_are_read_after_a_read_of_others_that_failed(make_service, failure, caplog):
+@on_a_loop
+async def test_ends_are_read_after_a_read_of_others_that_failed(service, store, failure, caplog):
     """The task that reads may be cancelled with all others of the loop, some of which tidy up."""
-    store = Meanwhile(ManualClock())
-    service = make_service(store, InlineExecutor())
-    declare(service)
+    store.reads_block = store.writes_block = True
 
-    async def main():
-        loop = asyncio.get_running_loop()
-        before = asyncio.all_tasks()
-        first, second = start(service), start(service)
-        tasks = await waits(service, store, first, second)
+    loop = asyncio.get_running_loop()
+    before = asyncio.all_tasks()
+    first, second = start(service), start(service)
+    tasks = await waits(service, store, first, second)
 
-        async def fail():
-            await settle()  # the loop knows of the second end
-            if failure == "cancelled":
-                (reader,) = asyncio.all_tasks() - before - {*tasks, asyncio.current_task()}
-                reader.cancel()
+    async def fail():
+        await settle()  # the loop knows of the second end
+        if failure == "cancelled":
+            (reader,) = asyncio.all_tasks() - before - {*tasks, asyncio.current_task()}
+            reader.cancel()
 
-        def act():  # in the thread that reads
-            service.reporter(second).complete(DONE)
-            asyncio.run_coroutine_threadsafe(fail(), loop).result(PATIENCE)
-            if failure == "error":
-                raise OSError("odd")
+    def act():  # in the thread that reads
+        service.reporter(second).complete(DONE)
+        asyncio.run_coroutine_threadsafe(fail(), loop).result(PATIENCE)
+        if failure == "error":
+            raise OSError("odd")
 
-        store.act = act
-        service.reporter(first).complete(DONE)
-        async with asyncio.timeout(PATIENCE):
-            assert (await tasks[1]).done
-            if failure == "cancelled":
-                assert (await tasks[0]).done
-        tasks[0].cancel()
-
-    asyncio.run(main())
+    store.after_find = act
+    service.reporter(first).complete(DONE)
+    async with asyncio.timeout(PATIENCE):
+        assert (await tasks[1]).done
+        if failure == "cancelled":
+            assert (await tasks[0]).done
+    tasks[0].cancel()
     assert ("odd" in caplog.text) == (failure == "error")
 
 
-def test_a_wait_reads_the_store_twice(make_service):
+@virtually
+async def test_a_wait_reads_the_store_twice(service, store):
     """Once when it has begun to listen, and once when the operation has ended."""
-    store = Noting(ManualClock())
-    reads, service = store.reads, make_service(store, InlineExecutor())
-    declare(service)
+    reads = store.gets
 
-    async def main():
-        name = start(service)
-        task = asyncio.create_task(service.wait_async(name))
-        await settle()
-        assert reads == [name]
-        service.reporter(name).report(WorkMetadata(1))
-        reads.clear()  # of those that the report itself has made
-        await settle()
-        assert reads == []
-        service.reporter(name).complete(DONE)
-        reads.clear()
-        assert (await task).done
-        assert reads == [name]
-
-    run_virtual(main())
+    name = start(service)
+    task = asyncio.create_task(service.wait_async(name))
+    await settle()
+    assert reads == [name]
+    service.reporter(name).report(WorkMetadata(1))
+    reads.clear()  # of those that the report itself has made
+    await settle()
+    assert reads == []
+    service.reporter(name).complete(DONE)
+    reads.clear()
+    assert (await task).done
+    assert reads == [name]
 
 
-def test_other_threads_wake_coroutines(service):
-    """The notification by a worker's thread reaches the loop."""
-
-    async def main():
-        name = start(service)
-        task = asyncio.create_task(service.wait_async(name))
-        await settle()
-        await asyncio.to_thread(service.reporter(name).complete, DONE)
-        assert (await task).done
-
-    asyncio.run(main())
-
-
-def test_a_report_does_not_end_a_wait(service):
+@virtually
+async def test_a_report_does_not_end_a_wait(service):
     """Waiters go on waiting while the operation is not done."""
-
-    async def main():
-        name = start(service)
-        task = asyncio.create_task(service.wait_async(name, timedelta(seconds=9)))
-        await settle()
-        service.reporter(name).report(WorkMetadata(1))
-        service.cancel(name)
-        await settle()
-        service._runtime.updater.notifier.notify(name)  # as of any change in another process
-        await settle()
-        assert not task.done()
-        service.reporter(name).acknowledge_cancel()
-        assert (await task).state == "CANCELLED"
-
-    run_virtual(main())
+    name = start(service)
+    task = asyncio.create_task(service.wait_async(name, timedelta(seconds=9)))
+    await settle()
+    service.reporter(name).report(WorkMetadata(1))
+    service.cancel(name)
+    await settle()
+    assert not task.done()
+    service.reporter(name).acknowledge_cancel()
+    assert (await task).state == "CANCELLED"
 
 
-def test_cancelled_waiter_leaves_no_listener(service):
+@virtually
+async def test_cancelled_waiter_leaves_no_listener(service):
     """A cancelled waiter is freed at once; the others and the operation stay (spec §4.8)."""
-
-    async def main():
-        name = start(service)
-        tasks = [asyncio.create_task(service.wait_async(name)) for _ in range(3)]
-        await settle()
-        tasks[0].cancel()
-        await settle()
-        assert service.waiting == 2
-        for task in tasks[1:]:
-            task.cancel()
-        await settle()
-        assert (service.waiting, len(service._runtime.updater.notifier)) == (0, 0)
-        assert not service.get(name).done
-
-    run_virtual(main())
+    name = start(service)
+    tasks = [asyncio.create_task(service.wait_async(name)) for _ in range(3)]
+    await settle()
+    tasks[0].cancel()
+    await settle()
+    assert service.waiting == 2
+    for task in tasks[1:]:
+        task.cancel()
+    await settle()
+    assert (service.waiting, listeners(service)) == (0, 0)
+    assert not service.get(name).done
 
 
-def test_a_deleted_operation_is_not_waited_for(service):
+@virtually
+async def test_a_deleted_operation_is_not_waited_for(service):
     """Every waiter gets an error of its own (spec §4.6)."""
-
-    async def main():
-        name = start(service)
-        tasks = [asyncio.create_task(service.wait_async(name)) for _ in range(3)]
-        await settle()
-        service.delete(name)
-        found = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(one) for one in found] == [OperationNotFound] * 3
-        assert len(set(map(id, found))) == 3
-        assert service.waiting == 0
-
-    run_virtual(main())
+    name = start(service)
+    tasks = [asyncio.create_task(service.wait_async(name)) for _ in range(3)]
+    await settle()
+    service.delete(name)
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(one) for one in found] == [OperationNotFound] * 3
+    assert len(set(map(id, found))) == 3
+    assert service.waiting == 0
 
 
-def test_an_operation_that_expires_at_once_is_not_found(make_service):
+@virtually
+async def test_an_operation_that_expires_at_once_is_not_found(make_service):
     """With an expiry of nothing its end is also its going (spec §9.4)."""
     service = make_service(executor=InlineExecutor(), keep_for=timedelta(0))
     declare(service)
 
-    async def main():
-        name = start(service)
-        task = asyncio.create_task(service.wait_async(name))
-        await settle()
-        service.reporter(name).complete(DONE)
-        with pytest.raises(OperationNotFound):
-            await task
-
-    run_virtual(main())
-
-
-def test_expiry_wakes_blocked_threads_too(make_service, clock):
-    """Maintenance notifies waiters of what it removes."""
-    service = make_service(MemoryStore(clock), InlineExecutor(), keep_for=timedelta(seconds=1))
-    declare(service)
     name = start(service)
-    notified = threading.Event()
-    service._runtime.updater.notifier.listen(name, lambda ended: notified.set())
-    service.run_maintenance()
+    task = asyncio.create_task(service.wait_async(name))
+    await settle()
     service.reporter(name).complete(DONE)
-    notified.clear()
-    clock.advance(minutes=2)
-    service.run_maintenance()
-    assert notified.is_set()
+    with pytest.raises(OperationNotFound):
+        await task
 
 
 def test_two_event_loops_at_once(service):
     """Each thread's loop has its own waiters, and one notification wakes both."""
     name = start(service)
+    assert service.waiting == 0
     ready = threading.Barrier(3)
     found = []
 
@@ -535,29 +469,13 @@ def test_two_event_loops_at_once(service):
     assert service.waiting == 0
 
 
-class ActingStore(MemoryStore):
-    """A store in which something happens just after a look at an operation."""
-
-    act = None
-
-    def get(self, name):
-        found = super().get(name)
-        act, self.act = self.act, None
-        if act is not None:
-            act()
-        return found
-
-
 @pytest.mark.parametrize("colour", ["thread", "coroutine"])
 @pytest.mark.parametrize("event", ["complete", "delete"])
-def test_end_between_first_look_and_listening_ends_the_wait(make_service, colour, event):
+def test_end_between_first_look_and_listening_ends_the_wait(service, store, colour, event):
     """It changes after the first look, before a listener is there: no waiter waits in vain."""
-    store = ActingStore(ManualClock())
-    service = make_service(store, InlineExecutor())
-    declare(service)
     name = start(service)
     reporter = service.reporter(name)
-    store.act = {
+    store.after_get = {
         "complete": lambda: reporter.complete(DONE),
         "delete": lambda: service.delete(name),
     }[event]
@@ -576,39 +494,22 @@ def test_end_between_first_look_and_listening_ends_the_wait(make_service, colour
             wait() if colour == "thread" else run_virtual(main())
 
 
-def test_store_that_fails_when_notified_keeps_waiters_waiting(make_service):
+def test_store_that_fails_when_notified_keeps_waiters_waiting(service, store):
     """They look by themselves; a store that is back again costs them nothing but the early answer.
 
     Waiting is best effort (spec §4.7).
     """
 
-    class Failing(MemoryStore):
-        failures = 0
-
-        def find(self, names, most):
-            if self.failures:
-                self.failures -= 1
-                raise Unavailable("for a moment")
-            return super().find(names, most)
-
-        def get(self, name):
-            if self.failures:
-                self.failures -= 1
-                raise Unavailable("for a moment")
-            return super().get(name)
-
     async def main(failures):
-        store = Failing(ManualClock())
-        service = make_service(store, InlineExecutor())
-        declare(service)
         name = start(service)
         task = asyncio.create_task(service.wait_async(name))
         await settle()
+        service.reporter(name).complete(DONE)
         store.failures = failures
-        service._runtime.updater.notifier.notify(name)
-        return await task
+        return await task, asyncio.get_running_loop().time()
 
-    assert not run_virtual(main(1)).done
+    found, seconds = run_virtual(main(1))
+    assert (found.done, seconds) == (True, pytest.approx(60))
     with pytest.raises(Unavailable):
         run_virtual(main(2))
 
@@ -622,8 +523,7 @@ def test_notification_skips_a_closed_event_loop(service):
     assert service.waiting == 1
     loop.close()
     assert service.reporter(name).complete(DONE)
-    task._log_destroy_pending = False
-    del task, loop
+    abandon(task)
 
 
 def test_a_loop_that_is_gone_is_forgotten(service):
@@ -634,107 +534,47 @@ def test_a_loop_that_is_gone_is_forgotten(service):
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(service.wait_async(name), 1)
 
-    for _ in range(3):
-        run_virtual(main())
-    assert service.waiting == 0
-    assert len(service.waiters._hub._loops) <= 1
-    assert len(service._runtime.updater.notifier) == 0
+        return weakref.ref(asyncio.get_running_loop())
+
+    gone = run_virtual(main())
+    gc.collect()
+    assert gone() is None
+    assert (service.waiting, listeners(service)) == (0, 0)
 
 
-def test_a_thread_waits_for_another(service):
-    """Without any double: a real thread, a real event."""
-    name = start(service)
-    found = []
-    thread = threading.Thread(
-        target=lambda: found.append(service.wait(name, timedelta(seconds=PATIENCE)))
-    )
-    thread.start()
-    service.reporter(name).complete(DONE)
-    thread.join(PATIENCE)
-    assert found[0].done
-
-
-def test_waiting_is_zero_before_the_first_wait(service):
-    """Before the first coroutine there is nothing to count."""
-    assert service.waiting == 0
-
-
-def test_leaving_twice_is_leaving():
-    """To remove a listener that is not there does nothing."""
-    from lro._engine.runtime import Notifier
-
-    notifier = Notifier()
-    notified = []
-    notifier.listen("a", notified.append)
-    notifier.leave("a", print)
-    notifier.leave("b", print)
-    notifier.notify("b")
-    notifier.notify("a")
-    assert (notified, len(notifier)) == ([True], 1)
-
-
-@pytest.mark.parametrize("left", ["before it", "before the read"])
-def test_notification_of_a_name_without_waiters_reads_nothing(make_service, left):
+@pytest.mark.parametrize("left", ["before the end", "before the read"])
+@virtually
+async def test_end_of_an_operation_without_waiters_reads_nothing(service, store, left):
     """They have left before the notification, or between it and the read that it causes."""
-    store = Noting(ManualClock())
-    reads, service = store.reads, make_service(store, InlineExecutor())
-    declare(service)
+    reads = store.gets
 
-    async def main():
-        name = start(service)
-        task = asyncio.create_task(service.wait_async(name, timedelta(seconds=5)))
-        await settle()
-        reads.clear()
-        (listener,) = service._runtime.updater.notifier._listeners[name]
-        task.cancel()  # takes effect with the next turn of the loop
-        if left == "before it":
-            await settle()
-        listener(True)
-        await settle()
-        assert (service.waiting, reads) == (0, [])
-
-    run_virtual(main())
-
-
-@pytest.mark.parametrize("first", ["cancellation", "timeout", "answer"])
-def test_a_waiter_is_answered_once(service, first):
-    """What has been cancelled, or answered, is not answered again."""
-
-    async def main():
-        loop = asyncio.get_running_loop()
-        name = start(service)
-        task = asyncio.create_task(service.wait_async(name, timedelta(seconds=5)))
-        await settle()
-        (listener,) = service._runtime.updater.notifier._listeners[name]
-        answer = functools.partial(listener.watchers._resolve_waits, {name: None})
-        if first == "timeout":
-            loop.call_at(loop.time() + 5, answer)
-            assert not (await task).done
-        else:
-            service.delete(name)
-            task.cancel() if first == "cancellation" else answer()
-            answer()
-            with pytest.raises(
-                asyncio.CancelledError if first == "cancellation" else OperationNotFound
-            ):
-                await task
-        assert (service.waiting, len(service._runtime.updater.notifier)) == (0, 0)
-
-    run_virtual(main())
-
-
-def test_a_listener_outlives_its_loop(service):
-    """The loop was thrown away with its waiters: the notification reaches none."""
     name = start(service)
-    loop = VirtualLoop()
-    task = loop.create_task(service.wait_async(name))
-    loop.run_until_complete(settle())
-    task._log_destroy_pending = False
-    (notified,) = service._runtime.updater.notifier._listeners[name]
-    loop.close()
-    notified.watchers._loop = lambda: None
-    assert service.reporter(name).complete(DONE)
-    del task
+    task = asyncio.create_task(service.wait_async(name, timedelta(seconds=5)))
+    await settle()
+    if left == "before the end":
+        task.cancel()
+        await settle()
+    service.reporter(name).complete(DONE)
+    reads.clear()
+    task.cancel()
+    await settle()
+    assert (service.waiting, reads) == (0, [])
 
 
-# -- several processes ----------------------------------------------------------------------------
+@pytest.mark.parametrize("first", ["cancellation", "timeout"])
+@virtually
+async def test_a_waiter_is_answered_once(service, first):
+    """What has been cancelled, or answered, is not answered again."""
+    loop = asyncio.get_running_loop()
+    name = start(service)
+    task = asyncio.create_task(service.wait_async(name, timedelta(seconds=5)))
+    await settle()
+    if first == "timeout":
+        loop.call_at(loop.time() + 5, service.reporter(name).complete, DONE)
+        await task
+    else:
+        service.delete(name)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert (service.waiting, listeners(service)) == (0, 0)

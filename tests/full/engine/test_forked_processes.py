@@ -1,0 +1,135 @@
+"""Services that were made before a fork, as by preloaded servers: both processes use them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+
+PROGRAM = """
+import asyncio, os, sys, threading
+import attrs
+import lro
+from lro.executors.asyncio import AsyncioExecutor
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
+
+@attrs.frozen
+class WorkRequest:
+    text: str = ""
+
+@attrs.frozen
+class WorkMetadata:
+    percent: lro.Int32 = 0
+
+@attrs.frozen
+class WorkResponse:
+    text: str = ""
+
+EXECUTORS = {"threads": lambda: ThreadExecutor(2), "asyncio": AsyncioExecutor}
+store = MemoryStore() if sys.argv[1] == "memory" else SQLiteStore(sys.argv[1])
+service = lro.Service(store, EXECUTORS[sys.argv[2]]())
+go = threading.Event()
+
+@service.method("acme.v1.Works.Work")
+def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+    if request.text == "held":
+        go.wait(120)
+    return WorkResponse(f"{request.text} {os.getpid()}")
+
+def result(operation):
+    found = service.wait(operation.name, 20)
+    return service.types.unpack(found.response, WorkResponse).text
+
+def awaited(operation):
+    found = asyncio.run(service.wait_async(operation.name, 20))
+    return service.types.unpack(found.response, WorkResponse).text
+
+before = os.getpid()
+assert result(work.start(WorkRequest("before"))) == f"before {before}"
+held = work.start(WorkRequest("held"))
+owner = service.workers.owner
+child = os.fork()
+if child == 0:
+    assert service.workers.owner != owner
+    assert not service.workers.held()
+    started = work.start(WorkRequest("child"))
+    print(started.name, flush=True)
+    assert result(started) == f"child {os.getpid()}"
+    assert awaited(work.start(WorkRequest("loop"))) == f"loop {os.getpid()}"
+    if sys.argv[1] != "memory":
+        assert service.get(held.name).done is False
+    service.close()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+go.set()
+assert result(held) == f"held {before}"
+started = work.start(WorkRequest("after"))
+print(started.name)
+assert result(started) == f"after {before}"
+service.close()
+"""
+
+
+@pytest.mark.parametrize("executor", ["threads", "asyncio"])
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_both_processes_live_on(tmp_path, store, executor):
+    """The child has threads, connections and leases of its own; the parent keeps its work."""
+    where = "memory" if store == "memory" else str(tmp_path / "operations.db")
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROGRAM, where, executor]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=360)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert len(set(ran.stdout.split())) == 2  # they never make the same names
+
+
+FORKED = """
+import os, sys
+import lro
+from lro.executors.threads import ThreadExecutor
+from lro.stores.sqlite import SQLiteStore
+from lro.testing._samples import held, insert
+from tests.noted_ends import NotedEnds
+from tests.service_steps import ended, work
+from tests.work_messages import WorkRequest
+
+noted = NotedEnds()
+store = SQLiteStore(sys.argv[1])
+service = lro.Service(store, ThreadExecutor(1), webhooks=noted)
+method = work(service)
+if sys.argv[2] == "used":
+    ended(service, method.start(WorkRequest()))
+child = os.fork()
+if child == 0:
+    before = list(noted.calls)
+    name = method.start(WorkRequest()).name
+    ended(service, name)
+    due = store.get(name).notify_at
+    service.close()
+    print(before, noted.calls[len(before):], due is not None, flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+service.close()
+print(noted.calls)
+"""
+
+
+@pytest.mark.parametrize("use", ["preloaded", "used"])
+def test_a_forked_process_begins_for_itself(tmp_path, use):
+    """Where it is used: a server that only prepares others sends nothing."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED]
+    ran = subprocess.run(
+        [*command, str(tmp_path / "operations.db"), use],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    used = ["begin", "wake"] if use == "used" else []
+    child, parent = ran.stdout.splitlines()
+    assert child == f"{[*used, 'reset_after_fork']} {['begin', 'wake', 'stop']} True"
+    assert parent == str([*used, "stop"])
