@@ -51,30 +51,6 @@ def group_of(
     return client.group([face.inside(client.operation(name, **TYPES)) for name in names])
 
 
-def test_one_call_for_all(face: Face) -> None:
-    """It asks for the names, and hears of their ends."""
-    server = Server()
-    assert group_of(face, server).results() == EVERY
-    assert server.asked == ["batchGet"]
-
-
-def test_no_poll_is_made_before_all_names_are_there(
-    face: Face, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A poller that finds the first name alone would ask for it by a call of its own."""
-    group = group_of(face, Server())
-    state, found = face.inside(group)._state, []
-    runner, aside = type(state._runner), type(state._runner).start
-
-    def counted(driver: Any, flow: Any) -> None:
-        found.append(len(state._table.entries))
-        aside(driver, flow)
-
-    monkeypatch.setattr(runner, "start", counted)
-    assert group.results() == EVERY
-    assert found[0] == len(NAMES)
-
-
 @pytest.mark.parametrize(
     "body",
     [

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 from typing import Any
 
 import httpx
@@ -24,110 +23,16 @@ from lro_client import (
     HttpTransport,
     LocalTransport,
     OperationGone,
-    Polling,
     PollTimeout,
     Retry,
     StartRequest,
     wait_exponential,
 )
-from lro_client._client.group_flows import GroupWatch
-from lro_client._client.handle_flows import set_future
-from lro_client._flow.polling import until_done
 from lro_client._flow.steps import BatchGetOperationsRequest, WatchOperationsRequest
-from lro_client._observer import KnownOperation
-from lro_client._watch.registry import Listeners, Seen, Want, WatchedOperation
 from lro_client.testing import Fault, ScriptedServer
 from tests.client.faces import Face
 from tests.client.messages import NAME, TYPES, ResizeMetadata, ResizeResponse
-from tests.client.simulation import Simulation
-from tests.client.test_groups import client_of, group_of, plan
-
-RUNNING = lro.Operation(name=NAME)
-DONE = lro.Operation(name=NAME, done=True)
-
-
-def test_news_in_another_order(face: Face) -> None:
-    """An end that was received is not undone by the older state of a slower poller."""
-    state = face.inside(client_of(face, ScriptedServer()))._state
-    handle = face.inside(client_of(face, ScriptedServer()).operation(NAME, **TYPES))
-
-    def hear() -> Any:
-        with GroupWatch(state, [handle], None, wants_progress=True) as gathering:
-            for operation in (DONE, RUNNING, DONE):
-                gathering._listen(Seen(NAME, operation))
-            steps = gathering.next()
-            next(steps)
-            with pytest.raises(StopIteration) as end:
-                steps.send(NAME)
-        return end.value.value
-
-    assert face.run(hear) == (handle,)
-    assert handle.done
-
-
-def test_a_slow_reader_finds_the_last_state(face: Face) -> None:
-    """Of a thousand that came meanwhile one is kept, and reported once."""
-    state = face.inside(client_of(face, ScriptedServer()))._state
-    handle = face.inside(client_of(face, ScriptedServer()).operation(NAME, **TYPES))
-    types = lro.TypeRegistry(ResizeMetadata)
-    box: list[Any] = []
-
-    def hear() -> None:
-        gathering = GroupWatch(state, [handle], None, wants_progress=True)
-        # It is not entered, which would ask the server for the state as well, in another thread.
-        gathering._entries = {NAME: WatchedOperation(name=NAME, since=0.0)}
-        gathering._channel.put = box.append
-        for percent in range(1000):
-            packed = types.pack(ResizeMetadata(percent=percent))
-            gathering._listen(Seen(NAME, lro.Operation(name=NAME, metadata=packed)))
-        steps = gathering.next()
-        next(steps)
-        with pytest.raises(StopIteration):
-            steps.send(box[0])
-
-    face.run(hear)
-    assert box == [NAME]
-    assert handle.metadata.percent == 999
-
-
-def test_a_cancelled_future_ignores_the_end() -> None:
-    """Whatever is sent to it."""
-    server = ScriptedServer()
-    server.operation(NAME, ends_after=None)
-    client = server.client()
-    handle = client.operation(NAME, **TYPES)
-    future: Future[ResizeResponse] = Future()
-    future.cancel()
-    set_future(future, client._state, handle, Seen(NAME, DONE))
-    assert future.cancelled()
-
-    async def main() -> bool:
-        async with server.async_client() as calls:
-            waited = calls.operation(NAME, **TYPES).future()
-            [hear] = calls._state.registry.entries[NAME].listeners.wants
-            waited.cancel()
-            hear(Seen(NAME, DONE))
-            return waited.cancelled()
-
-    assert asyncio.run(main())
-    client.close()
-
-
-def test_an_operation_given_up_twice_is_reported_once(face: Face) -> None:
-    """By the first who comes."""
-    state = face.inside(client_of(face, ScriptedServer()))._state
-    with state.registry.lock:
-        entry = WatchedOperation(name=NAME, since=0.0)
-        entry.listeners = Listeners({print: Want()})
-        assert state.registry.give_up(entry, ZeroDivisionError()) == []
-
-
-def test_a_flow_for_one_that_is_done() -> None:
-    """It asks nothing."""
-    simulation = Simulation(ends_at=9)
-    flow = until_done(simulation.config(Polling()), NAME, DONE, None)
-    assert simulation.run(flow) is DONE
-    assert simulation.asked == []
+from tests.client.test_groups import client_of, plan
 
 
 def test_one_of_many_single_waits_ends_when_its_operation_is_gone() -> None:
@@ -159,20 +64,6 @@ def test_cancel_and_wait_keeps_to_its_time(face: Face) -> None:
     assert server.clock() - began == pytest.approx(3.0, abs=0.05)
     assert isinstance(caught.value.last_error, CallError)
     assert caught.value.timeout == 3.0
-
-
-def test_cancel_and_wait_says_what_was_refused(face: Face) -> None:
-    """A refusal for good is raised at once; one that is done needs no call."""
-    server = ScriptedServer()
-    server.operation(NAME, ends_after=None)
-    server.operation("operations/done", response=ResizeResponse(1))
-    server.fault(Fault(status=403), verb="CancelOperation")
-    client = client_of(face, server)
-    with pytest.raises(CallError, match="PERMISSION_DENIED"):
-        client.operation(NAME, **TYPES).cancel_and_wait(timeout=60.0)
-    done = client.operation("operations/done", **TYPES)
-    done.wait()
-    assert done.cancel_and_wait(timeout=60.0).done
 
 
 def test_leaving_a_block_never_raises(face: Face, caplog: pytest.LogCaptureFixture) -> None:
@@ -283,21 +174,6 @@ def test_extensions_that_a_transport_or_a_service_lacks() -> None:
                 ask()
 
 
-def test_a_group_of_one_size(face: Face) -> None:
-    """It knows how many it has."""
-    client = client_of(face, ScriptedServer())
-    assert len(face.inside(group_of(face, client, [NAME]))) == 1
-
-
-def test_a_stream_within_a_process_ends() -> None:
-    """When there is nothing more to report."""
-    reported: list[Any] = []
-    with lro.Service(MemoryStore(), ThreadExecutor()) as service:
-        watch = Call(request=WatchOperationsRequest("operations", (NAME,)), budget=1.0)
-        asyncio.run(AsyncLocalTransport(service).stream(watch, reported.append))
-    assert reported == [NAME, None]
-
-
 def test_a_packed_start_over_grpc() -> None:
     """As a journal repeats it: the message is there, of a type that is known."""
     pytest.importorskip("grpc")
@@ -335,18 +211,6 @@ def test_a_stream_that_the_server_ends_too_early() -> None:
 
         assert [one.size_bytes for one in asyncio.run(main())] == list(range(6))
     assert streams
-
-
-def test_a_refused_start_keeps_its_reason() -> None:
-    """Whatever a group has received about an unknown name."""
-    client = ScriptedServer().client()
-    refused = CallError("Start", lro.Status(lro.Code.NOT_FOUND, "no such method"))
-    known = KnownOperation(operation=lro.Operation(), error=refused)
-    handle = client._handle(known, ResizeResponse, ResizeMetadata)
-    handle._give_up(ZeroDivisionError())
-    with pytest.raises(CallError, match="no such method"):
-        handle.result()
-    client.close()
 
 
 def test_call_that_connects_after_the_close_keeps_no_connection() -> None:

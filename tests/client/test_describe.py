@@ -143,22 +143,6 @@ def test_call_that_cannot_be_halved_fails(
     assert len(server.calls) == 1
 
 
-def test_no_names_make_no_call(face: Face, server: respx.Router) -> None:
-    """Nothing is described, and nothing is missing."""
-    assert face.client().describe([]) == lro.DescribeOperationsResponse()
-    assert len(server.calls) == 0
-
-
-@pytest.mark.parametrize("names", ["operations/a", [""], [5], ["https://x/v1/operations/a"]])
-def test_wrong_names_are_refused_before_any_call(
-    names: Any, face: Face, server: respx.Router
-) -> None:
-    """One text is the commonest mistake."""
-    with pytest.raises(lro.DeclarationError):
-        face.client().describe(names)
-    assert len(server.calls) == 0
-
-
 NOT_FOUND = {"code": 404, "message": "Method not found.", "status": "NOT_FOUND"}
 ROUTE = {**TOO_LARGE, "reason": "ROUTE_NOT_FOUND"}
 LACKING = {

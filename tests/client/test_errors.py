@@ -54,10 +54,3 @@ def test_they_can_be_pickled_and_copied(error: ClientError) -> None:
         assert type(again) is type(error)
         assert str(again) == str(error)
         assert again.args == error.args or isinstance(error, PollTimeout)
-
-
-def test_what_they_hold() -> None:
-    """The facts are attributes."""
-    assert (CALL.verb, CALL.code, CALL.http_status) == ("GetOperation", lro.Code.UNAVAILABLE, 503)
-    assert (CALL.retry_after, CALL.passing) == (1.5, True)
-    assert OperationFailed(FAILED).status == FAILED.error

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from lro_client import AsyncClient, CallError, Client
-from lro_client._client import state as client_state
 from lro_client.testing import ScriptedServer
 from lro_client.transports.http import HttpTransport
 from tests.client.messages import NAME, TYPES, ResizeResponse
@@ -107,16 +106,6 @@ def test_a_closed_client_stays_closed() -> None:
     assert in_child(work) == 0
 
 
-def test_connections_are_not_shared() -> None:
-    """A transport that made its HTTP client makes another one in a child."""
-    transport = HttpTransport(base_url="http://test")
-    before = transport._client
-    assert transport._client is before
-    assert in_child(lambda: transport._client is not before) == 0
-    transport.close()
-    assert before.is_closed
-
-
 def test_another_event_loop_is_a_new_beginning() -> None:
     """A client may be used on one event loop after the other."""
     server = ScriptedServer(watch=True)
@@ -142,24 +131,3 @@ def test_another_event_loop_is_a_new_beginning() -> None:
         return await client.group([client.operation(name, **TYPES) for name in names]).results()
 
     assert asyncio.run(asyncio.wait_for(again(client), 120)) == [ResizeResponse(7)] * 6
-
-
-def test_where_flows_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that finds the state already reset does not reset it again."""
-    with ScriptedServer().client() as client:
-        state, parents = client._state, client._state.registry
-        monkeypatch.setattr(os, "getpid", lambda: -1)
-        here = state._runner.place()
-
-        class Moving:
-            def __enter__(self) -> None:
-                state._place = here  # by the other
-
-            def __exit__(self, *_: object) -> None:
-                pass
-
-        with monkeypatch.context() as patch:
-            patch.setattr(client_state, "_RESET_LOCK", Moving())
-            assert state.registry is parents
-        state._place = None
-        assert state.registry is not parents

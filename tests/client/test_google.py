@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import json
 import sys
 import threading
@@ -188,20 +187,6 @@ def test_many_refusals_fetch_one_token(
     assert len(endpoint.asked) == 2
 
 
-def test_tasks_that_wait_for_a_token_take_that_of_the_first(
-    auth: GoogleAuth, endpoint: Endpoint
-) -> None:
-    """Each task that has waited for its turn looks whether there is a token by now."""
-    requests = [httpx.Request("GET", f"http://test{GET}") for _ in range(2)]
-
-    async def main() -> None:
-        await asyncio.gather(*[auth._afetch(request) for request in requests])
-
-    asyncio.run(main())
-    assert [request.headers["authorization"] for request in requests] == ["Bearer t1"] * 2
-    assert len(endpoint.asked) == 1
-
-
 def test_an_event_loop_goes_on(auth: GoogleAuth, endpoint: Endpoint, server: respx.Router) -> None:
     """While a token is fetched, other tasks run."""
     server.get(GET).mock(return_value=reply(succeeded()))
@@ -276,36 +261,9 @@ def test_the_machines_credentials(
     assert auth.credentials.quota_project_id == "billed"
 
 
-def test_tokens_by_a_client_of_its_own() -> None:
-    """Without one from outside, a client is made with the first token."""
-    with respx.mock:
-        respx.post(TOKENS).mock(return_value=httpx.Response(200, content=b"{}"))
-        request = HttpxRequest()
-        found = [request(TOKENS, method="POST", body=b"a=1", timeout=1.0) for _ in range(2)]
-    assert [(one.status, one.data) for one in found] == [(200, b"{}")] * 2
-    assert found[0].headers["content-length"] == "2"
-    assert request._http is not None
-    request._http.close()
-
-
 def test_without_google_auth(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the extra."""
     monkeypatch.delitem(sys.modules, "lro_client.google")
     monkeypatch.setitem(sys.modules, "google.auth", None)
     with pytest.raises(lro.errors.MissingExtra, match="'google'"):
         __import__("lro_client.google")
-
-
-def test_without_httpx2(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not needed."""
-    monkeypatch.delitem(sys.modules, "lro_client.google")
-    monkeypatch.setitem(sys.modules, "httpx2", None)
-    module = __import__("lro_client.google", fromlist=["GoogleAuth"])
-    assert module._Auth is httpx.Auth
-
-
-def test_a_token_lasts_an_hour(auth: GoogleAuth, endpoint: Endpoint) -> None:
-    """The endpoint says how long; google-auth keeps it."""
-    auth._fetch(httpx.Request("GET", "http://test"))
-    now = datetime.datetime.now(datetime.UTC).replace(tzinfo=None)
-    assert auth.credentials.expiry > now + datetime.timedelta(minutes=59)

@@ -23,7 +23,6 @@ from lro_client import (
     Call,
     CallError,
     HttpTransport,
-    Polling,
     PollTimeout,
 )
 from lro_client._flow.steps import WatchOperationsRequest
@@ -205,20 +204,6 @@ def test_close_while_a_call_connects_leaves_no_connection(
         assert left.wait(120)
 
 
-def test_a_wait_asks_again(making: Making) -> None:
-    """A server that is away is asked until the deadline."""
-    with sockets.refusing() as port:
-        client = making.client(f"http://127.0.0.1:{port}", polling=Polling(wait_first=False))
-        with pytest.raises(PollTimeout, match="the last poll failed: GetOperation"):
-            client.operation("operations/a", **TYPES).wait(timeout=0.7)
-
-
-def test_an_unknown_protocol(making: Making) -> None:
-    """A mistake in the address is seen when the client is made."""
-    with pytest.raises(lro.DeclarationError, match="base_url: must be http://HOST"):
-        making.client("gopher://localhost", retry=NO_RETRY)
-
-
 class Guard:
     """An ASGI application that lets only some authorisations through."""
 
@@ -269,15 +254,6 @@ def test_google_auth(making: Making, harness: Harness) -> None:
         assert handle.result(timeout=120) == ResizeResponse(7)
     assert guard.seen[:2] == [b"Bearer t1", b"Bearer t2"]
     assert set(guard.seen[1:]) == {b"Bearer t2"}
-
-
-def test_tokens_by_httpx2() -> None:
-    """google-auth's own calls may go over a client of httpx2, too."""
-    google = pytest.importorskip("lro_client.google", reason="google-auth is not installed")
-    transport = httpx2.MockTransport(lambda _: httpx2.Response(200, content=b"{}"))
-    with httpx2.Client(transport=transport) as http:
-        found = google.HttpxRequest(http)("https://oauth2.test/token", method="POST", body=b"a=1")
-    assert (found.status, found.data) == (200, b"{}")
 
 
 def test_many_on_one_loop(harness: Harness, url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import random
@@ -27,7 +28,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lro_client import ClientError, Journal, JournalError
-from lro_client._journal.journal import Entry, _settle_all, entry_of
+from lro_client._journal.journal import Entry
+from tests.waiting import PATIENCE
 
 START = datetime(2030, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
 
@@ -45,6 +47,26 @@ def entry(number: int = 1, **more: Any) -> Entry:
         "started": START + timedelta(minutes=number),
     }
     return Entry(**{**given, **more})
+
+
+def watch_statements(
+    monkeypatch: pytest.MonkeyPatch, look: Callable[[sqlite3.Connection, str], None]
+) -> None:
+    """Have each statement of journals that are opened from here on looked at before it is done."""
+
+    class Watched(sqlite3.Connection):
+        def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+            look(self, statement)
+            return super().execute(statement, *values)
+
+    monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, factory=Watched))
+
+
+@contextlib.contextmanager
+def another_process(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection as of another process."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        yield connection
 
 
 @pytest.fixture
@@ -68,15 +90,6 @@ def test_the_life_of_a_start(journal: Journal) -> None:
     assert journal.pending() == []
 
 
-def test_a_start_that_is_refused(journal: Journal) -> None:
-    """It is forgotten, and its id may be that of another start (spec §9.3)."""
-    journal.begin(entry())
-    journal.dropped(entry().request_id)
-    assert journal.pending() == []
-    journal.begin(entry(message="{}"))
-    assert journal.pending() == [entry(message="{}")]
-
-
 def test_a_start_with_a_name_is_not_dropped(journal: Journal) -> None:
     """It has begun, whatever became of a later call."""
     assert journal.begin(entry())
@@ -86,12 +99,12 @@ def test_a_start_with_a_name_is_not_dropped(journal: Journal) -> None:
     assert journal.pending() == [entry(name="operations/a")]
 
 
-def test_what_is_pending_outlives_the_journal(path: Path) -> None:
-    """Another journal on the same file finds what the first one left."""
-    with Journal(path) as first:
-        first.begin(entry())
-    with Journal(str(path)) as second:
-        assert second.pending() == [entry()]
+def test_id_of_a_dropped_start_may_be_that_of_another(journal: Journal) -> None:
+    """The server refused it (spec §9.3)."""
+    journal.begin(entry())
+    journal.dropped(entry().request_id)
+    journal.begin(entry(message="{}"))
+    assert journal.pending() == [entry(message="{}")]
 
 
 def test_oldest_first(journal: Journal) -> None:
@@ -103,20 +116,12 @@ def test_oldest_first(journal: Journal) -> None:
     assert [one.request_id for one in journal.pending()] == [one.request_id for one in entries]
 
 
-def test_a_repeated_start_is_the_same(journal: Journal) -> None:
-    """A start that is sent again keeps its place, its time and its name."""
-    journal.begin(entry())
-    journal.named(entry().request_id, "operations/a")
-    later = entry(started=START + timedelta(days=1), request_id=entry().request_id.upper())
-    journal.begin(later)
-    assert journal.pending() == [entry(name="operations/a")]
-
-
 def test_ids_are_compared_without_case(journal: Journal) -> None:
     """As servers do (spec §9.2(1))."""
     journal.begin(entry())
     journal.named(entry().request_id.upper(), "operations/a")
-    assert journal.pending()[0].name == "operations/a"
+    journal.begin(entry(started=START + timedelta(days=1), request_id=entry().request_id.upper()))
+    assert journal.pending() == [entry(name="operations/a")]
     journal.collected("", request_id=entry().request_id.upper())
     assert journal.pending() == [entry(name="operations/a")]
     journal.collected("operations/a", request_id=entry().request_id.upper())
@@ -133,14 +138,6 @@ def test_an_id_belongs_to_one_start(journal: Journal) -> None:
     assert journal.pending() == [entry()]
 
 
-def test_an_answer_after_all(journal: Journal) -> None:
-    """What is not in the journal any more stays out of it."""
-    journal.named(entry().request_id, "operations/a")
-    journal.collected("operations/a")
-    journal.dropped(entry().request_id)
-    assert journal.pending() == []
-
-
 def test_servers_are_kept_apart(journal: Journal) -> None:
     """Two servers may have an operation of one name."""
     journal.begin(entry(1))
@@ -154,17 +151,12 @@ def test_servers_are_kept_apart(journal: Journal) -> None:
     assert [one.server for one in journal.pending()] == ["https://example.com"]
 
 
-def test_a_start_without_an_answer_is_not_collected(journal: Journal) -> None:
-    """The name of none is that of no operation."""
-    journal.begin(entry())
-    journal.collected("")
-    journal.collected("", request_id=entry(2).request_id)
-    assert journal.pending() == [entry()]
-
-
 def test_an_operation_is_collected_by_the_id_of_its_start(journal: Journal) -> None:
     """One without a name, or whose name was not noted; never another one of that id."""
     journal.begin(entry(1))
+    journal.collected("")
+    journal.collected("", request_id=entry(2).request_id)
+    assert journal.pending() == [entry(1)]
     journal.collected("", request_id=entry(1).request_id)
     assert journal.pending() == []
     journal.begin(entry(2))
@@ -196,15 +188,6 @@ def test_what_is_owed_is_written_later(path: Path) -> None:
         journal.close()
 
 
-def test_pending_removals_are_written_at_exit_without_close(path: Path) -> None:
-    """The end of the process does it for all of them."""
-    with Journal(path) as other, Journal(path) as journal:
-        journal.begin(entry(name="operations/1"))
-        journal.owe("operations/1")
-        _settle_all()
-        assert other.pending() == []
-
-
 def test_what_is_owed_is_written_at_the_end_of_the_process(path: Path) -> None:
     """Also where the journal is not closed."""
     with Journal(path) as journal:
@@ -225,7 +208,7 @@ def test_what_cannot_be_written_in_time_is_written_later(
     monkeypatch.setattr("lro_client._journal.journal.MAX_LATE_WRITE_SECONDS", 0.01)
     with Journal(path) as journal:
         journal.begin(entry(name="operations/1"))
-        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        with another_process(path) as other:
             other.execute("BEGIN IMMEDIATE")
             began = time.monotonic()
             with pytest.raises(JournalError, match="did not let go of it in time"):
@@ -236,14 +219,25 @@ def test_what_cannot_be_written_in_time_is_written_later(
         assert journal.pending() == []
 
 
-def test_another_thread_is_waited_for_only_so_long(journal: Journal) -> None:
+def test_another_thread_is_waited_for_only_so_long(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Who holds the journal in this process is like another process."""
-    with (
-        journal._using(),
-        ThreadPoolExecutor(1) as threads,
-        pytest.raises(JournalError, match="did not let go of it in time"),
-    ):
-        threads.submit(journal.named, entry().request_id, "operations/a", within=0.01).result(120)
+    held, over = threading.Event(), threading.Event()
+
+    def hold(_: sqlite3.Connection, statement: str) -> None:
+        if "FROM entries" in statement:
+            held.set()
+            over.wait(PATIENCE)
+
+    watch_statements(monkeypatch, hold)
+    with Journal(path) as journal, ThreadPoolExecutor(1) as threads:
+        listing = threads.submit(journal.pending)
+        assert held.wait(PATIENCE)
+        with pytest.raises(JournalError, match="did not let go of it in time"):
+            journal.named(entry().request_id, "operations/a", within=0.01)
+        over.set()
+        assert listing.result(PATIENCE) == []
 
 
 def test_a_name_that_no_file_can_hold(journal: Journal) -> None:
@@ -255,37 +249,38 @@ def test_a_name_that_no_file_can_hold(journal: Journal) -> None:
     assert journal.pending() == [entry()]
 
 
-def test_a_start_that_is_forgotten_meanwhile(journal: Journal) -> None:
-    """By another process, just when it is begun once more: then it is begun again."""
+def test_start_that_is_forgotten_meanwhile_is_begun_again(
+    journal: Journal, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another process, just when it is begun once more."""
     journal.begin(entry())
+    seen: list[str] = []
 
-    class Forgotten:
-        def __init__(self, target: sqlite3.Connection) -> None:
-            self.target, self.times = target, 1
+    def forget(connection: sqlite3.Connection, statement: str) -> None:
+        if statement.startswith("SELECT server") and not seen:
+            seen.append(statement)
+            connection.execute("DELETE FROM entries")
 
-        def execute(self, statement: str, *values: Any) -> Any:
-            if statement.startswith("SELECT") and self.times:
-                self.times = 0
-                self.target.execute("DELETE FROM entries")
-            return self.target.execute(statement, *values)
-
-        def close(self) -> None:
-            self.target.close()
-
-    assert journal._connection is not None
-    journal._connection = Forgotten(journal._connection)  # type: ignore[assignment]  # like one
-    assert journal.begin(entry())
-    assert journal.pending() == [entry()]
+    watch_statements(monkeypatch, forget)
+    with Journal(path) as another:
+        assert another.begin(entry())
+        assert seen
+        assert another.pending() == [entry()]
 
 
-def test_forgetting(journal: Journal) -> None:
-    """What began before a moment is forgotten, whatever its time zone."""
-    for number in (1, 2, 3):
-        journal.begin(entry(number))
-    east = timezone(timedelta(hours=5))
-    assert journal.forget(entry(2).started.astimezone(east)) == 1
-    assert [one.started for one in journal.pending()] == [entry(2).started, entry(3).started]
-    assert journal.forget(entry(3).started + timedelta(microseconds=1)) == 2
+def test_each_write_waits_for_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """WAL, with every commit synchronised."""
+    modes: set[tuple[object, ...]] = set()
+
+    def look(connection: sqlite3.Connection, statement: str) -> None:
+        if "INSERT" in statement:
+            for name in ("journal_mode", "synchronous"):
+                modes.add((name, *connection.execute(f"PRAGMA {name}").fetchone()))
+
+    watch_statements(monkeypatch, look)
+    with Journal(path) as journal:
+        journal.begin(entry())
+    assert modes == {("journal_mode", "wal"), ("synchronous", 2)}
 
 
 def test_forgetting_what_was_never_answered(journal: Journal) -> None:
@@ -305,16 +300,6 @@ def test_no_secret_is_kept(journal: Journal, path: Path) -> None:
     for one in files:
         assert b"secret" not in one.read_bytes()
         assert stat.S_IMODE(one.stat().st_mode) == 0o600
-
-
-def test_each_write_waits_for_the_disk(journal: Journal) -> None:
-    """WAL, with every commit synchronised."""
-    assert journal._connection is not None
-    values = [
-        journal._connection.execute(f"PRAGMA {name}").fetchone()[0]
-        for name in ("journal_mode", "synchronous")
-    ]
-    assert values == ["wal", 2]
 
 
 def test_an_entry_is_checked() -> None:
@@ -337,12 +322,12 @@ def test_a_closed_journal(journal: Journal) -> None:
 def test_threads_share_a_journal(journal: Journal) -> None:
     """Each start of many threads is there once."""
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda number: journal.begin(entry(number)), range(200)))
+        list(threads.map(lambda number: journal.begin(entry(number)), range(50)))
         list(
-            threads.map(lambda n: journal.named(entry(n).request_id, f"operations/{n}"), range(200))
+            threads.map(lambda n: journal.named(entry(n).request_id, f"operations/{n}"), range(50))
         )
     assert sorted(one.name for one in journal.pending()) == sorted(
-        f"operations/{number}" for number in range(200)
+        f"operations/{number}" for number in range(50)
     )
 
 
@@ -351,7 +336,7 @@ import sys
 from tests.client.test_journal import Journal, entry
 
 path, first = sys.argv[1], int(sys.argv[2])
-for number in range(first, first + 50):
+for number in range(first, first + 15):
     with Journal(path, busy_seconds=200) as journal:  # SQLite gives no turns
         journal.begin(entry(number))
         journal.begin(entry(0))
@@ -362,10 +347,10 @@ def test_processes_share_a_journal(path: Path) -> None:
     """Also while they make and open it all at once."""
     root = Path(__file__).parent.parent.parent
     command = [sys.executable, "-c", WRITING, str(path)]
-    running = [subprocess.Popen([*command, str(1 + 50 * n)], cwd=root) for n in range(4)]
+    running = [subprocess.Popen([*command, str(1 + 15 * n)], cwd=root) for n in range(4)]
     assert [process.wait(240) for process in running] == [0] * 4
     with Journal(path) as journal:
-        assert len(journal.pending()) == 201
+        assert len(journal.pending()) == 61
 
 
 def write_in_child(journal: Journal) -> None:
@@ -427,17 +412,17 @@ def test_a_fork_waits_for_other_threads(journal: Journal) -> None:
 
 def newer(path: Path) -> None:
     Journal(path).close()
-    with contextlib.closing(sqlite3.connect(path)) as connection:
+    with another_process(path) as connection:
         connection.execute("PRAGMA user_version = 2")
 
 
 def other_database(path: Path) -> None:
-    with contextlib.closing(sqlite3.connect(path)) as connection:
+    with another_process(path) as connection:
         connection.execute("CREATE TABLE cats (name)")
 
 
 def other_application(path: Path) -> None:
-    with contextlib.closing(sqlite3.connect(path)) as connection:
+    with another_process(path) as connection:
         connection.execute("PRAGMA application_id = 7")
 
 
@@ -480,7 +465,7 @@ def test_an_empty_file_becomes_a_journal(path: Path) -> None:
 def test_a_file_that_another_process_holds(path: Path) -> None:
     """It is waited for as long as was said, and then it works again."""
     with Journal(path, busy_seconds=0.01) as journal:
-        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        with another_process(path) as other:
             other.execute("BEGIN IMMEDIATE")
             with pytest.raises(JournalError, match="did not let go of it in time"):
                 journal.begin(entry())
@@ -490,34 +475,11 @@ def test_a_file_that_another_process_holds(path: Path) -> None:
 
 def test_a_new_file_that_another_process_holds(path: Path) -> None:
     """The same while the file is opened, which SQLite itself does not wait for."""
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+    with another_process(path) as other:
         other.execute("CREATE TABLE cats (name)")
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(JournalError, match="did not let go of it in time"):
             Journal(path, busy_seconds=0.01)
-
-
-def test_the_second_process_to_open_makes_nothing(journal: Journal) -> None:
-    """A process that finds the journal made when its turn comes leaves it as it is."""
-    journal.begin(entry())
-    assert journal._connection is not None
-    journal._make(journal._connection)
-    assert journal.pending() == [entry()]
-
-
-class Busy:
-    """A connection whose journal mode cannot be set the first few times."""
-
-    def __init__(self, target: sqlite3.Connection, times: int, code: int) -> None:
-        self.target, self.times, self.code = target, times, code
-
-    def execute(self, statement: str, *values: Any) -> Any:
-        if "journal_mode" in statement and self.times:
-            self.times -= 1
-            error = sqlite3.OperationalError("no")
-            error.sqlite_errorcode = self.code
-            raise error
-        return self.target.execute(statement, *values)
 
 
 @pytest.mark.parametrize(
@@ -528,32 +490,46 @@ class Busy:
         (10_000_000, sqlite3.SQLITE_BUSY, True),
     ],
 )
-def test_opening_at_once_with_others(journal: Journal, times: int, code: int, fails: bool) -> None:
+def test_journal_that_others_open_at_once_is_waited_for(
+    times: int, code: int, fails: bool, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SQLite does not wait there: the journal does, but not for ever and not for other errors."""
-    limit = 0.02 if times > 3 else 30
-    connection: Any = Busy(journal._connection, times, code)  # type: ignore[arg-type]
-    with pytest.raises(sqlite3.OperationalError) if fails else contextlib.nullcontext():
-        journal._prepare(connection, limit)
+    left = [times]
+
+    def busy(_: sqlite3.Connection, statement: str) -> None:
+        if "journal_mode" in statement and left[0]:
+            left[0] -= 1
+            error = sqlite3.OperationalError("no")
+            error.sqlite_errorcode = code
+            raise error
+
+    watch_statements(monkeypatch, busy)
+    with pytest.raises(JournalError) if fails else contextlib.nullcontext():
+        Journal(path, busy_seconds=0.02 if times > 3 else 30).close()
 
 
 @pytest.mark.parametrize(
     ("pragma", "problem"),
     [("max_page_count = 1", "the disk is full"), ("query_only = 1", "it cannot be written to")],
 )
-def test_a_disk_that_takes_nothing(journal: Journal, pragma: str, problem: str) -> None:
+def test_a_disk_that_takes_nothing(
+    pragma: str, problem: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The start is refused, so that nothing runs without a record; then it works again."""
-    assert journal._connection is not None
-    journal._connection.execute(f"PRAGMA {pragma}")
-    with pytest.raises(JournalError, match=problem):
-        journal.begin(entry(message='"' + "x" * 10_000 + '"'))
-    journal.begin(entry(5000))
-    assert entry(5000) in journal.pending()
+    opened: list[sqlite3.Connection] = []
+    watch_statements(monkeypatch, lambda connection, _: opened.append(connection))
+    with Journal(path) as journal:
+        opened[-1].execute(f"PRAGMA {pragma}")
+        with pytest.raises(JournalError, match=problem):
+            journal.begin(entry(message='"' + "x" * 10_000 + '"'))
+        journal.begin(entry(5000))
+        assert entry(5000) in journal.pending()
 
 
-def test_other_troubles(journal: Journal) -> None:
-    """What SQLite says of something unheard of is passed on."""
-    assert journal._connection is not None
-    journal._connection.execute("DROP TABLE entries")
+def test_what_sqlite_says_of_other_troubles_is_passed_on(journal: Journal, path: Path) -> None:
+    """Such as a table that is gone."""
+    with another_process(path) as other:
+        other.execute("DROP TABLE entries")
     with pytest.raises(JournalError, match="no such table: entries"):
         journal.pending()
 
@@ -575,7 +551,7 @@ def test_a_damaged_file_is_reported_as_damaged(path: Path) -> None:
         for number in range(40):
             journal.begin(entry(number, name=f"operations/{number}" if number % 2 else ""))
     content, chance, errors = path.read_bytes(), random.Random(9), 0
-    for _ in range(400):
+    for _ in range(60):
         for one in path.parent.iterdir():
             one.unlink()
         path.write_bytes(damage(content, chance))
@@ -594,7 +570,7 @@ def test_a_damaged_file_is_reported_as_damaged(path: Path) -> None:
                     use()
                 except JournalError:
                     errors += 1
-    assert errors > 50
+    assert errors > 5
 
 
 BAD_ROWS = [
@@ -609,17 +585,11 @@ BAD_ROWS = [
 def test_a_row_of_no_entry(changed: dict[str, Any], problem: str, journal: Journal) -> None:
     """A file that is sound for SQLite, and nonsense for a journal."""
     journal.begin(entry())
-    assert journal._connection is not None
     ((column, value),) = changed.items()
-    journal._connection.execute(f"UPDATE entries SET {column} = ?", (value,))
+    with another_process(Path(journal.path)) as other:
+        other.execute(f"UPDATE entries SET {column} = ?", (value,))
     with pytest.raises(JournalError, match=f"the file is damaged: {problem}"):
         journal.pending()
-
-
-def test_a_row_is_as_the_table_has_it() -> None:
-    """Text for text; numbers are not taken for it."""
-    with pytest.raises(ValueError, match="an entry has"):
-        entry_of((1, "", "", "", "", "", "", "", 0))
 
 
 class Life(RuleBasedStateMachine):
@@ -692,4 +662,4 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=30, stateful_step_count=30)
+TestLife.settings = settings(max_examples=10, stateful_step_count=30)

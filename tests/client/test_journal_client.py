@@ -102,15 +102,6 @@ def test_the_life_of_a_start(face: Face, server: respx.Router, journal: Journal)
     assert journal.pending() == []
 
 
-def test_a_failure_is_collected(face: Face, server: respx.Router, journal: Journal) -> None:
-    """It is the operation's result."""
-    server.post(TARGET).mock(return_value=reply(failed()))
-    handle = client_of(face, journal).start(TARGET, REQUEST, **TYPES)
-    with pytest.raises(OperationFailed):
-        handle.result()
-    assert journal.pending() == []
-
-
 def test_a_validation_is_not_noted(face: Face, server: respx.Router, journal: Journal) -> None:
     """It starts nothing (spec §9.7)."""
     server.post(TARGET).mock(return_value=reply({"done": True}))
@@ -487,12 +478,6 @@ def test_a_group_with_a_start_that_is_refused(
     assert names_in(journal) == [""]
 
 
-def test_pending_needs_a_journal(face: Face) -> None:
-    """It says how to give one."""
-    with pytest.raises(ValueError, match="the client has no journal: give it one"):
-        list(face.client().pending(**TYPES))
-
-
 def test_pending_is_of_the_declared_classes(
     face: Face, server: respx.Router, journal: Journal
 ) -> None:
@@ -559,10 +544,3 @@ def test_an_operation_that_is_gone_stays(
     assert names_in(journal) == [NAME]
     journal.collected(NAME)
     assert journal.pending() == []
-
-
-def test_a_client_without_a_journal(face: Face, server: respx.Router) -> None:
-    """It gives results and futures, and notes nothing."""
-    server.post(TARGET).mock(return_value=reply(succeeded()))
-    handle = face.client().start(TARGET, REQUEST, **TYPES)
-    assert take(face, handle) == handle.result() == ResizeResponse(size_bytes=7)

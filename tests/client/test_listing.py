@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any
 
 import pytest
@@ -79,20 +78,6 @@ def test_a_list_can_be_resumed_by_page_token(face: Face, route: respx.Route) -> 
     pages.close()
     rest = face.client().list(lro.ListOperationsRequest(page_token=token))
     assert [one.name for one in rest] == ["operations/2", "operations/3"]
-
-
-def test_stopping_early(face: Face, route: respx.Route) -> None:
-    """Who needs one operation pays for one page."""
-    first = list(islice(iter(face.client().list()), 1))
-    assert [one.name for one in first] == ["operations/1"]
-    assert route.call_count == 1
-
-
-def test_a_list_goes_on_from_a_token(face: Face, server: respx.Router) -> None:
-    """A token that was kept is sent with the first call."""
-    server.get().mock(return_value=reply(PAGES["four"]))
-    list(face.client().list("", "done = true", page_token="kept"))
-    assert server.calls[0].request.url.params["pageToken"] == "kept"
 
 
 def test_a_page_that_fails_for_a_moment(face: Face, clock: Clock, server: respx.Router) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import time
 
 import pytest
-import tenacity
 from hypothesis import given
 from hypothesis import strategies as st
 from tenacity import RetryCallState, wait_fixed
@@ -100,13 +98,6 @@ def test_the_exponential_policy() -> None:
     assert pauses(wait_exponential(2.0, 3.0, 10.0), 3) == [2.0, 6.0, 10.0]
 
 
-def test_policies_are_those_of_tenacity() -> None:
-    """Its waits, their sums, and any function of a retry state will do."""
-    assert pauses(tenacity.wait_fixed(2), 3) == [2.0, 2.0, 2.0]
-    assert pauses(wait_proportional() + tenacity.wait_fixed(1), 1) == [1.05]
-    assert pauses(lambda state: float(state.attempt_number), 3) == [1.0, 2.0, 3.0]
-
-
 @given(st.floats(-10, 0) | st.none())
 def test_a_retry_after_that_asks_for_nothing(retry_after: float | None) -> None:
     """Zero and less is no recommendation."""
@@ -124,15 +115,6 @@ def test_retry_after_replaces_the_pause(retry_after: float) -> None:
 def test_retry_after_can_be_switched_off() -> None:
     """A bound of zero is the policy's own pause."""
     assert Polling(jitter=0.0, max_retry_after=0.0).pause(1, 40.0, 7.0, 0.0) == 10.0
-
-
-def test_an_hour_passes_quickly() -> None:
-    """An operation of an hour is waited for in milliseconds of the tests' time."""
-    began = time.perf_counter()
-    simulation = Simulation(ends_at=3600)
-    simulation.wait(PLAIN)
-    assert 3600 <= simulation.now <= 3620
-    assert time.perf_counter() - began < 60.0
 
 
 def test_waits_are_added_as_those_of_tenacity_are() -> None:

@@ -149,12 +149,6 @@ def test_defects_are_no_failed_calls(face: Face, server: respx.Router) -> None:
         face.client().get(NAME)
 
 
-def test_no_base_url(face: Face) -> None:
-    """A client without an address is refused when it is made."""
-    with pytest.raises(lro.DeclarationError, match="base_url: must be http://HOST"):
-        face.client("")
-
-
 @pytest.mark.parametrize(
     ("answer", "pause"),
     [

@@ -84,20 +84,6 @@ def test_a_plain_object_as_the_message(face: Face, server: respx.Router) -> None
     assert body_of(route.calls.last.request) == {"anything": [1, None]}
 
 
-@pytest.mark.parametrize("message", [None, 5, "text", [1], lro.Duration(5)])
-def test_a_message_that_is_no_object(message: object, face: Face, server: respx.Router) -> None:
-    """What is no JSON object is refused before it is sent."""
-    with pytest.raises(lro.DeclarationError, match=r"^message: must be an? "):
-        face.client().start(TARGET, message, **TYPES)
-
-
-def test_a_message_that_cannot_be_encoded(face: Face) -> None:
-    """A field of the wrong type is refused before it is sent, and named."""
-    with pytest.raises(lro.DeclarationError, match="widths") as caught:
-        face.client().start(TARGET, ResizeRequest(widths=("x",)), **TYPES)  # type: ignore[arg-type]
-    assert isinstance(caught.value.__cause__, lro.errors.EncodingError)
-
-
 def test_an_absolute_target(face: Face, server: respx.Router) -> None:
     """A method of another host is given by its whole URL."""
     route = server.post("http://other.test/v2/run").mock(return_value=reply(running()))

@@ -127,15 +127,6 @@ def test_the_start_sends_the_trace_to_the_server(spans: Spans) -> None:
     assert trace.headers() == {"traceparent": text}
 
 
-def test_without_a_current_span(spans: Spans) -> None:
-    """There is nothing to report or to link to, and still one span."""
-    trace = begun("")
-    assert (trace.text, trace.headers()) == ("", {})
-    trace.ended(DONE, 1)
-    (span,) = spans.ours()
-    assert (span.name, span.links, span.parent) == ("operation", (), None)
-
-
 def test_a_trace_goes_on_elsewhere(spans: Spans) -> None:
     """A handle rebuilt from a token links to the same start."""
     trace = Trace.of_token(REMOTE)

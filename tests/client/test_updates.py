@@ -165,13 +165,6 @@ def test_a_timeout(face: Face, clock: Clock, server: respx.Router) -> None:
     assert caught.value.operation is handle.operation
 
 
-@pytest.mark.parametrize("every", [0, -1, float("nan")])
-def test_how_often_must_be_positive(every: float, face: Face) -> None:
-    """Looking all the time is refused."""
-    with pytest.raises(lro.DeclarationError, match="every: must be seconds above 0"):
-        next(face.client().operation(NAME, **TYPES).updates(every=every))
-
-
 def test_metadata_of_another_type(face: Face, server: respx.Router) -> None:
     """It is shown all the same, and complains when it is looked at."""
     state = {**succeeded(), "metadata": packed("acme.images.v9.Progress", at="x")}

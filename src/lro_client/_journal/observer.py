@@ -11,7 +11,7 @@ from typing import Final, cast
 import attrs
 
 from lro import Any, Code, Operation
-from lro.errors import LroError
+from lro.errors import DeclarationError, LroError
 from lro.types import Json, TypeRegistry
 from lro.wire import dumps, loads
 from lro_client._errors import CallError
@@ -129,7 +129,27 @@ class JournalObserver(ClientObserver):
         return StartRequest(target=entry.target, message=message, request_id=entry.request_id)
 
     def _entry(self, request: StartRequest, response: type | None, metadata: type | None) -> Entry:
-        message, types = request.message, self._types
+        try:
+            message, message_type = self._noted(request.message)
+        except DeclarationError:
+            raise
+        except LroError as exc:
+            raise DeclarationError("message", str(exc)) from exc
+        except (TypeError, ValueError) as exc:
+            raise DeclarationError("message", f"has no JSON: {exc}") from exc
+        return Entry(
+            request_id=request.request_id,
+            server=self._address,
+            target=request.target,
+            message=message,
+            message_type=message_type,
+            response=message_name(response),
+            metadata=message_name(metadata),
+            started=datetime.now(UTC),
+        )
+
+    def _noted(self, message: object) -> tuple[str, str]:
+        types = self._types
         if isinstance(message, Any):
             packed = message
         elif isinstance(message, Mapping):
@@ -138,16 +158,7 @@ class JournalObserver(ClientObserver):
             packed = types.pack(message)
         else:
             packed = Any("", types.dump(message))
-        return Entry(
-            request_id=request.request_id,
-            server=self._address,
-            target=request.target,
-            message=dumps(cast(Json, types.readable(packed).payload)).decode(),
-            message_type=packed.type_url,
-            response=message_name(response),
-            metadata=message_name(metadata),
-            started=datetime.now(UTC),
-        )
+        return dumps(cast(Json, types.readable(packed).payload)).decode(), packed.type_url
 
 
 class _JournaledStart(StartObserver):
