@@ -117,7 +117,7 @@ ARGUMENTS: dict[Callable[..., object], list[tuple[str, object, str]]] = {
         ("validate", awaited, PLAIN),
         ("final_metadata", functools.partial(awaited, 1), PLAIN),
         ("exclusive_target", Awaited(), PLAIN),
-        ("indexed_paths", ("dataset", 5), "a tuple of paths"),
+        *(("indexed_paths", value, "a tuple of paths") for value in ("dataset", ("dataset", 5))),
         ("path", None, "a text"),
         ("path", "v1/x", "a path such as /v1/images:resize"),
     ],
