@@ -7,7 +7,6 @@ import json
 import pytest
 
 from lro import Any, Code, Status, TypeRegistry
-from lro._base.status import HTTP_STATUS
 from lro.wire import (
     code_from_http,
     error_body,
@@ -75,11 +74,6 @@ def test_the_vectors_are_all_used():
     assert {case["kind"] for case in CASES} == kinds
 
 
-def test_every_code_has_an_http_status():
-    """All seventeen."""
-    assert set(HTTP_STATUS) == set(Code)
-
-
 @pytest.mark.parametrize(
     ("http", "name"), [(418, "FAILED_PRECONDITION"), (599, "INTERNAL"), (600, "UNKNOWN")]
 )
@@ -102,7 +96,7 @@ def test_unreadable_details_do_not_hide_the_error():
     assert status == Status(Code.ABORTED, "the server answered HTTP 409", (Any(url, {"a": 1}),))
 
 
-@pytest.mark.parametrize("body", [None, [], [1, 2], {}, {"error": 5}, {"error": None}, "x"])
+@pytest.mark.parametrize("body", [None, [1, 2], {}, {"error": 5}, {"error": None}, "x"])
 def test_any_other_body(body):
     """The HTTP status says something, whatever the code."""
     status = status_from_error_body(503, body, TYPES)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import attrs
 import pytest
 
-from lro import Any, Float, Int32, Int64, Struct, UInt32, message
-from lro._base.status import type_url
+from lro import Any, Float, Int32, Int64, Struct, TypeRegistry, UInt32, message
 from lro._filters.filter import Filter, compile_filter
 from lro._filters.types import MessageType
-from lro._messages.shapes import shape_of
 from lro.errors import InvalidFilter
 from lro.types import BytesValue, FieldMask, Json, ListValue, Value
-from tests.filters.messages import Row
+from tests.filters.messages import Row, types, url
 
 NAME = "acme.v1.Everything"
 
@@ -66,21 +64,28 @@ class Everything:
     when: tuple[datetime, ...] = ()
 
 
-EVERYTHING = MessageType(NAME, shape_of(Everything))
+EVERYTHING = types([NAME], TypeRegistry(Everything))
 
 
-def compiled(text: str) -> Filter:
-    """The filter, with the type registered for metadata."""
-    return compile_filter(text, metadata=[EVERYTHING], response=[])
+def compiled(
+    text: str, metadata: Sequence[MessageType] = EVERYTHING, response: Sequence[MessageType] = ()
+) -> Filter:
+    """The filter, where metadata are of these types."""
+    return compile_filter(text, metadata=metadata, response=response)
 
 
 def matches(text: str, payload: Json | bytes) -> bool:
-    """Whether the filter matches an operation with this metadata."""
-    return compiled(text).matches(Row(metadata=Any(type_url(NAME), payload)))
+    """Whether the filter matches an operation with this metadata, in which anything may be."""
+    return compiled(text).matches(Row(metadata=Any(url(NAME), payload)))
 
 
-def refusal(text: str) -> str:
-    """What is said of a filter that does not fit."""
+def refused(text: str, metadata: Sequence[MessageType] = EVERYTHING) -> InvalidFilter:
+    """The error for a filter that does not fit."""
     with pytest.raises(InvalidFilter) as caught:
-        compiled(text)
-    return caught.value.description
+        compiled(text, metadata)
+    return caught.value
+
+
+def refusal(text: str, metadata: Sequence[MessageType] = EVERYTHING) -> str:
+    """What is said of it."""
+    return refused(text, metadata).description

@@ -1,10 +1,7 @@
-"""Filters made to do harm, and what holds for all of them: ``python -m tests.filters.fuzz``."""
+"""Filters made to do harm, and what holds for all of them."""
 
 from __future__ import annotations
 
-import argparse
-import collections
-import functools
 import time
 import typing
 from collections.abc import Callable, Sequence
@@ -12,20 +9,23 @@ from datetime import timedelta
 from typing import Final
 
 import attrs
-from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from lro import Any, Status
-from lro._base.status import type_url
-from lro._filters.filter import Filter, compile_filter
+from lro._filters.filter import Filter
 from lro.errors import InvalidFilter
-from tests.filters.every_field_kind import EVERYTHING, NAME
-from tests.filters.messages import START, TYPES, Row, row
+from tests.filters.every_field_kind import EVERYTHING, NAME, compiled
+from tests.filters.messages import START, Row, row, types, url
 from tests.vector_files import vectors
 
+T = typing.TypeVar("T")
+
 EVAL: Final[typing.Any] = vectors("filter_eval")
-METADATA: Final = [*TYPES.values(), EVERYTHING]
-RESPONSE: Final = [TYPES[name] for name in EVAL["response_types"]]
+METADATA: Final = [
+    *types([*EVAL["metadata_types"], *EVAL["response_types"], "google.protobuf.Struct"]),
+    *EVERYTHING,
+]
+RESPONSE: Final = types(EVAL["response_types"])
 HANGS_SECONDS: Final = 10.0
 """Far above what anything takes here: what is slower counts as hanging."""
 
@@ -172,7 +172,7 @@ JSON: Final = st.recursive(
 FIELDS: Final = [field.json_name for one in METADATA if one.shape for field in one.shape.fields]
 METADATA_VALUES: Final = st.builds(
     Any,
-    st.sampled_from([type_url(one.full_name) for one in METADATA] + [type_url(NAME)] * 3),
+    st.sampled_from([url(one.full_name) for one in METADATA] + [url(NAME)] * 3),
     st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=4) | JSON | st.binary(max_size=5),
 )
 KNOWN: Final = [row(record) for record in EVAL["records"]]
@@ -187,40 +187,23 @@ ROWS: Final = st.sampled_from(KNOWN) | st.builds(
 )
 
 
-@attrs.define
-class Tally:
-    """What has been tried, by kind, and the longest that anything took, in seconds."""
+def read(text: str) -> Filter | None:
+    """The filter, or None for one that is refused as it ought to be; soon, either way."""
+    try:
+        return in_time(lambda: compiled(text, METADATA, RESPONSE))
+    except InvalidFilter as refused:
+        check_refusal(refused, text)
+        return None
 
-    counts: collections.Counter[str] = attrs.field(factory=collections.Counter)
-    slowest_compile: float = 0.0
-    slowest_match: float = 0.0
 
-    def compile(self, text: str) -> Filter | None:
-        """The filter, or None for one that is refused as it ought to be."""
-        began = time.process_time()
-        try:
-            made = compile_filter(text, metadata=METADATA, response=RESPONSE)
-        except InvalidFilter as refused:
-            made = None
-            self.counts["refused"] += 1
-            check_refusal(refused, text)
-        else:
-            self.counts["valid"] += 1
+def in_time(call: Callable[[], T]) -> T:
+    """What a call gives, which does not hang."""
+    began = time.process_time()
+    try:
+        return call()
+    finally:
         took = time.process_time() - began
-        self.slowest_compile = max(self.slowest_compile, took)
-        assert took < HANGS_SECONDS, f"reading it takes {took:.1f} s"
-        return made
-
-    def match(self, wanted: Filter, subject: Row) -> bool:
-        """Whether it matches, which is a bool and no error, and soon."""
-        began = time.process_time()
-        found = wanted.matches(subject)
-        took = time.process_time() - began
-        self.counts["matched" if found else "not matched"] += 1
-        self.slowest_match = max(self.slowest_match, took)
-        assert found is True or found is False
-        assert took < HANGS_SECONDS, f"matching takes {took:.1f} s"
-        return found
+        assert took < HANGS_SECONDS, f"it takes {took:.1f} s"
 
 
 def check_refusal(refused: InvalidFilter, text: str) -> None:
@@ -232,81 +215,23 @@ def check_refusal(refused: InvalidFilter, text: str) -> None:
     assert str(refused).encode()
 
 
-def check_text(tally: Tally, text: str, rows: Sequence[Row]) -> None:
+def check_text(text: str, rows: Sequence[Row]) -> list[bool] | None:
     """Any text is a filter or refused; ``NOT`` of a filter is its complement (spec §7.5)."""
-    wanted = tally.compile(text)
+    wanted = read(text)
     if wanted is None or not text.strip(" \t\r\n"):
-        return
+        return None
+    found = [in_time(lambda subject=subject: wanted.matches(subject)) for subject in rows]  # type: ignore[misc]  # a default keeps the subject
     try:
-        other = compile_filter(f"NOT ({text})", metadata=METADATA, response=RESPONSE)
+        other = compiled(f"NOT ({text})", METADATA, RESPONSE)
     except InvalidFilter as refused:
         assert refused.description.startswith(LIMITS), refused
-        return
-    for subject in rows:
-        assert tally.match(wanted, subject) is not tally.match(other, subject)
-        tally.counts["complements"] += 1
+    else:
+        assert [not one for one in found] == [other.matches(subject) for subject in rows]
+    return found
 
 
-def check_tree(tally: Tally, tree: Joined | str, rows: Sequence[Row]) -> None:
+def check_tree(tree: Joined | str, rows: Sequence[Row]) -> list[bool] | None:
     """However a tree is spelled, it is the same filter, or the same mistake."""
-    one, other = tally.compile(tight(tree)), tally.compile(loose(tree))
-    assert (one is None) == (other is None)
-    tally.counts["trees"] += 1
-    if one is not None and other is not None:
-        for subject in rows:
-            assert tally.match(one, subject) is tally.match(other, subject)
-
-
-def run(tally: Tally, examples: int, **options: object) -> None:
-    """Try so many of each kind; ``options`` are more settings of Hypothesis."""
-    chosen = settings(
-        max_examples=examples,
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-        **options,  # type: ignore[arg-type]  # each as settings() declares it
-    )
-    rows = st.lists(ROWS, min_size=1, max_size=3)
-    kinds: dict[str, st.SearchStrategy[str]] = {
-        "soup": SOUP,
-        "mutants": mutants(),
-        "giants": giants(),
-        "grammar": TREES.map(tight),
-    }
-    for kind, texts in kinds.items():
-        _try(chosen, tally, kind, functools.partial(check_text, tally), texts, rows)
-    _try(chosen, tally, "spellings", functools.partial(check_tree, tally), TREES, rows)
-
-
-def _try(
-    chosen: settings,
-    tally: Tally,
-    kind: str,
-    check: Callable[..., None],
-    made: st.SearchStrategy[object],
-    rows: st.SearchStrategy[list[Row]],
-) -> None:
-    @chosen
-    @given(made, rows)
-    def one(example: object, subjects: list[Row]) -> None:
-        tally.counts[f"examples of {kind}"] += 1
-        check(example, subjects)
-
-    one()
-
-
-def main() -> None:
-    """Go on until the minutes are over, and say what was tried."""
-    parser = argparse.ArgumentParser(prog="python -m tests.filters.fuzz", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--round", type=int, default=500, help="examples of a kind in a round")
-    options = parser.parse_args()
-    until, tally = time.monotonic() + options.minutes * 60, Tally()
-    phases = [Phase.generate, Phase.shrink]
-    while time.monotonic() < until:
-        run(tally, options.round, derandomize=False, database=None, phases=phases)
-        compiling, matching = tally.slowest_compile * 1e3, tally.slowest_match * 1e3
-        print(dict(tally.counts), f"slowest: {compiling:.0f} ms, {matching:.0f} ms", flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    found, other = check_text(tight(tree), rows), read(loose(tree))
+    assert found == (None if other is None else [other.matches(subject) for subject in rows])
+    return found

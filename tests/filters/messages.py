@@ -8,11 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import attrs
 
-from lro import Any, Empty, Float, Int32, Status, UInt64, message
-from lro._base.status import WRAPPED_TYPES
+from lro import Any, Float, Int32, Status, TypeRegistry, UInt64, message
 from lro._filters.types import MessageType
-from lro._messages.shapes import shape_of
-from lro.types import BoolValue, FieldMask, Int32Value, Json, StringValue
+from lro.types import BoolValue, FieldMask, Int32Value, StringValue
 
 
 class Stage(enum.Enum):
@@ -122,19 +120,20 @@ class Book:
     publish_time: datetime | None = None
 
 
-TYPES = {
-    "lrofix.v1.ExportMetadata": MessageType("lrofix.v1.ExportMetadata", shape_of(ExportMetadata)),
-    "lrofix.v1.ImportMetadata": MessageType("lrofix.v1.ImportMetadata", shape_of(ImportMetadata)),
-    "lrofix.v1.ExportResponse": MessageType("lrofix.v1.ExportResponse", shape_of(ExportResponse)),
-    "lrofix.v1.Book": MessageType("lrofix.v1.Book", shape_of(Book)),
-    "google.protobuf.Empty": MessageType("google.protobuf.Empty", shape_of(Empty)),
-    "google.protobuf.Struct": MessageType("google.protobuf.Struct", None),
-}
+REGISTRY = TypeRegistry(ExportMetadata, ImportMetadata, ExportResponse, Book)
 
 
-def types(names: Sequence[str]) -> list[MessageType]:
-    """The message types of these full names."""
-    return [TYPES[name] for name in names]
+def url(full_name: str) -> str:
+    """The type URL of a message."""
+    return f"type.googleapis.com/{full_name}"
+
+
+def types(names: Sequence[str], registry: TypeRegistry = REGISTRY) -> list[MessageType]:
+    """The types of these full names, as a service gives them to a filter."""
+    return [
+        MessageType(name, registry.codec(name).shape if name in registry else None)
+        for name in names
+    ]
 
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -163,14 +162,6 @@ class Row:
         return "CANCELLED" if self.error.code == 1 else "FAILED"
 
 
-def packed(value: dict[str, Json]) -> Any:
-    """The Any of its JSON form."""
-    rest = dict(value)
-    url = rest.pop("@type")
-    assert isinstance(url, str)
-    return Any(url, rest["value"] if url.rpartition("/")[2] in WRAPPED_TYPES else rest)
-
-
 def row(record: dict[str, object]) -> Row:
     """A record of filter_eval.json."""
     operation = record["operation"]
@@ -191,4 +182,6 @@ def row(record: dict[str, object]) -> Row:
 
 def _packed(value: dict[str, object], key: str) -> tuple[Any, ...]:
     found = value.get(key, [])
-    return tuple(packed(each) for each in (found if isinstance(found, list) else [found]))
+    return tuple(
+        REGISTRY.from_json(each) for each in (found if isinstance(found, list) else [found])
+    )

@@ -7,15 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lro import Any, Status
-from lro._base.status import type_url
-from lro._filters.filter import compile_filter
-from lro._filters.parse import Op
-from lro._filters.types import MessageType
-from lro._messages.shapes import shape_of
 from lro.errors import InvalidFilter
 from lro.types import Json
-from tests.filters.every_field_kind import NAME, Everything, compiled, matches, refusal
-from tests.filters.messages import TYPES, Row
+from tests.filters.every_field_kind import EVERYTHING, NAME, compiled, matches, refusal
+from tests.filters.messages import Row, types, url
 
 LOOSE: Json = {"n": 1.5, "s": "x*y", "t": True, "nil": None, "o": {"k": [1, [2, {"d": "e"}]]}}
 
@@ -62,88 +57,100 @@ def test_a_value_is_typed_by_what_it_holds(field: str, test: str, expected: bool
     assert matches(test.format(f"metadata.{field}"), {field: LOOSE}) is expected
 
 
-def test_null_is_a_value_only_where_it_can_be() -> None:
-    """A Value may hold null; elsewhere a null means unset (spec §1.8(3))."""
-    assert matches("metadata.value = null", {"value": None})
-    assert matches("metadata.value:*", {"value": None})
-    assert not matches("metadata.value:*", {})
-    assert matches("metadata.by_key.a = null", {"byKey": {"a": None}})
-    for field in ("listed", "node", "maybe", "limit"):
-        assert not matches(f"metadata.{field}:*", {field: None})
+@pytest.mark.parametrize(
+    ("text", "payload", "expected"),
+    [
+        # A Value may hold null; elsewhere a null means unset (spec §1.8(3)).
+        ("metadata.value = null", {"value": None}, True),
+        ("metadata.value:*", {"value": None}, True),
+        ("metadata.value:*", {}, False),
+        ("metadata.by_key.a = null", {"byKey": {"a": None}}, True),
+        *((f"metadata.{x}:*", {x: None}, False) for x in ("listed", "node", "maybe", "limit")),
+        # A ListValue, repeated Values and repeated Structs are asked with ``:``.
+        ("metadata.listed:b", {"listed": ["a", "b"]}, True),
+        ("metadata.listed:*", {"listed": []}, True),
+        ("metadata.listed = b", {"listed": ["b"]}, False),
+        ("metadata.listed.k:v", {"listed": [{"k": "v"}]}, True),
+        ("metadata.values:7", {"values": ["x", 7]}, True),
+        ("metadata.values:null", {"values": [None]}, True),
+        ("metadata.values:*", {"values": []}, False),
+        ("metadata.values.k:v", {"values": [1, {"k": "v"}]}, True),
+        ("metadata.lists:a", {"lists": [["a"]]}, False),
+        ("metadata.structs.k:v", {"structs": [{}, {"k": "v"}]}, True),
+        ("metadata.structs:*", {"structs": [{}]}, True),
+        # ``Mapping[str, object]`` is a Struct: keys are asked for, the whole is not compared.
+        ("metadata.open:a", {"open": {"a": None}}, True),
+        ("metadata.open.a.b = c", {"open": {"a": {"b": "c"}}}, True),
+        ("metadata.open:*", {}, False),
+        # A key is looked up as JSON spells it.
+        ("metadata.flags.true = yes", {"flags": {"true": "yes"}}, True),
+        ("metadata.by_id:007", {"byId": {"7": ""}}, True),
+        ("metadata.by_id.7 = ''", {"byId": {"7": ""}}, True),
+        (
+            "metadata.by_long.-9223372036854775808:label",
+            {"byLong": {str(-(2**63)): {"label": "x"}}},
+            True,
+        ),
+        ("metadata.by_long.1.label = x", {"byLong": {"2": {"label": "x"}}}, False),
+        # An alias is the name that JSON prints; a number without a name equals none.
+        ("metadata.colour = RED", {}, True),
+        ("metadata.colour:*", {}, False),
+        ("metadata.colour = VERT", {"colour": "GREEN"}, True),
+        ("metadata.colour != GREEN", {"colour": 77}, True),
+        ("metadata.colour:*", {"colour": 77}, True),
+        ("metadata.maybe:*", {"maybe": "RED"}, True),
+        ("metadata.maybe != GREEN", {}, False),
+        # A float compares as 32 bits, a double as 64, also in lists and for special values.
+        ("metadata.ratio = 0.1", {"ratio": 0.1}, True),
+        ("metadata.ratio = 0.100000001", {"ratio": 0.1}, True),
+        ("metadata.rate = 0.100000001", {"rate": 0.1}, False),
+        ("metadata.ratios:0.1", {"ratios": [1, 0.1]}, True),
+        ("metadata.rate > 9e307", {"rate": "Infinity"}, True),
+        ("metadata.rate != 1", {"rate": "NaN"}, True),
+        ("metadata.rate < 1", {"rate": "NaN"}, False),
+        ("metadata.rate:*", {"rate": -0.0}, True),
+        ("metadata.rate = 0", {"rate": -0.0}, True),
+        ("metadata.rate:*", {"rate": 0}, False),
+        ("metadata.rate:*", {"rate": "broken"}, False),
+        ("metadata.rate != 1", {"rate": [1]}, False),
+        ("metadata.limit = 5", {"limit": 5.0}, True),
+        ("metadata.limit != 5", {"limit": 5.5}, False),
+        ("metadata.limit != 1", {}, False),
+        ("metadata.limit:*", {"limit": 0}, True),
+        # An element of a list of times equals a literal at the same moment.
+        ("metadata.when:'2030-01-01T01:00:00+01:00'", {"when": ["2030-01-01T00:00:00Z"]}, True),
+        # Everything below a binary payload is false; its presence and type can be asked.
+        ("metadata.limit = 5", b"\x08\x05", False),
+        ("metadata:limit", b"\x08\x05", False),
+        ("metadata.colour = RED", b"", False),
+        ("limit", b"limit", False),
+        ("metadata:*", b"", True),
+        (f"type(metadata) = {NAME}", b"", True),
+    ],
+)
+def test_test_of_a_field_matches(text: str, payload: Json | bytes, expected: bool) -> None:
+    """By the field's type, and by what is there (spec §7.7 to §7.12)."""
+    assert matches(text, payload) is expected
 
 
-def test_lists_and_repeated_values() -> None:
-    """A ListValue, repeated Values and repeated Structs are asked with ``:``."""
-    assert matches("metadata.listed:b", {"listed": ["a", "b"]})
-    assert matches("metadata.listed:*", {"listed": []})
-    assert not matches("metadata.listed = b", {"listed": ["b"]})
-    assert matches("metadata.listed.k:v", {"listed": [{"k": "v"}]})
-    assert matches("metadata.values:7", {"values": ["x", 7]})
-    assert matches("metadata.values:null", {"values": [None]})
-    assert not matches("metadata.values:*", {"values": []})
-    assert matches("metadata.values.k:v", {"values": [1, {"k": "v"}]})
-    assert not matches("metadata.lists:a", {"lists": [["a"]]})
-    assert matches("metadata.structs.k:v", {"structs": [{}, {"k": "v"}]})
-    assert matches("metadata.structs:*", {"structs": [{}]})
-    assert "only ':*'" in refusal("metadata.structs:k")
-    assert "only ':'" in refusal("metadata.values = 7")
-    assert "only with ':'" in refusal("metadata.structs.k = v")
-
-
-def test_an_open_map_is_a_struct() -> None:
-    """``Mapping[str, object]`` is a Struct: keys are asked for, the whole is not compared."""
-    assert matches("metadata.open:a", {"open": {"a": None}})
-    assert matches("metadata.open.a.b = c", {"open": {"a": {"b": "c"}}})
-    assert not matches("metadata.open:*", {})
-    assert "a Struct takes only ':'" in refusal("metadata.open = a")
-
-
-def test_map_keys_fit_their_type() -> None:
-    """A key is looked up as JSON spells it; one that the type cannot have is refused."""
-    assert matches("metadata.flags.true = yes", {"flags": {"true": "yes"}})
-    assert matches("metadata.by_id:007", {"byId": {"7": ""}})
-    assert matches("metadata.by_id.7 = ''", {"byId": {"7": ""}})
-    assert matches(
-        "metadata.by_long.-9223372036854775808:label", {"byLong": {str(-(2**63)): {"label": "x"}}}
-    )
-    assert not matches("metadata.by_long.1.label = x", {"byLong": {"2": {"label": "x"}}})
-    assert refusal("metadata.flags:yes") == "expected the key true or false, found 'yes'"
-    assert refusal("metadata.by_id:-1") == "expected a key of type uint32, found '-1'"
-    assert refusal("metadata.by_id.4294967296 = x").startswith("expected a key of type uint32")
-    assert refusal("metadata.by_id:x").startswith("expected a key of type uint32")
-    assert refusal("metadata.by_long:" + "9" * 5000).startswith("expected a key of type int64")
-    assert refusal("metadata.by_id = 7").startswith("a repeated field or map takes only ':'")
-
-
-def test_enums_compare_by_name() -> None:
-    """An alias is the name that JSON prints; a number without a name equals none."""
-    assert matches("metadata.colour = RED", {})
-    assert not matches("metadata.colour:*", {})
-    assert matches("metadata.colour = VERT", {"colour": "GREEN"})
-    assert matches("metadata.colour != GREEN", {"colour": 77})
-    assert matches("metadata.colour:*", {"colour": 77})
-    assert matches("metadata.maybe:*", {"maybe": "RED"})
-    assert not matches("metadata.maybe != GREEN", {})
-
-
-def test_numbers_are_rounded_to_the_type_of_the_field() -> None:
-    """A float compares as 32 bits, a double as 64, also in lists and for special values."""
-    assert matches("metadata.ratio = 0.1", {"ratio": 0.1})
-    assert matches("metadata.ratio = 0.100000001", {"ratio": 0.1})
-    assert not matches("metadata.rate = 0.100000001", {"rate": 0.1})
-    assert matches("metadata.ratios:0.1", {"ratios": [1, 0.1]})
-    assert matches("metadata.rate > 9e307", {"rate": "Infinity"})
-    assert matches("metadata.rate != 1", {"rate": "NaN"})
-    assert not matches("metadata.rate < 1", {"rate": "NaN"})
-    assert matches("metadata.rate:*", {"rate": -0.0})
-    assert matches("metadata.rate = 0", {"rate": -0.0})
-    assert not matches("metadata.rate:*", {"rate": 0})
-    assert not matches("metadata.rate:*", {"rate": "broken"})
-    assert not matches("metadata.rate != 1", {"rate": [1]})
-    assert matches("metadata.limit = 5", {"limit": 5.0})
-    assert not matches("metadata.limit != 5", {"limit": 5.5})
-    assert not matches("metadata.limit != 1", {})
-    assert matches("metadata.limit:*", {"limit": 0})
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("metadata.structs:k", "only ':*'"),
+        ("metadata.values = 7", "only ':'"),
+        ("metadata.structs.k = v", "only with ':'"),
+        ("metadata.open = a", "a Struct takes only ':'"),
+        ("metadata.flags:yes", "expected the key true or false, found 'yes'"),
+        ("metadata.by_id:-1", "expected a key of type uint32, found '-1'"),
+        ("metadata.by_id.4294967296 = x", "expected a key of type uint32"),
+        ("metadata.by_id:x", "expected a key of type uint32"),
+        ("metadata.by_long:" + "9" * 5000, "expected a key of type int64"),
+        ("metadata.by_id = 7", "a repeated field or map takes only ':'"),
+    ],
+)
+def test_test_that_no_such_field_takes_is_refused(text: str, said: str) -> None:
+    """Lists, Structs, and keys that the type cannot have."""
+    assert said in refusal(text)
 
 
 def test_bytes_masks_and_packed_messages_are_only_present() -> None:
@@ -157,36 +164,19 @@ def test_bytes_masks_and_packed_messages_are_only_present() -> None:
         assert "only ':*'" in refusal(f"metadata.{field}:x")
 
 
-def test_repeated_times_compare_as_times() -> None:
-    """An element equals a literal at the same moment, however either is written."""
-    payload: Json = {"when": ["2030-01-01T00:00:00Z"]}
-    assert matches("metadata.when:'2030-01-01T01:00:00+01:00'", payload)
-    assert matches("metadata.when:('2029-01-01T00:00:00Z' OR '2030-01-01T00:00:00Z')", payload)
-
-
-def test_a_binary_payload_is_not_looked_into() -> None:
-    """Everything below it is false; its presence and type can be asked."""
-    assert not matches("metadata.limit = 5", b"\x08\x05")
-    assert not matches("metadata:limit", b"\x08\x05")
-    assert not matches("metadata.colour = RED", b"")
-    assert not matches("limit", b"limit")
-    assert matches("metadata:*", b"")
-    assert matches(f"type(metadata) = {NAME}", b"")
-
-
 def test_the_type_decides_which_test_applies() -> None:
     """A type that is not registered, or not for this field, makes the test false."""
-    book = Any(type_url("lrofix.v1.Book"), {"title": "x"})
-    both = compile_filter("metadata.title = x", metadata=[TYPES["lrofix.v1.Book"]], response=[])
+    book = Any(url("lrofix.v1.Book"), {"title": "x"})
+    both = compiled("metadata.title = x", types(["lrofix.v1.Book"]))
     assert both.matches(Row(metadata=book))
     assert not both.matches(Row(response=book))
     assert not compiled("-metadata.limit:* metadata.colour = RED").matches(Row(metadata=book))
     assert not compiled("title").matches(Row(metadata=book))
 
 
-def test_well_known_types_as_metadata() -> None:
-    """A Value or ListValue is looked into; a wrapper can be searched and is present, no more."""
-    for name, payload, text, expected in (
+@pytest.mark.parametrize(
+    ("name", "payload", "text", "expected"),
+    [
         ("Value", {"a": [1]}, "metadata.a:1", True),
         ("Value", None, "metadata:null", True),
         ("Value", ["x"], "metadata:x", True),
@@ -197,26 +187,28 @@ def test_well_known_types_as_metadata() -> None:
         ("StringValue", "Word", "word", True),
         ("StringValue", "Word", "metadata:*", True),
         ("Timestamp", "2030-01-01T00:00:00Z", "2030", False),
-    ):
-        full_name = f"google.protobuf.{name}"
-        subject = Row(metadata=Any(type_url(full_name), payload))
-        registered = [MessageType(full_name, None)]
-        found = compile_filter(text, metadata=registered, response=[]).matches(subject)
-        assert found is expected, (name, text)
-    wrapper = [MessageType("google.protobuf.StringValue", None)]
-    for text in ("metadata:x", "metadata.value = x", "metadata = x"):
-        with pytest.raises(InvalidFilter):
-            compile_filter(text, metadata=wrapper, response=[])
+    ],
+)
+def test_well_known_type_as_metadata(name: str, payload: Json, text: str, expected: bool) -> None:
+    """A Value or ListValue is looked into; a wrapper can be searched and is present, no more."""
+    full_name = f"google.protobuf.{name}"
+    subject = Row(metadata=Any(url(full_name), payload))
+    assert compiled(text, types([full_name])).matches(subject) is expected
+
+
+@pytest.mark.parametrize("text", ["metadata:x", "metadata.value = x", "metadata = x"])
+def test_nothing_is_below_a_wrapper(text: str) -> None:
+    """It is a value."""
+    assert refusal(text, types(["google.protobuf.StringValue"]))
 
 
 def test_a_type_without_a_shape_has_no_fields() -> None:
     """A codec that does not know its fields leaves nothing to ask for but presence."""
-    unknown = [MessageType("acme.v1.Opaque", None)]
-    with pytest.raises(InvalidFilter, match="there is no field 'x'"):
-        compile_filter("metadata.x = 1", metadata=unknown, response=[])
-    subject = Row(metadata=Any(type_url("acme.v1.Opaque"), {"x": "found"}))
-    assert not compile_filter("found", metadata=unknown, response=[]).matches(subject)
-    assert compile_filter("metadata:*", metadata=unknown, response=[]).matches(subject)
+    unknown = types(["acme.v1.Opaque"])
+    assert "there is no field 'x'" in refusal("metadata.x = 1", unknown)
+    subject = Row(metadata=Any(url("acme.v1.Opaque"), {"x": "found"}))
+    assert not compiled("found", unknown).matches(subject)
+    assert compiled("metadata:*", unknown).matches(subject)
 
 
 def test_recursive_messages_are_walked_without_recursion() -> None:
@@ -240,10 +232,12 @@ def deep_list(depth: int, inner: Json = "innermost") -> Json:
     return inner
 
 
-def test_error_and_functions() -> None:
-    """The operation's own fields and the functions, where the vectors leave a gap."""
-    failed = Row(done=True, error=Status(3, "Bad Ä", (Any(),)), cancel_requested=True)
-    for text, on_failed, on_running in (
+FAILED = Row(done=True, error=Status(3, "Bad Ä", (Any(),)), cancel_requested=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "on_failed", "on_running"),
+    [
         ("error.code = 3.0", True, False),
         ("error:details", True, False),
         ("error.details:*", True, False),
@@ -266,13 +260,21 @@ def test_error_and_functions() -> None:
         ("name = operations/*", True, True),
         ("name > 'operations/*'", True, True),
         ("name:(* -x)", True, True),
-    ):
-        assert compiled(text).matches(failed) is on_failed, text
-        assert compiled(text).matches(Row()) is on_running, text
+    ],
+)
+def test_own_field_or_function_matches(text: str, on_failed: bool, on_running: bool) -> None:
+    """The operation's own fields and the functions, where the vectors leave a gap."""
+    assert compiled(text).matches(FAILED) is on_failed
+    assert compiled(text).matches(Row()) is on_running
+
+
+def test_type_of_an_empty_any_is_empty() -> None:
+    """It names none."""
     assert compiled("type(metadata) = ''").matches(Row(metadata=Any()))
 
 
-FIELDS = st.sampled_from([field.json_name for field in shape_of(Everything).fields])
+FIELDS = st.sampled_from([field.json_name for one in EVERYTHING for field in one.shape.fields])
+OPS = ["<", "<=", ">", ">=", "=", "!=", ":"]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.just("RED"),
     lambda inner: (
@@ -289,26 +291,17 @@ PATHS = st.builds(
 )
 
 
-@given(PATHS, st.sampled_from(list(Op)), st.sampled_from(LITERALS), FIELDS, JSON)
+@given(PATHS, st.sampled_from(OPS), st.sampled_from(LITERALS), FIELDS, JSON)
 def test_no_payload_makes_a_filter_fail(
-    path: str, op: Op, literal: str, field: str, value: Json
+    path: str, op: str, literal: str, field: str, value: Json
 ) -> None:
     """A valid filter is true or false of any payload, also of one that breaks its type."""
     try:
-        found = compiled(f"{path} {op.value} {literal}")
+        found = compiled(f"{path} {op} {literal}")
     except InvalidFilter:
         return
     own = path.split(".")[1]
     for payload in ({own: value, field: value}, value):
-        subject = Row(metadata=Any(type_url(NAME), payload))
+        subject = Row(metadata=Any(url(NAME), payload))
         assert found.matches(subject) in (True, False)
         assert compiled("label").matches(subject) in (True, False)
-
-
-def test_five_hundred_searches_read_a_record_once() -> None:
-    """A hostile filter costs a pass over the strings for each test, and folds them only once."""
-    subject = Row(metadata=Any(type_url(NAME), {"loose": ["x" * 1000] * 100}))
-    text = " OR ".join(["*x*y*"] * 500)
-    assert not compiled(text).matches(subject)
-    numbers = " OR ".join(f"{'9' * 10}{number}e308" for number in range(300))
-    assert not compiled(f"metadata.limit = ({numbers})").matches(subject)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import enum
 import json
-import threading
-import time
+import sqlite3
 import typing
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -22,16 +22,11 @@ from lro import (
     ListOperationsRequest,
     Options,
     Service,
-    TypeRegistry,
     message,
 )
-from lro._base.status import type_url
-from lro._filters.filter import compile_filter
-from lro._filters.indexes import CALLER, Indexes
 from lro._filters.prefilter import ABSENT, KeyIn, key_value
-from lro._messages.shapes import shape_of
-from lro._model.operation import report
 from lro.adapters import Store
+from lro.errors import Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
@@ -39,9 +34,9 @@ from lro.testing import ManualClock
 from lro.testing._samples import ids, insert, record_of
 from lro.types import Json
 from tests.filters.every_field_kind import NAME, Everything
-from tests.filters.messages import TYPES, ExportMetadata, ImportMetadata, Stage
+from tests.filters.messages import ExportMetadata, ImportMetadata, Stage, url
 from tests.stores.record_strategies import EarlierExport
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkRequest
 
 EXPORT = "lrofix.v1.ExportMetadata"
@@ -51,28 +46,50 @@ WANTED = KeyIn("k1", frozenset({"a"}))
 KEYED = json.dumps({"k1": "a"})
 
 
-def indexes(*paths: str, types: TypeRegistry | None = None) -> Indexes:
-    """The indexes by these paths of an export's metadata."""
-    made = Indexes(types or TypeRegistry(ExportMetadata, ImportMetadata, Everything))
-    for path in paths:
-        made.declare(path, EXPORT, shape_of(ExportMetadata))
+def service(
+    store: Store, *index: str, metadata: typing.Any = ExportMetadata, **options: typing.Any
+) -> Service:
+    """A service of one method with these indexes."""
+    made = Service(store, InlineExecutor(), maintenance=False, **options)
+    declare(made, METHOD, metadata, *index)
     return made
 
 
-def marked(made: Indexes, payload: Json | bytes, name: str = EXPORT, **more: typing.Any) -> Json:
-    """The keys of a record with this metadata, where there is one path, and of its caller."""
-    record = record_of(ManualClock(), metadata=Any(type_url(name), payload), **more)
-    keys: dict[str, Json] = json.loads(made.mark(record).keys or "null")
-    return keys
+def declare(made: Service, method: str, metadata: typing.Any, *index: str) -> None:
+    """Declare a method whose work is done outside."""
+    made.declare(
+        method,
+        request=WorkRequest,
+        response=Empty,
+        metadata=metadata,
+        options=Options(indexed_paths=index),
+    )
 
 
-def one(path: str, payload: Json | bytes, name: str = EXPORT) -> Json:
+def reported(made: Service, payload: Json | bytes, name: str = EXPORT, **start: typing.Any) -> str:
+    """An operation with this metadata."""
+    operation = made.start(METHOD, WorkRequest(), **start).name
+    made.reporter(operation).report(Any(url(name), payload))
+    return operation
+
+
+def listed(service: Service, text: str) -> list[str]:
+    """What a list shows."""
+    return [one.name for one in service.list(ListOperationsRequest(filter=text)).operations]
+
+
+def keys_of(made: Service, operation: str) -> dict[str, str]:
+    """The keys of the record."""
+    found: dict[str, str] = json.loads(made.store.get(operation).keys or "null")
+    return found
+
+
+def one(path: str, payload: Json | bytes, name: str = EXPORT) -> str:
     """The value of the key for a path; ``"unknown"`` if there is none."""
-    made = indexes(path)
-    (key,) = made.keys
-    keys = marked(made, payload, name)
-    assert isinstance(keys, dict)
-    return keys.get(key, "unknown")
+    made = service(MemoryStore(), path)
+    for other in (ImportMetadata, Everything):
+        made.types.register(other)
+    return next(iter(keys_of(made, reported(made, payload, name)).values()), "unknown")
 
 
 @pytest.mark.parametrize(
@@ -147,22 +164,16 @@ def test_a_key_is_left_out_where_others_may_know_more(
 
 def test_one_key_is_of_all_types_with_its_path() -> None:
     """However it is spelled, if the field is of the same kind; else each type has its own."""
-    made = indexes("progress_percent", "progressPercent", "target")
-    assert len(made.keys) == 2
-    made.declare("target", IMPORT, shape_of(ImportMetadata))
-    assert len(made.keys) == 2
-    one, other = marked(made, {"target": "a"}), marked(made, {"target": "a"}, IMPORT)
-    assert isinstance(one, dict)
-    assert isinstance(other, dict)
-    (key,) = [key for key in made.keys if one[key] == other[key] == key_value("a")]
-    known = [TYPES[EXPORT], TYPES[IMPORT]]
-    asked = compile_filter("metadata.target = a", metadata=known, response=[])
-    assert str(KeyIn(key, frozenset({key_value("a")}))) in str(asked.prefilter(made.of))
-    made.declare("priority", EXPORT, shape_of(ExportMetadata))
-    made.declare("priority", IMPORT, shape_of(ImportMetadata))
-    assert len(made.keys) == 4
-    asked = compile_filter("metadata.priority = 5", metadata=known, response=[])
-    assert "KeyIn" not in str(asked.prefilter(made.of))
+    made = service(MemoryStore(), "progress_percent", "progressPercent", "target", "priority")
+    declare(made, "acme.v1.Works.Import", ImportMetadata, "target", "priority")
+    one = reported(made, {"target": "a", "priority": 5})
+    other = reported(made, {"target": "a", "priority": "5"}, IMPORT)
+    export, imported = keys_of(made, one), keys_of(made, other)
+    (target,) = [key for key in export if export[key] == imported.get(key) == key_value("a")]
+    assert len(export.keys() | imported.keys()) == 4
+    assert {*listed(made, "metadata.target = a")} == {one, other}
+    assert {*listed(made, "metadata.priority = 5")} == {one, other}
+    assert export.keys() - imported.keys() != {target}
 
 
 @message("acme.v1.Changing")
@@ -195,62 +206,31 @@ class Second:
 )
 def test_a_release_finds_what_the_one_before_has_written(text: str, payload: Json) -> None:
     """A field of another kind is another key; the names of an enum's values may change."""
-    clock = ManualClock()
-    releases = []
-    for cls in (First, Second):
-        service = Service(MemoryStore(clock), InlineExecutor(), maintenance=False)
-        service.declare(
-            METHOD,
-            request=Empty,
-            response=Empty,
-            metadata=cls,
-            options=Options(indexed_paths=["value", "stage"]),
-        )
-        releases.append(service)
-    packed = Any(type_url("acme.v1.Changing"), payload)
-    record = record_of(clock, method=METHOD, metadata=packed)
-    insert(releases[1].store, releases[0].methods.indexes.mark(record))
-    found = releases[1].list(ListOperationsRequest(filter=text))
-    assert [operation.name for operation in found.operations] == [record.name]
-
-
-def test_steps_without_an_index_have_no_key() -> None:
-    """Records of an unknown type have no such fields."""
-    made = indexes("target")
-    for name in (EXPORT, NAME, "acme.v1.Unknown"):
-        assert made.of(name, ()) is None
+    store = MemoryStore()
+    earlier, later = (service(store, "value", "stage", metadata=cls) for cls in (First, Second))
+    operation = reported(earlier, payload, "acme.v1.Changing")
+    assert listed(later, text) == [operation]
 
 
 def test_without_an_index_there_are_no_keys() -> None:
     """And those that another process has written are not kept: they may be true no more."""
-    clock = ManualClock()
-    made = indexes()
-    plain = record_of(clock)
-    assert made.mark(plain) is plain
-    assert made.mark(record_of(clock, keys=KEYED)).keys is None
-    assert made.keys == frozenset()
+    store = MemoryStore()
+    operation = reported(service(store, "target"), {"target": "a"})
+    without = service(store)
+    without.reporter(operation).report(ExportMetadata(target="b"))
+    assert store.get(operation).keys is None
+    assert store.get(reported(without, {})).keys is None
 
 
 def test_callers_have_a_key() -> None:
     """With or without metadata; and then each path has one, too."""
-    made = indexes("target")
-    made.declare_caller()
-    assert made.keys == {CALLER, *indexes("target").keys}
-    (key,) = indexes("target").keys
-    record = record_of(ManualClock(), caller="ann")
-    assert json.loads(made.mark(record).keys or "") == {CALLER: key_value("ann"), key: ABSENT}
-    assert marked(made, {"target": "a"}, caller="ann") == {
-        CALLER: key_value("ann"),
-        key: key_value("a"),
-    }
-    assert marked(made, b"\xff", caller="ann") == {CALLER: key_value("ann")}
-
-
-def test_marking_again_changes_nothing() -> None:
-    """So that nothing is written."""
-    made = indexes("target", "verb")
-    record = made.mark(record_of(ManualClock(), metadata=Any(type_url(EXPORT), {"verb": "a"})))
-    assert made.mark(record) is record
+    made = service(MemoryStore(), "target", owner_only=True)
+    bare = made.start(METHOD, WorkRequest(), caller="ann").name
+    ann, (path,) = {"caller": key_value("ann")}, keys_of(made, bare).keys() - {"caller"}
+    assert keys_of(made, bare) == {**ann, path: ABSENT}
+    for payload, more in (({"target": "a"}, {path: key_value("a")}), (b"\xff", {})):
+        operation = reported(made, payload, caller="ann")
+        assert keys_of(made, operation) == {**ann, **more}
 
 
 @pytest.mark.parametrize(
@@ -260,6 +240,13 @@ def test_marking_again_changes_nothing() -> None:
         ("tags", "does not lead to one number"),
         ("extra.a", "does not lead to one number"),
         ("a OR b", "is no path"),
+        ("labels", "does not lead to one"),
+        ("steps.name", "repeated fields"),
+        ("extra", "does not lead to one"),
+        ("checksum", "does not lead to one"),
+        ("warning", "does not lead to one"),
+        ("target AND x", "no path"),
+        ("a b", "no path"),
         ("(", ""),
         ("", ""),
     ],
@@ -272,77 +259,52 @@ def test_what_cannot_be_an_index_is_refused(path: str, why: str) -> None:
     assert repr(path) in str(e.value)
 
 
-@pytest.mark.parametrize("index", ["target", (5,), None])
-def test_indexes_are_a_tuple_of_paths(index: typing.Any) -> None:
-    """A single text would be taken for its letters."""
-    with pytest.raises(DeclarationError, match="must be a tuple of paths"):
-        Options(indexed_paths=index)
-
-
-def service(store: Store, *index: str, metadata: type = ExportMetadata) -> Service:
-    """A service of one method with these indexes."""
-    made = Service(store, InlineExecutor(), maintenance=False)
-    made.declare(
-        METHOD,
-        request=WorkRequest,
-        response=Empty,
-        metadata=metadata,
-        options=Options(indexed_paths=index),
-    )
-    return made
-
-
-def listed(service: Service, text: str) -> list[str]:
-    """What a list shows."""
-    return [one.name for one in service.list(ListOperationsRequest(filter=text)).operations]
-
-
-def test_who_does_not_know_an_index_does_not_falsify_it(store: Store, clock: ManualClock) -> None:
+def test_who_does_not_know_an_index_does_not_falsify_it(store: Store) -> None:
     """A process without it reports, another one finds the operation by its new metadata."""
     knows = service(store, "target")
-    record = record_of(clock, metadata=Any(type_url(EXPORT), {"target": "old"}), method=METHOD)
-    insert(store, knows.specs[METHOD].stamp(record))
-    assert listed(knows, "metadata.target = old") == [record.name]
-    service(store).reporter(record.name).report(ExportMetadata(target="new"))
-    assert listed(knows, "metadata.target = new") == [record.name]
+    operation = reported(knows, {"target": "old"})
+    assert listed(knows, "metadata.target = old") == [operation]
+    service(store).reporter(operation).report(ExportMetadata(target="new"))
+    assert listed(knows, "metadata.target = new") == [operation]
     assert listed(knows, "metadata.target = old") == []
 
 
-def test_an_earlier_release_does_not_falsify_an_index(store: Store, clock: ManualClock) -> None:
-    """It knows neither the field nor the enum's new name, and is asked to cancel the operation."""
-    earlier = service(store, "verb", "stage", metadata=EarlierExport)
-    earlier.types.register(ImportMetadata)
-    earlier.methods.indexes.declare("target", IMPORT, shape_of(ImportMetadata))
+@pytest.fixture
+def earlier(store: Store) -> Service:
+    """A release that knows neither the field ``target`` nor the enum's new name."""
+    made = service(store, "verb", "stage", metadata=EarlierExport)
+    declare(made, "acme.v1.Works.Import", ImportMetadata, "target")
+    return made
+
+
+def test_an_earlier_release_does_not_falsify_an_index(store: Store, earlier: Service) -> None:
+    """It is asked to cancel the operation."""
     later = service(store, "verb", "stage", "target")
-    payload: Json = {"target": "new", "stage": "COPYING"}
-    insert(store, record_of(clock, metadata=Any(type_url(EXPORT), payload), method=METHOD))
-    earlier.cancel("operations/a")
-    insert(store, record_of(clock, "b", metadata=Any(type_url(EXPORT), {}), method=METHOD))
-    earlier.cancel("operations/b")
+    one, other = reported(later, {"target": "new", "stage": "COPYING"}), reported(later, {})
+    earlier.cancel(one)
+    earlier.cancel(other)
     for text in ("metadata.target = new", "metadata.stage = COPYING"):
-        assert listed(later, text) == ["operations/a"]
-    assert listed(later, "metadata.target = ''") == ["operations/b"]
+        assert listed(later, text) == [one]
+    assert listed(later, "metadata.target = ''") == [other]
 
 
-def test_metadata_in_binary_form_does_not_grow_the_index(store: Store, clock: ManualClock) -> None:
+def test_metadata_in_binary_form_does_not_grow_the_index(store: Store, earlier: Service) -> None:
     """The fields that it does not know are there, though it cannot read them."""
     pytest.importorskip("google.protobuf")
-    earlier = service(store, "verb", "stage", metadata=EarlierExport)
-    earlier.types.register(ImportMetadata)
-    earlier.methods.indexes.declare("target", IMPORT, shape_of(ImportMetadata))
     later = service(store, "verb", "stage", "target")
-    message = later.types.pack(ExportMetadata(target="new", stage=Stage.COPYING, verb="copy"))
-    whole = Any(message.type_url, later.types.binary_payload(message))
-    message = earlier.types.pack(EarlierExport(verb="copy"))
-    known = Any(message.type_url, earlier.types.binary_payload(message))
-    for name, packed in (("whole", whole), ("known", known)):
-        insert(store, record_of(clock, name, metadata=packed, method=METHOD))
-        earlier.cancel(f"operations/{name}")
+
+    def binary(made: Service, message: object) -> str:
+        packed = made.types.pack(message)
+        operation = reported(later, made.types.binary_payload(packed))
+        earlier.cancel(operation)
+        return operation
+
+    whole = binary(later, ExportMetadata(target="new", stage=Stage.COPYING, verb="copy"))
+    known = binary(earlier, EarlierExport(verb="copy"))
     for text in ("metadata.target = new", "metadata.stage = COPYING"):
-        assert listed(later, text) == ["operations/whole"]
-    assert listed(later, "metadata.verb = copy") == ["operations/known", "operations/whole"]
-    keys = [json.loads(store.get(f"operations/{name}").keys or "") for name in ("whole", "known")]
-    assert [len(each) for each in keys] == [1, 3]
+        assert listed(later, text) == [whole]
+    assert {*listed(later, "metadata.verb = copy")} == {known, whole}
+    assert [len(keys_of(later, each)) for each in (whole, known)] == [1, 3]
 
 
 def test_a_time_of_expiry_may_change(clock: ManualClock) -> None:
@@ -375,25 +337,23 @@ def fill(store: Store, clock: ManualClock) -> None:
         insert(store, record_of(clock, unique_id, keys=keys))
 
 
-@contextmanager
-def opened(path: Path, clock: ManualClock) -> Iterator[SQLiteStore]:
-    """A store on a file."""
-    with closing(SQLiteStore(path, clock=clock)) as store:
-        yield store
-
-
 def test_an_index_is_made_in_a_file_with_records(tmp_path: Path, clock: ManualClock) -> None:
     """It is found there by the next process, which makes none; a process without it reads all."""
     path = tmp_path / "operations.db"
-    with opened(path, clock) as store:
+
+    def version() -> typing.Any:
+        with closing(sqlite3.connect(path)) as link:
+            return link.execute("PRAGMA schema_version").fetchone()
+
+    with closing(SQLiteStore(path, clock=clock)) as store:
         fill(store, clock)
         assert found(store) == ["a", "c", "d"]
         store.index({"k1"})
         assert found(store) == ["a", "c", "d"]
-    with opened(path, clock) as other:
-        before = other._file.rows("PRAGMA schema_version")
+        before = version()
+    with closing(SQLiteStore(path, clock=clock)) as other:
         other.index({"k1"})
-        assert other._file.rows("PRAGMA schema_version") == before
+        assert version() == before
         assert found(other) == ["a", "c", "d"]
 
 
@@ -440,6 +400,13 @@ def make(schema: str, clock: ManualClock) -> Iterator[typing.Any]:
         store.close()
 
 
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """Threads in which stores make indexes."""
+    with ThreadPoolExecutor(2) as threads:
+        yield threads
+
+
 @contextmanager
 def under_way(schema: str) -> Iterator[None]:
     """A transaction that has changed a record, and ends with the block."""
@@ -454,81 +421,45 @@ def under_way(schema: str) -> Iterator[None]:
 
 INDEX = """SELECT indisvalid, indisunique, c.oid FROM pg_index i JOIN pg_class c
     ON c.oid = indexrelid WHERE relname = 'operations_by_k1' AND relnamespace = %s::regnamespace"""
-AT_WORK = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE %s AND wait_event_type = 'Lock'"
+AT_WORK = "SELECT pid FROM pg_stat_activity WHERE query LIKE %s AND wait_event_type = 'Lock'"
+TRIED = "SELECT pid FROM pg_stat_activity WHERE query LIKE %s AND state = 'idle'"
 
 
-TRIED = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE %s AND state = 'idle'"
+def sees(plain: typing.Any, query: str, statement: str) -> typing.Any:
+    """The process of the server that is at such a statement, as soon as there is one."""
+    return until(lambda: plain.execute(query, (f"{statement}%",)).fetchone())
 
 
-def until(
-    plain: typing.Any, statement: str, thread: threading.Thread, found: str = AT_WORK
-) -> None:
-    """Return once a transaction waits within such a statement, or has tried it."""
-    end = time.monotonic() + PATIENCE
-    while plain.execute(found, (f"{statement}%",)).fetchone() == (0,):
-        assert thread.is_alive()
-        assert time.monotonic() < end
-
-
-def indexing(store: Store) -> tuple[threading.Thread, list[BaseException]]:
-    """A thread that makes the index, and the errors that it raises."""
-    raised: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            store.index({"k1"})
-        except BaseException as exc:
-            raised.append(exc)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    return thread, raised
-
-
-def over(thread: threading.Thread) -> None:
-    """Wait for its end."""
-    thread.join(PATIENCE)
-    assert not thread.is_alive()
-
-
-def test_an_index_is_made_while_others_write(
-    make: typing.Any, plain: typing.Any, schema: str, clock: ManualClock
-) -> None:
+def test_an_index_is_made_while_others_write(make, plain, schema, clock, pool) -> None:
     """It waits for a transaction under way; none waits for it, and nothing is left out."""
     store = make()
     fill(store, clock)
     with under_way(schema):
-        thread, raised = indexing(store)
-        until(plain, "CREATE INDEX", thread)
+        made = pool.submit(store.index, {"k1"})
+        sees(plain, AT_WORK, "CREATE INDEX")
         insert(store, record_of(clock, "e", keys=KEYED))
-        store.update("operations/a", report(Any("x/a.Meta", {}), None, clock()))
-    over(thread)
-    assert raised == []
+        store.update("operations/a", lambda record: record.next_version(caller="y"))
+    made.result(PATIENCE)
     assert plain.execute(INDEX, (schema,)).fetchone()[:2] == (True, False)
     assert found(store) == ["a", "c", "d", "e"]
 
 
-def test_two_processes_make_one_index(
-    make: typing.Any, plain: typing.Any, schema: str, clock: ManualClock
-) -> None:
+def test_two_processes_make_one_index(make, plain, schema, clock, pool) -> None:
     """The second waits for the first, and finds it made."""
     one, other = make(), make()
     fill(one, clock)
     with under_way(schema):
-        first, raised = indexing(one)
-        until(plain, "CREATE INDEX", first)
-        second, also_raised = indexing(other)
-        until(plain, "SELECT pg_try_advisory_lock", second, TRIED)
-    over(first)
-    over(second)
-    assert (raised, also_raised) == ([], [])
+        first = pool.submit(one.index, {"k1"})
+        sees(plain, AT_WORK, "CREATE INDEX")
+        second = pool.submit(other.index, {"k1"})
+        sees(plain, TRIED, "SELECT pg_try_advisory_lock")
+    first.result(PATIENCE)
+    second.result(PATIENCE)
     assert len(plain.execute(INDEX, (schema,)).fetchall()) == 1
     assert found(one) == found(other) == ["a", "c", "d"]
 
 
-def test_an_index_that_is_there_is_not_waited_for(
-    make: typing.Any, plain: typing.Any, schema: str, clock: ManualClock
-) -> None:
+def test_an_index_that_is_there_is_not_waited_for(make, plain, schema, clock) -> None:
     """A second declaration of it asks for no lock."""
     from lro.stores.postgres import _schema
 
@@ -541,9 +472,7 @@ def test_an_index_that_is_there_is_not_waited_for(
     assert plain.execute(INDEX, (schema,)).fetchone() == made
 
 
-def test_an_index_left_unfinished_is_replaced(
-    make: typing.Any, plain: typing.Any, schema: str, clock: ManualClock
-) -> None:
+def test_an_index_left_unfinished_is_replaced(make, plain, schema, clock) -> None:
     """As one that failed, or whose maker died, leaves it: it would never be used."""
     import psycopg
 
@@ -559,18 +488,16 @@ def test_an_index_left_unfinished_is_replaced(
 
 
 def test_a_process_that_dies_making_an_index_leaves_it_to_the_next(
-    make: typing.Any, plain: typing.Any, schema: str, clock: ManualClock
+    make, plain, schema, clock, pool
 ) -> None:
     """It raises; the next process finds what is left and no lock, and makes the index."""
     store = make()
     fill(store, clock)
     with under_way(schema):
-        thread, raised = indexing(store)
-        until(plain, "CREATE INDEX", thread)
-        kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'CREATE I%'"
-        plain.execute(kill)
-        over(thread)
-    assert [type(exc).__name__ for exc in raised] == ["Unavailable"]
+        made = pool.submit(store.index, {"k1"})
+        plain.execute("SELECT pg_terminate_backend(%s)", sees(plain, AT_WORK, "CREATE INDEX"))
+        with pytest.raises(Unavailable):
+            made.result(PATIENCE)
     assert plain.execute(INDEX, (schema,)).fetchone()[0] is False
     store.index({"k1"})
     assert found(store) == ["a", "c", "d"]

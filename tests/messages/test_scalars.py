@@ -40,33 +40,17 @@ class One:
     level: Level = Level.LOW
 
 
-READ = [
+READ = [  # more forms are in the vectors, and where messages of protobuf are read
     ("text", "a\u2028\U0001f600", "a\u2028\U0001f600"),
-    ("flag", True, True),
-    ("raw", "AP+/", b"\x00\xff\xbf"),
     ("raw", "AP-_", b"\x00\xff\xbf"),
-    ("raw", "YQ==", b"a"),
-    ("raw", "YQ", b"a"),
-    ("raw", "", b""),
     *((name, form, 42) for name in ("small", "usmall", "big", "ubig")
       for form in (42, "42", 42.0, "42.0", "4.2e1", "4.2E+1", "420e-1")),
-    ("small", 1e2, 100),
-    ("small", "-2147483648", -(2**31)),
-    ("big", "9223372036854775807", 2**63 - 1),
     ("big", "9007199254740993.0", 2**53 + 1),
     ("big", "-9.223372036854775808e18", -(2**63)),
-    ("ubig", 2**64 - 1, 2**64 - 1),
-    ("ubig", "18446744073709551615", 2**64 - 1),
-    *((name, form, 1.5) for name in ("single", "double") for form in (1.5, "1.5", "15e-1")),
-    ("double", 3, 3.0),
     ("double", "3", 3.0),
-    ("double", "Infinity", math.inf),
-    ("double", "-Infinity", -math.inf),
     ("single", "-Infinity", -math.inf),
-    ("color", "RED", Color.RED),
-    ("color", 1, Color.RED),
-    ("level", "HIGH", Level.HIGH),
-    ("level", 5, Level.HIGH),
+    ("color", "RED", Color.RED), ("color", 1, Color.RED),
+    ("level", "HIGH", Level.HIGH), ("level", 5, Level.HIGH),
 ]  # fmt: skip
 
 
@@ -84,18 +68,9 @@ def test_nan_is_read():
 
 
 REFUSED = [
-    ("text", 5), ("text", True), ("text", "\ud800"), ("text", ["a"]),
-    ("flag", "true"), ("flag", 1), ("flag", 0),
-    ("raw", "Y"), ("raw", "YQ="), ("raw", "YQ==="), ("raw", "YWJj="), ("raw", "Y Q="),
-    ("raw", "YQ==YQ=="), ("raw", "é"), ("raw", 5),
-    ("small", 2**31), ("small", -(2**31) - 1), ("small", 1.5), ("small", "1.5"), ("small", ""),
-    ("small", " 1"), ("small", "1 "), ("small", "+1"), ("small", "0x1"), ("small", "1e"),
-    ("small", True), ("small", [1]), ("small", "1e999"), ("small", "1" * 500), ("small", "٣"),
-    ("small", "1e99999999999999999999"), ("small", 1e300), ("small", "NaN"), ("small", "Infinity"),
-    ("usmall", -1), ("usmall", 2**32), ("ubig", -1), ("ubig", 2**64), ("big", 2**63),
-    ("single", 1e39), ("single", "1e39"), ("double", "1e400"), ("double", 10**400),
-    ("double", "nan"), ("double", "inf"), ("double", ""), ("double", " 1"), ("double", True),
-    ("double", "1,5"), ("double", {}),
+    ("text", ["a"]), ("raw", "YQ="), ("raw", "YQ==="), ("raw", "YWJj="), ("raw", "YQ==YQ=="),
+    ("small", "1 "), ("small", "1e999"), ("small", "1" * 500), ("small", 1e300), ("small", "NaN"),
+    ("ubig", 2**64), ("single", 1e39), ("double", 10**400), ("double", "1,5"), ("double", {}),
     ("color", "red"), ("color", "BLUE"), ("color", 2), ("color", 1.0), ("color", True),
     ("level", 1), ("level", "1"),
 ]  # fmt: skip

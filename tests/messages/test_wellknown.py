@@ -98,16 +98,3 @@ def test_a_well_known_type_is_refused(name, value):
     with pytest.raises(InvalidArgument) as caught:
         TYPES.load({name: value}, Known)
     assert caught.value.field.startswith(name)
-
-
-@pytest.mark.parametrize("fast", [True, False])
-def test_plain_data_is_copied_by_either_library(monkeypatch, fast):
-    """Whole numbers of any size that a double has survive; larger ones are refused."""
-    if not fast:
-        monkeypatch.setattr("lro._messages.json_text.orjson", None)
-    data = {"a": [1, 2.5, None, True, {"b": "c"}], "big": 10**300}
-    packed = TypeRegistry().pack(Struct(data))
-    assert packed.payload == data
-    assert packed.payload is not data
-    with pytest.raises(LroError):
-        TypeRegistry().pack(Struct({"a": 10**400}))

@@ -76,7 +76,11 @@ def parent(name: str) -> str | None:
 @example("operations/" + "x" * 1014)
 def test_names_are_read_by_the_letter_of_the_spec(name: str) -> None:
     """The regular expression finds what a reading of the rules one by one finds."""
-    assert parsed(name) == reference(name)
+    found = parsed(name)
+    assert found == reference(name)
+    if found is not None:
+        assert str(found) == name
+        assert normalise_parent(found.parent) == found.parent
 
 
 @given(NEAR_NAMES | st.text(max_size=30))
@@ -85,15 +89,6 @@ def test_a_parent_is_what_a_name_can_stand_under(name: str) -> None:
     under = {reference(f"{name}/operations/x"), reference(f"{name}/x")}
     parents = {found.parent for found in under if found and found.id == "x"}
     assert parent(name) == ("" if name == "" else next(iter(parents), None))
-
-
-@given(NEAR_NAMES)
-def test_str_gives_the_name_back(name: str) -> None:
-    """Reading a name and writing it out are inverse, and its parent is normalised already."""
-    found = parsed(name)
-    if found is not None:
-        assert str(found) == name
-        assert normalise_parent(found.parent) == found.parent
 
 
 @given(NEAR_NAMES, NEAR_NAMES)
@@ -134,13 +129,12 @@ def test_a_refused_name_gets_the_reason(name: str, says: str) -> None:
     assert len(str(refused.value)) < 200
 
 
-@pytest.mark.parametrize("name", [None, 5, {"a": 1}, ["operations/a"], b"operations/a"])
+@pytest.mark.parametrize("name", [None, 5, ["operations/a"], b"operations/a"])
 def test_what_is_no_text_is_refused_as_a_name_and_as_a_parent(name: Any) -> None:
     """With the words of every other wrong argument, never by a TypeError."""
-    with pytest.raises(InvalidOperationName, match="name: must be a text, got "):
-        parse_name(name)
-    with pytest.raises(InvalidParent, match="name: must be a text, got "):
-        normalise_parent(name)
+    for read, error in ((parse_name, InvalidOperationName), (normalise_parent, InvalidParent)):
+        with pytest.raises(error, match="name: must be a text, got "):
+            read(name)
 
 
 @pytest.mark.parametrize(
@@ -176,12 +170,6 @@ def test_a_new_id_keeps_all_random_bits(source: bytes) -> None:
     assert re.fullmatch(r"[A-Za-z0-9_-]{23}", unique_id)
     assert unique_id[7:] == base64.urlsafe_b64encode(source).decode()
     assert parse_name(f"operations/{unique_id}").id == unique_id
-
-
-def test_different_bytes_make_different_ids() -> None:
-    """No bit of the random source is lost."""
-    numbers = [1 << bit for bit in range(96)]
-    assert len({new_id(lambda count, n=n: n.to_bytes(count, "big"), NOW) for n in numbers}) == 96
 
 
 @given(st.datetimes(timezones=st.just(UTC)), st.datetimes(timezones=st.just(UTC)))

@@ -102,6 +102,11 @@ def test_canonical_json_is_read_again():
         ({"error": {"code": 1.5}}, "error.code"),
         ({"error": {"details": [{"@type": 5}]}}, "error.@type"),
         ({"done": 1}, "done"),
+        ({"name": 1}, "name"),
+        ({"name": "\ud800"}, "name"),
+        ({"error": {}, "response": {}}, "response"),
+        ({"metadata": 1, "error": 1}, "metadata"),
+        ({"x": None}, "x"),
     ],
 )
 def test_the_culprit_is_named(value, field):
@@ -109,6 +114,12 @@ def test_the_culprit_is_named(value, field):
     with pytest.raises(InvalidArgument) as caught:
         operation_from_json(value, TYPES, strict=True)
     assert caught.value.field == field
+
+
+def test_null_in_an_operation_is_absence():
+    """For each field."""
+    nothing = dict.fromkeys(("name", "metadata", "done", "error", "response"))
+    assert operation_from_json(nothing, TYPES, strict=True) == Operation()
 
 
 def test_a_client_carries_what_it_does_not_know():

@@ -104,7 +104,7 @@ def loads_strict(data: bytes | str) -> Json:
         ValueError: The text is not JSON in UTF-8, has a key twice, is nested too deeply, or holds
             very many lists.
     """
-    text = data.encode(errors="replace") if isinstance(data, str) else data
+    text = data.encode(errors="surrogatepass") if isinstance(data, str) else data
     flat = _flat_object(text)
     if flat is not None:
         return flat

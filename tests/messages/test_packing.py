@@ -1,0 +1,285 @@
+"""Packing messages whose fields hold any value: copied as a whole where that is the same."""
+
+from __future__ import annotations
+
+import enum
+import math
+import types
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+import attrs
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from lro import Any, Duration, Empty, InvalidArgument, Struct, TypeRegistry, message
+from lro.errors import EncodingError
+from lro.types import Value
+
+
+class Text(str):
+    """A kind of string."""
+
+
+class Count(int):
+    """A kind of integer."""
+
+
+class Share(float):
+    """A kind of float."""
+
+
+class Table(dict):
+    """A kind of dict."""
+
+
+class Row(list):
+    """A kind of list."""
+
+
+class Level(enum.IntEnum):
+    HIGH = 1
+
+
+class Name(enum.StrEnum):
+    A = "a"
+
+
+class Plain(enum.Enum):
+    ONE = 1
+
+
+LEAVES = st.sampled_from(
+    [
+        *(None, True, False, 0, 1, -1, 2**31, -(2**31) - 1, 2**63, 2**64, 10**309, -(10**400)),
+        *(0.0, -0.0, 1.5, 1e16, 1e-5, 5e-324, 1.7976931348623159e308, math.nan, math.inf),
+        *("", "é", "null", "0.00001", "\ud800", "[{", '"]', "\\", '\\"', "x" * 40),
+        *(Text("a"), Text("\udc00"), Count(3), Share(0.5), Share("nan"), Level.HIGH, Name.A),
+        *(Plain.ONE, b"x", bytearray(b"y"), (1, "a"), {1}, uuid.UUID(int=1), object),
+        *(datetime(2030, 1, 1, tzinfo=UTC), datetime(2030, 1, 1), Any("x/a.B", {"c": [1]})),
+    ]
+)
+KEYS = st.sampled_from(["", "a", "é", "[", "\ud800", Text("k"), 1, None, True, Name.A])
+VALUES = st.recursive(
+    LEAVES | st.text(max_size=3) | st.integers() | st.floats(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=2).map(tuple)
+        | st.lists(inner, max_size=2).map(Row)
+        | st.dictionaries(st.text(max_size=2), inner, max_size=3)
+        | st.dictionaries(KEYS, inner, max_size=3)
+        | st.dictionaries(st.text(max_size=2), inner, max_size=2).map(Table)
+        | st.dictionaries(st.text(max_size=2), inner, max_size=2).map(OrderedDict)
+        | st.dictionaries(st.text(max_size=2), inner, max_size=2).map(types.MappingProxyType)
+    ),
+    max_leaves=8,
+)
+
+
+def nested(levels: int, inner: object) -> object:
+    """Lists in lists."""
+    for _ in range(levels):
+        inner = [inner]
+    return inner
+
+
+@message("acme.v1.Inner")
+@attrs.frozen
+class Inner:
+    """A message in a message."""
+
+    data: dict[str, object] = attrs.field(factory=dict)
+    maybe: dict[str, object] | None = None
+
+
+@message("acme.v1.Report")
+@attrs.frozen
+class Report:
+    """Whose fields hold any JSON, in each way that a field can."""
+
+    title: str = ""
+    data: dict[str, object] = attrs.field(factory=dict)
+    anything: object = None
+    many: tuple[object, ...] = ()
+    by_name: dict[str, dict[str, object]] = attrs.field(factory=dict)
+    value: Value | None = None
+    struct: Struct | None = None
+    packed: Any | None = None
+    inner: Inner | None = None
+
+
+TYPES = TypeRegistry(Report, Inner)
+FIELDS = [field.name for field in attrs.fields(Report)]
+
+
+def outcome(call):
+    """What a call gives, with the type of everything in it; or what is wrong."""
+    try:
+        return typed(call())
+    except EncodingError as exc:
+        return str(exc).partition(": ")[2]  # after the name of the class
+
+
+def typed(value):
+    """A value with its types; a kind of integer may stay one, as its JSON is the same."""
+    if isinstance(value, dict):
+        return type(value), [(typed(key), typed(item)) for key, item in value.items()]
+    if isinstance(value, list):
+        return type(value), [typed(item) for item in value]
+    if isinstance(value, Any):
+        return value.type_url, typed(value.payload)
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind, kind.__repr__(kind(value))
+    return type(value), repr(value)
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=3), VALUES)
+@example({"data": [1]}, [])
+@example({"data": None, "title": 1}, 1)
+@example({"many": [None, {"a": None}], "anything": [math.nan]}, {})
+@example({"title": Text("a"), "data": {"a": 1}}, {"a": (1,)})
+def test_what_is_packed_is_what_is_written_of_the_message(fields, value):
+    """Or both are refused, with the same words, wherever in the message the value stands."""
+    whole = Report(**fields)
+    inside = Report(inner=Inner(value, value)), Report(struct=Struct(value)), Value(value)
+    for made in (whole, Report(anything=value), *inside):
+        assert outcome(lambda made=made: TYPES.pack(made).payload) == outcome(
+            lambda made=made: TYPES.dump(made)
+        )
+
+
+@pytest.mark.parametrize("inner", [{}, 1])
+def test_report_may_have_32_levels(inner):
+    """Itself and its data are two of them; beyond that it is refused, however deep."""
+    most = 30 if inner == 1 else 29
+    assert TYPES.pack(Report(data={"a": nested(most, inner)})).payload["data"]
+    for levels in (most + 1, 200, 260, 5000):
+        with pytest.raises(EncodingError, match="nested deeper than 32 levels"):
+            TYPES.pack(Report(data={"a": nested(levels, inner)}))
+
+
+def containers(value) -> Iterable[int]:
+    """The identities of all containers in a value."""
+    if isinstance(value, (dict, list)):
+        yield id(value)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from containers(item)
+
+
+@given(VALUES)
+def test_packed_report_shares_no_container_with_what_was_reported(value):
+    """So that nothing which happens to it afterwards shows."""
+    report = Report(data={"a": value}, anything=value, many=(value, [value]))
+    try:
+        packed = TYPES.pack(report)
+    except EncodingError:
+        return
+    given_containers = {id(report.data), *containers(value)}
+    assert given_containers.isdisjoint(containers(packed.payload))
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_change_after_a_report_does_not_show(monkeypatch, fast):
+    """At any depth, whether the faster library copies or not."""
+    if not fast:
+        monkeypatch.setattr("lro._messages.json_text.orjson", None)
+    data = {"rows": [{"id": 1, "size": 10**300}]}
+    packed = TYPES.pack(Report(data=data, inner=Inner(data)))
+    data["rows"][0]["id"] = 2
+    data["rows"].append("more")
+    reported = {"rows": [{"id": 1, "size": 10**300}]}
+    assert packed.payload == {"data": reported, "inner": {"data": reported}}
+    with pytest.raises(EncodingError):
+        TYPES.pack(Report(data={"a": 10**400}))
+
+
+def test_iterator_in_a_report_is_packed_once():
+    """It is not emptied by a writer that then leaves the message to another."""
+    reported = Report(many=iter([1]), data={"a": (1,)})
+    assert TYPES.pack(reported).payload == {"many": [1], "data": {"a": [1]}}
+
+
+@message("acme.v1.Turned")
+@attrs.frozen(init=False)
+class Turned:
+    """Whose constructor takes its fields in another order."""
+
+    first: str = ""
+    second: str = ""
+
+    def __init__(self, second: str = "", first: str = "") -> None:
+        self.__attrs_init__(first, second)
+
+
+@message("acme.v1.Watched")
+@attrs.frozen
+class Watched:
+    """Whose fields are seen before it is made."""
+
+    first: str = ""
+    second: str = attrs.field(default="", kw_only=True)
+    third: str = ""
+
+    def __new__(cls, **fields: str) -> Watched:
+        assert "first" in fields
+        return super().__new__(cls)
+
+
+@message("acme.v1.Mixed")
+@attrs.frozen
+class Mixed:
+    """With a field in the middle that is given by its name."""
+
+    first: str = ""
+    second: str = attrs.field(default="", kw_only=True)
+    third: str = attrs.field(default="", converter=str.upper)
+    fourth: str = attrs.field(default="", alias="last")
+
+
+@pytest.mark.parametrize("cls", [Turned, Watched, Mixed])
+def test_fields_reach_their_own_parameters(cls):
+    """Whatever the order of the constructor."""
+    given_fields = {"first": "1", "second": "2", "third": "C", "fourth": "4"}
+    names = [field.name for field in attrs.fields(cls)]
+    made = TypeRegistry(cls).load({name: given_fields[name] for name in names}, cls)
+    assert [getattr(made, name) for name in names] == [given_fields[name] for name in names]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, [], {}, {"@type": 1}, {"@type": []}, {"@type": "acme.v1.Inner"}, {"data": {}},
+        {"@type": "type.googleapis.com/acme.v1.Inner", "data": {"a": 1}, "x": None},
+        {"@type": "x/acme.v1.Inner", "data": {"a": 1}},
+        {"@type": "type.googleapis.com/google.protobuf.Empty", "value": {}},
+        {"@type": "type.googleapis.com/google.protobuf.Duration", "value": "1s", "x": 1},
+        {"@type": "type.googleapis.com/google.protobuf.Duration"},
+        {"@type": "type.googleapis.com/acme.v1.\ud800"},
+    ],
+)  # fmt: skip
+def test_any_is_read_alike_whether_its_type_is_known_or_not(value):
+    """A registry that knows a type only needs less time to read an Any of it."""
+
+    def found(types):
+        try:
+            return types.from_json(value)
+        except InvalidArgument as exc:
+            return str(exc)
+
+    before = repr(value)
+    assert found(TYPES) == found(TypeRegistry())
+    assert repr(value) == before
+
+
+def test_any_of_another_type_is_not_unpacked():
+    """Whatever its type URL; the host before it does not count."""
+    for url in ([], "", "type.googleapis.com/acme.v1.Report"):
+        with pytest.raises(InvalidArgument, match=r"must be acme\.v1\.Inner"):
+            TYPES.unpack(Any(url, {}), Inner)
+    assert TYPES.unpack(Any("x/acme.v1.Inner", {}), Inner) == Inner()
+    assert TYPES.unpack(TYPES.pack(Empty()), Empty) == Empty()
+    assert TYPES.unpack(TYPES.pack(Duration(1)), Duration) == Duration(1)
