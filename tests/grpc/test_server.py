@@ -317,10 +317,7 @@ def test_classes_that_proto_cannot_say() -> None:
     service = build().service
     for cls in (One, Two, Three):
         service.types.register(cls)
-    with (
-        pytest.raises(lro.DeclarationError, match="imports itself"),
-        serving("threads", service),
-    ):
+    with pytest.raises(lro.DeclarationError, match="imports itself"), serving("threads", service):
         pass
 
 

@@ -63,10 +63,7 @@ def counting(request: pytest.FixtureRequest) -> Iterator[CountService]:
 @pytest.fixture
 def served(counting: CountService, kind: str) -> Iterator[Served]:
     """A counting service on each kind of server."""
-    with (
-        serving(kind, counting.service) as address,
-        grpc.insecure_channel(address) as channel,
-    ):
+    with serving(kind, counting.service) as address, grpc.insecure_channel(address) as channel:
         yield Served(counting, address, operations_pb2_grpc.OperationsStub(channel))
 
 

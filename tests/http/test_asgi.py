@@ -15,7 +15,7 @@ import pytest
 import lro
 from lro import asgi, wsgi
 from lro.asgi import OperationsApp
-from tests.http.counting_service import DOMAIN, CountService, Wrapped, build
+from tests.http.counting_service import CountService, Wrapped, build
 from tests.virtual_loop import run_virtual
 
 Message = MutableMapping[str, Any]
@@ -162,16 +162,6 @@ def test_a_caller_who_leaves_early_gets_nothing(messages: list[Message]) -> None
         OperationsApp(counting.service), scope_of("POST", "/v1/operations/x:cancel"), *messages
     )
     assert line.sent == []
-
-
-def test_start_is_served_at_its_path_only() -> None:
-    """A method that starts operations has the path that it is given."""
-    counting = build()
-    app = OperationsApp(counting.service, starts={"/v1/counts:start": counting.count}, max_body=100)
-    assert serve(app, scope_of("POST", "/any/thing"), part(b'{"steps": 1}')).reply[0] == 404
-    scope = scope_of("POST", "/v1/counts:start")
-    status, _, body = serve(app, scope, part(b'{"steps": 1}')).reply
-    assert (status, counting.service.get(body["name"]).name) == (200, body["name"])
 
 
 def test_a_blocking_store_is_called_in_a_thread() -> None:
@@ -551,19 +541,6 @@ def test_unknown_protocols_are_refused() -> None:
     """ASGI wants an exception for a protocol that an application does not speak."""
     with pytest.raises(ValueError, match="not telnet"):
         serve(OperationsApp(build().service), {"type": "telnet"})
-
-
-def test_the_domain_of_errors() -> None:
-    """Errors carry the service's own domain."""
-    body = serve(OperationsApp(build().service), scope_of("GET", "/")).reply[2]
-    assert body["error"]["details"][0]["domain"] == DOMAIN
-
-
-@pytest.mark.parametrize(("count", "status"), [(1000, 404), (1001, 400)])
-def test_more_headers_than_any_client_sends_are_refused(count: int, status: int) -> None:
-    """A call that reads them raises an error that says so."""
-    scope = scope_of("POST", "/v1/operations/x:cancel", headers=[(b"a", b"b")] * count)
-    assert serve(OperationsApp(build().service), scope).reply[0] == status
 
 
 @pytest.mark.parametrize("make", [asgi.OperationsApp, wsgi.OperationsApp])

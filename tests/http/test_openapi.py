@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -16,12 +15,12 @@ import lro
 from lro import asgi, wsgi
 from lro.errors import Unauthenticated
 from lro.executors.inline import InlineExecutor
-from lro.http import OperationsEdge, Start, answer, answer_async
+from lro.http import OperationsEdge, Start
 from lro.openapi import Document, add_to, describe
 from lro.stores.memory import MemoryStore
 from tests.filters.messages import ExportMetadata
 from tests.http import servers
-from tests.http.counting_service import CountRequest, ask, build, headers_of
+from tests.http.counting_service import ask, build, headers_of
 from tests.messages.scalars_message import Scalars
 
 PATH = "/v1/things:count"
@@ -388,17 +387,6 @@ def test_reply_that_starts_nothing_has_no_id() -> None:
     for body, status in (({"validateOnly": True}, 200), ({"unheardOf": 1}, 400)):
         reply = edge.handle(ask("POST", PATH, body))
         assert (reply.status, "operation-id" in headers_of(reply)) == (status, False)
-
-
-def test_reply_of_an_endpoint_of_ones_own_has_the_id() -> None:
-    """Of a plain function, and of a coroutine function."""
-    counting = build()
-    service, count = counting.service, counting.count
-    plain = answer(service, lambda: count.start(CountRequest()))
-    awaited = asyncio.run(answer_async(service, count.start_async(CountRequest())))
-    for reply in (plain, awaited):
-        name = json.loads(reply.body)["name"]
-        assert headers_of(reply)["operation-id"] == name.removeprefix("operations/")
 
 
 # -- FastAPI --------------------------------------------------------------------------------------

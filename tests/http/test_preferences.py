@@ -23,11 +23,11 @@ import lro
 from lro import asgi, wsgi
 from lro._http.preferences import NO_PREFERENCES, Preferences, read_preferences
 from lro.executors.threads import ThreadExecutor
-from lro.http import OperationsEdge, Start, answer
+from lro.http import OperationsEdge, Start
 from lro.stores.memory import MemoryStore
 from lro_client import Client
 from tests.http import servers
-from tests.http.counting_service import CountRequest, CountService, ask, build, headers_of
+from tests.http.counting_service import CountService, ask, build, headers_of
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 PATH = "/v1/things:count"
@@ -196,11 +196,7 @@ def fail_at_wait(caller: str, verb: str, name: str) -> bool:
 @KINDS
 @pytest.mark.parametrize(
     "options",
-    [
-        {"verbs": ["CancelOperation"]},
-        {"authorize": refuse_wait},
-        {"authorize": fail_at_wait},
-    ],
+    [{"verbs": ["CancelOperation"]}, {"authorize": refuse_wait}, {"authorize": fail_at_wait}],
     ids=["switched off", "refused", "failed"],
 )
 def test_start_is_not_refused_because_the_caller_may_not_wait(
@@ -389,20 +385,6 @@ def test_location_has_the_parent() -> None:
     unserved = edge_of(counting, "shelves/a").handle(ask("POST", PATH, {}))
     assert unserved.status == 202
     assert "location" not in headers_of(unserved)
-
-
-def test_accepted_must_be_a_bool() -> None:
-    """As every option, it is checked where the edge is made."""
-    with pytest.raises(lro.DeclarationError, match="accepted"):
-        OperationsEdge(build().service, accepted=1)  # type: ignore[arg-type]
-
-
-def test_answer_of_an_endpoint_has_the_id() -> None:
-    """It knows no request, and so no preferences."""
-    counting = build()
-    handle = counting.count.start(CountRequest(steps=1))
-    reply = answer(counting.service, lambda: handle)
-    assert headers_of(reply)["operation-id"] == handle.name.rpartition("/")[2]
 
 
 def test_our_client_takes_202() -> None:

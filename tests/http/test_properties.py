@@ -88,14 +88,14 @@ def check(method: str, reply: HttpReply) -> None:
         details_of(value)
 
 
-@settings(max_examples=800)
+@settings(max_examples=150)
 @given(REQUESTS)
 def test_the_operations_edge_takes_anything(request: HttpRequest) -> None:
     """Any method, path, query, headers and body give a reply that is no defect."""
     check(request.method, EDGE.handle(request))
 
 
-@settings(max_examples=400)
+@settings(max_examples=60)
 @given(REQUESTS)
 def test_a_start_takes_anything(request: HttpRequest) -> None:
     """Any method, query, headers and body at the path of a start give a reply."""
@@ -106,7 +106,7 @@ BYTES = st.binary(max_size=20)
 RAW_PATHS = PATHS.map(lambda path: path.encode("utf-8", "replace")) | BYTES
 
 
-@settings(max_examples=300)
+@settings(max_examples=60)
 @given(METHODS, RAW_PATHS, BYTES, st.lists(st.tuples(BYTES, BYTES), max_size=3), BODIES)
 def test_the_asgi_application_takes_anything(
     method: str, path: bytes, query: bytes, headers: list[tuple[bytes, bytes]], body: bytes
@@ -137,7 +137,7 @@ def test_the_asgi_application_takes_anything(
 LATIN = st.text(st.characters(max_codepoint=255), max_size=20)
 
 
-@settings(max_examples=300)
+@settings(max_examples=60)
 @given(METHODS, LATIN | PATHS, LATIN, st.dictionaries(LATIN, LATIN, max_size=3), BODIES)
 def test_the_wsgi_application_takes_anything(
     method: str, path: str, query: str, headers: dict[str, str], body: bytes

@@ -15,8 +15,6 @@ import pytest
 
 import lro
 from lro import asgi, wsgi
-from lro.executors.threads import ThreadExecutor
-from lro.stores.memory import MemoryStore
 from tests.http.counting_service import CountService, build, details_of
 from tests.http.servers import HOST, uvicorn_serving, waitress_serving
 
@@ -106,17 +104,6 @@ def uvicorn() -> Iterator[Server]:
 # -- waiting ----------------------------------------------------------------------------------
 
 
-def test_waiting_does_not_block_others(uvicorn: Server) -> None:
-    """While one waits, others are answered; then the waiter hears at once (spec §4.8)."""
-    name = uvicorn.counting.start()
-    waiter = uvicorn.line().send("POST", f"/v1/{name}:wait")
-    uvicorn.until(lambda: uvicorn.counting.service.waiting == 1)
-    assert uvicorn.line().send("GET", f"/v1/{name}").reply()[2] == {"name": name}
-    uvicorn.counting.finish(name)
-    assert waiter.reply()[2]["done"] is True
-    assert uvicorn.counting.service.waiting == 0
-
-
 # uvicorn does not see to the connections whose calls it has cancelled.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_waits_that_a_stopping_server_cancels_are_answered_unavailable() -> None:
@@ -163,16 +150,6 @@ def test_a_caller_who_disconnects_frees_the_waiter(
     assert caplog.records == []
 
 
-def test_deleted_during_a_wait(uvicorn: Server) -> None:
-    """NOT_FOUND as soon as it is noticed (spec §4.6)."""
-    name = uvicorn.counting.start()
-    waiter = uvicorn.line().send("POST", f"/v1/{name}:wait")
-    uvicorn.until(lambda: uvicorn.counting.service.waiting == 1)
-    assert uvicorn.line().send("DELETE", f"/v1/{name}").reply()[2] == {}
-    status, _, body = waiter.reply()
-    assert (status, details_of(body)["ResourceInfo"]["resourceName"]) == (404, name)
-
-
 def test_wsgi_wait_ends_with_operation_or_its_deletion() -> None:
     """Under WSGI a wait holds a thread of the server, and ends in the same ways."""
     counting = build()
@@ -193,25 +170,6 @@ def test_wsgi_wait_ends_with_operation_or_its_deletion() -> None:
             listening.clear()
             end(name)
             assert waiter.reply()[0] == status
-
-
-def test_work_ends_on_another_thread() -> None:
-    """A real executor's result reaches a caller who waits through a real server."""
-    service = lro.Service(MemoryStore(), ThreadExecutor(workers=1), maintenance=False)
-    go = threading.Event()
-
-    def hold(request: lro.types.StringValue, job: lro.Job[lro.Struct]) -> lro.types.StringValue:
-        job.report(lro.Struct({"waiting": True}))
-        go.wait(120)
-        return lro.types.StringValue(request.value.upper())
-
-    method = service.method("acme.v1.Things.Hold")(hold)
-    with service, uvicorn_serving(asgi.OperationsApp(service)) as port:
-        name = method.start(lro.types.StringValue("done")).name
-        line = Line(port).send("POST", f"/v1/{name}:wait")
-        go.set()
-        assert line.reply()[2]["response"]["value"] == "DONE"
-        line.close()
 
 
 # -- what comes over the line -----------------------------------------------------------------

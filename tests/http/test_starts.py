@@ -16,15 +16,7 @@ import lro
 from lro import Code
 from lro.errors import HttpMethodNotAllowed
 from lro.executors.threads import ThreadExecutor
-from lro.http import (
-    HttpReply,
-    HttpRequest,
-    OperationsEdge,
-    Start,
-    adrive,
-    answer,
-    answer_async,
-)
+from lro.http import HttpReply, HttpRequest, OperationsEdge, Start, adrive, answer, answer_async
 from lro.stores.memory import MemoryStore
 from lro.webhooks import Endpoint
 from tests.http.counting_service import (
@@ -133,7 +125,8 @@ def test_a_request_id_makes_a_repeat_harmless(spelling: str) -> None:
     counting = build()
     edge = edge_of(counting)
     first = started(edge.handle(post({"steps": 1, spelling: UUID})))
-    again = started(edge.handle(post({"steps": 1, spelling: UUID.upper()})))
+    said = {"requestId": None, "steps": 1, spelling: UUID.upper()}
+    again = started(edge.handle(ask("POST", f"{PATH}?alt=json&key=k", said)))
     assert (first, names(counting)) == (again, [first["name"]])
     other = edge.handle(post({"steps": 2, spelling: UUID}))
     check_error(other, 400, Code.INVALID_ARGUMENT, "REQUEST_ID_CONFLICT")
@@ -164,6 +157,7 @@ def test_validate_only_stores_nothing(spelling: str) -> None:
         ({"requestId": 1}, "INVALID_ARGUMENT", "request_id"),
         ({"requestId": "1"}, "INVALID_REQUEST_ID", "request_id"),
         ({"requestId": UUID, "request_id": UUID}, "INVALID_ARGUMENT", "request_id"),
+        ({"requestId": "", "request_id": UUID}, "INVALID_ARGUMENT", "request_id"),
         ({"validateOnly": 1}, "INVALID_ARGUMENT", "validate_only"),
         ({"validateOnly": "true"}, "INVALID_ARGUMENT", "validate_only"),
         ([], "MALFORMED_REQUEST", "body"),
@@ -195,10 +189,7 @@ def test_a_message_with_a_request_id_of_its_own() -> None:
     """It is honoured, and the message has it too."""
     counting = build()
     method = counting.service.declare(
-        "acme.v1.Things.Own",
-        request=OwnRequest,
-        response=CountResponse,
-        metadata=CountMetadata,
+        "acme.v1.Things.Own", request=OwnRequest, response=CountResponse, metadata=CountMetadata
     )
     edge = edge_for(counting.service, method)
     name = started(edge.handle(post({"steps": 1, "requestId": UUID})))["name"]
@@ -261,14 +252,6 @@ def test_only_post() -> None:
         check_error(reply, 405, Code.UNIMPLEMENTED, "HTTP_METHOD_NOT_ALLOWED")
         assert headers_of(reply)["allow"] == "OPTIONS, POST"
     assert edge.handle(ask("HEAD", PATH)).body == b""
-
-
-@pytest.mark.parametrize("path", ["/v1/\udcff", "/v1/%ff", "/%zz"])
-@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS"])
-def test_a_malformed_path(method: str, path: str) -> None:
-    """It is refused as everywhere, though a starting method does not look at it."""
-    reply = edge_of(build()).handle(ask(method, path, {}))
-    check_error(reply, 400, Code.INVALID_ARGUMENT, "MALFORMED_REQUEST")
 
 
 def test_the_caller_is_known_before_the_body_is_read() -> None:
@@ -451,18 +434,9 @@ def test_all_methods_that_have_a_path_are_served_there() -> None:
 @pytest.mark.parametrize(
     ("paths", "other"),
     [
-        (
-            ["/v1/operations:batchGet"],
-            "BatchGetOperations",
-        ),
-        (
-            ["/v1/operations/x:cancel"],
-            "CancelOperation",
-        ),
-        (
-            ["/v1/a:b", "/v1/%61:b"],
-            "acme.v1.Things.Count",
-        ),
+        (["/v1/operations:batchGet"], "BatchGetOperations"),
+        (["/v1/operations/x:cancel"], "CancelOperation"),
+        (["/v1/a:b", "/v1/%61:b"], "acme.v1.Things.Count"),
     ],
 )
 def test_path_that_is_served_twice_is_refused(paths: list[str], other: str) -> None:
@@ -500,14 +474,6 @@ def test_query_of_a_start_is_refused(query: str) -> None:
         "MALFORMED_REQUEST",
     )
     assert counting.service.list(lro.ListOperationsRequest()).operations == ()
-
-
-@pytest.mark.parametrize("query", ["", "alt=json", "prettyPrint=false&key=k"])
-def test_parameters_that_every_call_may_have(query: str) -> None:
-    """Generated clients send them."""
-    counting = build()
-    edge = OperationsEdge(counting.service, starts={OWN_PATH: counting.count})
-    started(edge.handle(ask("POST", f"{OWN_PATH}?{query}", {})))
 
 
 def test_starting_every_method_is_refused_where_none_has_a_path() -> None:
@@ -618,10 +584,7 @@ def test_function_that_raises_system_exit_fails_its_own_call_only(
             "starts: must be a path such as /v1/images:resize, got 'v1/things'"
             " (it must begin with a slash)",
         ),
-        (
-            {"path": "/v1/a b"},
-            "starts: must be a path such as /v1/images:resize, got '/v1/a b' (",
-        ),
+        ({"path": "/v1/a b"}, "starts: must be a path such as /v1/images:resize, got '/v1/a b' ("),
         (
             {"path": "/v1/*"},
             "starts: a wildcard stands in a variable, such as {name=things/*}, got",

@@ -483,9 +483,7 @@ def test_a_page_ends_before_the_operation_that_would_pass_the_bound(
         assert counts == [3, 2, 1, 3, 3]
 
 
-def test_a_page_over_grpc_can_be_read_by_default_clients(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_page_over_grpc_can_be_read_by_default_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where its binary form is longer than its JSON."""
     monkeypatch.setattr("lro.grpc._rpcs.MAX_PAGE", 40_000)
     service = service_of()

@@ -111,21 +111,14 @@ def serve(request: pytest.FixtureRequest) -> Callable[..., Site]:
 
     def serve(*trusted_origins: str, authenticate: Any = None) -> Site:
         counting = build()
-        options: dict[str, Any] = {
-            "trusted_origins": trusted_origins,
-            "authenticate": authenticate,
-        }
+        options: dict[str, Any] = {"trusted_origins": trusted_origins, "authenticate": authenticate}
         app = module.OperationsApp(counting.service, starts={START: counting.count}, **options)
         return Site(counting, app, send)
 
     return serve
 
 
-CALLS = [
-    ("POST", START),
-    ("POST", "/v1/{name}:cancel"),
-    ("DELETE", "/v1/{name}"),
-]
+CALLS = [("POST", START), ("POST", "/v1/{name}:cancel"), ("DELETE", "/v1/{name}")]
 OTHERS = {
     "/v1/{name}:wait": b'{"timeout": "0s"}',
     "/v1/operations:batchGet": b'{"names": ["operations/x"]}',
@@ -220,16 +213,22 @@ REFUSED: list[tuple[str, str, Headers]] = [
 ]
 
 
+def in_turn(cases: list[tuple[str, str, Headers]]) -> Any:
+    """Each case, with one of the calls."""
+    return pytest.mark.parametrize(
+        ("method", "path", "scheme", "headers"),
+        [(*CALLS[n % len(CALLS)], *case[1:]) for n, case in enumerate(cases)],
+        ids=[case[0] for case in cases],
+    )
+
+
 def with_host(headers: Headers) -> Headers:
     """The headers, with a Host if they have none."""
     headers = list(headers)
     return headers if any(name == "host" for name, _ in headers) else [("host", HOST), *headers]
 
 
-@pytest.mark.parametrize(("method", "path"), CALLS)
-@pytest.mark.parametrize(
-    ("scheme", "headers"), [case[1:] for case in PASSES], ids=[case[0] for case in PASSES]
-)
+@in_turn(PASSES)
 def test_own_pages_trusted_pages_and_programs_pass(
     serve: Callable[..., Site], method: str, path: str, scheme: str, headers: Headers
 ) -> None:
@@ -238,10 +237,7 @@ def test_own_pages_trusted_pages_and_programs_pass(
     assert site.call(method, path, with_host(headers), scheme).status == 200
 
 
-@pytest.mark.parametrize(("method", "path"), CALLS)
-@pytest.mark.parametrize(
-    ("scheme", "headers"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
-)
+@in_turn(REFUSED)
 def test_pages_of_other_sites_are_refused(
     serve: Callable[..., Site], method: str, path: str, scheme: str, headers: Headers
 ) -> None:
@@ -278,8 +274,7 @@ def test_wsgi_header_with_underscores_does_not_hide_the_real_one(first: str) -> 
     check_refused(Reply(int(started[0][:3]), heads, json.loads(b"".join(pieces))), EVIL)
 
 
-@pytest.mark.parametrize("origin", [EVIL, "null", OWN])
-@pytest.mark.parametrize("where", ["cross-site", "same-site"])
+@pytest.mark.parametrize(("where", "origin"), [("cross-site", EVIL), ("same-site", "null")])
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [

@@ -70,11 +70,7 @@ def test_end_of_an_operation_is_sent_once(
 
 @pytest.mark.parametrize(
     ("text", "event"),
-    [
-        ("", "operation.succeeded"),
-        ("fail", "operation.failed"),
-        ("cancel", "operation.cancelled"),
-    ],
+    [("", "operation.succeeded"), ("fail", "operation.failed"), ("cancel", "operation.cancelled")],
 )
 def test_type_of_the_event_is_that_of_the_end(
     text: str, event: str, clock: ManualClock, make_service: MakeService
