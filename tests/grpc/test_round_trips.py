@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("grpc")
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lro
@@ -55,6 +55,7 @@ def start(message: object, request_id: str, validate_only: bool) -> bytes:
     return start_to_binary(asked, TYPES)
 
 
+@settings(max_examples=25)
 @given(PLAIN, TEXTS, st.booleans())
 def test_beside_the_message(message: Plain, request_id: str, validate_only: bool) -> None:
     """The request id and the flag beside the message are read back, and leave it unchanged."""
@@ -63,6 +64,7 @@ def test_beside_the_message(message: Plain, request_id: str, validate_only: bool
     assert (beside.request_id, beside.validate_only) == (request_id, validate_only)
 
 
+@settings(max_examples=25)
 @given(TEXTS, TEXTS, TEXTS, st.booleans(), st.booleans())
 def test_within_the_message(
     label: str, own_id: str, request_id: str, own_flag: bool, validate_only: bool
@@ -74,6 +76,7 @@ def test_within_the_message(
     assert (beside.request_id, beside.validate_only) == (found.request_id, found.validate_only)
 
 
+@settings(max_examples=25)
 @given(st.binary(max_size=40))
 def test_any_bytes(payload: bytes) -> None:
     """They are a request or the caller's mistake, never anything else."""
