@@ -25,7 +25,7 @@ import grpc
 import grpc.aio
 import lro
 from lro.protobuf import status_to_proto
-from lro_client import Call, CallError, Polling, PollTimeout, Reply, Retry, UnreadableReply
+from lro_client import Call, CallError, Polling, Reply, Retry, UnreadableReply
 from lro_client.transports._grpc_coding import GrpcCoder
 from lro_client.transports.grpc import AsyncGrpcTransport, GrpcTransport
 from tests.client.faces import Clock, Face
@@ -251,37 +251,6 @@ def test_call_without_server_is_unavailable(face: Face) -> None:
     assert (error.code, error.passing) == (lro.Code.UNAVAILABLE, True)
 
 
-def test_retries(asking: Asking, face: Face) -> None:
-    """UNAVAILABLE is asked again, as long as the server wishes at least (spec §11.5)."""
-    clock = Clock()
-    retry = lro.types.RetryInfo(retry_delay=timedelta(seconds=9))
-    odd, client = asking(
-        refusing(Code.UNAVAILABLE),
-        refusing(Code.UNAVAILABLE, "no", details_of(lro.Code.UNAVAILABLE, retry)),
-        replying(name=NAME, done=True),
-        retry=None,
-        clock=clock,
-    )
-    assert client.get(NAME).done
-    assert len(odd.calls) == 3
-    assert clock.sleeps[0] == pytest.approx(0.5)
-    assert clock.sleeps[1] == 9
-
-
-def test_polling_goes_on_after_failures(asking: Asking) -> None:
-    """A poll that fails for a passing reason is not the end of waiting (spec §11.5(2))."""
-    odd, client = asking(
-        refusing(Code.UNAVAILABLE),
-        refusing(Code.INTERNAL),
-        refusing(Code.RESOURCE_EXHAUSTED),
-        replying(name=NAME, done=True),
-        clock=Clock(),
-        polling=Polling(jitter=0.0),
-    )
-    assert client.operation(NAME, **STRUCTS).wait().done
-    assert len(odd.calls) == 4
-
-
 def test_a_call_has_a_deadline(asking: Asking) -> None:
     """A server that does not answer is given up; it knows when, so it may give up too."""
     over, left = threading.Event(), []
@@ -300,19 +269,6 @@ def test_a_call_has_a_deadline(asking: Asking) -> None:
     finally:
         over.set()
     assert left[0] < 1
-
-
-def test_patience_with_a_server_that_hangs(asking: Asking) -> None:
-    """Waiting ends at its deadline, and the operation can be waited for again."""
-    over = threading.Event()
-    odd, client = asking(lambda _: bytes(over.wait(120) * 0))
-    handle = client.operation(NAME, **STRUCTS)
-    try:
-        while not odd.calls:  # the first deadlines may be over before there is a connection
-            with pytest.raises(PollTimeout, match=NAME):
-                handle.result(timeout=0.2)
-    finally:
-        over.set()
 
 
 def test_the_deadline_of_the_channel(face: Face) -> None:

@@ -188,7 +188,8 @@ def test_waiting_calls_need_no_thread_each() -> None:
         calls: list[Any] = []
         while len(calls) < MANY:  # in steps: grpcio drops calls that come in bursts of a thousand
             calls += [stub.WaitOperation(wait(name, LONG)) for _ in range(MANY // 8)]
-            await until_async(lambda: counting.service.waiting, lambda found: found == len(calls))
+            parked = len(calls).__eq__
+            await until_async(lambda: counting.service.waiting, parked)
         return calls
 
     async def call_all(address: str) -> tuple[int, int]:

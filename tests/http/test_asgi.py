@@ -206,19 +206,6 @@ def wait(
     asyncio.run(both())
 
 
-def test_a_wait_ends_with_the_operation() -> None:
-    """Done is answered at once."""
-    counting = build()
-    name = counting.start()
-
-    async def finish() -> None:
-        counting.finish(name)
-
-    line = Line([part(b"")])
-    wait(counting, line, finish, name)
-    assert line.reply[2]["done"] is True
-
-
 def test_a_wait_ends_with_the_record() -> None:
     """Deleted during the wait: NOT_FOUND (spec §4.6)."""
     counting = build()

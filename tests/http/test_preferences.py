@@ -28,6 +28,7 @@ from lro.stores.memory import MemoryStore
 from lro_client import Client
 from tests.http import servers
 from tests.http.counting_service import CountService, ask, build, headers_of
+from tests.waiting import until, until_async
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 PATH = "/v1/things:count"
@@ -216,8 +217,7 @@ def test_start_is_answered_at_once_where_too_many_wait(kind: str) -> None:
     with serving_work(kind, limits=lro.Limits(waits=1)) as at, ThreadPoolExecutor(1) as pool:
         name = at.post().json()["name"]
         waiting = pool.submit(at.service.wait, name)
-        while not at.service.waiters.waits:
-            assert not waiting.done()
+        until(lambda: at.service.waiters.waits)
         reply = at.post("wait=60")
         assert (reply.status_code, "done" in reply.json()) == (200, False)
         assert "preference-applied" not in reply.headers
@@ -246,8 +246,7 @@ def test_starts_that_wait_hold_no_thread_of_an_event_loop() -> None:
             headers = {"prefer": "wait=60"}
             calls = [client.post(PATH, json={"steps": 1}, headers=headers) for _ in range(200)]
             replies = asyncio.gather(*calls)
-            while counting.service.waiting < 200:
-                await asyncio.sleep(0)
+            await until_async(lambda: counting.service.waiting, lambda found: found == 200)
             page = counting.service.list(lro.ListOperationsRequest(page_size=500))
             for one in page.operations:
                 counting.finish(one.name)
@@ -271,8 +270,7 @@ def test_caller_who_leaves_ends_the_wait_and_not_the_operation() -> None:
             if not begun:
                 begun = True
                 return {"type": "http.request", "body": b"{}"}
-            while not counting.service.waiting:
-                await asyncio.sleep(0)
+            await until_async(lambda: counting.service.waiting)
             return {"type": "http.disconnect"}
 
         async def send(message: Any) -> None:

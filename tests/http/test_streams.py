@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.counting_service import CountMetadata, build
+from tests.http.counting_service import build
 from tests.http.servers import HOST
 from tests.http.test_sockets import Server, served
 
@@ -49,24 +49,6 @@ def server() -> Iterator[Server]:
     """A counting service behind uvicorn, with quick heartbeats."""
     with served("uvicorn", build(), heartbeat_seconds=0.05) as found:
         yield found
-
-
-def test_from_snapshot_to_end(server: Server) -> None:
-    """Progress, end, deletion; then the stream is over and nothing is held."""
-    counting = server.counting
-    first, second = counting.start(), counting.start()
-    stream = Events(server, [first, second, "operations/none"])
-    events = iter(stream)
-    assert [next(events)[0] for _ in range(3)] == ["operation", "operation", "missing"]
-    counting.service.reporter(first).report(CountMetadata(percent=9))
-    assert next(events)[1]["metadata"]["percent"] == 9
-    counting.finish(first)
-    assert next(events)[1]["response"]["total"] == 3
-    counting.service.delete(second)
-    assert next(events) == ("missing", {"name": second})
-    assert list(events) == []
-    assert counting.service.watching == 0
-    stream.close()
 
 
 def test_two_hundred_end_at_once(server: Server) -> None:

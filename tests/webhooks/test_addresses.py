@@ -12,7 +12,7 @@ GLOBAL = """
     192.169.0.1 198.17.255.255 198.20.0.1 223.255.255.255 2606:4700:4700::1111
     2a00:1450:4001:80b::200e 2400:cb00::1 2001:4860:4860::8888 ::ffff:8.8.8.8 64:ff9b::8.8.8.8
     2002:808:808::1 2001:0:808:808:0:0:f7f7:f7f7
-""".split()
+"""
 
 NOT_GLOBAL = """
     0.0.0.0 0.1.2.3 10.0.0.1 10.255.255.255 100.64.0.1 100.100.100.200 100.127.255.255 127.0.0.1
@@ -26,14 +26,14 @@ NOT_GLOBAL = """
     64:ff9b::169.254.169.254 64:ff9b::7f00:1 2002:a00:1:: 2002:7f00:1::1 2002:a9fe:a9fe::1
     2002:c0a8:1:: 2001:0:a00:1:0:0:f7f7:f7f7 2001:0:808:808:0:0:f5ff:fffe localhost 127.1
     0x7f000001 2130706433 [::1] 10.0.0.1/8
-""".split()
+"""
 
 
-@pytest.mark.parametrize("address", GLOBAL)
+@pytest.mark.parametrize("address", GLOBAL.split())
 def test_global_address_is_allowed(address: str) -> None:
     assert is_global(address)
 
 
-@pytest.mark.parametrize("address", [*NOT_GLOBAL, "", " 8.8.8.8", "8.8.8.8\n"])
+@pytest.mark.parametrize("address", [*NOT_GLOBAL.split(), "", " 8.8.8.8", "8.8.8.8\n"])
 def test_address_that_is_not_global_is_refused(address: str) -> None:
     assert not is_global(address)

@@ -91,8 +91,8 @@ def test_googles_own_client_calls_such_a_server() -> None:
     with (
         redis() as (service, _),
         on_threads(lambda made: lro.grpc.add_to(made, service)) as address,
+        grpc.insecure_channel(address) as channel,
     ):
-        with grpc.insecure_channel(address) as channel:
-            client = redis_v1.CloudRedisClient(transport=CloudRedisGrpcTransport(channel=channel))
-            made = client.create_instance(CREATE).result(timeout=60)
-            assert made == redis_v1.Instance(name="i", memory_size_gb=3)
+        client = redis_v1.CloudRedisClient(transport=CloudRedisGrpcTransport(channel=channel))
+        made = client.create_instance(CREATE).result(timeout=60)
+        assert made == redis_v1.Instance(name="i", memory_size_gb=3)
