@@ -137,7 +137,9 @@ class Place:
     """Whether the server keeps paths as they were sent."""
 
 
-@pytest.fixture(params=SETTINGS, ids=lambda one: f"{one[0]}-{one[1].__name__}-{one[2]}")
+@pytest.fixture(
+    params=SETTINGS, ids=lambda one: f"{one[0]}-{one[1].__name__}-{one[2]}", scope="module"
+)
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     """An application, served."""
     framework, serve, prefix = request.param

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import lro
 from lro import Code, wsgi
 from lro.asgi import OperationsApp
-from lro.http import EventStream, HttpReply, OperationsEdge, Reserve
+from lro.http import HttpReply, OperationsEdge
 from lro.stores.memory import MemoryStore
 from lro.wire import RouteTable, default_routes, extension_routes
 from tests.http.counting_service import (
@@ -551,30 +551,3 @@ def test_threads_do_not_stream() -> None:
     }
     list(wsgi.OperationsApp(counting.service)(environ, lambda status, _: statuses.append(status)))
     assert statuses == ["501 Not Implemented"]
-
-
-@pytest.mark.parametrize("path", [BATCH, DESCRIBE])
-def test_event_loop_reads_lists_and_batches_in_a_thread(path: str) -> None:
-    """Lists and batches are read and printed in a thread, whether the store blocks or not."""
-    counting = build()
-    edge = edge_of(counting)
-    exchange = edge.exchange(ask("POST", path, {"names": [counting.start()]}))
-    body = next(exchange)
-    assert not body.long  # so short a body is read at once
-    with pytest.raises(StopIteration) as names:
-        next(body.flow)
-    begin = exchange.send(names.value.value)
-    assert begin.long  # the hook is asked apart from the reading
-    assert not begin.many
-    with pytest.raises(StopIteration) as begun:
-        next(begin.flow)
-    step = exchange.send(begun.value.value)
-    assert isinstance(step, Reserve)
-    step = exchange.send(counting.service.replies.take(step.least, step.most))
-    assert step.many
-    with pytest.raises(StopIteration) as read:
-        next(step.flow)
-    with pytest.raises(StopIteration) as end:
-        exchange.send(read.value.value)
-    assert not isinstance(end.value.value, EventStream)
-    assert end.value.value.status == 200

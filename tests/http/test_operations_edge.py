@@ -388,8 +388,13 @@ INVALID = [
     ],
     (post("cancel", b"{"), 400, "", "body"),
     (post("cancel", {"force": True}), 400, "", "force"),
-    (post("wait", {"timeout": 5}), 400, "INVALID_TIMEOUT", "timeout"),
-    (post("wait", {"timeout": "-1s"}), 400, "INVALID_TIMEOUT", "timeout"),
+    *[
+        (post("wait", {"timeout": value}), 400, "INVALID_TIMEOUT", "timeout")
+        for value in (5, "-1s", "1.s", "1m")
+    ],
+    (post("wait", {"Timeout": "1s"}), 400, "", "Timeout"),
+    (post("wait", {"name": 1}), 400, "", "name"),
+    (post("wait", {"name": "operations/y"}), 400, "", "name"),
     (post("wait", b" " * 1_048_577), 413, "REQUEST_TOO_LARGE", "body"),
     *[
         (post("wait", x_server_timeout=text), 400, "INVALID_TIMEOUT", "X-Server-Timeout")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import threading
@@ -28,6 +29,8 @@ from lro.stores.memory import MemoryStore
 from lro_client import Client
 from tests.http import servers
 from tests.http.counting_service import CountService, ask, build, headers_of
+from tests.http.test_asgi import GONE, Line, part, serve
+from tests.http.test_asgi import scope_of as asgi_scope
 from tests.waiting import until, until_async
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -260,43 +263,23 @@ def test_caller_who_leaves_ends_the_wait_and_not_the_operation() -> None:
     """Nothing is sent, no waiter is left, and the operation goes on."""
     counting = build()
     app = asgi.OperationsApp(counting.service, starts={PATH: counting.count})
-    sent: list[Any] = []
 
-    async def call() -> None:
-        begun = False
+    async def leave() -> Any:
+        await until_async(lambda: counting.service.waiting)
+        return GONE
 
-        async def receive() -> Any:
-            nonlocal begun
-            if not begun:
-                begun = True
-                return {"type": "http.request", "body": b"{}"}
-            await until_async(lambda: counting.service.waiting)
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        await app(scope_of(PATH, headers=[(b"prefer", b"wait=60")]), receive, send)
-
-    asyncio.run(call())
+    line = Line([part(b"{}")], leave)
+    scope = scope_of(PATH, headers=[(b"prefer", b"wait=60")])
+    asyncio.run(app(scope, line.receive, line.send))
     (operation,) = counting.service.list(lro.ListOperationsRequest()).operations
-    assert (sent, operation.done, counting.service.waiters.waits) == ([], False, 0)
+    assert (line.sent, operation.done, counting.service.waiters.waits) == ([], False, 0)
     counting.finish(operation.name)
 
 
 # -- where the operation is -------------------------------------------------------------------
 
 
-def scope_of(path: str, **more: Any) -> dict[str, Any]:
-    return {
-        "type": "http",
-        "method": "POST",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "headers": [],
-        **more,
-    }
+scope_of = functools.partial(asgi_scope, "POST")
 
 
 @pytest.mark.parametrize(
@@ -323,18 +306,9 @@ def test_location_has_the_mount_that_the_caller_knows(mount: str, scope: Any) ->
     """As the server and the frameworks say it in ``root_path`` and ``app_root_path``."""
     counting = build()
     app = asgi.OperationsApp(counting.service, starts={PATH: counting.count}, accepted=True)
-    sent: list[Any] = []
-
-    async def receive() -> Any:
-        return {"type": "http.request", "body": b"{}"}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    asyncio.run(app(scope, receive, send))
-    assert sent[0]["status"] == 202, sent
-    name = json.loads(sent[1]["body"])["name"]
-    assert dict(sent[0]["headers"])[b"location"].decode() == f"{mount}/v1/{name}"
+    status, headers, body = serve(app, scope, part(b"{}")).reply
+    assert status == 202, body
+    assert headers[b"location"].decode() == f"{mount}/v1/{body['name']}"
 
 
 @pytest.mark.parametrize(

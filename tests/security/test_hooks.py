@@ -141,7 +141,7 @@ def short_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("hook", TABLES)
 @pytest.mark.parametrize(("edge", "kind"), PLACES)
 def test_hook_decides_each_verb_and_fails_closed(
-    edge: str, kind: str, store: str, hook: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    edge: str, kind: str, hook: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A call that a hook does not clearly allow changes nothing, reveals nothing, and is logged."""
     wrong, starts = [], 2
