@@ -57,7 +57,9 @@ def start(message: object, request_id: str, validate_only: bool) -> bytes:
 
 @settings(max_examples=25)
 @given(PLAIN, TEXTS, st.booleans())
-def test_beside_the_message(message: Plain, request_id: str, validate_only: bool) -> None:
+def test_id_and_flag_beside_the_message_are_read_back(
+    message: Plain, request_id: str, validate_only: bool
+) -> None:
     """The request id and the flag beside the message are read back, and leave it unchanged."""
     found, beside = read_start(start(message, request_id, validate_only), Plain, TYPES)
     assert found == message
@@ -66,7 +68,7 @@ def test_beside_the_message(message: Plain, request_id: str, validate_only: bool
 
 @settings(max_examples=25)
 @given(TEXTS, TEXTS, TEXTS, st.booleans(), st.booleans())
-def test_within_the_message(
+def test_id_and_flag_of_the_call_go_over_those_of_the_message(
     label: str, own_id: str, request_id: str, own_flag: bool, validate_only: bool
 ) -> None:
     """Where the message has the fields, what the call says goes over what the message says."""
@@ -78,7 +80,7 @@ def test_within_the_message(
 
 @settings(max_examples=25)
 @given(st.binary(max_size=40))
-def test_any_bytes(payload: bytes) -> None:
+def test_any_bytes_are_a_request_or_refused(payload: bytes) -> None:
     """They are a request or the caller's mistake, never anything else."""
     try:
         found, _ = read_start(payload, Plain, TYPES)

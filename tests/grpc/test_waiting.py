@@ -66,14 +66,14 @@ def wait(name: str, timeout: Duration | None = None) -> Any:
     return pb.WaitOperationRequest(name=name, timeout=timeout)
 
 
-def test_done_at_once(served: Served) -> None:
+def test_wait_for_done_operation_returns_at_once(served: Served) -> None:
     """What is done needs no waiting, whatever the timeout."""
     name = served.counting.start()
     served.counting.finish(name)
     assert served.stub.WaitOperation(wait(name, LONG), timeout=120).done
 
 
-def test_done_meanwhile(served: Served) -> None:
+def test_wait_returns_when_the_work_ends(served: Served) -> None:
     """The reply comes with the end of the work, without a timeout or a deadline."""
     name = served.counting.start()
     call = served.stub.WaitOperation.future(wait(name))
@@ -84,7 +84,7 @@ def test_done_meanwhile(served: Served) -> None:
 
 
 @pytest.mark.parametrize("timeout", [Duration(), Duration(nanos=20_000_000)])
-def test_not_done(timeout: Duration, served: Served) -> None:
+def test_wait_returns_present_state_at_its_timeout(timeout: Duration, served: Served) -> None:
     """At the timeout, or at once for zero, the present state is a success."""
     name = served.counting.start(metadata=CountMetadata(percent=4))
     found = served.stub.WaitOperation(wait(name, timeout), timeout=120)
@@ -109,7 +109,7 @@ def test_a_deadline_shorter_than_the_timeout(
     assert 0 < seen[0] < 101
 
 
-def test_deleted_meanwhile(served: Served) -> None:
+def test_wait_for_deleted_operation_is_not_found(served: Served) -> None:
     """A caller who waits for an operation that is removed gets NOT_FOUND (spec §4.6)."""
     name = served.counting.start()
     call = served.stub.WaitOperation.future(wait(name, LONG), timeout=120)
@@ -118,7 +118,7 @@ def test_deleted_meanwhile(served: Served) -> None:
     assert call.code() is grpc.StatusCode.NOT_FOUND
 
 
-def test_a_service_that_stops(served: Served) -> None:
+def test_stopping_service_answers_each_wait(served: Served) -> None:
     """Each waiting call is answered."""
     call = served.stub.WaitOperation.future(wait(served.counting.start(), LONG), timeout=120)
     served.waits(1)
@@ -126,7 +126,7 @@ def test_a_service_that_stops(served: Served) -> None:
     assert call.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_cancelled_call(served: Served) -> None:
+def test_cancelled_wait_leaves_no_waiter(served: Served) -> None:
     """It leaves no waiter behind, and the operation goes on (spec §4.8, §12.3)."""
     name = served.counting.start()
     calls = [served.stub.WaitOperation.future(wait(name, LONG)) for _ in range(4)]

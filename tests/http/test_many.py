@@ -86,7 +86,7 @@ def answer(counting: CountService, path: str, body: Any, **options: Any) -> Http
         ("GET", "/v1/operations/a:Watch", "GetOperation", "operations/a:Watch"),
     ],
 )
-def test_routes(method: str, path: str, rpc: str, name: str) -> None:
+def test_extension_routes_bind_their_names(method: str, path: str, rpc: str, name: str) -> None:
     """The verbs are chosen as all verbs are: no id is taken for one, unless it is written raw."""
     table = RouteTable((*default_routes(["projects/*"]), *extension_routes(["projects/*"])))
     found = table.find(method, path)
@@ -107,7 +107,7 @@ def test_routes(method: str, path: str, rpc: str, name: str) -> None:
         (PARENT + ":watch", "OPTIONS, POST"),
     ],
 )
-def test_other_methods(path: str, allow: str) -> None:
+def test_method_that_is_not_allowed_lists_those_that_are(path: str, allow: str) -> None:
     """405 and OPTIONS list the allowed methods to every caller (spec §5.7(4))."""
 
     def nobody(_: object) -> str:
@@ -169,7 +169,7 @@ def test_no_description_is_left_out_of_reply() -> None:
     assert reply.body == b'{"descriptions":[],"missing":["operations/none"]}'
 
 
-def test_enum_numbers() -> None:
+def test_batch_has_enum_numbers_if_asked_for() -> None:
     """As generated clients ask for them (spec §5.8(5))."""
     counting = build()
     name = counting.start(metadata=CountMetadata(phase=Phase.COUNTING))
@@ -210,7 +210,9 @@ BODIES = [
 
 @pytest.mark.parametrize("path", [BATCH, PARENT + ":watch"])
 @pytest.mark.parametrize(("body", "reason", "field"), BODIES)
-def test_hostile_bodies(path: str, body: Any, reason: str, field: str) -> None:
+def test_hostile_body_is_refused_with_its_field(
+    path: str, body: Any, reason: str, field: str
+) -> None:
     """400 with the wrong field, for each parent and each names; the store is not asked."""
     counting = build(Wrapped(pytest.fail, "find"))
     if path.startswith(PARENT) and isinstance(body, dict) and isinstance(body.get("names"), list):
@@ -297,7 +299,7 @@ def away() -> None:
 
 
 @EACH
-def test_a_store_that_is_away(path: str) -> None:
+def test_store_that_is_away_is_unavailable(path: str) -> None:
     """503 with a time to ask again; a stream is not begun."""
     name = "projects/p/operations/a" if path.startswith(PARENT) else "operations/a"
     reply = answer(build(Wrapped(away, "find")), path, {"names": [name]})
@@ -373,7 +375,7 @@ def follow(
     return stream
 
 
-def test_a_stream() -> None:
+def test_stream_sends_snapshots_changes_and_its_end() -> None:
     """Snapshots, changes, the end: and the headers that keep it from being held up."""
     counting = build()
     first, second = counting.start(metadata=CountMetadata(percent=1)), counting.start()
@@ -412,7 +414,7 @@ def test_a_stream() -> None:
 
 
 @pytest.mark.parametrize("parent", ["", "projects/p"])
-def test_one_operation(parent: str) -> None:
+def test_get_of_watch_streams_one_operation(parent: str) -> None:
     """By GET, with enum values as numbers where they are asked for."""
     counting = build()
     name = counting.start(parent, metadata=CountMetadata(phase=Phase.COUNTING))
@@ -426,14 +428,14 @@ def test_one_operation(parent: str) -> None:
 
 
 @pytest.mark.parametrize("path", [WATCH, "/v1/operations/-:watch"])
-def test_one_malformed_name(path: str) -> None:
+def test_watch_of_a_collection_as_a_name_is_refused(path: str) -> None:
     """The collection is no operation."""
     line = serve(OperationsApp(build().service), scope_of("GET", path))
     status, _, body = line.reply
     assert (status, details_of(body)["ErrorInfo"]["reason"]) == (400, "INVALID_OPERATION_NAME")
 
 
-def test_head_of_a_stream() -> None:
+def test_head_of_a_stream_leaves_no_watch() -> None:
     """The reply has its headers and no body, and no watch is left."""
     counting = build()
     name = counting.start()
@@ -443,7 +445,7 @@ def test_head_of_a_stream() -> None:
     assert (start["status"], end["body"], counting.service.watching) == (200, b"", 0)
 
 
-def test_heartbeats() -> None:
+def test_stream_without_events_sends_comments() -> None:
     """A comment is sent as long as there is no event."""
     counting = build()
     name = counting.start()
@@ -467,7 +469,7 @@ def test_heartbeats_are_every_15_seconds_at_least(seconds: float) -> None:
         edge_of(build(), heartbeat_seconds=seconds)
 
 
-def test_a_caller_who_leaves() -> None:
+def test_caller_who_leaves_frees_its_stream() -> None:
     """Frees everything, the operation goes on, nothing more is sent."""
     counting = build()
     names = [counting.start() for _ in range(5)]
@@ -477,7 +479,7 @@ def test_a_caller_who_leaves() -> None:
     assert not counting.service.get(names[0]).done
 
 
-def test_a_line_that_breaks() -> None:
+def test_broken_line_frees_its_stream() -> None:
     """What the server raises when nothing can be sent is the server's, and frees everything."""
     counting = build()
     name = counting.start()
@@ -490,7 +492,7 @@ def test_a_line_that_breaks() -> None:
     assert counting.service.watching == 0
 
 
-def test_the_service_closes() -> None:
+def test_closing_service_ends_its_streams() -> None:
     """The stream ends as if all had been sent."""
     counting = build()
     stream = follow(counting, [counting.start()], counting.service.close)

@@ -130,7 +130,7 @@ def refuse_caller(headers: Mapping[str, str]) -> str:
 
 @EACH_ONE
 @pytest.mark.parametrize("name", ["operations/nope", "operations/a/b", "projects/p/operations/x"])
-def test_not_found(verb: str, name: str) -> None:
+def test_name_without_record_is_not_found(verb: str, name: str) -> None:
     """A well-formed name without a record is NOT_FOUND, with the resource."""
     reply = edge_of(build()).handle(VERBS[verb](name))
     error = check_error(reply, 404, Code.NOT_FOUND, "OPERATION_NOT_FOUND")
@@ -146,7 +146,7 @@ def test_not_found(verb: str, name: str) -> None:
 
 @EACH_ONE
 @pytest.mark.parametrize("bad", ["operations/..", "operations/a/-", "operations/%00", "x" * 2000])
-def test_a_malformed_name(verb: str, bad: str) -> None:
+def test_malformed_name_is_refused_before_the_store_is_asked(verb: str, bad: str) -> None:
     """A name that cannot be one is INVALID_ARGUMENT, and no record is looked for."""
     name = f"operations/{bad}" if bad[0] == "x" else bad
     counting = build(Wrapped(explode, "get", "update"))
@@ -284,7 +284,7 @@ def test_a_verb_that_is_switched_off(verb: str, query: str) -> None:
     ("delay", "header"), [(2.5, "3"), (1, "1"), (0, "1"), (3600, "3600"), (0.001, "1")]
 )
 @EACH_VERB
-def test_an_unavailable_store(verb: str, delay: float, header: str) -> None:
+def test_unavailable_store_says_when_to_retry(verb: str, delay: float, header: str) -> None:
     """A store that is away for now is UNAVAILABLE, and callers learn when to retry."""
 
     def away() -> None:

@@ -126,7 +126,7 @@ def test_waits_that_a_stopping_server_cancels_are_answered_unavailable() -> None
             assert body["error"]["status"] == "UNAVAILABLE"
 
 
-def test_two_hundred_waits(uvicorn: Server) -> None:
+def test_two_hundred_waits_end_with_their_operation(uvicorn: Server) -> None:
     """All that wait for one operation are answered when it is done, from one event loop."""
     name = uvicorn.counting.start()
     lines = [uvicorn.line().send("POST", f"/v1/{name}:wait") for _ in range(200)]
@@ -210,7 +210,9 @@ def test_a_body_where_none_is_read(server: Server, size: int) -> None:
         (["Cookie: ;;;", "If-None-Match: *", "Range: bytes=0-1"], 404),
     ],
 )
-def test_header_junk(server: Server, headers: list[str], status: int) -> None:
+def test_headers_with_a_meaning_are_checked(
+    server: Server, headers: list[str], status: int
+) -> None:
     """Headers that mean something are checked; the others may be anything."""
     line = server.line().send("POST", "/v1/operations/none:wait", b"{}", *headers)
     assert line.reply()[0] == status
@@ -238,7 +240,7 @@ def test_paths_and_queries_as_sent(server: Server, path: str, status: int, reaso
 
 
 @pytest.mark.parametrize("length", ["junk", "-1", "1, 2", "9" * 30])
-def test_a_length_that_lies(server: Server, length: str) -> None:
+def test_wrong_length_is_refused_and_others_are_served(server: Server, length: str) -> None:
     """The server or the edge refuses it, and goes on serving others."""
     line = server.line().send(
         "POST", "/v1/operations/none:cancel", b"{}", f"Content-Length: {length}"
@@ -260,7 +262,7 @@ def test_a_length_that_lies(server: Server, length: str) -> None:
         b"",
     ],
 )
-def test_half_a_request(server: Server, half: bytes) -> None:
+def test_caller_who_breaks_off_changes_nothing(server: Server, half: bytes) -> None:
     """A caller who breaks off changes nothing, and others are served."""
     line = server.line()
     line.socket.sendall(half)
@@ -269,7 +271,7 @@ def test_half_a_request(server: Server, half: bytes) -> None:
     assert server.counting.service.waiting == 0
 
 
-def test_a_chunked_body(server: Server) -> None:
+def test_chunked_body_is_read_to_its_end(server: Server) -> None:
     """A body without a length is read to its end."""
     name = server.counting.start()
     chunks = b'5\r\n{"tim\r\nb\r\neout":"0s"}\r\n0\r\n\r\n'
@@ -277,7 +279,7 @@ def test_a_chunked_body(server: Server) -> None:
     assert line.reply()[2] == {"name": name}
 
 
-def test_a_body_over_the_limit(server: Server) -> None:
+def test_body_over_the_limit_is_refused_by_the_edge(server: Server) -> None:
     """413 in the words of the edge."""
     body = b" " * 10_001
     status, headers, reply = server.line().send("POST", "/v1/operations/none:cancel", body).reply()
@@ -285,7 +287,7 @@ def test_a_body_over_the_limit(server: Server) -> None:
     assert details_of(reply)["ErrorInfo"]["reason"] == "REQUEST_TOO_LARGE"
 
 
-def test_an_endless_body(uvicorn: Server) -> None:
+def test_endless_body_is_refused_over_the_limit(uvicorn: Server) -> None:
     """A stream without end is answered as soon as it is over the limit."""
     line = uvicorn.line().send(
         "POST", "/v1/operations/none:cancel", b"", "Transfer-Encoding: chunked"

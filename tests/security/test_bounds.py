@@ -32,6 +32,8 @@ from lro.asgi import OperationsApp, _broken_off_if_slow
 from lro.errors import InvalidPageToken
 from lro.executors.inline import InlineExecutor
 from lro.grpc import DEFAULT_MAX_REQUEST
+from lro.grpc._messages import MAX_DETAILS as MAX_GRPC_DETAILS
+from lro.grpc._messages import MAX_MESSAGE as MAX_GRPC_MESSAGE
 from lro.grpc._rpcs import MAX_PAGE
 from lro.http import DEFAULT_MAX_BODY, HttpReply, HttpRequest, OperationsEdge, error_reply
 from lro.stores._rows import from_row
@@ -89,6 +91,8 @@ def test_the_table_has_a_row_for_each_limit() -> None:
     assert {f"`Limits.{field.name}`" for field in attrs.fields(lro.Limits)} <= settings
     assert {*PROBES, *ELSEWHERE} == {*ROWS}
     assert BOUNDS["page of a list over gRPC, bytes"] == MAX_PAGE
+    assert BOUNDS["message of an error over gRPC, bytes"] == MAX_GRPC_MESSAGE
+    assert BOUNDS["code, message and details of an error over gRPC, bytes"] == MAX_GRPC_DETAILS
 
 
 @pytest.mark.parametrize("field", [field.name for field in attrs.fields(lro.Limits)])
