@@ -89,27 +89,23 @@ class Gate:
     def hooks(self, hook: str, color: str) -> dict[str, Callable[..., Any]]:
         """The two hooks, one of which is this gate."""
 
-        def name(headers: Mapping[str, str]) -> str:
-            return headers["x-caller"]
+        def plain(who: Any, *_: str) -> Any:
+            caller = name(who)
+            self.plain(caller)
+            return caller if hook == "authenticate" else None
 
-        def plain(headers: Mapping[str, str]) -> str:
-            self.plain(headers["x-caller"])
-            return headers["x-caller"]
-
-        async def awaited(headers: Mapping[str, str]) -> str:
-            await self.awaited(headers["x-caller"])
-            return headers["x-caller"]
-
-        if hook == "authenticate":
-            return {"authenticate": plain if color == "plain" else awaited}
-        if color == "plain":
-            return {"authenticate": name, "authorize": lambda who, verb, of: self.plain(who)}
-
-        async def allow(caller: str, verb: str, of: str) -> bool:
+        async def awaited(who: Any, *_: str) -> Any:
+            caller = name(who)
             await self.awaited(caller)
-            return True
+            return caller if hook == "authenticate" else True
 
-        return {"authenticate": name, "authorize": allow}
+        return {"authenticate": name, hook: plain if color == "plain" else awaited}
+
+
+def name(who: Any) -> str:
+    """The caller, of headers or as it is named."""
+    found: str = who if isinstance(who, str) else who["x-caller"]
+    return found
 
 
 def counting_with(store: Any, hooks: dict[str, Any]) -> tuple[CountService, str]:
@@ -336,28 +332,14 @@ def test_authorize_sees_what_async_authenticate_has_set() -> None:
     assert seen == ["ann", "bob"]
 
 
-@pytest.mark.parametrize("color", ["plain", "awaited"])
+@pytest.mark.parametrize("kind", ["function", "coroutine function"])
 @pytest.mark.parametrize("verb", VERBS["asgi"])
-def test_hook_sees_context_variables_of_request(verb: str, color: str, store: Any) -> None:
+def test_hook_sees_context_variables_of_request(verb: str, kind: str, store: Any) -> None:
     """What a middleware has set is there, in whatever thread the hook is asked."""
-    seen = []
-
-    def authenticate(headers: Mapping[str, str]) -> str:
-        seen.append(WHO.get())
-        return "ann"
-
-    async def aauthenticate(headers: Mapping[str, str]) -> str:
-        return authenticate(headers)
-
-    def authorize(caller: str, verb: str, name: str) -> None:
-        seen.append(WHO.get())
-
-    async def aauthorize(caller: str, verb: str, name: str) -> None:
-        authorize(caller, verb, name)
-
-    plain = color == "plain"
-    counting, name = counting_with(store, {"authorize": authorize if plain else aauthorize})
-    app = asgi_app(counting, authenticate=authenticate if plain else aauthenticate)
+    seen: list[str] = []
+    hook = KINDS[kind](lambda *_: seen.append(WHO.get()))
+    counting, name = counting_with(store, {"authorize": hook})
+    app = asgi_app(counting, authenticate=hook)
 
     async def middleware(*arguments: Any) -> None:
         WHO.set("the request's")
