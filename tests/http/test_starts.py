@@ -74,7 +74,7 @@ def names(counting: CountService) -> list[str]:
 def test_a_json_body_starts_an_operation(content_type: str) -> None:
     """The operation comes back at once, not to be cached, with the polling interval."""
     counting = build()
-    body = {"steps": 2, "label": "ü"}
+    body = {"steps": 2, "label": "ü", "requestId": None, "validate_only": None}
     reply = edge_of(counting, poll_seconds=3).handle(post(body, content_type=content_type))
     name = started(reply)["name"]
     assert names(counting) == [name]

@@ -790,6 +790,19 @@ def test_request_without_a_free_thread_is_sent_when_there_is_one(
     assert "webhooks are sent by 0 threads" in caplog.text
 
 
+def test_host_that_is_forgotten_is_called_again(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lro._webhooks.delivery._HOSTS", 0)
+    with receiver() as good:
+        service, _ = here.serve([endpoint(good.url)])
+        for _ in range(2):
+            end(service)
+            end(service)
+            service.run_maintenance()
+            assert len(good.all()) == 2
+
+
 def test_more_than_can_be_held_is_claimed_by_and_by(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
