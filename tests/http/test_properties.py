@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
-from collections.abc import MutableMapping
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +15,7 @@ import lro
 from lro import asgi, wsgi
 from lro.http import HttpReply, HttpRequest, OperationsEdge, Start
 from tests.http.counting_service import CountMetadata, build, details_of
+from tests.http.test_asgi import part, scope_of, serve
 from tests.http.test_starts import read_image
 
 ODD = st.sampled_from('\ud800\udcff\x00\n\x7f\xffü٣%/:;=&+,"\\[]{} ')
@@ -112,24 +111,10 @@ def test_the_asgi_application_takes_anything(
     method: str, path: bytes, query: bytes, headers: list[tuple[bytes, bytes]], body: bytes
 ) -> None:
     """Any bytes that an ASGI server may hand over give a reply."""
-    scope = {
-        "type": "http",
-        "method": method,
-        "path": path.decode("utf-8", "surrogateescape"),
-        "raw_path": path,
-        "query_string": query,
-        "headers": headers,
-    }
-    sent: list[MutableMapping[str, Any]] = []
-
-    async def receive() -> MutableMapping[str, Any]:
-        return {"type": "http.request", "body": body}
-
-    async def send(message: MutableMapping[str, Any]) -> None:
-        sent.append(message)
-
-    asyncio.run(asgi.OperationsApp(COUNTING.service, **OPTIONS)(scope, receive, send))
-    start, end = sent
+    more = {"raw_path": path, "query_string": query, "headers": headers}
+    scope = scope_of(method, "", path=path.decode("utf-8", "surrogateescape"), **more)
+    line = serve(asgi.OperationsApp(COUNTING.service, **OPTIONS), scope, part(body))
+    start, end = line.sent
     found = [(name.decode(), value.decode()) for name, value in start["headers"]]
     check(method, HttpReply(start["status"], tuple(found), end["body"]))
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Callable, Iterable, Mapping
-from io import BytesIO
 from typing import Any
 
 import attrs
@@ -13,6 +10,7 @@ import pytest
 
 import lro
 from lro import asgi, wsgi
+from tests.http import test_asgi, test_wsgi
 from tests.http.counting_service import CountRequest, CountService, build, details_of
 from tests.http.servers import environ_of_wsgiref
 
@@ -38,46 +36,27 @@ def call_asgi(
     app: Any, method: str, path: str, headers: Headers, scheme: str, body: bytes
 ) -> Reply:
     """Call an ASGI application as a server does."""
-    sent: list[Any] = []
-
-    async def receive() -> Any:
-        return {"type": "http.request", "body": body}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    scope = {
-        "type": "http",
-        "method": method,
-        "scheme": scheme,
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers],
-    }
-    asyncio.run(app(scope, receive, send))
-    heads = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    return Reply(sent[0]["status"], heads, json.loads(sent[1]["body"] or b"null"))
+    sent = [(name.encode(), value.encode("latin-1")) for name, value in headers]
+    scope = test_asgi.scope_of(method, path, scheme=scheme, headers=sent)
+    status, found, shown = test_asgi.serve(app, scope, test_asgi.part(body)).reply
+    return Reply(status, {name.decode(): value.decode() for name, value in found.items()}, shown)
 
 
 def call_wsgi(
     app: Any, method: str, path: str, headers: Headers, scheme: str, body: bytes
 ) -> Reply:
     """Call a WSGI application as a server does: headers of one name are one list."""
-    environ: dict[str, Any] = {
-        "REQUEST_METHOD": method,
-        "PATH_INFO": path,
-        "CONTENT_LENGTH": str(len(body)),
-        "wsgi.url_scheme": scheme,
-        "wsgi.input": BytesIO(body),
-    }
+    environ = test_wsgi.environ_of(method, path, body, **{"wsgi.url_scheme": scheme})
     for name, value in headers:
         key = "HTTP_" + name.upper().replace("-", "_")
         environ[key] = f"{environ[key]}, {value}" if key in environ else value
-    started: list[Any] = []
-    pieces = app(environ, lambda status, heads: started.extend((status, heads)))
-    heads = {name.lower(): value for name, value in started[1]}
-    return Reply(int(started[0][:3]), heads, json.loads(b"".join(pieces) or b"null"))
+    return reply_of(app, environ)
+
+
+def reply_of(app: Any, environ: dict[str, Any]) -> Reply:
+    """The reply of a WSGI application."""
+    status, heads, shown = test_wsgi.serve(app, environ)
+    return Reply(int(status[:3]), {name.lower(): value for name, value in heads.items()}, shown)
 
 
 Edge = tuple[Any, Callable[..., Reply]]
@@ -267,11 +246,8 @@ def test_wsgi_header_with_underscores_does_not_hide_the_real_one(first: str) -> 
     environ = environ_of_wsgiref("POST", START, *lines, f"Origin: {EVIL}")
     assert "same-origin" in environ["HTTP_SEC_FETCH_SITE"]
     counting = build()
-    started: list[Any] = []
     app = wsgi.OperationsApp(counting.service, starts={START: counting.count})
-    pieces = app(environ, lambda *said: started.extend(said))
-    heads = {name.lower(): value for name, value in started[1]}
-    check_refused(Reply(int(started[0][:3]), heads, json.loads(b"".join(pieces))), EVIL)
+    check_refused(reply_of(app, environ), EVIL)
 
 
 @pytest.mark.parametrize(("where", "origin"), [("cross-site", EVIL), ("same-site", "null")])
