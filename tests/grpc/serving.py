@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import lro.grpc
+from tests.waiting import PATIENCE
 
 HOST = "127.0.0.1"
 Add = Callable[[Any], None]
@@ -54,7 +55,7 @@ def on_asyncio(add: Add) -> Iterator[str]:
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert ready.wait(120)
+    assert ready.wait(PATIENCE)
     try:
         yield f"{HOST}:{ports[0]}"
     finally:

@@ -1,4 +1,4 @@
-"""Methods whose messages are pydantic models, Structs, TypedDicts or those of Google's clients."""
+"""Methods whose messages are pydantic models, Structs or TypedDicts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from typing import Annotated, Any, NotRequired
 
 import pytest
 
-pytest.importorskip("google.cloud.redis_v1")
 pytest.importorskip("google.longrunning.operations_proto_pb2")
 
 import attrs
 import httpx
 import msgspec
 import pydantic
-from google.cloud import redis_v1
 from typing_extensions import TypedDict
 
 import lro
@@ -247,83 +245,3 @@ def test_the_proto_file_has_the_messages(server: Server) -> None:
     assert "repeated string tags = 2" in text
     behaviour = "optional int64 pages = 1 [(google.api.field_behavior) = REQUIRED];"
     assert (behaviour in text) is (server.kind.request is not DictRequest)
-
-
-# -- a client of Google's, unmodified -------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def redis() -> Iterator[tuple[lro.Service, Any]]:
-    """A service whose messages are classes of proto-plus."""
-    service = lro.Service(
-        MemoryStore(), ThreadExecutor(), types=lro.TypeRegistry(redis_v1.Instance)
-    )
-
-    @service.method("google.cloud.redis.v1.CloudRedis.CreateInstance")
-    def create(
-        request: redis_v1.CreateInstanceRequest, job: lro.Job[redis_v1.OperationMetadata]
-    ) -> redis_v1.Instance:
-        job.report(redis_v1.OperationMetadata(target=request.instance_id))
-        return redis_v1.Instance(
-            name=request.instance_id, memory_size_gb=request.instance.memory_size_gb
-        )
-
-    try:
-        yield service, create
-    finally:
-        service.close()
-
-
-TYPED = {"response": redis_v1.Instance, "metadata": redis_v1.OperationMetadata}
-CREATE = redis_v1.CreateInstanceRequest(
-    parent="projects/p/locations/l", instance_id="i", instance={"memory_size_gb": 3}
-)
-
-
-def test_a_server_may_be_annotated_with_proto_plus() -> None:
-    """And our client gives them back, over gRPC, HTTP and in process."""
-    with redis() as (service, create):
-        app = OperationsApp(service, starts={"/v1/redis:create": create})
-        with (
-            httpx.Client(transport=httpx.WSGITransport(app), base_url="http://test") as http,
-            on_threads(lambda made: lro.grpc.add_to(made, service)) as address,
-        ):
-            target = "google.cloud.redis.v1.CloudRedis.CreateInstance"
-            types = lro.TypeRegistry()
-            for client, path in (
-                (Client(http=http), "/v1/redis:create"),
-                (Client(transport=GrpcTransport(address, types=types), types=types), target),
-                (Client(transport=LocalTransport(service)), target),
-            ):
-                with client:
-                    handle = client.start(path, CREATE, **TYPED)
-                    made = handle.result(60)
-                    assert type(made) is redis_v1.Instance
-                    assert made == redis_v1.Instance(name="i", memory_size_gb=3)
-                    assert isinstance(handle.metadata, redis_v1.OperationMetadata)
-                    assert handle.metadata.target == "i"
-                    assert handle.metadata.create_time is not None
-                    again = client.operation(handle.token, **TYPED)
-                    assert again.result(60) == made
-        assert (
-            len(
-                list(Client(transport=LocalTransport(service)).list(filter='metadata.target = "i"'))
-            )
-            == 3
-        )
-
-
-def test_googles_own_client_calls_such_a_server() -> None:
-    """google-cloud-redis over a channel to it."""
-    with (
-        redis() as (service, _),
-        on_threads(lambda made: lro.grpc.add_to(made, service)) as address,
-    ):
-        from google.cloud.redis_v1.services.cloud_redis.transports import CloudRedisGrpcTransport
-
-        import grpc
-
-        with grpc.insecure_channel(address) as channel:
-            client = redis_v1.CloudRedisClient(transport=CloudRedisGrpcTransport(channel=channel))
-            made = client.create_instance(CREATE).result(timeout=60)
-            assert made == redis_v1.Instance(name="i", memory_size_gb=3)

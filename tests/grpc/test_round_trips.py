@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("grpc")
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lro
@@ -55,16 +55,20 @@ def start(message: object, request_id: str, validate_only: bool) -> bytes:
     return start_to_binary(asked, TYPES)
 
 
+@settings(max_examples=25)
 @given(PLAIN, TEXTS, st.booleans())
-def test_beside_the_message(message: Plain, request_id: str, validate_only: bool) -> None:
+def test_id_and_flag_beside_the_message_are_read_back(
+    message: Plain, request_id: str, validate_only: bool
+) -> None:
     """The request id and the flag beside the message are read back, and leave it unchanged."""
     found, beside = read_start(start(message, request_id, validate_only), Plain, TYPES)
     assert found == message
     assert (beside.request_id, beside.validate_only) == (request_id, validate_only)
 
 
+@settings(max_examples=25)
 @given(TEXTS, TEXTS, TEXTS, st.booleans(), st.booleans())
-def test_within_the_message(
+def test_id_and_flag_of_the_call_go_over_those_of_the_message(
     label: str, own_id: str, request_id: str, own_flag: bool, validate_only: bool
 ) -> None:
     """Where the message has the fields, what the call says goes over what the message says."""
@@ -74,8 +78,9 @@ def test_within_the_message(
     assert (beside.request_id, beside.validate_only) == (found.request_id, found.validate_only)
 
 
+@settings(max_examples=25)
 @given(st.binary(max_size=40))
-def test_any_bytes(payload: bytes) -> None:
+def test_any_bytes_are_a_request_or_refused(payload: bytes) -> None:
     """They are a request or the caller's mistake, never anything else."""
     try:
         found, _ = read_start(payload, Plain, TYPES)

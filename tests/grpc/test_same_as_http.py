@@ -246,10 +246,7 @@ def served(counting: CountService) -> Iterator[Place]:
     """A counting service behind uvicorn and both kinds of gRPC server."""
     service = counting.service
     app = lro.asgi.OperationsApp(
-        service,
-        starts={START: counting.count},
-        parents=["projects/*"],
-        authenticate=authenticate,
+        service, starts={START: counting.count}, parents=["projects/*"], authenticate=authenticate
     )
     with contextlib.ExitStack() as stack:
         port = stack.enter_context(uvicorn_serving(app))

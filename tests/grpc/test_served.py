@@ -1,4 +1,4 @@
-"""The flows of the client over gRPC: the same tests as over HTTP, both faces, both servers."""
+"""The flows of the client over gRPC: the same tests as over HTTP, for both faces."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ from tests.grpc.serving import serving
 harness = flows.harness
 client = flows.client
 globals().update({name: test for name, test in vars(flows).items() if name.startswith("test_")})
+
+
+@pytest.fixture
+def kind(face: Face) -> str:
+    """Each face calls a server of its own kind; servers do not differ in what they answer."""
+    return {"sync": "threads", "async": "asyncio"}[face.name]
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ import grpc
 import grpc.aio
 import lro
 from lro.protobuf import status_to_proto
-from lro_client import Call, CallError, Polling, PollTimeout, Reply, Retry, UnreadableReply
+from lro_client import Call, CallError, Polling, Reply, Retry, UnreadableReply
 from lro_client.transports._grpc_coding import GrpcCoder
 from lro_client.transports.grpc import AsyncGrpcTransport, GrpcTransport
 from tests.client.faces import Clock, Face
@@ -110,7 +110,7 @@ def test_call_sends_metadata_routing_header_and_message(asking: Asking) -> None:
 
 
 @pytest.mark.parametrize("target", ["acme.v1.Images.Resize", "/acme.v1.Images/Resize"])
-def test_starts(target: str, asking: Asking) -> None:
+def test_start_goes_by_full_name_or_path(target: str, asking: Asking) -> None:
     """A method goes by its full name or its path; id and validate_only go beside the message."""
     odd, client = asking(replying(name=NAME))
     for options in ({}, {"request_id": ID}, {"validate_only": True}):
@@ -145,7 +145,7 @@ class OddRequest:
     request_id: int = 0
 
 
-def test_fields_of_these_names(asking: Asking) -> None:
+def test_request_with_an_id_field_gets_the_id_there(asking: Asking) -> None:
     """A class that has them gets them there; what the message says itself stays."""
     odd, client = asking(replying(name=NAME))
     client.start("a.B.C", OwnRequest(), **TYPES, request_id=ID, validate_only=True)
@@ -167,7 +167,7 @@ def test_a_protobuf_message(asking: Asking) -> None:
 
 
 @pytest.mark.parametrize("target", ["Resize", "", "acme.v1/Images.Resize"])
-def test_a_target_that_is_none(target: str, asking: Asking) -> None:
+def test_target_of_another_form_is_refused(target: str, asking: Asking) -> None:
     """It is refused without a call."""
     odd, client = asking(replying())
     with pytest.raises(lro.DeclarationError, match=r"^target: must be"):
@@ -191,7 +191,7 @@ def test_request_that_cannot_be_encoded_is_not_sent(asking: Asking) -> None:
     assert odd.calls == []
 
 
-def test_details(asking: Asking) -> None:
+def test_trailer_gives_message_details_and_delay(asking: Asking) -> None:
     """The trailer gives message and details, and how long to wait."""
     info = lro.types.ErrorInfo(reason="FULL", domain="acme.test")
     retry = lro.types.RetryInfo(retry_delay=timedelta(seconds=7))
@@ -208,7 +208,9 @@ def test_details(asking: Asking) -> None:
     [None, b"\xff", details_of(lro.Code.ABORTED, lro.types.ErrorInfo("A", "b")), b""],
     ids=["none", "broken", "another code", "empty"],
 )
-def test_without_details(trailer: bytes | None, asking: Asking) -> None:
+def test_error_without_details_has_code_and_message_of_grpc(
+    trailer: bytes | None, asking: Asking
+) -> None:
     """Code and message are those of gRPC, and the details are empty (spec §12.2)."""
     _, client = asking(refusing(Code.FAILED_PRECONDITION, "not now", trailer))
     error = failure(client)
@@ -217,7 +219,7 @@ def test_without_details(trailer: bytes | None, asking: Asking) -> None:
 
 
 @pytest.mark.parametrize("code", [code for code in Code if code is not Code.OK])
-def test_each_code(code: Any, asking: Asking) -> None:
+def test_codes_are_mapped_one_to_one(code: Any, asking: Asking) -> None:
     """They are mapped one to one; two may come from the connection if there are no details."""
     number = code.value[0]
     _, client = asking(
@@ -230,7 +232,7 @@ def test_each_code(code: Any, asking: Asking) -> None:
         assert (error.status, error.passing) == (lro.Status(number, "words"), wanted)
 
 
-def test_a_long_delay(asking: Asking) -> None:
+def test_delay_that_no_clock_can_sleep_is_cut(asking: Asking) -> None:
     """A delay that no clock can sleep is cut; a RetryInfo without one says nothing."""
     for detail, wanted in [
         (lro.types.RetryInfo(retry_delay=timedelta(days=99_999)), 1e9),
@@ -249,37 +251,6 @@ def test_call_without_server_is_unavailable(face: Face) -> None:
         client = face.client(transport=transport(face, address), retry=Retry(codes=frozenset()))
         error = failure(client)
     assert (error.code, error.passing) == (lro.Code.UNAVAILABLE, True)
-
-
-def test_retries(asking: Asking, face: Face) -> None:
-    """UNAVAILABLE is asked again, as long as the server wishes at least (spec §11.5)."""
-    clock = Clock()
-    retry = lro.types.RetryInfo(retry_delay=timedelta(seconds=9))
-    odd, client = asking(
-        refusing(Code.UNAVAILABLE),
-        refusing(Code.UNAVAILABLE, "no", details_of(lro.Code.UNAVAILABLE, retry)),
-        replying(name=NAME, done=True),
-        retry=None,
-        clock=clock,
-    )
-    assert client.get(NAME).done
-    assert len(odd.calls) == 3
-    assert clock.sleeps[0] == pytest.approx(0.5)
-    assert clock.sleeps[1] == 9
-
-
-def test_polling_goes_on_after_failures(asking: Asking) -> None:
-    """A poll that fails for a passing reason is not the end of waiting (spec §11.5(2))."""
-    odd, client = asking(
-        refusing(Code.UNAVAILABLE),
-        refusing(Code.INTERNAL),
-        refusing(Code.RESOURCE_EXHAUSTED),
-        replying(name=NAME, done=True),
-        clock=Clock(),
-        polling=Polling(jitter=0.0),
-    )
-    assert client.operation(NAME, **STRUCTS).wait().done
-    assert len(odd.calls) == 4
 
 
 def test_a_call_has_a_deadline(asking: Asking) -> None:
@@ -302,19 +273,6 @@ def test_a_call_has_a_deadline(asking: Asking) -> None:
     assert left[0] < 1
 
 
-def test_patience_with_a_server_that_hangs(asking: Asking) -> None:
-    """Waiting ends at its deadline, and the operation can be waited for again."""
-    over = threading.Event()
-    odd, client = asking(lambda _: bytes(over.wait(120) * 0))
-    handle = client.operation(NAME, **STRUCTS)
-    try:
-        while not odd.calls:  # the first deadlines may be over before there is a connection
-            with pytest.raises(PollTimeout, match=NAME):
-                handle.result(timeout=0.2)
-    finally:
-        over.set()
-
-
 def test_the_deadline_of_the_channel(face: Face) -> None:
     """If the driver sets no deadline, grpcio's deadline is reported in the same words."""
     over = threading.Event()
@@ -329,7 +287,7 @@ def test_the_deadline_of_the_channel(face: Face) -> None:
 
 
 @pytest.mark.parametrize("verb", ["get", "list"])
-def test_a_reply_that_is_none(verb: str, asking: Asking) -> None:
+def test_reply_of_another_form_is_unknown(verb: str, asking: Asking) -> None:
     """Bytes that are no such message are UNKNOWN, and do not pass."""
     _, client = asking(sending(b"\xff"))
     with pytest.raises(CallError, match="UNKNOWN: the reply is not what was asked for") as caught:
@@ -386,7 +344,7 @@ def test_a_channel_of_the_user(face: Face) -> None:
     assert len(odd.calls) == 2
 
 
-def test_closing(face: Face) -> None:
+def test_close_ends_a_channel_made_here_once(face: Face) -> None:
     """A channel that was made here is closed, once; a transport never used has none."""
     with odd_server(replying(name=NAME)) as odd:
         made = transport(face, odd.address)
@@ -398,7 +356,7 @@ def test_closing(face: Face) -> None:
             face.run(made.close)
 
 
-def test_credentials(face: Face) -> None:
+def test_credentials_are_those_of_the_channel(face: Face) -> None:
     """They are those of the channel."""
     odd = Odd([replying(name=NAME)])
     with ThreadPoolExecutor(2) as pool:
@@ -417,7 +375,9 @@ def test_credentials(face: Face) -> None:
 @pytest.mark.parametrize(
     ("module", "part"), [("lro_client.transports.grpc", "transport"), ("lro.grpc", "edge")]
 )
-def test_without_the_extra(module: str, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_without_grpc_says_what_to_install(
+    module: str, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The import says what to install."""
     monkeypatch.setitem(sys.modules, "grpc", None)
     source = importlib.util.find_spec(module)

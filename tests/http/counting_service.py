@@ -85,10 +85,7 @@ def build(store: Any = None, **options: Any) -> CountService:
         store or MemoryStore(lambda: NOW), InlineExecutor(), maintenance=False, **options
     )
     count = service.declare(
-        "acme.v1.Things.Count",
-        request=CountRequest,
-        response=CountResponse,
-        metadata=CountMetadata,
+        "acme.v1.Things.Count", request=CountRequest, response=CountResponse, metadata=CountMetadata
     )
     return CountService(service, count)
 

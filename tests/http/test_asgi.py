@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import threading
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -15,7 +14,7 @@ import pytest
 import lro
 from lro import asgi, wsgi
 from lro.asgi import OperationsApp
-from tests.http.counting_service import DOMAIN, CountService, Wrapped, build
+from tests.http.counting_service import CountService, Wrapped, build
 from tests.virtual_loop import run_virtual
 
 Message = MutableMapping[str, Any]
@@ -164,26 +163,25 @@ def test_a_caller_who_leaves_early_gets_nothing(messages: list[Message]) -> None
     assert line.sent == []
 
 
-def test_start_is_served_at_its_path_only() -> None:
-    """A method that starts operations has the path that it is given."""
-    counting = build()
-    app = OperationsApp(counting.service, starts={"/v1/counts:start": counting.count}, max_body=100)
-    assert serve(app, scope_of("POST", "/any/thing"), part(b'{"steps": 1}')).reply[0] == 404
-    scope = scope_of("POST", "/v1/counts:start")
-    status, _, body = serve(app, scope, part(b'{"steps": 1}')).reply
-    assert (status, counting.service.get(body["name"]).name) == (200, body["name"])
-
-
-def test_a_blocking_store_is_called_in_a_thread() -> None:
-    """The event loop does not stand still for a store that says it blocks."""
+@pytest.mark.parametrize("blocks", [True, False])
+def test_store_that_blocks_and_large_replies_are_for_a_thread(blocks: bool) -> None:
+    """The event loop does not stand still for them; lists and batches may be large."""
     threads: set[int] = set()
-    store = Wrapped(lambda: threads.add(threading.get_ident()), "get", "update", "page")
-    store.reads_block = store.writes_block = True  # type: ignore[attr-defined]
+    store = Wrapped(lambda: threads.add(threading.get_ident()), "get", "update", "page", "find")
+    store.reads_block = store.writes_block = blocks  # type: ignore[attr-defined]
     counting = build(store)
     name = counting.start()
     app = OperationsApp(counting.service)
-    for method, path in (("GET", name), ("GET", "operations"), ("POST", f"{name}:cancel")):
-        assert serve(app, scope_of(method, f"/v1/{path}")).reply[0] == 200
+    calls = [
+        ("GET", "operations"),
+        ("POST", "operations:batchGet"),
+        ("POST", "operations:describe"),
+    ]
+    if blocks:
+        calls += [("GET", name), ("POST", f"{name}:cancel")]
+    for method, path in calls:
+        body = json.dumps({"names": [name]} if path.startswith("operations:") else {})
+        assert serve(app, scope_of(method, f"/v1/{path}"), part(body.encode())).reply[0] == 200
     assert threading.get_ident() not in threads
     assert threads
 
@@ -197,10 +195,9 @@ async def turns(count: int = 10) -> None:
         await asyncio.sleep(0)
 
 
-def wait(
-    counting: CountService, line: Line, during: Callable[[], Awaitable[None]], name: str
-) -> None:
-    """A call of :wait, with something happening meanwhile."""
+def wait(counting: CountService, line: Line, during: Callable[[str], object]) -> str:
+    """A call of :wait, with something happening meanwhile; the name of its operation."""
+    name = counting.start()
 
     async def both() -> None:
         app = OperationsApp(counting.service)
@@ -209,121 +206,72 @@ def wait(
         )
         await turns()
         assert counting.service.waiting == 1
-        await during()
+        during(name)
         await call
+
+    try:
+        asyncio.run(both())
+    finally:
         assert counting.service.waiting == 0
+    return name
 
-    asyncio.run(both())
 
-
-def test_a_wait_ends_with_the_operation() -> None:
-    """Done is answered at once."""
+@pytest.mark.parametrize("messages", [[part(b"")], [part(b"")] * 2, [part(b"")] * 1000])
+@pytest.mark.parametrize(("end", "status"), [("finish", 200), ("delete", 404)])
+def test_wait_ends_with_operation_or_its_record(
+    messages: list[Message], end: str, status: int
+) -> None:
+    """Some servers repeat the end of the request, also for ever: only a disconnect is one."""
     counting = build()
-    name = counting.start()
-
-    async def finish() -> None:
-        counting.finish(name)
-
-    line = Line([part(b"")])
-    wait(counting, line, finish, name)
-    assert line.reply[2]["done"] is True
+    line = Line(messages)
+    ends = {"finish": counting.finish, "delete": counting.service.delete}
+    wait(counting, line, ends[end])
+    assert line.reply[0] == status
+    assert line.taken == min(len(messages), 3)  # the loop must not spin
 
 
-def test_a_wait_ends_with_the_record() -> None:
-    """Deleted during the wait: NOT_FOUND (spec §4.6)."""
-    counting = build()
-    name = counting.start()
+def later(answer: Message | Exception) -> tuple[asyncio.Event, Callable[[], Awaitable[Message]]]:
+    """An event, and what a connection says after it."""
+    event = asyncio.Event()
 
-    async def delete() -> None:
-        counting.service.delete(name)
+    async def receive() -> Message:
+        await event.wait()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
-    line = Line([part(b"")])
-    wait(counting, line, delete, name)
-    assert line.reply[0] == 404
+    return event, receive
 
 
 def test_a_caller_who_goes_away_frees_the_waiter() -> None:
     """Nothing is sent, no wait is left, and the operation goes on (spec §4.8)."""
     counting = build()
-    name = counting.start()
-    hung_up = asyncio.Event()
-
-    async def gone() -> Message:
-        await hung_up.wait()
-        return GONE
-
-    async def hang_up() -> None:
-        hung_up.set()
-
+    hung_up, gone = later(GONE)
     line = Line([part(b"")], gone)
-    wait(counting, line, hang_up, name)
+    name = wait(counting, line, lambda _: hung_up.set())
     assert line.sent == []
     assert not counting.service.get(name).done
-    counting.finish(name)
-
-
-def test_only_disconnect_ends_the_wait_of_a_caller() -> None:
-    """Some servers and middlewares repeat the end of the request; only a disconnect is one."""
-    counting = build()
-    name = counting.start()
-
-    async def finish() -> None:
-        counting.finish(name)
-
-    line = Line([part(b""), part(b"")])
-    wait(counting, line, finish, name)
-    assert line.reply[2]["done"] is True
-
-
-def test_a_body_that_is_repeated_for_ever() -> None:
-    """As common middlewares do: the loop must not spin, and the wait ends as it should."""
-    counting = build()
-    name = counting.start()
-
-    async def finish() -> None:
-        counting.finish(name)
-
-    line = Line(itertools.repeat(part(b"")))
-    wait(counting, line, finish, name)
-    assert (line.reply[2]["done"], line.taken) == (True, 3)
 
 
 def test_a_caller_who_leaves_as_the_operation_ends() -> None:
     """Both at the same moment: the reply is sent, and no caller is there to read it."""
     counting = build()
-    name = counting.start()
-    ended = asyncio.Event()
+    ended, gone = later(GONE)
 
-    async def gone() -> Message:
-        await ended.wait()
-        return GONE
-
-    async def end() -> None:
+    def end(name: str) -> None:
         counting.finish(name)
-        await turns(1)
-        ended.set()
+        asyncio.get_running_loop().call_soon(ended.set)
 
     line = Line([part(b"")], gone)
-    wait(counting, line, end, name)
+    wait(counting, line, end)
     assert line.reply[0] == 200
 
 
 def test_a_line_that_breaks_is_the_servers_error() -> None:
     """A failing receive is raised to the server, and the waiter is free."""
-    counting = build()
-    name = counting.start()
-    broken = asyncio.Event()
-
-    async def fail() -> Message:
-        await broken.wait()
-        raise ConnectionError("the line is dead")
-
-    async def break_() -> None:
-        broken.set()
-
+    broken, fail = later(ConnectionError("the line is dead"))
     with pytest.raises(ConnectionError, match="dead"):
-        wait(counting, Line([part(b"")], fail), break_, name)
-    assert counting.service.waiting == 0
+        wait(build(), Line([part(b"")], fail), lambda _: broken.set())
 
 
 def test_wait_cancelled_by_the_server_is_answered_unavailable() -> None:
@@ -466,21 +414,6 @@ def test_fallback_gets_paths_that_are_not_served(scope: Message, status: int) ->
     assert serve(OperationsApp(counting.service, fallback=other), scope).reply[0] == status
 
 
-def test_lifespan_closes_the_service() -> None:
-    """Served alone, the application ends its service when the server stops."""
-    counting = build()
-    line = serve(
-        OperationsApp(counting.service),
-        {"type": "lifespan"},
-        {"type": "lifespan.startup"},
-        {"type": "lifespan.shutdown"},
-    )
-    wanted = ["lifespan.startup.complete", "lifespan.shutdown.complete"]
-    assert [message["type"] for message in line.sent] == wanted
-    with pytest.raises(lro.errors.Unavailable):
-        counting.start()
-
-
 async def without_lifespan(scope: Message, receive: Any, send: Any) -> None:
     """An application that takes no notice of starts and stops."""
 
@@ -496,8 +429,8 @@ async def hasty(scope: Message, receive: Any, send: Any) -> None:
     raise KeyError("path")
 
 
-@pytest.mark.parametrize("behind", [without_lifespan, simple, hasty])
-def test_service_is_closed_behind_application_without_lifespan(behind: Any) -> None:
+@pytest.mark.parametrize("behind", [None, without_lifespan, simple, hasty])
+def test_lifespan_closes_the_service(behind: Any) -> None:
     """Whatever stands behind the edge, the end of the server is the end of the service."""
     counting = build()
     starts = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
@@ -551,19 +484,6 @@ def test_unknown_protocols_are_refused() -> None:
     """ASGI wants an exception for a protocol that an application does not speak."""
     with pytest.raises(ValueError, match="not telnet"):
         serve(OperationsApp(build().service), {"type": "telnet"})
-
-
-def test_the_domain_of_errors() -> None:
-    """Errors carry the service's own domain."""
-    body = serve(OperationsApp(build().service), scope_of("GET", "/")).reply[2]
-    assert body["error"]["details"][0]["domain"] == DOMAIN
-
-
-@pytest.mark.parametrize(("count", "status"), [(1000, 404), (1001, 400)])
-def test_more_headers_than_any_client_sends_are_refused(count: int, status: int) -> None:
-    """A call that reads them raises an error that says so."""
-    scope = scope_of("POST", "/v1/operations/x:cancel", headers=[(b"a", b"b")] * count)
-    assert serve(OperationsApp(build().service), scope).reply[0] == status
 
 
 @pytest.mark.parametrize("make", [asgi.OperationsApp, wsgi.OperationsApp])

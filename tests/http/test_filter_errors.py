@@ -35,22 +35,13 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
         'metadata.verb = "copy" AND name = x‸"',
         'expected " to end the string that begins here, found the end of the filter',
     ),
-    "an escape that is none": (
-        r'metadata.verb = "a‸\d"',
-        r"expected an escape, found '\\d'",
-    ),
+    "an escape that is none": (r'metadata.verb = "a‸\d"', r"expected an escape, found '\\d'"),
     "half of a surrogate pair": (
         r'metadata.verb = "‸\ud83d"',
         "expected a pair of surrogates, high and low, found only one",
     ),
-    "keyword first": (
-        "‸AND done = true",
-        f"{LITERALS}, found the keyword AND",
-    ),
-    "two keywords": (
-        "done = true AND ‸OR name = x",
-        f"{LITERALS}, found the keyword OR",
-    ),
+    "keyword first": ("‸AND done = true", f"{LITERALS}, found the keyword AND"),
+    "two keywords": ("done = true AND ‸OR name = x", f"{LITERALS}, found the keyword OR"),
     "AND at the end": (
         "done = true AND‸",
         "expected a test after AND, found the end of the filter",
@@ -63,30 +54,15 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
         "(name = x NOT ‸) done = true",
         "expected a test after NOT, found ')'",
     ),
-    "NOT alone": (
-        "NOT‸",
-        "expected a test after NOT, found the end of the filter",
-    ),
-    "an operator of C": (
-        "‸!done",
-        "expected '=' after '!'; a negation is written NOT or -",
-    ),
-    "equals twice": (
-        "done =‸= true",
-        "expected a value after '=', found '='",
-    ),
+    "NOT alone": ("NOT‸", "expected a test after NOT, found the end of the filter"),
+    "an operator of C": ("‸!done", "expected '=' after '!'; a negation is written NOT or -"),
+    "equals twice": ("done =‸= true", "expected a value after '=', found '='"),
     "missing operand on the right": (
         "done =‸",
         "expected a value after '=', found the end of the filter",
     ),
-    "missing operand on the left": (
-        "‸= true",
-        f"{LITERALS}, found '='",
-    ),
-    "missing operand in a group": (
-        "(done = ‸) name = x",
-        "expected a value after '=', found ')'",
-    ),
+    "missing operand on the left": ("‸= true", f"{LITERALS}, found '='"),
+    "missing operand in a group": ("(done = ‸) name = x", "expected a value after '=', found ')'"),
     "a group that does not end": (
         "(done = true OR (name = x)‸",
         "expected ')' for the '(' at character 0, found the end of the filter",
@@ -99,14 +75,8 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
         "type(metadata ‸= x",
         "expected ')' for the '(' at character 4, found '='",
     ),
-    "one parenthesis too many": (
-        "(done = true)‸)",
-        "expected the end of the filter, found ')'",
-    ),
-    "an empty group": (
-        "done = true (‸)",
-        f"{LITERALS}, found ')'",
-    ),
+    "one parenthesis too many": ("(done = true)‸)", "expected the end of the filter, found ')'"),
+    "an empty group": ("done = true (‸)", f"{LITERALS}, found ')'"),
     "two tests that touch": (
         "(done = true)‸name = x",
         "expected white space between two tests, found 'name'",
@@ -131,14 +101,8 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
         "metadata.verb=a‸=b",
         "comparisons cannot be chained, and a value that holds an operator needs quotes; found '='",
     ),
-    "a comma": (
-        "name = x‸, done = true",
-        "expected the end of the filter, found ','",
-    ),
-    "a control character": (
-        "name = x‸\x00",
-        r"expected a token, found the character '\x00'",
-    ),
+    "a comma": ("name = x‸, done = true", "expected the end of the filter, found ','"),
+    "a control character": ("name = x‸\x00", r"expected a token, found the character '\x00'"),
     "code points are counted, not bytes": (
         'metadata.verb = "größer 🙂" ‸)',
         "expected the end of the filter, found ')'",
@@ -163,10 +127,7 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
         "error.‸mesage = x",
         "there is no field 'mesage'; did you mean message?",
     ),
-    "a field like no other": (
-        "metadata.‸colour = red",
-        "there is no field 'colour'",
-    ),
+    "a field like no other": ("metadata.‸colour = red", "there is no field 'colour'"),
     "a name too long for a field": (
         "metadata.‸" + "progress_percent" * 3 + " > 5",
         "there is no field 'progress_percentprogress_percentprogress…'",
@@ -224,18 +185,9 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
         "‸type() = acme.v1.Thing",
         "type takes metadata or response, without quotes",
     ),
-    "a function of too much": (
-        "state(‸metadata) = FAILED",
-        "state takes no argument",
-    ),
-    "a function alone": (
-        "‸state() AND done = true",
-        "expected an operator after state()",
-    ),
-    "text for a number": (
-        "metadata.progress_percent = ‸many",
-        "expected a number, found 'many'",
-    ),
+    "a function of too much": ("state(‸metadata) = FAILED", "state takes no argument"),
+    "a function alone": ("‸state() AND done = true", "expected an operator after state()"),
+    "text for a number": ("metadata.progress_percent = ‸many", "expected a number, found 'many'"),
     "a number too large": (
         "metadata.progress_percent < ‸1e309",
         "expected a number of at most 400 characters and an exponent from -308 to 308,"
@@ -246,42 +198,21 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
         "expected a number of at most 400 characters and an exponent from -308 to 308,"
         f" found '{'9' * 40}…'",
     ),
-    "a number of another kind": (
-        "metadata.rate = ‸1e",
-        "expected a number, found '1e'",
-    ),
-    "an order where there is none": (
-        "done ‸> true",
-        "a bool has no order, so it takes no '>'",
-    ),
+    "a number of another kind": ("metadata.rate = ‸1e", "expected a number, found '1e'"),
+    "an order where there is none": ("done ‸> true", "a bool has no order, so it takes no '>'"),
     "an order of states": (
         "state() ‸>= (SUCCEEDED OR FAILED)",
         "an enum has no order, so it takes no '>='",
     ),
-    "a repeated field": (
-        "metadata.tags ‸= a",
-        "a repeated field or map takes only ':', not '='",
-    ),
-    "a message": (
-        "metadata.current_step ‸!= (a b)",
-        "a message takes only ':', not '!='",
-    ),
-    "the whole metadata": (
-        "metadata ‸= x",
-        "metadata takes only ':', not '='",
-    ),
-    "bytes": (
-        "metadata.checksum ‸= x",
-        "bytes, a field mask or a packed message takes only ':*'",
-    ),
+    "a repeated field": ("metadata.tags ‸= a", "a repeated field or map takes only ':', not '='"),
+    "a message": ("metadata.current_step ‸!= (a b)", "a message takes only ':', not '!='"),
+    "the whole metadata": ("metadata ‸= x", "metadata takes only ':', not '='"),
+    "bytes": ("metadata.checksum ‸= x", "bytes, a field mask or a packed message takes only ':*'"),
     "an element that is a message": (
         "metadata.steps:‸nmae",
         "a repeated field of messages takes only ':*'",
     ),
-    "text for a bool": (
-        "done = ‸yes",
-        "expected true or false, found 'yes'",
-    ),
+    "text for a bool": ("done = ‸yes", "expected true or false, found 'yes'"),
     "a state in lower case": (
         "state() = ‸failed",
         "expected one of the names IN_PROGRESS, SUCCEEDED, FAILED, CANCELLED, found 'failed'",
@@ -302,26 +233,14 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
         "metadata.steps.‸name = x",
         "repeated fields can be traversed only with ':', not with '='",
     ),
-    "something below a scalar": (
-        "done.‸what = true",
-        "'what' cannot be below a bool",
-    ),
+    "something below a scalar": ("done.‸what = true", "'what' cannot be below a bool"),
     "a comparison among values": (
         "done = (true OR ‸name = x)",
         "expected values in the group after an operator, found a comparison",
     ),
-    "too long": (
-        "x" * 8192 + "‸x",
-        "a filter has at most 8192 characters, this one has 8193",
-    ),
-    "too deep": (
-        "(" * 50 + "‸(x)" + ")" * 50,
-        "parentheses can be nested at most 50 deep",
-    ),
-    "too many": (
-        "x " * 500 + "‸x",
-        "a filter has at most 500 tests and groups",
-    ),
+    "too long": ("x" * 8192 + "‸x", "a filter has at most 8192 characters, this one has 8193"),
+    "too deep": ("(" * 50 + "‸(x)" + ")" * 50, "parentheses can be nested at most 50 deep"),
+    "too many": ("x " * 500 + "‸x", "a filter has at most 500 tests and groups"),
 }
 
 

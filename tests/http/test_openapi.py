@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -16,12 +15,12 @@ import lro
 from lro import asgi, wsgi
 from lro.errors import Unauthenticated
 from lro.executors.inline import InlineExecutor
-from lro.http import OperationsEdge, Start, answer, answer_async
+from lro.http import OperationsEdge
 from lro.openapi import Document, add_to, describe
 from lro.stores.memory import MemoryStore
 from tests.filters.messages import ExportMetadata
 from tests.http import servers
-from tests.http.counting_service import CountRequest, ask, build, headers_of
+from tests.http.counting_service import build
 from tests.messages.scalars_message import Scalars
 
 PATH = "/v1/things:count"
@@ -351,54 +350,6 @@ def test_argument_of_the_wrong_form_is_refused(make: Callable[[], object]) -> No
     """When it is given."""
     with pytest.raises(lro.DeclarationError):
         make()
-
-
-# -- the header of starts -------------------------------------------------------------------------
-
-
-def test_reply_of_a_start_has_the_id_of_the_operation() -> None:
-    """The last part of its name, also under a parent; a read of it has none (spec §5.10)."""
-    counting = build()
-    start = Start(counting.count, parent=lambda request: request.query)
-    edge = OperationsEdge(counting.service, starts={PATH: start})
-    for parent in ("projects/p", ""):
-        reply = edge.handle(ask("POST", f"{PATH}?{parent}"))
-        name = json.loads(reply.body)["name"]
-        assert name.startswith(parent)
-        assert headers_of(reply)["operation-id"] == name.rpartition("/")[2]
-    found = edge.handle(ask("GET", f"/v1/{name}"))
-    assert (found.status, "operation-id" in headers_of(found)) == (200, False)
-
-
-def test_reply_of_a_start_that_is_repeated_has_the_same_id() -> None:
-    """Whatever the operation has come to."""
-    counting = build()
-    edge = OperationsEdge(counting.service, starts={PATH: counting.count})
-    reply = edge.handle(ask("POST", PATH, {"requestId": UUID}))
-    counting.finish(json.loads(reply.body)["name"])
-    again = edge.handle(ask("POST", PATH, {"requestId": UUID}))
-    assert json.loads(again.body)["done"]
-    assert headers_of(again)["operation-id"] == headers_of(reply)["operation-id"]
-
-
-def test_reply_that_starts_nothing_has_no_id() -> None:
-    """A request that is only validated, or refused."""
-    counting = build()
-    edge = OperationsEdge(counting.service, starts={PATH: counting.count})
-    for body, status in (({"validateOnly": True}, 200), ({"unheardOf": 1}, 400)):
-        reply = edge.handle(ask("POST", PATH, body))
-        assert (reply.status, "operation-id" in headers_of(reply)) == (status, False)
-
-
-def test_reply_of_an_endpoint_of_ones_own_has_the_id() -> None:
-    """Of a plain function, and of a coroutine function."""
-    counting = build()
-    service, count = counting.service, counting.count
-    plain = answer(service, lambda: count.start(CountRequest()))
-    awaited = asyncio.run(answer_async(service, count.start_async(CountRequest())))
-    for reply in (plain, awaited):
-        name = json.loads(reply.body)["name"]
-        assert headers_of(reply)["operation-id"] == name.removeprefix("operations/")
 
 
 # -- FastAPI --------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import threading
@@ -23,11 +24,14 @@ import lro
 from lro import asgi, wsgi
 from lro._http.preferences import NO_PREFERENCES, Preferences, read_preferences
 from lro.executors.threads import ThreadExecutor
-from lro.http import OperationsEdge, Start, answer
+from lro.http import OperationsEdge, Start
 from lro.stores.memory import MemoryStore
 from lro_client import Client
 from tests.http import servers
-from tests.http.counting_service import CountRequest, CountService, ask, build, headers_of
+from tests.http.counting_service import CountService, ask, build, headers_of
+from tests.http.test_asgi import GONE, Line, part, serve
+from tests.http.test_asgi import scope_of as asgi_scope
+from tests.waiting import until, until_async
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 PATH = "/v1/things:count"
@@ -196,11 +200,7 @@ def fail_at_wait(caller: str, verb: str, name: str) -> bool:
 @KINDS
 @pytest.mark.parametrize(
     "options",
-    [
-        {"verbs": ["CancelOperation"]},
-        {"authorize": refuse_wait},
-        {"authorize": fail_at_wait},
-    ],
+    [{"verbs": ["CancelOperation"]}, {"authorize": refuse_wait}, {"authorize": fail_at_wait}],
     ids=["switched off", "refused", "failed"],
 )
 def test_start_is_not_refused_because_the_caller_may_not_wait(
@@ -220,8 +220,7 @@ def test_start_is_answered_at_once_where_too_many_wait(kind: str) -> None:
     with serving_work(kind, limits=lro.Limits(waits=1)) as at, ThreadPoolExecutor(1) as pool:
         name = at.post().json()["name"]
         waiting = pool.submit(at.service.wait, name)
-        while not at.service.waiters.waits:
-            assert not waiting.done()
+        until(lambda: at.service.waiters.waits)
         reply = at.post("wait=60")
         assert (reply.status_code, "done" in reply.json()) == (200, False)
         assert "preference-applied" not in reply.headers
@@ -250,8 +249,7 @@ def test_starts_that_wait_hold_no_thread_of_an_event_loop() -> None:
             headers = {"prefer": "wait=60"}
             calls = [client.post(PATH, json={"steps": 1}, headers=headers) for _ in range(200)]
             replies = asyncio.gather(*calls)
-            while counting.service.waiting < 200:
-                await asyncio.sleep(0)
+            await until_async(lambda: counting.service.waiting, lambda found: found == 200)
             page = counting.service.list(lro.ListOperationsRequest(page_size=500))
             for one in page.operations:
                 counting.finish(one.name)
@@ -265,44 +263,23 @@ def test_caller_who_leaves_ends_the_wait_and_not_the_operation() -> None:
     """Nothing is sent, no waiter is left, and the operation goes on."""
     counting = build()
     app = asgi.OperationsApp(counting.service, starts={PATH: counting.count})
-    sent: list[Any] = []
 
-    async def call() -> None:
-        begun = False
+    async def leave() -> Any:
+        await until_async(lambda: counting.service.waiting)
+        return GONE
 
-        async def receive() -> Any:
-            nonlocal begun
-            if not begun:
-                begun = True
-                return {"type": "http.request", "body": b"{}"}
-            while not counting.service.waiting:
-                await asyncio.sleep(0)
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        await app(scope_of(PATH, headers=[(b"prefer", b"wait=60")]), receive, send)
-
-    asyncio.run(call())
+    line = Line([part(b"{}")], leave)
+    scope = scope_of(PATH, headers=[(b"prefer", b"wait=60")])
+    asyncio.run(app(scope, line.receive, line.send))
     (operation,) = counting.service.list(lro.ListOperationsRequest()).operations
-    assert (sent, operation.done, counting.service.waiters.waits) == ([], False, 0)
+    assert (line.sent, operation.done, counting.service.waiters.waits) == ([], False, 0)
     counting.finish(operation.name)
 
 
 # -- where the operation is -------------------------------------------------------------------
 
 
-def scope_of(path: str, **more: Any) -> dict[str, Any]:
-    return {
-        "type": "http",
-        "method": "POST",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "headers": [],
-        **more,
-    }
+scope_of = functools.partial(asgi_scope, "POST")
 
 
 @pytest.mark.parametrize(
@@ -329,18 +306,9 @@ def test_location_has_the_mount_that_the_caller_knows(mount: str, scope: Any) ->
     """As the server and the frameworks say it in ``root_path`` and ``app_root_path``."""
     counting = build()
     app = asgi.OperationsApp(counting.service, starts={PATH: counting.count}, accepted=True)
-    sent: list[Any] = []
-
-    async def receive() -> Any:
-        return {"type": "http.request", "body": b"{}"}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    asyncio.run(app(scope, receive, send))
-    assert sent[0]["status"] == 202, sent
-    name = json.loads(sent[1]["body"])["name"]
-    assert dict(sent[0]["headers"])[b"location"].decode() == f"{mount}/v1/{name}"
+    status, headers, body = serve(app, scope, part(b"{}")).reply
+    assert status == 202, body
+    assert headers[b"location"].decode() == f"{mount}/v1/{body['name']}"
 
 
 @pytest.mark.parametrize(
@@ -389,20 +357,6 @@ def test_location_has_the_parent() -> None:
     unserved = edge_of(counting, "shelves/a").handle(ask("POST", PATH, {}))
     assert unserved.status == 202
     assert "location" not in headers_of(unserved)
-
-
-def test_accepted_must_be_a_bool() -> None:
-    """As every option, it is checked where the edge is made."""
-    with pytest.raises(lro.DeclarationError, match="accepted"):
-        OperationsEdge(build().service, accepted=1)  # type: ignore[arg-type]
-
-
-def test_answer_of_an_endpoint_has_the_id() -> None:
-    """It knows no request, and so no preferences."""
-    counting = build()
-    handle = counting.count.start(CountRequest(steps=1))
-    reply = answer(counting.service, lambda: handle)
-    assert headers_of(reply)["operation-id"] == handle.name.rpartition("/")[2]
 
 
 def test_our_client_takes_202() -> None:

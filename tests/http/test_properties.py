@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
-from collections.abc import MutableMapping
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +15,7 @@ import lro
 from lro import asgi, wsgi
 from lro.http import HttpReply, HttpRequest, OperationsEdge, Start
 from tests.http.counting_service import CountMetadata, build, details_of
+from tests.http.test_asgi import part, scope_of, serve
 from tests.http.test_starts import read_image
 
 ODD = st.sampled_from('\ud800\udcff\x00\n\x7f\xffü٣%/:;=&+,"\\[]{} ')
@@ -88,14 +87,14 @@ def check(method: str, reply: HttpReply) -> None:
         details_of(value)
 
 
-@settings(max_examples=800)
+@settings(max_examples=150)
 @given(REQUESTS)
 def test_the_operations_edge_takes_anything(request: HttpRequest) -> None:
     """Any method, path, query, headers and body give a reply that is no defect."""
     check(request.method, EDGE.handle(request))
 
 
-@settings(max_examples=400)
+@settings(max_examples=60)
 @given(REQUESTS)
 def test_a_start_takes_anything(request: HttpRequest) -> None:
     """Any method, query, headers and body at the path of a start give a reply."""
@@ -106,30 +105,16 @@ BYTES = st.binary(max_size=20)
 RAW_PATHS = PATHS.map(lambda path: path.encode("utf-8", "replace")) | BYTES
 
 
-@settings(max_examples=300)
+@settings(max_examples=60)
 @given(METHODS, RAW_PATHS, BYTES, st.lists(st.tuples(BYTES, BYTES), max_size=3), BODIES)
 def test_the_asgi_application_takes_anything(
     method: str, path: bytes, query: bytes, headers: list[tuple[bytes, bytes]], body: bytes
 ) -> None:
     """Any bytes that an ASGI server may hand over give a reply."""
-    scope = {
-        "type": "http",
-        "method": method,
-        "path": path.decode("utf-8", "surrogateescape"),
-        "raw_path": path,
-        "query_string": query,
-        "headers": headers,
-    }
-    sent: list[MutableMapping[str, Any]] = []
-
-    async def receive() -> MutableMapping[str, Any]:
-        return {"type": "http.request", "body": body}
-
-    async def send(message: MutableMapping[str, Any]) -> None:
-        sent.append(message)
-
-    asyncio.run(asgi.OperationsApp(COUNTING.service, **OPTIONS)(scope, receive, send))
-    start, end = sent
+    more = {"raw_path": path, "query_string": query, "headers": headers}
+    scope = scope_of(method, "", path=path.decode("utf-8", "surrogateescape"), **more)
+    line = serve(asgi.OperationsApp(COUNTING.service, **OPTIONS), scope, part(body))
+    start, end = line.sent
     found = [(name.decode(), value.decode()) for name, value in start["headers"]]
     check(method, HttpReply(start["status"], tuple(found), end["body"]))
 
@@ -137,7 +122,7 @@ def test_the_asgi_application_takes_anything(
 LATIN = st.text(st.characters(max_codepoint=255), max_size=20)
 
 
-@settings(max_examples=300)
+@settings(max_examples=60)
 @given(METHODS, LATIN | PATHS, LATIN, st.dictionaries(LATIN, LATIN, max_size=3), BODIES)
 def test_the_wsgi_application_takes_anything(
     method: str, path: str, query: str, headers: dict[str, str], body: bytes

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lro import DeclarationError, LroError
 from lro._http.routes import Allowed, Match, parameter_names
-from lro._model.http_rules import MAX_PATH, RawPath, Wild
+from lro._model.http_rules import RawPath, Wild
 from lro.errors import HttpMethodNotAllowed, MalformedRequest, RouteNotFound
 from lro.wire import Route, RouteTable, Template, default_routes
 from tests.vector_files import vectors
@@ -280,15 +280,6 @@ NEAR_PATHS = st.lists(
 def test_the_default_table_answers_every_path(method: str, path: str) -> None:
     """Whatever the path, the table answers as its templates do, or with one of our errors."""
     assert answer_of(DEFAULT_TABLE, method, path) == naive(DEFAULTS, method, path)
-
-
-def test_path_that_is_too_long_is_malformed() -> None:
-    """It is refused before anything reads it."""
-    table = RouteTable(default_routes())
-    longest = "/v1/operations/".ljust(MAX_PATH, "a")
-    assert isinstance(table.find("GET", longest), Match)
-    with pytest.raises(MalformedRequest, match="at most 16384 characters, got 16385"):
-        table.find("GET", longest + "a")
 
 
 @pytest.mark.parametrize(

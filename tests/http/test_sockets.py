@@ -7,7 +7,6 @@ import http.client
 import json
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,10 +14,9 @@ import pytest
 
 import lro
 from lro import asgi, wsgi
-from lro.executors.threads import ThreadExecutor
-from lro.stores.memory import MemoryStore
 from tests.http.counting_service import CountService, build, details_of
 from tests.http.servers import HOST, uvicorn_serving, waitress_serving
+from tests.waiting import PATIENCE, until
 
 SERVERS = {
     "uvicorn": (uvicorn_serving, asgi.OperationsApp),
@@ -30,7 +28,7 @@ class Line:
     """A connection to a server."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection((HOST, port), timeout=120)
+        self.socket = socket.create_connection((HOST, port), timeout=PATIENCE)
 
     def send(self, method: str, path: str, body: bytes = b"", *headers: str) -> Line:
         """Send a request as it is given; a body gets its length unless a header has said it."""
@@ -67,10 +65,13 @@ class Server:
 
     def until(self, claim: Callable[[], bool]) -> None:
         """Go on asking the server for other things until the claim holds."""
-        other, end = self.line(), time.monotonic() + 120
-        while not claim():
-            assert time.monotonic() < end, "it never came true"
+        other = self.line()
+
+        def look() -> bool:
             assert other.send("GET", "/v1/operations/none").reply()[0] == 404
+            return claim()
+
+        until(look)
 
     def close(self) -> None:
         for line in self._lines:
@@ -106,17 +107,6 @@ def uvicorn() -> Iterator[Server]:
 # -- waiting ----------------------------------------------------------------------------------
 
 
-def test_waiting_does_not_block_others(uvicorn: Server) -> None:
-    """While one waits, others are answered; then the waiter hears at once (spec §4.8)."""
-    name = uvicorn.counting.start()
-    waiter = uvicorn.line().send("POST", f"/v1/{name}:wait")
-    uvicorn.until(lambda: uvicorn.counting.service.waiting == 1)
-    assert uvicorn.line().send("GET", f"/v1/{name}").reply()[2] == {"name": name}
-    uvicorn.counting.finish(name)
-    assert waiter.reply()[2]["done"] is True
-    assert uvicorn.counting.service.waiting == 0
-
-
 # uvicorn does not see to the connections whose calls it has cancelled.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_waits_that_a_stopping_server_cancels_are_answered_unavailable() -> None:
@@ -136,7 +126,7 @@ def test_waits_that_a_stopping_server_cancels_are_answered_unavailable() -> None
             assert body["error"]["status"] == "UNAVAILABLE"
 
 
-def test_two_hundred_waits(uvicorn: Server) -> None:
+def test_two_hundred_waits_end_with_their_operation(uvicorn: Server) -> None:
     """All that wait for one operation are answered when it is done, from one event loop."""
     name = uvicorn.counting.start()
     lines = [uvicorn.line().send("POST", f"/v1/{name}:wait") for _ in range(200)]
@@ -163,16 +153,6 @@ def test_a_caller_who_disconnects_frees_the_waiter(
     assert caplog.records == []
 
 
-def test_deleted_during_a_wait(uvicorn: Server) -> None:
-    """NOT_FOUND as soon as it is noticed (spec §4.6)."""
-    name = uvicorn.counting.start()
-    waiter = uvicorn.line().send("POST", f"/v1/{name}:wait")
-    uvicorn.until(lambda: uvicorn.counting.service.waiting == 1)
-    assert uvicorn.line().send("DELETE", f"/v1/{name}").reply()[2] == {}
-    status, _, body = waiter.reply()
-    assert (status, details_of(body)["ResourceInfo"]["resourceName"]) == (404, name)
-
-
 def test_wsgi_wait_ends_with_operation_or_its_deletion() -> None:
     """Under WSGI a wait holds a thread of the server, and ends in the same ways."""
     counting = build()
@@ -189,29 +169,10 @@ def test_wsgi_wait_ends_with_operation_or_its_deletion() -> None:
         for end, status in ((counting.finish, 200), (counting.service.delete, 404)):
             name = counting.start()
             waiter = server.line().send("POST", f"/v1/{name}:wait")
-            assert listening.wait(120)
+            assert listening.wait(PATIENCE)
             listening.clear()
             end(name)
             assert waiter.reply()[0] == status
-
-
-def test_work_ends_on_another_thread() -> None:
-    """A real executor's result reaches a caller who waits through a real server."""
-    service = lro.Service(MemoryStore(), ThreadExecutor(workers=1), maintenance=False)
-    go = threading.Event()
-
-    def hold(request: lro.types.StringValue, job: lro.Job[lro.Struct]) -> lro.types.StringValue:
-        job.report(lro.Struct({"waiting": True}))
-        go.wait(120)
-        return lro.types.StringValue(request.value.upper())
-
-    method = service.method("acme.v1.Things.Hold")(hold)
-    with service, uvicorn_serving(asgi.OperationsApp(service)) as port:
-        name = method.start(lro.types.StringValue("done")).name
-        line = Line(port).send("POST", f"/v1/{name}:wait")
-        go.set()
-        assert line.reply()[2]["response"]["value"] == "DONE"
-        line.close()
 
 
 # -- what comes over the line -----------------------------------------------------------------
@@ -249,7 +210,9 @@ def test_a_body_where_none_is_read(server: Server, size: int) -> None:
         (["Cookie: ;;;", "If-None-Match: *", "Range: bytes=0-1"], 404),
     ],
 )
-def test_header_junk(server: Server, headers: list[str], status: int) -> None:
+def test_headers_with_a_meaning_are_checked(
+    server: Server, headers: list[str], status: int
+) -> None:
     """Headers that mean something are checked; the others may be anything."""
     line = server.line().send("POST", "/v1/operations/none:wait", b"{}", *headers)
     assert line.reply()[0] == status
@@ -277,7 +240,7 @@ def test_paths_and_queries_as_sent(server: Server, path: str, status: int, reaso
 
 
 @pytest.mark.parametrize("length", ["junk", "-1", "1, 2", "9" * 30])
-def test_a_length_that_lies(server: Server, length: str) -> None:
+def test_wrong_length_is_refused_and_others_are_served(server: Server, length: str) -> None:
     """The server or the edge refuses it, and goes on serving others."""
     line = server.line().send(
         "POST", "/v1/operations/none:cancel", b"{}", f"Content-Length: {length}"
@@ -299,7 +262,7 @@ def test_a_length_that_lies(server: Server, length: str) -> None:
         b"",
     ],
 )
-def test_half_a_request(server: Server, half: bytes) -> None:
+def test_caller_who_breaks_off_changes_nothing(server: Server, half: bytes) -> None:
     """A caller who breaks off changes nothing, and others are served."""
     line = server.line()
     line.socket.sendall(half)
@@ -308,7 +271,7 @@ def test_half_a_request(server: Server, half: bytes) -> None:
     assert server.counting.service.waiting == 0
 
 
-def test_a_chunked_body(server: Server) -> None:
+def test_chunked_body_is_read_to_its_end(server: Server) -> None:
     """A body without a length is read to its end."""
     name = server.counting.start()
     chunks = b'5\r\n{"tim\r\nb\r\neout":"0s"}\r\n0\r\n\r\n'
@@ -316,7 +279,7 @@ def test_a_chunked_body(server: Server) -> None:
     assert line.reply()[2] == {"name": name}
 
 
-def test_a_body_over_the_limit(server: Server) -> None:
+def test_body_over_the_limit_is_refused_by_the_edge(server: Server) -> None:
     """413 in the words of the edge."""
     body = b" " * 10_001
     status, headers, reply = server.line().send("POST", "/v1/operations/none:cancel", body).reply()
@@ -324,7 +287,7 @@ def test_a_body_over_the_limit(server: Server) -> None:
     assert details_of(reply)["ErrorInfo"]["reason"] == "REQUEST_TOO_LARGE"
 
 
-def test_an_endless_body(uvicorn: Server) -> None:
+def test_endless_body_is_refused_over_the_limit(uvicorn: Server) -> None:
     """A stream without end is answered as soon as it is over the limit."""
     line = uvicorn.line().send(
         "POST", "/v1/operations/none:cancel", b"", "Transfer-Encoding: chunked"

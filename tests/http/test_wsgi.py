@@ -221,22 +221,6 @@ def test_server_that_passes_text() -> None:
     assert body["error"]["details"][1]["resourceName"] == "operations/日"
 
 
-def test_no_path_at_all() -> None:
-    """An application that is asked for its mount point itself."""
-    environ = environ_of("GET", "/api", SCRIPT_NAME="/api", PATH_INFO="")
-    assert reason(serve(OperationsApp(build().service), environ)[2]) == "ROUTE_NOT_FOUND"
-
-
-def test_start_is_served_at_its_path_only() -> None:
-    """A method that starts operations has the path that it is given."""
-    counting = build()
-    app = OperationsApp(counting.service, starts={"/v1/counts:start": counting.count})
-    request = environ_of("POST", "/any/thing", b'{"steps": 1}')
-    assert reason(serve(app, request)[2]) == "ROUTE_NOT_FOUND"
-    body = serve(app, environ_of("POST", "/v1/counts:start", b'{"steps": 1}'))[2]
-    assert counting.service.get(body["name"]).name == body["name"]
-
-
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [

@@ -30,6 +30,7 @@ from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from tests.grpc.serving import serving
 from tests.http.counting_service import CountService, build
+from tests.http.test_asgi import Line, part, scope_of
 
 START: Final = "acme.v1.Things.Count"
 FIVE: Final = (
@@ -203,29 +204,14 @@ def answer_of(status: int, body: bytes) -> Answer:
 async def ask_asgi(app: Any, verb: str, name: str, caller: str = "ann", receive: Any = None) -> Any:
     """Call an ASGI application as a server does."""
     method, path, body = http_request(verb, name)
-    scope = {
-        "type": "http",
-        "method": method,
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "headers": [(b"x-caller", caller.encode())],
-    }
-    parts = iter([{"type": "http.request", "body": body}])
-    sent: list[Any] = []
-
-    async def hear() -> Any:
-        for one in parts:
-            return one
-        return await (receive or asyncio.Event().wait)()
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    await app(scope, hear, send)
-    if not sent:
+    line = Line([part(body)], receive)
+    scope = scope_of(method, path, headers=[(b"x-caller", caller.encode())])
+    await app(scope, line.receive, line.send)
+    if not line.sent:
         return None
-    return answer_of(sent[0]["status"], b"".join(one.get("body", b"") for one in sent[1:]))
+    return answer_of(
+        line.sent[0]["status"], b"".join(one.get("body", b"") for one in line.sent[1:])
+    )
 
 
 def edge_of(counting: CountService, **options: Any) -> OperationsEdge:

@@ -31,8 +31,6 @@ DEADLINE_SECONDS: Final = 120.0
 
 ODD: Final = ("\x00", "\x01", "\t", "\n", "\r", "\x1f", "\x7f", "\xe9", "\u65e5", "\U0001f600")
 CHARACTERS: Final = (*map(chr, range(32, 127)), *ODD)
-SPECIAL: Final = (*';="\\%&+,.:/-0[{*(<a', *ODD[:2], *ODD[-3:])
-"""Those that some grammar of a header, path, query, filter or body gives a meaning."""
 
 
 CHUNK: Final = 12 * KB

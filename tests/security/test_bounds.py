@@ -20,71 +20,39 @@ import pytest
 pytest.importorskip("grpc")
 pytest.importorskip("google.longrunning.operations_proto_pb2")
 
+import grpc
 from google.longrunning import operations_proto_pb2 as pb
 
 import lro
 import lro.wire
 import lro.wsgi
-from lro._base.errors import MAX_CHALLENGE
-from lro._engine.limits import LARGE_AT_ONCE, ByteBudget, CallCount, ReplyReservation, size_of
 from lro._engine.store_port import READ_BYTES
-from lro._filters.parse import MAX_DEPTH as FILTER_DEPTH
-from lro._filters.parse import MAX_LENGTH, MAX_UNITS
-from lro._http.requests import MAX_CONTENT_TYPE, MAX_PARAMETERS, MAX_QUERY, parse_query, read_object
-from lro._http.responses import MAX_DETAILS, MAX_TEXT
-from lro._messages.json_text import MAX_DEPTH, MAX_LISTS
-from lro._model.http_rules import MAX_PATH, check_path
-from lro._model.operation import MAX_NAME, MAX_NAMES
-from lro._model.page_tokens import MAX_PAGE_SIZE, MAX_TOKEN
 from lro.adapters import Record
-from lro.asgi import MAX_HEADERS, OperationsApp, _broken_off_if_slow, _Headers
+from lro.asgi import OperationsApp, _broken_off_if_slow
 from lro.errors import InvalidPageToken
 from lro.executors.inline import InlineExecutor
 from lro.grpc import DEFAULT_MAX_REQUEST
 from lro.grpc._messages import MAX_DETAILS as MAX_GRPC_DETAILS
 from lro.grpc._messages import MAX_MESSAGE as MAX_GRPC_MESSAGE
-from lro.grpc._messages import OperationWriter
-from lro.grpc._rpcs import MAX_PAGE, OperationsRpc
-from lro.http import DEFAULT_MAX_BODY, HttpRequest, OperationsEdge, drive, error_reply
+from lro.grpc._rpcs import MAX_PAGE
+from lro.http import DEFAULT_MAX_BODY, HttpReply, HttpRequest, OperationsEdge, error_reply
 from lro.stores._rows import from_row
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
+from tests.grpc.serving import serving
 from tests.http.counting_service import ask, build
-from tests.http.test_asgi import scope_of
-from tests.security.memory import SIZE, Served, together
+from tests.http.test_asgi import scope_of, serve
 from tests.virtual_loop import run_virtual
+from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 TABLE: Final = Path(__file__).parent.parent.parent / "docs/reference/limits.md"
-DEFAULTS: Final = lro.Limits()
 LEAST: Final = 100
 METHOD: Final = "acme.v1.Works.Work"
 
-CONSTANTS: Final = {
+SETTINGS: Final = {
     "`max_body` of an edge": DEFAULT_MAX_BODY,
     "`max_request` of `add_to`": DEFAULT_MAX_REQUEST,
-    "path of a request, characters": MAX_PATH,
-    "query of a request, characters": MAX_QUERY,
-    "parameters of a query": MAX_PARAMETERS,
-    "headers of a request under ASGI": MAX_HEADERS,
-    "Content-Type, characters": MAX_CONTENT_TYPE,
-    "page of a list over gRPC, bytes": MAX_PAGE,
-    "name of an operation, characters": MAX_NAME,
-    "parent, characters": MAX_NAME,
-    "names of a BatchGet, Describe or Watch": MAX_NAMES,
-    "operations of a page": MAX_PAGE_SIZE,
-    "page token, characters": MAX_TOKEN,
-    "filter, characters": MAX_LENGTH,
-    "parentheses in a filter, levels": FILTER_DEPTH,
-    "tests and groups of a filter": MAX_UNITS,
-    "request id, characters": len(str(uuid.uuid4())),
-    "objects and lists in a body, levels": MAX_DEPTH,
-    "lists in a body": MAX_LISTS,
-    "message of an error's reply, and each text in its details, characters": MAX_TEXT,
-    "details of an error's reply, bytes": MAX_DETAILS,
-    "message of an error over gRPC, bytes": MAX_GRPC_MESSAGE,
-    "code, message and details of an error over gRPC, bytes": MAX_GRPC_DETAILS,
-    "challenge of an `Unauthenticated`, characters": MAX_CHALLENGE,
     "`MemoryStore(request_ids=...)`": 100_000,
     **{f"`Limits.{field.name}`": field.default for field in attrs.fields(lro.Limits)},
 }
@@ -98,20 +66,33 @@ def rows() -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in cells}
 
 
-@pytest.mark.parametrize("what", list(rows()))
+ROWS: Final = rows()
+BOUNDS: Final = {what: int(row[0]) for what, row in ROWS.items()}
+MAX_TEXT: Final = BOUNDS["message of an error's reply, and each text in its details, characters"]
+MAX_DETAILS: Final = BOUNDS["details of an error's reply, bytes"]
+
+
+@pytest.mark.parametrize("what", list(ROWS))
 def test_the_table_has_the_defaults_of_the_code(what: str) -> None:
-    """Each row's number is that of its constant or setting, and its reason one that exists."""
-    default, setting, _, reason = rows()[what]
-    assert int(default) == CONSTANTS[what if what in CONSTANTS else setting]
+    """A row's number is the default of its setting, and its reason one that exists.
+
+    The number of a bound without a setting is the one that is tested below.
+    """
+    _, setting, _, reason = ROWS[what]
+    assert BOUNDS[what] == SETTINGS.get(setting, BOUNDS[what])
+    assert (setting in SETTINGS) == (setting != "none")
     reasons = {cls.reason for cls in vars(lro.errors).values() if hasattr(cls, "reason")}
     assert reason in reasons | {""}
 
 
 def test_the_table_has_a_row_for_each_limit() -> None:
     """No setting of ``Limits`` is left out."""
-    settings = {setting for _, setting, _, _ in rows().values()}
+    settings = {setting for _, setting, _, _ in ROWS.values()}
     assert {f"`Limits.{field.name}`" for field in attrs.fields(lro.Limits)} <= settings
-    assert {*PROBES, *ELSEWHERE} == set(rows())
+    assert {*PROBES, *ELSEWHERE} == {*ROWS}
+    assert BOUNDS["page of a list over gRPC, bytes"] == MAX_PAGE
+    assert BOUNDS["message of an error over gRPC, bytes"] == MAX_GRPC_MESSAGE
+    assert BOUNDS["code, message and details of an error over gRPC, bytes"] == MAX_GRPC_DETAILS
 
 
 @pytest.mark.parametrize("field", [field.name for field in attrs.fields(lro.Limits)])
@@ -143,16 +124,47 @@ def service_of(store: Any = None, **limits: int) -> lro.Service:
     return service
 
 
-def body(size: int) -> None:
-    edge = OperationsEdge(service_of(), max_body=LEAST)
-    request = ask("POST", "/v1/operations/x:cancel", b"{}".ljust(size))
-    edge._check_size(request)
-    assert (edge.handle(request).status == 413) is (size > LEAST)
+def asked(request: HttpRequest, **options: Any) -> HttpReply:
+    """The reply of an edge with a start whose request may be any JSON object."""
+    service = service_of()
+    method = service.declare("acme.v1.Works.Any", request=lro.Struct, response=WorkResponse)
+    return OperationsEdge(service, starts={"/v1/any": method}, **options).handle(request)
 
 
-def grpc_request(size: int) -> None:
-    rpc = OperationsRpc(service_of(), "GetOperation", None, max_request=LEAST)  # type: ignore[arg-type]
-    rpc._check_size(b"x" * size)
+def body(size: int) -> HttpReply:
+    return asked(ask("POST", "/v1/operations/x:cancel", b"{}".ljust(size)), max_body=LEAST)
+
+
+def path(size: int) -> HttpReply:
+    return asked(ask("GET", "/".ljust(size, "x")))
+
+
+def query(size: int) -> HttpReply:
+    return asked(ask("GET", "/v1/operations?" + "filter=".ljust(size, "x")))
+
+
+def parameters(count: int) -> HttpReply:
+    return asked(ask("GET", "/v1/operations?" + "&".join(["key=1"] * count)))
+
+
+def headers(count: int) -> HttpReply:
+    scope = scope_of("POST", "/v1/operations/x:cancel", headers=[(b"a", b"b")] * count)
+    line = serve(OperationsApp(service_of()), scope)
+    return HttpReply(line.reply[0], (), line.sent[1]["body"])
+
+
+def content_type(size: int) -> HttpReply:
+    header = "application/json".ljust(size, ";")
+    return asked(ask("POST", "/v1/any", b"{}", content_type=header))
+
+
+def nested(levels: int) -> HttpReply:
+    levels -= 1
+    return asked(ask("POST", "/v1/any", b'{"a":' * levels + b"{}" + b"}" * levels))
+
+
+def lists(count: int) -> HttpReply:
+    return asked(ask("POST", "/v1/any", b'{"a":[%s]}' % b",".join([b"[]"] * (count - 1))))
 
 
 def text_of(cls: type, size: int) -> Any:
@@ -185,8 +197,16 @@ def batch(size: int) -> None:
     service.batch_get(names)
 
 
+def budget_of(limit: int, clock: Callable[[], float] | None = None) -> Any:
+    """The budget of all replies of a service."""
+    budget = service_of(page_bytes=limit, replies_bytes=limit).replies
+    if clock is not None:
+        budget.clock = clock
+    return budget
+
+
 def replies(size: int) -> None:
-    budget = ByteBudget(LEAST, iter(range(0, 100, 9)).__next__)
+    budget = budget_of(LEAST, iter(range(0, 100, 9)).__next__)
     turn = budget.take(size)
     assert budget.held == LEAST
     turn.release()
@@ -243,40 +263,22 @@ def page_token(size: int) -> None:
         raise caught.value
 
 
+def names(count: int) -> None:
+    service_of().batch_get([f"operations/{k}" for k in range(count)])
+
+
 def request_id(size: int) -> None:
     service_of().start(METHOD, WorkRequest(), request_id=str(uuid.uuid4()).ljust(size, "0"))
 
 
-def content_type(size: int) -> None:
-    read_object("application/json".ljust(size, ";"), b"{}")
-
-
-def nested(levels: int) -> None:
-    read_object(None, b'{"a":' * (levels - 1) + b"{}" + b"}" * (levels - 1))
-
-
-def lists(count: int) -> None:
-    read_object(None, b'{"a":[%s]}' % b",".join([b"[]"] * (count - 1)))
-
-
-Probe = tuple[Callable[[int], None], int]
-PROBES: Final[dict[str, Probe]] = {
+Probe = Callable[[int], HttpReply | None]
+PROBES: Final[dict[str, tuple[Probe, int | None]]] = {
     "body of a request, bytes": (body, LEAST),
-    "request over gRPC, bytes": (grpc_request, LEAST),
-    "path of a request, characters": (lambda n: check_path("/".ljust(n, "x")), MAX_PATH),
-    "query of a request, characters": (
-        lambda n: str(parse_query("ListOperations", "filter=".ljust(n, "x"))) and None,
-        MAX_QUERY,
-    ),
-    "parameters of a query": (
-        lambda n: str(parse_query("ListOperations", "&".join(["key=1"] * n))) and None,
-        MAX_PARAMETERS,
-    ),
-    "headers of a request under ASGI": (
-        lambda n: str(len(_Headers([(b"x", b"y")] * n))) and None,
-        MAX_HEADERS,
-    ),
-    "Content-Type, characters": (content_type, MAX_CONTENT_TYPE),
+    "path of a request, characters": (path, None),
+    "query of a request, characters": (query, None),
+    "parameters of a query": (parameters, None),
+    "headers of a request under ASGI": (headers, None),
+    "Content-Type, characters": (content_type, None),
     "metadata of an operation, bytes": (metadata, LEAST),
     "response or error of an operation, bytes": (response, LEAST),
     "operations of a BatchGet or Describe, bytes": (batch, LEAST),
@@ -286,29 +288,27 @@ PROBES: Final[dict[str, Probe]] = {
     "streams of Watch": (lambda n: streams(n, streams=3), 3),
     "streams of Watch for one caller": (lambda n: streams(n, "ann", streams_per_caller=3), 3),
     "operations in all streams": (lambda n: streams(1, each=n, watched=3), 3),
-    "name of an operation, characters": (name, MAX_NAME),
-    "parent, characters": (lambda n: listed(name="p/" + "x" * (n - 2)), MAX_NAME),
-    "names of a BatchGet, Describe or Watch": (
-        lambda n: str(service_of().batch_get([f"operations/{k}" for k in range(n)])) and None,
-        MAX_NAMES,
-    ),
-    "page token, characters": (page_token, MAX_TOKEN),
-    "filter, characters": (lambda n: listed(filter="done".ljust(n)), MAX_LENGTH),
+    "name of an operation, characters": (name, None),
+    "parent, characters": (lambda n: listed(name="p/" + "x" * (n - 2)), None),
+    "names of a BatchGet, Describe or Watch": (names, None),
+    "page token, characters": (page_token, None),
+    "filter, characters": (lambda n: listed(filter="done".ljust(n)), None),
     "parentheses in a filter, levels": (
         lambda n: listed(filter="(" * n + "done = true" + ")" * n),
-        FILTER_DEPTH,
+        None,
     ),
     "tests and groups of a filter": (
         lambda n: listed(filter=" OR ".join(["done = true"] * n)),
-        MAX_UNITS,
+        None,
     ),
-    "request id, characters": (request_id, 36),
-    "objects and lists in a body, levels": (nested, MAX_DEPTH),
-    "lists in a body": (lists, MAX_LISTS),
+    "request id, characters": (request_id, None),
+    "objects and lists in a body, levels": (nested, None),
+    "lists in a body": (lists, None),
 }
-"""Who passes at a number, and raises above it."""
+"""What asks for so much, and where it is bounded if not at the number of the table."""
 
 ELSEWHERE: Final = {
+    "request over gRPC, bytes",
     "page of a list, bytes",
     "page of a list over gRPC, bytes",
     "operations of a page",
@@ -319,27 +319,67 @@ ELSEWHERE: Final = {
     "challenge of an `Unauthenticated`, characters",  # tests/http/test_operations_edge.py
     "request ids kept in memory, each for 24 hours",
 }
-"""Those that refuse nothing; each has a test of its own."""
+"""Those that refuse nothing, or not over HTTP; each has a test of its own."""
+
+
+UNRELATED: Final = {
+    "",
+    "ROUTE_NOT_FOUND",
+    "OPERATION_NOT_FOUND",
+    "INVALID_FILTER",
+    "INVALID_ARGUMENT",
+}
+"""Reasons for which a request may be refused that is within a bound."""
+
+
+def refusal(probe: Probe, number: int) -> tuple[int, str, str, str]:
+    """Status, code and reason of what a probe is answered, and the text of what it raises."""
+    text = ""
+    try:
+        reply = probe(number)
+    except lro.LroError as exc:
+        reply, text = error_reply(exc, lro.TypeRegistry(), ""), str(exc)
+    if reply is None or reply.status == 200:
+        return 200, "OK", "", text
+    error = json.loads(reply.body)["error"]
+    return reply.status, error["status"], error["details"][0]["reason"], text
 
 
 @pytest.mark.parametrize("what", list(PROBES))
 def test_a_bound_holds_at_its_number_and_not_one_over_it(what: str) -> None:
-    """At the bound a request is accepted; one over it is refused with the reason in the table."""
+    """At the bound a request is not refused for it; one over it is, as the table says."""
     probe, at = PROBES[what]
-    probe(at)
-    with pytest.raises(lro.LroError) as caught:
-        probe(at + 1)
-    _, setting, refused, reason = rows()[what]
-    assert caught.value.reason == reason
+    at = BOUNDS[what] if at is None else at
+    _, setting, refused, reason = ROWS[what]
+    assert refusal(probe, at)[2] in UNRELATED - {reason}
+    status, code, found, text = refusal(probe, at + 1)
+    assert ([code], found) == (re.findall("[A-Z]+_[A-Z_]+|INTERNAL", refused), reason)
     if setting.startswith("`Limits."):
-        assert setting.strip("`") in str(caught.value)
-    code = re.search("[A-Z]+_[A-Z_]+|INTERNAL", refused)
-    assert code is not None
-    assert caught.value.status_code.name == code[0]
-    status = re.search(r"\b[45]\d\d\b", refused)
-    assert status is None or error_reply(caught.value, lro.TypeRegistry(), "").status == int(
-        status[0]
-    )
+        assert setting.strip("`") in text
+    wanted = re.search(r"\b[45]\d\d\b", refused)
+    assert wanted is None or status == int(wanted[0])
+
+
+def on_grpc(address: str, verb: str, request: Any) -> bytes:
+    """The reply to a call over gRPC."""
+    with grpc.insecure_channel(address) as channel:
+        call: Any = channel.unary_unary(f"/google.longrunning.Operations/{verb}")
+        reply: bytes = call(request.SerializeToString(), timeout=PATIENCE)
+        return reply
+
+
+def test_request_over_grpc_is_refused_one_over_its_bound() -> None:
+    """With the code and the reason of the table; at the bound its operation is looked for."""
+    _, _, code, reason = ROWS["request over gRPC, bytes"]
+    with serving("threads", service_of(), max_request=LEAST) as address:
+        for size, found in ((LEAST, "OPERATION_NOT_FOUND"), (LEAST + 1, reason)):
+            request = pb.GetOperationRequest(name="operations/".ljust(size - 2, "x"))
+            assert request.ByteSize() == size
+            with pytest.raises(grpc.RpcError) as caught:
+                on_grpc(address, "GetOperation", request)
+            refused: Any = caught.value
+            assert found in str(refused.trailing_metadata())
+        assert refused.code().name == code
 
 
 def error_body(error: lro.LroError) -> Any:
@@ -368,7 +408,8 @@ def test_texts_of_an_error_are_cut(letter: str) -> None:
 def test_details_of_an_error_are_bounded() -> None:
     """Details that fit are sent, in their order; the ErrorInfo always, if need be without facts."""
     info = lro.types.ErrorInfo(reason="ABORTED", domain="acme.test")
-    room = MAX_DETAILS - size_of(lro.TypeRegistry().pack(info))
+    packed = lro.TypeRegistry().pack(info).payload
+    room = MAX_DETAILS - len(json.dumps(packed, separators=(",", ":")))
     fits = lro.Any("type.googleapis.com/a.b.C", {"x": "y" * (room - len('{"x":""}'))})
     over = lro.Any(fits.type_url, {"x": f"{fits.payload['x']}y"})
     retry = lro.types.RetryInfo()
@@ -389,10 +430,11 @@ def test_details_of_an_error_are_bounded() -> None:
 def test_a_page_has_a_thousand_operations_and_no_more() -> None:
     """A larger size is taken for that."""
     service = service_of()
-    for _ in range(MAX_PAGE_SIZE + 1):
+    size = BOUNDS["operations of a page"]
+    for _ in range(size + 1):
         service.start(METHOD, WorkRequest())
-    page = service.list(lro.ListOperationsRequest(page_size=MAX_PAGE_SIZE + 1))
-    assert len(page.operations) == MAX_PAGE_SIZE
+    page = service.list(lro.ListOperationsRequest(page_size=size + 1))
+    assert len(page.operations) == size
     assert page.next_page_token
 
 
@@ -445,9 +487,7 @@ def test_a_page_ends_before_the_operation_that_would_pass_the_bound(
         assert counts == [3, 2, 1, 3, 3]
 
 
-def test_a_page_over_grpc_can_be_read_by_default_clients(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_page_over_grpc_can_be_read_by_default_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where its binary form is longer than its JSON."""
     monkeypatch.setattr("lro.grpc._rpcs.MAX_PAGE", 40_000)
     service = service_of()
@@ -458,19 +498,15 @@ def test_a_page_over_grpc_can_be_read_by_default_clients(
     for _ in range(3):
         name = service.start("acme.v1.Works.Numbers", WorkRequest()).name
         service.reporter(name).complete(packed)
-    rpc = OperationsRpc(service, "ListOperations", OperationWriter(service.types))
-    payload = pb.ListOperationsRequest(name="operations", page_size=9).SerializeToString()
+    request = pb.ListOperationsRequest(name="operations", page_size=9)
     counts = []
-    while True:
-        answer = drive(rpc.exchange(payload, Context()), service)
-        page = pb.ListOperationsResponse.FromString(answer)
-        assert len(answer) <= 40_000 or len(page.operations) == 1
-        counts.append(len(page.operations))
-        if not page.next_page_token:
-            break
-        payload = pb.ListOperationsRequest(
-            name="operations", page_size=9, page_token=page.next_page_token
-        ).SerializeToString()
+    with serving("threads", service) as address:
+        while not counts or request.page_token:
+            answer = on_grpc(address, "ListOperations", request)
+            page = pb.ListOperationsResponse.FromString(answer)
+            assert len(answer) <= 40_000 or len(page.operations) == 1
+            counts.append(len(page.operations))
+            request.page_token = page.next_page_token
     assert counts == [1, 1, 1]
     assert service.replies.held == 0
 
@@ -511,22 +547,12 @@ def test_large_operations_are_let_go_before_the_next_is_read(
             found = [one.name for one in batch.operations]
             assert found == [name for name in asked if name in names]
         else:
-            rpc = OperationsRpc(service, "ListOperations", OperationWriter(types))
-            payload = pb.ListOperationsRequest(name="operations").SerializeToString()
-            answer = drive(rpc.exchange(payload, Context()), service)
+            with serving("threads", service) as address:
+                request = pb.ListOperationsRequest(name="operations")
+                answer = on_grpc(address, "ListOperations", request)
             found = [one.name for one in pb.ListOperationsResponse.FromString(answer).operations]
     assert sorted(found) == sorted(names)
     assert len(read) == len(names)  # what does not fit is not read, and then read again
-
-
-class Context:
-    """The context of a call without metadata and deadline."""
-
-    def invocation_metadata(self) -> tuple[()]:
-        return ()
-
-    def time_remaining(self) -> None:
-        return None
 
 
 def test_a_batch_is_not_refused_for_what_its_caller_cannot_see() -> None:
@@ -580,7 +606,8 @@ def test_errors_and_cached_records_count_towards_page_bytes(tmp_path: Path) -> N
         service.reporter(names[0]).fail(lro.Status(lro.Code.ABORTED, "x" * 1000))
         assert 1000 < service.store.get(names[0]).weight < 1500
         service.reporter(names[1]).complete(WorkResponse("x" * 3000))
-        service.store._cache.forget(names[1])  # type: ignore[attr-defined]
+    with service_of(SQLiteStore(tmp_path / "operations.db")) as service:
+        service.store.get(names[0])
         found = service.store.find(names, 2000)
         assert ([one.name for one in found.records], list(found.rest)) == (names[:1], names[1:])
     memory = service_of()
@@ -592,16 +619,49 @@ def test_errors_and_cached_records_count_towards_page_bytes(tmp_path: Path) -> N
 # -- messages of workers ----------------------------------------------------------------------
 
 
-def ended(function: Callable[..., Any], **options: Any) -> tuple[lro.Service, lro.Operation]:
+def ended(function: Callable[..., Any], **options: Any) -> lro.Operation:
     """What becomes of an operation with this function."""
     limits = lro.Limits(metadata_bytes=200, response_bytes=300)
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False, limits=limits)
     method = service.method(METHOD, metadata=WorkMetadata, **options)(function)
-    return service, method.start(WorkRequest()).operation
+    return method.start(WorkRequest()).operation
 
 
-def too_large(operation: lro.Operation, setting: str) -> None:
-    """The operation has ended with INTERNAL, and the sentence names the setting."""
+Job = lro.Job[WorkMetadata]
+
+
+def responds(request: WorkRequest) -> WorkResponse:
+    return text_of(WorkResponse, 301)
+
+
+def reports(request: WorkRequest, job: Job) -> WorkResponse:
+    job.report(text_of(WorkMetadata, 400))
+    return WorkResponse()
+
+
+def raises(request: WorkRequest) -> WorkResponse:
+    raise lro.StatusError(lro.Code.ABORTED, "x" * 300, (WorkResponse(),))
+
+
+def ends(request: WorkRequest, job: Job) -> WorkResponse:
+    job.report(WorkMetadata(percent=1))
+    return WorkResponse()
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "setting"),
+    [
+        (responds, {}, "response_bytes"),
+        (raises, {}, "response_bytes"),
+        (reports, {}, "metadata_bytes"),
+        (ends, {"final_metadata": lambda *_: text_of(WorkMetadata, 400)}, "metadata_bytes"),
+    ],
+)
+def test_message_of_a_worker_that_is_too_large_ends_its_operation(
+    function: Callable[..., Any], options: Any, setting: str
+) -> None:
+    """With INTERNAL, and a sentence that names the setting."""
+    operation = ended(function, **options)
     assert operation.error is not None
     assert operation.error.code == lro.Code.INTERNAL
     assert f"(the setting is Limits.{setting})" in operation.error.message
@@ -609,19 +669,10 @@ def too_large(operation: lro.Operation, setting: str) -> None:
     assert info.payload["reason"] == "MESSAGE_TOO_LARGE"  # type: ignore[index, call-overload]
 
 
-def test_a_response_that_is_too_large_ends_its_operation() -> None:
-    """With its sizes and the setting; the next one is not concerned."""
-
-    def work(request: WorkRequest) -> WorkResponse:
-        return text_of(WorkResponse, 301)
-
-    too_large(ended(work)[1], "response_bytes")
-
-
 def test_a_report_that_is_too_large_is_refused_to_the_function() -> None:
-    """Which may go on with a shorter one, or end the operation by letting the error pass."""
+    """Which may go on with a shorter one."""
 
-    def goes_on(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+    def goes_on(request: WorkRequest, job: Job) -> WorkResponse:
         job.report(text_of(WorkMetadata, 60))
         with pytest.raises(
             lro.errors.MessageTooLarge, match=r"at most 200 .*Limits.metadata_bytes"
@@ -629,32 +680,7 @@ def test_a_report_that_is_too_large_is_refused_to_the_function() -> None:
             job.report(text_of(WorkMetadata, 400))
         return WorkResponse("fine")
 
-    def passes(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
-        job.report(text_of(WorkMetadata, 400))
-        return WorkResponse()
-
-    assert ended(goes_on)[1].response is not None
-    too_large(ended(passes)[1], "metadata_bytes")
-
-
-def test_an_error_that_is_too_large_is_replaced() -> None:
-    """By one that says so: callers could not read it."""
-
-    def work(request: WorkRequest) -> WorkResponse:
-        raise lro.StatusError(lro.Code.ABORTED, "x" * 300, (WorkResponse(),))
-
-    too_large(ended(work)[1], "response_bytes")
-
-
-def test_last_metadata_that_is_too_large_ends_the_operation_with_an_error() -> None:
-    """What ``settle`` gives is bounded as a report is."""
-
-    def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
-        job.report(WorkMetadata(percent=1))
-        return WorkResponse()
-
-    _, operation = ended(work, final_metadata=lambda seen, state: text_of(WorkMetadata, 400))
-    too_large(operation, "metadata_bytes")
+    assert ended(goes_on).response is not None
 
 
 def test_first_metadata_that_is_too_large_is_an_invalid_argument() -> None:
@@ -687,7 +713,7 @@ def test_messages_of_every_form_are_measured() -> None:
 
 def test_replies_that_wait_have_their_turn_in_order() -> None:
     """Of threads and of coroutines; those that go away are passed over."""
-    budget = ByteBudget(100)
+    budget = budget_of(100)
     first = budget.take(80)
     got: list[str] = []
 
@@ -715,16 +741,16 @@ def test_replies_that_wait_have_their_turn_in_order() -> None:
 
 def test_few_large_replies_are_made_at_once() -> None:
     """Others have the least; a batch, which must be whole, waits; what is made frees its place."""
-    budget = ByteBudget(100, iter(range(0, 1000, 9)).__next__)
-    large = [budget.take(5, 20) for _ in range(LARGE_AT_ONCE)]
-    assert [turn.bytes for turn in large] == [20] * LARGE_AT_ONCE
+    budget = budget_of(100, iter(range(0, 1000, 9)).__next__)
+    large = [budget.take(5, 20)]
+    assert large[0].bytes == 20
     assert budget.take(5, 20).bytes == 5
     with pytest.raises(
         lro.errors.TooManyHeld, match="bytes of replies are held: at most 100 at once"
     ):
         budget.take(20, 20)
     large[0].resize(7)
-    assert budget.held == 7 + 20 * (LARGE_AT_ONCE - 1)
+    assert budget.held == 7
     assert budget.take(20, 20).bytes == 20
     del large
     assert budget.held == 0
@@ -733,7 +759,7 @@ def test_few_large_replies_are_made_at_once() -> None:
 def test_a_slow_reader_is_broken_off_when_others_wait() -> None:
     """After five seconds, the one that has been at it longest; without others, never."""
     times = iter(range(100))
-    budget = ByteBudget(100, lambda: float(next(times)))
+    budget = budget_of(100, lambda: float(next(times)))
     one, other = budget.take(50), budget.take(50)
     cut: list[str] = []
 
@@ -793,7 +819,7 @@ def test_a_slow_reader_over_asgi_loses_its_connection_and_no_more() -> None:
 
 def test_reply_whose_last_byte_is_sent_is_not_broken_off() -> None:
     """One who waits may give the order in another thread, just before the last byte is taken."""
-    budget = ByteBudget(100)
+    budget = budget_of(100)
 
     async def main() -> None:
         turn = budget.take(10)
@@ -847,35 +873,30 @@ def test_a_reply_that_fails_frees_its_bytes() -> None:
 
 def test_places_of_one_caller_are_counted_apart() -> None:
     """And forgotten when none is held."""
-    count = CallCount("calls", 3, "waits", 2, "waits_per_caller")
-    places = [count.take("ann"), count.take("ann"), count.take("bob")]
-    for caller, what in (("ann", "calls: at most 3"), ("", "calls: at most 3")):
-        with pytest.raises(lro.errors.TooManyHeld, match=what):
-            count.take(caller)
-    places.pop().release()
-    with pytest.raises(lro.errors.TooManyHeld, match="calls for one caller: at most 2"):
-        count.take("ann")
-    del places
-    assert (count._held, count._of_caller) == (0, {})
+    service = service_of(streams=3, streams_per_caller=2)
+    started = [service.start(METHOD, WorkRequest()).name]
 
+    async def main() -> None:
+        held = [await service.watch(started, caller=who) for who in ("ann", "ann", "bob")]
+        for caller in ("ann", ""):
+            with pytest.raises(lro.errors.TooManyHeld, match="at most 3"):
+                await service.watch(started, caller=caller)
+        held.pop()
+        with pytest.raises(lro.errors.TooManyHeld, match="for one caller: at most 2"):
+            await service.watch(started, caller="ann")
+        held.clear()
+        held += [await service.watch(started, caller="ann") for _ in range(2)]
 
-def test_a_server_stays_small_under_large_replies(tmp_path: Path) -> None:
-    """Forty operations of 1.8 MB in eight lists and batches at once."""
-    served = Served("sqlite", "text", str(tmp_path / "operations.db"), 40, SIZE)
-    try:
-        found = together(*[served.walk] * 4, *[served.batch] * 4)
-        assert found == [40] * 4 + [429] * 4
-        assert served.memory("VmHWM") - served.idle < 300
-    finally:
-        served.close()
+    run_virtual(main())
+    assert service.watching == 0
 
 
 def test_bytes_of_a_collected_turn_serve_the_next_waiter() -> None:
     """Its bytes are free when it is collected, which wakes no one: the next look finds them."""
-    budget = ByteBudget(100)
+    budget = budget_of(100)
     turns = [budget.take(100)]
 
-    async def main() -> ReplyReservation:
+    async def main() -> Any:
         waiting = asyncio.create_task(budget.atake(100))
         await asyncio.sleep(0)
         turns.clear()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import Callable, Iterable, Mapping
-from io import BytesIO
 from typing import Any
 
 import attrs
@@ -13,6 +10,7 @@ import pytest
 
 import lro
 from lro import asgi, wsgi
+from tests.http import test_asgi, test_wsgi
 from tests.http.counting_service import CountRequest, CountService, build, details_of
 from tests.http.servers import environ_of_wsgiref
 
@@ -38,46 +36,27 @@ def call_asgi(
     app: Any, method: str, path: str, headers: Headers, scheme: str, body: bytes
 ) -> Reply:
     """Call an ASGI application as a server does."""
-    sent: list[Any] = []
-
-    async def receive() -> Any:
-        return {"type": "http.request", "body": body}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    scope = {
-        "type": "http",
-        "method": method,
-        "scheme": scheme,
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers],
-    }
-    asyncio.run(app(scope, receive, send))
-    heads = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    return Reply(sent[0]["status"], heads, json.loads(sent[1]["body"] or b"null"))
+    sent = [(name.encode(), value.encode("latin-1")) for name, value in headers]
+    scope = test_asgi.scope_of(method, path, scheme=scheme, headers=sent)
+    status, found, shown = test_asgi.serve(app, scope, test_asgi.part(body)).reply
+    return Reply(status, {name.decode(): value.decode() for name, value in found.items()}, shown)
 
 
 def call_wsgi(
     app: Any, method: str, path: str, headers: Headers, scheme: str, body: bytes
 ) -> Reply:
     """Call a WSGI application as a server does: headers of one name are one list."""
-    environ: dict[str, Any] = {
-        "REQUEST_METHOD": method,
-        "PATH_INFO": path,
-        "CONTENT_LENGTH": str(len(body)),
-        "wsgi.url_scheme": scheme,
-        "wsgi.input": BytesIO(body),
-    }
+    environ = test_wsgi.environ_of(method, path, body, **{"wsgi.url_scheme": scheme})
     for name, value in headers:
         key = "HTTP_" + name.upper().replace("-", "_")
         environ[key] = f"{environ[key]}, {value}" if key in environ else value
-    started: list[Any] = []
-    pieces = app(environ, lambda status, heads: started.extend((status, heads)))
-    heads = {name.lower(): value for name, value in started[1]}
-    return Reply(int(started[0][:3]), heads, json.loads(b"".join(pieces) or b"null"))
+    return reply_of(app, environ)
+
+
+def reply_of(app: Any, environ: dict[str, Any]) -> Reply:
+    """The reply of a WSGI application."""
+    status, heads, shown = test_wsgi.serve(app, environ)
+    return Reply(int(status[:3]), {name.lower(): value for name, value in heads.items()}, shown)
 
 
 Edge = tuple[Any, Callable[..., Reply]]
@@ -111,21 +90,14 @@ def serve(request: pytest.FixtureRequest) -> Callable[..., Site]:
 
     def serve(*trusted_origins: str, authenticate: Any = None) -> Site:
         counting = build()
-        options: dict[str, Any] = {
-            "trusted_origins": trusted_origins,
-            "authenticate": authenticate,
-        }
+        options: dict[str, Any] = {"trusted_origins": trusted_origins, "authenticate": authenticate}
         app = module.OperationsApp(counting.service, starts={START: counting.count}, **options)
         return Site(counting, app, send)
 
     return serve
 
 
-CALLS = [
-    ("POST", START),
-    ("POST", "/v1/{name}:cancel"),
-    ("DELETE", "/v1/{name}"),
-]
+CALLS = [("POST", START), ("POST", "/v1/{name}:cancel"), ("DELETE", "/v1/{name}")]
 OTHERS = {
     "/v1/{name}:wait": b'{"timeout": "0s"}',
     "/v1/operations:batchGet": b'{"names": ["operations/x"]}',
@@ -220,16 +192,22 @@ REFUSED: list[tuple[str, str, Headers]] = [
 ]
 
 
+def in_turn(cases: list[tuple[str, str, Headers]]) -> Any:
+    """Each case, with one of the calls."""
+    return pytest.mark.parametrize(
+        ("method", "path", "scheme", "headers"),
+        [(*CALLS[n % len(CALLS)], *case[1:]) for n, case in enumerate(cases)],
+        ids=[case[0] for case in cases],
+    )
+
+
 def with_host(headers: Headers) -> Headers:
     """The headers, with a Host if they have none."""
     headers = list(headers)
     return headers if any(name == "host" for name, _ in headers) else [("host", HOST), *headers]
 
 
-@pytest.mark.parametrize(("method", "path"), CALLS)
-@pytest.mark.parametrize(
-    ("scheme", "headers"), [case[1:] for case in PASSES], ids=[case[0] for case in PASSES]
-)
+@in_turn(PASSES)
 def test_own_pages_trusted_pages_and_programs_pass(
     serve: Callable[..., Site], method: str, path: str, scheme: str, headers: Headers
 ) -> None:
@@ -238,10 +216,7 @@ def test_own_pages_trusted_pages_and_programs_pass(
     assert site.call(method, path, with_host(headers), scheme).status == 200
 
 
-@pytest.mark.parametrize(("method", "path"), CALLS)
-@pytest.mark.parametrize(
-    ("scheme", "headers"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
-)
+@in_turn(REFUSED)
 def test_pages_of_other_sites_are_refused(
     serve: Callable[..., Site], method: str, path: str, scheme: str, headers: Headers
 ) -> None:
@@ -271,15 +246,11 @@ def test_wsgi_header_with_underscores_does_not_hide_the_real_one(first: str) -> 
     environ = environ_of_wsgiref("POST", START, *lines, f"Origin: {EVIL}")
     assert "same-origin" in environ["HTTP_SEC_FETCH_SITE"]
     counting = build()
-    started: list[Any] = []
     app = wsgi.OperationsApp(counting.service, starts={START: counting.count})
-    pieces = app(environ, lambda *said: started.extend(said))
-    heads = {name.lower(): value for name, value in started[1]}
-    check_refused(Reply(int(started[0][:3]), heads, json.loads(b"".join(pieces))), EVIL)
+    check_refused(reply_of(app, environ), EVIL)
 
 
-@pytest.mark.parametrize("origin", [EVIL, "null", OWN])
-@pytest.mark.parametrize("where", ["cross-site", "same-site"])
+@pytest.mark.parametrize(("where", "origin"), [("cross-site", EVIL), ("same-site", "null")])
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [

@@ -1,6 +1,7 @@
 """Hooks fail closed: what they may give, in each verb, behind each edge (spec §3.1(5)).
 
-The table below has a cell for each result of a hook, verb, edge, kind of hook and store.
+Functions and coroutine functions give each result of the tables below, other kinds of hooks a few;
+each result meets every second verb. SQLite is behind plain functions, memory behind the others.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pytest
 
 import lro
 from lro import Code
-from tests.security.guarded import PLACES, START, STORES, UNREADABLE, VERBS, guarded
+from tests.security.guarded import PLACES, START, UNREADABLE, VERBS, guarded
 
 SECRET: Final = "s3cret"
 """Is in all that hooks return and raise by mistake, and must never reach callers."""
@@ -126,13 +127,8 @@ AUTHORIZE: Final[Mapping[str, Case]] = {
 TABLES: Final = {"authenticate": AUTHENTICATE, "authorize": AUTHORIZE}
 
 
-def test_the_table_has_all_its_cells() -> None:
-    """Each result in each verb, behind each edge, by each kind of hook: over the stores in turn."""
-    results = sum(map(len, TABLES.values()))
-    calls = sum(len(VERBS[edge]) for edge, _ in PLACES)
-    assert (results, calls) == (50, 200)
-    assert results * calls == 10_000
-    assert len(STORES) == 2
+FEW: Final = ("None", "coroutine", "False", "Unauthenticated", "ValueError", "SystemExit")
+"""The results that kinds of hooks meet, other than plain functions and coroutine functions."""
 
 
 @pytest.fixture
@@ -143,27 +139,22 @@ def short_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("short_tracebacks")
 @pytest.mark.parametrize("hook", TABLES)
-@pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize(("edge", "kind"), PLACES)
 def test_hook_decides_each_verb_and_fails_closed(
-    edge: str,
-    kind: str,
-    store: str,
-    hook: str,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
+    edge: str, kind: str, hook: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A call that a hook does not clearly allow changes nothing, reveals nothing, and is logged."""
     wrong, starts = [], 2
+    store = "sqlite" if kind == "function" else "memory"
+    whole = kind in ("function", "coroutine function")
+    cases = [(title, case) for title, case in TABLES[hook].items() if whole or title in FEW]
     with caplog.at_level(logging.ERROR, "lro"), guarded(edge, kind, store, tmp_path) as place:
         unfinished, over = place.start(), place.start()
         place.counting.finish(over)
         record = place.counting.service.store.get(unfinished)
-        for row, (title, case) in enumerate(TABLES[hook].items()):
+        for row, (title, case) in enumerate(cases):
             allowed = case.code is Code.OK
-            for column, verb in enumerate(place.verbs):
-                if (row + column) % len(STORES) != list(STORES).index(store):
-                    continue  # that cell is of another store
+            for verb in place.verbs[row % 2 :: 2]:
                 name = over if allowed else unfinished
                 if allowed and verb == "DeleteOperation":
                     name = place.start()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -24,9 +24,6 @@ import lro.asgi
 import lro.grpc
 import lro.wsgi
 from lro import Code
-from lro._base.arguments import is_coroutine_function
-from lro._engine.access import Hook, ask_caller
-from lro._engine.flow import on_loop, run
 from lro.adapters import Record
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
@@ -50,42 +47,34 @@ def refuse_hooks(build_edge: Callable[[], object], hook: str, where: str) -> Non
     assert caught.value.description.startswith(wanted)
 
 
+def add_to_grpc(server: grpc.Server, service: lro.Service, **options: Any) -> object:
+    """Put a service on a server that is never started."""
+    try:
+        return lro.grpc.add_to(server, service, **options)
+    finally:
+        server.stop(None)
+
+
 @each_async
-def test_wsgi_app_refuses_async_hooks(kind: str) -> None:
-    """None is built that could only answer INTERNAL."""
+def test_edge_without_event_loop_refuses_async_hooks(kind: str) -> None:
+    """None is made that could only answer INTERNAL; a gRPC server of asyncio takes them."""
     hook = ASYNC[kind](allow)
-
-    def made(counting: Any, **options: Any) -> object:
-        return lro.wsgi.OperationsApp(counting.service, **options)
-
-    where = "a WSGI application"
-    refuse_hooks(lambda: made(build(), authenticate=hook), "authenticate", where)
-    refuse_hooks(lambda: made(build(authorize=hook)), "authorize", where)
-    refuse_hooks(lambda: made(build(authorize=hook), authenticate=allow), "authorize", where)
-
-
-@each_async
-def test_grpc_server_of_threads_refuses_async_hooks(kind: str) -> None:
-    """Nothing is put on the server; one of asyncio takes them."""
-    hook, where = ASYNC[kind](allow), "a gRPC server of threads"
+    guarded = build(authorize=hook).service
     with ThreadPoolExecutor(1) as pool:
-        server = grpc.server(pool)
-        add = functools.partial(lro.grpc.add_to, server)
-        refuse_hooks(lambda: add(build().service, authenticate=hook), "authenticate", where)
-        refuse_hooks(lambda: add(build(authorize=hook).service), "authorize", where)
-        server.stop(None).wait()
+        on_threads = partial(add_to_grpc, grpc.server(pool))
+        for make, where in (
+            (lro.wsgi.OperationsApp, "a WSGI application"),
+            (on_threads, "a gRPC server of threads"),
+        ):
+            refuse_hooks(partial(make, build().service, authenticate=hook), "authenticate", where)
+            refuse_hooks(partial(make, guarded), "authorize", where)
+            refuse_hooks(partial(make, guarded, authenticate=allow), "authorize", where)
+    refuse_hooks(partial(LocalTransport, guarded), "authorize", "LocalTransport")
 
     async def on_asyncio() -> None:
-        lro.grpc.add_to(grpc.aio.server(), build(authorize=hook).service, authenticate=hook)
+        lro.grpc.add_to(grpc.aio.server(), guarded, authenticate=hook)
 
     asyncio.run(on_asyncio())
-
-
-@each_async
-def test_local_transport_refuses_async_authorize(kind: str) -> None:
-    """It calls in threads alone; AsyncLocalTransport takes such a service."""
-    service = build(authorize=ASYNC[kind](allow)).service
-    refuse_hooks(lambda: LocalTransport(service), "authorize", "LocalTransport")
 
 
 @pytest.mark.parametrize("wrong", ["text", 7, object()])
@@ -149,15 +138,17 @@ def test_edge_handled_in_thread_with_async_hooks_answers_internal(kind: str) -> 
     ("hook", "known"),
     [
         *[(make(allow), False) for make in PLAIN.values()],
-        *[(make(allow), True) for make in ASYNC.values()],
         (AsyncMock(), True),
-        (functools.partial(functools.partial(ASYNC["async object"](allow), 1), 2), True),
-        (int, False),
+        (partial(partial(ASYNC["async object"](allow), 1), 2), True),
     ],
 )
 def test_coroutine_functions_are_recognised(hook: Any, known: bool) -> None:
     """Functions, methods, partials of them, objects that can be called."""
-    assert is_coroutine_function(hook) is known
+    if known:
+        with pytest.raises(lro.DeclarationError, match="must be a plain function"):
+            LocalTransport(build(authorize=hook).service)
+    else:
+        LocalTransport(build(authorize=hook).service)
 
 
 @pytest.mark.parametrize("kind", ["function", "coroutine function"])
@@ -167,18 +158,21 @@ def test_interrupt_in_main_thread_passes_hook(kind: str) -> None:
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    def ask_hook() -> object:
-        hook = Hook("authorize", KINDS[kind](interrupted))
-        return asyncio.run(on_loop(hook.ask("ann"))) if hook.awaited else run(hook.ask("ann"))
+    service = build(authorize=KINDS[kind](interrupted)).service
+
+    def call() -> object:
+        if kind == "function":
+            return service.get("operations/a")
+        return asyncio.run(service.get_async("operations/a"))
 
     assert threading.current_thread() is threading.main_thread()
     with pytest.raises(KeyboardInterrupt):
-        ask_hook()
+        call()
     with (
         ThreadPoolExecutor(1) as pool,
         pytest.raises(lro.errors.HookFailed, match="authorize raised KeyboardInterrupt"),
     ):
-        pool.submit(ask_hook).result()
+        pool.submit(call).result()
 
 
 def test_signal_handler_that_exits_ends_a_verb() -> None:
@@ -211,7 +205,7 @@ class Leaving:
 
 @pytest.mark.parametrize(
     "handler",
-    [leave, Leaving(), Leaving().method, functools.partial(leave, "a")],
+    [leave, Leaving(), Leaving().method, partial(leave, "a")],
     ids=["function", "object", "method", "partial"],
 )
 def test_signal_handler_that_exits_ends_a_hook(handler: Callable[[int, object], None]) -> None:
@@ -236,12 +230,14 @@ class Lying:
     __class__ = str  # type: ignore[assignment]
 
 
-def test_caller_whose_class_only_claims_to_be_str_is_refused() -> None:
+def test_caller_whose_class_only_claims_to_be_str_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Its type counts, not what it says of its own class."""
-    hook = Hook("authenticate", lambda headers: Lying())
     assert isinstance(Lying(), str)
-    with pytest.raises(lro.errors.HookFailed, match="authenticate must return a text"):
-        run(ask_caller(hook, {}, None))
+    edge = edge_of(build(), authenticate=lambda headers: Lying())
+    assert edge.handle(ask("GET", "/v1/operations")).status == 500
+    assert "authenticate must return a text" in caplog.text
 
 
 def test_plain_hook_that_raises_generator_exit_fails() -> None:
@@ -251,21 +247,21 @@ def test_plain_hook_that_raises_generator_exit_fails() -> None:
         raise GeneratorExit
 
     with pytest.raises(lro.errors.HookFailed, match="authorize raised GeneratorExit"):
-        run(Hook("authorize", end).ask())
+        build(authorize=end).service.get("operations/a")
 
 
-def test_async_hook_of_closed_loop_ends_quietly() -> None:
+def test_async_hook_of_closed_coroutine_ends_quietly() -> None:
     """A coroutine that is closed while it asks a hook takes the hook with it."""
     left = []
 
-    async def wait() -> None:
+    async def wait(*_: Any) -> None:
         try:
             await asyncio.sleep(3600)
         finally:
             left.append(True)
 
     async def asked() -> None:
-        call = on_loop(Hook("authorize", wait).ask())
+        call = build(authorize=wait).service.get_async("operations/a")
         assert call.send(None) is not None  # it waits for the hook now
         call.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,6 +47,5 @@ def test_each_named_test_exists() -> None:
     named = {mark for claim in CLAIMS for mark in MARK.findall(claim)}
     assert named
     for path, test in sorted(named):
-        tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-        functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-        assert test in functions, f"{path}::{test}"
+        text = (ROOT / path).read_text(encoding="utf-8")
+        assert re.search(rf"^ *(async )?def {test}\(", text, re.MULTILINE), f"{path}::{test}"

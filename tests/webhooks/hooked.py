@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
+
 from lro import Code, Service
 from lro.adapters import Store
 from lro.errors import StatusError
 from lro.executors.inline import InlineExecutor
+from lro.stores.memory import MemoryStore
 from lro.testing import START, ManualClock
 from lro.webhooks import Endpoint, Webhooks, generate_secret
 from tests.service_fixtures import MakeService
@@ -46,6 +49,22 @@ def works(make_service: MakeService, store: Store, sends: Webhooks) -> Service:
     service.method(METHOD)(work)
     service.method(OTHER)(work)
     return service
+
+
+@attrs.frozen
+class Here:
+    """Makes services with webhooks, over the clock of the test."""
+
+    clock: ManualClock
+    make_service: MakeService
+
+    def serve(
+        self, endpoints: Sequence[Endpoint] = (), *, store: Store | None = None, **options: Any
+    ) -> tuple[Service, Webhooks]:
+        """A service whose method works at once, by default in memory, and its webhooks."""
+        sends = webhooks(self.clock, endpoints, **options)
+        store = MemoryStore(self.clock) if store is None else store
+        return works(self.make_service, store, sends), sends
 
 
 def end(service: Service, text: str = "", method: str = METHOD, **options: Any) -> str:

@@ -21,10 +21,10 @@ from lro.errors import OperationNotFound, Unavailable
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
 from lro.webhooks import Endpoint, EndpointDisabled, WebhookEvent, generate_secret, verify
-from tests.service_fixtures import MakeService
 from tests.services.postgres import shared_server
+from tests.waiting import until
 from tests.webhooks import receivers
-from tests.webhooks.hooked import METHOD, OTHER, SECRET, end, endpoint, webhooks, works
+from tests.webhooks.hooked import METHOD, OTHER, SECRET, Here, end, endpoint, webhooks
 from tests.webhooks.receivers import PATIENCE, Received, Said, raw_receiver, receiver
 from tests.work_messages import WorkRequest, WorkResponse
 
@@ -43,12 +43,9 @@ def outbox(store: Store) -> OutboxStore:
 
 
 @on_all_stores
-def test_end_of_an_operation_is_sent_once(
-    store: Store, clock: ManualClock, make_service: MakeService
-) -> None:
+def test_end_of_an_operation_is_sent_once(store: Store, here: Here) -> None:
     with receiver() as good:
-        sends = webhooks(clock, [endpoint(good.url)])
-        service = works(make_service, store, sends)
+        service, sends = here.serve([endpoint(good.url)], store=store)
         name = end(service)
         assert sends.owed_of(name) == {"": 0}
         service.run_maintenance()
@@ -62,42 +59,32 @@ def test_end_of_an_operation_is_sent_once(
         "data": {"name": name, "method": METHOD, "done": True},
     }
     assert got.headers["content-type"] == "application/json"
-    signed = verify(got.body, got.headers, [SECRET], now=clock().timestamp())
-    assert signed.timestamp == clock().timestamp()
+    signed = verify(got.body, got.headers, [SECRET], now=here.clock().timestamp())
+    assert signed.timestamp == here.clock().timestamp()
     assert outbox(store).next_due() is None
     assert next(iter(store.find([name]).records)).notify == ""
 
 
 @pytest.mark.parametrize(
     ("text", "event"),
-    [
-        ("", "operation.succeeded"),
-        ("fail", "operation.failed"),
-        ("cancel", "operation.cancelled"),
-    ],
+    [("", "operation.succeeded"), ("fail", "operation.failed"), ("cancel", "operation.cancelled")],
 )
-def test_type_of_the_event_is_that_of_the_end(
-    text: str, event: str, clock: ManualClock, make_service: MakeService
-) -> None:
+def test_type_of_the_event_is_that_of_the_end(text: str, event: str, here: Here) -> None:
     with receiver() as good:
-        service = works(make_service, MemoryStore(clock), webhooks(clock, [endpoint(good.url)]))
+        service, _ = here.serve([endpoint(good.url)])
         end(service, text)
         service.run_maintenance()
         assert payload(good.next())["type"] == event
 
 
-def test_endpoints_get_only_the_events_and_methods_that_they_want(
-    clock: ManualClock, make_service: MakeService
-) -> None:
+def test_endpoints_get_only_the_events_and_methods_that_they_want(here: Here) -> None:
     with receiver() as failures, receiver() as others:
-        sends = webhooks(
-            clock,
+        service, _ = here.serve(
             [
                 endpoint(failures.url, events=("operation.failed",)),
                 endpoint(others.url, methods=(OTHER,)),
-            ],
+            ]
         )
-        service = works(make_service, MemoryStore(clock), sends)
         quiet = end(service)
         assert next(iter(service.store.find([quiet]).records)).notify_at is None
         failed, other = end(service, "fail"), end(service, method=OTHER)
@@ -108,24 +95,23 @@ def test_endpoints_get_only_the_events_and_methods_that_they_want(
 
 @on_all_stores
 def test_failed_try_is_repeated_after_the_schedule_with_the_same_id(
-    store: Store, clock: ManualClock, make_service: MakeService
+    store: Store, here: Here
 ) -> None:
     with receiver(lambda _: Said(500)) as bad:
-        sends = webhooks(clock, [endpoint(bad.url, id="one")])
-        service = works(make_service, store, sends)
+        service, sends = here.serve([endpoint(bad.url, id="one")], store=store)
         name = end(service)
         assert 0 < service.run_maintenance() <= 5
         first = bad.next()
         assert sends.owed_of(name) == {"one": 1}
-        clock.advance(4.9)
+        here.clock.advance(4.9)
         service.run_maintenance()
         assert bad.all() == []
-        clock.advance(0.1)
+        here.clock.advance(0.1)
         service.run_maintenance()
         second = bad.next()
         assert sends.owed_of(name) == {"one": 2}
         bad.script = lambda _: Said()
-        clock.advance(300)
+        here.clock.advance(300)
         service.run_maintenance()
         third = bad.next()
         assert sends.owed_of(name) == {}
@@ -133,21 +119,20 @@ def test_failed_try_is_repeated_after_the_schedule_with_the_same_id(
     assert first.body == third.body
     stamps = [int(one.headers["webhook-timestamp"]) for one in (first, second, third)]
     assert [stamps[1] - stamps[0], stamps[2] - stamps[1]] == [5, 300]
-    verify(third.body, third.headers, [SECRET], now=clock().timestamp())
+    verify(third.body, third.headers, [SECRET], now=here.clock().timestamp())
 
 
 def test_failure_for_the_whole_schedule_is_given_up_and_reported_once(
-    clock: ManualClock, make_service: MakeService, caplog: pytest.LogCaptureFixture
+    here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:
     disabled: list[EndpointDisabled] = []
     with receiver(lambda _: Said(500)) as bad:
-        sends = webhooks(clock, [endpoint(bad.url, id="one")], on_disabled=disabled.append)
-        service = works(make_service, MemoryStore(clock), sends)
+        service, sends = here.serve([endpoint(bad.url, id="one")], on_disabled=disabled.append)
         name = end(service)
         with caplog.at_level(logging.INFO, "lro"):
             for _ in range(12):
                 service.run_maintenance()
-                clock.advance(24 * 3600)
+                here.clock.advance(24 * 3600)
         assert len(bad.all()) == 10
         assert sends.owed_of(name) == {"one": -1}
         assert [(one.reason, one.endpoint.url, one.name) for one in disabled] == [
@@ -168,16 +153,13 @@ def test_failure_for_the_whole_schedule_is_given_up_and_reported_once(
         assert bad.all() == []
 
 
-def test_410_settles_and_reports_the_endpoint(
-    clock: ManualClock, make_service: MakeService
-) -> None:
+def test_410_settles_and_reports_the_endpoint(here: Here) -> None:
     disabled: list[EndpointDisabled] = []
     with receiver(lambda _: Said(410)) as gone:
-        sends = webhooks(clock, [endpoint(gone.url)], on_disabled=disabled.append)
-        service = works(make_service, MemoryStore(clock), sends)
+        service, sends = here.serve([endpoint(gone.url)], on_disabled=disabled.append)
         name = end(service)
         service.run_maintenance()
-        clock.advance(3600)
+        here.clock.advance(3600)
         service.run_maintenance()
         assert len(gone.all()) == 1
     assert sends.owed_of(name) == {}
@@ -185,7 +167,7 @@ def test_410_settles_and_reports_the_endpoint(
 
 
 def test_410_without_on_disabled_and_failing_on_disabled_settle_too(
-    clock: ManualClock, make_service: MakeService, caplog: pytest.LogCaptureFixture
+    here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: EndpointDisabled) -> None:
         raise RuntimeError("no mail today")
@@ -195,8 +177,7 @@ def test_410_without_on_disabled_and_failing_on_disabled_settle_too(
 
     with receiver(lambda _: Said(410)) as gone:
         for on_disabled in (None, fail, leave):
-            sends = webhooks(clock, [endpoint(gone.url)], on_disabled=on_disabled)
-            service = works(make_service, MemoryStore(clock), sends)
+            service, sends = here.serve([endpoint(gone.url)], on_disabled=on_disabled)
             name = end(service)
             service.run_maintenance()
             assert sends.owed_of(name) == {}
@@ -206,28 +187,23 @@ def test_410_without_on_disabled_and_failing_on_disabled_settle_too(
 @pytest.mark.parametrize(
     ("header", "seconds"), [("120", 120), ("Tue, 01 Jan 2030 00:03:00 GMT", 180), ("1", 5)]
 )
-def test_retry_after_is_waited_for(
-    header: str, seconds: int, clock: ManualClock, make_service: MakeService
-) -> None:
+def test_retry_after_is_waited_for(header: str, seconds: int, here: Here) -> None:
     with receiver(lambda _: Said(429, {"retry-after": header})) as busy:
-        service = works(make_service, MemoryStore(clock), webhooks(clock, [endpoint(busy.url)]))
+        service, _ = here.serve([endpoint(busy.url)])
         end(service)
         service.run_maintenance()
         assert len(busy.all()) == 1
-        clock.advance(seconds - 0.1)
+        here.clock.advance(seconds - 0.1)
         service.run_maintenance()
         assert busy.all() == []
-        clock.advance(0.1)
+        here.clock.advance(0.1)
         service.run_maintenance()
         assert len(busy.all()) == 1
 
 
-def test_retry_after_holds_for_other_operations_without_costing_them_a_try(
-    clock: ManualClock, make_service: MakeService
-) -> None:
+def test_retry_after_holds_for_other_operations_without_costing_them_a_try(here: Here) -> None:
     with receiver(lambda _: Said(503, {"retry-after": "600"})) as busy:
-        sends = webhooks(clock, [endpoint(busy.url, id="one")])
-        service = works(make_service, MemoryStore(clock), sends)
+        service, sends = here.serve([endpoint(busy.url, id="one")])
         first = end(service)
         service.run_maintenance()
         second = end(service)
@@ -236,18 +212,17 @@ def test_retry_after_holds_for_other_operations_without_costing_them_a_try(
         assert sends.owed_of(first) == {"one": 1}
         assert sends.owed_of(second) == {"one": 0}
         busy.script = lambda _: Said()
-        clock.advance(600)
+        here.clock.advance(600)
         service.run_maintenance()
         assert len(busy.all()) == 2
 
 
 def test_number_of_receivers_that_asked_for_a_pause_is_bounded(
-    clock: ManualClock, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+    here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lro._webhooks.delivery._HOSTS", 1)
     with receiver(lambda _: Said(503, {"retry-after": "600"})) as busy:
-        sends = webhooks(clock, [endpoint(f"{busy.url}/{n}") for n in range(3)])
-        service = works(make_service, MemoryStore(clock), sends)
+        service, _ = here.serve([endpoint(f"{busy.url}/{n}") for n in range(3)])
         end(service)
         service.run_maintenance()
         assert len(busy.all()) == 3
@@ -259,9 +234,7 @@ def test_number_of_receivers_that_asked_for_a_pause_is_bounded(
 # -- endpoints by lookup, and per start -----------------------------------------------------------
 
 
-def test_lookup_is_asked_with_the_operation_and_its_caller(
-    clock: ManualClock, make_service: MakeService
-) -> None:
+def test_lookup_is_asked_with_the_operation_and_its_caller(here: Here) -> None:
     asked: list[tuple[DescribedOperation, str]] = []
     with receiver() as good:
 
@@ -269,8 +242,7 @@ def test_lookup_is_asked_with_the_operation_and_its_caller(
             asked.append((operation, caller))
             return [endpoint(good.url), endpoint(good.url, id="x", events=("operation.failed",))]
 
-        sends = webhooks(clock, lookup=lookup)
-        service = works(make_service, MemoryStore(clock), sends)
+        service, sends = here.serve(lookup=lookup)
         name = end(service, "t", caller="ann")
         service.run_maintenance()
         assert len(good.all()) == 1
@@ -285,7 +257,7 @@ def test_lookup_is_asked_with_the_operation_and_its_caller(
 
 @pytest.mark.parametrize("error", [RuntimeError("away"), SystemExit(3)])
 def test_lookup_that_fails_is_repeated_and_holds_up_no_other_endpoint(
-    error: BaseException, clock: ManualClock, make_service: MakeService
+    error: BaseException, here: Here
 ) -> None:
     errors: list[BaseException] = [error]
     with receiver() as static, receiver() as found:
@@ -295,83 +267,70 @@ def test_lookup_that_fails_is_repeated_and_holds_up_no_other_endpoint(
                 raise errors.pop()
             return [endpoint(found.url)]
 
-        sends = webhooks(clock, [endpoint(static.url)], lookup=lookup)
-        service = works(make_service, MemoryStore(clock), sends)
+        service, sends = here.serve([endpoint(static.url)], lookup=lookup)
         name = end(service)
         service.run_maintenance()
         assert (len(static.all()), len(found.all())) == (1, 0)
         assert sends.owed_of(name) == {"": 1}
-        clock.advance(5)
+        here.clock.advance(5)
         service.run_maintenance()
         assert (len(static.all()), len(found.all())) == (0, 1)
     assert sends.owed_of(name) == {}
 
 
 def test_lookup_that_fails_for_the_whole_schedule_is_given_up(
-    clock: ManualClock, make_service: MakeService, caplog: pytest.LogCaptureFixture
+    here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:
     def lookup(operation: DescribedOperation, caller: str) -> Sequence[Endpoint]:
         raise RuntimeError("away")
 
-    sends = webhooks(clock, lookup=lookup, schedule=(5.0,), on_disabled=lambda _: None)
-    service = works(make_service, MemoryStore(clock), sends)
+    service, sends = here.serve(lookup=lookup, schedule=(5.0,), on_disabled=lambda _: None)
     name = end(service)
     for _ in range(3):
         service.run_maintenance()
-        clock.advance(60)
+        here.clock.advance(60)
     assert sends.owed_of(name) == {"": -1}
     assert "its webhook to what is looked up is given up" in caplog.text
 
 
-def test_looked_up_endpoint_is_looked_up_again_for_the_next_try(
-    clock: ManualClock, make_service: MakeService
-) -> None:
+def test_looked_up_endpoint_is_looked_up_again_for_the_next_try(here: Here) -> None:
     with receiver(lambda _: Said(500)) as old, receiver() as new:
         given = [endpoint(old.url, id="one"), endpoint(old.url, id="two")]
-        sends = webhooks(clock, lookup=lambda operation, caller: given)
-        service = works(make_service, MemoryStore(clock), sends)
+        service, sends = here.serve(lookup=lambda operation, caller: given)
         name = end(service)
         service.run_maintenance()
         assert sends.owed_of(name) == {"one": 1, "two": 1}
         given[:] = [endpoint(new.url, id="one"), endpoint(new.url, id="three")]
-        clock.advance(5)
+        here.clock.advance(5)
         service.run_maintenance()
         assert len(new.all()) == 1
         assert sends.owed_of(name) == {}
 
 
-def test_lookup_that_gives_what_cannot_be_called_is_repeated(
-    clock: ManualClock, make_service: MakeService
-) -> None:
+def test_lookup_that_gives_what_cannot_be_called_is_repeated(here: Here) -> None:
     given = [Endpoint(url="ftp://x", secrets=(SECRET,))]
-    sends = webhooks(clock, lookup=lambda operation, caller: given)
-    service = works(make_service, MemoryStore(clock), sends)
+    service, sends = here.serve(lookup=lambda operation, caller: given)
     name = end(service)
     service.run_maintenance()
     assert sends.owed_of(name) == {"": 1}
 
 
-def test_what_was_to_be_looked_up_is_dropped_where_there_is_no_lookup_any_more(
-    clock: ManualClock, make_service: MakeService
-) -> None:
-    store = MemoryStore(clock)
-    name = end(works(make_service, store, webhooks(clock, lookup=lambda operation, caller: 1 / 0)))
-    first = webhooks(clock, lookup=lambda operation, caller: 1 / 0)  # type: ignore[arg-type]
-    works(make_service, store, first).run_maintenance()
+def test_what_was_to_be_looked_up_is_dropped_where_there_is_no_lookup_any_more(here: Here) -> None:
+    store = MemoryStore(here.clock)
+    service, first = here.serve(store=store, lookup=lambda operation, caller: 1 / 0)
+    name = end(service)
+    service.run_maintenance()
     assert first.owed_of(name) == {"": 1}
-    clock.advance(5)
-    sends = webhooks(clock)
-    works(make_service, store, sends).run_maintenance()
+    here.clock.advance(5)
+    service, sends = here.serve(store=store)
+    service.run_maintenance()
     assert sends.owed_of(name) == {}
 
 
 @on_all_stores
-def test_endpoints_of_a_start_are_notified_of_its_end(
-    store: Store, clock: ManualClock, make_service: MakeService
-) -> None:
+def test_endpoints_of_a_start_are_notified_of_its_end(store: Store, here: Here) -> None:
     with receiver() as good:
-        sends = webhooks(clock, secrets=[SECRET])
-        service = works(make_service, store, sends)
+        service, _ = here.serve(secrets=[SECRET], store=store)
         one = Endpoint(url=good.url, headers={"Authorization": "Bearer x"}, methods=(METHOD,))
         end(service)
         end(service, "fail", notify=[Endpoint(url=good.url, events=("operation.succeeded",))])
@@ -380,19 +339,18 @@ def test_endpoints_of_a_start_are_notified_of_its_end(
         (got,) = good.all()
     assert payload(got)["data"]["name"] == name
     assert got.headers["authorization"] == "Bearer x"
-    verify(got.body, got.headers, [SECRET], now=clock().timestamp())
+    verify(got.body, got.headers, [SECRET], now=here.clock().timestamp())
     assert next(iter(store.find([name]).records)).notify == ""
 
 
 @pytest.mark.parametrize("standing", [("operation.succeeded",), ("operation.failed",)])
 def test_endpoint_of_a_start_is_called_beside_one_of_the_same_url(
-    clock: ManualClock, make_service: MakeService, standing: tuple[str, ...]
+    here: Here, standing: tuple[str, ...]
 ) -> None:
     """Callers choose it: they must not silence what the application has asked for."""
     with receiver() as good:
         always = endpoint(good.url, events=standing)
-        sends = webhooks(clock, [always])
-        service = works(make_service, MemoryStore(clock), sends)
+        service, _ = here.serve([always])
         own = generate_secret()
         end(service, notify=[Endpoint(url=good.url, secrets=(own,))])
         service.run_maintenance()
@@ -400,17 +358,17 @@ def test_endpoint_of_a_start_is_called_beside_one_of_the_same_url(
     signers = [own, SECRET] if "operation.succeeded" in standing else [own]
     assert len({one.headers["webhook-id"] for one in got}) == len(signers)
     for one, secret in zip(got, signers, strict=True):
-        verify(one.body, one.headers, [secret], now=clock().timestamp())
+        verify(one.body, one.headers, [secret], now=here.clock().timestamp())
 
 
 def test_endpoint_that_options_refuse_later_is_given_up(
-    clock: ManualClock, make_service: MakeService, caplog: pytest.LogCaptureFixture
+    here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = MemoryStore(clock)
-    service = works(make_service, store, webhooks(clock))
+    store = MemoryStore(here.clock)
+    service, _ = here.serve(store=store)
     name = end(service, notify=[endpoint("http://127.0.0.1:1/", id="one")])
-    strict = webhooks(clock, allow_http=False)
-    works(make_service, store, strict).run_maintenance()
+    service, strict = here.serve(store=store, allow_http=False)
+    service.run_maintenance()
     assert strict.owed_of(name) == {"start.one": -1}
     assert "must be an absolute https URL; allow_http=True allows http" in caplog.text
 
@@ -418,9 +376,7 @@ def test_endpoint_that_options_refuse_later_is_given_up(
 # -- bad receivers, bad stores --------------------------------------------------------------------
 
 
-def test_slow_receiver_does_not_hold_up_others(
-    clock: ManualClock, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_receiver_does_not_hold_up_others(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight of its requests could take all connections, were there more than one at a time."""
     monkeypatch.setattr("lro._webhooks.delivery._STOP_SECONDS", 0.2)
     taken = threading.Event()
@@ -433,13 +389,11 @@ def test_slow_receiver_does_not_hold_up_others(
     with receiver() as good, raw_receiver(talk) as slow:
         slow = slow.replace("127.0.0.1", "localhost")
         methods = {"slow": METHOD, "good": OTHER}
-        sends = webhooks(
-            clock,
+        service, sends = here.serve(
             [endpoint(slow, methods=(METHOD,)), endpoint(good.url, methods=(OTHER,))],
             resolve=lambda host, port: ["127.0.0.1"],
             timeout=60.0,
         )
-        service = works(make_service, MemoryStore(clock), sends)
         late = [end(service, method=methods["slow"]) for _ in range(50)]
         sends.begin()
         assert taken.wait(PATIENCE)
@@ -452,7 +406,7 @@ def test_slow_receiver_does_not_hold_up_others(
 
 
 def test_many_hosts_that_do_not_answer_do_not_hold_up_one_that_does(
-    clock: ManualClock, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+    here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A caller with one domain has as many hosts as there are names below it."""
     monkeypatch.setattr("lro._webhooks.delivery._STOP_SECONDS", 0.2)
@@ -465,14 +419,12 @@ def test_many_hosts_that_do_not_answer_do_not_hold_up_one_that_does(
 
     with receiver() as good, raw_receiver(talk) as slow:
         port = slow.rpartition(":")[2]
-        sends = webhooks(
-            clock,
+        service, sends = here.serve(
             [endpoint(good.url, methods=(OTHER,))],
             resolve=lambda host, port: ["127.0.0.1"],
             timeout=60.0,
             connections=4,
         )
-        service = works(make_service, MemoryStore(clock), sends)
         names = [end(service, method=OTHER)]
         service.run_maintenance()
         hosts = [f"http://h{number}.example.test:{port}" for number in range(60)]
@@ -487,12 +439,9 @@ def test_many_hosts_that_do_not_answer_do_not_hold_up_one_that_does(
     assert [sends.owed_of(name) for name in late] == [{"start.one": 0}] * len(late)
 
 
-def test_hosts_that_wait_for_a_connection_are_called_in_turn(
-    clock: ManualClock, make_service: MakeService
-) -> None:
+def test_hosts_that_wait_for_a_connection_are_called_in_turn(here: Here) -> None:
     with receiver() as good:
-        sends = webhooks(clock, connections=1, resolve=lambda host, port: ["127.0.0.1"])
-        service = works(make_service, MemoryStore(clock), sends)
+        service, _ = here.serve(connections=1, resolve=lambda host, port: ["127.0.0.1"])
         for host in ("a", "a", "b"):
             to = endpoint(f"http://{host}.example.test:{good.port}/{host}")
             end(service, notify=[to, attrs.evolve(to, id="again")])
@@ -501,7 +450,7 @@ def test_hosts_that_wait_for_a_connection_are_called_in_turn(
 
 
 def test_what_a_slow_host_cannot_take_soon_is_put_off_in_the_store(
-    clock: ManualClock, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+    here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that it is not claimed again and again, and no process that may die holds it."""
     monkeypatch.setattr("lro._webhooks.delivery._WAITING", 20)
@@ -511,67 +460,58 @@ def test_what_a_slow_host_cannot_take_soon_is_put_off_in_the_store(
         hold.wait(PATIENCE)
         return Said()
 
-    store = MemoryStore(clock)
+    store = MemoryStore(here.clock)
     with receiver(script) as slow:
-        sends = webhooks(clock, [endpoint(slow.url)])
-        service = works(make_service, store, sends)
+        service, sends = here.serve([endpoint(slow.url)], store=store)
         names = [end(service) for _ in range(40)]
         thread = threading.Thread(target=service.run_maintenance)
         thread.start()
-        put_off: list[Any] = []
-        while len(put_off) < 18:  # all but the one that is under way, and what may wait
+
+        def put_off() -> list[Any]:
             due = [one.notify_at for one in store.find(names).records]
-            late = clock() + timedelta(seconds=30)
-            put_off = [at for at in due if at is not None and clock() < at < late]
-            threading.Event().wait(0.01)
-        assert len({*put_off}) == len(put_off)
+            late = here.clock() + timedelta(seconds=30)
+            return [at for at in due if at is not None and here.clock() < at < late]
+
+        # All but the one that is under way, and what may wait.
+        moments = until(put_off, lambda found: len(found) >= 18)
+        assert len({*moments}) == len(moments)
         hold.set()
         thread.join(PATIENCE)
-        clock.advance(3600)
+        here.clock.advance(3600)
         service.run_maintenance()
         assert len(slow.all()) == len(names)
     assert [sends.owed_of(name) for name in names] == [{}] * len(names)
 
 
 @pytest.mark.parametrize("talk", [receivers.hang, receivers.drip, receivers.hang_up])
-def test_receiver_that_does_not_answer_is_a_failed_try(
-    talk: receivers.Talk, clock: ManualClock, make_service: MakeService
-) -> None:
+def test_receiver_that_does_not_answer_is_a_failed_try(talk: receivers.Talk, here: Here) -> None:
     with raw_receiver(talk) as url:
-        sends = webhooks(clock, [endpoint(url, id="one")], timeout=0.3)
-        service = works(make_service, MemoryStore(clock), sends)
+        service, sends = here.serve([endpoint(url, id="one")], timeout=0.3)
         name = end(service)
         service.run_maintenance()
         assert sends.owed_of(name) == {"one": 1}
 
 
-def test_format_that_fails_is_a_failed_try(
-    clock: ManualClock, make_service: MakeService, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_format_that_fails_is_a_failed_try(here: Here, caplog: pytest.LogCaptureFixture) -> None:
     def fail(operation: DescribedOperation, to: Endpoint, event: WebhookEvent) -> tuple[str, bytes]:
         raise SystemExit(1)
 
-    sends = webhooks(
-        clock, [Endpoint(url="http://x/", id="x", format="own")], formats={"own": fail}
+    service, sends = here.serve(
+        [Endpoint(url="http://x/", id="x", format="own")], formats={"own": fail}
     )
-    service = works(make_service, MemoryStore(clock), sends)
     name = end(service)
     service.run_maintenance()
     assert sends.owed_of(name) == {"x": 1}
     assert f"{name}: its webhook cannot be made" in caplog.text
 
 
-def test_format_of_the_application_is_sent_unsigned_where_there_is_no_secret(
-    clock: ManualClock, make_service: MakeService
-) -> None:
+def test_format_of_the_application_is_sent_unsigned_where_there_is_no_secret(here: Here) -> None:
     def own(operation: DescribedOperation, to: Endpoint, event: WebhookEvent) -> tuple[str, bytes]:
         return "text/plain", f"{operation.name} {to.id} {event.type}".encode()
 
     with receiver() as good:
         one = Endpoint(url=good.url, id="x", format="own", headers={"X-Token": "t"})
-        service = works(
-            make_service, MemoryStore(clock), webhooks(clock, [one], formats={"own": own})
-        )
+        service, _ = here.serve([one], formats={"own": own})
         name = end(service)
         service.run_maintenance()
         got = good.next()
@@ -582,13 +522,10 @@ def test_format_of_the_application_is_sent_unsigned_where_there_is_no_secret(
     assert "webhook-signature" not in got.headers
 
 
-def test_operation_that_is_deleted_meanwhile_is_forgotten(
-    clock: ManualClock, make_service: MakeService
-) -> None:
+def test_operation_that_is_deleted_meanwhile_is_forgotten(here: Here) -> None:
     with receiver() as good:
-        store = MemoryStore(clock)
-        sends = webhooks(clock, [endpoint(good.url)])
-        service = works(make_service, store, sends)
+        store = MemoryStore(here.clock)
+        service, sends = here.serve([endpoint(good.url)], store=store)
 
         def script(_: Received) -> Said:
             service.delete(name)
@@ -603,11 +540,11 @@ def test_operation_that_is_deleted_meanwhile_is_forgotten(
 
 
 def test_record_that_cannot_be_read_is_not_in_the_way_of_others(
-    clock: ManualClock, make_service: MakeService, caplog: pytest.LogCaptureFixture
+    here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:
     with receiver() as good:
-        store = MemoryStore(clock)
-        service = works(make_service, store, webhooks(clock, [endpoint(good.url)]))
+        store = MemoryStore(here.clock)
+        service, _ = here.serve([endpoint(good.url)], store=store)
         broken = end(service)
         store.update(broken, lambda record: record.next_version(notify="{"))
         end(service)
@@ -616,11 +553,9 @@ def test_record_that_cannot_be_read_is_not_in_the_way_of_others(
     assert f"{broken}: its webhooks cannot be sent now" in caplog.text
 
 
-def test_unreadable_record_of_debts_does_not_keep_work_from_its_end(
-    clock: ManualClock, make_service: MakeService
-) -> None:
-    sends = webhooks(clock)
-    service = make_service(MemoryStore(clock), webhooks=sends)
+def test_unreadable_record_of_debts_does_not_keep_work_from_its_end(here: Here) -> None:
+    sends = webhooks(here.clock)
+    service = here.make_service(MemoryStore(here.clock), webhooks=sends)
     go = threading.Event()
 
     @service.method(METHOD)
@@ -639,11 +574,8 @@ def test_unreadable_record_of_debts_does_not_keep_work_from_its_end(
     service.run_maintenance()
 
 
-def test_record_does_not_show_the_secrets_that_it_keeps(
-    clock: ManualClock, make_service: MakeService
-) -> None:
-    sends = webhooks(clock)
-    service = works(make_service, MemoryStore(clock), sends)
+def test_record_does_not_show_the_secrets_that_it_keeps(here: Here) -> None:
+    service, _ = here.serve()
     name = end(service, notify=[endpoint("http://127.0.0.1/")])
     (record,) = service.store.find([name]).records
     assert SECRET in record.notify
@@ -652,14 +584,13 @@ def test_record_does_not_show_the_secrets_that_it_keeps(
 
 @pytest.mark.parametrize("store", ["postgres"], indirect=True)
 def test_record_that_another_session_has_locked_is_not_asked_for_without_pause(
-    store: Store, clock: ManualClock, make_service: MakeService
+    store: Store, here: Here
 ) -> None:
     """It is due, and cannot be claimed: to look again at once would take a whole processor."""
     import psycopg  # only where the store has it
 
     with receiver() as good:
-        sends = webhooks(clock, [endpoint(good.url)])
-        service = works(make_service, store, sends)
+        service, sends = here.serve([endpoint(good.url)], store=store)
         end(service)
         schema = cast("Any", store).schema
         with psycopg.connect(shared_server().url) as other:
@@ -693,18 +624,18 @@ class AwayStore(MemoryStore):
 
 
 def test_what_cannot_be_noted_is_sent_again_when_its_claim_is_over(
-    clock: ManualClock, make_service: MakeService, caplog: pytest.LogCaptureFixture
+    here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = AwayStore(clock)
+    store = AwayStore(here.clock)
     with receiver() as good:
-        service = works(make_service, store, webhooks(clock, [endpoint(good.url)]))
+        service, _ = here.serve([endpoint(good.url)], store=store)
         end(service)
         store.away = {"update"}
         service.run_maintenance()
         first = good.next()
         assert "cannot be noted: away" in caplog.text
         store.away = set()
-        clock.advance(60)
+        here.clock.advance(60)
         service.run_maintenance()
         second = good.next()
     assert first.headers["webhook-id"] == second.headers["webhook-id"]
@@ -712,13 +643,12 @@ def test_what_cannot_be_noted_is_sent_again_when_its_claim_is_over(
 
 
 def test_store_that_is_away_is_asked_again_by_the_thread(
-    clock: ManualClock, make_service: MakeService, caplog: pytest.LogCaptureFixture
+    here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = AwayStore(clock)
+    store = AwayStore(here.clock)
     store.away = {"claim_due"}
     with receiver() as good:
-        sends = webhooks(clock, [endpoint(good.url)])
-        service = works(make_service, store, sends)
+        service, sends = here.serve([endpoint(good.url)], store=store)
         end(service)
         with pytest.raises(Unavailable):
             sends.run_due()
@@ -728,7 +658,7 @@ def test_store_that_is_away_is_asked_again_by_the_thread(
             sends.begin()
             for step in ({"claim_due"}, {"broken"}, set[str]()):
                 store.away = step
-                clock.advance(60)
+                here.clock.advance(60)
                 sends.wake()
                 store.asked.get(timeout=PATIENCE)
             good.next()
@@ -736,31 +666,28 @@ def test_store_that_is_away_is_asked_again_by_the_thread(
     assert "sending of webhooks failed and goes on" in caplog.text
 
 
-def test_another_process_that_has_the_record_meanwhile_keeps_it(
-    clock: ManualClock, make_service: MakeService
-) -> None:
+def test_another_process_that_has_the_record_meanwhile_keeps_it(here: Here) -> None:
     with receiver() as good:
-        store = MemoryStore(clock)
-        sends = webhooks(clock, [endpoint(good.url, id="one")])
-        service = works(make_service, store, sends)
+        store = MemoryStore(here.clock)
+        service, _ = here.serve([endpoint(good.url, id="one")], store=store)
 
         def script(_: Received) -> Said:
-            clock.advance(120)
-            assert len(store.claim_due(clock() + timedelta(seconds=60), 10)) == 1
+            here.clock.advance(120)
+            assert len(store.claim_due(here.clock() + timedelta(seconds=60), 10)) == 1
             return Said()
 
         good.script = script
         name = end(service)
         service.run_maintenance()
         (record,) = store.find([name]).records
-    assert record.notify_at == clock() + timedelta(seconds=60)
+    assert record.notify_at == here.clock() + timedelta(seconds=60)
 
 
 # -- life -----------------------------------------------------------------------------------------
 
 
 def test_close_gives_back_what_is_under_way_without_costing_it_a_try(
-    clock: ManualClock, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+    here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lro._webhooks.delivery._STOP_SECONDS", 0.2)
     taken = threading.Event()
@@ -770,22 +697,21 @@ def test_close_gives_back_what_is_under_way_without_costing_it_a_try(
         taken.set()
         over.wait(PATIENCE)
 
-    store = MemoryStore(clock)
+    store = MemoryStore(here.clock)
     with raw_receiver(talk) as url:
-        sends = webhooks(clock, [endpoint(url, id="one")], timeout=60.0)
-        service = works(make_service, store, sends)
+        service, sends = here.serve([endpoint(url, id="one")], timeout=60.0, store=store)
         sends.begin()
         names = [end(service) for _ in range(3)]
         assert taken.wait(PATIENCE)
         sends.stop()
         sends.stop()
         assert [sends.owed_of(name) for name in names] == [{"one": 0}] * 3
-        assert store.next_due() == clock()
+        assert store.next_due() == here.clock()
         sends.begin()
         assert sends.run_due() > 0
 
 
-def test_close_lets_a_quick_receiver_finish(clock: ManualClock, make_service: MakeService) -> None:
+def test_close_lets_a_quick_receiver_finish(here: Here) -> None:
     taken, go = threading.Event(), threading.Event()
 
     def script(_: Received) -> Said:
@@ -794,8 +720,7 @@ def test_close_lets_a_quick_receiver_finish(clock: ManualClock, make_service: Ma
         return Said()
 
     with receiver(script) as good:
-        sends = webhooks(clock, [endpoint(good.url)], timeout=60.0)
-        service = works(make_service, MemoryStore(clock), sends)
+        service, sends = here.serve([endpoint(good.url)], timeout=60.0)
         sends.begin()
         name = end(service)
         assert taken.wait(PATIENCE)
@@ -806,12 +731,9 @@ def test_close_lets_a_quick_receiver_finish(clock: ManualClock, make_service: Ma
     assert sends.owed_of(name) == {}
 
 
-def test_forked_process_begins_again_without_claims_and_threads(
-    clock: ManualClock, make_service: MakeService
-) -> None:
+def test_forked_process_begins_again_without_claims_and_threads(here: Here) -> None:
     with receiver() as good:
-        sends = webhooks(clock, [endpoint(good.url)])
-        service = works(make_service, MemoryStore(clock), sends)
+        service, sends = here.serve([endpoint(good.url)])
         for _ in range(2):
             end(service)
             service.run_maintenance()
@@ -820,9 +742,7 @@ def test_forked_process_begins_again_without_claims_and_threads(
         assert good.all() == []
 
 
-def test_close_does_not_wait_for_a_lookup(
-    clock: ManualClock, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_close_does_not_wait_for_a_lookup(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lro._webhooks.delivery._STOP_SECONDS", 0.2)
     asked, go = threading.Event(), threading.Event()
 
@@ -831,8 +751,7 @@ def test_close_does_not_wait_for_a_lookup(
         go.wait(PATIENCE)
         return []
 
-    sends = webhooks(clock, lookup=lookup)
-    service = works(make_service, MemoryStore(clock), sends)
+    service, sends = here.serve(lookup=lookup)
     sends.begin()
     end(service)
     assert asked.wait(PATIENCE)
@@ -840,54 +759,19 @@ def test_close_does_not_wait_for_a_lookup(
     go.set()
 
 
-def test_close_during_a_lookup_leaves_no_thread(
-    clock: ManualClock, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lro._webhooks.delivery._STOP_SECONDS", 0.2)
-    asked, go = threading.Event(), threading.Event()
-
-    def lookup(operation: DescribedOperation, caller: str) -> Sequence[Endpoint]:
-        if operation.name != first:
-            asked.set()
-            go.wait(PATIENCE)
-        return [endpoint(good.url)]
-
-    with receiver() as good:
-        sends = webhooks(clock, lookup=lookup)
-        service = works(make_service, MemoryStore(clock), sends)
-        first = end(service)
-        service.run_maintenance()
-        threads = [*sends.delivery._workers]
-        sends.begin()
-        end(service)
-        assert asked.wait(PATIENCE)
-        sends.stop()
-        go.set()
-        for thread in threads:
-            thread.join(PATIENCE)
-        assert threads
-        assert not any(thread.is_alive() for thread in threads)
-
-
-def test_generator_that_looks_up_and_would_end_the_program_is_repeated(
-    clock: ManualClock, make_service: MakeService
-) -> None:
+def test_generator_that_looks_up_and_would_end_the_program_is_repeated(here: Here) -> None:
     def lookup(operation: DescribedOperation, caller: str) -> Iterator[Endpoint]:
         yield endpoint("http://127.0.0.1/")
         raise SystemExit
 
-    sends = webhooks(clock, lookup=lookup)
-    service = works(make_service, MemoryStore(clock), sends)
+    service, sends = here.serve(lookup=lookup)
     name = end(service)
     service.run_maintenance()
     assert sends.owed_of(name) == {"": 1}
 
 
 def test_request_without_a_free_thread_is_sent_when_there_is_one(
-    clock: ManualClock,
-    make_service: MakeService,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    here: Here, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     start, refused = threading.Thread.start, []
 
@@ -899,52 +783,47 @@ def test_request_without_a_free_thread_is_sent_when_there_is_one(
 
     monkeypatch.setattr(threading.Thread, "start", refuse_first)
     with receiver() as good:
-        sends = webhooks(clock, [endpoint(good.url)])
-        service = works(make_service, MemoryStore(clock), sends)
+        service, _ = here.serve([endpoint(good.url)])
         end(service)
         service.run_maintenance()
         assert len(good.all()) == 1
     assert "webhooks are sent by 0 threads" in caplog.text
 
 
-def test_hosts_that_are_not_called_any_more_are_forgotten(
-    clock: ManualClock, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+def test_host_that_is_forgotten_is_called_again(
+    here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lro._webhooks.delivery._HOSTS", 0)
     with receiver() as good:
-        sends = webhooks(clock, [endpoint(good.url)])
-        service = works(make_service, MemoryStore(clock), sends)
-        for _ in range(3):
+        service, _ = here.serve([endpoint(good.url)])
+        for _ in range(2):
             end(service)
-        service.run_maintenance()
-        assert len(good.all()) == 3
-    assert sends.delivery._hosts == {}
+            end(service)
+            service.run_maintenance()
+            assert len(good.all()) == 2
 
 
 def test_more_than_can_be_held_is_claimed_by_and_by(
-    clock: ManualClock, make_service: MakeService, monkeypatch: pytest.MonkeyPatch
+    here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lro._webhooks.delivery._CAPACITY", 2)
     with receiver() as good:
-        service = works(make_service, MemoryStore(clock), webhooks(clock, [endpoint(good.url)]))
+        service, _ = here.serve([endpoint(good.url)])
         for _ in range(7):
             end(service)
         service.run_maintenance()
         assert len(good.all()) == 7
 
 
-def test_claim_that_is_nearly_over_is_not_sent(
-    clock: ManualClock, make_service: MakeService
-) -> None:
+def test_claim_that_is_nearly_over_is_not_sent(here: Here) -> None:
     """Another process may have it by the time that the receiver answers."""
 
     def script(_: Received) -> Said:
-        clock.advance(59)
+        here.clock.advance(59)
         return Said()
 
     with receiver(script) as good:
-        sends = webhooks(clock, [endpoint(good.url, id="one")])
-        service = works(make_service, MemoryStore(clock), sends)
+        service, sends = here.serve([endpoint(good.url, id="one")])
         names = [end(service) for _ in range(3)]
         service.run_maintenance()
         assert len(good.all()) == 3

@@ -15,10 +15,9 @@ from lro._webhooks.debts import Debt, Debts
 from lro.errors import DeclarationError, InvalidArgument
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
-from lro.testing import ManualClock
 from lro.webhooks import EVENTS, Endpoint, Webhooks, generate_secret
 from tests.service_fixtures import MakeService
-from tests.webhooks.hooked import METHOD, SECRET, end, endpoint, webhooks, works
+from tests.webhooks.hooked import METHOD, SECRET, Here, end, endpoint, webhooks, works
 
 URL = "https://hooks.example.com/lro"
 
@@ -100,9 +99,9 @@ def test_options_open_what_is_closed_by_default() -> None:
     ],
 )
 def test_start_with_bad_endpoints_is_refused_before_anything_is_stored(
-    notify: Any, why: str, clock: ManualClock, make_service: MakeService
+    notify: Any, why: str, here: Here
 ) -> None:
-    service = works(make_service, MemoryStore(clock), Webhooks())
+    service = works(here.make_service, MemoryStore(here.clock), Webhooks())
     with pytest.raises(InvalidArgument, match=why) as refused:
         end(service, notify=notify)
     assert refused.value.field.startswith("notify")
@@ -190,11 +189,9 @@ def test_webhooks_of_no_service_cannot_send(use: Callable[[Webhooks], object]) -
         use(Webhooks())
 
 
-def test_operation_in_progress_or_unknown_owes_nothing_to_ask_for(
-    clock: ManualClock, make_service: MakeService
-) -> None:
-    sends = webhooks(clock)
-    service = make_service(MemoryStore(clock), InlineExecutor(), webhooks=sends)
+def test_operation_in_progress_or_unknown_owes_nothing_to_ask_for(here: Here) -> None:
+    sends = webhooks(here.clock)
+    service = here.make_service(MemoryStore(here.clock), InlineExecutor(), webhooks=sends)
     outside = service.declare(METHOD, request=lro.Empty, response=lro.Empty)
     running = outside.start(lro.Empty()).name
     for name in (running, "operations/unknown"):

@@ -8,46 +8,40 @@ from typing import Any
 import pytest
 
 from lro._webhooks.payloads import webhook_id
-from lro.stores.memory import MemoryStore
-from lro.testing import ManualClock
-from tests.service_fixtures import MakeService
-from tests.webhooks.hooked import METHOD, end, endpoint, webhooks, works
+from tests.webhooks.hooked import METHOD, Here, end, endpoint
 from tests.webhooks.receivers import Received, receiver
 
 
-def sent(make_service: MakeService, clock: ManualClock, text: str, **options: Any) -> Received:
+def sent(here: Here, text: str, **options: Any) -> Received:
     """What an endpoint with these options gets of an operation with this text."""
     with receiver() as good:
-        sends = webhooks(clock, [endpoint(good.url, id="one", **options)])
-        service = works(make_service, MemoryStore(clock), sends)
+        service, _ = here.serve([endpoint(good.url, id="one", **options)])
         end(service, text)
         service.run_maintenance()
         return good.next()
 
 
-def test_full_payload_has_the_operation(make_service: MakeService, clock: ManualClock) -> None:
-    data = json.loads(sent(make_service, clock, "b.mp4", payload="full").body)["data"]
+def test_full_payload_has_the_operation(here: Here) -> None:
+    data = json.loads(sent(here, "b.mp4", payload="full").body)["data"]
     assert data["operation"]["name"] == data["name"]
     assert data["operation"]["response"]["text"] == "b.mp4"
-    failed = json.loads(sent(make_service, clock, "fail", payload="full").body)["data"]
+    failed = json.loads(sent(here, "fail", payload="full").body)["data"]
     assert failed["operation"]["error"]["message"] == "the source is no video"
 
 
-def test_thin_payload_does_not_say_why(make_service: MakeService, clock: ManualClock) -> None:
-    assert b"video" not in sent(make_service, clock, "fail").body
+def test_thin_payload_does_not_say_why(here: Here) -> None:
+    assert b"video" not in sent(here, "fail").body
 
 
 @pytest.mark.parametrize(("size", "full"), [(100, True), (20_000, False)])
-def test_full_payload_of_over_20_kb_is_sent_thin(
-    size: int, full: bool, make_service: MakeService, clock: ManualClock
-) -> None:
-    got = sent(make_service, clock, "x" * size, payload="full")
+def test_full_payload_of_over_20_kb_is_sent_thin(size: int, full: bool, here: Here) -> None:
+    got = sent(here, "x" * size, payload="full")
     assert ("operation" in json.loads(got.body)["data"]) is full
     assert len(got.body) <= 20_000
 
 
 def test_operation_that_cannot_be_shown_here_is_sent_thin(
-    make_service: MakeService, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lro.errors import EncodingError
 
@@ -55,14 +49,12 @@ def test_operation_that_cannot_be_shown_here_is_sent_thin(
         raise EncodingError("acme.v1.Unknown", "", "is not known")
 
     monkeypatch.setattr("lro._webhooks.payloads.operation_to_json", fail)
-    body = json.loads(sent(make_service, clock, "", payload="full").body)
+    body = json.loads(sent(here, "", payload="full").body)
     assert "operation" not in body["data"]
 
 
-def test_cloudevent_has_the_id_of_the_webhook(
-    make_service: MakeService, clock: ManualClock
-) -> None:
-    got = sent(make_service, clock, "", format="cloudevents")
+def test_cloudevent_has_the_id_of_the_webhook(here: Here) -> None:
+    got = sent(here, "", format="cloudevents")
     body = json.loads(got.body)
     name = body["data"]["name"]
     assert got.headers["content-type"] == "application/cloudevents+json"

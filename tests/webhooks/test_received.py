@@ -9,13 +9,10 @@ from typing import Any
 import pytest
 
 import lro
-from lro.stores.memory import MemoryStore
-from lro.testing import ManualClock
 from lro.wire import sign_webhook
 from lro_client import Client, LocalTransport
 from lro_client.webhooks import WebhookError, verify
-from tests.service_fixtures import MakeService
-from tests.webhooks.hooked import METHOD, SECRET, end, endpoint, webhooks, works
+from tests.webhooks.hooked import METHOD, SECRET, Here, end, endpoint
 from tests.webhooks.receivers import receiver
 from tests.work_messages import WorkResponse
 
@@ -43,18 +40,15 @@ def signed(payload: Any) -> tuple[bytes, dict[str, str]]:
 
 @pytest.mark.parametrize("format", ["standard", "cloudevents"])
 @pytest.mark.parametrize("payload", ["thin", "full"])
-def test_receiver_verifies_and_goes_on_with_a_handle(
-    format: str, payload: str, clock: ManualClock, make_service: MakeService
-) -> None:
+def test_receiver_verifies_and_goes_on_with_a_handle(format: str, payload: str, here: Here) -> None:
     with receiver() as good:
-        sends = webhooks(clock, [endpoint(good.url, format=format, payload=payload)])
-        service = works(make_service, MemoryStore(clock), sends)
+        service, _ = here.serve([endpoint(good.url, format=format, payload=payload)])
         name = end(service, "b.mp4")
         service.run_maintenance()
         got = good.next()
-    event = verify(got.body, got.headers, SECRET, clock=lambda: clock().timestamp())
+    event = verify(got.body, got.headers, SECRET, clock=lambda: here.clock().timestamp())
     assert (event.name, event.method, event.type) == (name, METHOD, "operation.succeeded")
-    assert event.timestamp == clock()
+    assert event.timestamp == here.clock()
     assert event.id == got.headers["webhook-id"]
     assert (event.operation is not None) is (payload == "full")
     assert event.operation is None or event.operation.done

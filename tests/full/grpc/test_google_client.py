@@ -19,12 +19,12 @@ with warnings.catch_warnings():
     from google.api_core import exceptions, operation, operation_async, operations_v1
     from google.api_core.future import polling
     from google.api_core.retry import AsyncRetry
+import grpc
+import grpc.aio
 from google.longrunning import operations_proto_pb2 as pb
 from google.protobuf import struct_pb2, wrappers_pb2
 from google.rpc import error_details_pb2, status_pb2
 
-import grpc
-import grpc.aio
 import lro
 from lro.executors.inline import InlineExecutor
 from lro.protobuf import operation_to_proto

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
-import httpx
 import pytest
 
 import lro
@@ -52,11 +51,7 @@ class Served:
     def future(self, started: Any, result_type: Any = wrappers_pb2.StringValue) -> Any:
         """Google's future for an operation, which asks again every millisecond."""
         return operation.from_gapic(
-            started,
-            self.client,
-            result_type,
-            metadata_type=struct_pb2.Struct,
-            polling=QUICK,
+            started, self.client, result_type, metadata_type=struct_pb2.Struct, polling=QUICK
         )
 
 
@@ -198,34 +193,6 @@ def test_a_future_that_is_cancelled(served: Served) -> None:
     with pytest.raises(exceptions.Cancelled):
         future.result(timeout=120)
     assert not future.cancel()
-
-
-def test_a_future_whose_operation_is_deleted(served: Served) -> None:
-    """The poll fails, and says why."""
-    started = served.start()
-    future = served.future(started)
-    served.client.delete_operation(started.name)
-    with pytest.raises(exceptions.NotFound):
-        future.result(timeout=120)
-
-
-def test_an_older_kind_of_future(served: Served) -> None:
-    """The JSON future, which older clients build over a request function of their own."""
-    started = served.start("", percent=1)
-    calls = []
-
-    def request(method: str, path: str) -> Any:
-        calls.append((method, path))
-        at = f"{served.url}/v1/{path.removeprefix('operations/')}"
-        return httpx.request(method, at).raise_for_status().json()
-
-    future = operation.from_http_json(
-        json_format.MessageToDict(started), request, wrappers_pb2.StringValue, polling=QUICK
-    )
-    assert future.cancel()
-    assert served.service.reporter(started.name).complete(lro.types.StringValue("late"))
-    assert future.result(timeout=120).value == "late"
-    assert [method for method, _ in calls] == ["GET", "POST", "GET"]
 
 
 @pytest.mark.parametrize(

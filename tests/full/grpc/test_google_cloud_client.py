@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("markdown_it")
 pytest.importorskip("google.cloud.redis_v1")
 
+import grpc
 from google.api_core import exceptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import redis_v1
@@ -20,7 +21,6 @@ from google.cloud.redis_v1.services.cloud_redis import transports
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.field_mask_pb2 import FieldMask
 
-import grpc
 import lro.grpc
 from lro.asgi import OperationsApp
 from lro.executors.threads import ThreadExecutor

@@ -1,0 +1,98 @@
+"""Methods whose messages are those of Google's clients, which are classes of proto-plus."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("google.cloud.redis_v1")
+
+import grpc
+from google.cloud import redis_v1
+from google.cloud.redis_v1.services.cloud_redis.transports import CloudRedisGrpcTransport
+
+import lro
+import lro.grpc
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro.wsgi import OperationsApp
+from lro_client import Client, LocalTransport
+from lro_client.transports.grpc import GrpcTransport
+from tests.grpc.serving import on_threads
+
+
+@contextlib.contextmanager
+def redis() -> Iterator[tuple[lro.Service, Any]]:
+    """A service whose messages are classes of proto-plus."""
+    service = lro.Service(
+        MemoryStore(), ThreadExecutor(), types=lro.TypeRegistry(redis_v1.Instance)
+    )
+
+    @service.method("google.cloud.redis.v1.CloudRedis.CreateInstance")
+    def create(
+        request: redis_v1.CreateInstanceRequest, job: lro.Job[redis_v1.OperationMetadata]
+    ) -> redis_v1.Instance:
+        job.report(redis_v1.OperationMetadata(target=request.instance_id))
+        return redis_v1.Instance(
+            name=request.instance_id, memory_size_gb=request.instance.memory_size_gb
+        )
+
+    try:
+        yield service, create
+    finally:
+        service.close()
+
+
+TYPED = {"response": redis_v1.Instance, "metadata": redis_v1.OperationMetadata}
+CREATE = redis_v1.CreateInstanceRequest(
+    parent="projects/p/locations/l", instance_id="i", instance={"memory_size_gb": 3}
+)
+
+
+def test_a_server_may_be_annotated_with_proto_plus() -> None:
+    """And our client gives them back, over gRPC, HTTP and in process."""
+    with redis() as (service, create):
+        app = OperationsApp(service, starts={"/v1/redis:create": create})
+        with (
+            httpx.Client(transport=httpx.WSGITransport(app), base_url="http://test") as http,
+            on_threads(lambda made: lro.grpc.add_to(made, service)) as address,
+        ):
+            target = "google.cloud.redis.v1.CloudRedis.CreateInstance"
+            types = lro.TypeRegistry()
+            for client, path in (
+                (Client(http=http), "/v1/redis:create"),
+                (Client(transport=GrpcTransport(address, types=types), types=types), target),
+                (Client(transport=LocalTransport(service)), target),
+            ):
+                with client:
+                    handle = client.start(path, CREATE, **TYPED)
+                    made = handle.result(60)
+                    assert type(made) is redis_v1.Instance
+                    assert made == redis_v1.Instance(name="i", memory_size_gb=3)
+                    assert isinstance(handle.metadata, redis_v1.OperationMetadata)
+                    assert handle.metadata.target == "i"
+                    assert handle.metadata.create_time is not None
+                    again = client.operation(handle.token, **TYPED)
+                    assert again.result(60) == made
+        assert (
+            len(
+                list(Client(transport=LocalTransport(service)).list(filter='metadata.target = "i"'))
+            )
+            == 3
+        )
+
+
+def test_googles_own_client_calls_such_a_server() -> None:
+    """google-cloud-redis over a channel to it."""
+    with (
+        redis() as (service, _),
+        on_threads(lambda made: lro.grpc.add_to(made, service)) as address,
+        grpc.insecure_channel(address) as channel,
+    ):
+        client = redis_v1.CloudRedisClient(transport=CloudRedisGrpcTransport(channel=channel))
+        made = client.create_instance(CREATE).result(timeout=60)
+        assert made == redis_v1.Instance(name="i", memory_size_gb=3)

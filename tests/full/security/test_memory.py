@@ -1,0 +1,18 @@
+"""How much memory a server takes for large replies (docs/reference/limits.md)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.security.memory import SIZE, Served, together
+
+
+def test_a_server_stays_small_under_large_replies(tmp_path: Path) -> None:
+    """Forty operations of 1.8 MB in eight lists and batches at once."""
+    served = Served("sqlite", "text", str(tmp_path / "operations.db"), 40, SIZE)
+    try:
+        found = together(*[served.walk] * 4, *[served.batch] * 4)
+        assert found == [40] * 4 + [429] * 4
+        assert served.memory("VmHWM") - served.idle < 300
+    finally:
+        served.close()
