@@ -164,7 +164,7 @@ def outcome(operation: dict[str, Any]) -> dict[str, Any]:
 
 
 def wait(client: PlainClient, name: str) -> dict[str, Any]:
-    pause = 0.05
+    pause = 0.45 if wrong("hurries") else 0.05  # long enough to be told from chance
     while True:
         operation = client.again(lambda: client.call("GET", name))
         if is_done(operation):
@@ -176,7 +176,7 @@ def wait(client: PlainClient, name: str) -> dict[str, Any]:
         client.sleep(0.0 if wrong("spins") else max(pause, client.asked))
         if wrong("gives-up") and pause > 0.2:
             raise TimeoutError
-        pause = min(pause * (1.0 if wrong("constant") else 1.5), 2.0)
+        pause = max(pause * 0.8, 0.05) if wrong("hurries") else min(pause * 1.5, 2.0)
 
 
 def wait_by_wait(client: PlainClient, name: str) -> dict[str, Any]:

@@ -17,13 +17,13 @@ MISTAKES: Final = {
     "cancels-at-timeout": "deadlines.no-cancel",
     "cancels-twice": "cancels.once",
     "code-zero-is-ok": "errors.code-zero",
-    "constant": "pace.backs-off",
     "cut-is-whole": "spoilt.cut-body",
     "cut-list": "lists.not-cut",
     "denied-is-passing": "failures.denied-at-once",
     "drip": "deadlines.drip",
     "empty-page-is-last": "lists.all-pages",
     "gives-up": "deadlines.not-early",
+    "hurries": "pace.backs-off",
     "ignores-refused-delete": "deletes.unimplemented",
     "invents": "results.neither",
     "never-cancels": "cancels.once",
@@ -47,6 +47,12 @@ MISTAKES: Final = {
 }
 """What the client does wrong, and the check that must fail."""
 
+PACES: Final = {"gives-up", "hurries", "spins", "spins-on-wait"}
+"""Mistakes that are seen in how often a client calls; these run when the others have ended.
+
+With thirty others beside it a client that spins makes few calls, and every pause is long.
+"""
+
 
 async def judged(launch: Launch, mistake: str, *only: str) -> ConformanceReport:
     async def mistaken(variables: Mapping[str, str]) -> ClientProcess:
@@ -57,8 +63,12 @@ async def judged(launch: Launch, mistake: str, *only: str) -> ConformanceReport:
 
 
 async def judge_all(launch: Launch) -> tuple[ConformanceReport, ...]:
-    one_each = (judged(launch, mistake, f"client.{id}") for mistake, id in MISTAKES.items())
-    return await asyncio.gather(judged(launch, ""), *one_each)
+    paces = [judged(launch, one, f"client.{MISTAKES[one]}") for one in sorted(PACES)]
+    others = [
+        judged(launch, one, f"client.{id}") for one, id in MISTAKES.items() if one not in PACES
+    ]
+    plain, *found = await asyncio.gather(judged(launch, ""), *others)
+    return (plain, *found, *await asyncio.gather(*paces))
 
 
 def test_a_plain_client_passes_and_each_mistake_is_found() -> None:
@@ -68,5 +78,6 @@ def test_a_plain_client_passes_and_each_mistake_is_found() -> None:
     counted = [one for one in failed if one.check.level is not Level.INFO]
     assert {one.check.id: one.facts for one in counted} == {}
     found = {report.target: report.outcomes for report in mistaken}
-    missed = [name for name, (one,) in found.items() if one.verdict is not Verdict.FAILED]
-    assert missed == []
+    assert found.keys() == MISTAKES.keys()
+    missed = {name: one.facts for name, (one,) in found.items() if one.verdict != Verdict.FAILED}
+    assert missed == {}
