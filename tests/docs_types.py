@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.test_docs import NOT_RUN, PAGES, ROOT, blocks, files, program
+from tests.page_texts import NOT_RUN, PAGES, ROOT, blocks, files, program
 
 WORK: Final = """
 import attrs

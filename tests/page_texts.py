@@ -1,16 +1,80 @@
-"""What tests read of a page: its tables and its fenced blocks."""
+"""What tests read of the README and the docs: pages, tables, fenced blocks, and their programs."""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+import attrs
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 DOCS: Final = ROOT / "docs"
+PAGES: Final = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 
-_FENCE: Final = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+NOT_RUN: Final = re.compile(r"<!--\s*not run(?::\s*(?P<reason>.*?))?\s*-->", re.DOTALL)
+SERVED: Final = re.compile(r"<!--\s*served on port (?P<port>\d+)\s*-->")
+"""Stands before a block that makes an ``app``: the blocks after it find that on this port."""
+FILE: Final = re.compile(
+    r"<!--\s*file: (?P<path>[\w/.]+)"
+    r"(?:, served by `(?P<command>lro serve \S+)` on port (?P<port>\d+))?\s*-->"
+)
+"""Stands before a block that is a file of its own, which the other blocks import or find served."""
+
+
+@functools.cache
+def tokens(page: Path) -> Sequence[Token]:
+    """The page as CommonMark with tables."""
+    return MarkdownIt("commonmark").enable("table").parse(page.read_text(encoding="utf-8"))
+
+
+@attrs.frozen
+class Block:
+    """A fenced block: its language, the number of its first line, and the comment before it."""
+
+    language: str
+    line: int
+    text: str
+    comment: str
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """The fenced blocks of a page, also those inside lists and quotes."""
+    before = None
+    for token in tokens(page):
+        if token.type == "fence" and token.map:
+            comment = before.content if before and before.type == "html_block" else ""
+            language = (token.info.split() or [""])[0]
+            yield Block(language, token.map[0] + 1, token.content, comment)
+        before = token
+
+
+def program(page: Path, *, serving: bool = True) -> str:
+    """The Python of a page as one source, every line under its number in the page.
+
+    With ``serving`` it serves what is to be served.
+    """
+    source = ""
+    for block in blocks(page):
+        file = FILE.search(block.comment)
+        if file and file["command"] and serving:
+            source += f"import serving; serving.run({file['command']!r}, {file['port']})\n"
+        if block.language == "python" and not file and not NOT_RUN.search(block.comment):
+            source += "\n" * (block.line - source.count("\n")) + block.text
+            served = SERVED.search(block.comment)
+            if served and serving:
+                source += f"import serving; serving.serve(app, {served['port']})\n"
+    return source
+
+
+def files(page: Path) -> dict[str, str]:
+    """The blocks of a page that are files, by path."""
+    named = [(FILE.search(block.comment), block.text) for block in blocks(page)]
+    return {match["path"]: text for match, text in named if match}
 
 
 def text_of(page: str) -> str:
@@ -29,4 +93,4 @@ def rows(page: str, heading: str) -> Iterator[Sequence[str]]:
 
 def fences(page: str, language: str) -> list[str]:
     """The texts of the blocks of this language."""
-    return [text for found, text in _FENCE.findall(text_of(page)) if found == language]
+    return [block.text for block in blocks(DOCS / page) if block.language == language]

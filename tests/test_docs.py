@@ -5,74 +5,21 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-import attrs
 import pytest
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
 
 from lro.telemetry import METRICS
-from tests.services.ports import free_port
-from tests.services.postgres import shared_server
+from tests.page_programs import LONG, run_code
+from tests.page_texts import DOCS, NOT_RUN, PAGES, ROOT, blocks, tokens
 
-ROOT: Final = Path(__file__).resolve().parent.parent
-DOCS: Final = ROOT / "docs"
-PAGES: Final = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 OF_PROJECT: Final = ("CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md")
 LINKED: Final = [*PAGES, *(ROOT / name for name in OF_PROJECT)]
 
-NOT_RUN: Final = re.compile(r"<!--\s*not run(?::\s*(?P<reason>.*?))?\s*-->", re.DOTALL)
-SERVED: Final = re.compile(r"<!--\s*served on port (?P<port>\d+)\s*-->")
-"""Stands before a block that makes an ``app``: the blocks after it find that on this port."""
-FILE: Final = re.compile(
-    r"<!--\s*file: (?P<path>[\w/.]+)"
-    r"(?:, served by `(?P<command>lro serve \S+)` on port (?P<port>\d+))?\s*-->"
-)
-"""Stands before a block that is a file of its own, which the other blocks import or find served."""
-PORT: Final = re.compile(r"<!--.*\bserved\b.* on port (\d+)\s*-->")
-TESTS: Final = re.compile(r"<!--\s*run by pytest\s*-->")
-"""Stands before a block with tests, which are run when the page itself has run."""
-SERVING: Final = """
-import atexit, socket, subprocess, sys, threading, time, urllib.request, uvicorn
-
-def run(command, port):
-    words = [sys.executable, "-m", "lro.cli", *command.split()[1:], "--port", str(port)]
-    server = subprocess.Popen(words, stderr=subprocess.DEVNULL)
-    atexit.register(server.wait)
-    atexit.register(server.terminate)
-    ready = urllib.request.Request(f"http://127.0.0.1:{port}/readyz")
-    while True:
-        assert server.poll() is None
-        try:
-            return urllib.request.urlopen(ready).close()
-        except OSError:  # it does not listen yet
-            time.sleep(0.01)
-
-def serve(app, port):
-    config = uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-
-    def stop():  # a thread that runs on while the interpreter ends may crash it
-        server.should_exit = True
-        thread.join(60)
-
-    atexit.register(stop)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.01)
-"""
-DATABASE: Final = "://localhost/shop"
-"""How pages write the address of a PostgreSQL server; that of the tests takes its place."""
 OTHER_PYTHON: Final = {"", "py", "python3", "pycon", "ipython"}
 MACHINE_PATH: Final = re.compile(
     r"(?<![\w./:~-])/(?:home|root|Users|tmp|var|opt|mnt|srv|work|workspace)/\w|\b[A-Z]:\\"
@@ -91,84 +38,12 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.rel
 each_linked = pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
 
 
-@attrs.frozen
-class Block:
-    """A fenced block: its language, the number of its first line, and the comment before it."""
-
-    language: str
-    line: int
-    text: str
-    comment: str
-
-
-def tokens(page: Path) -> list[Token]:
-    """The page as CommonMark with tables."""
-    return MarkdownIt("commonmark").enable("table").parse(page.read_text(encoding="utf-8"))
-
-
-def blocks(page: Path) -> Iterator[Block]:
-    """The fenced blocks of a page, also those inside lists and quotes."""
-    before = None
-    for token in tokens(page):
-        if token.type == "fence" and token.map:
-            comment = before.content if before and before.type == "html_block" else ""
-            language = (token.info.split() or [""])[0]
-            yield Block(language, token.map[0] + 1, token.content, comment)
-        before = token
-
-
-def program(page: Path, *, serving: bool = True) -> str:
-    """The Python of a page as one source, every line under its number in the page.
-
-    With ``serving`` it serves what is to be served.
-    """
-    source = ""
-    for block in blocks(page):
-        file = FILE.search(block.comment)
-        if file and file["command"] and serving:
-            source += f"import serving; serving.run({file['command']!r}, {file['port']})\n"
-        if block.language == "python" and not file and not NOT_RUN.search(block.comment):
-            source += "\n" * (block.line - source.count("\n")) + block.text
-            served = SERVED.search(block.comment)
-            if served and serving:
-                source += f"import serving; serving.serve(app, {served['port']})\n"
-    return source
-
-
-def files(page: Path) -> dict[str, str]:
-    """The blocks of a page that are files, by path."""
-    named = [(FILE.search(block.comment), block.text) for block in blocks(page)]
-    return {match["path"]: text for match, text in named if match}
-
-
-@each_page
+@pytest.mark.parametrize(
+    "page", [one for one in PAGES if one.stem not in LONG], ids=lambda one: one.stem
+)
 def test_the_code_runs(page: Path, tmp_path: Path) -> None:
     """The Python of a page runs from top to bottom, as one program, in an empty folder."""
-    script = tmp_path / "page.py"
-    source = program(page)
-    for port in set(PORT.findall(page.read_text(encoding="utf-8"))):
-        source = source.replace(port, str(free_port()))
-    if DATABASE in source:
-        source = source.replace(DATABASE, shared_server().url.removeprefix("postgresql"))
-    script.write_text(source, encoding="utf-8")
-    for path, text in {"serving.py": SERVING, **files(page)}.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text, encoding="utf-8")
-    command = [sys.executable, "-W", "error", script.name]
-    # Other tests in this process may have set up Django, and Celery would look for its settings.
-    alone = {key: value for key, value in os.environ.items() if key != "DJANGO_SETTINGS_MODULE"}
-    run = subprocess.run(
-        command, cwd=tmp_path, env=alone, capture_output=True, text=True, timeout=360
-    )
-    assert run.returncode == 0, f"{page.name}, by its own line numbers:\n{run.stderr}"
-    if any(TESTS.search(block.comment) for block in blocks(page)):
-        plugins = ["-p", "pytest_lro", "-p", "no:cacheprovider"]
-        command = [sys.executable, "-m", "pytest", "-q", "-W", "error", *plugins, script.name]
-        alone["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-        tested = subprocess.run(
-            command, cwd=tmp_path, env=alone, capture_output=True, text=True, timeout=360
-        )
-        assert tested.returncode == 0, tested.stdout
+    run_code(page, tmp_path)
 
 
 @each_page

@@ -12,18 +12,18 @@ import pytest
 pytest.importorskip("markdown_it")
 
 from tests import docs_types
-from tests.test_docs import FILE, PAGES, ROOT, blocks, each_page
+from tests.page_texts import FILE, PAGES, ROOT, blocks
 
 
-@each_page
-def test_every_python_block_is_checked_under_its_line(page: Path) -> None:
+def test_every_python_block_is_checked_under_its_line() -> None:
     """Also a block that is not run; whatever page is added later is checked as well."""
-    sources = [source.splitlines() for source in docs_types.modules(page)]
-    for block in blocks(page):
-        if block.language == "python" and not FILE.search(block.comment):
-            lines = block.text.splitlines()
-            there = [one[block.line : block.line + len(lines)] == lines for one in sources]
-            assert there.count(True) == 1
+    for page in PAGES:
+        sources = [source.splitlines() for source in docs_types.modules(page)]
+        for block in blocks(page):
+            if block.language == "python" and not FILE.search(block.comment):
+                lines = block.text.splitlines()
+                there = [one[block.line : block.line + len(lines)] == lines for one in sources]
+                assert there.count(True) == 1, (page, block.line)
 
 
 def test_modules_of_all_pages_stand_in_one_folder(tmp_path: Path) -> None:
@@ -40,8 +40,8 @@ def test_modules_of_all_pages_stand_in_one_folder(tmp_path: Path) -> None:
 
 def test_a_finding_is_said_of_the_page(tmp_path: Path) -> None:
     """By its line there, for both checkers; notes and totals are left out."""
-    pages = docs_types.write(tmp_path)
-    stem = next(file.stem for file, page in pages.items() if page.name == "README.md")
+    pages = {tmp_path / "readme_0.py": Path("README.md")}
+    stem = "readme_0"
     said = [f"../x/{stem}.py:7: error: wrong", f"  /x/{stem}.py:8:1 - error: bad", "2 errors found"]
     command = [sys.executable, "-c", f"print({chr(10).join(said)!r}); exit(1)"]
     found = docs_types.findings(command, tmp_path, pages)

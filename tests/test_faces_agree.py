@@ -10,7 +10,7 @@ import lro_client
 
 PAIRS = [("Client", "AsyncClient"), ("OperationHandle", "AsyncOperationHandle")]
 
-Parameter = tuple[str, inspect._ParameterKind, object]
+Parameter = tuple[str, str, object]
 
 
 def interface(name: str) -> dict[str, list[Parameter] | None]:
@@ -23,7 +23,7 @@ def interface(name: str) -> dict[str, list[Parameter] | None]:
 def parameters(method: object) -> list[Parameter]:
     """What a call may pass: the name, kind and default of each parameter."""
     assert callable(method)
-    return [(p.name, p.kind, p.default) for p in inspect.signature(method).parameters.values()]
+    return [(p.name, p.kind.name, p.default) for p in inspect.signature(method).parameters.values()]
 
 
 @pytest.mark.parametrize(("sync", "async_"), PAIRS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import graphlib
 import subprocess
@@ -13,7 +12,7 @@ from typing import Final
 
 import pytest
 
-SRC = Path(__file__).resolve().parent.parent / "src"
+from tests.sources import SRC, source
 
 FLOORS: Final = {
     "lro": """
@@ -71,25 +70,26 @@ OPTIONAL: Final = (
 """What the two faces must not load: it is optional, or heavy and seldom needed."""
 
 
-def modules(package: str) -> dict[str, Path]:
-    """Every module of a package that has code in it, by its name within the package."""
+def modules_of(package: str) -> Iterator[tuple[str, str, Path]]:
+    """Every module of a package that has code in it: the package, the name within it, the file."""
     root = SRC / package
-    found = {}
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
         name = ".".join(parts[:-1] if len(parts) > 1 and parts[-1] == "__init__" else parts)
-        if any(not is_docstring(node) for node in ast.parse(path.read_text()).body):
-            found[name] = path
-    return found
+        if source(path).has_code:
+            yield package, name, path
 
 
-def is_docstring(node: ast.stmt) -> bool:
-    """Whether a statement is only a text."""
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+@functools.cache
+def modules() -> Sequence[tuple[str, str, Path]]:
+    """Those of all packages."""
+    return tuple(module for package in FLOORS for module in modules_of(package))
 
 
-MODULES: Final = [(p, name, path) for p in FLOORS for name, path in modules(p).items()]
-NAMES: Final = [f"{package}.{name}" for package, name, _ in MODULES]
+@functools.cache
+def names() -> frozenset[str]:
+    """Their whole names."""
+    return frozenset(f"{package}.{name}" for package, name, _ in modules())
 
 
 def floor(package: str, name: str) -> int:
@@ -97,27 +97,10 @@ def floor(package: str, name: str) -> int:
     return FLOORS[package].split().index(name.partition(".")[0])
 
 
-@functools.cache
-def imports(path: Path) -> Sequence[tuple[str, str]]:
-    """The pairs (module, name) that a source imports anywhere in it; the name may be empty."""
-    return tuple(_imports(path))
-
-
-def _imports(path: Path) -> Iterator[tuple[str, str]]:
-    package = path.relative_to(SRC).parent.parts
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, "") for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) + 1 - node.level] if node.level else ()
-            module = ".".join([*above, *filter(None, [node.module])])
-            yield from ((module, alias.name) for alias in node.names)
-
-
 def ours(path: Path) -> Iterator[tuple[str, str]]:
     """The imports of a source that are modules of the two packages, as (package, name)."""
-    for module, name in imports(path):
-        whole = f"{module}.{name}" if f"{module}.{name}" in NAMES else module
+    for module, name in source(path).imports:
+        whole = f"{module}.{name}" if f"{module}.{name}" in names() else module
         package, _, rest = whole.partition(".")
         if package in FLOORS:
             yield package, rest or "__init__"
@@ -126,7 +109,7 @@ def ours(path: Path) -> Iterator[tuple[str, str]]:
 def test_every_package_has_a_floor() -> None:
     """A new package is put into the list, which is a decision about who may know it."""
     for owner, floors in FLOORS.items():
-        found = {name.partition(".")[0] for package, name, _ in MODULES if package == owner}
+        found = {name.partition(".")[0] for package, name, _ in modules() if package == owner}
         assert found == {*floors.split()}
 
 
@@ -134,7 +117,7 @@ def test_imports_point_down() -> None:
     """A module imports its own package, and those below."""
     upward = [
         (name, other)
-        for package, name, path in MODULES
+        for package, name, path in modules()
         for owner, other in ours(path)
         if owner == package and floor(package, other) > floor(package, name)
     ]
@@ -144,7 +127,7 @@ def test_imports_point_down() -> None:
 def test_the_way_down_is_short() -> None:
     """The longest chain of packages that import each other, wherever in a module they do it."""
     graph: dict[str, set[str]] = {}
-    for package, name, path in MODULES:
+    for package, name, path in modules():
         here = f"{package}.{name.partition('.')[0]}"
         below = {f"{owner}.{other.partition('.')[0]}" for owner, other in ours(path)}
         graph.setdefault(here, set()).update(below - {here})
@@ -163,10 +146,10 @@ def test_each_class_has_a_name_of_its_own() -> None:
     the verbs.
     """
     places: dict[str, list[str]] = {}
-    for package, name, path in MODULES:
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places.setdefault(node.name, []).append(f"{package}.{name}")
+    for package, name, path in modules():
+        for each in source(path).classes:
+            if not each.startswith("_"):
+                places.setdefault(each, []).append(f"{package}.{name}")
     twice = {name: found for name, found in places.items() if len(found) > 1}
     assert twice == {
         "BatchGetOperationsRequest": ["lro._model.operation", "lro_client._flow.steps"],
@@ -193,12 +176,12 @@ def test_no_modules_import_each_other() -> None:
     """Within a package too the imports have an order."""
     graph = {
         f"{package}.{name}": {f"{owner}.{other}" for owner, other in ours(path)}
-        for package, name, path in MODULES
+        for package, name, path in modules()
     }
     for name in graph:
         graph[name].discard(name)
     order = graphlib.TopologicalSorter(graph).static_order()
-    assert {*NAMES} <= {*order}
+    assert names() <= {*order}
 
 
 def test_the_packages_meet_at_the_face() -> None:
@@ -208,7 +191,7 @@ def test_the_packages_meet_at_the_face() -> None:
     """
     behind = [
         (package, name, other)
-        for package, name, path in MODULES
+        for package, name, path in modules()
         for owner, other in ours(path)
         if owner != package
         and (package != "lro_client" or owner != "lro" or other not in PUBLIC)
@@ -224,9 +207,9 @@ def test_values_have_no_effects() -> None:
     effects = set(EFFECTS.split())
     used = [
         (name, module)
-        for package, name, path in MODULES
+        for package, name, path in modules()
         if package == "lro" and name.partition(".")[0] in PURE and name != ASKS_FOR_ITS_THREAD
-        for module, _ in imports(path)
+        for module, _ in source(path).imports
         if module.partition(".")[0] in effects
     ]
     assert used == []

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("markdown_it")
 
-from tests.test_docs import DOCS
+from tests.page_texts import DOCS
 
 REFERENCE = DOCS / "reference"
 ROW = re.compile(r"^\| ([^|]+) \| ([^|]+) \|", re.MULTILINE)

@@ -15,8 +15,9 @@ pytest.importorskip("markdown_it")
 pytest.importorskip("click")
 pytest.importorskip("google.longrunning.operations_pb2")
 
+from tests.page_programs import DATABASE
+from tests.page_texts import DOCS, blocks, files, program
 from tests.services.postgres import shared_server
-from tests.test_docs import DATABASE, DOCS, blocks, files, program
 
 PAGE: Final = DOCS / "how-to" / "upgrading.md"
 SHOWN: Final = re.compile(r"<!-- checked by tests/cli/test_upgrading\.py -->")

@@ -27,7 +27,7 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from tests.grpc.serving import on_threads
 from tests.http.servers import HOST, uvicorn_serving
-from tests.test_docs import DOCS, blocks
+from tests.page_texts import DOCS, blocks
 
 LOCATION = "projects/*/locations/*"
 PARENT = "projects/p/locations/l"

@@ -22,8 +22,8 @@ pytest.importorskip("grpc_tools")
 pytest.importorskip("google.longrunning.operations_proto_pb2")
 
 from tests.cli.serving import Server, lro_serve
+from tests.page_texts import DOCS, blocks, files
 from tests.services.npm import node_modules
-from tests.test_docs import DOCS, blocks, files
 
 PAGE: Final = DOCS / "how-to" / "clients-in-other-languages.md"
 COMMANDS: Final = re.compile(r"<!--\s*commands: (?P<name>\w+)\s*-->")

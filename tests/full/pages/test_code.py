@@ -1,0 +1,16 @@
+"""The code of the pages that run commands, or import much."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.page_programs import LONG, run_code
+from tests.page_texts import PAGES
+
+
+@pytest.mark.parametrize("page", [one for one in PAGES if one.stem in LONG], ids=lambda p: p.stem)
+def test_the_code_runs(page: Path, tmp_path: Path) -> None:
+    """From top to bottom, as one program, in an empty folder."""
+    run_code(page, tmp_path)

@@ -1,0 +1,64 @@
+"""What tests read of the modules that are shipped: each is parsed once, and only facts are kept."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+SRC: Final = Path(__file__).resolve().parent.parent / "src"
+
+
+@attrs.frozen
+class Source:
+    """The facts of one module."""
+
+    has_code: bool
+    """Whether there is more in it than a docstring."""
+    imports: Sequence[tuple[str, str]]
+    """The pairs (module, name) that it imports anywhere in it; the name may be empty."""
+    classes: Sequence[str]
+    """Those that stand in the module itself."""
+    all_classes: Sequence[str]
+    """These, and those within functions and classes."""
+    docstrings: Sequence[tuple[str, str]]
+    """Of functions and classes: name and docstring."""
+
+
+@functools.cache
+def source(path: Path) -> Source:
+    """The facts of a module below ``SRC``."""
+    tree = ast.parse(path.read_text("utf-8"))
+    nodes = list(ast.walk(tree))
+    documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    return Source(
+        any(not is_docstring(node) for node in tree.body),
+        tuple(_imports(path, nodes)),
+        tuple(node.name for node in tree.body if isinstance(node, ast.ClassDef)),
+        tuple(node.name for node in nodes if isinstance(node, ast.ClassDef)),
+        tuple(
+            (node.name, ast.get_docstring(node) or "")
+            for node in nodes
+            if isinstance(node, documented)
+        ),
+    )
+
+
+def is_docstring(node: ast.stmt) -> bool:
+    """Whether a statement is only a text."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _imports(path: Path, nodes: Sequence[ast.AST]) -> Iterator[tuple[str, str]]:
+    package = path.relative_to(SRC).parent.parts
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) + 1 - node.level] if node.level else ()
+            module = ".".join([*above, *filter(None, [node.module])])
+            yield from ((module, alias.name) for alias in node.names)
