@@ -17,6 +17,7 @@ from tests.stores.samples import (
     removal,
 )
 
+
 def verbs(store: Any, clock: Clock) -> Mapping[str, Callable[[], Any]]:
     """Every verb that reads or writes, as a call; what changes is the record ``operations/a``."""
     name = "operations/a"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from contextlib import ExitStack, closing
-from datetime import timedelta
+import sqlite3
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -14,80 +12,26 @@ import pytest
 from lro import DeclarationError
 from lro._engine.store_port import keeps_statistics
 from lro.adapters import StatisticsStore
-from lro.errors import Unavailable
 from lro.stores._counting import PRUNED_ROWS
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.stores.sqlite import _statements as sql
 from lro.testing import START, ManualClock
-from lro.testing._samples import held, insert
-from tests.services.postgres import shared_server
-from tests.waiting import PATIENCE
-
-ADDER = """
-import sys
-from datetime import datetime
-kind, place, schema, number = sys.argv[1:]
-if kind == "sqlite":
-    from lro.stores.sqlite import SQLiteStore
-    store = SQLiteStore(place, busy_seconds=60)
-else:
-    from lro.stores.postgres import PostgresStore
-    store = PostgresStore(place, schema=schema)
-minute = store.now()
-print(minute.isoformat(), flush=True)
-minute = datetime.fromisoformat(sys.stdin.readline().strip())
-names = [f"M{(n + int(number)) % 4}" for n in range(4)]
-for _ in range(50):
-    store.add_counts(minute, {name: {"n": 1, "s.sum": 0.125} for name in names})
-store.close()
-"""
-
-
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_counts_of_several_processes_add_up(kind: str, tmp_path: Path) -> None:
-    """To the last one, in the minute and in the totals, whatever the order of their methods."""
-    place, schema = str(tmp_path / "operations.db"), ""
-    store: StatisticsStore
-    if kind == "postgres":
-        pytest.importorskip("psycopg")
-        from lro.stores.postgres import PostgresStore
-
-        server = shared_server()
-        place, schema = server.url, server.fresh_schema()
-        store = PostgresStore(place, schema=schema)
-    else:
-        store = SQLiteStore(place)
-    with closing(store), ExitStack() as stack:
-        command, pipe = [sys.executable, "-c", ADDER, kind, place, schema], subprocess.PIPE
-        running = [
-            stack.enter_context(
-                subprocess.Popen([*command, str(number)], stdin=pipe, stdout=pipe, text=True)
-            )
-            for number in range(4)
-        ]
-        for one in running:
-            stack.callback(one.kill)
-        began = [one.stdout.readline() for one in running if one.stdout]
-        for one in running:
-            one.communicate(began[0], timeout=PATIENCE)
-        assert [one.returncode for one in running] == [0] * 4
-        wanted = {f"M{n}": {"n": 200, "s.sum": 25.0} for n in range(4)}
-        assert store.read_totals() == wanted
-        found = store.read_counts(store.now() - timedelta(hours=1), step_minutes=30)
-        assert {one.method: one.counts for one in found} == wanted
+from tests.stores.samples import held, insert
 
 
 def test_load_is_read_by_an_index(tmp_path: Path) -> None:
     """In its order: so no more rows are looked at than the limit says."""
-    with closing(SQLiteStore(tmp_path / "operations.db")) as store:
-        plan = [
-            row[3] for row in store._file.rows(f"EXPLAIN QUERY PLAN {sql.LOAD}", (9, 9, "", 10))
-        ]
+    path = tmp_path / "operations.db"
+    SQLiteStore(path).close()
+    with closing(sqlite3.connect(path)) as plain:
+        explained = plain.execute(f"EXPLAIN QUERY PLAN {sql.LOAD}", (9, 9, "", 10))
+        plan = [row[3] for row in explained]
         reads = [step for step in plan if "operations" in step]
         assert reads == ["SEARCH operations USING INDEX operations_states (parent=? AND state=?)"]
         assert [step for step in plan if "B-TREE" in step] == ["USE TEMP B-TREE FOR GROUP BY"]
-        plan = [row[3] for row in store._file.rows(f"EXPLAIN QUERY PLAN {sql.COUNTS}", (1, 0, 9))]
+        explained = plain.execute(f"EXPLAIN QUERY PLAN {sql.COUNTS}", (1, 0, 9))
+        plan = [row[3] for row in explained]
         wanted = "SEARCH minutes USING INDEX sqlite_autoindex_minutes_1 (step=? AND minute>?)"
         assert plan == [wanted]
 
@@ -129,22 +73,6 @@ def test_store_without_the_methods_keeps_no_statistics() -> None:
 
     assert keeps_statistics(MemoryStore())
     assert not keeps_statistics(Half())
-
-
-def test_counts_whose_answer_is_lost_are_not_added_twice() -> None:
-    """The error comes instead, whatever has become of them: those that answer can be repeated."""
-    pytest.importorskip("psycopg")
-    from lro.stores.postgres import PostgresStore, _statements
-
-    server = shared_server()
-    with closing(PostgresStore(server.url, schema=server.fresh_schema())) as store:
-        pool = store._resources.connections
-        store.add_counts(store.now(), {"M": {"a": 1}})
-        dying = _statements.ADD_COUNTS + b", pg_terminate_backend(pg_backend_pid())"
-        values = '{"M": {"a": 1}}', '{"1": 0, "5": 0, "30": 0}'
-        with pytest.raises(Unavailable):
-            pool.rows(dying, values, once=True)
-        assert store.read_totals() == {"M": {"a": 1}}
 
 
 @pytest.mark.parametrize("limit", [1, 3])

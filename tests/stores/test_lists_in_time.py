@@ -14,9 +14,9 @@ from lro.errors import Unavailable
 from lro.stores._list_queries import ListQuery, StatementTooSlow, retry_smaller
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore, _file, _pages, _store
-from lro.testing._samples import end_of, held, ids, insert, record_of
 from tests.engine.engine_parts import maintenance_over
 from tests.filters.test_indexes import KEYED, WANTED, fill, plain, schema
+from tests.stores.samples import end_of, held, ids, insert, record_of
 
 __all__ = ["plain", "schema"]
 

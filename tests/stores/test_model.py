@@ -29,8 +29,8 @@ from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import START, ManualClock
 from lro.webhooks import Endpoint
-from tests.services.emptied import Emptied
 from tests.noted_ends import NotedEnds
+from tests.services.emptied import Emptied
 from tests.services.postgres import shared_server
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -393,12 +393,12 @@ def record(service, name):
 
 
 TestTraces = Traces.TestCase
-TestTraces.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTraces.settings = settings(max_examples=15, stateful_step_count=40, deadline=None)
 
 
 def test_traces_on_postgres():
     """The same with PostgreSQL as a third store; the long form is ``tests.full.across``'s."""
-    run_traces(15)
+    run_traces(6)
 
 
 def run_traces(examples: int, **options: Any) -> None:

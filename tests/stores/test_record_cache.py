@@ -10,7 +10,7 @@ import pytest
 from lro.stores import _rows
 from lro.stores._rows import RecordCache, stamp_of
 from lro.testing import ManualClock
-from lro.testing._samples import end_of, held, record_of
+from tests.stores.samples import end_of, held, record_of
 
 
 @pytest.fixture

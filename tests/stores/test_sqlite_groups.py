@@ -302,7 +302,7 @@ def test_the_lock_may_be_lost_when_all_are_done_once_more(wire, path, clock):
 
 
 @pytest.mark.parametrize("begins", ["INSERT INTO operations", "INSERT INTO inputs", "SAVEPOINT"])
-def test_a_leader_that_is_interrupted_leaves_the_others_to_the_next(file_store, clock, wire, begins):
+def test_an_interrupted_leader_leaves_the_others_to_the_next(file_store, clock, wire, begins):
     """Its own write is undone, as its error says; those of the others are done."""
     later = Later(file_store)
     wire.when(BEGIN, lambda _: [later.insert(record_of(clock, name)) for name in "bc"])
@@ -316,7 +316,7 @@ def test_a_leader_that_is_interrupted_leaves_the_others_to_the_next(file_store, 
     assert insert(file_store, record_of(clock)).fresh
 
 
-def test_a_leader_that_is_interrupted_after_the_commit_has_done_all(file_store, clock, wire):
+def test_a_leader_interrupted_after_the_commit_has_done_all(file_store, clock, wire):
     """What is done is done: the others have their answers, and nothing happens twice."""
 
     def commit(connection):
@@ -332,7 +332,7 @@ def test_a_leader_that_is_interrupted_after_the_commit_has_done_all(file_store, 
     assert listed(file_store) == ["a", "b", "c"]
 
 
-def test_the_thread_for_writes_that_is_interrupted_is_followed(file_store, clock, wire):
+def test_an_interrupted_thread_for_writes_is_followed(file_store, clock, wire):
     """The first that was handed in has the error; the others are made."""
     with one_group(file_store, wire) as later:
         wire.when("INSERT INTO operations", interrupt)

@@ -12,12 +12,11 @@ from datetime import timedelta
 import pytest
 
 from lro import Job
-from lro._model.operation import report, request_cancel
 from lro.adapters import Renewed
 from lro.errors import Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.stores.sqlite import SQLiteStore
-from lro.testing._samples import REQUEST, held
+from tests.stores.samples import REQUEST, cancel_of, held, report_of
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 psycopg = pytest.importorskip("psycopg")
@@ -172,7 +171,7 @@ def test_many_locked_rows_hold_up_a_renewal_for_a_moment(places, postgres, clock
     for number in range(4):
         store.insert(held(clock, str(number)), REQUEST, None)
     names = [f"operations/{number}" for number in range(4)]
-    store.update(names[0], request_cancel(clock()))
+    store.update(names[0], cancel_of(clock))
     until = clock() + timedelta(hours=1)
     rows = f'SELECT 1 FROM "{places.schema}".operations WHERE name <> %s FOR UPDATE'
     with locked(postgres, rows, names[0]):
@@ -203,8 +202,8 @@ def test_a_report_prolongs_a_lease_that_is_not_renewed(places, clock):
     progress = REQUEST
     for seconds, left in ((7, 8), (1, 15)):
         clock.advance(seconds)
-        store.update(record.name, report(progress, 0, clock(), "us", LEASE))
+        store.update(record.name, report_of(clock, progress, "us", LEASE))
         assert store.get(record.name).lease_until == clock() + timedelta(seconds=left)
     clock.advance(10)
-    store.update(record.name, report(progress, 0, clock(), "them", LEASE))
+    store.update(record.name, report_of(clock, progress, "them", LEASE))
     assert store.get(record.name).lease_until == clock() + timedelta(seconds=5)

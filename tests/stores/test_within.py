@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
-import time
 
 import pytest
 
@@ -27,7 +26,7 @@ from tests.stores.user_databases import (
     engine,
     run,
 )
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 ID = "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"
@@ -535,25 +534,6 @@ def test_other_database_of_the_server_is_another_one(on_postgres, make_service):
         refused(work, connection, "is to another database")
 
 
-def test_server_that_was_started_again_is_still_the_same(make_service, clock):
-    pytest.importorskip("psycopg")
-    import psycopg
-
-    from lro.stores.postgres import PostgresStore
-    from tests.services.postgres import new_server
-
-    server = new_server()
-    with contextlib.closing(PostgresStore(server.url, statement_seconds=60)) as store:
-        work = method_of(make_service(store, InlineExecutor()))
-        for _ in range(2):
-            with psycopg.connect(server.url) as connection:
-                name = work.start(REQUEST, within=connection).name
-            assert store.get(name)
-            server.stop()
-            server.start()
-    server.stop()
-
-
 @pytest.mark.parametrize(
     ("statement", "why"),
     [
@@ -639,7 +619,7 @@ def test_start_of_the_same_moment_is_waited_for(on_postgres, make_service):
     thread = threading.Thread(target=start)
     thread.start()
     waiting = f"SELECT wait_event_type FROM pg_stat_activity WHERE pid = {pid}"
-    until(lambda: on_postgres.rows(waiting) == [("Lock",)])
+    until(lambda: on_postgres.rows(waiting), lambda found: found == [("Lock",)])
     first.commit()
     thread.join(PATIENCE)
     assert [type(error) for error in found] == [TargetBusy]
@@ -660,14 +640,6 @@ def test_obstacle_that_cannot_be_seen_is_unavailable(on_postgres, make_service):
         work.start(REQUEST, target="t", within=connection)
     connection.commit()
     assert on_postgres.notes == ["before"]
-
-
-def until(true):
-    """Wait until something is so."""
-    end = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_obstacle_that_is_gone_when_it_is_looked_for_is_none(

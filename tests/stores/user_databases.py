@@ -75,7 +75,7 @@ def run(connection: Any, sql: str) -> None:
 def sqlite_database(folder: Path, clock: Callable[[], Any] | None = None) -> UserDatabase:
     """A file with a store in it."""
     path = folder / "shop.db"
-    store = SQLiteStore(path, clock=clock)
+    store = SQLiteStore(path, clock=clock, busy_seconds=0.5)
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE notes (text TEXT)")
         connection.commit()

@@ -11,11 +11,10 @@ import pytest
 
 from lro import Any
 from lro._engine.watching import WatchList
-from lro._model.operation import report, request_cancel
 from lro.adapters import Store
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import ManualClock
-from lro.testing._samples import held, insert
+from tests.stores.samples import cancel_of, held, insert, report_of
 
 
 @attrs.frozen
@@ -76,8 +75,8 @@ def _postgres(folder, clock, stack):
 
 
 def noted(text):
-    """A report of this text."""
-    return lambda now: report(Any("type.googleapis.com/acme.v1.Note", {"text": text}), None, now)
+    """Metadata of this text."""
+    return Any("type.googleapis.com/acme.v1.Note", {"text": text})
 
 
 def test_nothing_that_was_lost_is_answered(place: Place, clock: ManualClock) -> None:
@@ -89,7 +88,7 @@ def test_nothing_that_was_lost_is_answered(place: Place, clock: ManualClock) -> 
     clock.advance(microseconds=1)
     with contextlib.suppress(Exception):
         one.get(record.name)  # its connections are lost
-    one.update(record.name, noted("lost")(clock()))
+    one.update(record.name, report_of(clock, noted("lost")))
     streams = [WatchList([record.name]) for _ in (one, two)]
     for store, stream in zip((one, two), streams, strict=True):
         with contextlib.suppress(Exception):
@@ -100,7 +99,7 @@ def test_nothing_that_was_lost_is_answered(place: Place, clock: ManualClock) -> 
     place.restore()
     clock.advance(microseconds=1)
     with contextlib.closing(place.open()) as other:
-        other.update(record.name, noted("kept")(clock()))
+        other.update(record.name, report_of(clock, noted("kept")))
     place.reconnect(two)  # the other one notices that its connections are lost
     for store, stream in zip((one, two), streams, strict=True):
         found = store.get(record.name)
@@ -120,11 +119,11 @@ def test_no_change_is_made_of_what_was_lost(place: Place, clock: ManualClock) ->
     clock.advance(microseconds=1)
     with contextlib.suppress(Exception):
         one.get(record.name)
-    one.update(record.name, noted("lost")(clock()))
+    one.update(record.name, report_of(clock, noted("lost")))
     place.restore()
     clock.advance(microseconds=1)
     with contextlib.closing(place.open()) as other:
-        other.update(record.name, noted("kept")(clock()))
-    changed = one.update(record.name, request_cancel(clock()))
+        other.update(record.name, report_of(clock, noted("kept")))
+    changed = one.update(record.name, cancel_of(clock))
     assert (changed.version, changed.metadata.payload) == (3, {"text": "kept"})
     assert one.get(record.name) == changed

@@ -1,0 +1,133 @@
+"""Several processes on one database: what they count, claim and list; a server restarted."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import subprocess
+import sys
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+
+from lro.executors.inline import InlineExecutor
+from tests.services.processes import killed_at_end
+from tests.stores.list_agreement import Tally, run
+from tests.stores.list_walks import make_service as walked_service
+from tests.stores.list_walks import run_walks
+from tests.stores.list_writers import fill, walk, writing_process
+from tests.stores.samples import ids
+from tests.stores.test_outbox import owing
+from tests.stores.test_within import REQUEST, method_of
+from tests.waiting import PATIENCE
+
+PRELUDE = """
+import sys
+from datetime import datetime, timedelta
+from tests.places import Place
+store = Place(*sys.argv[1:4]).open()
+store.next_due()
+print(store.now().isoformat(), flush=True)
+minute = datetime.fromisoformat(sys.stdin.readline().strip())
+"""
+ADDER = """
+names = [f"M{(n + int(sys.argv[4])) % 4}" for n in range(4)]
+for _ in range(50):
+    store.add_counts(minute, {name: {"n": 1, "s.sum": 0.125} for name in names})
+store.close()
+"""
+CLAIMER = """
+while some := store.claim_due(store.now() + timedelta(seconds=600), 3):
+    for record in some:
+        print(record.name, record.version, flush=True)
+store.close()
+"""
+
+
+def said_by(program, place, count):
+    """What so many processes on a place say that begin at once."""
+    arguments = [place.kind, place.where, place.schema]
+    command, pipe = [sys.executable, "-c", PRELUDE + program, *arguments], subprocess.PIPE
+    with contextlib.ExitStack() as stack:
+        running = [
+            stack.enter_context(killed_at_end([*command, str(number)], stdin=pipe, stdout=pipe))
+            for number in range(count)
+        ]
+        minutes = [one.stdout.readline() for one in running]
+        for one in running:
+            one.stdin.write(minutes[0])
+            one.stdin.flush()
+        said = [one.communicate(timeout=PATIENCE)[0] for one in running]
+        assert [one.returncode for one in running] == [0] * count
+        return "".join(said)
+
+
+def test_counts_of_several_processes_add_up(place):
+    """To the last one, in the minute and in the totals, whatever the order of their methods."""
+    with contextlib.closing(place.open()) as store:
+        said_by(ADDER, place, 4)
+        wanted = {f"M{n}": {"n": 200, "s.sum": 25.0} for n in range(4)}
+        assert store.read_totals() == wanted
+        found = store.read_counts(store.now() - timedelta(hours=1), step_minutes=30)
+        assert {one.method: one.counts for one in found} == wanted
+
+
+def test_each_record_is_claimed_by_one_process(place):
+    """Within a lease, once; a claim that has ended is claimed again, as another version."""
+    names = [*map(str, range(60))]
+    with contextlib.closing(place.open()) as store:
+        owing(store, store.now, *names)
+        past = store.now()  # a claim up to now has ended when it is made
+        claimed = [record for _ in range(3) for record in store.claim_due(past, 99)]
+        assert Counter(ids(claimed)) == dict.fromkeys(names, 3)
+        found = Counter(said_by(CLAIMER, place, 3).splitlines())
+        assert found == {f"operations/{name} 6": 1 for name in names}
+        assert store.next_due() > store.now() + timedelta(seconds=300)
+
+
+def test_walks_are_exact_beside_processes_that_write(place):
+    """Nothing is lost, doubled or out of order where the changes come at any moment."""
+    parent, sizes, count = "walks/processes", random.Random(0), 120
+    with walked_service(place.open()) as service, contextlib.ExitStack() as stack:
+        fill(service.store, parent)
+        writers = [
+            stack.enter_context(writing_process(place, parent, number, count))
+            for number in range(2)
+        ]
+        while any(writer.poll() is None for writer in writers):
+            walk(service, parent, "done = false", sizes, set())
+        assert [writer.returncode for writer in writers] == [0, 0]
+        assert walk(service, parent, "", sizes, set()) > count
+
+
+def test_many_walks_are_exact(place, clock):
+    """Four times as many as in the default tier."""
+    with walked_service(place.open(clock)) as service:
+        run_walks(service, clock, 60)
+
+
+def test_stores_agree_with_the_evaluator_on_many_lists():
+    """More sets of records than in the default tier, and other ones."""
+    pytest.importorskip("psycopg")
+    tally = Tally()
+    run(("memory", "sqlite", "postgres"), 24, tally, 1)
+    assert tally["match something"] > 50
+
+
+def test_a_server_that_was_started_again_is_still_the_same(make_service):
+    """For starts within a transaction of the application."""
+    psycopg = pytest.importorskip("psycopg")
+    from lro.stores.postgres import PostgresStore
+    from tests.services.postgres import new_server
+
+    server = new_server()
+    with contextlib.closing(PostgresStore(server.url, statement_seconds=60)) as store:
+        work = method_of(make_service(store, InlineExecutor()))
+        for _ in range(2):
+            with psycopg.connect(server.url) as connection:
+                name = work.start(REQUEST, within=connection).name
+            assert store.get(name)
+            server.stop()
+            server.start()
+    server.stop()
