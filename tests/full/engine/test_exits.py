@@ -14,7 +14,7 @@ import pytest
 from lro import State
 from lro._engine import process
 from lro.adapters import Record
-from tests.engine.exiting_process import EXECUTORS, STORES
+from tests.full.engine.exiting_process import EXECUTORS, STORES
 from tests.services.postgres import shared_server
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -38,7 +38,7 @@ class Place:
         spans = (str(drain), str(seconds))
         place = (self.kind, self.where, executor, str(self.folder), *spans, ending)
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.engine.exiting_process", *place],
+            [sys.executable, "-m", "tests.full.engine.exiting_process", *place],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -50,7 +50,10 @@ class Place:
         while self.notes("begun") < len(names):
             assert process.poll() is None
         _, complaint = process.communicate("\n", timeout=360)
-        return process.returncode, complaint, names
+        lines = complaint.splitlines(keepends=True)
+        # On a machine that stalls, a clock that is read over a connection seems to have been set.
+        rest = [line for line in lines if not line.startswith("the store's clock was set")]
+        return process.returncode, "".join(rest), names
 
     def notes(self, line: str) -> int:
         """How often this line is in the log of the naps."""

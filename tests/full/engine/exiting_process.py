@@ -16,6 +16,11 @@ from typing import Any, Final
 import attrs
 
 import lro
+from lro.executors.asyncio import AsyncioExecutor
+from lro.executors.processes import ProcessExecutor
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from lro.stores.sqlite import SQLiteStore
 
 
 @lro.message("acme.v1.NapRequest")
@@ -61,52 +66,23 @@ async def anap(request: NapRequest, job: lro.Job[NapMetadata]) -> NapResponse:
     return NapResponse()
 
 
-def memory(_: str) -> Any:
-    from lro.stores.memory import MemoryStore
-
-    return MemoryStore()
-
-
-def sqlite(path: str) -> Any:
-    from lro.stores.sqlite import SQLiteStore
-
-    return SQLiteStore(path)
-
-
 def postgres(url: str) -> Any:
+    """A store in this schema of a server; its driver may not be installed."""
     from lro.stores.postgres import PostgresStore
 
     address, _, schema = url.partition("#")
     return PostgresStore(address, schema=schema, statement_seconds=60.0)
 
 
-def threads() -> Any:
-    from lro.executors.threads import ThreadExecutor
-
-    return ThreadExecutor(2)
-
-
-def on_a_loop() -> Any:
-    from lro.executors.asyncio import AsyncioExecutor
-
-    return AsyncioExecutor()
-
-
-def processes() -> Any:
-    from lro.executors.processes import ProcessExecutor
-
-    return ProcessExecutor(2)
-
-
 STORES: Final[dict[str, Callable[[str], Any]]] = {
-    "memory": memory,
-    "sqlite": sqlite,
+    "memory": lambda _: MemoryStore(),
+    "sqlite": SQLiteStore,
     "postgres": postgres,
 }
 EXECUTORS: Final[dict[str, Callable[[], Any]]] = {
-    "threads": threads,
-    "asyncio": on_a_loop,
-    "processes": processes,
+    "threads": lambda: ThreadExecutor(2),
+    "asyncio": AsyncioExecutor,
+    "processes": lambda: ProcessExecutor(2),
 }
 
 
