@@ -25,7 +25,6 @@ from lro_client import (
     OperationGone,
     PollTimeout,
     Retry,
-    StartRequest,
     wait_exponential,
 )
 from lro_client._flow.steps import BatchGetOperationsRequest, WatchOperationsRequest
@@ -152,40 +151,19 @@ def test_groups_within_a_process() -> None:
         assert isinstance(gone, OperationGone)
 
 
-def test_extensions_that_a_transport_or_a_service_lacks() -> None:
+def test_extensions_that_a_service_lacks_are_unimplemented() -> None:
     """They are refused like any verb that is switched off."""
-    pytest.importorskip("grpc")
-    pytest.importorskip("google.longrunning")
-    from lro_client.transports._grpc_coding import GrpcCoder
-
     with lro.Service(MemoryStore(), ThreadExecutor(), verbs=()) as service:
         watch = Call(request=WatchOperationsRequest("operations", (NAME,)), budget=1.0)
         batch = Call(request=BatchGetOperationsRequest("operations", (NAME,)), budget=1.0)
-        local, coder = LocalTransport(service), GrpcCoder((), lro.TypeRegistry())
-        aside = AsyncLocalTransport(service)
+        local, aside = LocalTransport(service), AsyncLocalTransport(service)
         for ask in (
             lambda: local.send(watch),
             lambda: local.send(batch),
-            lambda: coder.encode(watch),
-            lambda: coder.encode(batch),
             lambda: asyncio.run(aside.stream(watch, print)),
         ):
             with pytest.raises(CallError, match="UNIMPLEMENTED"):
                 ask()
-
-
-def test_a_packed_start_over_grpc() -> None:
-    """As a journal repeats it: the message is there, of a type that is known."""
-    pytest.importorskip("grpc")
-    pytest.importorskip("google.longrunning")
-    from lro_client.transports._grpc_coding import GrpcCoder
-
-    types = lro.TypeRegistry(ResizeMetadata)
-    packed = types.pack(ResizeMetadata(percent=7))
-    start = StartRequest(target="acme.images.v1.Images.Resize", message=packed)
-    path, payload, _ = GrpcCoder((), types).encode(Call(request=start, budget=1.0))
-    assert path == "/acme.images.v1.Images/Resize"
-    assert payload == types.binary_payload(packed)
 
 
 def test_a_stream_that_the_server_ends_too_early() -> None:

@@ -180,7 +180,7 @@ def test_many_refusals_fetch_one_token(
 
     server.get(GET).mock(side_effect=answer)
     with httpx.Client(auth=auth, verify=False, base_url="http://test") as http:
-        auth._fetch(httpx.Request("GET", "http://test"))
+        next(auth.sync_auth_flow(httpx.Request("GET", "http://test")))
         with ThreadPoolExecutor(5) as threads:
             found = list(threads.map(lambda _: http.get(GET).status_code, range(5)))
     assert found == [200] * 5

@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lro
-from lro_client import CallError, OperationGone, Polling, PollTimeout, UnreadableReply
+from lro_client import CallError, Polling, PollTimeout, UnreadableReply
 from lro_client.testing import Fault, ScriptedServer
-from lro_client.testing._server import ScriptedTransport
 from lro_client.transports import http as http_transport
 from lro_client.transports.http import Unpacking
 from tests.client.faces import Clock, Face
@@ -25,7 +24,6 @@ from tests.client.messages import (
     NAME,
     TYPES,
     ResizeResponse,
-    packed,
     refusal,
     reply,
     running,
@@ -96,15 +94,15 @@ def test_where_it_is_cut_does_not_matter(
 def test_what_is_unpacked_comes_in_pieces() -> None:
     """However little of it was sent."""
     unpacking = Unpacking()
-    found = [len(piece) for piece in unpacking.feed(gzip.compress(bytes(10_000_000)))]
-    assert sum(found) == 10_000_000
+    found = [len(piece) for piece in unpacking.feed(gzip.compress(bytes(2_000_000)))]
+    assert sum(found) == 2_000_000
     assert max(found) <= http_transport.MAX_PIECE_BYTES
 
 
 def test_a_bomb_is_given_up(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a reply unpacks to is bounded, before it is unpacked."""
     monkeypatch.setattr(http_transport, "MAX_REPLY", 1_000_000)
-    client = answering(face, raw(gzip.compress(bytes(50_000_000)), content_encoding="gzip"))
+    client = answering(face, raw(gzip.compress(bytes(5_000_000)), content_encoding="gzip"))
     with pytest.raises(CallError, match="UNKNOWN: the reply is larger than 1000000"):
         client.get(NAME)
 
@@ -161,23 +159,11 @@ def test_a_large_refusal_of_a_stream_is_not_read_to_its_end(face: Face) -> None:
 
 
 @pytest.mark.parametrize("http", [408, 429, 500, 502, 503, 504])
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"<h1>no</h1>",
-        b"{",
-        b"[]",
-        b'"no"',
-        b"{}",
-        b'{"error": "no"}',
-        b'{"error": {}}',
-        b"\xff",
-    ],
-)
-def test_foreign_bodies(body: bytes, http: int, face: Face) -> None:
-    """Whatever a proxy says with a status that passes, the wait goes on."""
-    client = answering(face, raw(body, http), raw(DONE))
+def test_foreign_bodies_with_a_status_that_passes_are_sat_out(http: int, face: Face) -> None:
+    """Whatever a proxy says, the wait goes on."""
+    pages = (b"", b"<h1>no</h1>", b"{", b"[]", b'"no"', b"{}", b'{"error": "no"}')
+    bodies = (*pages, b'{"error": {}}', b"\xff")
+    client = answering(face, *[raw(body, http) for body in bodies], raw(DONE))
     assert client.operation(NAME, **TYPES).result() == ResizeResponse(7)
 
 
@@ -193,34 +179,6 @@ def test_a_reply_that_was_cut_short(kept: int, face: Face) -> None:
     assert caught.value.http_status == 200
 
 
-def test_what_is_new_is_no_error(face: Face) -> None:
-    """Fields, types of metadata and of details that this client does not know."""
-    state = {
-        **running(),
-        "metadata": packed("acme.v9.Weather", rain=True, nested={"@type": "what"}),
-        "labels": {"a": [1, None]},
-        "expireTime": "2030-01-01T00:00:00Z",
-    }
-    client = answering(face, raw(json.dumps(state).encode()), raw(DONE))
-    handle = client.operation(NAME, response=ResizeResponse, metadata=lro.Any)
-    assert not handle.refresh().done
-    assert handle.metadata.type_name == "acme.v9.Weather"
-    assert handle.metadata.payload["rain"] is True
-    assert handle.result() == ResizeResponse(7)
-
-
-@pytest.mark.parametrize("many", [False, True])
-def test_a_reply_with_another_name(many: bool, face: Face) -> None:
-    """It is what the server says of the name that was asked for, which stays the handle's."""
-    client = answering(face, raw(json.dumps(succeeded(name="operations/other")).encode()))
-    handle = client.operation(NAME, **TYPES)
-    if many:
-        assert client.group([face.inside(handle)]).results() == [ResizeResponse(7)]
-    assert handle.result() == ResizeResponse(7)
-    assert handle.name == NAME
-    assert handle.operation.name == "operations/other"
-
-
 @attrs.define
 class ForeignNames(httpx.BaseTransport, httpx.AsyncBaseTransport):
     """Carries calls to a server of this library as if its operations stood below a parent.
@@ -229,7 +187,7 @@ class ForeignNames(httpx.BaseTransport, httpx.AsyncBaseTransport):
     and puts it into the reply. ``called`` are the paths of the calls that came.
     """
 
-    inner: ScriptedTransport
+    inner: Any
     parent: str
     called: list[str] = attrs.field(factory=list)
 
@@ -267,17 +225,15 @@ class ForeignNames(httpx.BaseTransport, httpx.AsyncBaseTransport):
     def _headers(self, response: httpx.Response) -> dict[str, str]:
         return {key: value for key, value in response.headers.items() if key != "content-length"}
 
-    def _sync(self, response: httpx.Response) -> Iterator[bytes]:
-        assert isinstance(response.stream, httpx.SyncByteStream)
+    def _sync(self, response: Any) -> Iterator[bytes]:
         yield from map(self._with, response.stream)
 
-    async def _async(self, response: httpx.Response) -> AsyncIterator[bytes]:
-        assert isinstance(response.stream, httpx.AsyncByteStream)
+    async def _async(self, response: Any) -> AsyncIterator[bytes]:
         async for piece in response.stream:
             yield self._with(piece)
 
 
-PARENTS = ["", "a/", "projects/p/locations/l/", "projects/operations/"]
+PARENTS = ["a/", "projects/operations/"]
 
 
 @pytest.mark.parametrize("parent", PARENTS)
@@ -349,14 +305,6 @@ def test_a_call_error_says_what_was_found(face: Face) -> None:
     with pytest.raises(CallError) as caught:
         client.get("operations/none")
     assert "GetOperation" in str(caught.value)
-
-
-def test_one_that_is_gone_says_so(face: Face) -> None:
-    """With its name, in the words of the server."""
-    gone = "no operation 'operations/abc'"
-    client = answering(face, lambda: refusal(lro.Code.NOT_FOUND, gone))
-    with pytest.raises(OperationGone, match=gone):
-        client.operation(NAME, **TYPES).result()
 
 
 def test_what_is_spoilt_later() -> None:

@@ -28,28 +28,6 @@ WAIT = {
 }
 
 
-@pytest.mark.parametrize("asked", [GET, WAIT])
-def test_the_same_request(asked: dict[str, object]) -> None:
-    """But for its time, it is what the client would build."""
-    with httpx.Client(verify=False) as client:
-        known, plain = RequestCache(), client.build_request(**asked)
-        for seconds in (5.0, 0.1):
-            found = known.request(client, {**asked, "timeout": seconds})
-            assert (found.method, found.url) == (plain.method, plain.url)
-            assert found.headers.raw == plain.headers.raw
-            assert found.read() == plain.read()
-            assert found.extensions["timeout"]["read"] == seconds
-
-
-def test_two_of_a_kind_keep_their_times() -> None:
-    """One that is in flight is not changed by the next."""
-    with httpx.Client(verify=False) as client:
-        known = RequestCache()
-        first = known.request(client, GET)
-        second = known.request(client, {**GET, "timeout": 1.0})
-        assert (first.extensions["timeout"]["read"], second.extensions["timeout"]["read"]) == (5, 1)
-
-
 def test_requests_with_changing_parts_are_built_each_time() -> None:
     """Cookies that a server has set since, headers of tracing, and queries."""
     with httpx.Client(verify=False) as client:

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import lro
@@ -156,6 +156,7 @@ def test_what_makes_no_token(name: str, problem: str) -> None:
         token_of(name, response=None, metadata=None)
 
 
+@settings(max_examples=25)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
 def test_any_json_is_read_or_refused(value: Any) -> None:
     """There is no other outcome."""

@@ -62,7 +62,8 @@ class World:
 
     ``cuts`` is the chance of a stream to break at an event; ``deaf`` means that no stream reports,
     ``mute_after`` after how many reports of each operation none follows. ``page_most`` bounds
-    pages of lists; ``retry_after`` is asked for in answers that are not done.
+    pages of lists; ``retry_after`` is asked for in answers that are not done. Where it is ``full``,
+    no poller can be started.
     """
 
     offers: frozenset[str] = ALL
@@ -82,6 +83,7 @@ class World:
     operations: dict[str, Planned] = attrs.field(factory=dict)
     asked: list[tuple[float, Call]] = attrs.field(factory=list)
     received: dict[int, list[tuple[float, Seen | Unreachable]]] = attrs.field(factory=dict)
+    full: bool = False
     flying: int = 0
     most_flying: int = 0
 
@@ -102,7 +104,7 @@ class World:
         self.registry = WatchRegistry(
             lambda: self.now,
             max_pollers=lambda: self.polling.connections,
-            start_poller=lambda: self.later(0.0, lambda: self._go(pollers.poller(), None)),
+            start_poller=lambda: self._hire(pollers),
             wake_poller=self._ring,
         )
         pollers = Pollers(
@@ -188,6 +190,11 @@ class World:
         else:
             self._fly(1)
             self._call(poller, step)
+
+    def _hire(self, pollers: Pollers) -> None:
+        if self.full:
+            raise RuntimeError("there can be no more threads")
+        self.later(0.0, lambda: self._go(pollers.poller(), None))
 
     def _rest(self, poller: Generator[Any, Any, None], step: Idle) -> None:
         woken = [False]
