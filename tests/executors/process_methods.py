@@ -15,7 +15,6 @@ import threading
 import time
 import typing
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import Final
 
 import attrs
@@ -27,22 +26,14 @@ from lro import (
     Empty,
     InvalidArgument,
     Job,
-    Options,
     Service,
     StatusError,
-    TypeRegistry,
     message,
 )
-from lro._engine.executor_port import RemoteCall
-from lro._engine.job import JobControl
-from lro._engine.method_spec import MethodSpec
-from lro._engine.process import is_worker_process
 from lro.adapters import Executor, Store
 from lro.errors import DeadlineExceeded, LeaseLost, ResourceExhausted, Unavailable
 from lro.executors.processes import ProcessExecutor
 from lro.logging import operation_facts
-from lro.testing import START
-from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 
@@ -101,8 +92,10 @@ def _learnt(job: Job[WorkMetadata], before: WorkMetadata | None) -> WorkResponse
 
 
 def who(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    main = threading.current_thread() is threading.main_thread()
-    return WorkResponse(text=f"{os.getpid()},{main},{is_worker_process()}")
+    """Its process, and whether it has the main thread there."""
+    return WorkResponse(
+        text=f"{os.getpid()},{threading.current_thread() is threading.main_thread()}"
+    )
 
 
 def big(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -113,6 +106,7 @@ def big(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 def lines(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     logging.getLogger("lro").warning("%s: a line of %s", job.name, "the child")
     logging.getLogger("lro").debug("too fine")
+    logging.getLogger("lro").warning("cannot be sent, and fails nothing: \udcff")
     return WorkResponse()
 
 
@@ -590,7 +584,8 @@ async def await_unwelcome(request: WorkRequest, job: Job[WorkMetadata]) -> WorkR
 
 def service_of(executor: Executor, store: Store, **options: typing.Any) -> Service:
     """A service with every task, none of which is put in the place of its function."""
-    service = Service(store, executor, domain="acme.test", maintenance=False, **options)
+    options = {"maintenance": False, **options}
+    service = Service(store, executor, domain="acme.test", **options)
     service.types.register(Hint)
     again: dict[str, typing.Any] = {"attempts": 3, "retry_on": (Flaky,)}
     service.method("acme.v1.Works.Task")(task)
@@ -600,47 +595,3 @@ def service_of(executor: Executor, store: Store, **options: typing.Any) -> Servi
     service.method("acme.v1.Works.Short", metadata=WorkMetadata)(short)
     service.method("acme.v1.Works.Nothing", metadata=WorkMetadata, response=Empty)(nothing)
     return service
-
-
-class Direct:
-    """A task that has a task done without a service."""
-
-    group_limit = None
-    is_async = False
-
-    def __init__(self, do: str, *, function: Callable[..., object] = task) -> None:
-        self.name = self.group = f"operations/{do}"
-        self.request = WorkRequest(rest={"do": do})
-        self.spec = MethodSpec.build(
-            "acme.v1.Works.Direct",
-            function,
-            request=WorkRequest,
-            response=WorkResponse,
-            metadata=WorkMetadata,
-            options=Options(),
-            types=TypeRegistry(),
-            keep_for=timedelta(days=1),
-        )
-        self.over = threading.Event()
-        self.response: Any | None = None
-
-    def run(self, through: RemoteCall | None = None) -> None:
-        assert through is not None
-        control = JobControl(
-            name=self.name,
-            attempt=1,
-            publish=lambda control, metadata: None,
-            recall=lambda _: None,
-            clock=lambda: START,
-        )
-        try:
-            self.response = through(self.spec, self.request, control)  # type: ignore[assignment]
-        finally:
-            self.over.set()
-
-    def done(self, executor: Executor) -> WorkResponse:
-        """Its response, once the executor has done it."""
-        executor.reserve().submit(self)  # type: ignore[arg-type]  # it has no event loop
-        assert self.over.wait(PATIENCE)
-        assert self.response is not None
-        return self.spec.types.unpack(self.response, WorkResponse)

@@ -14,12 +14,9 @@ from datetime import timedelta
 import pytest
 
 from lro import Code, DeclarationError, Limits, Service, State, WorkerLost, testing
-from lro._engine.limits import DEFAULT_LIMITS
-from lro._engine.process import is_worker_process
-from lro._model.operation import claim, take_over
 from lro.adapters import CancelSupport
 from lro.errors import Unavailable
-from lro.executors.processes import ProcessExecutor, _executor
+from lro.executors.processes import ProcessExecutor
 from lro.executors.processes._process import ChildProcess, MessageReader
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
@@ -69,11 +66,11 @@ def harness(store, lasting):
     """Makes a service on a child that is given little time to stop, and its method."""
     with ExitStack() as stack:
 
-        def make(function=process_methods.task, *, own=None, limits=DEFAULT_LIMITS, **options):
-            executor = (
+        def make(function=process_methods.task, *, own=None, limits=None, **options):
+            executor = make.executor = (
                 lasting if own is None else ProcessExecutor(**{"workers": 1, "grace": SOON, **own})
             )
-            service = Service(store, executor, domain="acme.test", limits=limits)
+            service = Service(store, executor, domain="acme.test", limits=limits or Limits())
             stack.callback(service.close, timedelta(0))
             return service, service.method(NAME, **CLASSES, **options)(function)
 
@@ -86,9 +83,18 @@ def request(do, mail=None, **fields):
     return WorkRequest(rest=rest if mail is None else {**rest, "pipe": mail.path}, **fields)
 
 
-def pids(executor):
-    """The numbers of the children that there are."""
-    return {process.pid for process in executor._pool._all}
+def child_of(service, method):
+    """The number of the child that does work now."""
+    return int(answer(service, ended(service, method.start(request("who")))).partition(",")[0])
+
+
+def gone(pid):
+    """Whether a child has ended, and been waited for."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    return False
 
 
 # -- the contract ------------------------------------------------------------------------------
@@ -105,8 +111,6 @@ def test_what_it_says_of_itself():
     executor = ProcessExecutor()
     assert (executor.cancel_support, executor.redelivery) == (CancelSupport.FORCED, None)
     assert executor.workers == os.cpu_count()
-    executor.reserve().release()
-    assert pids(executor) == set()
     executor.stop()
     assert executor.join(0)
 
@@ -143,8 +147,7 @@ def test_a_child_that_does_not_read_is_ended(harness, monkeypatch):
         send(process, message)
         sent.set()
 
-    assert ended(service, method.start(request("echo"))).state == "SUCCEEDED"
-    (child,) = pids(service._runtime.executor)
+    child = child_of(service, method)
     os.kill(child, signal.SIGSTOP)
     monkeypatch.setattr(ChildProcess, "send", send_and_note)
     operation = method.start(request("echo", text="x" * 2_000_000))
@@ -152,21 +155,21 @@ def test_a_child_that_does_not_read_is_ended(harness, monkeypatch):
     service.cancel(operation.name)
     assert reason(ended(service, operation)) == (Code.CANCELLED, "CANCELLED")
     assert ended(service, method.start(request("echo", text="x" * 2_000_000))).state == "SUCCEEDED"
-    assert child not in pids(service._runtime.executor)
+    assert gone(child)
 
 
 def test_a_child_that_stops_in_the_midst_of_its_answer_is_ended(harness, monkeypatch):
     """The rest of the answer never comes: the ladder goes on without it."""
     service, method = harness(own={})
-    take, half = MessageReader.take, threading.Event()
+    child = child_of(service, method)
+    take, half, texts = MessageReader.take, threading.Event(), [b""]
 
     def stopping(inbox, descriptor):
-        text = take(inbox, descriptor)
-        if len(inbox._bytes) > 50_000 and not half.is_set():
-            (child,) = pids(service._runtime.executor)
+        texts.append(take(inbox, descriptor))
+        if texts[-2:] == [None, None] and not half.is_set():  # its length, and a part of it
             os.kill(child, signal.SIGSTOP)
             half.set()
-        return text
+        return texts[-1]
 
     monkeypatch.setattr(MessageReader, "take", stopping)
     text = "x" * 3_000_000
@@ -174,13 +177,6 @@ def test_a_child_that_stops_in_the_midst_of_its_answer_is_ended(harness, monkeyp
     assert half.wait(PATIENCE)
     service.cancel(operation.name)
     assert reason(ended(service, operation)) == (Code.CANCELLED, "CANCELLED")
-
-
-def test_a_child_has_no_room(monkeypatch):
-    """Else work started there would be done beside the service that the child works for."""
-    monkeypatch.setattr(_executor, "is_worker_process", lambda: True)
-    with pytest.raises(Unavailable, match="runs functions for another one, and starts none"):
-        ProcessExecutor(1).reserve()
 
 
 def test_without_a_thread_there_is_no_room(monkeypatch):
@@ -278,11 +274,9 @@ def test_reports_after_the_end_are_dropped(both):
 def test_a_function_has_the_main_thread_of_a_child(harness):
     """Another process, one for one operation after the other."""
     service, method = harness()
-    found = {answer(service, ended(service, method.start(request("who")))) for _ in range(3)}
-    assert found == {f"{pid},True,True" for pid in pids(service._runtime.executor)}
-    assert len(found) == 1
-    assert found != {f"{os.getpid()},True,True"}
-    assert not is_worker_process()
+    (found,) = {answer(service, ended(service, method.start(request("who")))) for _ in range(3)}
+    assert found.endswith(",True")
+    assert found != f"{os.getpid()},True"
 
 
 def test_large_messages_cross(harness):
@@ -306,11 +300,12 @@ def test_large_messages_cross(harness):
 def test_what_no_text_can_hold_ends_the_operation(harness, function, do):
     """As what cannot be encoded; the child works on."""
     service, method = harness(function)
-    operation = ended(service, method.start(request(do)))
-    assert reason(operation) == (Code.INTERNAL, "ENCODING_FAILED")
-    other = ended(service, method.start(request(do)))
-    assert reason(other) == (Code.INTERNAL, "ENCODING_FAILED")
-    assert len(pids(service._runtime.executor)) == 1
+    who = service.method(f"{NAME}Who", **CLASSES)(process_methods.task)
+    before = child_of(service, who)
+    for _ in range(2):
+        operation = ended(service, method.start(request(do)))
+        assert reason(operation) == (Code.INTERNAL, "ENCODING_FAILED")
+    assert child_of(service, who) == before
 
 
 def test_the_log_of_a_child_is_forwarded(harness, caplog):
@@ -419,22 +414,21 @@ def test_work_is_handed_back(harness, mail, store, do):
     record = store.get(operation.name)
     assert (record.state, record.owner, record.lost_attempts) == (State.IN_PROGRESS, "", 0)
     assert mail.line() == {"look": "Cancelled", "stubborn": "no"}[do]
-    assert service._runtime.executor.join(PATIENCE)
-    assert pids(service._runtime.executor) == set()
+    assert harness.executor.join(PATIENCE)
+    mail.end()
     close()
 
 
 def test_a_lost_lease_reaches_the_function(harness, mail, store):
     """At its next report, as the error that it would see in a thread."""
-    service, method = harness()
+    _, method = harness()
     operation = method.start(request("lose", mail))
     assert mail.line() == "begun"
-    later = store.now() + timedelta(minutes=1)
-    for change in (take_over, claim):
-        store.update(operation.name, change("another", later + timedelta(60), later))
-    attempt = store.get(operation.name).attempt
+    attempt = store.get(operation.name).attempt + 1
+    changes = {"owner": "another", "attempt": attempt, "lease_until": store.now() + timedelta(60)}
+    store.update(operation.name, lambda record: record.next_version(**changes))
     assert mail.line() == f"{operation.name} {attempt - 1} {attempt}"
-    assert service._runtime.executor.join(PATIENCE)
+    assert harness.executor.join(PATIENCE)
     record = store.get(operation.name)
     assert (record.state, record.owner) == (State.IN_PROGRESS, "another")
 
@@ -461,7 +455,6 @@ def test_a_dead_child_ends_its_operation(harness, caplog, do, size, how):
     assert f"{operation.name}: attempt 1: its process" in caplog.text
     assert how in caplog.text
     assert answer(service, ended(service, method.start(request("echo")))) == " 0"
-    assert len(pids(service._runtime.executor)) == 1
 
 
 def test_lost_work_is_done_again(harness):
@@ -490,13 +483,11 @@ def test_a_function_may_fork(harness, caplog):
 def test_a_child_that_died_idle_is_replaced(harness):
     """No operation is lost by it."""
     service, method = harness()
-    ended(service, method.start(request("echo")))
-    assert service._runtime.executor.join(PATIENCE)
-    (before,) = pids(service._runtime.executor)
+    before = child_of(service, method)
+    assert harness.executor.join(PATIENCE)
     os.kill(before, signal.SIGKILL)
     os.waitid(os.P_PID, before, os.WEXITED | os.WNOWAIT)
-    assert answer(service, ended(service, method.start(request("echo")))) == " 0"
-    assert pids(service._runtime.executor).isdisjoint({before})
+    assert child_of(service, method) != before
 
 
 MIXED = {
@@ -523,26 +514,20 @@ def test_many_at_once(harness, mail):
         assert (do, found) == (do, MIXED[do])
     service.close()
     mail.end()
-    assert pids(service._runtime.executor) == set()
 
 
 # -- children that end -------------------------------------------------------------------------
 
 
-def child_of(service, operation):
-    """The number of the child that did the work."""
-    return int(answer(service, ended(service, operation)).partition(",")[0])
-
-
 def test_children_are_recycled(harness):
     """Each is ended after so many calls."""
     service, method = harness(own={"recycle": 2})
-    found = [child_of(service, method.start(request("who"))) for _ in range(5)]
+    found = [child_of(service, method) for _ in range(5)]
     assert found[0::2] == [found[0], found[2], found[4]]
     assert found[1::2] == found[0:4:2]
     assert len({*found}) == 3
-    assert service._runtime.executor.join(PATIENCE)
-    assert pids(service._runtime.executor) == {found[4]}
+    assert harness.executor.join(PATIENCE)
+    assert [gone(child) for child in found] == [True] * 4 + [False]
 
 
 def test_a_child_that_does_not_leave_is_killed(harness):
@@ -563,14 +548,13 @@ def test_a_closed_service_leaves_no_child(harness, mail, do):
         ended(service, operation)
     service.close(timedelta(0))
     mail.end()
-    assert service._runtime.executor.join(PATIENCE)
-    assert pids(service._runtime.executor) == set()
+    assert harness.executor.join(PATIENCE)
 
 
 PARENT = """
 import sys
 from datetime import timedelta
-from lro.executors.processes import ProcessExecutor, _executor
+from lro.executors.processes import ProcessExecutor
 from lro.stores.memory import MemoryStore
 from tests.executors import process_methods
 from tests.service_steps import ended
@@ -611,25 +595,27 @@ def test_no_child_outlives_its_parent(mail, how, works):
 
 FORKED = """
 import os, sys, warnings
-from lro.executors.processes import ProcessExecutor, _executor
-from tests.executors.process_methods import Direct
+from lro.executors.processes import ProcessExecutor
+from lro.stores.memory import MemoryStore
+from tests.executors.process_methods import service_of
+from tests.service_steps import answer, ended
+from tests.work_messages import WorkRequest
 
-def child_of(executor):
-    return Direct("who").done(executor).text.partition(",")[0]
+def child_of(service):
+    name = service.start("acme.v1.Works.Task", WorkRequest(rest={{"do": "who"}})).name
+    return answer(service, ended(service, name))
 
-executor = ProcessExecutor(1)
-first = child_of(executor) if {warm} else ""
+service = service_of(ProcessExecutor(1), MemoryStore())
+first = child_of(service) if {warm} else ""
 warnings.simplefilter("ignore")  # Python warns of forks beside threads, which is the point here
 forked = os.fork()
 if not forked:
-    assert {{child_of(executor)}}.isdisjoint({{first}})
-    executor.stop()
-    assert executor.join(120)
+    assert child_of(service) != first
+    service.close()
     sys.exit(0)  # and what is called at exit ends none of the parent's children
 assert os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]) == 0
-assert first in ("", child_of(executor))
-executor.stop()
-assert executor.join(120)
+assert first in ("", child_of(service))
+service.close()
 """
 
 

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
 
-from lro._base.errors import Cancelled, EncodingError, LeaseLost
+from lro._base.errors import Cancelled, DeadlineExceeded, EncodingError, LeaseLost
 from lro._base.status import Status
 from lro._engine.attempt import failure, repeated, repeated_async
 from lro._engine.events import about
@@ -363,6 +363,8 @@ class _Forwarding(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._send(LogLine(record.levelno, self.format(record)))
+        except (Cancelled, DeadlineExceeded):  # a signal came meanwhile: the function is to stop
+            raise
         except Exception:  # as logging does it: a line is not worth a failure
             self.handleError(record)
 
