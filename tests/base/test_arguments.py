@@ -276,6 +276,13 @@ def test_attempts_and_retry_on_need_each_other():
     assert [lro.Options(attempts=given, retry_on=()).calls for given in (None, 1)] == [1, 1]
 
 
+@pytest.mark.parametrize("authorize", [max, lambda verb, caller: True])
+def test_function_of_which_python_knows_no_parameters_is_taken(authorize):
+    """As one in C."""
+    with new_service(authorize=authorize) as service:
+        assert service.methods is not None
+
+
 def test_shortest_lease_is_taken():
     """A fifth of a second."""
     with new_service(lease=timedelta(milliseconds=200)) as service:

@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from lro import Int32, TypeRegistry
+from lro._filters.parse import refusal as shortened
 from tests.filters.every_field_kind import compiled, refusal, refused
 from tests.filters.messages import Row, types
 
@@ -135,6 +136,7 @@ def test_a_description_stays_short_whatever_the_names() -> None:
     )
     hinted = refusal(f"{long[:40]} = 1", big)  # the hint would be too long
     assert hinted.endswith(f"found '{long[:40]}'")
+    assert shortened("x" * 200, 0).description == "x" * 198 + "…"
 
 
 def test_the_nearest_name_is_sought_among_two_thousand() -> None:

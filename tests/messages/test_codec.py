@@ -11,7 +11,7 @@ from typing import get_type_hints
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lro import Any, Int32, InvalidArgument, LroError, TypeRegistry, UInt32
@@ -84,6 +84,7 @@ def test_what_waits_is_there():
 # -- round trips ----------------------------------------------------------------------------------
 
 
+@settings(max_examples=50)
 @given(SCALARS | METADATA)
 def test_a_message_survives(message):
     """Message, JSON value, text, JSON value, message."""
@@ -95,6 +96,7 @@ def test_a_message_survives(message):
     assert TYPES.dump(again) == value
 
 
+@settings(max_examples=40)
 @given(SCALARS)
 def test_a_packed_message_survives(message):
     """Packing, printing, reading strictly or not, unpacking."""
@@ -201,6 +203,7 @@ def test_attrs_class_reads_what_a_dataclass_of_the_same_fields_reads(message, st
     assert read == plain
 
 
+@settings(max_examples=70)
 @given(MESSAGES, st.data())
 def test_message_is_written_as_one_of_a_derived_class(message, data):
     """Whatever its fields hold."""

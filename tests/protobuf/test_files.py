@@ -324,6 +324,12 @@ def test_both_kinds_of_the_messages_that_are_always_known():
     assert types.codec("google.protobuf.Empty").python is Empty
 
 
+def test_an_attrs_class_is_not_read_from_bytes_by_itself():
+    """Its codec knows JSON; the registry has the descriptors."""
+    with pytest.raises(InvalidArgument, match="in binary form"):
+        TypeRegistry(Nested).codec("acme.v1.Outer.Nested").load(b"", strict=True)
+
+
 def test_printed_messages_are_cached_if_small(monkeypatch):
     """So that a poll need not read it again; not for ever, and not what is large."""
     types = TypeRegistry(StringValue)
@@ -472,6 +478,7 @@ def test_message_that_protobuf_cannot_write_is_refused():
         part.pack(UninterpretedOption.NamePart())
     values = TypeRegistry(struct_pb2.Value)
     assert values.codec("google.protobuf.Value").python is Value
+    assert values._of_class[struct_pb2.Value].shape is None
     types = TypeRegistry(struct_pb2.Value)
     with pytest.raises(EncodingError, match="Value: Fail to serialize NaN"):
         types.dump(struct_pb2.Value(number_value=float("nan")))

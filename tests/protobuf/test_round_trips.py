@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("google.longrunning.operations_proto_pb2")
 
-from hypothesis import given
+from hypothesis import given, settings
 
 from lro import Any
 from lro._base.status import type_url
@@ -17,6 +17,7 @@ from tests.protobuf.fixtures import of_attrs, of_protobuf
 ATTRS, PROTOBUF = of_attrs(), of_protobuf()
 
 
+@settings(max_examples=50)
 @given(SCALARS | METADATA)
 def test_attrs_classes(message):
     """The binary form says the same message, and so does its JSON."""
@@ -27,6 +28,7 @@ def test_attrs_classes(message):
     assert ATTRS.binary_payload(ATTRS.pack(found)) == binary.payload
 
 
+@settings(max_examples=50)
 @given(SCALARS | METADATA)
 def test_protobuf_classes(message):
     """What an attrs class writes, the vectors' own descriptors read, and the other way round."""
