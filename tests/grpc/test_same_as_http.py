@@ -36,6 +36,7 @@ from tests.http.counting_service import (
     build,
 )
 from tests.http.servers import HOST, uvicorn_serving
+from tests.waiting import PATIENCE
 
 START = "/acme.v1.Things.Count"
 REPLIES = {
@@ -117,7 +118,7 @@ def by_grpc(channel: Any, counting: CountService, asked: Asked) -> Any:
         reply = REPLIES[asked.verb]
     try:
         metadata = (("x-caller", asked.caller), ("blob-bin", b"\x00"))
-        found = channel.unary_unary(path)(payload, metadata=metadata, timeout=120)
+        found = channel.unary_unary(path)(payload, metadata=metadata, timeout=PATIENCE)
     except grpc.RpcError as exc:
         trailers = dict(exc.trailing_metadata())
         proto = StatusProto.FromString(trailers["grpc-status-details-bin"])

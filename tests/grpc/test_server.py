@@ -21,6 +21,7 @@ import lro.grpc
 from lro.grpc._messages import OperationWriter
 from tests.grpc.serving import serving
 from tests.http.counting_service import CountMetadata, CountRequest, CountResponse, build
+from tests.waiting import PATIENCE
 
 OPERATIONS = "/google.longrunning.Operations/"
 COUNT = "/acme.v1.Things/Count"
@@ -49,7 +50,7 @@ def ask(address: str, path: str, payload: bytes = b"", **metadata: Any) -> Any:
     sent = [(key.replace("_", "-"), value) for key, value in metadata.items()]
     with grpc.insecure_channel(address) as channel:
         try:
-            return channel.unary_unary(path)(payload, metadata=sent, timeout=120)
+            return channel.unary_unary(path)(payload, metadata=sent, timeout=PATIENCE)
         except grpc.RpcError as error:
             call: Any = error
             trailers = dict(call.trailing_metadata())
@@ -191,7 +192,7 @@ def test_a_key_given_twice(kind: str) -> None:
         grpc.insecure_channel(address) as channel,
     ):
         sent = (("x-a", "1"), ("x-a", "2"), ("b-bin", b"\x00"))
-        channel.unary_unary(VERBS[1])(b"", metadata=sent, timeout=120)
+        channel.unary_unary(VERBS[1])(b"", metadata=sent, timeout=PATIENCE)
     assert seen[0]["x-a"] == "1, 2"
     assert not [key for key in seen[0] if key.endswith("-bin")]
 
@@ -207,7 +208,7 @@ def test_hook_that_needs_a_second_argument_gets_the_context(kind: str) -> None:
         serving(kind, build().service, authenticate=authenticate) as address,
         grpc.insecure_channel(address) as channel,
     ):
-        channel.unary_unary(VERBS[1])(b"", timeout=120)
+        channel.unary_unary(VERBS[1])(b"", timeout=PATIENCE)
     assert seen[0].startswith("ipv4:127.0.0.1:")
 
 

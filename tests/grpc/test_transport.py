@@ -32,6 +32,7 @@ from tests.client.faces import Clock, Face
 from tests.client.messages import NAME, TYPES, ResizeRequest
 from tests.grpc.odd import Answer, Odd, odd_server, refusing, replying, sending
 from tests.grpc.serving import HOST
+from tests.waiting import PATIENCE
 
 ID = "9a1b2c3d-4e5f-4a6b-8c7d-0e1f2a3b4c5d"
 GET = "/google.longrunning.Operations/GetOperation"
@@ -259,7 +260,7 @@ def test_a_call_has_a_deadline(asking: Asking) -> None:
 
     def hang(context: Any) -> bytes:
         left.append(context.time_remaining())
-        over.wait(120)
+        over.wait(PATIENCE)
         return b""
 
     _, client = asking(hang, call_seconds=0.1)
@@ -276,7 +277,7 @@ def test_a_call_has_a_deadline(asking: Asking) -> None:
 def test_the_deadline_of_the_channel(face: Face) -> None:
     """If the driver sets no deadline, grpcio's deadline is reported in the same words."""
     over = threading.Event()
-    with odd_server(lambda _: bytes(over.wait(120) * 0)) as odd:
+    with odd_server(lambda _: bytes(over.wait(PATIENCE) * 0)) as odd:
         made = transport(face, odd.address)
         call = Call(request=lro.GetOperationRequest(NAME), budget=0.05)
         with pytest.raises(CallError, match=r"no complete answer within 0\.05 s") as caught:

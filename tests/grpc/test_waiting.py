@@ -21,7 +21,7 @@ import grpc
 import grpc.aio
 from tests.grpc.serving import serving
 from tests.http.counting_service import CountMetadata, CountService, Wrapped, build
-from tests.waiting import until, until_async
+from tests.waiting import PATIENCE, until, until_async
 
 MANY = 400
 LONG = Duration(seconds=120)
@@ -70,7 +70,7 @@ def test_wait_for_done_operation_returns_at_once(served: Served) -> None:
     """What is done needs no waiting, whatever the timeout."""
     name = served.counting.start()
     served.counting.finish(name)
-    assert served.stub.WaitOperation(wait(name, LONG), timeout=120).done
+    assert served.stub.WaitOperation(wait(name, LONG), timeout=PATIENCE).done
 
 
 def test_wait_returns_when_the_work_ends(served: Served) -> None:
@@ -79,7 +79,7 @@ def test_wait_returns_when_the_work_ends(served: Served) -> None:
     call = served.stub.WaitOperation.future(wait(name))
     served.waits(1)
     served.counting.finish(name)
-    assert call.result(timeout=120).done
+    assert call.result(timeout=PATIENCE).done
     served.waits(0)
 
 
@@ -87,7 +87,7 @@ def test_wait_returns_when_the_work_ends(served: Served) -> None:
 def test_wait_returns_present_state_at_its_timeout(timeout: Duration, served: Served) -> None:
     """At the timeout, or at once for zero, the present state is a success."""
     name = served.counting.start(metadata=CountMetadata(percent=4))
-    found = served.stub.WaitOperation(wait(name, timeout), timeout=120)
+    found = served.stub.WaitOperation(wait(name, timeout), timeout=PATIENCE)
     assert (found.name, found.done, found.HasField("metadata")) == (name, False, True)
 
 
@@ -112,7 +112,7 @@ def test_a_deadline_shorter_than_the_timeout(
 def test_wait_for_deleted_operation_is_not_found(served: Served) -> None:
     """A caller who waits for an operation that is removed gets NOT_FOUND (spec §4.6)."""
     name = served.counting.start()
-    call = served.stub.WaitOperation.future(wait(name, LONG), timeout=120)
+    call = served.stub.WaitOperation.future(wait(name, LONG), timeout=PATIENCE)
     served.waits(1)
     served.counting.service.delete(name)
     assert call.code() is grpc.StatusCode.NOT_FOUND
@@ -120,7 +120,7 @@ def test_wait_for_deleted_operation_is_not_found(served: Served) -> None:
 
 def test_stopping_service_answers_each_wait(served: Served) -> None:
     """Each waiting call is answered."""
-    call = served.stub.WaitOperation.future(wait(served.counting.start(), LONG), timeout=120)
+    call = served.stub.WaitOperation.future(wait(served.counting.start(), LONG), timeout=PATIENCE)
     served.waits(1)
     served.counting.service.close(timedelta())
     assert call.code() is grpc.StatusCode.UNAVAILABLE
@@ -158,13 +158,13 @@ def test_waiting_leaves_threads_for_others(max_waiting: int, counting: CountServ
             stub.WaitOperation.future(wait(name, LONG), metadata=ANN) for _ in range(max_waiting)
         ]
         served.waits(max_waiting)
-        for timeout in (None, 120):
+        for timeout in (None, PATIENCE):
             assert not stub.WaitOperation(wait(name, LONG), timeout=timeout, metadata=ANN).done
         with pytest.raises(grpc.RpcError, match="must be a duration of 0 or more"):
             stub.WaitOperation(wait(name, Duration(seconds=-1)), metadata=ANN)
         assert not stub.GetOperation(pb.GetOperationRequest(name=name), metadata=ANN).done
         counting.finish(name)
-        assert all(call.result(timeout=120).done for call in calls)
+        assert all(call.result(timeout=PATIENCE).done for call in calls)
         assert stub.WaitOperation(wait(name, LONG), metadata=ANN).done
     assert callers == {"ann"}
 
@@ -176,7 +176,7 @@ def test_a_caller_who_was_gone_before(served: Served) -> None:
     for call in calls:
         call.cancel()
     served.waits(0)
-    assert served.stub.WaitOperation(wait(name, Duration()), timeout=120).name == name
+    assert served.stub.WaitOperation(wait(name, Duration()), timeout=PATIENCE).name == name
 
 
 def test_waiting_calls_need_no_thread_each() -> None:

@@ -32,6 +32,7 @@ from tests.http.counting_service import (
     headers_of,
 )
 from tests.http.test_asgi import GONE, Line, part, scope_of, serve
+from tests.waiting import PATIENCE
 
 BATCH, WATCH = "/v1/operations:batchGet", "/v1/operations:watch"
 DESCRIBE = "/v1/operations:describe"
@@ -371,7 +372,7 @@ def follow(
     stream = Stream(json.dumps({"names": names}).encode() if names else b"", *acts)
     app = OperationsApp(counting.service, parents=["projects/*"], **options)
     scope = scope_of(method, path, query_string=query.encode())
-    asyncio.run(asyncio.wait_for(app(scope, stream.receive, stream.send), 120))
+    asyncio.run(asyncio.wait_for(app(scope, stream.receive, stream.send), PATIENCE))
     return stream
 
 

@@ -13,13 +13,14 @@ import pytest
 from tests.http.counting_service import build
 from tests.http.servers import HOST
 from tests.http.test_sockets import Server, served
+from tests.waiting import PATIENCE
 
 
 class Events:
     """A stream over a connection of its own."""
 
     def __init__(self, server: Server, names: list[str]) -> None:
-        self._line = http.client.HTTPConnection(HOST, server.port, timeout=120)
+        self._line = http.client.HTTPConnection(HOST, server.port, timeout=PATIENCE)
         body = json.dumps({"names": names})
         kind = {"content-type": "application/json"}
         self._line.request("POST", "/v1/operations:watch", body, kind)

@@ -31,6 +31,7 @@ from lro.stores.sqlite import SQLiteStore
 from tests.grpc.serving import serving
 from tests.http.counting_service import CountService, build
 from tests.http.test_asgi import Line, part, scope_of
+from tests.waiting import PATIENCE
 
 START: Final = "acme.v1.Things.Count"
 FIVE: Final = (
@@ -260,7 +261,7 @@ def _grpc(kind: str, counting: CountService, authenticate: Any) -> Iterator[Call
             path, message = grpc_request(verb, name)
             rpc: Any = channel.unary_unary(path)
             try:
-                reply = rpc(message, metadata=[("x-caller", caller)], timeout=120)
+                reply = rpc(message, metadata=[("x-caller", caller)], timeout=PATIENCE)
             except grpc.RpcError as exc:
                 error: Any = exc
                 text = f"{error.details()} {error.trailing_metadata()}"
