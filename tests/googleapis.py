@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Final
 
-from google.api import resource_pb2
+from google.api import annotations_pb2, client_pb2, field_behavior_pb2, field_info_pb2, resource_pb2
 from google.longrunning import operations_proto_pb2
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.rpc import error_details_pb2
 
-from lro._messages.protobuf.files import with_imports
-from lro._messages.protobuf.options import API_FILES
-
-MODULES = (resource_pb2, operations_proto_pb2, error_details_pb2)
+MODULES: Final[Any] = (
+    *(annotations_pb2, client_pb2, field_behavior_pb2, field_info_pb2, resource_pb2),
+    *(operations_proto_pb2, error_details_pb2),
+)
 
 
 def write_googleapis(folder: Path) -> str:
-    """Write them, with all that they import; the option that has protoc find them."""
-    found = with_imports([*API_FILES, *(module.DESCRIPTOR for module in MODULES)])
+    """Write them, each behind all that it imports; the option that has protoc find them."""
+    found = FileDescriptorSet()
+    seen: set[str] = set()
+
+    def add(file: Any) -> None:
+        if file.name not in seen:
+            seen.add(file.name)
+            for imported in file.dependencies:
+                add(imported)
+            found.file.add().ParseFromString(file.serialized_pb)
+
+    for module in MODULES:
+        add(module.DESCRIPTOR)
     path = folder / "googleapis.binpb"
-    path.write_bytes(FileDescriptorSet(file=found.values()).SerializeToString())
+    path.write_bytes(found.SerializeToString())
     return f"--descriptor_set_in={path}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from typing import cast
 
 from lro import InvalidArgument, Service
-from lro._engine.store_port import keeps_outbox
 from lro.adapters import OutboxStore, Record
 from lro.webhooks import Endpoint
 
@@ -22,8 +22,7 @@ class NotedEnds:
         self.due_in = math.inf
 
     def attach(self, service: Service) -> None:
-        assert keeps_outbox(service.store)
-        self.store = service.store
+        self.store = cast("OutboxStore", service.store)
 
     def encode(self, notify: object) -> str:
         if not isinstance(notify, list | tuple) or not all(isinstance(e, Endpoint) for e in notify):

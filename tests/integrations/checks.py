@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import time
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from tests.integrations.counting import (
     CountResponse,
     Served,
 )
+from tests.waiting import until
 
 __all__ = [
     "test_caller_who_leaves_ends_the_wait_of_an_own_start",
@@ -214,13 +214,8 @@ def test_caller_who_leaves_ends_the_wait_of_an_own_start(served: Served) -> None
     text = "\r\n".join([*head, f"Content-Length: {len(body)}", "", body])
     with socket.create_connection((url.host, url.port)) as line:
         line.sendall(text.encode())
-        end = time.monotonic() + 120
-        while not service.waiting:
-            assert time.monotonic() < end
-            time.sleep(0.001)
-    while service.waiting:
-        assert time.monotonic() < end
-        time.sleep(0.001)
+        until(lambda: service.waiting)
+    until(lambda: service.waiting, lambda count: count == 0)
     page = served.http.get(f"{served.prefix}/v1/operations?filter=done%3Dfalse", headers=ANN).json()
     assert page["operations"]
     served.counting.go.set()
@@ -273,10 +268,13 @@ def test_google_client_reads_lists_cancels_and_deletes(served: Served) -> None:
     from google.auth.credentials import AnonymousCredentials
     from google.protobuf import struct_pb2, wrappers_pb2
 
-    transport = operations_v1.OperationsRestTransport(
-        host=served.url, credentials=AnonymousCredentials()
-    )
-    transport._session.headers.update(ANN)
+    class Ann(AnonymousCredentials):
+        """Give the token of Ann to each call."""
+
+        def before_request(self, request: Any, method: str, url: str, headers: Any) -> None:
+            headers.update(ANN)
+
+    transport = operations_v1.OperationsRestTransport(host=served.url, credentials=Ann())
     client = operations_v1.AbstractOperationsClient(transport=transport)
     try:
         counting = served.counting

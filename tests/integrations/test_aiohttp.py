@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -28,6 +27,7 @@ from tests.integrations.counting import (
     name_of,
     serving,
 )
+from tests.waiting import until
 
 aiohttp = pytest.importorskip("aiohttp")
 
@@ -189,14 +189,6 @@ def waiting() -> Iterator[tuple[Counting, str, str]]:
         yield found
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another thread does."""
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def held_call(address: str, request: str) -> socket.socket:
     """A call that is sent, and whose answer is not read."""
     line = socket.create_connection(tuple(address.removeprefix("http://").split(":")))  # type: ignore[arg-type]
@@ -209,8 +201,8 @@ def test_caller_who_goes_away_frees_the_wait(waiting: tuple[Counting, str, str])
     counting, address, name = waiting
     call = f"POST /v1/{name}:wait HTTP/1.1\nhost: x\nauthorization: Bearer a1\n\n"
     with held_call(address, call):
-        until(lambda: counting.service.waiting == 1)
-    until(lambda: counting.service.waiting == 0)
+        until(lambda: counting.service.waiting, lambda count: count == 1)
+    until(lambda: counting.service.waiting, lambda count: count == 0)
 
 
 def test_caller_who_goes_away_in_the_middle_of_the_body_is_not_answered(
@@ -233,7 +225,7 @@ def test_stop_of_the_server_ends_waits_at_once() -> None:
 
         caller = threading.Thread(target=wait)
         caller.start()
-        until(lambda: counting.service.waiting == 1)
+        until(lambda: counting.service.waiting, lambda count: count == 1)
     caller.join()
     assert replies[0].json()["error"]["status"] == "UNAVAILABLE"
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from lro.errors import DeclarationError
-from lro.integrations._base import edges_with, make_edge
 from tests.http.servers import waitress_serving
 from tests.integrations.console_checks import *  # noqa: F403
 from tests.integrations.console_checks import CONSOLE, ServedConsole, serving_console
@@ -144,12 +143,10 @@ def console(request: pytest.FixtureRequest) -> Iterator[ServedConsole]:
 def test_console_is_a_path_or_says_more() -> None:
     """By default there is none; what is neither is named."""
     counting = build(owner_only=False, authorize=None)
-    edge = make_edge(counting.service, caller=None, starts=False, options={})
-    assert edges_with(edge, "", None, {}) == [edge]
-    _, found = edges_with(edge, "/console/", None, {"parents": ["projects/p"]})
-    assert found.mount == "/console"
+    integration = pytest.importorskip("lro.integrations.starlette")
+    plain = integration.Operations(counting.service).routes
+    assert len(integration.Operations(counting.service, console="/console/").routes) > len(plain)
     for wrong in (7, "console", "/"):
-        given: Any = wrong
         with pytest.raises(DeclarationError):
-            edges_with(edge, given, None, {})
+            integration.Operations(counting.service, console=wrong)
     counting.service.close()

@@ -560,12 +560,3 @@ def test_start_within_a_transaction_is_there_once_it_commits(tmp_path: Path) -> 
         done = client.post(f"/v1/{kept}:wait", json={"timeout": "60s"}).json()
         assert done["response"]["pageCount"] == "2"
         assert client.get(f"/v1/{lost}").status_code == 404
-
-
-def test_first_example_of_the_page_has_at_most_25_lines() -> None:
-    """Models, method, authentication, progress, operations, ``/docs``."""
-    page = Path(__file__).parents[2] / "docs/how-to/fastapi.md"
-    example = page.read_text("utf-8").partition("```python\n")[2].partition("```")[0]
-    lines = [line for line in example.splitlines() if line.strip()]
-    assert "owner_only=True" in example
-    assert len(lines) <= 25

@@ -31,7 +31,6 @@ def test_empty_body_is_refused(verb: str, body: bytes, refused_by: Refused) -> N
     assert refused_by(verb, body) == ("frames" if verb == "track" else "image")
 
 
-@pytest.mark.parametrize("verb", NAMES)
 @pytest.mark.parametrize(
     "body",
     [
@@ -40,9 +39,9 @@ def test_empty_body_is_refused(verb: str, body: bytes, refused_by: Refused) -> N
         b'{"seed": NaN}', b'{"ratio": Infinity}', b'{"ratio": -Infinity}', b'{"image": "\\ud800"}',
     ],
 )  # fmt: skip
-def test_no_json_object(verb: str, body: bytes, refused_by: Refused) -> None:
+def test_no_json_object(body: bytes, refused_by: Refused) -> None:
     """A body that is not one JSON object is refused as such."""
-    assert refused_by(verb, body) == "body"
+    assert {refused_by(verb, body) for verb in NAMES} == {"body"}
 
 
 @pytest.mark.parametrize("verb", NAMES)
@@ -132,10 +131,10 @@ def test_open_bounds(
 
 
 @pytest.mark.parametrize(("verb", "name", "proto"), EITHER)
-@pytest.mark.parametrize("value", ["many", "", True, [3], {"value": 3}, "NaN", "Infinity", " 30"])
-def test_no_number(verb: str, name: str, proto: str, value: object, refused_by: Refused) -> None:
+def test_no_number(verb: str, name: str, proto: str, refused_by: Refused) -> None:
     """Texts, booleans, lists and what is no finite number are refused."""
-    assert refused_by(verb, {**good(verb), name: value}) == proto
+    for value in ("many", "", True, [3], {"value": 3}, "NaN", "Infinity", " 30"):
+        assert refused_by(verb, {**good(verb), name: value}) == proto
 
 
 @pytest.mark.parametrize(
@@ -147,9 +146,6 @@ def test_no_number(verb: str, name: str, proto: str, value: object, refused_by: 
         ("detect", {"image": [image(PICTURE)]}, "image"),
         ("detect", {"image": {"content": 7}}, "image.content"),
         ("detect", {"image": {"content": PICTURE.hex(), "mimeType": 7}}, "image.mime_type"),
-        ("detect", {"requestId": 7}, "request_id"),
-        ("detect", {"requestId": "7"}, "request_id"),
-        ("detect", {"validateOnly": "yes"}, "validate_only"),
         ("segment", {"method": "CUBES"}, "method"),
         ("segment", {"method": "objects"}, "method"),
         ("segment", {"method": 9}, "method"),
@@ -203,7 +199,12 @@ def key(pattern: bytes) -> str:
         ("extract", {"features": ["PALETTE", "PALETTE"]}, "features[1]"),
         ("track", {"frames": [image(PICTURE)]}, "frames"),
         ("track", {"frames": [image(PICTURE)] * 65}, "frames"),
+        ("explain", {"label": "x" * 1_000_000}, "label"),
+        ("explain", {"label": "three", "examples": labelled("one", "two")}, "label"),
         ("track", {"image": image(PICTURE)}, "frames"),
+        ("track", {"frames": [image(PICTURE), {}]}, "frames[1].content"),
+        ("track", {"box": {"x": -1, "width": 9, "height": 9}}, "box.x"),
+        ("track", {"box": {"y": -1, "width": 9, "height": 9}}, "box.y"),
         ("track", {"frames": [], "image": image(PICTURE)}, "image.content"),
         ("track", {"box": None}, "box"),
         ("track", {"box": {"width": 3, "height": 9}}, "box"),

@@ -8,7 +8,6 @@ import io
 import json
 import struct
 import zlib
-from collections.abc import Callable
 from importlib import import_module
 
 import numpy as np
@@ -37,7 +36,6 @@ def png(width: int, height: int, rows: bytes) -> bytes:
     )
 
 
-@functools.cache
 def zeros(width: int, height: int) -> bytes:
     """A black PNG, as small as a bomb can be."""
     return png(width, height, zlib.compress(bytes((width + 1) * height), 9))
@@ -75,33 +73,22 @@ UNREADABLE = {
     "ppm": b"P5 64 64 255\n" + bytes(64 * 64),
     "empty": b"",
     "half a WEBP": half(saved(NOISE, "WEBP")),  # its header cannot be read without the rest
-}
-TOO_MUCH = {
-    "a row over 16 MP": lambda: zeros(4000, 4001),
-    "50 MP in 48 kB": lambda: zeros(7072, 7072),
-    "400 MP": lambda: png(20_000, 20_000, b""),
-    "over 20 : 1": lambda: zeros(1281, 64),
-    "mode F": lambda: saved(NOISE.astype(np.float32), "TIFF").content,
-    "mode I": lambda: saved(NOISE.astype(np.int32), "TIFF").content,
+    "a row over 16 MP": zeros(4000, 4001),
+    "50 MP in 48 kB": zeros(7072, 7072),
+    "400 MP": png(20_000, 20_000, b""),
+    "over 20 : 1": zeros(1281, 64),
+    "mode F": saved(NOISE.astype(np.float32), "TIFF").content,
+    "mode I": saved(NOISE.astype(np.int32), "TIFF").content,
 }
 
 
 @pytest.mark.parametrize(("verb", "field"), PLACES)
 @pytest.mark.parametrize("content", UNREADABLE.values(), ids=UNREADABLE)
-def test_content_in_none_of_the_formats_is_refused(
+def test_picture_beyond_formats_and_limits_is_refused(
     verb: str, field: str, content: bytes, refused_by: Refused
 ) -> None:
-    """What is no picture of the six formats is refused in its field."""
+    """What is no picture, or one too large, too long or too deep, is refused undecoded."""
     assert refused_by(verb, with_picture(verb, field, image(content))) == f"{field}.content"
-
-
-@pytest.mark.parametrize(("verb", "field"), PLACES)
-@pytest.mark.parametrize("make", TOO_MUCH.values(), ids=TOO_MUCH)
-def test_pictures_beyond_the_limits(
-    verb: str, field: str, make: Callable[[], bytes], refused_by: Refused
-) -> None:
-    """Pictures that are too large, too long, or too deep are refused before they are decoded."""
-    assert refused_by(verb, with_picture(verb, field, image(make()))) == f"{field}.content"
 
 
 @functools.cache
@@ -133,10 +120,10 @@ def test_wrong_media_type_is_refused(verb: str, field: str, refused_by: Refused)
 
 
 @pytest.mark.parametrize(("verb", "field"), PLACES)
-@pytest.mark.parametrize("text", ["!!!!", "iVBORw0KGgo=AAAA", "A", "AAAAA", "iVBO Rw0K", "é"])
-def test_invalid_base64_is_refused(verb: str, field: str, text: str, refused_by: Refused) -> None:
+def test_invalid_base64_is_refused(verb: str, field: str, refused_by: Refused) -> None:
     """What is not base64 is refused, not decoded in part."""
-    assert refused_by(verb, with_picture(verb, field, {"content": text})) == f"{field}.content"
+    for text in ("!!!!", "iVBORw0KGgo=AAAA", "A", "AAAAA", "iVBO Rw0K", "é"):
+        assert refused_by(verb, with_picture(verb, field, {"content": text})) == f"{field}.content"
 
 
 def test_both_alphabets(server: Server) -> None:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from examples.analysis import textures
-from examples.analysis.messages import ClassifyRequest, ClassifyResponse, Example, Image
-from examples.analysis.verbs.classify import STAGES, check, classify
-from lro import InvalidArgument
+from examples.analysis.messages import ClassifyRequest, ClassifyResponse, Example
+from examples.analysis.verbs.classify import check, classify
 from tests.full.examples.conftest import (
     Recorder,
-    cancelled_everywhere,
     levels,
-    refused,
     saved,
     through_json,
 )
@@ -131,89 +125,8 @@ def test_tiles_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.label == "grass"
 
 
-def test_the_built_in_set_is_learned_once() -> None:
-    """Threads that ask at the same time get the same thing, made by one of them."""
-    textures._learn_built_in.cache_clear()
-    together = threading.Barrier(4)
-
-    def ask() -> textures.Textures:
-        together.wait()
-        return textures.built_in()
-
-    with ThreadPoolExecutor(4) as pool:
-        learned = [future.result() for future in [pool.submit(ask) for _ in range(4)]]
-    assert len(set(map(id, learned))) == 1
-    assert textures._learn_built_in.cache_info().misses == 1
-
-
-def test_the_same_request_gives_the_same_response() -> None:
-    """Learned again or not, in any thread."""
-    tile = ROCKET[100:200, 100:300]
-    first = run(tile, *SKY_AND_GROUND)
-    with ThreadPoolExecutor(2) as pool:
-        again = list(pool.map(lambda _: run(tile, *SKY_AND_GROUND), range(4)))
-    assert again == [first] * 4
-
-
 def test_a_large_picture_is_classified_on_a_copy() -> None:
     """The scale says so."""
     wide = np.tile(levels("brick.png")[256:384], (1, 5))
     found = run(wide)
     assert (found.scale, found.image_width, found.image_height) == (0.8, 2560, 128)
-
-
-@pytest.mark.parametrize(
-    ("examples", "field"),
-    [
-        (SKY_AND_GROUND[:1], "examples"),
-        ((SKY_AND_GROUND[0], SKY_AND_GROUND[0]), "examples"),
-        (SKY_AND_GROUND * 33, "examples"),
-        ((*SKY_AND_GROUND, Example(label="none")), "examples[2].image"),
-        ((example("small", ROCKET[:63, :80]), *SKY_AND_GROUND), "examples[0].image.content"),
-    ],
-)
-def test_invalid_requests_are_refused(examples: tuple[Example, ...], field: str) -> None:
-    """One label only, too few, too many, no picture, one that is smaller than a tile."""
-    image = saved(ROCKET)
-    assert refused(lambda: check(ClassifyRequest(image=image, examples=examples))).field == field
-
-
-@pytest.mark.parametrize("label", ["", "x" * 65])
-def test_labels_have_a_length(label: str) -> None:
-    """From 1 to 64 characters."""
-    with pytest.raises(InvalidArgument):
-        Example(label=label, image=saved(ROCKET))
-
-
-def test_the_picture_itself_is_checked() -> None:
-    """At least one tile."""
-    assert (
-        refused(lambda: check(ClassifyRequest(image=saved(ROCKET[:63])))).field == "image.content"
-    )
-
-
-def test_an_example_cut_in_half() -> None:
-    """Found when its pixels are decoded; the error says which example."""
-    whole = saved(ROCKET[:150, :200])
-    half = Example(label="cut", image=Image(content=whole.content[: len(whole.content) // 2]))
-    request = ClassifyRequest(image=whole, examples=(SKY_AND_GROUND[0], half))
-    check(request)
-    assert refused(lambda: classify(request, Recorder())).field == "examples[1].image.content"
-
-
-def test_a_unit_for_each_example() -> None:
-    """LEARNING counts examples, three for the built-in set."""
-    progress = Recorder()
-    run(ROCKET[:64, :64], *SKY_AND_GROUND, progress=progress)
-    assert progress.stages == ["DECODING", *STAGES]
-    assert [progress.units(stage) for stage in progress.stages] == [(1, 1), (2, 2), (1, 1), (1, 1)]
-    progress = Recorder()
-    run(ROCKET[:64, :64], progress=progress)
-    assert progress.units("LEARNING") == (3, 3)
-
-
-def test_cancelled_at_any_call() -> None:
-    """Cancellation passes through, and nothing is reported after it."""
-    cancelled_everywhere(
-        lambda progress: run(ROCKET[:64, :64], *SKY_AND_GROUND, progress=progress), range(18)
-    )

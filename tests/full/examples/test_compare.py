@@ -6,17 +6,14 @@ import numpy as np
 import pytest
 
 from examples.analysis.messages import BoundingBox, CompareRequest, CompareResponse, Image
-from examples.analysis.verbs.compare import STAGES, check, compare
+from examples.analysis.verbs.compare import check, compare
 from tests.full.examples.conftest import (
     Recorder,
-    cancelled_everywhere,
     encoded,
     flat,
     levels,
     opened,
-    refused,
     saved,
-    through_json,
 )
 
 CAMERA = encoded("camera.png")
@@ -136,14 +133,6 @@ def test_large_pictures() -> None:
     assert region.area_px == pytest.approx(400 * 200, rel=0.05)
 
 
-def test_different_sizes() -> None:
-    """Two sizes cannot be compared; both are named. It is found when they are decoded."""
-    request = CompareRequest(image=CAMERA, reference=encoded("coins.png"))
-    check(request)
-    error = refused(lambda: compare(request, Recorder()))
-    assert str(error) == "image: is 512 x 512 pixels, but reference is 384 x 303"
-
-
 def test_upright_sizes_count() -> None:
     """A picture lying on its side has the size that it has upright."""
     exif_turned = opened("coins.png").transpose(2)
@@ -152,30 +141,3 @@ def test_upright_sizes_count() -> None:
     found = run(saved(exif_turned, exif=exif), encoded("coins.png"))
     assert found.identical
     assert (found.image_width, found.image_height) == (384, 303)
-
-
-@pytest.mark.parametrize("field", ["image", "reference"])
-def test_both_pictures_are_checked(field: str) -> None:
-    """A picture that is missing, under 16 pixels, or cut, is named."""
-    pictures = {"image": CAMERA, "reference": CAMERA}
-    assert refused(lambda: check(CompareRequest(**{**pictures, field: None}))).field == field
-    error = refused(lambda: check(CompareRequest(**{**pictures, field: flat(15, 40)})))
-    assert error.field == f"{field}.content"
-    cut = Image(content=CAMERA.content[:70_000])
-    assert refused(lambda: run(**{**pictures, field: cut})).field == f"{field}.content"
-
-
-def test_progress() -> None:
-    """Two pictures are decoded, then three stages; any call may cancel."""
-    progress = Recorder()
-    run(CAMERA, progress=progress)
-    assert progress.stages == ["DECODING", *STAGES]
-    assert progress.units("DECODING") == (2, 2)
-    calls = range(len(progress.calls))
-    cancelled_everywhere(lambda recorder: run(CAMERA, progress=recorder), calls)
-
-
-def test_json() -> None:
-    """The response travels."""
-    found = run(damaged((200, 100, 60, 40)))
-    assert through_json(found) == found

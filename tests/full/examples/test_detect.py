@@ -7,18 +7,15 @@ import PIL.Image
 import pytest
 
 from examples.analysis.messages import DetectRequest, DetectResponse, Face, Image
-from examples.analysis.verbs.detect import STAGES, check, detect
+from examples.analysis.verbs.detect import check, detect
 from tests.full.examples.conftest import (
     Recorder,
-    cancelled_everywhere,
     encoded,
     flat,
     iou,
     levels,
     opened,
-    refused,
     saved,
-    through_json,
 )
 
 FACE = (177, 66, 95, 95)
@@ -139,37 +136,3 @@ def test_min_size() -> None:
     """Faces smaller than asked for are not found; a size beyond the picture finds none."""
     assert run(encoded("astronaut.png"), min_size_px=200).faces == ()
     assert run(encoded("astronaut.png"), min_size_px=2048).faces == ()
-
-
-def test_least_side() -> None:
-    """23 pixels are too few: the smallest window has 24."""
-    error = refused(lambda: check(DetectRequest(image=flat(23, 40))))
-    assert error.field == "image.content"
-    assert refused(lambda: check(DetectRequest())).field == "image"
-
-
-def test_progress(progress: Recorder) -> None:
-    """A unit per window size, 27 of them for 512x512, then grouping."""
-    run(encoded("astronaut.png"), progress)
-    assert progress.stages == ["DECODING", *STAGES]
-    assert progress.units("SCANNING") == (27, 27)
-
-
-def test_cancellation() -> None:
-    """Cancelled at any unit, the work ends there."""
-    image = saved(opened("astronaut.png").crop((150, 40, 300, 190)))
-    whole = Recorder()
-    run(image, whole)
-    cancelled_everywhere(lambda progress: run(image, progress), range(len(whole.calls)))
-
-
-def test_broken_picture() -> None:
-    """A file cut in half passes the check, and fails as an operation."""
-    image = Image(content=encoded("astronaut.png").content[:300_000])
-    check(DetectRequest(image=image))
-    assert refused(lambda: run(image)).field == "image.content"
-
-
-def test_json(astronaut: DetectResponse) -> None:
-    """The response travels."""
-    assert through_json(astronaut) == astronaut

@@ -20,13 +20,10 @@ from examples.analysis.messages import (
 from examples.analysis.textures import BUILT_IN
 from examples.analysis.verbs.classify import classify
 from examples.analysis.verbs.explain import STAGES, check, draw_samples, explain, nearness
-from lro import InvalidArgument
 from tests.full.examples.conftest import (
     Recorder,
-    cancelled_everywhere,
     flat,
     levels,
-    refused,
     saved,
     through_json,
 )
@@ -177,33 +174,6 @@ def test_nearness() -> None:
     assert nearness(samples) == pytest.approx(np.exp([0, -4, -16]))
 
 
-def test_invalid_requests_are_refused() -> None:
-    """An unknown label, one label only, no picture."""
-    only_sky = Example(label="sky", image=HALVES)
-    for request, field in (
-        (ExplainRequest(image=HALVES, label="sky"), "label"),
-        (ExplainRequest(image=HALVES, label="x" * 1_000_000), "label"),
-        (
-            ExplainRequest(
-                image=HALVES, label="grass", examples=(only_sky, Example(label="a", image=HALVES))
-            ),
-            "label",
-        ),
-        (ExplainRequest(image=HALVES, examples=(only_sky, only_sky)), "examples"),
-        (ExplainRequest(), "image"),
-    ):
-        error = refused(functools.partial(check, request))
-        assert error.field == field
-        assert len(str(error)) < 300
-
-
-@pytest.mark.parametrize("bounds", [{"segment_count": 3}, {"sample_count": 49}, {"seed": 2**31}])
-def test_numbers_out_of_bounds(bounds: dict[str, int]) -> None:
-    """Refused when the request is read."""
-    with pytest.raises(InvalidArgument):
-        ExplainRequest(image=HALVES, **bounds)
-
-
 def test_a_unit_for_each_sample() -> None:
     """Reported at least every 100 samples."""
     progress = Recorder()
@@ -212,10 +182,3 @@ def test_a_unit_for_each_sample() -> None:
     assert progress.units("PERTURBING") == (250, 250)
     assert [call for call in progress.calls if call == 100] == [100, 100]
     assert progress.units("LEARNING") == (3, 3)
-
-
-def test_cancelled_at_any_call() -> None:
-    """Cancellation passes through, and nothing is reported after it."""
-    cancelled_everywhere(
-        lambda progress: run(ExplainRequest(image=FLAT, sample_count=150), progress), range(12)
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from importlib.resources import files
 from itertools import combinations
 
@@ -24,13 +23,10 @@ from examples.analysis.verbs.extract import (
     extract,
     perceptual_hash,
 )
-from lro import InvalidArgument
 from tests.full.examples.conftest import (
     Recorder,
-    cancelled_everywhere,
     encoded,
     opened,
-    refused,
     saved,
     through_json,
 )
@@ -264,32 +260,6 @@ def test_counting_frames_stops(frames: int, counted: int) -> None:
     assert found.frame_count == counted
 
 
-def test_a_second_page_that_is_too_large() -> None:
-    """Found when its turn comes, before it is decoded."""
-    large = PIL.Image.new("1", (5000, 4000))
-    file = io.BytesIO()
-    PIL.Image.new("1", (10, 10)).save(
-        file, "TIFF", save_all=True, append_images=[large], compression="group4"
-    )
-    pages = Image(content=file.getvalue())
-    assert run(pages, Feature.PALETTE).palette
-    assert refused(lambda: run(pages, Feature.METADATA)).field == "image.content"
-
-
-def test_features_not_asked_for_stay_empty() -> None:
-    """The other features stay empty."""
-    content = saved(PIL.Image.new("RGB", (3, 3)))
-    assert run(content, Feature.PALETTE).fingerprint is None
-    assert run(content, Feature.FINGERPRINT).metadata is None
-    assert run(content, Feature.METADATA).palette == ()
-
-
-def test_the_same_request_gives_the_same_response() -> None:
-    """The clusters do not depend on chance or on threads."""
-    content = encoded("coffee.png")
-    assert [run(content, palette_size=16) for _ in range(4)] == [run(content, palette_size=16)] * 4
-
-
 @pytest.mark.parametrize(
     ("features", "stages"),
     [
@@ -304,29 +274,3 @@ def test_a_stage_for_each_feature(features: tuple[Feature, ...], stages: tuple[s
     run(saved(PIL.Image.new("RGB", (3, 3))), *features, progress=progress)
     assert progress.calls[0::2] == [("DECODING", 1), *((stage, 1) for stage in stages)]
     assert progress.calls[1::2] == [1] * (1 + len(stages))
-
-
-def test_invalid_requests_are_refused() -> None:
-    """A feature named twice, no picture."""
-    image = encoded("camera.png")
-    twice = (Feature.PALETTE, Feature.METADATA, Feature.PALETTE)
-    assert (
-        refused(lambda: check(ExtractRequest(image=image, features=twice))).field == "features[2]"
-    )
-    with pytest.raises(InvalidArgument):
-        check(ExtractRequest())
-
-
-def test_a_file_cut_in_half() -> None:
-    """The header is whole, so it is the operation that fails."""
-    content = encoded("camera.png").content
-    request = ExtractRequest(image=Image(content=content[: len(content) // 2]))
-    check(request)
-    assert refused(lambda: extract(request, Recorder())).field == "image.content"
-
-
-def test_cancelled_at_any_call() -> None:
-    """Cancellation passes through, and nothing is reported after it."""
-    cancelled_everywhere(
-        lambda progress: run(saved(PIL.Image.new("RGB", (3, 3))), progress=progress), range(8)
-    )

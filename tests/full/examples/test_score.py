@@ -12,14 +12,11 @@ import pytest
 from skimage.filters import gaussian
 
 from examples.analysis.messages import Image, ScoreRequest, ScoreResponse
-from examples.analysis.verbs.score import STAGES, check, score
+from examples.analysis.verbs.score import check, score
 from tests.full.examples.conftest import (
     Recorder,
-    cancelled_everywhere,
     encoded,
-    flat,
     levels,
-    refused,
     saved,
     through_json,
 )
@@ -119,27 +116,3 @@ def test_a_large_picture_is_scored_on_a_copy() -> None:
     """The scale says so, the size stays that of the upright original."""
     found = run(saved(PIL.Image.linear_gradient("L").resize((3000, 400))))
     assert (found.scale, found.image_width, found.image_height) == (2048 / 3000, 3000, 400)
-
-
-def test_seven_units() -> None:
-    """One for each measure."""
-    progress = Recorder()
-    run(CAMERA, progress)
-    assert progress.calls == [("DECODING", 1), 1, (STAGES[0], 7), *[1] * 7]
-
-
-def test_the_same_request_gives_the_same_response() -> None:
-    """Nothing is left to chance."""
-    assert run(CAMERA) == run(CAMERA)
-
-
-def test_too_small() -> None:
-    """Both sides need sixteen pixels."""
-    run(flat(16, 16))
-    assert refused(lambda: check(ScoreRequest(image=flat(40, 15)))).field == "image.content"
-    assert refused(lambda: check(ScoreRequest())).field == "image"
-
-
-def test_cancelled_at_any_call() -> None:
-    """Cancellation passes through, and nothing is reported after it."""
-    cancelled_everywhere(lambda progress: run(saved(LEVELS[:64, :64]), progress), range(10))

@@ -25,9 +25,7 @@ from tests.full.examples.conftest import (
     flat,
     levels,
     opened,
-    refused,
     saved,
-    through_json,
 )
 
 DISCS = (60, 60, 30), (60, 100, 25), (140, 200, 40), (60, 240, 20), (60, 270, 20)
@@ -204,13 +202,6 @@ def test_first_thousand_regions() -> None:
     assert label_map(found).max() == found.region_count
 
 
-def test_least_side() -> None:
-    """15 pixels are too few, and a picture is required."""
-    error = refused(lambda: check(SegmentRequest(image=flat(15, 40))))
-    assert error.field == "image.content"
-    assert refused(lambda: check(SegmentRequest())).field == "image"
-
-
 @pytest.mark.parametrize("method", SegmentMethod)
 def test_progress(method: SegmentMethod) -> None:
     """Both methods go through the same stages; any call may cancel."""
@@ -220,15 +211,3 @@ def test_progress(method: SegmentMethod) -> None:
     assert progress.stages == ["DECODING", *STAGES]
     calls = range(len(progress.calls))
     cancelled_everywhere(lambda recorder: run(image, recorder, method=method), calls)
-
-
-def test_broken_picture() -> None:
-    """A file cut in half passes the check, and fails as an operation."""
-    image = Image(content=encoded("coins.png").content[:30_000])
-    check(SegmentRequest(image=image))
-    assert refused(lambda: run(image)).field == "image.content"
-
-
-def test_json(coins: SegmentResponse) -> None:
-    """The response travels."""
-    assert through_json(coins) == coins

@@ -159,14 +159,6 @@ def test_progress_never_falls(verb: str, analyses: dict[str, Analysis]) -> None:
         assert before.start_time in (None, after.start_time)
 
 
-def test_the_example_of_the_description(analyses: dict[str, Analysis]) -> None:
-    """The finished score of the camera man reads as promised."""
-    metadata, result = analyses["score"].seen[-1], analyses["score"].result
-    assert metadata.target.startswith("images/b0793d2a")
-    assert (metadata.work_done, metadata.work_total) == (7, 7)
-    assert result.overall == pytest.approx(98.06, rel=0.01)
-
-
 def test_a_failed_analysis_keeps_its_progress(server: Server) -> None:
     """An operation that ends with an error keeps its last percentage, below 100."""
     content = encoded("camera.png").content

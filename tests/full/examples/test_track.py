@@ -13,13 +13,10 @@ from examples.analysis.messages import BoundingBox, Image, TrackRequest, TrackRe
 from examples.analysis.verbs.track import STAGES, check, track
 from tests.full.examples.conftest import (
     Recorder,
-    cancelled_everywhere,
     encoded,
     levels,
-    opened,
     refused,
     saved,
-    through_json,
 )
 
 BOX = BoundingBox(x=10, y=12, width=16, height=16)
@@ -174,82 +171,12 @@ def test_smallest_box() -> None:
 TWO = files(sliding(*STEPS[:2]))
 
 
-@pytest.mark.parametrize(
-    ("request_", "field"),
-    [
-        (TrackRequest(box=BOX), "frames"),
-        (TrackRequest(frames=TWO, image=TWO[0], box=BOX), "frames"),
-        (TrackRequest(frames=TWO[:1], box=BOX), "frames"),
-        (TrackRequest(frames=TWO[:1] * 65, box=BOX), "frames"),
-        (TrackRequest(image=TWO[0], box=BOX), "image.content"),
-        (TrackRequest(image=saved(opened("camera.png"), "JPEG"), box=BOX), "image.content"),
-        (TrackRequest(image=Image(content=b"text"), box=BOX), "image.content"),
-        (TrackRequest(frames=(TWO[0], Image(content=b"text")), box=BOX), "frames[1].content"),
-        (TrackRequest(frames=(TWO[0], Image()), box=BOX), "frames[1].content"),
-        (TrackRequest(frames=TWO), "box"),
-        (TrackRequest(frames=TWO, box=BoundingBox(x=1, y=1, width=3, height=9)), "box"),
-        (TrackRequest(frames=TWO, box=BoundingBox(x=1, y=1, width=9, height=-1)), "box"),
-        (TrackRequest(frames=TWO, box=BoundingBox(x=-1, y=0, width=9, height=9)), "box.x"),
-        (TrackRequest(frames=TWO, box=BoundingBox(x=0, y=-1, width=9, height=9)), "box.y"),
-    ],
-    ids=[
-        "no source", "both sources", "one frame", "65 frames", "still png", "still jpeg",
-        "no picture", "no picture in frames", "empty frame", "no box", "narrow box",
-        "negative box", "left of all", "above all",
-    ],
-)  # fmt: skip
-def test_found_at_once(request_: TrackRequest, field: str) -> None:
-    """What needs no pixels is refused before any operation exists."""
-    assert refused(lambda: check(request_)).field == field
-
-
 def test_frames_have_a_limit_of_pixels_together() -> None:
     """64 MP of frames are the end."""
     frame = saved(PIL.Image.new("1", (4000, 3300)))
     request = TrackRequest(frames=(frame,) * 5, box=BOX)
     error = refused(lambda: check(request))
     assert error.description == "must have at most 64,000,000 pixels together, got 66,000,000"
-
-
-@pytest.mark.parametrize(
-    "box",
-    [(56, 0, 9, 9), (0, 56, 9, 9), (0, 0, 65, 9), (99, 99, 9, 9)],
-)
-def test_box_outside(box: tuple[int, int, int, int]) -> None:
-    """A box that leaves the upright frame is found when that is decoded."""
-    x, y, width, height = box
-    request = TrackRequest(frames=TWO, box=BoundingBox(x=x, y=y, width=width, height=height))
-    check(request)
-    error = refused(lambda: track(request, Recorder()))
-    assert error.field == "box"
-    assert "64 x 64" in error.description
-
-
-def test_frames_of_different_sizes() -> None:
-    """The error has both sizes and the index of the frame."""
-    request = TrackRequest(frames=(*TWO, encoded("camera.png")), box=BOX)
-    check(request)
-    error = refused(lambda: track(request, Recorder()))
-    assert error.field == "frames[2].content"
-    assert error.description == "frame 2 is 512 x 512 pixels, but the first is 64 x 64"
-
-
-def test_pages_of_different_sizes() -> None:
-    """So it is with the pages of a TIFF."""
-    pages = [PIL.Image.new("L", (64, 64)), PIL.Image.new("L", (64, 65))]
-    request = TrackRequest(image=animated(pages, "TIFF"), box=BOX)
-    check(request)
-    assert refused(lambda: track(request, Recorder())).field == "image.content"
-
-
-def test_second_page_too_large() -> None:
-    """A page beyond the limit is found when it is reached."""
-    pages = [PIL.Image.new("1", (64, 64)), PIL.Image.new("1", (4100, 4100))]
-    request = TrackRequest(image=animated(pages, "TIFF", compression="group4"), box=BOX)
-    check(request)
-    error = refused(lambda: track(request, Recorder()))
-    assert error.field == "image.content"
-    assert error.description == "must have at most 16,000,000 pixels, got 4100 x 4100"
 
 
 def test_one_frame_that_says_it_is_two() -> None:
@@ -261,45 +188,9 @@ def test_one_frame_that_says_it_is_two() -> None:
     assert refused(lambda: track(request, Recorder())).field == "image.content"
 
 
-@pytest.mark.parametrize(
-    ("request_", "field"),
-    [
-        (TrackRequest(frames=TWO), "box"),
-        (TrackRequest(image=TWO[0], box=BOX), "image.content"),
-        (TrackRequest(box=BOX), "image.content"),
-    ],
-)
-def test_unchecked(request_: TrackRequest, field: str) -> None:
-    """Even unchecked, a request without a box or without two frames is refused."""
-    assert refused(lambda: track(request_, Recorder())).field == field
-
-
-def test_broken_frame() -> None:
-    """A frame cut in half fails as an operation."""
-    cut = Image(content=TWO[1].content[: len(TWO[1].content) // 2])
-    request = TrackRequest(frames=(TWO[0], cut), box=BOX)
-    check(request)
-    assert refused(lambda: track(request, Recorder())).field == "frames[1].content"
-
-
-def test_cancellation() -> None:
-    """Cancelled at any frame, the work ends there."""
-    request = TrackRequest(frames=files(sliding(*STEPS)), box=START)
-    whole = Recorder()
-    run(request, whole)
-    assert whole.units("TRACKING") == (3, 3)
-    cancelled_everywhere(lambda progress: run(request, progress), range(len(whole.calls)))
-
-
 def test_frames_of_a_file_are_counted_as_they_come() -> None:
     """How many frames a file has is not known before; then there is a unit for each."""
     progress = Recorder()
     run(TrackRequest(image=animated(sliding(*STEPS), "PNG"), box=START), progress)
     assert progress.units("DECODING") == (4, 0)
     assert progress.units("TRACKING") == (3, 3)
-
-
-def test_json() -> None:
-    """The response travels."""
-    found = run(TrackRequest(frames=TWO, box=START))
-    assert through_json(found) == found

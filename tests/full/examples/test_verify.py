@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 from importlib import resources
 
 import numpy as np
 import pytest
-from skimage.filters import gaussian
 from skimage.transform import rotate
 
 from examples.analysis.messages import Image, VerifyRequest, VerifyResponse
-from examples.analysis.pictures import decode, grey, working_copy
-from examples.analysis.verbs import verify as steps
-from examples.analysis.verbs.verify import LONGEST, STAGES, check, verify
+from examples.analysis.verbs.verify import check, verify
 from tests.full.examples.conftest import (
     Recorder,
-    cancelled_everywhere,
     encoded,
     flat,
     levels,
     opened,
-    refused,
     saved,
-    through_json,
 )
 
 SAME = {
@@ -37,7 +30,6 @@ BUNDLED = {
     for entry in DATA.iterdir()
     if entry.name.endswith((".png", ".jpg"))
 }
-PHOTOS = resources.files("sklearn") / "datasets" / "images"
 
 
 def run(
@@ -126,63 +118,12 @@ def test_places_in_a_row() -> None:
     assert not found.verified
 
 
-def test_keypoints_have_a_limit() -> None:
-    """Of blobs everywhere, which are all keypoints, 3000 are used."""
-    blobs = gaussian(np.random.default_rng(0).random((800, 800)), 1.6)
-    keypoints = steps._keypoints((blobs - blobs.min()) / np.ptp(blobs))
-    assert len(keypoints.places) == len(keypoints.descriptors) == 3000
-
-
-def test_unrelated_pictures() -> None:
-    """Of the 376 pairs of unrelated bundled pictures none verifies; the two related pairs do."""
-    files = dict(BUNDLED)
-    for name in ("china.jpg", "flower.jpg"):
-        files[name] = Image(content=(PHOTOS / name).read_bytes())
-    seen = {
-        name: steps._keypoints(grey(working_copy(decode(image, "image"), LONGEST)[0]))
-        for name, image in files.items()
-        if name != "multipage_rgb.tif"
+def test_unrelated_pictures_do_not_verify() -> None:
+    """Of bundled pictures in a ring each is compared with the next; two pairs show the same."""
+    names = sorted(name for name in BUNDLED if name != "multipage_rgb.tif")
+    pairs = [*zip(names, [*names[1:], names[0]], strict=True), *map(sorted, SAME)]
+    verified = {
+        frozenset(pair) for pair in pairs if run(*(BUNDLED[name] for name in pair)).verified
     }
-    pairs = list(itertools.combinations(sorted(seen), 2))
-    verified = {frozenset(pair) for pair in pairs if same(seen[pair[0]], seen[pair[1]])}
-    assert len(pairs) - len(SAME) == 376
+    assert len(pairs) > 20
     assert verified == SAME
-
-
-def same(one: steps.Keypoints, other: steps.Keypoints) -> bool:
-    """What verify decides, from keypoints."""
-    source, target = steps._matches(one, other, 0.8)
-    if len(source) <= 8 + 0.3 * len(source):  # not even if all were inliers
-        return False
-    model, inliers = steps._fit(source, target, 3.0)
-    enough = inliers > 8 + 0.3 * len(source)
-    return model is not None and enough and steps._keeps_orientation(model)
-
-
-@pytest.mark.parametrize("field", ["image", "reference"])
-def test_both_pictures_are_checked(field: str) -> None:
-    """A picture that is missing, or under 32 pixels, is named."""
-    pictures = {"image": encoded("camera.png"), "reference": encoded("camera.png")}
-    assert refused(lambda: check(VerifyRequest(**{**pictures, field: None}))).field == field
-    error = refused(lambda: check(VerifyRequest(**{**pictures, field: flat(31, 40)})))
-    assert error.field == f"{field}.content"
-    cut = Image(content=encoded("camera.png").content[:70_000])
-    assert refused(lambda: run(**{**pictures, field: cut})).field == f"{field}.content"
-
-
-def test_progress() -> None:
-    """Two pictures are decoded, two extracted, then matched and fitted; any call may cancel."""
-    small = saved(opened("astronaut.png").crop((100, 40, 250, 190)))
-    progress = Recorder()
-    found = run(small, small, progress)
-    assert found.verified
-    assert run(small, small) == found  # the same request gives the same response
-    assert progress.stages == ["DECODING", *STAGES]
-    assert progress.units("DECODING") == progress.units("EXTRACTING") == (2, 2)
-    calls = range(len(progress.calls))
-    cancelled_everywhere(lambda recorder: run(small, small, recorder), calls)
-
-
-def test_json(turned: VerifyResponse) -> None:
-    """The response travels."""
-    assert through_json(turned) == turned

@@ -1,0 +1,82 @@
+"""What holds for each of the ten analyses: stages, units, cancellation, the same result again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import Any, Final
+
+import pytest
+
+from examples.analysis import messages
+from examples.analysis.router import NAMES
+from tests.full.examples.conftest import Recorder, cancelled_everywhere, refused, through_json
+from tests.full.examples.serving import TYPES
+from tests.full.examples.spoiled import good
+
+UNITS: Final[dict[str, dict[str, int]]] = {
+    "detect": {"DECODING": 1},
+    "verify": {"DECODING": 2, "EXTRACTING": 2},
+    "compare": {"DECODING": 2},
+    "segment": {"DECODING": 1},
+    "classify": {"DECODING": 1, "LEARNING": 2, "DESCRIBING": 1, "PREDICTING": 1},
+    "authenticate": {"DECODING": 1, "HASHING": 1, "VERIFYING": 1},
+    "score": {"DECODING": 1, "MEASURING": 7},
+    "explain": {"DECODING": 1, "LEARNING": 2, "PERTURBING": 100},
+    "extract": {"DECODING": 1, "PALETTE": 1, "FINGERPRINT": 1, "METADATA": 1},
+    "track": {"DECODING": 2, "TRACKING": 1},
+}
+"""By analysis: the units of stages of a small request."""
+
+
+def request_of(verb: str) -> Any:
+    """A small request."""
+    sampled = {"sampleCount": 100} if verb == "explain" else {}
+    kind = getattr(messages, f"{verb.capitalize()}Request")
+    return TYPES.load(good(verb) | sampled, kind)
+
+
+def work_of(verb: str) -> Callable[[Any, Recorder], Any]:
+    """What the endpoint runs."""
+    work: Callable[[Any, Recorder], Any] = getattr(
+        import_module(f"examples.analysis.verbs.{verb}"), verb
+    )
+    return work
+
+
+@pytest.mark.parametrize("verb", NAMES)
+def test_stages_are_announced_with_all_their_units(verb: str, progress: Recorder) -> None:
+    """Decoding first, then the stages of the module in their order."""
+    work_of(verb)(request_of(verb), progress)
+    own = import_module(f"examples.analysis.verbs.{verb}").STAGES
+    assert progress.stages == ["DECODING", *own]
+    for stage in progress.stages:
+        done, announced = progress.units(stage)
+        assert announced in (0, done)
+    counted = {stage: progress.units(stage)[0] for stage in UNITS[verb]}
+    assert counted == UNITS[verb]
+
+
+@pytest.mark.parametrize("verb", NAMES)
+def test_cancellation_ends_the_work_at_any_call(verb: str, progress: Recorder) -> None:
+    """It passes through, and nothing is reported after it."""
+    work, request = work_of(verb), request_of(verb)
+    work(request, progress)
+    cancelled_everywhere(partial(work, request), range(len(progress.calls)))
+
+
+@pytest.mark.parametrize("verb", NAMES)
+def test_same_request_has_the_same_response_which_travels(verb: str) -> None:
+    """Nothing is left to chance, and no number is NaN or infinite."""
+    work, request = work_of(verb), request_of(verb)
+    first = work(request, Recorder())
+    assert work(request, Recorder()) == first
+    assert through_json(first) == first
+
+
+@pytest.mark.parametrize("verb", NAMES)
+def test_request_without_pictures_is_refused_even_unchecked(verb: str) -> None:
+    """The work trusts no check that was made elsewhere."""
+    empty = getattr(messages, f"{verb.capitalize()}Request")()
+    assert refused(lambda: work_of(verb)(empty, Recorder())).field
