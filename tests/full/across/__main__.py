@@ -16,9 +16,9 @@ from tests.full.across.conftest import place_of
 from tests.full.across.delays import delays
 from tests.full.across.ids import identical_starts
 from tests.full.across.parties import Apart, Inside, Party
-from tests.places import Place
 from tests.full.across.races import report_races, work_races
 from tests.full.across.works import Traces
+from tests.places import Place
 
 STORES: Final = ("memory", "sqlite", "postgres")
 METHODS: Final = {"threads": "work", "asyncio": "awork", "processes": "work"}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.full.across.parties import Apart
-from tests.places import Place
 from tests.full.across.works import Latch, Traces
+from tests.places import Place
 from tests.services.postgres import shared_server
 
 SHARED = ["sqlite", "postgres"]

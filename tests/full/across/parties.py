@@ -13,8 +13,8 @@ from typing import IO, Any, Protocol
 
 import attrs
 
-from tests.places import Place
 from tests.full.across.service_host import SWITCH_SECONDS, Harness, asked
+from tests.places import Place
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[3]

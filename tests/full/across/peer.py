@@ -11,8 +11,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tests.places import Place
 from tests.full.across.service_host import SWITCH_SECONDS, Harness, asked
+from tests.places import Place
 
 
 def main(executor: str, *place: str) -> None:

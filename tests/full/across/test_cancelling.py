@@ -7,9 +7,9 @@ import contextlib
 import pytest
 
 from tests.full.across.parties import Apart, Inside
-from tests.places import Place
 from tests.full.across.races import report_races, work_races
 from tests.full.across.service_host import REPORTS
+from tests.places import Place
 from tests.waiting import PATIENCE
 
 RACES = 80
