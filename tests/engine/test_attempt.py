@@ -12,6 +12,7 @@ import pytest
 
 from lro import Any, Cancelled, Code, InvalidArgument, Job, StatusError
 from lro._engine import attempt, workers
+from lro._engine.job import JobControl
 from lro.errors import (
     EncodingError,
     LeaseLost,
@@ -890,3 +891,14 @@ def test_async_work_ends_where_no_thread_can_be_lent(make_service, monkeypatch, 
     monkeypatch.setattr(asyncio.SelectorEventLoop, "run_in_executor", lend)
     method = method_of(service, "async", lambda request, job: WorkResponse("done"))
     assert answer(service, ended(service, method.start(WorkRequest()))) == "done"
+
+
+def test_who_watches_work_that_was_asked_to_stop_is_woken_at_once():
+    """Executors that wait for the work elsewhere do so."""
+    woken = []
+    control = JobControl(
+        name="n", attempt=1, publish=print, recall=lambda _: None, clock=lambda: 0.0
+    )
+    control.stop()
+    control.on_stop(lambda: woken.append(1))
+    assert woken == [1]
