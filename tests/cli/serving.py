@@ -12,7 +12,7 @@ import attrs
 
 import lro
 from lro_client import Client, OperationHandle
-from tests.full.stopping.hosts import Host, running
+from tests.services.hosts import Host, running
 
 SERVICE: Final = """
 import os

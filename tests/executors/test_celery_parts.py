@@ -95,17 +95,6 @@ def test_it_keeps_the_promises_of_its_kind(check, make_remote):
     run_remote_check(check, make_remote)
 
 
-def test_all_promises_at_once(make_remote):
-    """Without a test framework, as the owner of another executor would check them."""
-    check_remote_executor(make_remote)
-
-
-def test_every_remote_check_says_its_promise():
-    """By its name and a sentence, each only once."""
-    assert all(check.__doc__ for check in REMOTE_CHECKS)
-    assert len({check.__name__ for check in REMOTE_CHECKS}) == len(REMOTE_CHECKS)
-
-
 def test_a_broken_remote_executor_is_found():
     """The failure names the promise that was not kept."""
     with pytest.raises(AssertionError, match="how_long_a_name_may_take"):
@@ -181,12 +170,12 @@ def test_an_eager_app_does_the_work_at_once():
 
 
 @pytest.mark.parametrize("scheme", ["redis", "amqp"])
-def test_a_broker_that_is_not_there(unused_address, scheme):
+def test_a_broker_that_is_not_there(unused_address, scheme, monkeypatch):
     """A start is refused; those right after it too, without another attempt."""
     executor = CeleryExecutor(app_on(f"{scheme}://{unused_address}"))
     with pytest.raises(Unavailable, match=r"cannot be reached now \(Connection"):
         executor.reserve()
-    executor._publisher.publish = None
+    monkeypatch.setattr(NamePublisher, "publish", None)
     with pytest.raises(Unavailable, match=r"cannot be reached now \(Connection"):
         executor.reserve()
 
@@ -267,28 +256,25 @@ def test_a_child_makes_connections_of_its_own():
     assert broker._pool is not pool
 
 
-def test_stopped_executor_closes_its_connections():
+def test_closed_publisher_closes_its_connections():
     """One that is in use is closed when its call ends, and no new one is made."""
-    executor = CeleryExecutor(app_on("memory://"))
-    executor.attach(print)
-    used = []
+    publisher, used = NamePublisher(app_on("memory://"), timedelta(seconds=1), 10), []
 
     def act(connection):
         used.append(connection)
         connection.default_channel  # noqa: B018  # opens it
         if len(used) == 2:
-            executor._publisher.publish(act)
-            executor.stop()
+            publisher.publish(act)
+            publisher.close()
             assert [one.connected for one in used] == [True, True, False]
 
-    executor._publisher.publish(act)
+    publisher.publish(act)
     assert used[0].connected  # is kept for the next call
-    executor._publisher.publish(act)
+    publisher.publish(act)
     assert used[0] is used[1]
     assert [one.connected for one in used] == [False, False, False]
-    executor.stop()
     with pytest.raises(Unavailable, match="the executor is stopping"):
-        executor._publisher.publish(act)
+        publisher.publish(act)
 
 
 # -- the worker ---------------------------------------------------------------------------------
@@ -442,8 +428,8 @@ def test_a_worker_that_is_ready_begins_to_see_to_lost_work():
 
 def test_a_stopped_worker_begins_nothing():
     """What comes after the stop goes back; so does what was running then, if it was given up."""
-    done = []
-    executor = CeleryExecutor(app_on("memory://"))
+    done, app = [], app_on("memory://")
+    executor = CeleryExecutor(app)
 
     def work(name):
         executor.stop()
@@ -452,7 +438,7 @@ def test_a_stopped_worker_begins_nothing():
     executor.attach(work)
     for _ in range(2):
         with pytest.raises(Reject) as caught:
-            executor._worker_task.run(NAME)
+            app.tasks["lro.work"](NAME)
         assert caught.value.requeue
     assert done == [NAME]
 
@@ -480,12 +466,12 @@ def test_an_error_of_the_work_is_an_error_of_the_task():
 class Signalled:
     """Work in whose midst a signal handler raises an error in the main thread."""
 
-    def __init__(self, error):
+    def __init__(self, error, close=...):
         self.closed = []
         self.may_end = threading.Event()
         self.handled = threading.Event()
         self.error = error
-        self.worker_task = CeleryWorkerTask(self.work, self.close)
+        self.worker_task = CeleryWorkerTask(self.work, self.close if close is ... else close)
         before = signal.signal(signal.SIGUSR2, self.handle)
         self.restore = lambda: signal.signal(signal.SIGUSR2, before)
 
@@ -514,8 +500,8 @@ def signalled():
     gc.collect()
     gc.disable()
 
-    def make(error):
-        made.append(Signalled(error))
+    def make(error, close=...):
+        made.append(Signalled(error, close))
         return made[-1]
 
     yield make
@@ -558,8 +544,7 @@ def test_what_cannot_be_handed_back_is_left_to_its_lease(signalled, caplog):
         work.may_end.set()
         raise ValueError("the store is broken")
 
-    work = signalled(SystemExit(1))
-    work.worker_task._close = fail
+    work = signalled(SystemExit(1), fail)
     with caplog.at_level(logging.ERROR, "lro"), pytest.raises(SystemExit):
         work.worker_task.run(NAME)
     assert "could not be handed back" in caplog.text
@@ -567,8 +552,7 @@ def test_what_cannot_be_handed_back_is_left_to_its_lease(signalled, caplog):
 
 def test_work_without_a_way_to_hand_it_back(signalled):
     """Then its lease runs out."""
-    work = signalled(SystemExit(1))
-    work.worker_task._close = None
+    work = signalled(SystemExit(1), None)
     with pytest.raises(SystemExit):
         work.worker_task.run(NAME)
     work.may_end.set()

@@ -101,7 +101,7 @@ def test_what_a_function_left_behind_is_cancelled():
     executor.stop()
     assert executor.join(PATIENCE)
     assert cancelled.is_set()
-    assert executor._loop.is_closed()
+    assert executor.kept.get_loop().is_closed()
 
 
 def test_the_loop_ends_once():
@@ -121,17 +121,16 @@ def test_the_loop_ends_once():
 
 def test_a_task_between_the_stop_and_the_end_of_the_loop_is_refused():
     """It was queued, given back by stop, and the loop is gone: the submit fails, as it should."""
-    executor = AsyncioExecutor()
-    slot = executor.reserve()
     task = Work("a", is_async=True)
-    whole = executor._backlog.submit
 
-    def submit_and_stop(one):
-        whole(one)
-        assert executor.stop() == [one]
-        assert executor.join(PATIENCE)
+    class Ending(AsyncioExecutor):
+        @property
+        def loop_runs_here(self):  # is asked once the task is queued
+            assert self.stop() == [task]
+            assert self.join(PATIENCE)
+            return False
 
-    executor._backlog.submit = submit_and_stop
+    slot = Ending().reserve()
     with pytest.raises(Unavailable, match="stopping"):
         slot.submit(task)
     assert not task.begun.is_set()
@@ -163,30 +162,6 @@ def test_joining_on_the_loop_after_the_stop():
     executor._thread.join(PATIENCE)
     assert found == [True]
     assert executor._loop.is_closed()
-
-
-def test_work_that_outlasts_the_loop_is_cancelled():
-    """The loop is ended by force: the task is cancelled, and its waiter gets the error."""
-    executor = AsyncioExecutor()
-    cancelled = []
-    begun = threading.Event()
-
-    async def body():
-        begun.set()
-        try:
-            await asyncio.sleep(3600)
-        except asyncio.CancelledError:
-            cancelled.append(1)
-            raise
-
-    submit(executor, Coroutine("a", body))
-    assert begun.wait(PATIENCE)
-    executor.stop()
-    executor._ended = True
-    executor._call_in_loop(executor._loop.stop)
-    assert executor.join(PATIENCE)
-    executor._thread.join(PATIENCE)
-    assert cancelled == [1]
 
 
 @pytest.mark.parametrize(
@@ -329,19 +304,6 @@ def test_an_executor_survives_a_fork(module, name, warm):
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=3 * PATIENCE
     )
     assert (run.returncode, run.stderr) == (0, "")
-
-
-def test_threads_are_started_again_after_a_fork():
-    """Those of the parent are not there."""
-    executor = ThreadExecutor(1)
-    finished(executor, Work("a", held=False))
-    threads = executor._threads
-    threads._reset_after_fork()  # as in a forked child, but that the first thread does run here
-    before = set(threading.enumerate())
-    executor.reserve().release()
-    assert len(set(threading.enumerate()) - before) == 1
-    executor.stop()
-    assert executor.join(PATIENCE)
 
 
 # -- what the system has not to spare -------------------------------------------------------------

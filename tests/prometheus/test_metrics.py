@@ -6,15 +6,12 @@ import importlib.util
 import logging
 import os
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
-import httpx
 import pytest
 
 pytest.importorskip("prometheus_client")
@@ -33,9 +30,8 @@ from lro.prometheus import MetricsApp, collector
 from lro.stores.memory import MemoryStore
 from lro.telemetry import BUCKETS, METRICS
 from lro.testing import ManualClock
-from tests.http.servers import HOST, asgi_inside, asgi_socket, wsgi_inside, wsgi_socket
+from tests.http.servers import asgi_inside, asgi_socket, wsgi_inside, wsgi_socket
 from tests.service_fixtures import MakeService
-from tests.services.ports import free_port
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 METHOD = "acme.work.v1.Works.Work"
@@ -281,71 +277,3 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         source.loader.exec_module(importlib.util.module_from_spec(source))
     wanted = "lro.prometheus needs the extra 'prometheus': pip install 'lro[prometheus]'"
     assert str(caught.value) == wanted
-
-
-@pytest.fixture
-def workers(tmp_path: Path) -> Iterator[str]:
-    """The address of four workers of uvicorn on one file."""
-    pytest.importorskip("uvicorn")
-    port = free_port()
-    command = [sys.executable, "-m", "uvicorn", "tests.prometheus.served:app", "--workers=4"]
-    environment = {**os.environ, "LRO_TEST_FILE": str(tmp_path / "operations.db")}
-    with ExitStack() as stack:
-        server = stack.enter_context(
-            subprocess.Popen([*command, f"--port={port}", "--log-level=error"], env=environment)
-        )
-        stack.callback(server.wait, 120)
-        stack.callback(server.terminate)
-        yield f"http://{HOST}:{port}"
-
-
-def test_totals_of_many_workers_never_fall(workers: str) -> None:
-    """Whichever of them answers, and also when one is killed."""
-    transport = httpx.HTTPTransport(retries=50)
-    highest: Samples = {}
-    answered: set[str] = set()
-
-    with httpx.Client(transport=transport, base_url=workers, timeout=30) as client:
-
-        def call(method: str, path: str, **options: Any) -> httpx.Response | None:
-            headers = {"connection": "close"}  # so that the next one goes to any worker
-            try:
-                return client.request(method, path, headers=headers, **options)
-            except httpx.TransportError:  # the worker was killed in the midst of it
-                return None
-
-        def scrape() -> float:
-            reply = call("GET", "/metrics")
-            if reply is None:
-                return 0
-            assert reply.status_code == 200, reply.text
-            for key, number in samples(reply.text).items():
-                process = dict(key[1]).get("process")
-                if process is not None:
-                    answered.add(process)
-                    continue
-                assert number >= highest.get(key, 0), key
-                highest[key] = number
-            ended = labelled(lro_outcome="succeeded", error_type="")
-            return highest.get(("lro_operation_duration_seconds_count", ended), 0)
-
-        def start(number: int) -> None:
-            before = 0
-            while before < number:
-                reply = call("POST", "/v1/works:work", json={"text": "x"})
-                before += reply is not None and reply.status_code == 200
-
-        deadline = 2000
-        while len(answered) < 4 and (deadline := deadline - 1):
-            start(1)
-            scrape()
-        assert len(answered) == 4
-        before = scrape()
-        victim = int(min(answered))
-        os.kill(victim, signal.SIGKILL)
-        answered.clear()
-        deadline = 2000
-        while (scrape() < before + 50 or len(answered) < 4) and (deadline := deadline - 1):
-            start(1)
-        assert deadline
-        assert str(victim) not in answered

@@ -32,7 +32,7 @@ from tests.cli.serving import (
     lro_serve,
     write_service,
 )
-from tests.full.stopping.hosts import PATIENCE, running, until
+from tests.services.hosts import PATIENCE, running, until
 from tests.services.ports import free_port
 from tests.services.postgres import shared_server
 

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("uvicorn")
 
-from tests.full.stopping.hosts import call, running, until
+from tests.services.hosts import call, running, until
 
 SERVICE: Final = """
 import os

@@ -13,8 +13,8 @@ from lro import asgi, wsgi
 from lro.adapters import Executor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.sqlite import SQLiteStore
-from tests.full.stopping.hosts import BROKER, FOLDER, START_PATH
 from tests.full.stopping.messages import WorkMetadata, WorkRequest, WorkResponse
+from tests.services.hosts import BROKER, FOLDER, START_PATH
 
 
 def note(log: str, line: str) -> None:

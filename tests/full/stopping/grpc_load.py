@@ -11,7 +11,7 @@ from google.protobuf.wrappers_pb2 import Int32Value
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
-from tests.full.stopping.hosts import PATIENCE, Answer, Load
+from tests.services.hosts import PATIENCE, Answer, Load
 
 WAIT = "/google.longrunning.Operations/WaitOperation"
 

@@ -20,7 +20,7 @@ import attrs
 import pytest
 
 from lro.stores.sqlite import SQLiteStore
-from tests.full.stopping.hosts import BROKER, ROOT, Host, HttpLoad, Load, running, until
+from tests.services.hosts import BROKER, ROOT, Host, HttpLoad, Load, running, until
 from tests.services.redis import redis_server
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="there are no process groups")

@@ -12,16 +12,15 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
 import attrs
 
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
-ROOT: Final = Path(__file__).resolve().parents[3]
+ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = "LRO_STOPPING_FOLDER"
 """The environment variable with the folder of the store and of the logs."""
 BROKER: Final = "LRO_STOPPING_BROKER"
@@ -143,14 +142,6 @@ def running(command: Sequence[str], folder: Path, log: str) -> Iterator[Host]:
         yield host
     finally:
         host.kill()
-
-
-def until(claim: Callable[[], bool]) -> None:
-    """Wait until a claim holds."""
-    end = time.monotonic() + PATIENCE
-    while not claim():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.01)
 
 
 def call(port: int, method: str, path: str, body: object = None) -> Answer:
