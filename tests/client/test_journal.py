@@ -331,28 +331,6 @@ def test_threads_share_a_journal(journal: Journal) -> None:
     )
 
 
-WRITING = """
-import sys
-from tests.client.test_journal import Journal, entry
-
-path, first = sys.argv[1], int(sys.argv[2])
-for number in range(first, first + 15):
-    with Journal(path, busy_seconds=200) as journal:  # SQLite gives no turns
-        journal.begin(entry(number))
-        journal.begin(entry(0))
-"""
-
-
-def test_processes_share_a_journal(path: Path) -> None:
-    """Also while they make and open it all at once."""
-    root = Path(__file__).parent.parent.parent
-    command = [sys.executable, "-c", WRITING, str(path)]
-    running = [subprocess.Popen([*command, str(1 + 15 * n)], cwd=root) for n in range(4)]
-    assert [process.wait(240) for process in running] == [0] * 4
-    with Journal(path) as journal:
-        assert len(journal.pending()) == 61
-
-
 def write_in_child(journal: Journal) -> None:
     journal.begin(entry(2))
     journal.named(entry(1).request_id, "operations/child")
