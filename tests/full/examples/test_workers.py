@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.full.examples.serving import Process, as_json, json_object, slow_request
+from tests.waiting import until
 
 SERVE = ("-m", "examples.analysis", "serve", "--port", "0", "--workers", "2", "--lease", "5")
 
@@ -22,13 +22,12 @@ pytestmark = [
 
 def children(pid: int) -> set[int]:
     """The two server processes of a parent, once both are there: it answers before they are."""
-    for _ in range(2400):
+
+    def servers() -> set[int]:
         found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        servers = {int(one) for one in found if _serves(one)}
-        if len(servers) == 2:
-            return servers
-        time.sleep(0.1)
-    raise AssertionError(f"of two server processes there are {servers}")
+        return {int(one) for one in found if _serves(one)}
+
+    return until(servers, lambda found: len(found) == 2)
 
 
 def _serves(pid: str) -> bool:
