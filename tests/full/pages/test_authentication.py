@@ -21,9 +21,9 @@ import lro.wsgi
 from lro.errors import Unauthenticated
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
-from tests.services.hosts import running
 from tests.http.servers import asgi_inside, wsgi_inside
 from tests.page_texts import fences
+from tests.services.hosts import running
 from tests.services.ports import free_port
 from tests.webhooks.certificates import issue
 

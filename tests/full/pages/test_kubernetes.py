@@ -24,8 +24,8 @@ from lro.cli import _serving
 from lro_client import Client
 from tests.cli.asking import Lro
 from tests.cli.serving import Server, StepsResponse, begun, write_service
-from tests.services.hosts import PATIENCE, running, until
 from tests.page_texts import fences, rows, text_of
+from tests.services.hosts import PATIENCE, running, until
 from tests.services.postgres import shared_server
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="there are no process groups")
