@@ -6,7 +6,6 @@ import base64
 import json
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,9 +28,8 @@ from tests.http.counting_service import (
     Wrapped,
     build,
 )
-from tests.mcp.conftest import judged
 from tests.mcp.polling import TASKS
-from tests.mcp.served import REPLIES, TOOL, Serve, envelope
+from tests.mcp.served import TOOL, Serve, envelope
 
 NOTHING = "task not found: there is no operation with this id"
 AT = "2030-01-02T03:04:05.000Z"
@@ -505,20 +503,3 @@ def test_method_that_gives_parents_needs_one_for_each_caller(serve: Serve) -> No
     assert answers[0].result["resultType"] == "task"
     assert answers[1].refusal == (200, -32603)
     assert not service.list(lro.ListOperationsRequest("places/a")).operations
-
-
-# -- the judge --------------------------------------------------------------------------------
-
-
-def test_replies_fit_the_schemas_of_the_specification(serve: Serve, tmp_path: Path) -> None:
-    REPLIES.clear()
-    counting = build()
-    caller = serve(counting.service)
-    caller.ask("tools/list")
-    for act, _ in STATES.values():
-        task_id = caller.call().result["taskId"]
-        act(counting, counting.service.reporter(f"operations/{task_id}"))
-        caller.task("tasks/get", task_id)
-        caller.task("tasks/update", task_id)
-        caller.task("tasks/cancel", task_id)
-    assert judged(REPLIES, tmp_path) == 2 + 4 * len(STATES)

@@ -1,11 +1,15 @@
-"""Packages of npm that judge us: installed once for all tests of a machine, in fixed versions."""
+"""Packages of npm that judge us, in fixed versions: ``python -m tests.services.npm`` installs them.
+
+It is run before the tests, which skip at once where their packages are not installed.
+"""
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
+import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -14,27 +18,37 @@ import pytest
 
 from tests.waiting import PATIENCE
 
+A2A: Final = ("@a2a-js/sdk@1.3.0",)
+AZURE: Final = ("@azure/core-lro@3.4.2",)
+LANGUAGES: Final = ("@grpc/grpc-js@1.14.7", "@grpc/proto-loader@0.8.1")
+"""Those of the page on clients in other languages."""
+MCP: Final = ("@modelcontextprotocol/ext-tasks@0.2.2",)
+"""Of the repository of the specification: schemas of its messages, for zod."""
+MCP_SUITE: Final = ("@modelcontextprotocol/conformance@0.2.0-alpha.12", "node@22.23.3")
+"""The suite needs Node 22, which not every system has."""
+WEBHOOKS: Final = ("standardwebhooks@1.1.1",)
+
+SETS: Final = (A2A, AZURE, LANGUAGES, MCP, MCP_SUITE, WEBHOOKS)
+"""All that tests need; each set has a folder of its own."""
+
+REACH_SECONDS: Final = 4.5
+"""How long the registry may take to answer."""
 INSTALL_SECONDS: Final = 600.0
-"""How long npm may take; a package that has not come by then does not come."""
+"""How long npm may take for a set; one that has not come by then does not come."""
 
 
-def node_modules(*packages: str) -> Path:
-    """The folder, with ``node_modules`` in it, where these packages are installed.
-
-    Each is a name and an exact version, such as ``svix@1.2.3``. Skips where there is no npm.
-    """
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("node") is None:
-        pytest.skip("npm or node is not installed")
+def folder(packages: tuple[str, ...]) -> Path:
+    """Where a set is installed; other versions of its packages are another set."""
     key = hashlib.sha256("\n".join(sorted(packages)).encode()).hexdigest()[:16]
-    home = Path(tempfile.gettempdir()) / f"lro-npm-{key}"
-    home.mkdir(exist_ok=True)
-    with (home / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # several processes run tests
-        if not (home / "installed").exists():
-            command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(home), *packages]
-            subprocess.run(command, check=True, capture_output=True, timeout=INSTALL_SECONDS)
-            (home / "installed").touch()
+    return Path(tempfile.gettempdir()) / f"lro-npm-{key}"
+
+
+def node_modules(packages: tuple[str, ...]) -> Path:
+    """The folder, with ``node_modules`` in it, of one of the sets; skips if it is not installed."""
+    home = folder(packages)
+    if shutil.which("node") is None or not (home / "installed").exists():
+        names = ", ".join(packages)
+        pytest.skip(f"{names}: not installed; `python -m tests.services.npm` does so")
     return home
 
 
@@ -51,3 +65,55 @@ def run_node(home: Path, script: str, *arguments: str) -> str:
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def reason_without_registry(npm: str) -> str | None:
+    """Why npm cannot install now, or None."""
+    limits = ["--fetch-timeout=3000", "--fetch-retries=0"]
+    try:
+        found = subprocess.run(
+            [npm, "view", "semver", "version", *limits], capture_output=True, timeout=REACH_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return f"the registry of npm did not answer within {REACH_SECONDS:g} seconds"
+    return "npm cannot reach its registry" if found.returncode else None
+
+
+def install(npm: str, packages: tuple[str, ...]) -> str | None:
+    """Install a set; says what went wrong, or None."""
+    home = folder(packages)
+    home.mkdir(exist_ok=True)
+    command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(home), *packages]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"{' '.join(packages)}: npm took more than {INSTALL_SECONDS:g} seconds"
+    if done.returncode:
+        last = [line for line in done.stderr.splitlines() if line.strip()][-1:]
+        return f"{' '.join(packages)}: npm could not install them: {''.join(last)}"
+    (home / "installed").touch()
+    return None
+
+
+def install_all() -> str | None:
+    """Install the sets that are not there; says in one sentence why some still are not, or None."""
+    missing = [one for one in SETS if not (folder(one) / "installed").exists()]
+    npm = shutil.which("npm")
+    if npm is None or shutil.which("node") is None:
+        return "npm or node is not installed"
+    if missing and (reason := reason_without_registry(npm)):
+        return reason
+    return next((reason for one in missing if (reason := install(npm, one))), None)
+
+
+def main() -> int:
+    """The status of the command: 0 also without packages, unless services are promised."""
+    reason = install_all()
+    if reason is None:
+        return 0
+    print(f"{reason}; tests that need packages of npm are skipped.", file=sys.stderr)
+    return 1 if os.environ.get("LRO_REQUIRE_SERVICES") else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

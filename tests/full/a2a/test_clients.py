@@ -33,9 +33,7 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from tests.a2a.serving import Agent, message, serving
 from tests.http.counting_service import DOMAIN, CountRequest, CountResponse, CountService
-from tests.services.npm import node_modules, run_node
-
-JS = "@a2a-js/sdk@1.3.0"
+from tests.services.npm import A2A, node_modules, run_node
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +149,7 @@ console.log(JSON.stringify(task));
 
 def test_the_client_of_npm_completes_a_task(agent: Agent) -> None:
     """It reads the card, starts, waits, and gets the task."""
-    shown = json.loads(run_node(node_modules(JS), SCRIPT, agent.url))
+    shown = json.loads(run_node(node_modules(A2A), SCRIPT, agent.url))
     assert shown["id"]
     assert "COMPLETED" in str(shown["status"]["state"]) or shown["status"]["state"] == 3
     assert '"total":5' in json.dumps(shown["artifacts"], separators=(",", ":"))

@@ -30,10 +30,9 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from tests.azure.works import PATH, TranscodeRequest, TranscodeResponse
 from tests.http.servers import HOST, uvicorn_serving, waitress_serving
-from tests.services.npm import node_modules, run_node
+from tests.services.npm import AZURE, node_modules, run_node
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-CORE_LRO: Final = "@azure/core-lro@3.4.2"
 VERSION: Final = "2026-11-01"
 FINALLY: Final = [None, {"final-state-via": "operation-location"}]
 each_way = pytest.mark.parametrize("lro_options", FINALLY, ids=["default", "operation-location"])
@@ -221,7 +220,7 @@ console.log(JSON.stringify({ status: state.status, result }));
 @pytest.mark.parametrize(("source", "status"), [("a.mov", "succeeded"), ("refused", "failed")])
 def test_poller_of_javascript_finishes(polled: Polled, source: str, status: str) -> None:
     """One that succeeds has its result; of one that failed it has the error."""
-    home = node_modules(CORE_LRO)
+    home = node_modules(AZURE)
     url = f"{polled.url}{PATH}?api-version={VERSION}"
     found = json.loads(run_node(home, POLLING, url, source).splitlines()[-1])
     assert found["status"] == status

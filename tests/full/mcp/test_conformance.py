@@ -23,11 +23,8 @@ from lro.executors.threads import ThreadExecutor
 from lro.mcp import TasksExtension
 from lro.stores.memory import MemoryStore
 from tests.mcp.served import served
-from tests.services.npm import PATIENCE, node_modules
-
-SUITE: Final = "@modelcontextprotocol/conformance@0.2.0-alpha.12"
-NODE: Final = "node@22.23.3"
-"""The suite needs Node 22, which not every system has."""
+from tests.services.npm import MCP_SUITE, node_modules
+from tests.waiting import PATIENCE
 
 SCENARIOS: Final = {
     "tasks-lifecycle": 9,
@@ -107,7 +104,7 @@ def conformance_server(service: lro.Service, **options: Any) -> MCPServer[Any]:
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_conformance_suite_finds_what_is_expected(scenario: str, tmp_path: Path) -> None:
-    home = node_modules(SUITE, NODE)
+    home = node_modules(MCP_SUITE)
     # One scenario calls a tool that cannot do without tasks, another the same one without them.
     needs = scenario == "tasks-required-task-error"
     options: dict[str, Any] = {"without_tasks": "refuse"} if needs else {}

@@ -13,13 +13,12 @@ from lro import Service
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.webhooks import Webhooks, generate_secret
-from tests.services.npm import node_modules, run_node
+from tests.services.npm import WEBHOOKS, node_modules, run_node
 from tests.webhooks.hooked import METHOD, OPEN, SECRET, endpoint
 from tests.webhooks.receivers import Received, receiver
 from tests.work_messages import WorkRequest, WorkResponse
 
 JUDGES = ["standardwebhooks", "svix"]
-NPM = ("standardwebhooks@1.1.1",)
 FORMATS = pytest.mark.parametrize(
     ("format", "payload"), [("standard", "thin"), ("standard", "full"), ("cloudevents", "full")]
 )
@@ -57,7 +56,7 @@ def test_libraries_of_python_verify_ours(judge: str, format: str, payload: str) 
 
 @FORMATS
 def test_library_of_npm_verifies_ours(format: str, payload: str) -> None:
-    home = node_modules(*NPM)
+    home = node_modules(WEBHOOKS)
     got = sent(format=format, payload=payload)
     script = """
         import { Webhook } from "standardwebhooks";
@@ -98,7 +97,7 @@ def test_ours_verifies_what_libraries_of_python_sign(judge: str) -> None:
 
 
 def test_ours_verifies_what_the_library_of_npm_signs() -> None:
-    home = node_modules(*NPM)
+    home = node_modules(WEBHOOKS)
     script = """
         import { Webhook } from "standardwebhooks";
         const [, , secret, body] = process.argv;
