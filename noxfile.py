@@ -73,6 +73,7 @@ def tests(session: nox.Session) -> None:
 def tests_full(session: nox.Session) -> None:
     """Every test: also browsers, other people's judges, killed processes, Celery, the examples."""
     session.install(*everything())
+    session.run("python", "-m", "tests.services.npm")
     session.run(*AT_ONCE, *FULL, *session.posargs, env=BYTECODE)
     if "--cov" in session.posargs:
         for percent, chosen in COVERAGE.items():

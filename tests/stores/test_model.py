@@ -397,7 +397,7 @@ TestTraces.settings = settings(max_examples=15, stateful_step_count=40, deadline
 
 
 def test_traces_on_postgres():
-    """The same with PostgreSQL as a third store; the long form is ``tests.full.across``'s."""
+    """The same with PostgreSQL as a third store; the long form is that of ``tests.full.across``."""
     run_traces(6)
 
 
