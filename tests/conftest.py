@@ -52,6 +52,8 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Make a skipped test fail under LRO_REQUIRE_SERVICES, unless it is marked ``platform``."""
     report = yield
+    # Half a surrogate pair in a log line could not be sent to the process that prints the report.
+    report.sections = [(title, plain(text)) for title, text in report.sections]
     expected = hasattr(report, "wasxfail") or item.get_closest_marker("platform")
     if report.skipped and not expected:
         refuse_skip(report)
@@ -65,6 +67,11 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     if report.skipped:
         refuse_skip(report)
     return report
+
+
+def plain(text: str) -> str:
+    """Return a text that has a form in UTF-8."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:

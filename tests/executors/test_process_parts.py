@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 
 import attrs
 import pytest
@@ -73,6 +74,8 @@ def lived(line):
     died = []
     line.child = ChildMain(line, lambda: died.append(True))
     line.child.listen()
+    here = threading.get_ident()  # other threads of this process may log for other tests
+    line.child.forwarding.addFilter(lambda record: record.thread == here)
     log = logging.getLogger("lro")
     log.addHandler(line.child.forwarding)
     try:
