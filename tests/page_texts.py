@@ -6,11 +6,12 @@ import functools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
+
+if TYPE_CHECKING:
+    from markdown_it.token import Token
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DOCS: Final = ROOT / "docs"
@@ -29,6 +30,8 @@ FILE: Final = re.compile(
 @functools.cache
 def tokens(page: Path) -> Sequence[Token]:
     """The page as CommonMark with tables."""
+    from markdown_it import MarkdownIt  # not in every environment of the tests
+
     return MarkdownIt("commonmark").enable("table").parse(page.read_text(encoding="utf-8"))
 
 

@@ -10,13 +10,9 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
-import lro
-import lro_client
-import lro_conform
-from tests.sources import source
+from tests.sources import SRC, source
 
 MODULES: Final = [
     *("lro", "lro.errors", "lro.types", "lro.adapters", "lro.wire", "lro_client", "lro_conform"),
@@ -55,9 +51,7 @@ def raised(function: Any) -> set[str]:
     return {node.id for node in called if isinstance(node, ast.Name) and node.id[0].isupper()}
 
 
-PACKAGES: Final = [
-    Path(package.__file__ or "").parent for package in (lro, lro_client, lro_conform)
-]
+PACKAGES: Final = [SRC / name for name in ("lro", "lro_client", "lro_conform")]
 
 
 def named_errors(docstring: str) -> Iterator[str]:

@@ -16,8 +16,12 @@ from lro._engine.access import VERBS
 from lro.adapters import Store
 from lro.errors import (
     BatchTooLarge,
+    InvalidOperationName,
+    MalformedRequest,
     MethodNotSupported,
+    NameRefused,
     OperationNotFound,
+    PermissionDenied,
 )
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
@@ -188,3 +192,43 @@ def test_descriptions_are_bounded_too(make_service: MakeService) -> None:
     with pytest.raises(BatchTooLarge):
         service.describe_many(names)
     assert len(service.describe_many(names[:3]).descriptions) == 3
+
+
+def test_operations_of_others_are_missing(store: Store, make_service: MakeService) -> None:
+    """Where operations belong to the caller who started them, as with Get."""
+    service = make_service(store, InlineExecutor(), owner_only=True)
+    method = declared(service)
+    hers, his = (method.start(WorkRequest(), caller=caller).name for caller in ("ann", "bob"))
+    found = service.describe_many([hers, his], caller="ann")
+    assert ([one.name for one in found.descriptions], found.missing) == ([hers], (his,))
+    assert service.describe(hers, caller="ann").name == hers
+    with pytest.raises(OperationNotFound) as refused:
+        service.describe(his, caller="ann")
+    with pytest.raises(OperationNotFound) as absent:
+        service.describe("operations/none", caller="ann")
+    assert str(refused.value).replace(his, "operations/none") == str(absent.value)
+
+
+def test_who_may_get_may_describe(make_service: MakeService) -> None:
+    """The hook is asked for GetOperation, once for each name, when all are well-formed."""
+    asked: list[tuple[str, str, str]] = []
+
+    def authorize(caller: str, verb: str, name: str) -> None:
+        asked.append((caller, verb, name))
+        if name.endswith("secret"):
+            raise PermissionDenied("not you")
+
+    service = make_service(authorize=authorize)
+    with pytest.raises(MalformedRequest):
+        service.describe_many([], caller="ann")
+    with pytest.raises(InvalidOperationName):
+        service.describe_many(["operations/secret", "x"], caller="ann")
+    with pytest.raises(InvalidOperationName):
+        service.describe("x", caller="ann")
+    assert asked == []
+    with pytest.raises(NameRefused, match="operations/secret: not you"):
+        service.describe_many(["operations/a", "operations/secret", "operations/b"], caller="ann")
+    assert asked == [("ann", "GetOperation", f"operations/{one}") for one in ("a", "secret")]
+    with pytest.raises(PermissionDenied, match="not you"):
+        service.describe("operations/secret", caller="bob")
+    assert asked[2:] == [("bob", "GetOperation", "operations/secret")]

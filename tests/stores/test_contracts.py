@@ -33,6 +33,7 @@ def make_store(request, tmp_path, monkeypatch):
     if request.param == "memory":
         return MemoryStore
     if request.param == "postgres":
+        pytest.importorskip("psycopg")
         return store_maker(shared_server())
     if request.param == "sqlite without a cache":  # which must not be what makes it right
         monkeypatch.setattr("lro.stores._rows.MAX_BYTES", 0)

@@ -43,7 +43,7 @@ def test_stores_agree_with_the_evaluator(kinds: tuple[str, ...]) -> None:
         if all(tally[f"{way}, match something"] for way in WAYS):
             break
         run(stores(kinds), 2, tally, seed)
-    assert tally["filters"] > 90
+    assert tally["filters"] > 60
     assert [way for way in WAYS if not tally[f"{way}, match something"]] == []
 
 
