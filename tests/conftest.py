@@ -33,6 +33,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Keep the garbage collector from going through all tests and modules again and again."""
     gc.collect()
+    return_memory()
     if hypothesis.__version_info__ >= (6, 140):  # older ones look for what refers to their own
         gc.freeze()
     gc.enable()
@@ -40,10 +41,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def free_memory() -> Iterator[None]:
-    """Give the system back what a module's tests have freed: glibc keeps large parts of it."""
+    """Give the system back what a module's tests have freed."""
     yield
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
-        trim(0)
+    return_memory()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -67,6 +67,12 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     if report.skipped:
         refuse_skip(report)
     return report
+
+
+def return_memory() -> None:
+    """Give back freed memory, of which glibc keeps large parts."""
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
 
 
 def plain(text: str) -> str:
