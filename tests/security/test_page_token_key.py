@@ -11,6 +11,8 @@ from typing import Final
 
 import pytest
 
+pytest.importorskip("markdown_it")
+
 import lro
 from lro.adapters import Store
 from lro.executors.inline import InlineExecutor
