@@ -187,7 +187,7 @@ def test_without_streams_the_page_polls(page: Page) -> None:
     ("path", "sentence"),
     [
         (ROOT / "README.md", "is not a readable PNG"),
-        (ROOT / "tests" / "browser" / "__init__.py", "is not a readable PNG"),
+        (ROOT / "tests" / "full" / "browser" / "__init__.py", "is not a readable PNG"),
     ],
 )
 def test_bad_file_gets_the_sentence_of_the_server(path: Path, sentence: str, page: Page) -> None:
