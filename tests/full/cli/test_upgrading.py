@@ -20,7 +20,7 @@ from tests.page_texts import DOCS, blocks, files, program
 from tests.services.postgres import shared_server
 
 PAGE: Final = DOCS / "how-to" / "upgrading.md"
-SHOWN: Final = re.compile(r"<!-- checked by tests/cli/test_upgrading\.py -->")
+SHOWN: Final = re.compile(r"<!-- checked by tests/full/cli/test_upgrading\.py -->")
 STORE: Final = 'SQLiteStore("prints.db")'
 
 
