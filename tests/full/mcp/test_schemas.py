@@ -13,7 +13,6 @@ import pytest
 
 pytest.importorskip("mcp")
 pytest.importorskip("uvicorn")
-pytest.importorskip("jsonschema")
 
 import jsonschema  # type: ignore[import-untyped]
 from mcp.server.mcpserver import MCPServer
