@@ -1,0 +1,1 @@
+"""Runs the tests again and again under conditions that disturb them."""
