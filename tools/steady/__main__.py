@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace, number: int) -> bool:
         log.open("w") as output,
     ):
         status = subprocess.run(
-            [*before, *command, *arguments.arguments],
+            [*before, *command, *arguments.pytest],
             cwd=ROOT,
             env={**os.environ, **more},
             stdin=subprocess.DEVNULL,
@@ -107,8 +107,11 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1, help="the number of the first run")
     parser.add_argument("--session", default="tests")
     parser.add_argument("--logs", type=Path, default=Path("logs"), metavar="DIR")
-    parser.add_argument("arguments", nargs="*", help="for pytest, after --")
-    arguments = parser.parse_args()
+    parser.epilog = "What follows after -- goes to pytest."
+    words = sys.argv[1:]
+    end = words.index("--") if "--" in words else len(words)
+    arguments = parser.parse_args(words[:end])
+    arguments.pytest = words[end + 1 :]
     arguments.logs.mkdir(parents=True, exist_ok=True)
     numbers = range(arguments.first, arguments.first + arguments.times)
     passed = sum(run(arguments, number) for number in numbers)
