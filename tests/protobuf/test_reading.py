@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("google.longrunning.operations_proto_pb2")
 
 from google.api import field_behavior_pb2
-from google.protobuf import descriptor_pb2, struct_pb2, text_format
+from google.protobuf import descriptor_pb2, struct_pb2
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -43,6 +43,7 @@ from lro.types import (
     UInt64Value,
     Value,
 )
+from tests.protobuf.fixtures import file_set
 
 
 class Color(enum.IntEnum):
@@ -90,7 +91,10 @@ class Every:
     packed: Any | None = None
     inner: Every | None = None
     inners: tuple[Every, ...] = ()
+    texts: list[str] = attrs.field(factory=list)
+    moments: tuple[datetime, ...] = ()
     numbers: tuple[Int32, ...] = ()
+    large: tuple[int, ...] = ()
     values: tuple[Value, ...] = ()
     colors: tuple[Color, ...] = ()
     by_name: Mapping[str, Every] = attrs.field(factory=dict)
@@ -333,8 +337,7 @@ file {
 def types():
     """A registry of these files."""
     made = TypeRegistry()
-    files = text_format.Parse(FILES, descriptor_pb2.FileDescriptorSet())
-    register_file_set(made, files.SerializeToString())
+    register_file_set(made, file_set(FILES))
     return made
 
 
