@@ -63,40 +63,14 @@ def refused(text: str) -> InvalidFilter:
 
 @pytest.mark.parametrize(
     ("text", "position", "description"),
-    [
-        ("a AND", 5, "expected a test after AND, found the end of the filter"),
+    [  # more are in the tests of the errors that callers get
         ("a AND'b'", 5, "expected white space after AND, found the string 'b'"),
-        ("a OR\t\n", 6, "expected a test after OR, found the end of the filter"),
-        ("f(a, (NOT ))", 10, "expected a test after NOT, found ')'"),
-        ("a = b = c", 6, "comparisons cannot be chained, join them with AND; found '='"),
         ("a = f() : c", 8, "comparisons cannot be chained, join them with AND; found ':'"),
-        (
-            "a=b<=c",
-            3,
-            "comparisons cannot be chained, and a value that holds an operator needs quotes;"
-            " found '<='",
-        ),
-        ("a b:c:d", 5, "expected quotes around a value that holds an operator, found ':'"),
         ("(a = 1) = 2", 8, "expected a field, a function, a value or '(', found '='"),
         ("a --b", 3, "expected '(' before a second negation, found '-b'"),
         ("NOT -b", 4, "expected '(' before a second negation, found '-b'"),
-        (
-            'a "b',
-            2,
-            'expected " to end the string that begins here, found the end of the filter',
-        ),
-        ('a "\\q"', 3, "expected an escape, found '\\\\q'"),
-        ("a\x7f", 1, "expected a token, found the character '\\x7f'"),
-        ("a\ud800", 1, "expected a token, found the character '\\ud800'"),
         ("'\udfff'", 1, "a string cannot hold the character '\\udfff'"),
-        ("f(a = 1)", 4, "expected ')' for the '(' at character 1, found '='"),
-        ("a (b (c) ", 9, "expected ')' for the '(' at character 2, found the end of the filter"),
         ('"f"(1)', 0, "expected the name of a function before '(', found 'f'"),
-        (
-            "x" * 60 + "(1",
-            62,
-            "expected ')' for the '(' at character 60, found the end of the filter",
-        ),
         ('a "' + "x" * 60 + '"b', 64, "expected white space between two tests, found 'b'"),
         (
             "a = " + "*" * 60 + "()",

@@ -43,39 +43,31 @@ def nested(levels, inner="1"):
     return "[" * levels + inner + "]" * levels
 
 
-NOT_JSON = {
-    "empty": "",
-    "blank": " \n",
-    "trailing text": '{"a":1} x',
-    "two texts": "{}{}",
-    "trailing comma": "[1,]",
-    "comment": "[1] // no",
-    "single quotes": "{'a': 1}",
-    "bare key": "{a: 1}",
-    "truncated": '{"a":',
-    "NaN": "[NaN]",
-    "Infinity": "[-Infinity]",
-    "leading zero": "[01]",
-    "plus": "[+1]",
-    "control character": '["\n"]',
-    "bad escape": '["\\x41"]',
-    "byte order mark": "\ufeff{}",
-}
+NOT_JSON = [
+    "", " \n", '{"a":1} x', "{}{}", "[1,]", "[1] // no", "{'a': 1}", "{a: 1}", '{"a":', "[NaN]",
+    "[-Infinity]", "[01]", "[+1]", '["\n"]', '["\\x41"]', "\ufeff{}",
+    b"\xff\xfe{}", b'["\xed\xa0\x80"]', b'["\xc0\xaf"]', b'"\x80"',
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", NOT_JSON.values(), ids=NOT_JSON)
-def test_what_is_no_json(read, text):
-    """Refused as text and as bytes (spec §1.8(6))."""
-    for data in (text, text.encode()):
+@pytest.mark.parametrize("data", NOT_JSON)
+def test_what_is_no_json(read, data):
+    """Refused as text and as bytes; so are encodings other than UTF-8 (spec §1.8(6))."""
+    for form in (data, data.encode()) if isinstance(data, str) else (data,):
         with pytest.raises(ValueError):
-            read(data)
+            read(form)
 
 
-@pytest.mark.parametrize("data", [b"\xff\xfe{}", b'["\xed\xa0\x80"]', b'["\xc0\xaf"]', b'"\x80"'])
-def test_what_is_not_utf8(read, data):
-    """Other encodings, surrogates and over-long forms."""
-    with pytest.raises(ValueError):
-        read(data)
+def test_other_threads_have_turns_while_fractions_are_read():
+    """Each is read by a function in Python: a request of a million bytes has 260,000 of them."""
+    called = []
+    sys.setprofile(lambda frame, event, _: called.append((frame.f_code.co_name, event)))
+    try:
+        value = loads_strict(b"[1e9, 0.5, -2.5e-3, 7, 1e999]")
+    finally:
+        sys.setprofile(None)
+    assert value == [1e9, 0.5, -2.5e-3, 7, math.inf]
+    assert called.count(("_fraction", "call")) == 4
 
 
 def test_equal_keys(library):
@@ -137,39 +129,6 @@ def test_depth_does_not_count_what_is_in_strings(value, spaced):
                 loads(whole)
 
 
-def calls(text):
-    """What is read of a text as a server reads it, and the Python functions called for it."""
-    called = []
-
-    def note(frame, event, _):
-        if event == "call":
-            called.append(frame.f_code.co_name)
-
-    sys.setprofile(note)
-    try:
-        value = loads_strict(text)
-    finally:
-        sys.setprofile(None)
-    return value, called
-
-
-def test_other_threads_have_turns_while_fractions_are_read():
-    """Each is read by a function in Python: a request of a million bytes has 260,000 of them."""
-    value, called = calls(b"[1e9, 0.5, -2.5e-3, 7, 1e999]")
-    assert value == [1e9, 0.5, -2.5e-3, 7, math.inf]
-    assert called.count("_fraction") == 4
-
-
-def test_flat_object_needs_no_call_for_its_keys():
-    """Most requests are such objects; another one is looked at key by key."""
-    pytest.importorskip("orjson")
-    flat = '{"steps": 1, "name": "x", "validateOnly": true, "none": null, "n": -0}'
-    for text, count in ((flat, 0), ("{}", 0), ('{"a": "x:y"}', 1), ('{"a": {}}', 2)):
-        value, called = calls(text)
-        assert value == json.loads(text)
-        assert called.count("_unique") == count
-
-
 def test_what_is_written_can_be_read_again(library):
     """Compact, in UTF-8; as deep as it is, or it is not written at all."""
     value = {"é": ["\u2028", 1, 1.5, True, None, "\U0001f600"]}
@@ -209,12 +168,14 @@ TEXTS = [
     r'"\u12"', '"a', '"12345678901234567890"', '"\ud800"',
 ]  # fmt: skip
 SPACE = st.sampled_from(["", "", "", "", " ", "\t\r\n", "\x0b", "\xa0", "\ufeff"])
+KEY = st.sampled_from(["a", "b", "a:", 'a\\"', "\ud800", "ä", "\\u00e4"])
 TOKEN = st.sampled_from([*NUMBERS, *TEXTS, "true", "null", "nul", "None"]) | st.floats().map(repr)
 JSON_TEXT = st.recursive(
     TOKEN,
     lambda inner: (
         st.builds("[{}{}]".format, st.lists(inner, max_size=3).map(",".join), SPACE)
         | st.builds('{{"a":{},{}"a":{}}}'.format, inner, SPACE, inner)
+        | st.builds('{{"a:"{}:{},"{}":{}}}'.format, SPACE, inner, KEY, inner)
     ),
     max_leaves=5,
 )
@@ -276,12 +237,6 @@ def test_a_value_is_written_alike_by_either_library(value):
         assert len(set(by_each_library(dumps, whole))) == 1
 
 
-@given(st.floats() | st.integers() | st.floats(0, 1).map(lambda one: one / 10**5))
-def test_any_number_is_written_alike_by_either_library(number):
-    """Whatever its exponent."""
-    assert len(set(by_each_library(dumps, [number]))) == 1
-
-
 @given(JSON)
 def test_every_value_survives(value):
     """By either library, and by both readers."""
@@ -297,19 +252,3 @@ def test_without_the_faster_library(monkeypatch):
     spec.loader.exec_module(alone)
     assert alone.orjson is None
     assert alone.loads(alone.dumps({"a": ["é", 1.5]})) == {"a": ["é", 1.5]}
-
-
-PIECES = st.tuples(
-    st.sampled_from(["a", "b", "a:", 'a"', "\ud800", "ä"]),
-    st.text(max_size=8)
-    | st.integers(-(10**20), 10**20)
-    | st.floats(allow_nan=True)
-    | st.sampled_from([True, None, {}, [1]]),
-)
-
-
-@given(st.lists(PIECES, max_size=4), st.sampled_from(["", " ", "\n", "\ufeff"]), st.booleans())
-def test_object_is_read_alike_by_either_library(pairs, space, ascii_):
-    """Flat or not, with an equal key, a fraction, a list."""
-    pieces = [f"{json.dumps(key, ensure_ascii=ascii_)}{space}:{json.dumps(v)}" for key, v in pairs]
-    assert_read_alike(f"{space}{{{','.join(pieces)}}}")

@@ -6,9 +6,9 @@ import collections.abc
 import dataclasses
 import enum
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Literal, Optional, TypedDict, Union
+from typing import Literal, TypedDict
 
 import attrs
 import pydantic
@@ -19,21 +19,15 @@ from lro import (
     Code,
     DeclarationError,
     Empty,
-    Float,
-    Int32,
-    Int64,
     InvalidArgument,
     LroError,
     Status,
     Struct,
     Timestamp,
     TypeRegistry,
-    UInt32,
-    UInt64,
     message,
     number,
 )
-from lro._messages.schema import Kind, Label
 from lro._messages.shapes import shape_of
 from lro.errors import EncodingError, MissingExtra, Unavailable, UnknownType
 from lro.types import BadRequest, ErrorInfo, FieldViolation, RetryInfo, StringValue
@@ -308,50 +302,6 @@ def made(annotation, default=attrs.NOTHING, **options):
 
 
 LIST, DICT = attrs.Factory(list), attrs.Factory(dict)
-SHAPES = [
-    (str, "", Label.IMPLICIT, Kind.STRING, None),
-    (bytes, b"", Label.IMPLICIT, Kind.BYTES, None),
-    (bool, False, Label.IMPLICIT, Kind.BOOL, None),
-    (Int32, 0, Label.IMPLICIT, Kind.INT32, None),
-    (Int64, 0, Label.IMPLICIT, Kind.INT64, None),
-    (UInt32, 0, Label.IMPLICIT, Kind.UINT32, None),
-    (UInt64, 0, Label.IMPLICIT, Kind.UINT64, None),
-    (Float, 0.0, Label.IMPLICIT, Kind.FLOAT, None),
-    (float, 0.0, Label.IMPLICIT, Kind.DOUBLE, None),
-    (float, 0, Label.IMPLICIT, Kind.DOUBLE, None),
-    (Color, Color.NONE, Label.IMPLICIT, Kind.ENUM, None),
-    (datetime | None, None, Label.OPTIONAL, Kind.MESSAGE, "google.protobuf.Timestamp"),
-    (Optional[timedelta], None, Label.OPTIONAL, Kind.MESSAGE, "google.protobuf.Duration"),  # noqa: UP045 - the older spelling is read as well
-    (Union[str, None], None, Label.OPTIONAL, Kind.STRING, None),  # noqa: UP007
-    (Thing, Thing(), Label.OPTIONAL, Kind.MESSAGE, "acme.v1.Thing"),
-    (dict[str, object], DICT, Label.IMPLICIT, Kind.MESSAGE, "google.protobuf.Struct"),
-    (typing.Any, None, Label.OPTIONAL, Kind.MESSAGE, "google.protobuf.Value"),
-    (Any | None, None, Label.OPTIONAL, Kind.MESSAGE, "google.protobuf.Any"),
-    (tuple[str, ...], (), Label.REPEATED, Kind.STRING, None),
-    (list[Int32], LIST, Label.REPEATED, Kind.INT32, None),
-    (Sequence[Thing], (), Label.REPEATED, Kind.MESSAGE, "acme.v1.Thing"),
-    (Mapping[str, Thing], DICT, Label.MAP, Kind.MESSAGE, "acme.v1.Thing"),
-    (dict[bool, Annotated[int, "plain"]], DICT, Label.MAP, Kind.INT64, None),
-    (str, "x", Label.OPTIONAL, Kind.STRING, None),
-    (int, False, Label.OPTIONAL, Kind.INT64, None),
-]
-
-
-@pytest.mark.parametrize(("annotation", "default", "label", "kind", "name"), SHAPES)
-def test_shape_of_a_field_is_that_of_its_annotation_and_default(
-    annotation, default, label, kind, name
-):
-    """Its label, kind and message; and which key and container it has."""
-    cls = made(annotation, default)
-    (field,) = shape_of(cls).fields
-    assert (field.number, field.label, field.kind, field.message_name) == (1, label, kind, name)
-    assert field.key_kind is (
-        None if label is not Label.MAP else Kind.BOOL if kind is Kind.INT64 else Kind.STRING
-    )
-    assert field.container is (list if default is LIST else tuple)
-    nullable = type(None) in typing.get_args(annotation)
-    assert field.nullable is nullable
-    assert shape_of(cls) is shape_of(cls)
 
 
 @pytest.mark.parametrize(
