@@ -12,7 +12,7 @@ import attrs
 
 import lro
 from lro_client import CallError
-from tests.chaos.servers import Server
+from tests.chaos.servers import Server, Stuck, insist
 from tests.chaos.stalls import Stalls
 from tests.chaos.stories import Journal, Sight, Story
 from tests.chaos.works import WorkMetadata, WorkResponse
@@ -77,6 +77,13 @@ class Callers:
         self._watch()
         return True
 
+    async def insist(self, server: Server, story: Story) -> None:
+        """Start the operation of a story until that is answered; else it is a fault."""
+        try:
+            await insist(lambda: self.start(server, story), "an answer")
+        except Stuck:
+            story.faults.append("its start is not answered, or its target is not free")
+
     async def start_otherwise(self, server: Server, story: Story) -> None:
         """Use the request id of a story with another body, which must be refused."""
         try:
@@ -96,12 +103,12 @@ class Callers:
     async def cancel(self, server: Server, story: Story) -> None:
         """Cancel the operation of a story whose start was answered."""
         story.cancel_asked = True
-        await self._send(server.client.cancel, story)
+        await self._ask(story, server.client.cancel)
 
     async def delete(self, server: Server, story: Story) -> None:
         """Delete the operation of a story whose start was answered."""
         story.delete_asked = True
-        if await self._send(server.client.delete, story) and story.deleted_at is None:
+        if await self._ask(story, server.client.delete) and story.deleted_at is None:
             story.deleted_at = time.monotonic()
 
     async def look(self, server: Server, story: Story) -> None:
@@ -153,29 +160,21 @@ class Callers:
             if overrun > HUNG_SECONDS:
                 story.faults.append(f"a Wait was answered {overrun:.1f} s after its limit")
 
-    async def _ask(self, story: Story, call: Callable[[str], Awaitable[lro.Operation]]) -> bool:
+    async def _ask(
+        self, story: Story, call: Callable[[str], Awaitable[lro.Operation | None]]
+    ) -> bool:
         assert story.name is not None
         sent = time.monotonic()
         operation: lro.Operation | None = None
         try:
             operation = await call(story.name)
+            if operation is None:  # what cancels or deletes shows nothing
+                return True
         except CallError as exc:
             if exc.code is not lro.Code.NOT_FOUND:
                 self._unanswered(story, exc)
                 return False
         story.sights.append(Sight(sent, time.monotonic(), operation))
-        return True
-
-    async def _send(self, call: Callable[[str], Awaitable[None]], story: Story) -> bool:
-        assert story.name is not None
-        sent = time.monotonic()
-        try:
-            await call(story.name)
-        except CallError as exc:
-            if exc.code is not lro.Code.NOT_FOUND:
-                self._unanswered(story, exc)
-                return False
-            story.sights.append(Sight(sent, time.monotonic(), None))
         return True
 
     def _unanswered(self, story: Story | None, error: CallError) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import signal
 import time
@@ -11,12 +12,13 @@ from typing import Final
 import attrs
 
 from tests.chaos.load import press
-from tests.chaos.servers import PATIENCE, Server
+from tests.chaos.servers import Server, Stuck, insist
 from tests.chaos.stories import Journal, Story
 from tests.chaos.traps import Deed, Moment, Point, Trap
 from tests.chaos.verdict import CLOSING, Verdict, is_lost, judge
 from tests.chaos.works import effects
 from tests.chaos.world import Ground, World
+from tests.waiting import until_async
 
 LEASES: Final = 3
 """For how many leases a server is frozen."""
@@ -51,9 +53,8 @@ async def freeze_trial(ground: Ground, seed: int, *, within: bool = False) -> Fr
     Half of the time the server that has taken over is killed then, so that its leases must run out
     although the other one, awake again, renews whatever it thinks its own.
     """
-    world = World(ground, seed)
     workers = _WORKERS[ground.executor]
-    try:
+    async with World(ground, seed) as world:
         point, moment, most = world.random.choice(_WITHIN if within else _PLACES)
         count = world.random.randint(1, most)
         trap = Trap(point=point, moment=moment, count=count, deed=Deed.STOP)
@@ -70,9 +71,7 @@ async def freeze_trial(ground: Ground, seed: int, *, within: bool = False) -> Fr
         awake = time.monotonic()
         loser.signal(signal.SIGCONT)
         await pressing
-        await world.until(
-            lambda: all(attempt.over for attempt in _attempts(world, loser)), "the end of old work"
-        )
+        await until_async(lambda: all(attempt.over for attempt in _attempts(world, loser)))
         if world.random.random() < 0.5:
             winner.signal(signal.SIGKILL)
             await winner.gone()
@@ -86,8 +85,6 @@ async def freeze_trial(ground: Ground, seed: int, *, within: bool = False) -> Fr
             awake=awake,
             since=frozen_at,
         )
-    finally:
-        await world.end()
     verdict = judge(world.journal, facts)
     return Frozen(attrs.evolve(verdict, violations=(*verdict.violations, *faults)), late)
 
@@ -137,16 +134,19 @@ def _attempts(world: World, server: Server) -> list[_Attempt]:
 
 async def _counted(world: World, server: Server) -> tuple[int, list[str]]:
     """How many late writes were refused; each must be counted and logged, and nothing else."""
-    end = time.monotonic() + PATIENCE
-    while True:
+
+    async def agree() -> bool:
         attempts = _attempts(world, server)
         expected = sum(attempt.late_writes for attempt in attempts)
-        late = await server.late_writes()
-        if late == expected and all(attempt.over for attempt in attempts):
-            break
-        if time.monotonic() > end:
-            return late, [f"{expected} writes were late, {late} are counted: {attempts}"]
-        await asyncio.sleep(0.05)
+        over = all(attempt.over for attempt in attempts)
+        return over and await server.late_writes() == expected
+
+    with contextlib.suppress(Stuck):
+        await insist(agree, "agreement on late writes")
+    late, attempts = await server.late_writes(), _attempts(world, server)
+    expected = sum(attempt.late_writes for attempt in attempts)
+    if late != expected:
+        return late, [f"{expected} writes were late, {late} are counted: {attempts}"]
     log = (world.folder / f"server-{server.pid}.log").read_text("utf-8")
     logged = len(_REFUSED.findall(log))
     return late, [] if logged == late else [

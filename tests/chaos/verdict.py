@@ -45,11 +45,6 @@ class Verdict:
     violations: tuple[str, ...]
     seconds_to_truth: tuple[float, ...] = ()
 
-    @property
-    def longest(self) -> float:
-        """The longest time to the truth, in seconds."""
-        return max(self.seconds_to_truth, default=0.0)
-
 
 def judge(journal: Journal, facts: Facts) -> Verdict:
     """Check a run that is over."""
