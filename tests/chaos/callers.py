@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -15,7 +15,7 @@ from lro_client import CallError
 from tests.chaos.servers import Server, Stuck, insist
 from tests.chaos.stalls import Stalls
 from tests.chaos.stories import Journal, Sight, Story
-from tests.chaos.works import WorkMetadata, WorkResponse
+from tests.chaos.works import WorkMetadata, WorkRequest, WorkResponse
 
 LIST_SECONDS: Final = 0.2
 """The pause between two lists."""
@@ -60,13 +60,7 @@ class Callers:
         sent = time.monotonic()
         story.asked_at = story.asked_at or sent
         try:
-            handle = await server.client.start(
-                f"/v1/works:{story.kind}",
-                story.request,
-                response=WorkResponse,
-                metadata=WorkMetadata,
-                request_id=story.request_id,
-            )
+            handle = await _started(server, story, story.request)
         except CallError as exc:
             if exc.code is not lro.Code.ABORTED or story.kind != "alone":  # else its target is busy
                 self._unanswered(story, exc)
@@ -86,14 +80,9 @@ class Callers:
 
     async def start_otherwise(self, server: Server, story: Story) -> None:
         """Use the request id of a story with another body, which must be refused."""
+        other = attrs.evolve(story.request, steps=story.request.steps + 1)
         try:
-            await server.client.start(
-                f"/v1/works:{story.kind}",
-                attrs.evolve(story.request, steps=story.request.steps + 1),
-                response=WorkResponse,
-                metadata=WorkMetadata,
-                request_id=story.request_id,
-            )
+            await _started(server, story, other)
         except CallError as exc:
             if exc.code is not lro.Code.INVALID_ARGUMENT:
                 self._unanswered(story, exc)
@@ -185,6 +174,16 @@ class Callers:
         if story is None:
             raise AssertionError(f"a list was answered with {error}")
         story.faults.append(f"was answered with {error}")
+
+
+async def _started(server: Server, story: Story, request: WorkRequest) -> Any:
+    return await server.client.start(
+        f"/v1/works:{story.kind}",
+        request,
+        response=WorkResponse,
+        metadata=WorkMetadata,
+        request_id=story.request_id,
+    )
 
 
 def _waiting(server: Server) -> Callable[[str], Awaitable[lro.Operation]]:

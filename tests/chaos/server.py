@@ -61,15 +61,6 @@ class Setting:
     broker: str = ""
     trap: Trap | None = None
 
-    def dumps(self) -> str:
-        """As JSON."""
-        return json.dumps(cattrs.unstructure(self))
-
-    @classmethod
-    def loads(cls, text: str | bytes) -> Setting:
-        """From JSON."""
-        return cattrs.structure(json.loads(text), cls)
-
 
 def store_at(place: str, **options: Any) -> Store:
     """A store at a path, or at a URL of PostgreSQL with the schema after a ``#``."""

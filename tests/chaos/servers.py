@@ -24,8 +24,8 @@ from tests.waiting import PATIENCE, PAUSE_SECONDS, until_async
 
 T = TypeVar("T")
 
-_FORKS: Final = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.chaos.server"])
+FORKS: Final = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.chaos.server"])
 
 
 class Stuck(Exception):
@@ -54,7 +54,7 @@ class Server:
         # Bound before the fork, so that it can be connected to at once.
         with socket.create_server(("127.0.0.1", 0), backlog=500) as listener:
             self.base_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            self._process = _FORKS.Process(target=serve, args=(setting, listener))
+            self._process = FORKS.Process(target=serve, args=(setting, listener))
             self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid

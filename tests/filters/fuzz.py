@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
 
-import attrs
 from hypothesis import strategies as st
 
 from lro import Any, Status
@@ -70,59 +69,6 @@ LITERALS: Final = (
 )
 
 
-@attrs.frozen
-class Joined:
-    """A filter as a tree whose leaves are tests in text: spelled in more than one way."""
-
-    how: str
-    items: tuple[Joined | str, ...]
-
-
-def tight(tree: Joined | str) -> str:
-    """With no parenthesis, white space or keyword more than needed."""
-    if isinstance(tree, str):
-        return tree
-    if tree.how == "not":
-        return f"-{_in_group(tree.items[0])}"
-    inner = [tight(item) if _binds(item, tree.how) else _in_group(item) for item in tree.items]
-    return (" OR " if tree.how == "or" else " ").join(inner)
-
-
-def loose(tree: Joined | str) -> str:
-    """With parentheses around everything that may have some, in other words."""
-    if isinstance(tree, str):
-        return f"( {tree}\n)"
-    if tree.how == "not":
-        return f"NOT ({loose(tree.items[0])})"
-    return "(" + f"\t{tree.how.upper()} ".join(map(loose, tree.items)) + ")"
-
-
-def _in_group(tree: Joined | str) -> str:
-    return tree if isinstance(tree, str) else f"({tight(tree)})"
-
-
-def _binds(item: Joined | str, how: str) -> bool:
-    return isinstance(item, str) or item.how == "not" or (item.how, how) == ("or", "and")
-
-
-TESTS: Final = st.builds(
-    "{}{}{}{}{}".format,
-    st.sampled_from(PATHS),
-    st.sampled_from(["", " "]),
-    st.sampled_from(["=", "!=", ":", "<", "<=", ">", ">="]),
-    st.sampled_from(["", " "]),
-    LITERALS | st.lists(LITERALS, min_size=1, max_size=3).map(lambda all: f"({' OR '.join(all)})"),
-)
-BARE: Final = LITERALS.map(lambda text: f"x{text}" if text in ("AND", "OR", "NOT") else text)
-TREES: Final = st.recursive(
-    TESTS | TESTS | BARE,
-    lambda inner: (
-        st.builds(Joined, st.sampled_from(["and", "or"]), st.tuples(inner, inner))
-        | st.builds(Joined, st.sampled_from(["and", "or"]), st.tuples(inner, inner, inner))
-        | st.builds(Joined, st.just("not"), st.tuples(inner))
-    ),
-    max_leaves=12,
-)
 SOUP: Final = (
     st.text(LETTERS, max_size=60)
     | st.lists(st.sampled_from(TOKENS) | st.text(LETTERS, max_size=3), max_size=30).map("".join)
@@ -227,11 +173,4 @@ def check_text(text: str, rows: Sequence[Row]) -> list[bool] | None:
         assert refused.description.startswith(LIMITS), refused
     else:
         assert [not one for one in found] == [other.matches(subject) for subject in rows]
-    return found
-
-
-def check_tree(tree: Joined | str, rows: Sequence[Row]) -> list[bool] | None:
-    """However a tree is spelled, it is the same filter, or the same mistake."""
-    found, other = check_text(tight(tree), rows), read(loose(tree))
-    assert found == (None if other is None else [other.matches(subject) for subject in rows])
     return found

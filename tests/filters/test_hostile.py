@@ -6,7 +6,6 @@ single call could take long, a bound far above what is seen guards against hangs
 
 from __future__ import annotations
 
-import collections
 import gc
 import itertools
 import sys
@@ -31,10 +30,7 @@ from tests.filters.fuzz import (
     RESPONSE,
     ROWS,
     SOUP,
-    TREES,
-    Joined,
     check_text,
-    check_tree,
     giants,
     mutants,
     read,
@@ -317,17 +313,3 @@ def test_any_text_is_a_filter_or_refused(
 ) -> None:
     """And NOT of a filter is its complement."""
     check_text(data.draw(texts), data.draw(SOME_ROWS))
-
-
-def test_spellings_of_one_tree_match_the_same() -> None:
-    """With parentheses and without, in words and in signs; of which some match, some do not."""
-    seen: collections.Counter[bool | None] = collections.Counter()
-
-    @settings(max_examples=40)
-    @given(TREES, SOME_ROWS)
-    def check(tree: Joined | str, rows: list[Row]) -> None:
-        seen.update(check_tree(tree, rows) or [None])
-
-    check()
-    assert seen[True]
-    assert seen[False]

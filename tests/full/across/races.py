@@ -44,13 +44,13 @@ def one_race(
     """Run one; what came of it.
 
     The work takes up to 3 ms, or longer than any caller waits; the request comes within 4 ms, or
-    within 40, and stopping takes up to 3 ms.
+    within 40, and stopping takes up to 20 ms.
     """
     steps = draw.randrange(5)
     plan = {
         "steps": steps,
         "step": 60.0 if steps == 4 else draw.random() / 1000,
-        "stopping": draw.random() * 3 / 1000,
+        "stopping": draw.random() * 20 / 1000,
         "traces": str(traces.path),
     }
     delay = draw.random() * draw.choice([4, 40]) / 1000
