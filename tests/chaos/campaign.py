@@ -34,12 +34,14 @@ class Tally:
     runs: int = 0
     violations: list[str] = attrs.field(factory=list)
     spans: list[float] = attrs.field(factory=list)
+    late_writes: int = 0
 
     def add(self, seed: int, verdict: Verdict) -> None:
         """Count a trial."""
         self.runs += 1
         self.violations += [f"seed {seed}: {violation}" for violation in verdict.violations]
         self.spans += verdict.seconds_to_truth
+        self.late_writes += verdict.late_writes
 
 
 Trial = Callable[[Ground, Cell, int], Awaitable[Verdict]]

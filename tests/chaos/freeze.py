@@ -11,6 +11,7 @@ from typing import Final
 
 import attrs
 
+from tests.chaos.campaign import Cell
 from tests.chaos.load import press
 from tests.chaos.servers import Server, Stuck, insist
 from tests.chaos.stories import Journal, Story
@@ -23,31 +24,28 @@ from tests.waiting import until_async
 LEASES: Final = 3
 """For how many leases a server is frozen."""
 
-_PLACES: Final = (
-    (Point.REPORT, Moment.BEFORE, 12),
-    (Point.REPORT, Moment.AFTER, 12),
-    (Point.CLAIM, Moment.AFTER, 4),
-    (Point.END, Moment.BEFORE, 3),
-    (Point.RENEW, Moment.BEFORE, 1),
-)
-_WITHIN: Final = (
-    (Point.REPORT, Moment.WITHIN, 12),
-    (Point.END, Moment.WITHIN, 3),
-    (Point.CLAIM, Moment.WITHIN, 2),  # of those that had to wait: the others are stored as begun
-)
 _REFUSED: Final = re.compile(r"WARNING .* was refused: ")
 _WORKERS: Final = {"threads": 4, "loop": 4, "processes": 2}
 
 
-@attrs.frozen
-class Frozen:
-    """What came of it: the verdict, and how many late writes were refused."""
+FROZEN: Final = {
+    "frozen for three leases": (
+        (Point.REPORT, Moment.BEFORE, 12),
+        (Point.REPORT, Moment.AFTER, 12),
+        (Point.CLAIM, Moment.AFTER, 4),
+        (Point.END, Moment.BEFORE, 3),
+        (Point.RENEW, Moment.BEFORE, 1),
+    ),
+    "frozen within a transaction": (
+        (Point.REPORT, Moment.WITHIN, 12),
+        (Point.END, Moment.WITHIN, 3),
+        (Point.CLAIM, Moment.WITHIN, 2),  # of those that had to wait: the others are as begun
+    ),
+}
+"""Where a server is frozen, and at which time it comes there, at most."""
 
-    verdict: Verdict
-    late_writes: int
 
-
-async def freeze_trial(ground: Ground, seed: int, *, within: bool = False) -> Frozen:
+async def freeze_trial(ground: Ground, cell: Cell, seed: int) -> Verdict:
     """Freeze a server at a point that the seed chooses, for three leases, and thaw it.
 
     Half of the time the server that has taken over is killed then, so that its leases must run out
@@ -55,7 +53,7 @@ async def freeze_trial(ground: Ground, seed: int, *, within: bool = False) -> Fr
     """
     workers = _WORKERS[ground.executor]
     async with World(ground, seed) as world:
-        point, moment, most = world.random.choice(_WITHIN if within else _PLACES)
+        point, moment, most = world.random.choice(FROZEN[cell.row])
         count = world.random.randint(1, most)
         trap = Trap(point=point, moment=moment, count=count, deed=Deed.STOP)
         winner = (await world.host(workers=3 * workers)).web
@@ -86,7 +84,7 @@ async def freeze_trial(ground: Ground, seed: int, *, within: bool = False) -> Fr
             since=frozen_at,
         )
     verdict = judge(world.journal, facts)
-    return Frozen(attrs.evolve(verdict, violations=(*verdict.violations, *faults)), late)
+    return attrs.evolve(verdict, violations=(*verdict.violations, *faults), late_writes=late)
 
 
 def _load(journal: Journal, count: int) -> list[Story]:

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Final
 
-import attrs
-
+from tests.chaos.campaign import Cell
 from tests.chaos.load import lead, mixed
 from tests.chaos.servers import Server
 from tests.chaos.verdict import Verdict, judge
@@ -25,20 +24,12 @@ CALLERS: Final = 6
 """How many callers start operations one after the other."""
 
 
-@attrs.frozen(kw_only=True)
-class Weathered:
-    """What came of it: the verdict, how often the store was away, and what was done meanwhile."""
-
-    verdict: Verdict
-    outages: int
-    operations: int
-    unanswered: int
-    longest_overrun: float
-    """How many seconds after its limit a Wait was answered, at most."""
+LONGEST: Final = 5.0
+"""For how many seconds the store is away, at most."""
 
 
-async def outage_trial(ground: Ground, seed: int, seconds: float, longest: float) -> Weathered:
-    """Have servers work for so long on a store that goes away again and again, for so long at most.
+async def outage_trial(ground: Ground, cell: Cell, seed: int, seconds: float) -> Verdict:
+    """Have servers work for so long on a store that goes away again and again.
 
     PostgreSQL is stopped in immediate mode, as by a crash; the SQLite file is locked.
     No server dies, so nothing may be lost: every operation whose name a caller got must end with
@@ -50,9 +41,7 @@ async def outage_trial(ground: Ground, seed: int, seconds: float, longest: float
         world.callers.begin()
         webs = [host.web for host in hosts]
         end = time.monotonic() + seconds
-        away = asyncio.create_task(
-            asyncio.to_thread(_outages, ground.store, longest, Random(seed), seconds)
-        )
+        away = asyncio.create_task(asyncio.to_thread(_outages, ground.store, Random(seed), seconds))
         await asyncio.gather(*(_call(world, webs, end) for _ in range(CALLERS)))
         times = await away
         for story in list(world.journal.stories.values()):
@@ -62,14 +51,13 @@ async def outage_trial(ground: Ground, seed: int, seconds: float, longest: float
         await asyncio.gather(*(world.callers.list_once(web) for web in webs))
         facts = world.facts()
     verdict = judge(world.journal, facts)
-    stories = world.journal.stories.values()
-    return Weathered(
-        verdict=verdict,
-        outages=times,
-        operations=sum(bool(story.names) for story in stories),
-        unanswered=world.callers.unanswered,
-        longest_overrun=world.callers.longest_overrun,
+    operations = sum(bool(story.names) for story in world.journal.stories.values())
+    print(
+        f"{cell.store}: away {times} times; {operations} operations,"
+        f" {world.callers.unanswered} calls unanswered; a Wait was answered at most"
+        f" {world.callers.longest_overrun:.2f} s after its limit"
     )
+    return verdict if times and operations else Verdict(("there was nothing to see",))
 
 
 async def _call(world: World, servers: list[Server], end: float) -> None:
@@ -78,13 +66,13 @@ async def _call(world: World, servers: list[Server], end: float) -> None:
             await lead(world, world.random.choice(servers), story)
 
 
-def _outages(store: str, longest: float, chance: Random, seconds: float) -> int:
+def _outages(store: str, chance: Random, seconds: float) -> int:
     away = functools.partial(locked, store) if store.endswith(".db") else shared_server().away
     end, times = time.monotonic() + seconds, 0
     while time.monotonic() < end:
         time.sleep(chance.uniform(0.2, 2))
         with away():
-            time.sleep(chance.uniform(0.5, longest))
+            time.sleep(chance.uniform(0.5, LONGEST))
         times += 1
     return times
 

@@ -77,12 +77,7 @@ class Needy(BaseModel):
     stage: Stage
 
 
-class NeedyStruct(msgspec.Struct):
-    count: int
-    tags: list[str]
-    labels: dict[str, int]
-    note: str | None
-    stage: Stage
+NeedyStruct = msgspec.defstruct("NeedyStruct", typing.get_type_hints(Needy).items())
 
 
 @pytest.mark.parametrize(("cls", "text"), [(Needy, "Field required"), (NeedyStruct, "is required")])
