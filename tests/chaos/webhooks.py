@@ -3,6 +3,7 @@
 Two processes work on one store and are killed, again and again, at any time or by a trap at the
 end of an operation, at the claim of a notification, or where one is settled. A receiver, which
 lives, writes down what it has taken; it also refuses some, and takes some without an answer.
+Some operations are started in a transaction with a row: one is there if the other is.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import sys
 import threading
 import time
@@ -42,6 +44,9 @@ SECRET: Final = "whsec_" + "c2VjcmV0" * 4
 _TIMEOUT: Final = 0.5
 _OWN: Final = "owns/1"
 """The parent of operations whose start names an endpoint."""
+_WITHIN: Final = "rows/1"
+"""The parent of operations that are started in a transaction."""
+_PARENTS: Final = ("", _OWN, _WITHIN)
 _UNCANCELLED_SECONDS: Final = 2.0
 _SPRING_SECONDS: Final = 3.0
 """How long a trap has to spring; then the process is killed all the same."""
@@ -124,6 +129,19 @@ def service_on(place: str, url: str) -> tuple[lro.Service, Any]:
     return service, do
 
 
+@contextlib.contextmanager
+def table(place: str) -> Iterator[tuple[Any, str]]:
+    """A connection to the database of a store, and the name of a table for rows beside it."""
+    if place.startswith("postgresql:"):
+        import psycopg
+
+        link: Any = psycopg.connect(place.partition("#")[0])
+    else:
+        link = sqlite3.connect(place, timeout=60)
+    with contextlib.closing(link):
+        yield link, "rows_" + place.partition("#")[2]
+
+
 def live(place: str, names: Path, url: str, seed: int, armed: bool, ready: Connection) -> None:
     """Start and cancel operations, and send what is owed, until the process is killed."""
     chance = random.Random(seed)
@@ -134,9 +152,14 @@ def live(place: str, names: Path, url: str, seed: int, armed: bool, ready: Conne
         arm(Trap(point=point, moment=moment, count=chance.randint(1, 20)))
     service, do = service_on(place, url)
     own = Endpoint(url=f"{url}/own", id="own")
-    with service, names.open("ab", buffering=0) as started:
+    with service, names.open("ab", buffering=0) as started, table(place) as (link, rows):
         ready.send(True)
         for number in range(seed, sys.maxsize):
+            if number % 4 == 0:
+                handle = do.start(Row(number), parent=_WITHIN, within=link)
+                link.execute(f"INSERT INTO {rows} VALUES ('{handle.name}')")
+                (link.rollback if number % 3 == 0 else link.commit)()
+                continue
             if number % 3:
                 handle = do.start(Row(number))
             else:
@@ -194,6 +217,9 @@ def webhook_trial(kind: str, folder: Path, kills: int, seed: int) -> Tally:
     chance, place, names = random.Random(seed), new_store(kind, folder), folder / "names"
     with contextlib.ExitStack() as stack:
         url, taken = stack.enter_context(receiver())
+        link, rows = stack.enter_context(table(place))
+        link.execute(f"CREATE TABLE {rows} (name TEXT)")
+        link.commit()
 
         def worker(n: int) -> _Worker:
             made = _Worker(place, names, url, 1000 * (1000 * seed + n), armed=n % 3 > 0)
@@ -212,7 +238,10 @@ def webhook_trial(kind: str, folder: Path, kills: int, seed: int) -> Tally:
         service, _ = service_on(place, url)
         with service:
             faults = [*_unfinished(service)]
-            records = [r for parent in ("", _OWN) for r in _records(service, parent)]
+            records = [r for parent in _PARENTS for r in _records(service, parent)]
+        committed = {name for (name,) in link.execute(f"SELECT name FROM {rows}").fetchall()}
+        within = {record.name for record in records if record.parent == _WITHIN}
+        faults += [f"{name}: without its row, or a row without it" for name in committed ^ within]
     started = names.read_text().split()
     return _judge(started, records, taken, kills + len(running), sprung, faults)
 
@@ -252,12 +281,12 @@ def _unfinished(service: Any) -> Iterator[str]:
     """What does not come to its end, though all is given time."""
 
     def owes_nothing() -> bool:
-        over = all(r.done for parent in ("", _OWN) for r in _records(service, parent))
+        over = all(r.done for parent in _PARENTS for r in _records(service, parent))
         return over and service.store.next_due() is None
 
     with contextlib.suppress(AssertionError):
         until(owes_nothing)
-    for parent in ("", _OWN):
+    for parent in _PARENTS:
         for record in _records(service, parent):
             if not record.done or record.notify_at is not None:
                 yield f"{record.name}: {record.state}, and owes something: {record.notify_at}"

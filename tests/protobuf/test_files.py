@@ -22,7 +22,6 @@ from google.protobuf.descriptor_pb2 import (
 )
 from google.rpc import error_details_pb2
 
-import lro
 from lro import (
     Any,
     DeclarationError,
@@ -563,30 +562,6 @@ def test_the_shape_of_a_protobuf_class():
             same = ["name", "json_name", "label", "kind", "key_kind"]
             same += ["message_name"] * (one.message_name is not None)
             assert [getattr(one, x) for x in same] == [getattr(other, x) for x in same]
-
-
-def test_lists_look_into_messages_of_protobuf():
-    """A filter reads the binary form as JSON; what cannot be read does not match."""
-    types = of_protobuf()
-    book, meta = (types.codec(f"lrofix.v1.{x}").python for x in ("Book", "ExportMetadata"))
-    with Service(MemoryStore(), InlineExecutor(), types=types) as service:
-        method = service.declare("lrofix.v1.Books.Read", request=book, response=book, metadata=meta)
-        names = [
-            method.start(
-                book(), metadata=meta(verb=verb, stage="COPYING", steps=[{"name": verb}])
-            ).name
-            for verb in ("export", "import")
-        ]
-        service.reporter(names[0]).complete(Any("x/lrofix.v1.Book", b"\xff"))
-
-        def found(text):
-            page = service.list(lro.ListOperationsRequest(filter=text))
-            return {names.index(one.name) for one in page.operations}
-
-        assert found('metadata.verb = "import"') == {1}
-        assert found("metadata.stage = COPYING") >= {1}
-        assert found("metadata.steps.name:import") == {1}
-        assert found("response.title:*") == set()
 
 
 def test_enum_numbers_in_messages_of_protobuf():
