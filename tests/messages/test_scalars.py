@@ -116,12 +116,8 @@ def test_a_number_of_thousands_of_digits_is_not_written_out():
     """Python refuses to, and the error must not fail with that."""
     with pytest.raises(LroError, match="a huge int"):
         TYPES.dump(One(big=10**5000))
-    for name, value in (
-        ("small", "1" * 500),
-        ("big", str(2**63)),
-        ("level", "1"),
-        ("double", 10**400),
-    ):
+    wrong = {"small": "1" * 500, "big": str(2**63), "level": "1", "double": 10**400}
+    for name, value in wrong.items():
         with pytest.raises(InvalidArgument, match="got ") as caught:
             TYPES.load({name: value}, One)
         assert caught.value.field == name
