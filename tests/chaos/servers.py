@@ -117,7 +117,7 @@ class Server:
     async def late_writes(self) -> int:
         """How many late writes of its workers were refused."""
         # Not by a connection that lay idle: the server may close it at this very moment.
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as http:
             return int((await http.get(self.base_url + COUNT_PATH)).text)
 
     async def close(self) -> None:
