@@ -166,7 +166,7 @@ async def _while_draining(world: World, trap: Trap | None) -> Server:
     await host.ready()
     world.callers.begin()
     victim = host.worker
-    await _occupy(world, host)
+    await _occupy(world, host, first_steps=100, steps=100)  # not over before the signal comes
     victim.signal(signal.SIGTERM)
     if at_will:
         await asyncio.sleep(world.random.uniform(0, 1.8))
@@ -190,10 +190,10 @@ async def _scanning(world: World, trap: Trap | None) -> Server:
     return victim
 
 
-async def _occupy(world: World, host: Host, first_steps: int = 25) -> None:
+async def _occupy(world: World, host: Host, first_steps: int, steps: int = 25) -> None:
     workers = _WORKERS[world.ground.executor]
     # The first, which is not done again, lasts until it is killed, however busy the machine is.
-    stories = hold(world.journal, workers + 2, first_steps)
+    stories = hold(world.journal, workers + 2, first_steps, steps)
     for story in stories[:2]:  # one of each kind is begun
         await press(world, host.web, [story])
     await press(world, host.web, stories[2:])
