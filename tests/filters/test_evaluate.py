@@ -104,6 +104,7 @@ def test_a_value_is_typed_by_what_it_holds(field: str, test: str, expected: bool
         ("metadata:limit", b"\x08\x05", False),
         ("metadata.colour = RED", b"", False),
         ("limit", b"limit", False),
+        ("gone", {"nosuch": "gone", "node": {"gone": "gone"}}, False),
         ("metadata:*", b"", True),
         (f"type(metadata) = {NAME}", b"", True),
     ],

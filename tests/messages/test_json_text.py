@@ -96,6 +96,7 @@ def test_depth(read):
             read(form)
     wide = [{"id": n, "tags": ["[", '"'], "empty": []} for n in range(1000)]
     assert read(json.dumps(wide)) == wide
+    assert read(json.dumps([[]] * 1000)) == [[]] * 1000
     for bracket in ("[", "{", '{"a":', "]", "[{"):
         with pytest.raises(ValueError):
             read(bracket * 100_000)
