@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import attrs
 
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS
-from lro.adapters import ChangeSubscription, StateSummary, Store
+from lro.adapters import ChangeSubscription, Store
 
 
 @attrs.frozen
@@ -39,17 +38,13 @@ class Place:
 
 
 class Muffled:
-    """A store whose notifications can be switched off, in both directions; it notes every poll."""
+    """A store whose notifications can be switched off, in both directions."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.deaf = False
         self.plugged = threading.Event()
         """Set once a deaf subscription listens."""
-        self.polls: list[tuple[float, int, int]] = []
-        """When each was answered, how many names it asked for, and how many were over."""
-        self.pauses: list[float] = []
-        """How many seconds a deaf subscription was asked to listen for, each time."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -63,12 +58,6 @@ class Muffled:
         """A subscription that hears nothing for as long as the store is deaf."""
         return _Plugged(self, self._store.listen())
 
-    def poll_states(self, names: Collection[str]) -> StateSummary:
-        """The same, noted."""
-        found = self._store.poll_states(names)
-        self.polls.append((time.monotonic(), len(names), len(found.finished)))
-        return found
-
 
 class _Plugged:
     def __init__(self, store: Muffled, subscription: ChangeSubscription) -> None:
@@ -81,7 +70,6 @@ class _Plugged:
             # For short times, so that a subscription which becomes deaf meanwhile stops soon.
             names = self._subscription.next_changes(min(seconds, LOOK_AGAIN_SECONDS / 10))
             return () if self._store.deaf else names
-        self._store.pauses.append(seconds)
         self._store.plugged.set()
         self._closed.wait(seconds)
         return ()

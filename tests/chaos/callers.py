@@ -6,16 +6,16 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
 import lro
 from lro_client import CallError
-from tests.chaos.servers import Server
+from tests.chaos.servers import Server, Stuck, insist
 from tests.chaos.stalls import Stalls
 from tests.chaos.stories import Journal, Sight, Story
-from tests.chaos.works import WorkMetadata, WorkResponse
+from tests.chaos.works import WorkMetadata, WorkRequest, WorkResponse
 
 LIST_SECONDS: Final = 0.2
 """The pause between two lists."""
@@ -60,13 +60,7 @@ class Callers:
         sent = time.monotonic()
         story.asked_at = story.asked_at or sent
         try:
-            handle = await server.client.start(
-                f"/v1/works:{story.kind}",
-                story.request,
-                response=WorkResponse,
-                metadata=WorkMetadata,
-                request_id=story.request_id,
-            )
+            handle = await _started(server, story, story.request)
         except CallError as exc:
             if exc.code is not lro.Code.ABORTED or story.kind != "alone":  # else its target is busy
                 self._unanswered(story, exc)
@@ -77,16 +71,18 @@ class Callers:
         self._watch()
         return True
 
+    async def insist(self, server: Server, story: Story) -> None:
+        """Start the operation of a story until that is answered; else it is a fault."""
+        try:
+            await insist(lambda: self.start(server, story), "an answer")
+        except Stuck:
+            story.faults.append("its start is not answered, or its target is not free")
+
     async def start_otherwise(self, server: Server, story: Story) -> None:
         """Use the request id of a story with another body, which must be refused."""
+        other = attrs.evolve(story.request, steps=story.request.steps + 1)
         try:
-            await server.client.start(
-                f"/v1/works:{story.kind}",
-                attrs.evolve(story.request, steps=story.request.steps + 1),
-                response=WorkResponse,
-                metadata=WorkMetadata,
-                request_id=story.request_id,
-            )
+            await _started(server, story, other)
         except CallError as exc:
             if exc.code is not lro.Code.INVALID_ARGUMENT:
                 self._unanswered(story, exc)
@@ -96,12 +92,12 @@ class Callers:
     async def cancel(self, server: Server, story: Story) -> None:
         """Cancel the operation of a story whose start was answered."""
         story.cancel_asked = True
-        await self._send(server.client.cancel, story)
+        await self._ask(story, server.client.cancel)
 
     async def delete(self, server: Server, story: Story) -> None:
         """Delete the operation of a story whose start was answered."""
         story.delete_asked = True
-        if await self._send(server.client.delete, story) and story.deleted_at is None:
+        if await self._ask(story, server.client.delete) and story.deleted_at is None:
             story.deleted_at = time.monotonic()
 
     async def look(self, server: Server, story: Story) -> None:
@@ -153,29 +149,21 @@ class Callers:
             if overrun > HUNG_SECONDS:
                 story.faults.append(f"a Wait was answered {overrun:.1f} s after its limit")
 
-    async def _ask(self, story: Story, call: Callable[[str], Awaitable[lro.Operation]]) -> bool:
+    async def _ask(
+        self, story: Story, call: Callable[[str], Awaitable[lro.Operation | None]]
+    ) -> bool:
         assert story.name is not None
         sent = time.monotonic()
         operation: lro.Operation | None = None
         try:
             operation = await call(story.name)
+            if operation is None:  # what cancels or deletes shows nothing
+                return True
         except CallError as exc:
             if exc.code is not lro.Code.NOT_FOUND:
                 self._unanswered(story, exc)
                 return False
         story.sights.append(Sight(sent, time.monotonic(), operation))
-        return True
-
-    async def _send(self, call: Callable[[str], Awaitable[None]], story: Story) -> bool:
-        assert story.name is not None
-        sent = time.monotonic()
-        try:
-            await call(story.name)
-        except CallError as exc:
-            if exc.code is not lro.Code.NOT_FOUND:
-                self._unanswered(story, exc)
-                return False
-            story.sights.append(Sight(sent, time.monotonic(), None))
         return True
 
     def _unanswered(self, story: Story | None, error: CallError) -> None:
@@ -186,6 +174,16 @@ class Callers:
         if story is None:
             raise AssertionError(f"a list was answered with {error}")
         story.faults.append(f"was answered with {error}")
+
+
+async def _started(server: Server, story: Story, request: WorkRequest) -> Any:
+    return await server.client.start(
+        f"/v1/works:{story.kind}",
+        request,
+        response=WorkResponse,
+        metadata=WorkMetadata,
+        request_id=story.request_id,
+    )
 
 
 def _waiting(server: Server) -> Callable[[str], Awaitable[lro.Operation]]:

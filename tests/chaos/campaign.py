@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import attrs
 
-from tests.chaos.servers import PATIENCE, ForkServer, fork_server
 from tests.chaos.stalls import Stalls
 from tests.chaos.verdict import Verdict
 from tests.chaos.world import Ground
 from tests.services.postgres import shared_server
+from tests.waiting import PATIENCE
 
 
 @attrs.frozen
@@ -35,12 +34,14 @@ class Tally:
     runs: int = 0
     violations: list[str] = attrs.field(factory=list)
     spans: list[float] = attrs.field(factory=list)
+    late_writes: int = 0
 
     def add(self, seed: int, verdict: Verdict) -> None:
         """Count a trial."""
         self.runs += 1
         self.violations += [f"seed {seed}: {violation}" for violation in verdict.violations]
         self.spans += verdict.seconds_to_truth
+        self.late_writes += verdict.late_writes
 
 
 Trial = Callable[[Ground, Cell, int], Awaitable[Verdict]]
@@ -50,8 +51,8 @@ Trial = Callable[[Ground, Cell, int], Awaitable[Verdict]]
 class Campaign:
     """Trials of many cells, each on a store of its own.
 
-    ``at_once`` trials run together; after ``seconds`` no further one begins. ``keep``: the folders
-    of trials that have found something stay.
+    ``at_once`` trials run together; after ``seconds`` no further one begins. The folders of trials
+    that have found something stay.
     """
 
     trial: Trial
@@ -60,7 +61,6 @@ class Campaign:
     broker: str = ""
     at_once: int = 4
     seconds: float = 1e9
-    keep: bool = False
     _stalls: Stalls = attrs.field(factory=Stalls, init=False)
 
     async def run(
@@ -70,29 +70,30 @@ class Campaign:
         tallies = {cell: Tally() for _, cell in trials}
         waiting = iter(trials)
         end = time.monotonic() + self.seconds
-        async with _folder(self.keep) as folder, fork_server(folder / "fork_server.log") as made:
+        folder = Path(tempfile.mkdtemp(prefix="lro-chaos-"))
 
-            async def work() -> None:
-                for seed, cell in waiting:
-                    if time.monotonic() > end:
-                        return
-                    verdict = await self._one(made, folder, cell, seed)
-                    tallies[cell].add(seed, verdict)
-                    for violation in verdict.violations:
-                        report(f"{cell.row}, {cell.store}, {cell.executor}, {seed}: {violation}")
+        async def work() -> None:
+            for seed, cell in waiting:
+                if time.monotonic() > end:
+                    return
+                verdict = await self._one(folder, cell, seed)
+                tallies[cell].add(seed, verdict)
+                for violation in verdict.violations:
+                    report(f"{cell.row}, {cell.store}, {cell.executor}, {seed}: {violation}")
 
-            watching = asyncio.create_task(self._stalls.watch())
-            await asyncio.gather(*(work() for _ in range(self.at_once)))
-            watching.cancel()
+        watching = asyncio.create_task(self._stalls.watch())
+        await asyncio.gather(*(work() for _ in range(self.at_once)))
+        watching.cancel()
+        if not any(path.is_dir() for path in folder.iterdir()):
+            shutil.rmtree(folder)
         return tallies
 
-    async def _one(self, made: ForkServer, folder: Path, cell: Cell, seed: int) -> Verdict:
+    async def _one(self, folder: Path, cell: Cell, seed: int) -> Verdict:
         place = folder / f"{cell.row}-{cell.store}-{cell.executor}-{seed}".replace(" ", "-")
         place.mkdir()
         ground = Ground(
-            fork_server=made,
             folder=place,
-            store=_store_url(cell.store, place),
+            store=new_store(cell.store, place),
             executor=cell.executor,
             lease=self.lease,
             margin=self.margin,
@@ -103,18 +104,18 @@ class Campaign:
             verdict = await self.trial(ground, cell, seed)
         except Exception as exc:  # what keeps a trial from its end is found too
             verdict = Verdict((f"the trial failed: {exc!r}",))
-        if self.keep and verdict.violations:
-            (place / "violations.txt").write_text("\n".join(verdict.violations), "utf-8")
-        else:
+        if not verdict.violations:
             shutil.rmtree(place)
-        return verdict
+            return verdict
+        found = (*verdict.violations, f"the logs are in {place}")
+        return attrs.evolve(verdict, violations=found)
 
 
-def _store_url(kind: str, folder: Path) -> str:
+def new_store(kind: str, folder: Path) -> str:
+    """The path of a new SQLite file, or a URL of PostgreSQL with a new schema after a ``#``."""
     if kind == "sqlite":
-        return f"sqlite:///{folder}/operations.db"
-    server = shared_server()
-    return f"{server.url}#{server.fresh_schema()}"
+        return f"{folder}/operations.db"
+    return f"{shared_server().url}#{shared_server().fresh_schema()}"
 
 
 def table(tallies: dict[Cell, Tally]) -> str:
@@ -130,15 +131,3 @@ def table(tallies: dict[Cell, Tally]) -> str:
             f"| {cell.row} | {cell.store} | {cell.executor} | {tally.runs} | {found} | {longest} |"
         )
     return "\n".join(lines)
-
-
-@contextlib.asynccontextmanager
-async def _folder(keep: bool) -> AsyncIterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="lro-chaos-"))
-    try:
-        yield folder
-    finally:
-        if not keep:
-            shutil.rmtree(folder, ignore_errors=True)
-        elif not any(path.is_dir() for path in folder.iterdir()):
-            shutil.rmtree(folder)

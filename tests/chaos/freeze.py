@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import signal
 import time
@@ -10,51 +11,49 @@ from typing import Final
 
 import attrs
 
+from tests.chaos.campaign import Cell
 from tests.chaos.load import press
-from tests.chaos.servers import PATIENCE, Server
+from tests.chaos.servers import Server, Stuck, insist
 from tests.chaos.stories import Journal, Story
 from tests.chaos.traps import Deed, Moment, Point, Trap
 from tests.chaos.verdict import CLOSING, Verdict, is_lost, judge
 from tests.chaos.works import effects
 from tests.chaos.world import Ground, World
+from tests.waiting import until_async
 
 LEASES: Final = 3
 """For how many leases a server is frozen."""
 
-_PLACES: Final = (
-    (Point.REPORT, Moment.BEFORE, 12),
-    (Point.REPORT, Moment.AFTER, 12),
-    (Point.CLAIM, Moment.AFTER, 4),
-    (Point.END, Moment.BEFORE, 3),
-    (Point.RENEW, Moment.BEFORE, 1),
-)
-_WITHIN: Final = (
-    (Point.REPORT, Moment.WITHIN, 12),
-    (Point.END, Moment.WITHIN, 3),
-    (Point.CLAIM, Moment.WITHIN, 2),  # of those that had to wait: the others are stored as begun
-)
 _REFUSED: Final = re.compile(r"WARNING .* was refused: ")
 _WORKERS: Final = {"threads": 4, "loop": 4, "processes": 2}
 
 
-@attrs.frozen
-class Frozen:
-    """What came of it: the verdict, and how many late writes were refused."""
+FROZEN: Final = {
+    "frozen for three leases": (
+        (Point.REPORT, Moment.BEFORE, 12),
+        (Point.REPORT, Moment.AFTER, 12),
+        (Point.CLAIM, Moment.AFTER, 4),
+        (Point.END, Moment.BEFORE, 3),
+        (Point.RENEW, Moment.BEFORE, 1),
+    ),
+    "frozen within a transaction": (
+        (Point.REPORT, Moment.WITHIN, 12),
+        (Point.END, Moment.WITHIN, 3),
+        (Point.CLAIM, Moment.WITHIN, 2),  # of those that had to wait: the others are as begun
+    ),
+}
+"""Where a server is frozen, and at which time it comes there, at most."""
 
-    verdict: Verdict
-    late_writes: int
 
-
-async def freeze_trial(ground: Ground, seed: int, *, within: bool = False) -> Frozen:
+async def freeze_trial(ground: Ground, cell: Cell, seed: int) -> Verdict:
     """Freeze a server at a point that the seed chooses, for three leases, and thaw it.
 
     Half of the time the server that has taken over is killed then, so that its leases must run out
     although the other one, awake again, renews whatever it thinks its own.
     """
-    world = World(ground, seed)
     workers = _WORKERS[ground.executor]
-    try:
-        point, moment, most = world.random.choice(_WITHIN if within else _PLACES)
+    async with World(ground, seed) as world:
+        point, moment, most = world.random.choice(FROZEN[cell.row])
         count = world.random.randint(1, most)
         trap = Trap(point=point, moment=moment, count=count, deed=Deed.STOP)
         winner = (await world.host(workers=3 * workers)).web
@@ -70,9 +69,7 @@ async def freeze_trial(ground: Ground, seed: int, *, within: bool = False) -> Fr
         awake = time.monotonic()
         loser.signal(signal.SIGCONT)
         await pressing
-        await world.until(
-            lambda: all(attempt.over for attempt in _attempts(world, loser)), "the end of old work"
-        )
+        await until_async(lambda: all(attempt.over for attempt in _attempts(world, loser)))
         if world.random.random() < 0.5:
             winner.signal(signal.SIGKILL)
             await winner.gone()
@@ -86,10 +83,8 @@ async def freeze_trial(ground: Ground, seed: int, *, within: bool = False) -> Fr
             awake=awake,
             since=frozen_at,
         )
-    finally:
-        await world.end()
     verdict = judge(world.journal, facts)
-    return Frozen(attrs.evolve(verdict, violations=(*verdict.violations, *faults)), late)
+    return attrs.evolve(verdict, violations=(*verdict.violations, *faults), late_writes=late)
 
 
 def _load(journal: Journal, count: int) -> list[Story]:
@@ -137,16 +132,19 @@ def _attempts(world: World, server: Server) -> list[_Attempt]:
 
 async def _counted(world: World, server: Server) -> tuple[int, list[str]]:
     """How many late writes were refused; each must be counted and logged, and nothing else."""
-    end = time.monotonic() + PATIENCE
-    while True:
+
+    async def agree() -> bool:
         attempts = _attempts(world, server)
         expected = sum(attempt.late_writes for attempt in attempts)
-        late = await server.late_writes()
-        if late == expected and all(attempt.over for attempt in attempts):
-            break
-        if time.monotonic() > end:
-            return late, [f"{expected} writes were late, {late} are counted: {attempts}"]
-        await asyncio.sleep(0.05)
+        over = all(attempt.over for attempt in attempts)
+        return over and await server.late_writes() == expected
+
+    with contextlib.suppress(Stuck):
+        await insist(agree, "agreement on late writes")
+    late, attempts = await server.late_writes(), _attempts(world, server)
+    expected = sum(attempt.late_writes for attempt in attempts)
+    if late != expected:
+        return late, [f"{expected} writes were late, {late} are counted: {attempts}"]
     log = (world.folder / f"server-{server.pid}.log").read_text("utf-8")
     logged = len(_REFUSED.findall(log))
     return late, [] if logged == late else [

@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import time
 from collections.abc import Mapping
 from typing import Final
 
 import attrs
 
+from tests.chaos.campaign import Cell
 from tests.chaos.load import BATCH_SECONDS, hold, mixed, press, send
-from tests.chaos.servers import PATIENCE, Server, Stuck
+from tests.chaos.servers import Server, Stuck
 from tests.chaos.stories import Story
 from tests.chaos.traps import Moment, Point, Trap
 from tests.chaos.verdict import Verdict, judge
 from tests.chaos.works import all_effects
 from tests.chaos.world import Ground, Host, World
+from tests.waiting import until_async
 
 _B, _W, _A = Moment.BEFORE, Moment.WITHIN, Moment.AFTER
 _TRIES: Final = 20
@@ -71,10 +72,10 @@ ROWS: Final[Mapping[str, Row]] = {
 }
 
 
-async def kill_trial(ground: Ground, row: Row, seed: int) -> Verdict:
+async def kill_trial(ground: Ground, cell: Cell, seed: int) -> Verdict:
     """Kill one server by the trap that the seed chooses, and judge what callers saw."""
-    world = World(ground, seed)
-    try:
+    row = ROWS[cell.row]
+    async with World(ground, seed) as world:
         trap = _trap(world, row)
         company = row.scene == "expiry" or (row.scene != "orphans" and world.random.random() < 0.5)
         rescuer = await _rescuer(world) if company else None
@@ -92,8 +93,6 @@ async def kill_trial(ground: Ground, row: Row, seed: int) -> Verdict:
         facts = world.facts(drained=drained)
         if not victim.alive:
             facts = attrs.evolve(facts, death=victim.died_at, since=since)
-    finally:
-        await world.end()
     verdict = judge(world.journal, facts)
     if late:
         late_note = f"{late} writes of the rescuer came late"
@@ -127,7 +126,7 @@ async def _rescuer(world: World) -> Host:
         await host.ready()
         warming = [world.journal.new("again", pause_ms=300) for _ in range(_ROOM["processes"])]
         await press(world, host.web, warming)
-        await world.until(lambda: not world.journal.unsettled, "an end to warming up")
+        await world.settle()
     return host
 
 
@@ -167,7 +166,7 @@ async def _while_draining(world: World, trap: Trap | None) -> Server:
     await host.ready()
     world.callers.begin()
     victim = host.worker
-    await _occupy(world, host)
+    await _occupy(world, host, first_steps=100, steps=100)  # not over before the signal comes
     victim.signal(signal.SIGTERM)
     if at_will:
         await asyncio.sleep(world.random.uniform(0, 1.8))
@@ -191,14 +190,14 @@ async def _scanning(world: World, trap: Trap | None) -> Server:
     return victim
 
 
-async def _occupy(world: World, host: Host, first_steps: int = 25) -> None:
+async def _occupy(world: World, host: Host, first_steps: int, steps: int = 25) -> None:
     workers = _WORKERS[world.ground.executor]
     # The first, which is not done again, lasts until it is killed, however busy the machine is.
-    stories = hold(world.journal, workers + 2, first_steps)
+    stories = hold(world.journal, workers + 2, first_steps, steps)
     for story in stories[:2]:  # one of each kind is begun
         await press(world, host.web, [story])
     await press(world, host.web, stories[2:])
-    await world.until(lambda: world.begun(stories) >= workers, "work that takes long")
+    await world.work_begins(stories, workers)
 
 
 async def _expiring(world: World, trap: Trap | None) -> Server:
@@ -208,10 +207,10 @@ async def _expiring(world: World, trap: Trap | None) -> Server:
     world.callers.begin()
     brief = [world.journal.new("brief") for _ in range(world.random.randint(1, 30))]
     await press(world, first, [*brief, *hold(world.journal, 4)])
-    await world.until(lambda: all(story.settled for story in brief), "the end of brief work")
-    await world.until(
-        lambda: all(any(s.operation is None for s in story.sights) for story in brief),
-        "the expiry of brief work",
+    # They have ended, and expired.
+    await until_async(lambda: all(story.settled for story in brief))
+    await until_async(
+        lambda: all(any(s.operation is None for s in story.sights) for story in brief)
     )
     victim = (await world.host(trap, only_scans=True)).victim
     await victim.gone()
@@ -256,12 +255,7 @@ async def _take_targets(world: World, server: Server) -> None:
     """Start new work on every target: the operation that had it is over."""
     for story in [s for s in world.journal.stories.values() if s.kind == "alone" and s.names]:
         another = world.journal.new("alone", target=story.request.target)
-        end = time.monotonic() + PATIENCE
-        while not await world.callers.start(server, another):
-            if time.monotonic() > end:
-                story.faults.append("its target is not free")
-                break
-            await asyncio.sleep(0.05)
+        await world.callers.insist(server, another)
 
 
 async def _last_looks(world: World, server: Server) -> None:

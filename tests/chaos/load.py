@@ -30,11 +30,11 @@ def mixed(journal: Journal, count: int = 8) -> list[Story]:
     return [story() for story in chance.sample(stories, count)]
 
 
-def hold(journal: Journal, count: int, first_steps: int = 25) -> list[Story]:
-    """Long work of two kinds in turn; the first of it has so many steps of 0.1 s."""
+def hold(journal: Journal, count: int, first_steps: int = 25, steps: int = 25) -> list[Story]:
+    """Long work of two kinds in turn, of so many steps of 0.1 s; the first of it has others."""
     kinds = ("once", "again")
-    steps = (first_steps, *(count - 1) * (25,))
-    return [journal.new(kinds[n % 2], steps=each, pause_ms=100) for n, each in enumerate(steps)]
+    each = (first_steps, *(count - 1) * (steps,))
+    return [journal.new(kinds[n % 2], steps=many, pause_ms=100) for n, many in enumerate(each)]
 
 
 async def press(world: World, server: Server, stories: Sequence[Story]) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from tests.chaos.load import press
-from tests.chaos.servers import PATIENCE, Stuck
+from tests.chaos.outage import locked
+from tests.chaos.servers import Stuck
 from tests.chaos.stories import Journal, Story
 from tests.chaos.verdict import Verdict, judge
 from tests.chaos.world import Ground, World
@@ -37,16 +37,14 @@ _STATEMENTS: Final = {
 _PAUSE_MS: Final = 500
 
 
-def spans(lease: float, every: float = 0.5) -> list[float]:
-    """Half a lease to four leases, in steps of so many seconds."""
-    count = int(3.5 * lease / every + 1e-9)
-    return [lease / 2 + every * step for step in range(count + 1)]
+def spans(lease: float) -> list[float]:
+    """Half a lease to four leases, in steps of half a second."""
+    return [lease / 2 + step / 2 for step in range(int(7 * lease + 1e-9) + 1)]
 
 
 async def lock_trial(ground: Ground, seed: int, what: str, seconds: float) -> Verdict:
     """Lock something for so long while two servers work and a third has nothing to do."""
-    world = World(ground, seed)
-    try:
+    async with World(ground, seed) as world:
         hosts = await asyncio.gather(*(world.host() for _ in range(3)))
         await asyncio.gather(*(host.ready() for host in hosts))
         world.callers.begin()
@@ -58,18 +56,13 @@ async def lock_trial(ground: Ground, seed: int, what: str, seconds: float) -> Ve
         )
         if not all(story.names for story in stories):
             raise Stuck("not all starts were answered")
-        await world.until(lambda: world.begun(stories) == len(stories), "work that takes long")
+        await world.work_begins(stories)
         await asyncio.sleep(world.random.uniform(0, ground.lease / 3))
         name = world.random.choice(stories).name
         assert name is not None
         held = await asyncio.to_thread(_hold, _locks(ground.store, what, name), seconds)
-        with contextlib.suppress(Stuck):  # what never ends is for the verdict to say
-            # Work whose reports cannot be written stands still, and goes on after the lock.
-            over = length + PATIENCE
-            await world.until(lambda: not world.journal.unsettled, "the end of everything", over)
+        await world.settle()  # work whose reports cannot be written goes on after the lock
         facts = world.facts()
-    finally:
-        await world.end()
     verdict = judge(world.journal, facts)
     faults = [] if held >= seconds else [f"the lock was held for {held:.1f} s only"]
     return Verdict((*verdict.violations, *faults))
@@ -89,18 +82,10 @@ def _hold(lock: Callable[[], Lock], seconds: float) -> float:
 
 def _locks(store: str, what: str, name: str) -> Callable[[], Lock]:
     if what == "the file":
-        return lambda: _locked_file(store.partition(":///")[2])
+        return lambda: locked(store)
     url, _, schema = store.partition("#")
     values = (name,) if "%s" in _STATEMENTS[what] else ()
     return lambda: _locked(url, schema, _STATEMENTS[what], values)
-
-
-@contextlib.contextmanager
-def _locked_file(path: str) -> Iterator[None]:
-    with contextlib.closing(sqlite3.connect(path, timeout=60, isolation_level=None)) as stranger:
-        stranger.execute("BEGIN IMMEDIATE")
-        yield
-        stranger.execute("ROLLBACK")
 
 
 @contextlib.contextmanager

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
-import time
 from typing import Final
 
+from tests.chaos.campaign import Cell
 from tests.chaos.load import press
 from tests.chaos.servers import Server
 from tests.chaos.verdict import Verdict, judge
@@ -17,36 +18,33 @@ LIFE: Final = 0.7
 _LIVES: Final = 12
 
 
-async def loop_trial(ground: Ground, seed: int) -> Verdict:
+async def loop_trial(ground: Ground, _: Cell, seed: int) -> Verdict:
     """Kill a server at work, and then each that follows it, until the truth is known.
 
     The truth is due one lease and the margin after the first death, not counting the times at which
     there was no server to report it.
     """
-    world = World(ground, seed)
     life = LIFE * ground.lease
-    try:
+    async with World(ground, seed) as world:
         first = await world.host()
         await first.ready()
         world.callers.begin()
         # Work that may run again could be lost more often than its function has begun.
         stories = [world.journal.new("once", steps=25, pause_ms=100) for _ in range(4)]
         await press(world, first.web, stories)
-        await world.until(lambda: world.begun(stories) == len(stories), "work that takes long")
+        await world.work_begins(stories)
         died_at = gap = await _killed(first.web)
         gaps: list[tuple[float, float]] = []
         for _ in range(_LIVES):
             host = await world.host()
             began = await host.ready()
             gaps.append((gap, began))
-            while time.monotonic() < began + life and world.journal.unsettled:
-                await asyncio.sleep(0.02)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(world.settle(), life)
             if not world.journal.unsettled:
                 break
             gap = await _killed(host.web)
         facts = world.facts()
-    finally:
-        await world.end()
     verdict = judge(world.journal, facts)
     limit = ground.lease + ground.margin
     known_at = [story.first_done.received for story in stories if story.first_done is not None]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import json
 import logging
 import os
+import signal
 import socket
+import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import attrs
@@ -17,6 +21,8 @@ import cattrs
 import uvicorn
 
 import lro
+import lro.executors.threads
+import lro.stores.sqlite
 from lro.adapters import Executor, Store
 from lro.asgi import OperationsApp
 from lro.http import Start
@@ -24,7 +30,12 @@ from tests.chaos.trapped import trapped
 from tests.chaos.traps import SERVER, Trap, arm
 from tests.chaos.works import FOLDER, TRAP, WorkMetadata, WorkRequest, declare
 
+for _extra in ("lro.stores.postgres", "lro.executors.processes", "lro.executors.celery"):
+    with contextlib.suppress(ImportError, lro.errors.MissingExtra):
+        __import__(_extra)  # before processes are forked
+
 COUNT_PATH: Final = "/chaos/late-writes"
+_PR_SET_PDEATHSIG: Final = 1
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -35,7 +46,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 class Setting:
     """The settings of a server process. Times are in seconds.
 
-    ``store`` is a URL, whose fragment is the schema on PostgreSQL; ``folder`` takes the logs.
+    ``store`` is a path, or a URL whose fragment is the schema; ``folder`` takes the logs.
     ``role`` is "web", or "worker" for one of Celery's, whose ``broker`` is a URL with the queue's
     name as fragment.
     """
@@ -47,31 +58,20 @@ class Setting:
     workers: int = 4
     lease: float = 1.0
     drain: float = 10.0
-    busy: float = 5.0
     broker: str = ""
     trap: Trap | None = None
 
-    def dumps(self) -> str:
-        """As JSON."""
-        return json.dumps(cattrs.unstructure(self))
 
-    @classmethod
-    def loads(cls, text: str | bytes) -> Setting:
-        """From JSON."""
-        return cattrs.structure(json.loads(text), cls)
+def store_at(place: str, **options: Any) -> Store:
+    """A store at a path, or at a URL of PostgreSQL with the schema after a ``#``."""
+    if place.startswith("postgresql:"):
+        from lro.stores.postgres import PostgresStore
 
+        url, _, schema = place.partition("#")
+        return PostgresStore(url, schema=schema, **options)
+    from lro.stores.sqlite import SQLiteStore
 
-def open_store(setting: Setting) -> Store:
-    """The store of a URL."""
-    kind, _, rest = setting.store.partition("://")
-    if kind == "sqlite":
-        from lro.stores.sqlite import SQLiteStore
-
-        return SQLiteStore(rest.removeprefix("/"), busy_seconds=setting.busy)
-    from lro.stores.postgres import PostgresStore
-
-    url, _, schema = setting.store.partition("#")
-    return PostgresStore(url, schema=schema)
+    return SQLiteStore(place, **options)
 
 
 def make_executor(setting: Setting) -> Executor:
@@ -96,10 +96,11 @@ def make_executor(setting: Setting) -> Executor:
 def make_service(setting: Setting) -> lro.Service:
     """The service of a server process, without methods."""
     return lro.Service(
-        trapped(open_store(setting)),
+        trapped(store_at(setting.store)),
         make_executor(setting),
         domain="chaos.test",
         lease=timedelta(seconds=setting.lease),
+        drain=timedelta(seconds=setting.drain),
     )
 
 
@@ -125,7 +126,6 @@ class Site:
     """Everything that a server answers, as an ASGI application."""
 
     def __init__(self, setting: Setting) -> None:
-        self._drain = setting.drain
         self.service = make_service(setting)
         starts = {
             f"/v1/works:{name}": Start(method, metadata=_first_metadata)
@@ -141,18 +141,11 @@ class Site:
             await _reply(send, 503, b"")
 
     async def _fallback(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._live(receive, send)
+        if scope["type"] == "lifespan":  # the service's own is enough
             return
         found = scope["path"] == COUNT_PATH
         body = json.dumps(self.service.late_writes).encode()
         await _reply(send, *((200, body) if found else (404, b"")))
-
-    async def _live(self, receive: Receive, send: Send) -> None:
-        while (await receive())["type"] == "lifespan.startup":
-            await send({"type": "lifespan.startup.complete"})
-        await asyncio.to_thread(self.service.close, self._drain)
-        await send({"type": "lifespan.shutdown.complete"})
 
 
 async def _reply(send: Send, status: int, body: bytes) -> None:
@@ -165,7 +158,24 @@ def _first_metadata(request: WorkRequest) -> WorkMetadata:
 
 
 def serve(setting: Setting, listener: socket.socket) -> None:
-    """Be this server, until SIGTERM."""
+    """Be this server, until SIGTERM; it leads a group, and does not outlive those who made it."""
+    os.setpgid(0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    output = os.open(Path(setting.folder) / "output.log", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    status = 1
+    try:
+        _serve(setting, listener)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _serve(setting: Setting, listener: socket.socket) -> None:
     prepare(setting)
     if setting.role == "worker":
         from tests.chaos.celery_app import work

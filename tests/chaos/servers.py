@@ -1,49 +1,80 @@
-"""The harness's side of the server processes: made, called over HTTP, signalled, mourned."""
+"""The harness's side of the server processes: made, called over HTTP, signalled, mourned.
+
+They are forked by a process that has imported everything and started nothing.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import multiprocessing
 import os
 import signal
-import sys
+import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import httpx
 
 from lro_client import NO_RETRY, AsyncClient, CallError
-from tests.chaos.server import COUNT_PATH, Setting
-from tests.waiting import PATIENCE
+from tests.chaos.server import COUNT_PATH, Setting, serve
+from tests.waiting import PATIENCE, PAUSE_SECONDS, until_async
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+T = TypeVar("T")
+
+FORKS: Final = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.chaos.server"])
 
 
 class Stuck(Exception):
     """Something that had to happen has not: a fault of the harness, or of what it tests."""
 
 
-class Server:
-    """A server process, and a client of it."""
+async def insist(ask: Callable[[], Awaitable[T]], what: str) -> T:
+    """Ask until the answer is true, and return it; ``what`` has not come about otherwise."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not (answer := await ask()):
+                await asyncio.sleep(PAUSE_SECONDS)
+            return answer
+    except TimeoutError:
+        raise Stuck(f"{what} has not come about") from None
 
-    def __init__(self, pid: int, port: int, setting: Setting) -> None:
-        self.pid = pid
+
+class Server:
+    """A new server process, and a client of it. It may not answer yet, but can be called."""
+
+    def __init__(self, setting: Setting) -> None:
         self.setting = setting
-        self.stopped = asyncio.Event()
         self.dead = asyncio.Event()
         self.died_at = 0.0
         """When it was found dead, by the monotonic clock."""
-        self.code: int | None = None
-        """Its exit status: minus the number of the signal that has ended it."""
-        self.base_url = f"http://127.0.0.1:{port}"
+        # Bound before the fork, so that it can be connected to at once.
+        with socket.create_server(("127.0.0.1", 0), backlog=500) as listener:
+            self.base_url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            self._process = FORKS.Process(target=serve, args=(setting, listener))
+            self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+        asyncio.get_running_loop().add_reader(self._process.sentinel, self._die)
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         self._http = httpx.AsyncClient(limits=limits, trust_env=False)
         self.client = AsyncClient(
             self.base_url, http=self._http, retry=NO_RETRY, call_seconds=PATIENCE
         )
+
+    def _die(self) -> None:
+        self.died_at = time.monotonic()
+        asyncio.get_running_loop().remove_reader(self._process.sentinel)
+        self._process.join()
+        self.dead.set()
+
+    @property
+    def code(self) -> int | None:
+        """Its exit status: minus the number of the signal that has ended it."""
+        return self._process.exitcode
 
     @property
     def alive(self) -> bool:
@@ -55,112 +86,40 @@ class Server:
         whole_group = number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT)
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
-                (os.killpg if whole_group else os.kill)(self.pid, number)
+                leads = os.getpgid(self.pid) == self.pid  # not at the very first
+                (os.killpg if whole_group and leads else os.kill)(self.pid, number)
 
     async def ready(self) -> float:
         """Wait until it answers; when that was, by the monotonic clock."""
-        end = time.monotonic() + PATIENCE
         worker = Path(self.setting.folder) / f"ready-{self.pid}"
-        while self.alive and time.monotonic() < end:
+
+        async def answers() -> float:
+            if not self.alive:
+                raise Stuck(f"server {self.pid} does not answer; exit status {self.code}")
             if worker.exists():
                 return time.monotonic()
             with contextlib.suppress(CallError):
                 async for _ in self.client.list(page_size=1).pages():
                     return time.monotonic()
-            await asyncio.sleep(0.02)
-        raise Stuck(f"server {self.pid} does not answer; exit status {self.code}")
+            return 0.0
 
-    async def gone(self, seconds: float = PATIENCE) -> None:
+        return await insist(answers, f"an answer of server {self.pid}")
+
+    async def gone(self) -> None:
         """Wait until it is dead."""
-        try:
-            await asyncio.wait_for(self.dead.wait(), seconds)
-        except TimeoutError:
-            raise Stuck(f"server {self.pid} goes on living") from None
+        await asyncio.wait_for(self.dead.wait(), PATIENCE)
 
     async def frozen(self) -> None:
         """Wait until it is stopped by a signal."""
-        try:
-            await asyncio.wait_for(self.stopped.wait(), PATIENCE)
-        except TimeoutError:
-            raise Stuck(f"server {self.pid} does not stop") from None
+        stat = Path(f"/proc/{self.pid}/stat")
+        await until_async(lambda: stat.read_text("utf-8").rpartition(")")[2].split()[0] == "T")
 
     async def late_writes(self) -> int:
         """How many late writes of its workers were refused."""
         # Not by a connection that lay idle: the server may close it at this very moment.
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as http:
             return int((await http.get(self.base_url + COUNT_PATH)).text)
 
     async def close(self) -> None:
         """Close the connections to it."""
         await self._http.aclose()
-
-
-class ForkServer:
-    """The process that makes servers, as the harness holds it."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self._servers: dict[int, Server] = {}
-        self._asked: asyncio.Queue[tuple[Setting, asyncio.Future[Server]]] = asyncio.Queue()
-        self._listening = asyncio.create_task(self._listen())
-
-    async def make(self, setting: Setting) -> Server:
-        """A new server process. It may not answer yet, but can be called."""
-        assert self._process.stdin is not None
-        born: asyncio.Future[Server] = asyncio.get_running_loop().create_future()
-        self._asked.put_nowait((setting, born))
-        self._process.stdin.write(setting.dumps().encode() + b"\n")
-        try:
-            return await asyncio.wait_for(born, PATIENCE)
-        except TimeoutError:
-            raise Stuck("no server is made any more") from None
-
-    async def close(self) -> None:
-        """Kill what is left, and end."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        await self._process.wait()
-        await self._listening
-        for server in self._servers.values():
-            await server.close()
-
-    async def _listen(self) -> None:
-        assert self._process.stdout is not None
-        async for line in self._process.stdout:
-            news = json.loads(line)
-            if news["event"] == "born":
-                setting, born = self._asked.get_nowait()  # they are made in the order of asking
-                server = self._servers[news["pid"]] = Server(news["pid"], news["port"], setting)
-                if not born.done():
-                    born.set_result(server)
-            else:
-                self._take(self._servers[news["pid"]], news)
-
-    @staticmethod
-    def _take(server: Server, news: dict[str, Any]) -> None:
-        if news["event"] == "died":
-            server.code, server.died_at = news["code"], news["at"]
-            server.dead.set()
-        elif news["event"] == "stopped":
-            server.stopped.set()
-        else:
-            server.stopped.clear()
-
-
-@contextlib.asynccontextmanager
-async def fork_server(log: Path) -> AsyncIterator[ForkServer]:
-    """A fork server, which is closed with all its servers; ``log`` takes what they print."""
-    with log.open("ab") as errors:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *("-m", "tests.chaos.fork_server"),
-            cwd=ROOT,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=errors,
-        )
-    made = ForkServer(process)
-    try:
-        yield made
-    finally:
-        await made.close()

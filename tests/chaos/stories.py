@@ -106,14 +106,13 @@ class Journal:
         pause_ms: int = 0,
         end: str = "",
         target: str = "",
-        known: bool | None = None,
     ) -> Story:
-        """A new story; ``known`` says whether its start has a request id (None: some have)."""
+        """A new story; the starts of some have a request id."""
         text = f"{kind}-{len(self.stories)}-{self.random.randrange(10**6)}"
         target = target or (text if kind == "alone" else "")
         request = WorkRequest(text, steps, pause_ms, end, target)
-        known = self.random.random() < 0.5 if known is None else known
-        request_id = str(uuid.UUID(int=self.random.getrandbits(128), version=4)) if known else ""
+        request_id = str(uuid.UUID(int=self.random.getrandbits(128), version=4))
+        request_id *= self.random.random() < 0.5
         story = Story(kind=kind, request=request, request_id=request_id)
         self.stories[text] = story
         return story

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any, cast
 
@@ -22,74 +23,26 @@ class TrappedStore:
 
     def insert(self, record: Record, *arguments: Any, **options: Any) -> Any:
         """As the store's own."""
-        self._owners.add(record.owner)
-        step_on(Point.INSERT, Moment.BEFORE)
-        with writing():
-            inserted = self._store.insert(record, *arguments, **options)
-            self._inserted(record)
-        return inserted
+        with self._inserting(record):
+            return self._store.insert(record, *arguments, **options)
 
     def update(self, name: str, change: Change) -> Record | None:
         """As the store's own."""
-        self._foresee(name, change)
-        done: list[Point | None] = [None]
-
-        def watched(record: Record) -> Record | None:
-            after = change(record)
-            done[0] = self._point(record, after)
-            step_on(done[0], Moment.WITHIN)
-            return after
-
-        with writing():
-            after = self._store.update(name, watched)
-            step_on(done[0], Moment.AFTER)
-        return after
+        with self._updating(name, change) as watched:
+            return self._store.update(name, watched)
 
     def insert_later(
         self, record: Record, request: Any, key: RequestKey | None, done: Done[Inserted]
     ) -> None:
         """As the store's own."""
-        self._owners.add(record.owner)
-        step_on(Point.INSERT, Moment.BEFORE)
-        block = contextlib.ExitStack()
-
-        def over(inserted: Inserted | None, error: BaseException | None) -> None:
-            if error is None:
-                self._inserted(record)
-            block.close()
-            done(inserted, error)
-
-        block.enter_context(writing())
-        try:
-            self._store.insert_later(record, request, key, over)
-        except BaseException:
-            block.close()
-            raise
+        call = self._store.insert_later
+        _later(self._inserting(record), lambda _, over: call(record, request, key, over), done)
 
     def update_later(self, name: str, change: Change, done: Done[Record | None]) -> None:
         """As the store's own."""
-        self._foresee(name, change)
-        point: list[Point | None] = [None]
-        block = contextlib.ExitStack()
-
-        def watched(record: Record) -> Record | None:
-            after = change(record)
-            point[0] = self._point(record, after)
-            step_on(point[0], Moment.WITHIN)
-            return after
-
-        def over(after: Record | None, error: BaseException | None) -> None:
-            if error is None:
-                step_on(point[0], Moment.AFTER)
-            block.close()
-            done(after, error)
-
-        block.enter_context(writing())
-        try:
-            self._store.update_later(name, watched, over)
-        except BaseException:
-            block.close()
-            raise
+        call = self._store.update_later
+        block = self._updating(name, change)
+        _later(block, lambda watched, over: call(name, watched, over), done)
 
     def renew(self, owner: str, until: datetime, *arguments: Any) -> Any:
         """As the store's own."""
@@ -116,11 +69,30 @@ class TrappedStore:
                 step_on(Point.CLAIM_DUE, Moment.AFTER)
         return claimed
 
-    @staticmethod
-    def _inserted(record: Record) -> None:
-        step_on(Point.INSERT, Moment.AFTER)
-        if record.attempt:  # stored as begun
-            step_on(Point.CLAIM, Moment.AFTER)
+    @contextlib.contextmanager
+    def _inserting(self, record: Record) -> Iterator[None]:
+        self._owners.add(record.owner)
+        step_on(Point.INSERT, Moment.BEFORE)
+        with writing():
+            yield
+            step_on(Point.INSERT, Moment.AFTER)
+            if record.attempt:  # stored as begun
+                step_on(Point.CLAIM, Moment.AFTER)
+
+    @contextlib.contextmanager
+    def _updating(self, name: str, change: Change) -> Iterator[Change]:
+        self._foresee(name, change)
+        done: list[Point | None] = [None]
+
+        def watched(record: Record) -> Record | None:
+            after = change(record)
+            done[0] = self._point(record, after)
+            step_on(done[0], Moment.WITHIN)
+            return after
+
+        with writing():
+            yield watched
+            step_on(done[0], Moment.AFTER)
 
     def _foresee(self, name: str, change: Change) -> None:
         # A change has no effects of its own: it can be tried out on the present record.
@@ -138,6 +110,23 @@ class TrappedStore:
         if point in (Point.CLAIM, Point.TAKE_OVER) and after is not None:
             self._owners.add(after.owner)
         return point
+
+
+def _later(
+    block: contextlib.AbstractContextManager[Any], call: Callable[[Any, Any], None], done: Done[Any]
+) -> None:
+    """Make a call whose block ends when it is answered, in whichever thread that is."""
+    entered = block.__enter__()
+
+    def over(found: Any, error: BaseException | None) -> None:
+        block.__exit__(type(error) if error else None, error, None)
+        done(found, error)
+
+    try:
+        call(entered, over)
+    except BaseException as error:
+        block.__exit__(type(error), error, None)
+        raise
 
 
 def trapped(store: Store) -> Store:

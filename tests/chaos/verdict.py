@@ -40,15 +40,12 @@ class Facts:
 
 @attrs.frozen
 class Verdict:
-    """The violations found, and the longest time until the truth was known, if a server died."""
+    """The violations found, and the times until the truth was known, if a server died."""
 
     violations: tuple[str, ...]
     seconds_to_truth: tuple[float, ...] = ()
-
-    @property
-    def longest(self) -> float:
-        """The longest time to the truth, in seconds."""
-        return max(self.seconds_to_truth, default=0.0)
+    late_writes: int = 0
+    """How many late writes of a frozen server were refused."""
 
 
 def judge(journal: Journal, facts: Facts) -> Verdict:

@@ -3,6 +3,7 @@
 Two processes work on one store and are killed, again and again, at any time or by a trap at the
 end of an operation, at the claim of a notification, or where one is settled. A receiver, which
 lives, writes down what it has taken; it also refuses some, and takes some without an answer.
+Some operations are started in a transaction with a row: one is there if the other is.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import json
 import os
 import random
 import signal
-import subprocess
+import sqlite3
 import sys
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,16 +32,21 @@ from lro._bridge import rfc3339
 from lro.adapters import Record
 from lro.executors.threads import ThreadExecutor
 from lro.webhooks import Endpoint, Webhooks, verify
-from tests.chaos.transactions import store_at
+from tests.chaos.campaign import new_store
+from tests.chaos.server import store_at
+from tests.chaos.servers import FORKS
 from tests.chaos.trapped import trapped
 from tests.chaos.traps import SERVER, Moment, Point, Trap, arm
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 LEASE: Final = timedelta(seconds=1)
 SECRET: Final = "whsec_" + "c2VjcmV0" * 4
 _TIMEOUT: Final = 0.5
 _OWN: Final = "owns/1"
 """The parent of operations whose start names an endpoint."""
+_WITHIN: Final = "rows/1"
+"""The parent of operations that are started in a transaction."""
+_PARENTS: Final = ("", _OWN, _WITHIN)
 _UNCANCELLED_SECONDS: Final = 2.0
 _SPRING_SECONDS: Final = 3.0
 """How long a trap has to spring; then the process is killed all the same."""
@@ -121,23 +129,42 @@ def service_on(place: str, url: str) -> tuple[lro.Service, Any]:
     return service, do
 
 
-def live(place: str, folder: Path, url: str, seed: int, armed: bool) -> None:
+@contextlib.contextmanager
+def table(place: str) -> Iterator[tuple[Any, str]]:
+    """A connection to the database of a store, and the name of a table for rows beside it."""
+    if place.startswith("postgresql:"):
+        import psycopg
+
+        link: Any = psycopg.connect(place.partition("#")[0])
+    else:
+        link = sqlite3.connect(place, timeout=60)
+    with contextlib.closing(link):
+        yield link, "rows_" + place.partition("#")[2]
+
+
+def live(place: str, names: Path, url: str, seed: int, armed: bool, ready: Connection) -> None:
     """Start and cancel operations, and send what is owed, until the process is killed."""
     chance = random.Random(seed)
-    os.environ[SERVER] = str(os.getpgid(0))
+    os.setpgid(0, 0)
+    os.environ[SERVER] = str(os.getpid())
     if armed:
         point, moment = chance.choice(_MOMENTS)
         arm(Trap(point=point, moment=moment, count=chance.randint(1, 20)))
     service, do = service_on(place, url)
     own = Endpoint(url=f"{url}/own", id="own")
-    with service, (folder / "names").open("ab", buffering=0) as names:
-        print("ready", flush=True)
+    with service, names.open("ab", buffering=0) as started, table(place) as (link, rows):
+        ready.send(True)
         for number in range(seed, sys.maxsize):
+            if number % 4 == 0:
+                handle = do.start(Row(number), parent=_WITHIN, within=link)
+                link.execute(f"INSERT INTO {rows} VALUES ('{handle.name}')")
+                (link.rollback if number % 3 == 0 else link.commit)()
+                continue
             if number % 3:
                 handle = do.start(Row(number))
             else:
                 handle = do.start(Row(number), parent=_OWN, notify=[own])
-            names.write(f"{handle.name}\n".encode())
+            started.write(f"{handle.name}\n".encode())
             if number % 5 == 2:
                 service.cancel(handle.name)
             time.sleep(chance.uniform(0, 0.05))
@@ -146,103 +173,97 @@ def live(place: str, folder: Path, url: str, seed: int, armed: bool) -> None:
 # -- the receiver ---------------------------------------------------------------------------------
 
 
-def receive(folder: Path) -> None:
-    """Take webhooks and write them down, until the process is stopped."""
+@contextlib.contextmanager
+def receiver() -> Iterator[tuple[str, list[tuple[str, str, Any]]]]:
+    """Take webhooks at a URL, and list them: their path, id and event."""
     chance = random.Random(0)
-    with (folder / "received").open("ab", buffering=0) as log:
+    taken = []
 
-        class Receiver(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                size = int(self.headers["content-length"])
-                body = self.rfile.read(size)
-                if len(body) < size:  # its sender was killed in the midst of it
-                    self.close_connection = True
-                    return
-                what = chance.random()
-                if what < 0.1:
-                    self.send_error(503)
-                    return
-                found = verify(body, dict(self.headers), [SECRET], now=time.time())
-                line = {"to": self.path, "id": found.id, "event": json.loads(body)}
-                log.write(json.dumps(line).encode() + b"\n")
-                if what < 0.15:
-                    self.close_connection = True  # and no answer
-                    return
-                self.send_response(204)
-                self.end_headers()
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            size = int(self.headers["content-length"])
+            body = self.rfile.read(size)
+            if len(body) < size:  # its sender was killed in the midst of it
+                self.close_connection = True
+                return
+            what = chance.random()
+            if what < 0.1:
+                self.send_error(503)
+                return
+            found = verify(body, dict(self.headers), [SECRET], now=time.time())
+            taken.append((self.path, found.id, json.loads(body)))
+            if what < 0.15:
+                self.close_connection = True  # and no answer
+                return
+            self.send_response(204)
+            self.end_headers()
 
-            def log_message(self, *_: object) -> None:
-                """Nothing."""
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
 
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
-        print(server.server_address[1], flush=True)
-        server.serve_forever()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", taken
+        server.shutdown()
+        serving.join()
 
 
 # -- the campaign ---------------------------------------------------------------------------------
 
 
-def webhook_trial(place: str, folder: Path, kills: int, seed: int) -> Tally:
+def webhook_trial(kind: str, folder: Path, kills: int, seed: int) -> Tally:
     """Kill so many processes that send webhooks, and compare what was sent with what has ended."""
-    chance = random.Random(seed)
+    chance, place, names = random.Random(seed), new_store(kind, folder), folder / "names"
     with contextlib.ExitStack() as stack:
-        receiver = stack.enter_context(_process("receive", str(folder)))
-        url = f"http://127.0.0.1:{_line_of(receiver)}"
+        url, taken = stack.enter_context(receiver())
+        link, rows = stack.enter_context(table(place))
+        link.execute(f"CREATE TABLE {rows} (name TEXT)")
+        link.commit()
+
+        def worker(n: int) -> _Worker:
+            made = _Worker(place, names, url, 1000 * (1000 * seed + n), armed=n % 3 > 0)
+            stack.callback(made.process.kill)
+            return made
+
         sprung = 0
-        running = [_Worker.begun(place, folder, url, seed, n, stack) for n in range(2)]
+        running = [worker(n) for n in range(2)]
         for n in range(kills):
             victim = running.pop(0 if chance.random() < 0.8 else -1)
             sprung += victim.die(chance.uniform(0, 0.6))
             if n + 2 < kills + 1:
-                running.append(_Worker.begun(place, folder, url, seed, n + 2, stack))
+                running.append(worker(n + 2))
         for left in running:
             left.die(0)
         service, _ = service_on(place, url)
         with service:
             faults = [*_unfinished(service)]
-            records = [r for parent in ("", _OWN) for r in _records(service, parent)]
-    return _judge(folder, records, kills + len(running), sprung, faults)
+            records = [r for parent in _PARENTS for r in _records(service, parent)]
+        committed = {name for (name,) in link.execute(f"SELECT name FROM {rows}").fetchall()}
+        within = {record.name for record in records if record.parent == _WITHIN}
+        faults += [f"{name}: without its row, or a row without it" for name in committed ^ within]
+    started = names.read_text().split()
+    return _judge(started, records, taken, kills + len(running), sprung, faults)
 
 
-@contextlib.contextmanager
-def _process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", __name__, *arguments]
-    made = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    try:
-        yield made
-    finally:
-        made.kill()
-        made.communicate()
-
-
-def _line_of(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
-@attrs.frozen
 class _Worker:
-    process: subprocess.Popen[str]
-    armed: bool
-
-    @classmethod
-    def begun(
-        cls, place: str, folder: Path, url: str, seed: int, n: int, stack: contextlib.ExitStack
-    ) -> _Worker:
-        armed = n % 3 > 0
-        arguments = [place, str(folder), url, str(1000 * (1000 * seed + n)), "armed" * armed]
-        return cls(stack.enter_context(_process("live", *arguments)), armed)
+    def __init__(self, place: str, names: Path, url: str, seed: int, armed: bool) -> None:
+        self._armed = armed
+        self._ready, ready = FORKS.Pipe(duplex=False)
+        self.process = FORKS.Process(target=live, args=(place, names, url, seed, armed, ready))
+        self.process.start()
+        ready.close()
 
     def die(self, seconds: float) -> bool:
         """Wait until it dies of its trap, or kill it so many seconds after it was ready."""
-        _line_of(self.process)  # nothing, if it dies at its first claim
-        try:
-            self.process.wait(_SPRING_SECONDS if self.armed else seconds)
-        except subprocess.TimeoutExpired:
+        assert wait([self._ready, self.process.sentinel], PATIENCE)  # dead at its first claim
+        self._ready.close()
+        self.process.join(_SPRING_SECONDS if self._armed else seconds)
+        if self.process.exitcode is None:
             self.process.kill()
-            self.process.wait(PATIENCE)
+            self.process.join(PATIENCE)
             return False
-        assert self.process.returncode == -signal.SIGKILL, "it has ended by itself"
+        assert self.process.exitcode == -signal.SIGKILL, "it has ended by itself"
         return True
 
 
@@ -258,30 +279,32 @@ def _records(service: lro.Service, parent: str) -> Iterator[Record]:
 
 def _unfinished(service: Any) -> Iterator[str]:
     """What does not come to its end, though all is given time."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        over = all(r.done for parent in ("", _OWN) for r in _records(service, parent))
-        if over and service.store.next_due() is None:
-            return
-        time.sleep(0.1)
-    for parent in ("", _OWN):
+
+    def owes_nothing() -> bool:
+        over = all(r.done for parent in _PARENTS for r in _records(service, parent))
+        return over and service.store.next_due() is None
+
+    with contextlib.suppress(AssertionError):
+        until(owes_nothing)
+    for parent in _PARENTS:
         for record in _records(service, parent):
             if not record.done or record.notify_at is not None:
                 yield f"{record.name}: {record.state}, and owes something: {record.notify_at}"
 
 
 def _judge(
-    folder: Path, records: Sequence[Record], kills: int, sprung: int, faults: list[str]
+    started: Sequence[str],
+    records: Sequence[Record],
+    received: Sequence[tuple[str, str, Any]],
+    kills: int,
+    sprung: int,
+    faults: list[str],
 ) -> Tally:
     known = {record.name: record for record in records}
-    started = (folder / "names").read_text().split()
     faults += [f"{name}: started, and lost" for name in started if name not in known]
     taken: dict[tuple[str, str], list[tuple[str, str, str]]] = defaultdict(list)
-    for line in (folder / "received").read_text().splitlines():
-        found = json.loads(line)
-        event = found["event"]
-        key = event["data"]["name"], found["to"]
-        taken[key].append((found["id"], event["type"], event["timestamp"]))
+    for to, id, event in received:
+        taken[event["data"]["name"], to].append((id, event["type"], event["timestamp"]))
     for (name, to), events in taken.items():
         record = known.get(name)
         if record is None or record.end_time is None:
@@ -304,11 +327,3 @@ def _judge(
         repeats=sum(len(events) - 1 for events in taken.values()),
         faults=faults,
     )
-
-
-if __name__ == "__main__":
-    if sys.argv[1] == "receive":
-        receive(Path(sys.argv[2]))
-    else:
-        _, _, at, into, to, first, trap = sys.argv
-        live(at, Path(into), to, int(first), bool(trap))

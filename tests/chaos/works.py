@@ -231,24 +231,18 @@ def declare(
     service: lro.Service, *, awaits: bool = False
 ) -> dict[str, lro.Method[WorkRequest, WorkResponse, WorkMetadata]]:
     """The methods, by the last part of their paths; ``awaits``: as async functions."""
-    method = service.method
-    functions: dict[str, Any] = {"once": once, "again": again, "brief": brief, "alone": alone}
-    if awaits:
-        functions = dict.fromkeys(functions, awork)
+    retried: dict[str, Any] = {"worker_lost": lro.WorkerLost.RETRY, "max_lost": MAX_LOST}
+    options: dict[Any, dict[str, Any]] = {
+        once: {},
+        again: retried,
+        brief: {**retried, "keep_for": timedelta(seconds=BRIEF_SECONDS)},
+        alone: {"exclusive_target": lambda request: request.target},
+    }
     return {
-        "once": method("chaos.v1.Works.Once")(functions["once"]),
-        "again": method(
-            "chaos.v1.Works.Again", worker_lost=lro.WorkerLost.RETRY, max_lost=MAX_LOST
-        )(functions["again"]),
-        "brief": method(
-            "chaos.v1.Works.Brief",
-            worker_lost=lro.WorkerLost.RETRY,
-            max_lost=MAX_LOST,
-            keep_for=timedelta(seconds=BRIEF_SECONDS),
-        )(functions["brief"]),
-        "alone": method("chaos.v1.Works.Alone", exclusive_target=lambda request: request.target)(
-            functions["alone"]
-        ),
+        function.__name__: service.method(f"chaos.v1.Works.{function.__name__.title()}", **more)(
+            awork if awaits else function
+        )
+        for function, more in options.items()
     }
 
 

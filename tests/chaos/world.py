@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,11 +11,12 @@ import attrs
 
 from tests.chaos.callers import Callers
 from tests.chaos.server import Setting
-from tests.chaos.servers import PATIENCE, ForkServer, Server, Stuck
+from tests.chaos.servers import Server
 from tests.chaos.stalls import Stalls
 from tests.chaos.stories import Journal, Story
 from tests.chaos.traps import Point, Trap
 from tests.chaos.verdict import Facts
+from tests.waiting import until_async
 
 
 @attrs.frozen(kw_only=True)
@@ -27,10 +26,9 @@ class Ground:
     ``lease`` is in seconds; ``margin`` is how long after the end of a lease the truth may take.
     """
 
-    fork_server: ForkServer
     folder: Path
     store: str
-    """The URL of a new store."""
+    """The path of a new store, or its URL."""
     executor: str
     lease: float
     margin: float
@@ -99,14 +97,14 @@ class World:
     ) -> Host:
         """One more server; it may not answer yet. With ``only_scans``, it only recovers orphans."""
         if not self.remote or only_scans:
-            web = await self._make(trap, "web", options)
+            web = self._make(trap, "web", options)
             return Host(web, web, web)
         works = trap is not None and trap.point in _BY_WORKERS
-        web = await self._make(None if works else trap, "web", options)
-        worker = await self._make(trap if works else None, "worker", options)
+        web = self._make(None if works else trap, "web", options)
+        worker = self._make(trap if works else None, "worker", options)
         return Host(web, worker, worker if works else web)
 
-    async def _make(self, trap: Trap | None, role: str, options: dict[str, Any]) -> Server:
+    def _make(self, trap: Trap | None, role: str, options: dict[str, Any]) -> Server:
         ground = self.ground
         setting = Setting(
             store=ground.store,
@@ -118,9 +116,8 @@ class World:
             trap=trap,
             **options,
         )
-        made = await ground.fork_server.make(setting)
-        self.servers.append(made)
-        return made
+        self.servers.append(Server(setting))
+        return self.servers[-1]
 
     def shun(self, server: Server) -> None:
         """Have no caller call this server any more."""
@@ -130,35 +127,34 @@ class World:
         """Have it called again."""
         self._unfit.discard(server.pid)
 
-    async def until(self, claim: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-        """Wait until a claim is true of what the callers have seen."""
-        end = time.monotonic() + seconds
-        while not claim():
-            if time.monotonic() > end:
-                raise Stuck(f"{what} has not come about within {seconds:g} s")
-            await asyncio.sleep(0.02)
+    async def work_begins(self, stories: list[Story], count: int = 0) -> None:
+        """Wait until callers have seen so many of these stories being worked on, or all."""
 
-    def begun(self, stories: list[Story]) -> int:
-        """How many of these stories have been seen to be worked on."""
-        return sum(any(s.metadata.attempt for s in story.sights) for story in stories)
+        def begun() -> int:
+            return sum(any(s.metadata.attempt for s in story.sights) for story in stories)
+
+        await until_async(begun, lambda found: found >= (count or len(stories)))
 
     async def settle(self) -> None:
         """Wait until callers have seen the end of every operation that they know of.
 
         What never ends is for the verdict to say.
         """
-        try:
-            await self.until(lambda: not self.journal.unsettled, "the end of everything")
-        except Stuck:
-            return
+        with contextlib.suppress(AssertionError):
+            await until_async(lambda: not self.journal.unsettled)
 
-    async def end(self) -> None:
+    async def __aenter__(self) -> World:
+        """Nothing is there yet."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
         """Stop calling, and kill all servers."""
         await self.callers.end()
         for server in self.servers:
             server.signal(signal.SIGKILL)
         for server in self.servers:
             await server.gone()
+            await server.close()
 
     def facts(self, **more: Any) -> Facts:
         """What is known of this world, once all that is to die is dead."""

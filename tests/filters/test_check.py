@@ -10,49 +10,29 @@ import pytest
 
 from lro import Int32, TypeRegistry
 from lro._filters.parse import refusal as shortened
-from tests.filters.every_field_kind import compiled, refusal, refused
-from tests.filters.messages import Row, types
+from tests.filters.every_field_kind import refusal, refused
+from tests.filters.messages import types
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("state = FAILED", "or a function such as state()"),
         ("NOT(a)", "expected white space between NOT and '('"),
         ("type((metadata)) = x", "type takes metadata or response, without quotes"),
-        ("type(f()) = x", "type takes metadata or response, without quotes"),
-        ("type(metadata.a) = x", "type takes metadata or response, without quotes"),
         ("type(metadata, response) = x", "type takes metadata or response, without quotes"),
-        ("state('') = x", "state takes no argument"),
         ("type.metadata() = x", "expected one of the functions"),
         ("response.x = 1", "no type is registered for response, so nothing is in it"),
-        ("name.x = 1", "'x' cannot be below text"),
-        ("done:x", "expected true or false, found 'x'"),
         ("error.details:x", "takes only ':*'"),
         ("metadata:'*'", "there is no field '*'"),
         ("metadata:a.b", "there is no field 'a.b'"),
-        ("metadata = *", "metadata takes only ':', not '='"),
-        ("metadata.node = x", "a message takes only ':', not '='"),
-        ("metadata.colour < RED", "an enum has no order, so it takes no '<'"),
         ("metadata.colour = BLUE", "expected one of the names RED, GREEN, VERT, found 'BLUE'"),
         ("name:(a f())", "expected a value, found the function 'f'"),
         ('name:(a "b".c)', "not a mixture"),
-        ("response.x:1", "no type is registered for response"),
     ],
 )
 def test_a_refusal_says_what_does_not_fit(text: str, said: str) -> None:
     """Types are checked before any record is looked at, with a sentence that helps."""
     assert said in refusal(text)
-
-
-def test_a_bare_literal_is_not_a_field() -> None:
-    """It is searched for."""
-    assert not compiled("state").matches(Row())
-
-
-def test_the_place_of_a_wrong_operator_is_its_own() -> None:
-    """However much space is before it."""
-    assert [refused(text).position for text in ("metadata=x", "metadata  = x")] == [8, 10]
 
 
 def registered(full_name: str, **fields: typing.Any) -> typing.Any:
@@ -73,14 +53,10 @@ def test_long_enums_are_not_listed_whole() -> None:
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("metadata.colours = RED", "colour"),
-        ("metadata.node.below.lable = x", "label"),
-        ("metadata.node.links.lable:x", "label"),
         ("metadata.by_long.1.lable = x", "label"),
         ("metadata.node:lable", "label"),
         ("metadata:byLang", "by_long"),
         ("error:detials", "details"),
-        ("nam = x", "name"),
         ("mask2:*", "metadata.mask"),
         ("metadata.node.links.lable = x", None),  # the operator is what is wrong
         ("metadata.node.links:lable", None),
@@ -91,7 +67,6 @@ def test_long_enums_are_not_listed_whole() -> None:
         ("metadata.blob.colours = x", None),
         ("metadata.colour.colours = x", None),
         ("name.colours = x", None),
-        ("x = RED", None),
         ("colour" * 10 + " = RED", None),
         ("state() = colour", None),
     ],

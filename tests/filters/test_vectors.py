@@ -8,7 +8,7 @@ from lro import Code
 from lro.errors import InvalidFilter
 from tests.filters.every_field_kind import compiled, refusal
 from tests.filters.messages import Row, row, types
-from tests.filters.tree_printing import tree_of
+from tests.filters.test_parse import tree_of
 from tests.vector_files import by_id, vectors
 
 PARSE_OK = vectors("filter_parse_ok")["cases"]

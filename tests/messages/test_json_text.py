@@ -43,39 +43,31 @@ def nested(levels, inner="1"):
     return "[" * levels + inner + "]" * levels
 
 
-NOT_JSON = {
-    "empty": "",
-    "blank": " \n",
-    "trailing text": '{"a":1} x',
-    "two texts": "{}{}",
-    "trailing comma": "[1,]",
-    "comment": "[1] // no",
-    "single quotes": "{'a': 1}",
-    "bare key": "{a: 1}",
-    "truncated": '{"a":',
-    "NaN": "[NaN]",
-    "Infinity": "[-Infinity]",
-    "leading zero": "[01]",
-    "plus": "[+1]",
-    "control character": '["\n"]',
-    "bad escape": '["\\x41"]',
-    "byte order mark": "\ufeff{}",
-}
+NOT_JSON = [
+    "", " \n", '{"a":1} x', "{}{}", "[1,]", "[1] // no", "{'a': 1}", "{a: 1}", '{"a":', "[NaN]",
+    "[-Infinity]", "[01]", "[+1]", '["\n"]', '["\\x41"]', "\ufeff{}",
+    b"\xff\xfe{}", b'["\xed\xa0\x80"]', b'["\xc0\xaf"]', b'"\x80"',
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", NOT_JSON.values(), ids=NOT_JSON)
-def test_what_is_no_json(read, text):
-    """Refused as text and as bytes (spec §1.8(6))."""
-    for data in (text, text.encode()):
+@pytest.mark.parametrize("data", NOT_JSON)
+def test_what_is_no_json(read, data):
+    """Refused as text and as bytes; so are encodings other than UTF-8 (spec §1.8(6))."""
+    for form in (data, data.encode()) if isinstance(data, str) else (data,):
         with pytest.raises(ValueError):
-            read(data)
+            read(form)
 
 
-@pytest.mark.parametrize("data", [b"\xff\xfe{}", b'["\xed\xa0\x80"]', b'["\xc0\xaf"]', b'"\x80"'])
-def test_what_is_not_utf8(read, data):
-    """Other encodings, surrogates and over-long forms."""
-    with pytest.raises(ValueError):
-        read(data)
+def test_other_threads_have_turns_while_fractions_are_read():
+    """Each is read by a function in Python: a request of a million bytes has 260,000 of them."""
+    called = []
+    sys.setprofile(lambda frame, event, _: called.append((frame.f_code.co_name, event)))
+    try:
+        value = loads_strict(b"[1e9, 0.5, -2.5e-3, 7, 1e999]")
+    finally:
+        sys.setprofile(None)
+    assert value == [1e9, 0.5, -2.5e-3, 7, math.inf]
+    assert called.count(("_fraction", "call")) == 4
 
 
 def test_equal_keys(library):
@@ -96,15 +88,18 @@ def test_depth(read):
             with pytest.raises(ValueError):
                 read(text)
 
-
-def test_depth_of_a_long_text(read):
-    """It is found without counting the brackets, of text and of bytes."""
     for form in (f'["{"x" * 60_000}",[]]', f'["{"x" * 60_000}",[]]'.encode()):
         assert read(form)[1] == []
     deep = f'["{"x" * 60_000}",{nested(150, "")}]'
-    for form in (deep, deep.encode()):
+    for form in (deep, deep.encode()):  # found without counting the brackets
         with pytest.raises(ValueError, match="nested deeper than 100 levels"):
             read(form)
+    wide = [{"id": n, "tags": ["[", '"'], "empty": []} for n in range(1000)]
+    assert read(json.dumps(wide)) == wide
+    assert read(json.dumps([[]] * 1000)) == [[]] * 1000
+    for bracket in ("[", "{", '{"a":', "]", "[{"):
+        with pytest.raises(ValueError):
+            read(bracket * 100_000)
 
 
 TRICKY = st.sampled_from(["", "a", "[", "]", "{}", '"', '"]', "\\", '\\"', "\\\\[", "é{", "[]"])
@@ -135,58 +130,11 @@ def test_depth_does_not_count_what_is_in_strings(value, spaced):
                 loads(whole)
 
 
-@pytest.mark.parametrize("bracket", ["[", "{", '{"a":', "]", "[{"])
-def test_a_hundred_thousand_brackets(read, bracket):
-    """Refused without a crash, though nothing closes them."""
-    with pytest.raises(ValueError):
-        read(bracket * 100_000)
-
-
-def calls(text):
-    """What is read of a text as a server reads it, and the Python functions called for it."""
-    called = []
-
-    def note(frame, event, _):
-        if event == "call":
-            called.append(frame.f_code.co_name)
-
-    sys.setprofile(note)
-    try:
-        value = loads_strict(text)
-    finally:
-        sys.setprofile(None)
-    return value, called
-
-
-def test_other_threads_have_turns_while_fractions_are_read():
-    """Each is read by a function in Python: a request of a million bytes has 260,000 of them."""
-    value, called = calls(b"[1e9, 0.5, -2.5e-3, 7, 1e999]")
-    assert value == [1e9, 0.5, -2.5e-3, 7, math.inf]
-    assert called.count("_fraction") == 4
-
-
-def test_flat_object_needs_no_call_for_its_keys():
-    """Most requests are such objects; another one is looked at key by key."""
-    pytest.importorskip("orjson")
-    flat = '{"steps": 1, "name": "x", "validateOnly": true, "none": null, "n": -0}'
-    for text, count in ((flat, 0), ("{}", 0), ('{"a": "x:y"}', 1), ('{"a": {}}', 2)):
-        value, called = calls(text)
-        assert value == json.loads(text)
-        assert called.count("_unique") == count
-
-
-def test_width_is_no_depth(read):
-    """A list of many small lists is flat."""
-    wide = [[] for _ in range(1000)]
-    assert read(json.dumps(wide)) == wide
-    rows = [{"id": n, "tags": ["[", '"']} for n in range(200)]
-    assert read(dumps(rows)) == rows
-
-
 def test_what_is_written_can_be_read_again(library):
     """Compact, in UTF-8; as deep as it is, or it is not written at all."""
     value = {"é": ["\u2028", 1, 1.5, True, None, "\U0001f600"]}
     assert dumps(value) == '{"é":["\u2028",1,1.5,true,null,"\U0001f600"]}'.encode()
+    assert dumps([2**70, 2**63 - 1]) == b"[1180591620717411303424,9223372036854775807]"
     for levels in (MAX_DEPTH, MAX_DEPTH + 1, 300):
         deep = []
         for _ in range(levels - 1):
@@ -208,19 +156,6 @@ def test_what_has_no_json(library, value):
         dumps(value)
 
 
-def test_big_integers(library):
-    """Beyond 64 bits they are written in full."""
-    assert dumps([2**70]) == b"[1180591620717411303424]"
-    assert loads(dumps([2**63 - 1, -(2**63)])) == [2**63 - 1, -(2**63)]
-
-
-def test_special_floats_by_the_standard_library(monkeypatch):
-    """Where it decides, NaN is no JSON; our codecs never give one."""
-    monkeypatch.setattr(json_text, "orjson", None)
-    with pytest.raises(ValueError):
-        dumps([math.nan])
-
-
 NUMBERS = [
     "0", "-0", "-0.0", "1E+5", "1e-7", "1e16", "-1e22", "0.00001", "0.0001", "5e-324", "1e-400",
     "1e308", "1e309", "-1e400", "9223372036854775808", "-9223372036854775809",
@@ -234,12 +169,14 @@ TEXTS = [
     r'"\u12"', '"a', '"12345678901234567890"', '"\ud800"',
 ]  # fmt: skip
 SPACE = st.sampled_from(["", "", "", "", " ", "\t\r\n", "\x0b", "\xa0", "\ufeff"])
+KEY = st.sampled_from(["a", "b", "a:", 'a\\"', "\ud800", "ä", "\\u00e4"])
 TOKEN = st.sampled_from([*NUMBERS, *TEXTS, "true", "null", "nul", "None"]) | st.floats().map(repr)
 JSON_TEXT = st.recursive(
     TOKEN,
     lambda inner: (
         st.builds("[{}{}]".format, st.lists(inner, max_size=3).map(",".join), SPACE)
         | st.builds('{{"a":{},{}"a":{}}}'.format, inner, SPACE, inner)
+        | st.builds('{{"a:"{}:{},"{}":{}}}'.format, SPACE, inner, KEY, inner)
     ),
     max_leaves=5,
 )
@@ -258,27 +195,26 @@ def by_each_library(action, value):
     return found
 
 
-def assert_read_alike(data):
-    """The same value or refusal with either library; and what is read is written alike."""
-    for action in (loads, loads_strict):
-        assert len(set(by_each_library(action, data))) == 1
-    if by_each_library(loads, data)[0] is not None:
-        assert len(set(by_each_library(dumps, loads(data)))) == 1
+def assert_read_alike(text):
+    """The same value or refusal with either library, of text and bytes; and so it is written."""
+    for data in (text, text.encode("utf-8", "surrogatepass")):
+        for action in (loads, loads_strict):
+            assert len(set(by_each_library(action, data))) == 1, ascii(data)
+        if by_each_library(loads, data)[0] is not None:
+            assert len(set(by_each_library(dumps, loads(data)))) == 1, ascii(data)
 
 
-@pytest.mark.parametrize("token", [*NUMBERS, *TEXTS], ids=lambda token: ascii(token)[:30])
-def test_a_token_is_read_and_written_alike_by_either_library(token):
+def test_a_token_is_read_and_written_alike_by_either_library():
     """The extra ``fast`` changes no result."""
-    for text in (token, f"[{token}]", f'{{"unknown": {token}}}', f" {token} "):
-        assert_read_alike(text)
-        assert_read_alike(text.encode("utf-8", "surrogatepass"))
+    for token in (*NUMBERS, *TEXTS):
+        for text in (token, f"[{token}]", f'{{"unknown": {token}}}', f" {token} "):
+            assert_read_alike(text)
 
 
 @given(JSON_TEXT, SPACE)
 def test_any_text_is_read_and_written_alike_by_either_library(text, space):
     """Or refused by both."""
     assert_read_alike(space + text)
-    assert_read_alike((space + text).encode("utf-8", "surrogatepass"))
 
 
 @dataclasses.dataclass
@@ -302,21 +238,11 @@ def test_a_value_is_written_alike_by_either_library(value):
         assert len(set(by_each_library(dumps, whole))) == 1
 
 
-@given(st.floats() | st.integers() | st.floats(0, 1).map(lambda one: one / 10**5))
-def test_any_number_is_written_alike_by_either_library(number):
-    """Whatever its exponent."""
-    assert len(set(by_each_library(dumps, [number]))) == 1
-
-
 @given(JSON)
 def test_every_value_survives(value):
     """By either library, and by both readers."""
-    for library in (json_text.orjson, None):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(json_text, "orjson", library)
-            text = dumps(value)
-            assert loads(text) == loads_strict(text) == value
-            assert loads(text.decode()) == value
+    assert loads(dumps(value)) == loads_strict(dumps(value)) == value
+    assert len(set(by_each_library(dumps, value))) == 1
 
 
 def test_without_the_faster_library(monkeypatch):
@@ -327,19 +253,3 @@ def test_without_the_faster_library(monkeypatch):
     spec.loader.exec_module(alone)
     assert alone.orjson is None
     assert alone.loads(alone.dumps({"a": ["é", 1.5]})) == {"a": ["é", 1.5]}
-
-
-PIECES = st.tuples(
-    st.sampled_from(["a", "b", "a:", 'a"', "\ud800", "ä"]),
-    st.text(max_size=8)
-    | st.integers(-(10**20), 10**20)
-    | st.floats(allow_nan=True)
-    | st.sampled_from([True, None, {}, [1]]),
-)
-
-
-@given(st.lists(PIECES, max_size=4), st.sampled_from(["", " ", "\n", "\ufeff"]), st.booleans())
-def test_object_is_read_alike_by_either_library(pairs, space, ascii_):
-    """Flat or not, with an equal key, a fraction, a list."""
-    pieces = [f"{json.dumps(key, ensure_ascii=ascii_)}{space}:{json.dumps(v)}" for key, v in pairs]
-    assert_read_alike(f"{space}{{{','.join(pieces)}}}".encode("utf-8", "surrogatepass"))

@@ -77,12 +77,7 @@ class Needy(BaseModel):
     stage: Stage
 
 
-class NeedyStruct(msgspec.Struct):
-    count: int
-    tags: list[str]
-    labels: dict[str, int]
-    note: str | None
-    stage: Stage
+NeedyStruct = msgspec.defstruct("NeedyStruct", typing.get_type_hints(Needy).items())
 
 
 @pytest.mark.parametrize(("cls", "text"), [(Needy, "Field required"), (NeedyStruct, "is required")])
@@ -100,17 +95,9 @@ def test_a_field_without_default_is_required_of_a_request_and_always_written(
     }
     # A server that leaves zeros out is understood.
     assert known(cls).load({}, cls, strict=False) == empty
-
-
-class Outer(BaseModel):
-    inner: Needy
-    uid: uuid.UUID
-
-
-def test_what_has_no_zero_must_be_there_in_an_answer_too() -> None:
-    """A message, and a text that is not any."""
-    assert violations(Outer, {}, strict=False)["inner"] == "is required"
-    assert violations(Outer, {}, strict=False)["uid"] == "is required"
+    outer = msgspec.defstruct("Outer", [("inner", cls), ("uid", uuid.UUID)])
+    # What has no zero must be there in an answer, too: a message, and a text that is not any.
+    assert violations(outer, {}, strict=False) == dict.fromkeys(["inner", "uid"], "is required")
 
 
 class Part(TypedDict):
@@ -201,12 +188,6 @@ class Page(BaseModel, Generic[T]):
     items: list[T] = []
 
 
-def test_a_generic_model_has_a_name_that_proto_has() -> None:
-    """Of the names of the model and of its argument."""
-    assert simple_name(Page[int]) == "Page_int"
-    assert both_ways(Page[int](items=[1])) == {"items": ["1"]}
-
-
 @pytest.mark.parametrize(
     "cls", [Needy, NeedyStruct, AliasedData, type("Part", (Needy,), {"__module__": __name__})]
 )
@@ -218,6 +199,8 @@ def test_lro_message_names_classes_of_every_kind(cls: Any) -> None:
     assert lro.TypeRegistry().register(named) == "acme.v1.Named"
     named = lro.message("acme.v1.Named")(TypedDict("Named", {"name": str}))
     assert lro.TypeRegistry(named).pack({"name": "a"}, named).type_name == "acme.v1.Named"
+    assert simple_name(Page[int]) == "Page_int"  # which proto has, as it has not Page[int]
+    assert both_ways(Page[int](items=[1])) == {"items": ["1"]}
 
 
 NUMBERED = {
@@ -309,12 +292,8 @@ MSGSPEC = [
 def test_type_that_proto_has_not_is_written_as_its_library_writes_it(
     cls: Any, value: Any, shown: Any
 ) -> None:
-    """As a scalar where that is one, else as any JSON value."""
+    """As a scalar where that is one, else as any JSON value; what is not set has no JSON."""
     assert both_ways(cls(a=value)) == {"a": shown}
-
-
-def test_value_of_msgspec_that_is_not_set_is_left_out() -> None:
-    """It has no JSON."""
     assert both_ways(struct(("a", int | msgspec.UnsetType, msgspec.UNSET))()) == {}
 
 
@@ -324,12 +303,8 @@ def test_value_of_msgspec_that_is_not_set_is_left_out() -> None:
         (model(a=(uuid.UUID, ...)), "x", {"a"}),
         (model(a=(list[uuid.UUID], ...)), [5, "y"], {"a[0]", "a[1]"}),
         (model(a=(Literal[1, 2], ...)), 3, {"a"}),
-        (model(a=(Literal["fast", "slow"], ...)), "x", {"a"}),
-        (model(a=(tuple[int, str], ...)), [1, 2, 3], {"a"}),
         (model(a=(pydantic.AwareDatetime, ...)), 5, {"a"}),
         (model(a=(Line, ...)), {"length": "x"}, {"a.length"}),
-        (model(a=(Point, ...)), {"x": "y"}, {"a.x"}),
-        (struct(("a", uuid.UUID)), "x", {"a"}),
         (struct(("a", list[uuid.UUID])), [5, "y"], {"a[0]", "a[1]"}),
         (struct(("a", Literal[1, 2])), 3, {"a"}),
         (struct(("a", int | CamelStruct)), {"itemName": 5}, {"a.itemName"}),
@@ -384,11 +359,6 @@ def test_a_class_may_contain_itself() -> None:
         "need": [],
         "kids": [{"need": ["a"]}],
     }
-
-
-class Excluded(BaseModel):
-    shown: str = ""
-    hidden: str = Field("default", exclude=True)
 
 
 class Rooted(pydantic.RootModel[list[int]]):
@@ -457,10 +427,10 @@ def test_what_cannot_be_said_is_refused_at_declaration(cls: type, says: str) -> 
 
 def test_an_excluded_field_is_not_part_of_the_message() -> None:
     """It is neither written nor read."""
-    types = known(Excluded)
-    assert types.dump(Excluded(shown="a", hidden="b")) == {"shown": "a"}
-    assert violations(Excluded, {"hidden": "b"}) == {"hidden": "is not a field of Excluded"}
-    assert types.load({"hidden": "b"}, Excluded, strict=False).hidden == "default"
+    cls = model(shown=(str, ""), hidden=(str, Field("default", exclude=True)))
+    assert known(cls).dump(cls(shown="a", hidden="b")) == {"shown": "a"}
+    assert violations(cls, {"hidden": "b"}) == {"hidden": "is not a field of Made"}
+    assert known(cls).load({"hidden": "b"}, cls, strict=False).hidden == "default"
 
 
 def test_a_model_of_its_own_form_may_stand_in_a_field() -> None:
@@ -549,46 +519,40 @@ def test_every_violation_of_a_model_is_named() -> None:
     assert known(Checked).load({"odd": 1, "uid": str(ID)}, Checked, strict=False) == Checked(uid=ID)
 
 
-class Mended(BaseModel):
-    size: int = 0
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def mend(cls, value: dict[str, Any]) -> dict[str, Any]:
-        if value.get("size") == "small":
-            return {**value, "size": 1}
-        if value.get("size") == 7:
-            raise TypeError("is no size")
-        return value
-
-    @pydantic.field_validator("*", mode="after")
-    @classmethod
-    def as_it_is(cls, value: T) -> T:
-        return value
-
-
-def mended(value: object) -> object:
+def mended(value: Any) -> Any:
     """What a validator makes of a word that it knows."""
+    if isinstance(value, dict):
+        return {name: mended(one) for name, one in value.items()}
+    if value == 7:
+        raise TypeError("is no size")
     return 1 if value == "small" else value
 
 
-def before(name: str, mode: str) -> Any:
-    """A model with such a validator for a field."""
-    decorator: Any = pydantic.field_validator(name, mode=mode)  # type: ignore[call-overload]
-    wrapped = (lambda value, go_on: go_on(mended(value))) if mode == "wrap" else mended
-    return pydantic.create_model("Made", size=(int, 0), __validators__={"mend": decorator(wrapped)})
+def sized(name: str, mode: str) -> Any:
+    """A model with such a validator: of a field, or of the whole."""
+    if not name:
+        decorator: Any = pydantic.model_validator(mode="before")
+    else:
+        decorator = pydantic.field_validator(name, mode=mode)  # type: ignore[call-overload]
+    mend = (lambda value, go_on: go_on(mended(value))) if mode == "wrap" else mended
+    return pydantic.create_model("Made", size=(int, 0), __validators__={"mend": decorator(mend)})
 
 
-@pytest.mark.parametrize("cls", [Mended, before("size", "before"), before("*", "wrap")])
+@pytest.mark.parametrize("cls", [sized("", "before"), sized("size", "before"), sized("*", "wrap")])
 def test_a_validator_that_runs_before_gets_what_came(cls: Any) -> None:
-    """It may understand what ProtoJSON does not."""
+    """It may understand what ProtoJSON does not; its TypeError is a violation, as of attrs."""
     assert known(cls).load({"size": "small"}, cls).size == 1
     assert violations(cls, {"size": "large"}).keys() == {"size"}
+    assert "is no size" in violations(cls, {"size": 7}).popitem()[1]
 
 
-def test_a_type_error_of_a_validator_is_a_violation() -> None:
-    """As that of an attrs class is."""
-    assert violations(Mended, {"size": 7}) == {"": "is no size"}
+YEAR = Annotated[
+    datetime,
+    pydantic.PlainSerializer(lambda one: one.year, return_type=int),
+    pydantic.PlainValidator(
+        lambda one: datetime(one, 1, 1, tzinfo=UTC) if isinstance(one, int) else one
+    ),
+]
 
 
 class Written(BaseModel):
@@ -600,13 +564,8 @@ class Written(BaseModel):
     maybe: Stage | None = None
     number: lro.Int32 = 0
     percent: float = 0.0
-    since: Annotated[
-        datetime,
-        pydantic.PlainSerializer(lambda one: one.year, return_type=int),
-        pydantic.PlainValidator(
-            lambda one: datetime(one, 1, 1, tzinfo=UTC) if isinstance(one, int) else one
-        ),
-    ] = datetime(2030, 1, 1, tzinfo=UTC)
+    since: YEAR = datetime(2030, 1, 1, tzinfo=UTC)
+    years: list[YEAR] = []
 
     @pydantic.field_serializer("percent")
     def as_text(self, value: float) -> str:
@@ -640,12 +599,6 @@ class AllWritten(BaseModel):
         return int(value.removesuffix(" m")) if isinstance(value, str) else value
 
 
-class Years(BaseModel):
-    since: list[
-        Annotated[datetime, pydantic.PlainSerializer(lambda one: one.year, return_type=int)]
-    ] = []
-
-
 def test_serializers_and_computed_fields_of_a_model_count() -> None:
     """What is computed is written alone; enums are written by name, also where values are kept."""
     message = Written(
@@ -656,6 +609,7 @@ def test_serializers_and_computed_fields_of_a_model_count() -> None:
         number=2,
         percent=0.25,
         since=datetime(2031, 1, 1, tzinfo=UTC),
+        years=[datetime(2032, 1, 1, tzinfo=UTC)],
     )
     assert both_ways(message.model_copy(update={"percent": 0.2})) == {
         "stage": "COPYING",
@@ -665,6 +619,7 @@ def test_serializers_and_computed_fields_of_a_model_count() -> None:
         "number": 2,
         "percent": "0.2",
         "since": "2031",
+        "years": ["2032"],
         "twice-as-much": 4,
     }
     assert {one.name: one.kind for one in shape_of(Written).fields}["percent"] is Kind.STRING
@@ -676,15 +631,8 @@ def test_serializers_and_computed_fields_of_a_model_count() -> None:
     assert both_ways(AllWritten(size=2)) == {"size": "2 m"}
     year = SelfWritten.model_construct(count=datetime(2030, 1, 1, tzinfo=UTC))
     assert known(SelfWritten).dump(year)["count"].startswith("2030")  # type: ignore[index,call-overload,union-attr]
-    years = Years(since=[datetime(2031, 1, 1, tzinfo=UTC)])
-    assert known(Years).dump(years) == {"since": ["2031"]}
     with pytest.raises(EncodingError, match="field stage"):
         known(Written).pack(Written.model_construct(stage="odd"))
-
-
-class Dated(BaseModel):
-    start: datetime | None = None
-    made: list[str] = Field(default_factory=lambda data: [str(data["start"])])
 
 
 class Capped(msgspec.Struct, forbid_unknown_fields=True):
@@ -736,8 +684,9 @@ def test_every_violation_of_a_struct_is_named() -> None:
 
 def test_a_default_that_needs_the_other_values_is_left_to_the_class() -> None:
     """The field has presence."""
-    assert {one.name: one.label for one in shape_of(Dated).fields}["made"] is Label.REPEATED
-    assert both_ways(Dated(made=["a"])) == {"made": ["a"]}
+    cls = model(start=(int, 0), made=(list[str], Field(default_factory=lambda data: [*data])))
+    assert {one.name: one.label for one in shape_of(cls).fields}["made"] is Label.REPEATED
+    assert both_ways(cls(made=["a"])) == {"made": ["a"]}
 
 
 def test_more_violations_than_a_hundred_are_not_collected() -> None:
@@ -819,15 +768,11 @@ def test_field_that_is_called_as_a_word_of_python_is_read_and_written(make: Any,
 
 
 class Circle(BaseModel):
-    """One of two that are kept apart by their tag."""
-
     kind: Literal["circle"] = "circle"
     size: int = 0
 
 
 class Square(BaseModel):
-    """The other one."""
-
     kind: Literal["square"] = "square"
     size: int = 0
 
@@ -848,23 +793,16 @@ class Drawing(BaseModel):
 
 
 def test_discriminator_of_a_field_chooses_the_class() -> None:
-    """As pydantic does: also where several classes would take the value."""
+    """As pydantic does: also where several classes would take it; others are refused."""
     value: Any = {"shape": {"kind": "square", "size": 1}, "sized": {"size": 10}}
     drawing = known(Drawing).load(value, Drawing)
     assert drawing == Drawing.model_validate(value)
     assert isinstance(drawing.sized, Square)
     both_ways(drawing)
-
-
-@pytest.mark.parametrize(
-    ("shape", "said"),
-    [
+    for shape, said in (
         ({}, "shape: Unable to extract tag using discriminator 'kind'"),
         ({"kind": "line"}, "shape: Input tag 'line' found using 'kind' does not match"),
         ({"kind": "square", "size": "x"}, "shape.square.size: Input should be a valid integer"),
-    ],
-)
-def test_discriminator_of_a_field_refuses_what_it_does_not_know(shape: Any, said: str) -> None:
-    """One error, of the class that the tag names."""
-    ((path, text),) = violations(Drawing, {"shape": shape}).items()
-    assert f"{path}: {text}".startswith(said)
+    ):  # one error, of the class that the tag names
+        ((path, text),) = violations(Drawing, {"shape": shape}).items()
+        assert f"{path}: {text}".startswith(said)

@@ -7,15 +7,25 @@ import math
 import types
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 
 import attrs
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lro import Any, Duration, Empty, InvalidArgument, Struct, TypeRegistry, message
+from lro import (
+    Any,
+    Duration,
+    Empty,
+    Float,
+    Int32,
+    InvalidArgument,
+    Struct,
+    TypeRegistry,
+    UInt32,
+    message,
+)
 from lro.errors import EncodingError
 from lro.types import Value
 
@@ -40,6 +50,10 @@ class Row(list):
     """A kind of list."""
 
 
+class Moment(datetime):
+    """A kind of datetime."""
+
+
 class Level(enum.IntEnum):
     HIGH = 1
 
@@ -60,6 +74,8 @@ LEAVES = st.sampled_from(
         *(Text("a"), Text("\udc00"), Count(3), Share(0.5), Share("nan"), Level.HIGH, Name.A),
         *(Plain.ONE, b"x", bytearray(b"y"), (1, "a"), {1}, uuid.UUID(int=1), object),
         *(datetime(2030, 1, 1, tzinfo=UTC), datetime(2030, 1, 1), Any("x/a.B", {"c": [1]})),
+        *(datetime(999, 12, 31, tzinfo=UTC), Moment(2030, 1, 1, tzinfo=UTC)),
+        datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=1))),
     ]
 )
 KEYS = st.sampled_from(["", "a", "é", "[", "\ud800", Text("k"), 1, None, True, Name.A])
@@ -98,7 +114,7 @@ class Inner:
 @message("acme.v1.Report")
 @attrs.frozen
 class Report:
-    """Whose fields hold any JSON, in each way that a field can."""
+    """Fields of any JSON, and those that are written without a call, with each label."""
 
     title: str = ""
     data: dict[str, object] = attrs.field(factory=dict)
@@ -109,6 +125,23 @@ class Report:
     struct: Struct | None = None
     packed: Any | None = None
     inner: Inner | None = None
+    at: datetime | None = None
+    all_at: list[datetime] = attrs.field(factory=list)
+    texts: list[str] = attrs.field(factory=list)
+    small: tuple[Int32, ...] = ()
+    large: tuple[int, ...] = ()
+    count: int = 0
+    maybe: int | None = None
+    flags: tuple[bool, ...] = ()
+    rate: float = 0.0
+    rates: tuple[float, ...] = ()
+    share: Float = 0.0
+    unsigned: tuple[UInt32, ...] = ()
+    kind: Plain = Plain.ONE
+
+
+class Derived(Report):
+    """What is compiled for a class is not for one that is derived from it."""
 
 
 TYPES = TypeRegistry(Report, Inner)
@@ -147,9 +180,11 @@ def test_what_is_packed_is_what_is_written_of_the_message(fields, value):
     whole = Report(**fields)
     inside = Report(inner=Inner(value, value)), Report(struct=Struct(value)), Value(value)
     for made in (whole, Report(anything=value), *inside):
-        assert outcome(lambda made=made: TYPES.pack(made).payload) == outcome(
-            lambda made=made: TYPES.dump(made)
-        )
+        written = outcome(lambda made=made: TYPES.dump(made))
+        assert outcome(lambda made=made: TYPES.pack(made).payload) == written
+    assert outcome(lambda: TYPES.dump(Derived(**fields), Report)) == outcome(
+        lambda: TYPES.dump(whole)
+    )
 
 
 @pytest.mark.parametrize("inner", [{}, 1])
@@ -160,26 +195,6 @@ def test_report_may_have_32_levels(inner):
     for levels in (most + 1, 200, 260, 5000):
         with pytest.raises(EncodingError, match="nested deeper than 32 levels"):
             TYPES.pack(Report(data={"a": nested(levels, inner)}))
-
-
-def containers(value) -> Iterable[int]:
-    """The identities of all containers in a value."""
-    if isinstance(value, (dict, list)):
-        yield id(value)
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from containers(item)
-
-
-@given(VALUES)
-def test_packed_report_shares_no_container_with_what_was_reported(value):
-    """So that nothing which happens to it afterwards shows."""
-    report = Report(data={"a": value}, anything=value, many=(value, [value]))
-    try:
-        packed = TYPES.pack(report)
-    except EncodingError:
-        return
-    given_containers = {id(report.data), *containers(value)}
-    assert given_containers.isdisjoint(containers(packed.payload))
 
 
 @pytest.mark.parametrize("fast", [True, False])
@@ -197,10 +212,11 @@ def test_change_after_a_report_does_not_show(monkeypatch, fast):
         TYPES.pack(Report(data={"a": 10**400}))
 
 
-def test_iterator_in_a_report_is_packed_once():
+@pytest.mark.parametrize("write", [TYPES.dump, lambda made: TYPES.pack(made).payload])
+def test_iterator_in_a_report_is_written_once(write):
     """It is not emptied by a writer that then leaves the message to another."""
-    reported = Report(many=iter([1]), data={"a": (1,)})
-    assert TYPES.pack(reported).payload == {"many": [1], "data": {"a": [1]}}
+    reported = Report(many=iter([1]), texts=iter(["a"]), data={"a": (1,)})
+    assert write(reported) == {"many": [1], "texts": ["a"], "data": {"a": [1]}}
 
 
 @message("acme.v1.Turned")
@@ -215,20 +231,6 @@ class Turned:
         self.__attrs_init__(first, second)
 
 
-@message("acme.v1.Watched")
-@attrs.frozen
-class Watched:
-    """Whose fields are seen before it is made."""
-
-    first: str = ""
-    second: str = attrs.field(default="", kw_only=True)
-    third: str = ""
-
-    def __new__(cls, **fields: str) -> Watched:
-        assert "first" in fields
-        return super().__new__(cls)
-
-
 @message("acme.v1.Mixed")
 @attrs.frozen
 class Mixed:
@@ -240,7 +242,17 @@ class Mixed:
     fourth: str = attrs.field(default="", alias="last")
 
 
-@pytest.mark.parametrize("cls", [Turned, Watched, Mixed])
+@message("acme.v1.Watched")
+@attrs.frozen
+class Watched(Mixed):
+    """Whose fields are seen before it is made."""
+
+    def __new__(cls, **fields: str) -> Watched:
+        assert "first" in fields
+        return super().__new__(cls)
+
+
+@pytest.mark.parametrize("cls", [Turned, Mixed, Watched])
 def test_fields_reach_their_own_parameters(cls):
     """Whatever the order of the constructor."""
     given_fields = {"first": "1", "second": "2", "third": "C", "fourth": "4"}

@@ -131,15 +131,3 @@ def test_thousands_of_digits_are_no_burden(digits):
         assert "within 315576000000 s" in exc.description
     else:
         assert found == Duration(1, 0)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["2030-02-30T00:00:00Z", "2030-01-01T24:00:00Z", "2030-01-01T00:00:00+24:00",
-     "2030-01-01T00:00:00-00:60", "0001-01-01T00:00:00+00:01", "9999-12-31T23:59:59-00:01"],
-)  # fmt: skip
-def test_moments_that_are_none(text):
-    """Impossible days, hours and offsets, and what they lead out of (spec §1.12)."""
-    for parse in (parse_timestamp, parse_datetime):
-        with pytest.raises(InvalidArgument):
-            parse(text)

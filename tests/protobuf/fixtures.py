@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 
+from google.protobuf import descriptor_pb2, text_format
+
 from lro import TypeRegistry
 from lro.protobuf import register_file_set
 from tests.filters.messages import Book, ExportMetadata, ExportResponse, ImportMetadata
@@ -23,3 +25,8 @@ def of_protobuf() -> TypeRegistry:
     types = TypeRegistry()
     register_file_set(types, FILE_SET)
     return types
+
+
+def file_set(text: str) -> bytes:
+    """A set of files that are written as the text of ``FileDescriptorSet``."""
+    return text_format.Parse(text, descriptor_pb2.FileDescriptorSet()).SerializeToString()

@@ -8,45 +8,30 @@ import pytest
 
 pytest.importorskip("google.longrunning.operations_proto_pb2")
 
-from google.protobuf import descriptor_pb2, timestamp_pb2
-
 from lro import Any, ListOperationsRequest, Service, TypeRegistry
 from lro.executors.inline import InlineExecutor
 from lro.protobuf import register_file_set
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
+from tests.protobuf.fixtures import file_set
 
 TIMES = ("create_time", "start_time", "end_time", "expire_time")
-
-
-def file_set() -> bytes:
-    """``acme.v1.Kept``: the conventional fields, and a text."""
-    file = descriptor_pb2.FileDescriptorProto(
-        name="kept.proto", package="acme.v1", syntax="proto3", dependency=["timestamp.proto"]
-    )
-    kept = file.message_type.add(name="Kept")
-    Field = descriptor_pb2.FieldDescriptorProto
-    for number, name in enumerate(TIMES, 1):
-        kept.field.add(
-            name=name,
-            number=number,
-            label=Field.LABEL_OPTIONAL,
-            type=Field.TYPE_MESSAGE,
-            type_name=".google.protobuf.Timestamp",
-        )
-    for name, number, kind in (
-        ("cancel_requested", 5, Field.TYPE_BOOL),
-        ("text", 6, Field.TYPE_STRING),
-    ):
-        kept.field.add(name=name, number=number, label=Field.LABEL_OPTIONAL, type=kind)
-    times = descriptor_pb2.FileDescriptorProto()
-    timestamp_pb2.DESCRIPTOR.CopyToProto(times)
-    times.name = "timestamp.proto"
-    return descriptor_pb2.FileDescriptorSet(file=[times, file]).SerializeToString()
-
+A_TIME = 'type: TYPE_MESSAGE type_name: ".google.protobuf.Timestamp"'
+KINDS = [*((name, A_TIME) for name in TIMES)]
+KINDS += [("cancel_requested", "type: TYPE_BOOL"), ("text", "type: TYPE_STRING")]
+FIELDS = (
+    f'field {{ name: "{name}" number: {n} {kind} }}' for n, (name, kind) in enumerate(KINDS, 1)
+)
+KEPT_FILE = f"""
+file {{
+  name: "kept.proto" package: "acme.v1" syntax: "proto3"
+  dependency: "google/protobuf/timestamp.proto"
+  message_type {{ name: "Kept" {" ".join(FIELDS)} }}
+}}
+"""
 
 TYPES = TypeRegistry()
-register_file_set(TYPES, file_set())
+register_file_set(TYPES, file_set(KEPT_FILE))
 KEPT = TYPES.codec("acme.v1.Kept").python
 UNKNOWN = b"\xba\x3e\x03abc"
 """Field 999, which this program does not know."""

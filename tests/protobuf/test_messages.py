@@ -1,4 +1,4 @@
-"""Messages of the interface as protobuf's, beyond what the vectors have."""
+"""Messages as protobuf's, beyond what the vectors have: there and back, by Hypothesis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from google.longrunning import operations_proto_pb2 as pb
 from google.protobuf.duration_pb2 import Duration as DurationProto
 from google.protobuf.empty_pb2 import Empty
 from google.rpc.status_pb2 import Status as StatusProto
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lro import (
@@ -22,7 +22,11 @@ from lro import (
     Status,
     TypeRegistry,
 )
+from lro._base.status import type_url
 from lro.protobuf import from_proto, to_proto
+from lro.wire import dumps, loads
+from tests.messages.scalars_message import METADATA, SCALARS
+from tests.protobuf.fixtures import of_attrs, of_protobuf
 
 TYPES = TypeRegistry()
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
@@ -80,3 +84,35 @@ def test_messages_of_other_packages_are_not_read():
         to_proto(GetOperationRequest("\ud800"), TYPES)
     assert from_proto(StatusProto(code=5)) == Status(5)
     assert from_proto(pb.GetOperationRequest(name="x")) == GetOperationRequest("x")
+
+
+# -- messages of users ----------------------------------------------------------------------------
+
+ATTRS, PROTOBUF = of_attrs(), of_protobuf()
+
+
+@settings(max_examples=50)
+@given(SCALARS | METADATA)
+def test_attrs_classes(message):
+    """The binary form says the same message, and so does its JSON."""
+    packed = ATTRS.pack(message)
+    binary = Any(packed.type_url, ATTRS.binary_payload(packed))
+    found = ATTRS.unpack_any(binary)
+    assert loads(dumps(ATTRS.dump(found))) == loads(dumps(packed.payload))
+    assert ATTRS.binary_payload(ATTRS.pack(found)) == binary.payload
+
+
+@settings(max_examples=50)
+@given(SCALARS | METADATA)
+def test_protobuf_classes(message):
+    """What an attrs class writes, the vectors' own descriptors read, and the other way round."""
+    name = ATTRS.name_of(type(message))
+    value = loads(dumps(ATTRS.dump(message)))
+    codec = PROTOBUF.codec(name)
+    read = codec.load(value, strict=True)
+    packed = PROTOBUF.pack(read)
+    assert packed.type_url == type_url(name)
+    assert PROTOBUF.unpack(packed, type(read)) == read
+    shown = PROTOBUF.dump(read)
+    assert codec.load(shown, strict=True) == read
+    assert PROTOBUF.dump(codec.load(shown, strict=True)) == shown

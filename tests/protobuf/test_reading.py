@@ -12,9 +12,7 @@ import pytest
 pytest.importorskip("google.longrunning.operations_proto_pb2")
 
 from google.api import field_behavior_pb2
-from google.protobuf import descriptor_pb2, struct_pb2, text_format
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from google.protobuf import descriptor_pb2, struct_pb2
 
 from lro import (
     Any,
@@ -43,6 +41,7 @@ from lro.types import (
     UInt64Value,
     Value,
 )
+from tests.protobuf.fixtures import file_set
 
 
 class Color(enum.IntEnum):
@@ -90,7 +89,10 @@ class Every:
     packed: Any | None = None
     inner: Every | None = None
     inners: tuple[Every, ...] = ()
+    texts: list[str] = attrs.field(factory=list)
+    moments: tuple[datetime, ...] = ()
     numbers: tuple[Int32, ...] = ()
+    large: tuple[int, ...] = ()
     values: tuple[Value, ...] = ()
     colors: tuple[Color, ...] = ()
     by_name: Mapping[str, Every] = attrs.field(factory=dict)
@@ -101,60 +103,37 @@ class Every:
 
 ATTRS = TypeRegistry(Every)
 EVERY = ATTRS.binary.message_class("acme.v1.Every")
-PROTOBUF = TypeRegistry(EVERY)
-KINDS = {"attrs": (ATTRS, Every), "protobuf": (PROTOBUF, EVERY)}
+KINDS = [(ATTRS, Every), (TypeRegistry(EVERY), EVERY)]
 
-
-def doubles(value):
-    """The same with all numbers as doubles: in protobuf, those of a Value are."""
-    if isinstance(value, dict):
-        return {key: doubles(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [doubles(item) for item in value]
-    return float(value) if type(value) is int else value
-
-
-def read(kind, value, *, strict=True):
-    """The JSON value of the message that a value reads as; else the path of what is wrong."""
-    types, cls = KINDS[kind]
-    try:
-        return "accepted", doubles(types.dump(types.load(value, cls, strict=strict)))
-    except InvalidArgument as exc:
-        return "refused", exc.field
-
-
-REFUSED = [
+REFUSED = [  # more are in the vectors, as is what is accepted
     ("raw", "!!!!"), ("raw", "YQ=x"), ("raw", "é"), ("raw", 5),
-    ("color", 1.5), ("color", True), ("color", "1"), ("color", "red"), ("color", 1.0),
+    ("color", 1.5), ("color", True), ("color", "1"), ("color", 1.0),
     ("colors", [0, "1"]), ("byFlag", {"true": 1.5}), ("byFlag", {"1": 0}),
-    ("inner", []), ("inner", ""), ("inner", 0), ("inner", False), ("inners", {}), ("inners", [[]]),
-    ("byName", []), ("byName", {"a": ""}), ("byName", {"a": None}), ("inners", [None]),
+    ("inner", []), ("inner", 0), ("inners", {}), ("inners", [[]]), ("inners", [None]),
+    ("byName", []), ("byName", {"a": ""}), ("byName", {"a": None}),
     ("double", True), ("double", "1e400"), ("double", 10**400), ("double", "nan"), ("double", ""),
     ("double", " 1"), ("double", "0x1"), ("double", "1_000"), ("single", 3.5e38), ("single", "inf"),
     ("small", "1_000"), ("small", "\t1"), ("small", "+1"), ("small", "5."), ("small", "\u0661"),
-    ("small", ""), ("small", 1.5), ("small", True), ("small", 2**31), ("small", "1e99999999999"),
-    ("big", "1_000"), ("big", "\u0663"), ("big", 2**63), ("bigCount", -1), ("smallCount", "-1"),
-    ("byNumber", {"+1": ""}), ("byNumber", {" 1": ""}), ("byNumber", {"": ""}),
-    ("flag", "true"), ("flag", 0), ("text", 5), ("text", "\ud800"), ("text", b"x"),
-    ("span", "1.0123456789s"), ("span", "+1s"), ("span", "1"), ("span", "1e3s"), ("span", 1),
-    ("span", "\u0661s"), ("span", ".5s"), ("span", "1.s"), ("span", "--1s"),
-    ("span", "315576000001s"), ("moment", "2024-01-01T00:00:00+24:00"),
+    ("small", True), ("small", 2**31), ("small", "1e99999999999"), ("bigCount", -1),
+    ("big", 2**63), ("big", str(2**63)), ("big", "\u0663"), ("large", [str(2**63)]),
+    ("smallCount", "-1"), ("byNumber", {"+1": ""}), ("byNumber", {" 1": ""}),
+    ("byNumber", {"": ""}),
+    ("flag", "true"), ("text", "\ud800"), ("text", b"x"), ("texts", ["a", None]), ("texts", "a"),
+    ("large", [1, True]), ("large", ["1", "x"]), ("numbers", (1,)), ("moments", [5]),
+    ("moments", ["2024-02-30T00:00:00Z"]),
+    ("span", "1.0123456789s"), ("span", "+1s"), ("span", "1e3s"), ("span", "\u0661s"),
+    ("span", ".5s"), ("span", "1.s"), ("span", "--1s"), ("moment", "2024-01-01T00:00:00+24:00"),
     ("moment", "2024-1-1T00:00:00Z"), ("moment", "2024-01-01t00:00:00Z"),
     ("moment", "2024-01-01T00:00:00z"), ("moment", "2024-01-01T00:00:00.1234567890Z"),
     ("moment", "2024-01-01T00:00:60Z"), ("moment", "2024-01-01T00:00:00"),
-    ("moment", "0001-01-01T00:00:00+01:00"), ("moment", 5),
-    ("mask", "a_b"), ("mask", 5), ("mask", "\ud800"),
-    ("struct", []), ("struct", {"a": float("inf")}), ("struct", {"\ud800": 1}),
-    ("fields", ""), ("value", "\ud800"), ("anything", float("inf")), ("listed", {}),
-    ("listed", [["\ud800"]]), ("aBool", "true"), ("aString", 5), ("anInt32", "1_0"),
-    ("aBytes", "!"), ("aFloat", 1e39), ("aDouble", "1e400"), ("empty", []), ("empty", {"a": 1}),
-    ("packed", []), ("packed", {"a": 1}), ("packed", {"@type": None}),
-    ("packed", {"@type": "google.protobuf.Empty"}), ("packed", {"@type": "x/acme.v1.Unknown"}),
-    ("packed", {"@type": "x/acme.v1.Every.ByNameEntry"}), ("packed", {"@type": "x/"}),
-    ("packed", {"@type": "x/.acme.v1.Every"}), ("packed", {"@type": "x\ud800/acme.v1.Every"}),
-    ("packed", {"@type": "x/acme.v1.Every\ud800"}),
-    ("packed", {"@type": "x/google.protobuf.Struct", "a": 1}),
-    ("packed", {"@type": "x/google.protobuf.Duration", "value": "1"}),
+    ("moment", "0001-01-01T00:00:00+01:00"), ("mask", "a_b"), ("mask", "\ud800"),
+    ("struct", {"a": float("inf")}), ("struct", {"\ud800": 1}), ("fields", ""),
+    ("value", "\ud800"), ("anything", float("inf")), ("listed", [["\ud800"]]), ("aBool", "true"),
+    ("anInt32", "1_0"), ("aBytes", "!"), ("aFloat", 1e39), ("aDouble", "1e400"),
+    ("empty", []), ("empty", {"a": 1}), ("packed", []), ("packed", {"@type": None}),
+    ("packed", {"@type": "google.protobuf.Empty"}), ("packed", {"@type": "x/"}),
+    ("packed", {"@type": "x/acme.v1.Every.ByNameEntry"}), ("packed", {"@type": "x/.acme.v1.Every"}),
+    ("packed", {"@type": "x\ud800/acme.v1.Every"}), ("packed", {"@type": "x/acme.v1.Every\ud800"}),
     ("packed", {"@type": "x/google.protobuf.Duration", "value": "1s", "more": 1}),
     ("packed", {"@type": "x/google.protobuf.Any"}),
     ("packed", {"@type": "x/google.protobuf.Empty", "value": {"a": 1}}),
@@ -167,119 +146,12 @@ REFUSED = [
 def test_json_that_attrs_classes_refuse_is_refused_at_the_same_path(key, value):
     """By protobuf classes too, at the root and within other messages."""
     for whole in ({key: value}, {"inner": {"byName": {"x": {key: value}}}}):
-        refused = read("attrs", whole)
-        assert refused[0] == "refused"
-        assert read("protobuf", whole) == refused
-
-
-SAME = [
-    {"double": "-Infinity", "single": "NaN"},
-    {"single": 3.4028235e38},
-    {"value": None, "values": [None], "valueOf": {"a": None}},
-    {"packed": {}},
-    {"packed": {"@type": "x/google.protobuf.Any", "value": {}}},
-    {"packed": {"@type": "x/google.protobuf.Value", "value": None}},
-    {"empty": {}, "inner": {}, "struct": {}, "listed": []},
-    {"anything": {"a": [1.5, {}, [], True]}},
-]
-EMPTY = {"@type": "x/google.protobuf.Empty"}
-ACCEPTED = [
-    *((value, value) for value in SAME),
-    ({"raw": "-_A"}, {"raw": "+/A="}),
-    ({"small": "4.2e1", "big": 1e3}, {"small": 42, "big": "1000"}),
-    ({"color": "CRIMSON"}, {"color": "RED"}),
-    ({"colors": [1, "BLUE", -5]}, {"colors": ["RED", "BLUE", "BLUE"]}),
-    ({"text": None, "inners": None, "byName": None}, {}),
-    ({"by_name": {"a": {}}}, {"byName": {"a": {}}}),
-    ({"byFlag": {"true": 1}}, {"byFlag": {"true": "RED"}}),
-    ({"packed": {"value": {}, **EMPTY}}, {"packed": EMPTY}),
-    (
-        {"packed": {"@type": "x/acme.v1.Every", "small": "7"}},
-        {"packed": {"@type": "x/acme.v1.Every", "small": 7}},
-    ),
-    ({"mask": "aB,c.dE", "span": "-0s"}, {"mask": "aB,c.dE", "span": "0s"}),
-]
-
-
-@pytest.mark.parametrize(("value", "shown"), ACCEPTED, ids=lambda one: ascii(one)[:60])
-@pytest.mark.parametrize("kind", KINDS)
-def test_json_is_read_as_the_same_message_by_both_kinds(kind, value, shown):
-    """What is printed of it is the canonical form (spec §1.8(1))."""
-    assert read(kind, value) == ("accepted", shown)
-
-
-NASTY = [
-    *(value for _, value in REFUSED),
-    *(None, True, 0, 1, -5, 0.0, "", "RED", "a", [], {}, [None]),
-]
-MOMENT = st.datetimes().map(lambda moment: f"{moment.isoformat()}Z")
-LEAF = (
-    st.sampled_from(NASTY)
-    | st.integers(-(2**65), 2**65)
-    | st.floats()
-    | st.text(max_size=3)
-    | st.from_regex(r"[-+]?[0-9]{0,3}(\.[0-9]{0,6})?([eE][-+]?[0-9]{1,3})?s?", fullmatch=True)
-    | st.from_regex(r"20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-6][0-9]:[0-6][0-9]"
-                    r"(\.[0-9]{1,6})?(Z|[-+][0-2][0-9]:[0-6][0-9])", fullmatch=True)
-    | st.from_regex(r"[A-Za-z0-9+/_-]{0,6}={0,3}", fullmatch=True)
-    | st.sampled_from(["NaN", "Infinity", "-Infinity", "CRIMSON", "UNKNOWN", "true", "aB,c"])
-)  # fmt: skip
-KEYS = sorted(
-    {
-        name
-        for one in ATTRS.codec("acme.v1.Every").shape.fields
-        for name in (one.name, one.json_name)
-    }
-)
-KEY = st.sampled_from(KEYS) | st.sampled_from(["unknown", "@type", "value", "1", "true", "-7", ""])
-SPECIAL = ("Empty", "Struct", "Value", "Any", "Duration", "Int64Value")
-URL = st.sampled_from(["x/acme.v1.Every", *(f"x/google.protobuf.{name}" for name in SPECIAL)])
-JSON = st.recursive(
-    LEAF,
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(KEY, inner, max_size=3)
-        | st.tuples(st.dictionaries(KEY, inner, max_size=2), URL).map(
-            lambda found: {**found[0], "@type": found[1]}
-        )
-    ),
-    max_leaves=8,
-)  # fmt: skip
-
-
-COLORS = {"color", "maybeColor", "maybe_color", "colors", "byFlag", "by_flag"}
-
-
-def anys_and_numbers(value, colors=False):
-    """The Any objects in a value, and the numbers in fields of an enum."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if key == "packed" and item is not None:
-                yield item
-            yield from anys_and_numbers(item, colors or key in COLORS)
-    elif isinstance(value, list):
-        for item in value:
-            yield from anys_and_numbers(item, colors)
-    elif colors and type(value) is int and value not in (0, 1, -5):
-        yield value
-
-
-def read_alike(value, strict):
-    """Whether both kinds of classes are to read it alike.
-
-    A Python enum has no numbers without a name; and where unknown things are ignored, an attrs
-    class carries an Any as it came.
-    """
-    found = list(anys_and_numbers(value))
-    return not any(type(one) is int for one in found) and (strict or not found)
-
-
-@given(st.dictionaries(KEY, JSON, max_size=4), st.booleans())
-@settings(max_examples=80)
-def test_both_kinds_of_classes_read_the_same_json(value, strict):
-    """They accept the same, as the same message, and refuse the rest at the same path."""
-    assume(read_alike(value, strict))
-    assert read("protobuf", value, strict=strict) == read("attrs", value, strict=strict)
+        paths = set()
+        for types, cls in KINDS:
+            with pytest.raises(InvalidArgument) as caught:
+                types.load(whole, cls)
+            paths.add(caught.value.field)
+        assert len(paths) == 1
 
 
 # -- what attrs classes have not ------------------------------------------------------------------
@@ -333,8 +205,7 @@ file {
 def types():
     """A registry of these files."""
     made = TypeRegistry()
-    files = text_format.Parse(FILES, descriptor_pb2.FileDescriptorSet())
-    register_file_set(made, files.SerializeToString())
+    register_file_set(made, file_set(FILES))
     return made
 
 

@@ -12,16 +12,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS
-from tests.full.across.conftest import place_of
-from tests.full.across.delays import delays
-from tests.full.across.ids import identical_starts
 from tests.full.across.parties import Apart, Inside, Party
-from tests.full.across.races import report_races, work_races
+from tests.full.across.races import delays, identical_starts, report_races, work_races
 from tests.full.across.works import Traces
 from tests.places import Place
+from tests.services.postgres import shared_server
 
 STORES: Final = ("memory", "sqlite", "postgres")
 METHODS: Final = {"threads": "work", "asyncio": "awork", "processes": "work"}
+
+
+def place_of(kind: str, folder: Path) -> Place:
+    """A place of this kind where nothing has been kept yet."""
+    if kind == "postgres":
+        return Place(kind, shared_server().url, shared_server().fresh_schema())
+    return Place(kind, str(folder / "operations.db"))
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, TypeAlias
 
 import attrs
 
@@ -18,30 +18,6 @@ from tests.places import Place
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-class Party(Protocol):
-    """A party that can be asked the verbs of a service."""
-
-    def ask(self, verb: str, **arguments: Any) -> Future[Any]:
-        """What it will answer."""
-        ...
-
-    def do(self, verb: str, **arguments: Any) -> Any:
-        """What it answers."""
-        ...
-
-    def close(self) -> None:
-        """It leaves."""
-        ...
-
-
-class Refused(Exception):
-    """A party answered with an error: which, and what it says."""
-
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(kind, text)
-        self.kind = kind
 
 
 class Inside:
@@ -76,7 +52,13 @@ class Apart:
         self._numbers = itertools.count()
         self._lock = threading.Lock()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.full.across.peer", executor, *attrs.astuple(place)],
+            [
+                sys.executable,
+                "-m",
+                "tests.full.across.service_host",
+                executor,
+                *attrs.astuple(place),
+            ],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -87,11 +69,6 @@ class Apart:
         self._stdin = self._process.stdin
         self._reader = threading.Thread(target=self._read, args=(self._process.stdout,))
         self._reader.start()
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
 
     def ask(self, verb: str, **arguments: Any) -> Future[Any]:
         """Send a question."""
@@ -124,6 +101,10 @@ class Apart:
                 if error is None:
                     future.set_result(answer)
                 else:
-                    future.set_exception(Refused(*error))
+                    future.set_exception(AssertionError(*error))
         for future in self._asked.values():
-            future.set_exception(Refused("EOFError", "the process has ended"))
+            future.set_exception(AssertionError("the process has ended"))
+
+
+Party: TypeAlias = Inside | Apart
+"""A party that can be asked the verbs of a service."""

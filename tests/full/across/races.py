@@ -1,13 +1,16 @@
-"""Cancellation against completion: the first one wins, and CANCELLED means stopped.
+"""Races whose winners are told by all alike: starts, cancellations and completions, and waits.
 
-Two kinds of race. *Work* runs as a function in one process, is cancelled at a moment that chance
-chooses from another, and is watched from a third. *Reports* of an operation whose work is done
-outside come from all of them at once.
+Work is done once, however many start the same at once, from several processes. Of cancellation and
+completion the first one wins, and CANCELLED means stopped: *work* runs as a function in one
+process, is cancelled at a moment that chance chooses from another, and is watched from a third;
+*reports* of an operation whose work is done outside come from all of them at once. Who waits in one
+process learns soon how another one has ended it.
 """
 
 from __future__ import annotations
 
 import random
+import uuid
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -44,13 +47,13 @@ def one_race(
     """Run one; what came of it.
 
     The work takes up to 3 ms, or longer than any caller waits; the request comes within 4 ms, or
-    within 40, and stopping takes up to 3 ms.
+    within 40, and stopping takes up to 20 ms.
     """
     steps = draw.randrange(5)
     plan = {
         "steps": steps,
         "step": 60.0 if steps == 4 else draw.random() / 1000,
-        "stopping": draw.random() * 3 / 1000,
+        "stopping": draw.random() * 20 / 1000,
         "traces": str(traces.path),
     }
     delay = draw.random() * draw.choice([4, 40]) / 1000
@@ -124,3 +127,112 @@ def one_report(parties: Sequence[Party], asked_before: bool) -> str:
     assert found == (states[how], f"{how} by {who}"), f"{seen} although {winners}"
     check_final(parties, name, seen)
     return how
+
+
+# -- identical starts -----------------------------------------------------------------------------
+
+CALLERS = 100
+"""How many start the same at once, all processes together."""
+
+CONFLICT = "INVALID_ARGUMENT REQUEST_ID_CONFLICT"
+
+
+def bodies(count: int, others: int, draw: random.Random) -> list[str]:
+    """What the callers of one process ask for: the same, but for so many."""
+    texts = ["other"] * others + ["same"] * (count - others)
+    draw.shuffle(texts)
+    return texts
+
+
+def one_round(
+    parties: Sequence[Party], number: int, traces: Traces, others: int, draw: random.Random
+) -> str:
+    """All start with one id at once; the name that they get. ``others`` ask for something else.
+
+    One request is the first: callers who ask for the same get its operation, others a conflict.
+    """
+    request_id = str(uuid.UUID(int=draw.getrandbits(128), version=4))
+    shares = [len(range(one, CALLERS, len(parties))) for one in range(len(parties))]
+    asked = [bodies(share, others, draw) for share in shares]
+    futures = [
+        party.ask(
+            "starts",
+            method="work",
+            request_id=request_id.upper() if draw.random() < 0.5 else request_id,
+            texts=texts,
+            number=number,
+            traces=str(traces.path),
+            steps=0,
+            step=0,
+            stopping=0,
+        )
+        for party, texts in zip(parties, asked, strict=True)
+    ]
+    answers = [
+        (text, answer)
+        for texts, future in zip(asked, futures, strict=True)
+        for text, answer in zip(texts, future.result(120), strict=True)
+    ]
+    winners: set[tuple[str, str]] = {
+        (text, answer) for text, answer in answers if answer != CONFLICT
+    }
+    assert len(winners) == 1, f"round {number}: {winners}"
+    ((first, name),) = winners
+    wrong = [text for text, answer in answers if (text == first) != (answer == name)]
+    assert not wrong, f"round {number}: {wrong} although {first!r} was the first"
+    return name
+
+
+def identical_starts(
+    parties: Sequence[Party], rounds: int, traces: Traces, seed: int = 0
+) -> Counter[str]:
+    """So many rounds; every other one has callers who ask for something else.
+
+    What became of it: starts asked, operations, conflicts' rounds, and how often work was done.
+    """
+    draw = random.Random(seed)
+    before = parties[0].do("count")
+    names = [one_round(parties, number, traces, number % 2 * 3, draw) for number in range(rounds)]
+    for name in names:
+        seen = parties[-1].do("wait", name=name)
+        assert seen["state"] == "SUCCEEDED", seen
+    done = [traces.begun(number) for number in range(rounds)]
+    assert len(set(names)) == rounds
+    assert parties[-1].do("count") - before == rounds
+    assert done == [1] * rounds, "work was done more than once, or not at all"
+    return Counter(starts=CALLERS * rounds, operations=rounds, runs=sum(done))
+
+
+# -- waiting --------------------------------------------------------------------------------------
+
+ENDS = {
+    "complete": ("SUCCEEDED", "the truth"),
+    "fail": ("FAILED", "the truth"),
+    "acknowledge": ("CANCELLED", "the operation was cancelled"),
+    "delete": ("NOT_FOUND", None),
+}
+"""What waiters learn, by how an operation was ended."""
+
+
+def delays(parties: Sequence[Party], rounds: int, deaf: bool, look_again: float) -> list[float]:
+    """Seconds from the answer to the second party's ``end`` to those of the third's waiters.
+
+    In each round there is each end. One waiter is a thread, the other a coroutine. ``deaf``:
+    all announcements are lost. ``look_again``: the seconds between two looks.
+    """
+    starter, ender, waiter = parties
+    for party in parties:
+        party.do("deafen", deaf=deaf, look_again=look_again)
+    found = []
+    for how, learnt in [*ENDS.items()] * rounds:
+        name = starter.do("start")
+        waiter.do("park", name=name, threads=1, coroutines=1)
+        if deaf:
+            waiter.do("unhearing")
+        ended_at = ender.do("end_at", name=name, how=how)
+        answers = waiter.do("answers")
+        assert [(one["state"], one.get("text")) for one in answers] == [learnt] * 2
+        found += [one["at"] - ended_at for one in answers]
+    for party in parties:
+        party.do("deafen", deaf=False)
+    return found

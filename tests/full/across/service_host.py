@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import json
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, cast
-from unittest import mock
 
 from lro import Code, ListOperationsRequest, LroError, Operation, Service, Status
 from lro._engine import change_listener
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS
-from lro._engine.runtime import Listener, Notifier
 from lro.adapters import Executor, Store
 from tests.full.across import works
 from tests.places import Muffled, Place
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 SWITCH_SECONDS = 1e-5
@@ -31,33 +30,6 @@ REPORTS = ("complete", "fail", "acknowledge")
 
 View = dict[str, Any]
 """An operation as an answer shows it, and the moment when it was seen."""
-
-
-class Attendance(Notifier):
-    """A notifier that counts its listeners."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._come = threading.Condition()
-        self._here = 0
-
-    def listen(self, name: str, listener: Listener) -> None:
-        super().listen(name, listener)
-        self._count(1)
-
-    def leave(self, name: str, listener: Listener) -> None:
-        super().leave(name, listener)
-        self._count(-1)
-
-    def _count(self, change: int) -> None:
-        with self._come:
-            self._here += change
-            self._come.notify_all()
-
-    def until(self, count: int) -> None:
-        """Return once so many listen."""
-        with self._come:
-            assert self._come.wait_for(lambda: self._here >= count, PATIENCE), "they do not come"
 
 
 def make_executor(kind: str) -> Executor:
@@ -80,9 +52,7 @@ class Harness:
 
     def __init__(self, place: Place, executor: str = "threads") -> None:
         self._store = Muffled(place.open())
-        with mock.patch("lro._engine.runtime.Notifier", Attendance):
-            self._service = Service(cast(Store, self._store), make_executor(executor))
-        assert isinstance(self._service._runtime.updater.notifier, Attendance)
+        self._service = Service(cast(Store, self._store), make_executor(executor))
         self._notifier = self._service._runtime.updater.notifier
         self._methods = {
             "outside": self._service.declare(
@@ -96,11 +66,9 @@ class Harness:
         }
         self._callers = ThreadPoolExecutor(128)
         self._parked: list[Future[list[View]]] = []
-        self._served = contextlib.ExitStack()
 
     def leave(self) -> None:
         """Close everything; work that runs is handed back."""
-        self._served.close()
         self._service.close(0)
         self._callers.shutdown(wait=False)
 
@@ -138,9 +106,12 @@ class Harness:
         self._service.cancel(name)
         return reporter.acknowledge_cancel(metadata=WorkMetadata(note=text))
 
-    def end_at(self, name: str) -> float:
-        """Complete an operation; the moment when that was answered."""
-        assert self.end(name, "complete")
+    def end_at(self, name: str, how: str) -> float:
+        """End or delete an operation; the moment when that was answered."""
+        if how == "delete":
+            self._service.delete(name)
+        else:
+            assert self.end(name, how, "the truth")
         return time.monotonic()
 
     def end_together(self, name: str, who: str) -> dict[str, bool]:
@@ -160,10 +131,6 @@ class Harness:
     def cancel(self, name: str) -> None:
         """Ask for an operation to stop."""
         self._service.cancel(name)
-
-    def delete(self, name: str) -> None:
-        """Delete an operation."""
-        self._service.delete(name)
 
     # -- looking ------------------------------------------------------------------------------
 
@@ -209,14 +176,6 @@ class Harness:
                 return seen
         raise AssertionError(f"{name} has not ended: {seen}")
 
-    def serve(self) -> str:
-        """The address at which this process serves its operations over HTTP from now on."""
-        from lro.asgi import OperationsApp
-        from tests.http.servers import HOST, uvicorn_serving
-
-        app = OperationsApp(self._service)
-        return f"http://{HOST}:{self._served.enter_context(uvicorn_serving(app))}"
-
     # -- waiting ------------------------------------------------------------------------------
 
     def park(self, name: str, threads: int, coroutines: int) -> None:
@@ -224,7 +183,6 @@ class Harness:
         here = len(self._notifier)
         for _ in range(threads):
             self._parked.append(self._callers.submit(lambda: [self._ended(self.wait, name)]))
-        all_wait = threading.Event()
 
         async def wait() -> View:
             try:
@@ -233,19 +191,11 @@ class Harness:
                 return _refusal(exc)
 
         async def main() -> list[View]:
-            tasks = [asyncio.create_task(wait()) for _ in range(coroutines)]
-            while self._service.waiting < coroutines:
-                await asyncio.sleep(0)
-            all_wait.set()
-            return await asyncio.gather(*tasks)
+            return await asyncio.gather(*(wait() for _ in range(coroutines)))
 
         self._parked.append(self._callers.submit(asyncio.run, main()))
-        assert all_wait.wait(PATIENCE), "the coroutines do not wait"
-        self._notifier.until(here + threads + 1)
-
-    def listeners(self, count: int) -> None:
-        """Return when so many wait in this process."""
-        self._notifier.until(count)
+        until(lambda: self._service.waiting, lambda count: count == coroutines)
+        until(lambda: len(self._notifier), lambda count: count > here + threads)
 
     def answers(self) -> list[View]:
         """The answers of all parked waits, when all have come."""
@@ -255,7 +205,6 @@ class Harness:
 
     def deafen(self, deaf: bool, look_again: float = LOOK_AGAIN_SECONDS) -> None:
         """Drop every notification, sent or received; poll again after this time."""
-        self._store.pauses.clear()
         self._store.plugged.clear()
         self._store.deaf = deaf
         change_listener.LOOK_AGAIN_SECONDS = look_again  # type: ignore[misc]  # injected
@@ -264,10 +213,6 @@ class Harness:
     def unhearing(self) -> None:
         """Return when the subscription that is listening is deaf."""
         assert self._store.plugged.wait(PATIENCE), "no subscription listens"
-
-    def noted(self) -> View:
-        """The polls so far, and the pauses of a deaf subscription."""
-        return {"polls": list(self._store.polls), "pauses": list(self._store.pauses)}
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -305,3 +250,29 @@ def asked(harness: Harness, verb: str, arguments: View) -> Any:
     if verb.startswith("_") or not hasattr(Harness, verb):
         raise LookupError(f"no verb {verb!r}")
     return getattr(harness, verb)(**arguments)
+
+
+def main(executor: str, *place: str) -> None:
+    """Answer questions, which come as lines of JSON, each by a thread and a line of JSON."""
+    sys.setswitchinterval(SWITCH_SECONDS)
+    harness = Harness(Place(*place), executor)
+    lock = threading.Lock()
+
+    def answer(number: int, verb: str, arguments: dict[str, Any]) -> None:
+        found, error = None, None
+        try:
+            found = asked(harness, verb, arguments)
+        except Exception as exc:
+            error = (type(exc).__name__, str(exc))
+        line = json.dumps([number, found, error])
+        with lock:
+            print(line, flush=True)
+
+    with ThreadPoolExecutor(64) as threads:
+        for line in sys.stdin:
+            threads.submit(answer, *json.loads(line))
+    harness.leave()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

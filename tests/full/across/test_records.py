@@ -69,6 +69,27 @@ EXPIRY = timedelta(hours=2)
 LEASE = timedelta(seconds=15)
 
 
+CHANGES = {
+    "delete": lambda now, owner, attempt, metadata: states.delete(now),
+    "claim": lambda now, owner, attempt, metadata: states.claim(owner, now + LEASE, now),
+    "take over": lambda now, owner, attempt, metadata: states.take_over(owner, now + LEASE, now),
+    "set aside": lambda now, owner, attempt, metadata: states.take_over("", now + LEASE, now),
+    "abandon": lambda now, owner, attempt, metadata: states.abandon(LOST, now, EXPIRY),
+    "withdraw": lambda now, owner, attempt, metadata: states.withdraw(CANCELLED, now, EXPIRY),
+    "lose": lambda now, owner, attempt, metadata: states.lose(attempt or 1, now),
+    "release": lambda now, owner, attempt, metadata: states.release(attempt or 1, now),
+    "report": lambda now, owner, attempt, metadata: states.report(
+        metadata or MESSAGES[1], attempt, now
+    ),
+    "cancel": lambda now, owner, attempt, metadata: states.request_cancel(now),
+}
+"""Changes of a record by its attempt or a late one, or without one."""
+HOW = st.sampled_from(sorted(CHANGES))
+OWNER = st.sampled_from(OWNERS)
+LATE = st.sampled_from([None, 0, 0, 1])
+MESSAGE = st.sampled_from(MESSAGES)
+
+
 def shown(answer):
     """What a store has answered, as exactly as it can be compared."""
     if isinstance(answer, Record):
@@ -116,7 +137,7 @@ class Kept(RuleBasedStateMachine):
         assert all(one == wanted for one in found.values()), found
         return wanted
 
-    def change(self, which, change):
+    def update(self, which, change):
         """Apply a change everywhere."""
         name = self.name(which)
         return self.all(lambda store: store.update(name, change))
@@ -174,81 +195,40 @@ class Kept(RuleBasedStateMachine):
             name = self.name(0)
             self.all(lambda store: store.forget(name))
 
-    @rule(which=WHICH)
-    def delete(self, which):
-        self.change(which, states.delete(self.clock()))
-
     @rule(seconds=st.sampled_from([1e-6, 5, 15, 3600, 7200, 79_200, 86_400]))
     def advance(self, seconds):
         self.clock.advance(seconds=seconds)
 
-    @rule(seconds=st.sampled_from([0, 7200, 86_400]))
-    def expire(self, seconds):
-        self.clock.advance(seconds)
-        self.all(
-            lambda store: store.expire(1000), lambda one: (sorted(one.names), one.methods, one.more)
-        )
-
-    @rule(seconds=st.sampled_from([0, 7200, 86_400]))
-    def expire_in_turns(self, seconds):
+    @rule(seconds=st.sampled_from([0, 7200, 86_400]), at_once=st.sampled_from([1, 1000]))
+    def expire(self, seconds, at_once):
         self.clock.advance(seconds)
 
         def sweep(store):
-            names, more = [], True
+            names, methods, more = [], [], True
             while more:
-                found = store.expire(1)
-                assert len(found.names) <= 1
+                found = store.expire(at_once)
+                assert len(found.names) <= at_once
                 names += found.names
+                methods.append(found.methods)
                 more = found.more
-            return sorted(names)
+            return sorted(names), methods if at_once > 1 else len(methods)
 
-        self.all(sweep)
+        self.all(sweep, lambda found: found)
 
     # -- work ---------------------------------------------------------------------------------
 
-    @rule(which=WHICH, owner=st.sampled_from(OWNERS))
-    def claim(self, which, owner):
-        now = self.clock()
-        self.change(which, states.claim(owner, now + LEASE, now))
-
-    @rule(which=WHICH, owner=st.sampled_from(["", *OWNERS]))
-    def take_over(self, which, owner):
-        now = self.clock()
-        self.change(which, states.take_over(owner, now + LEASE, now))
-
-    @rule(which=WHICH)
-    def abandon(self, which):
-        self.change(which, states.abandon(LOST, self.clock(), EXPIRY))
-
-    @rule(which=WHICH)
-    def withdraw(self, which):
-        self.change(which, states.withdraw(CANCELLED, self.clock(), EXPIRY))
-
-    @rule(which=WHICH, late=st.sampled_from([0, 0, 0, 1]), dead=st.booleans())
-    def let_go(self, which, late, dead):
-        let_go = states.lose if dead else states.release
-        record = self.of(self.name(which))
-        self.change(which, let_go(record.attempt - late if record else 1, self.clock()))
-
-    @rule(
-        which=WHICH,
-        metadata=st.sampled_from(MESSAGES[1:]),
-        late=st.sampled_from([None, None, 0, 1]),
-    )
-    def report(self, which, metadata, late):
-        record = self.of(self.name(which))
-        attempt = record.attempt - late if record and late is not None else None
-        self.change(which, states.report(metadata, attempt, self.clock()))
-
-    @rule(which=WHICH)
-    def request_cancel(self, which):
-        self.change(which, states.request_cancel(self.clock()))
+    @rule(changes=st.lists(st.tuples(WHICH, HOW, OWNER, LATE, MESSAGE), min_size=1))
+    def change(self, changes):
+        for which, how, owner, late, metadata in changes:
+            record = self.of(self.name(which))
+            attempt = record.attempt - late if record and late is not None else None
+            self.update(which, CHANGES[how](self.clock(), owner, attempt, metadata))
 
     @rule(
         which=WHICH,
         result=st.sampled_from(RESULTS),
-        late=st.sampled_from([None, None, 0, 1]),
-        metadata=st.sampled_from(MESSAGES),
+        late=LATE,
+        metadata=MESSAGE,
         acknowledge=st.sampled_from([False, False, True]),
     )
     def end(self, which, result, late, metadata, acknowledge):
@@ -261,7 +241,7 @@ class Kept(RuleBasedStateMachine):
             metadata=metadata,
             acknowledge=acknowledge and isinstance(result, Status),
         )
-        self.change(which, end)
+        self.update(which, end)
 
     @rule(
         owner=st.sampled_from(["us", "us", "them"]), names=st.none() | st.lists(WHICH, max_size=5)
@@ -323,10 +303,6 @@ def run_traces(examples: int, steps: int = 40, **options: typing.Any) -> None:
         )
 
 
-TestKept = Kept.TestCase
-TestKept.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
-
-
 def test_records_are_equal_on_every_store():
     """Memory, SQLite and PostgreSQL."""
-    run_traces(10)
+    run_traces(25)

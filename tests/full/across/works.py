@@ -9,15 +9,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import mmap
-import os
-import select
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from lro import Cancelled, Job
-from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NOT_STARTED: Final = 0
@@ -59,59 +56,16 @@ def traces_at(path: str) -> Traces:
     return Traces(Path(path))
 
 
-class Latch:
-    """A named pipe through which one process lets others go on."""
-
-    def __init__(self, path: Path, *, make: bool = False) -> None:
-        if make:
-            os.mkfifo(path)
-        # Both ends, so that opening never waits, and what was written stays while this is open.
-        self._line = os.open(path, os.O_RDWR | os.O_NONBLOCK)
-        self.path = path
-
-    def open(self) -> None:
-        """Let every wait pass, from now on."""
-        os.write(self._line, b"!")
-
-    def wait(self, seconds: float = PATIENCE) -> None:
-        """Return once it is open."""
-        assert select.select([self._line], [], [], seconds)[0], f"{self.path.name} stays shut"
-
-    def close(self) -> None:
-        """Leave it."""
-        os.close(self._line)
-
-
-def _open(plan: Mapping[str, Any], name: str) -> None:
-    if name in plan:
-        latch = Latch(Path(plan[name]))
-        latch.open()
-        latch.close()
-
-
-def _wait(plan: Mapping[str, Any], name: str) -> None:
-    if name in plan:
-        latch = Latch(Path(plan[name]))
-        latch.wait()
-        latch.close()
-
-
 def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Take ``steps`` pauses of ``step`` seconds; asked to stop, do so after ``stopping`` seconds.
-
-    It opens the latches ``begun`` and ``seen`` of its plan, and stops when ``go`` is open.
-    """
+    """Take ``steps`` pauses of ``step`` seconds; stop, if asked, after ``stopping`` more."""
     plan: Mapping[str, Any] = request.rest
     traces = traces_at(plan["traces"])
     traces.begin(request.size)
-    _open(plan, "begun")
     try:
         for _ in range(plan["steps"]):
             job.sleep(plan["step"])
         job.raise_if_cancelled()
     except Cancelled:
-        _open(plan, "seen")
-        _wait(plan, "go")
         time.sleep(plan["stopping"])  # it tidies up
         traces[request.size] = STOPPED
         raise
@@ -124,13 +78,10 @@ async def awork(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     plan: Mapping[str, Any] = request.rest
     traces = traces_at(plan["traces"])
     traces.begin(request.size)
-    _open(plan, "begun")
     try:
         for _ in range(plan["steps"]):
             await asyncio.sleep(plan["step"])
     except asyncio.CancelledError:
-        _open(plan, "seen")
-        await asyncio.to_thread(_wait, plan, "go")
         await asyncio.sleep(plan["stopping"])
         traces[request.size] = STOPPED
         raise
