@@ -26,6 +26,7 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.types import Help, HelpLink
+from tests.service_fixtures import store_of
 from tests.service_steps import Step, answer, ended, reason, unpacked
 from tests.service_steps import work as plain
 from tests.virtual_loop import run_virtual
@@ -38,9 +39,11 @@ EACH = pytest.mark.parametrize("colour", ["sync", "async"])
 
 
 @pytest.fixture(params=EXECUTORS)
-def service(request, store, make_service):
-    """A service on each store and each executor that works in the background."""
-    return make_service(store, EXECUTORS[request.param]())
+def service(request, clock, tmp_path, make_service):
+    """A service on each executor that works in the background, and on each store."""
+    kind = "memory" if request.param == "threads" else "sqlite"
+    with store_of(kind, clock, tmp_path) as store:
+        yield make_service(store, EXECUTORS[request.param]())
 
 
 @pytest.fixture
@@ -133,51 +136,50 @@ def test_a_function_that_raises(service, colour, error, caplog):
     assert ended(service, method.start(WorkRequest())).state == "FAILED"
 
 
+LINK = Help((HelpLink("more", "https://example.test"),))
+
+
 @EACH
-def test_a_function_chooses_its_error(service, colour):
-    """An error of ours goes out with its code, text and details."""
-    link = Help((HelpLink("more", "https://example.test"),))
-    chosen = StatusError(Code.NOT_FOUND, "no such picture", (link,), "PICTURE_MISSING")
-    found = ended(service, method_of(service, colour, raising(chosen)).start(WorkRequest()))
-    assert reason(found) == (Code.NOT_FOUND, "PICTURE_MISSING")
-    assert found.error.message == "no such picture"
-    assert service.types.unpack(found.error.details[1], Help) == link
-
-
 @pytest.mark.parametrize(
-    ("error", "wanted"),
+    ("error", "wanted", "text"),
     [
-        (PermissionDenied("not yours"), (Code.PERMISSION_DENIED, "PERMISSION_DENIED")),
-        (StatusError(Code.OK, "fine"), (Code.INTERNAL, "METHOD_FAILED")),
-        (Unavailable("later"), (Code.UNAVAILABLE, "UNAVAILABLE")),
+        (
+            StatusError(Code.NOT_FOUND, "no such picture", (LINK,), "PICTURE_MISSING"),
+            (Code.NOT_FOUND, "PICTURE_MISSING"),
+            "no such picture",
+        ),
+        (PermissionDenied("no"), (Code.PERMISSION_DENIED, "PERMISSION_DENIED"), "no"),
+        (Unavailable("later"), (Code.UNAVAILABLE, "UNAVAILABLE"), "later"),
+        (
+            StatusError(Code.OK, "fine"),  # which is no error
+            (Code.INTERNAL, "METHOD_FAILED"),
+            "the method failed with an internal error",
+        ),
     ],
 )
-def test_errors_of_ours(quick, error, wanted):
-    """OK is no error, and anything else is what it says."""
-    started = method_of(quick, "sync", raising(error)).start(WorkRequest())
-    assert reason(started.operation) == wanted
+def test_a_function_chooses_its_error(quick, colour, error, wanted, text):
+    """An error of ours goes out with its code, text and details."""
+    found = method_of(quick, colour, raising(error)).start(WorkRequest()).operation
+    assert (reason(found), found.error.message) == (wanted, text)
+    assert (LINK in map(quick.types.unpack_any, found.error.details)) == ("picture" in text)
 
 
-class Untellable(StatusError):
-    """Raises what it was given when it is asked what it says."""
+class Odder(StatusError):
+    """Raises what it was given, or gives it as its code, when it is asked what it says."""
 
-    def __init__(self, asked):
+    def __init__(self, part, given):
         super().__init__(Code.ABORTED, "no")
-        self.asked = asked
+        self.part, self.given = part, given
 
     def details(self, domain):
-        raise self.asked
-
-
-class Uncoded(StatusError):
-    """Has a code that is no code, or raises."""
-
-    def __init__(self, given):
-        super().__init__(Code.ABORTED, "no")
-        self.given = given
+        if self.part == "details":
+            raise self.given
+        return super().details(domain)
 
     @property
     def status_code(self):
+        if self.part != "code":
+            return Code.ABORTED
         if isinstance(self.given, BaseException):
             raise self.given
         return self.given
@@ -185,20 +187,18 @@ class Uncoded(StatusError):
 
 @EACH
 @pytest.mark.parametrize(
-    "error",
+    ("part", "given"),
     [
-        Untellable(SystemExit()),
-        Untellable(GeneratorExit()),
-        Untellable(ValueError()),
-        Uncoded(SystemExit()),
-        Uncoded(ValueError()),
-        Uncoded("ABORTED"),
-        Uncoded(99),
+        *(("details", error) for error in (SystemExit(), GeneratorExit(), ValueError())),
+        *(("code", given) for given in (SystemExit(), ValueError(), "ABORTED", 99)),
     ],
 )
-def test_indescribable_error_ends_operation_with_internal(service, colour, error, caplog):
+def test_error_that_cannot_be_described_is_internal(
+    make_service, colour, part, given, caplog
+):
     """Whatever comes of asking it what it says, the operation is over, and the worker lives."""
-    method = method_of(service, colour, raising(error))
+    service = make_service()
+    method = method_of(service, colour, raising(Odder(part, given)))
     found = ended(service, method.start(WorkRequest()))
     assert reason(found) == (Code.INTERNAL, "METHOD_FAILED")
     assert f"{found.name}: attempt 1: its error cannot be described" in caplog.text
@@ -364,46 +364,11 @@ def test_cancellation_reaches_a_coroutine(service):
     assert tidied == [True]
 
 
-def test_a_coroutine_hears_of_it_by_its_job_too(service):
-    """Whichever comes first: here it is the report."""
-    step = Step()
-
-    @service.method(NAME)
-    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        step()  # on purpose without an await
-        await job.report_async(WorkMetadata())
-        return WorkResponse("not reached")
-
-    operation = work.start(WorkRequest())
-    step.reached()
-    service.cancel(operation.name)
-    step.go.set()
-    assert reason(ended(service, operation)) == (Code.CANCELLED, "CANCELLED")
-
-
-@EACH
-def test_a_function_may_ignore_cancellation(service, colour):
-    """Then its result stands (spec §2.6)."""
-    step = Step()
-
-    def body(request, job):
-        step()
-        return WorkResponse("done")
-
-    operation = method_of(service, colour, body).start(WorkRequest())
-    step.reached()
-    service.cancel(operation.name)
-    step.go.set()
-    found = ended(service, operation)
-    assert answer(service, found) == "done"
-    assert service.store.get(operation.name).cancel_requested
-
-
 @pytest.mark.parametrize("colour", ["sync", "async"])
-def test_queued_work_is_cancelled_at_once(make_service, store, colour):
-    """It is withdrawn, never begun, and CANCELLED before ``cancel`` returns."""
-    service = make_service(store, ThreadExecutor(1))
-    step, calls = Step(), []
+@pytest.mark.parametrize("by", ["itself", "another"])
+def test_queued_work_that_is_cancelled_never_begins(make_service, store, colour, by):
+    """At once if its own process is asked; another marks the record, and the claim sees it."""
+    service, step, calls = make_service(store, ThreadExecutor(1)), Step(), []
 
     def body(request, job):
         calls.append(request.text)
@@ -414,35 +379,15 @@ def test_queued_work_is_cancelled_at_once(make_service, store, colour):
     first = method.start(WorkRequest("first"))
     step.reached()
     second = method.start(WorkRequest("second"), metadata=WorkMetadata())
-    service.cancel(second.name)
-    found = service.get(second.name)
-    assert reason(found) == (Code.CANCELLED, "CANCELLED")
-    assert unpacked(service, found).cancel_requested
+    other = make_service(store, InlineExecutor()) if by == "another" else service
+    other.cancel(second.name)
+    assert service.get(second.name).done == (other is service)
     assert service.workers.held()
     step.go.set()
+    found = ended(service, second)
+    assert reason(found) == (Code.CANCELLED, "CANCELLED")
+    assert unpacked(service, found).cancel_requested
     ended(service, first)
-    assert calls == ["first"]
-
-
-def test_a_request_to_cancel_before_the_claim_is_seen_by_it(make_service, store):
-    """Another process marks the record while the work still waits: it is never called."""
-    service = make_service(store, ThreadExecutor(1))
-    other = make_service(store, InlineExecutor())
-    step, calls = Step(), []
-
-    def body(request, job):
-        calls.append(request.text)
-        step()
-        return WorkResponse()
-
-    method = method_of(service, "sync", body)
-    first = method.start(WorkRequest("first"))
-    step.reached()
-    second = method.start(WorkRequest("second"))
-    other.cancel(second.name)
-    step.go.set()
-    ended(service, first)
-    assert ended(service, second).state == "CANCELLED"
     assert calls == ["first"]
 
 
@@ -577,7 +522,12 @@ def test_what_is_not_tried_again(make_service, colour, error, retry_on, count, n
         calls.append(1)
         raise error
 
-    method_of(service, colour, body, attempts=2, retry_on=retry_on).start(WorkRequest())
+    method = method_of(service, colour, body, attempts=2, retry_on=retry_on)
+
+    async def main():  # where a plain function may pause, as its caller has chosen to wait there
+        method.start(WorkRequest())
+
+    asyncio.run(main())
     assert len(calls) == count
 
 
@@ -599,24 +549,6 @@ def test_cancellation_ends_the_pause_between_attempts(service, monkeypatch):
     assert pausing.wait(PATIENCE)
     service.cancel(operation.name)
     assert ended(service, operation).state == "CANCELLED"
-
-
-def test_retries_of_plain_function_started_on_event_loop_pause(quick, no_pauses):
-    """The caller has chosen to wait there, and the function itself calls no ``job.sleep``."""
-    errors = [OSError()]
-
-    def body(request, job):
-        if errors:
-            raise errors.pop()
-        return WorkResponse()
-
-    method = method_of(quick, "sync", body, attempts=2, retry_on=(OSError,))
-
-    async def main():
-        return method.start(WorkRequest()).operation
-
-    assert asyncio.run(main()).state == "SUCCEEDED"
-    assert no_pauses == [1]
 
 
 @EACH
@@ -800,62 +732,38 @@ def test_a_result_waits_for_its_store(make_service, kind, colour, no_patience, m
     assert Failing.failures == 0
 
 
-def test_a_result_is_given_up_when_the_service_closes(
-    make_service, no_patience, monkeypatch, caplog
+@pytest.mark.parametrize("failing", ["claim", "report", "result"])
+def test_work_is_left_to_others_if_the_store_stays_away_until_the_close(
+    make_service, no_patience, monkeypatch, caplog, failing
 ):
-    """The store has not come back: others will do the work, when the lease has run out."""
-    store = Failing()
+    """It is handed back, or done by others when the lease has run out; a function is stopped."""
+    store, step, raised = Failing(), Step(), []
     service = make_service(store, ThreadExecutor(1))
-    step = Step()
 
     def body(request, job):
         step()
+        if failing == "report":
+            with pytest.raises(Cancelled) as caught:
+                job.report(WorkMetadata())
+            raised.append(caught.value)
+            raise caught.value
         return WorkResponse()
 
-    operation = method_of(service, "sync", body).start(WorkRequest())
-    step.reached()
-    monkeypatch.setattr(Failing, "failures", 10**9)
-    step.go.set()
-    with caplog.at_level(logging.WARNING, "lro"):
-        service.close(timedelta(milliseconds=10))
-    assert f"{operation.name}: its result could not be stored" in caplog.text
-    record = store.get(operation.name)
-    assert (record.state, record.attempt) == ("IN_PROGRESS", 1)
-
-
-def test_work_that_never_began_is_left_to_others(make_service, no_patience, monkeypatch):
-    """Closing while the claim is still being offered."""
-    store = Failing()
-    service = make_service(store, ThreadExecutor(1))
-    method = method_of(service, "sync", lambda request, job: WorkResponse(), concurrency=1)
-    monkeypatch.setattr(Failing, "failures", 10**9)
+    # With a limit it is stored as work that has not begun.
+    method = method_of(service, "sync", body, concurrency=1 if failing == "claim" else None)
+    if failing == "claim":
+        monkeypatch.setattr(Failing, "failures", 10**9)
     operation = method.start(WorkRequest())
-    service.close(timedelta(milliseconds=10))
-    assert store.get(operation.name).attempt == 0
-
-
-def test_a_report_is_given_up_when_the_service_closes(make_service, no_patience, monkeypatch):
-    """The function is stopped, and its operation left to others."""
-    store = Failing()
-    service = make_service(store, ThreadExecutor(1))
-    step = Step()
-    raised = []
-
-    def body(request, job):
-        step()
-        try:
-            job.report(WorkMetadata())
-        except Cancelled as exc:
-            raised.append(exc)
-            raise
-
-    operation = method_of(service, "sync", body).start(WorkRequest())
-    step.reached()
-    monkeypatch.setattr(Failing, "failures", 10**9)
+    if failing != "claim":
+        step.reached()
+        monkeypatch.setattr(Failing, "failures", 10**9)
     step.go.set()
     service.close(timedelta(milliseconds=10))
-    assert len(raised) == 1
-    assert store.get(operation.name).state == "IN_PROGRESS"
+    record = store.get(operation.name)
+    assert (record.state, record.attempt) == ("IN_PROGRESS", 0 if failing == "claim" else 1)
+    assert len(raised) == (failing == "report")
+    line = f"{operation.name}: its result could not be stored"
+    assert (line in caplog.text) == (failing == "result")
 
 
 # -- jobs -----------------------------------------------------------------------------------------

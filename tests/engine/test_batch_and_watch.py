@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
-from lro import BatchGetOperationsResponse, Limits, MissingOperation, Service
+from lro import (
+    BatchGetOperationsResponse,
+    Limits,
+    MissingOperation,
+    OperationDescription,
+    Service,
+)
 from lro._engine.access import VERBS
 from lro._model.operation import parse_names
 from lro.adapters import Store
@@ -28,18 +34,11 @@ from lro.errors import (
 from lro.executors.inline import InlineExecutor
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import ManualClock
-from tests.service_fixtures import MakeService, store_of
+from tests.engine.engine_parts import EACH_STORE, declared
+from tests.service_fixtures import MakeService
 from tests.virtual_loop import on_a_loop
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until_async
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def store(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Store]:
-    """An empty store of each kind."""
-    with store_of(request.param, clock, tmp_path) as made:
-        yield made
-
 
 SHARED = pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
 
@@ -49,9 +48,7 @@ class Harness:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        self.method = service.declare(
-            "acme.v1.Work.Do", request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
-        )
+        self.method = declared(service)
 
     def start(self, parent: str = "", caller: str = "") -> str:
         return self.method.start(WorkRequest(), parent=parent, caller=caller).name
@@ -167,6 +164,7 @@ def test_what_else_a_hook_raises_is_left_alone(
     assert caught.value is error
 
 
+@EACH_STORE
 def test_other_peoples_operations_are_missing(store: Store, make_service: MakeService) -> None:
     """Where operations belong to the caller who started them; they count for no limit."""
     limits = Limits(page_bytes=2000)
@@ -192,8 +190,12 @@ def test_other_peoples_operations_are_missing(store: Store, make_service: MakeSe
 # -- BatchGet ---------------------------------------------------------------------------------
 
 
+@EACH_STORE
 def test_a_batch(harness: Harness, clock: ManualClock) -> None:
-    """In the order asked for, each once; what is deleted, expired or unknown is missing."""
+    """In the order asked for, each once; what is deleted, expired or unknown is missing.
+
+    So it is with descriptions.
+    """
     running, done, deleted, expired = (harness.start("projects/p") for _ in range(4))
     harness.finish(expired)
     clock.advance(days=29)
@@ -203,7 +205,17 @@ def test_a_batch(harness: Harness, clock: ManualClock) -> None:
     asked = [done, "operations/none", expired, running, deleted, done, "operations/none"]
     found = harness.service.batch_get(asked)
     wanted = (harness.service.get(done), harness.service.get(running))
-    assert found == BatchGetOperationsResponse(wanted, ("operations/none", expired, deleted))
+    missing = ("operations/none", expired, deleted)
+    assert found == BatchGetOperationsResponse(wanted, missing)
+    described = harness.service.describe_many(asked)
+    assert described.missing == missing
+    for one, name in zip(described.descriptions, (done, running), strict=True):
+        alone = attrs.asdict(harness.service.describe(name), recurse=False)
+        assert alone.pop("operation") == harness.service.get(name)
+        assert one == OperationDescription(**alone)
+    for name in missing:
+        with pytest.raises(OperationNotFound):
+            harness.service.describe(name)
 
 
 def test_the_extensions_can_be_switched_off(make_service: MakeService) -> None:
@@ -213,7 +225,10 @@ def test_the_extensions_can_be_switched_off(make_service: MakeService) -> None:
     with pytest.raises(MethodNotSupported, match="BatchGetOperations"):
         service.batch_get([])
     asyncio.run(service.watch(["operations/a"]))
-    service = make_service(verbs=set(VERBS) - {"WatchOperations"})
+    service = make_service(verbs=set(VERBS) - {"WatchOperations", "DescribeOperations"})
+    for call in (service.describe, service.describe_many):
+        with pytest.raises(MethodNotSupported, match="DescribeOperations"):
+            call("")
     with pytest.raises(MethodNotSupported, match="WatchOperations"):
         asyncio.run(service.watch([]))
     assert service.batch_get(["operations/a"]).missing == ("operations/a",)
@@ -230,6 +245,7 @@ async def two_of(service: Service, names: list[str], **options: Any) -> list[Any
     return found
 
 
+@EACH_STORE
 def test_a_watch(harness: Harness) -> None:
     """Over every store: snapshots, progress, ends, and then it is over."""
     first, second = harness.start(), harness.start()
@@ -267,6 +283,7 @@ def test_a_store_that_is_away_is_reported_at_once(harness: Harness) -> None:
         asyncio.run(harness.service.watch([name]))
 
 
+@EACH_STORE
 @on_a_loop
 async def test_closing_the_service_ends_watches(harness: Harness) -> None:
     """Those that run, and those that come later."""
@@ -283,7 +300,7 @@ async def test_closing_the_service_ends_watches(harness: Harness) -> None:
 
 @SHARED
 def test_another_process_on_the_store(store: Store, tmp_path: Path, clock: ManualClock) -> None:
-    """What one service writes, a watcher of another hears: progress and end."""
+    """What one service writes, watchers and waiters of another hear: progress, end, removal."""
     if isinstance(store, SQLiteStore):
         other: Store = SQLiteStore(tmp_path / "operations.db", clock=clock)
     else:
@@ -294,16 +311,29 @@ def test_another_process_on_the_store(store: Store, tmp_path: Path, clock: Manua
         closing(Service(other, InlineExecutor(), maintenance=False)) as there,
     ):
         harness, far = Harness(here), Harness(there)
-        name = far.start()
+        name, other = far.start(), far.start()
 
-        async def main() -> list[Any]:
+        async def main() -> tuple[list[Any], list[Any]]:
+            waits = [
+                wait
+                for each in (name, other)
+                for wait in (
+                    asyncio.create_task(here.wait_async(each, PATIENCE)),
+                    asyncio.create_task(asyncio.to_thread(here.wait, each, PATIENCE)),
+                )
+            ]
+            await until_async(lambda: here.waiters.waits == 4)
+            acts = [lambda: far.report(name, 7), lambda: far.finish(name)]
+            acts.append(lambda: there.delete(other))
             seen = []
-            async for sighting in await harness.service.watch([name]):
+            async for sighting in await harness.service.watch([name, other]):
                 seen.append(sighting)
-                act = [lambda: far.report(name, 7), lambda: far.finish(name), None][len(seen) - 1]
-                if act is not None:
-                    await asyncio.to_thread(act)
-            return seen
+                if len(seen) > 1 and acts:
+                    await asyncio.to_thread(acts.pop(0))
+            return seen, await asyncio.gather(*waits, return_exceptions=True)
 
-        seen = asyncio.run(asyncio.wait_for(main(), PATIENCE))
-    assert [one.done for one in seen] == [False, False, True]
+        seen, waited = asyncio.run(asyncio.wait_for(main(), PATIENCE))
+    assert [one.name for one in seen[2:]] == [name, name, other]
+    assert [one.done for one in seen[2:4]] == [False, True]
+    assert [one.done for one in waited[:2]] == [True, True]
+    assert [type(one) for one in waited[2:]] == [OperationNotFound] * 2

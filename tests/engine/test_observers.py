@@ -19,10 +19,12 @@ from lro.adapters import (
     AttemptBegan,
     AttemptOver,
     CancelRequested,
+    CancelSupport,
     LeasesRenewed,
     MetadataReported,
     Observer,
     OperationEnded,
+    OperationsExpired,
     OperationStarted,
     ServiceEvent,
     Store,
@@ -37,6 +39,7 @@ from lro.executors.threads import ThreadExecutor
 from lro.logging import OperationFilter, operation_facts
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import ManualClock
+from tests.engine.engine_parts import totals
 from tests.executors import process_methods
 from tests.service_fixtures import MakeService
 from tests.service_steps import WORK, Step, ended, recovered, work
@@ -123,6 +126,12 @@ def test_repeated_and_refused_starts_are_observed(
         OperationStarted(method=METHOD, outcome="refused", error_type="INVALID_ARGUMENT"),
         OperationStarted(method=METHOD, outcome="refused", error_type="INVALID_ARGUMENT"),
     ]
+    starts = {name: number for name, number in totals(service).items() if "starts." in name}
+    assert starts == {
+        "starts.started": 1,
+        "starts.repeated": 1,
+        "starts.refused.INVALID_ARGUMENT": 2,
+    }
 
 
 class Speechless(LroError):
@@ -182,6 +191,10 @@ def test_failures_are_observed_by_code(
     assert (over.outcome, over.error_type) == (state.name.lower(), code)
     assert (end.state, end.error_type) == (state, code)
     assert "secret" not in repr(recorder.events)
+    what = f"failed.{code}" if state is State.FAILED else "cancelled"  # which has no code
+    counted = {"starts.started", f"ends.{what}", "queue.0", "queue.sum"}
+    counted |= {f"{kind}.{what}.{n}" for kind in ("attempt", "operation") for n in ("0", "sum")}
+    assert set(totals(service)) == counted
 
 
 def test_result_that_cannot_be_encoded_is_observed_as_failure(
@@ -202,29 +215,53 @@ def test_result_that_cannot_be_encoded_is_observed_as_failure(
     assert recorder.only(OperationEnded).error_type == "INTERNAL"
 
 
+@pytest.mark.parametrize(
+    ("support", "reach"),
+    [
+        (CancelSupport.NOT, "cooperative"),
+        (CancelSupport.COOPERATIVE, "cooperative"),
+        (CancelSupport.AT_AWAIT, "at_await"),
+        (CancelSupport.FORCED, "forced"),
+    ],
+)
 def test_cancellation_is_observed_with_its_time(
-    observed: MakeService, recorder: Recorder, clock: ManualClock
+    observed: MakeService, recorder: Recorder, clock: ManualClock, support: Any, reach: str
 ) -> None:
-    """Asked once, however often it is asked; how long the work took to stop."""
-    service = observed()
-    step = Step()
+    """Asked once, however often it is asked; how long the work took to stop.
+
+    It is counted by the reach of the executor; what no worker has begun is withdrawn.
+    """
+
+    class Executor(ThreadExecutor):
+        cancel_support = support
+
+    service, step = observed(Executor(1)), Step()
 
     def body(_: WorkRequest, job: Job[WorkMetadata]) -> None:
         step()
         clock.advance(3)
         job.raise_if_cancelled()
 
-    name = work(service, body).start(WorkRequest()).name
+    method = work(service, body)
+    name = method.start(WorkRequest()).name
     step.reached()
     service.cancel(name, caller="bob")
     service.cancel(name, caller="eve")
     assert service.describe(name).cancel_time == clock()
+    asked = CancelRequested(name=name, method=METHOD, caller="bob")
+    assert recorder.only(CancelRequested) == asked
+    service.cancel(method.start(WorkRequest()).name)
     step.go.set()
     ended(service, name)
-    service.close()
-    assert recorder.only(CancelRequested) == CancelRequested(name=name, method=METHOD, caller="bob")
-    end = recorder.only(OperationEnded)
-    assert (end.state, end.cancel_seconds) == (State.CANCELLED, 3.0)
+    service.workers.stop(timedelta(seconds=PATIENCE))
+    ends = [event for event in recorder.events if isinstance(event, OperationEnded)]
+    assert [(end.state, end.cancel_seconds) for end in ends] == [
+        (State.CANCELLED, 0.0),
+        (State.CANCELLED, 3.0),
+    ]
+    found = totals(service)
+    assert (found[f"cancel.{reach}.5"], found[f"cancel.{reach}.sum"]) == (1, 3.0)
+    assert (found["cancel.withdrawn.0"], found["ends.cancelled"]) == (1, 2)
 
 
 @pytest.fixture
@@ -300,6 +337,9 @@ def test_lost_work_is_observed(
         assert (began.attempt, began.queue_seconds) == (2, None)
     assert late.only(WriteRefused) == WriteRefused(name=name, method=METHOD, attempt=1)
     assert late.only(AttemptOver).outcome == "superseded"
+    found = totals(other)
+    assert (found[f"lost.{decision}"], found["refused_writes"], found["queue.0"]) == (1, 1, 1)
+    assert found["attempt.superseded.7"] == 1
 
 
 def test_handed_back_work_is_observed_as_released(
@@ -320,23 +360,33 @@ def test_handed_back_work_is_observed_as_released(
     assert "ended" not in recorder.kinds()
 
 
-def test_renewals_are_observed_with_what_was_left(
+def test_renewals_and_expiry_are_observed(
     observed: MakeService, recorder: Recorder, clock: ManualClock
 ) -> None:
-    """The first one of new work finds all of it; a late one has less left."""
-    service = observed(lease=timedelta(seconds=15))
+    """The first renewal of new work finds all of its lease; a late one has less left."""
+    service = observed(lease=timedelta(seconds=15), keep_for=timedelta(days=1))
     step = Step()
-    work(service, step).start(WorkRequest())
+    name = work(service, step).start(WorkRequest()).name
     step.reached()
     service.run_maintenance()
     clock.advance(6)
     service.run_maintenance()
     step.go.set()
+    ended(service, name)
     renewed = [event for event in recorder.events if isinstance(event, LeasesRenewed)]
     assert renewed == [
         LeasesRenewed(count=1, margin_seconds=15.0),
         LeasesRenewed(count=1, margin_seconds=9.0),
     ]
+    clock.advance(days=2)
+    service.run_maintenance()
+    assert recorder.only(OperationsExpired).methods == {METHOD: 1}
+    assert totals(service)["expired"] == 1  # and leases are of no method
+    assert totals(service, "") == {
+        "lease_margin.6": 1,
+        "lease_margin.7": 1,
+        "lease_margin.sum": 24.0,
+    }
 
 
 def test_work_that_is_done_outside_is_observed(observed: MakeService, recorder: Recorder) -> None:

@@ -23,13 +23,11 @@ from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
+from tests.engine.engine_parts import ID, NAME, method_of
 from tests.service_steps import abandon, answer, ended, reason, recovered
 from tests.virtual_loop import on_a_loop
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, until, until_async
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
-
-NAME = "acme.v1.Works.Work"
-ID = "3f2504e0-4f89-41d3-9a0c-0305e82c3301"
 
 EACH_STORE = pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"], indirect=True)
 
@@ -88,8 +86,7 @@ class Blocked:
     async def start(self, texts: str, begun: int = 1) -> list[str]:
         """Start these, and wait until so many have begun."""
         names = [(await self.method.start_async(WorkRequest(text))).name for text in texts]
-        while len(self.begun) < begun:
-            await asyncio.sleep(0)
+        await until_async(lambda: len(self.begun) >= begun)
         return names
 
 
@@ -104,8 +101,7 @@ async def test_work_is_done_on_the_loop_that_starts_it(service: Service, store: 
     service.list(lro.ListOperationsRequest())  # for the first use of a store a loop takes a thread
 
     started = await asyncio.gather(*(work.start_async(WorkRequest(str(n))) for n in range(20)))
-    while service.workers.held():
-        await asyncio.sleep(0)
+    await until_async(lambda: not service.workers.held())
     threads = {thread.name for thread in threading.enumerate()}
     assert not {name for name in threads if name.startswith(("asyncio_", "lro-asyncio"))}
     for number, operation in enumerate(started):
@@ -122,34 +118,16 @@ async def test_work_is_done_on_the_loop_that_starts_it(service: Service, store: 
         await service.get_async(named.name)
 
 
-@EACH_STORE
 @on_a_loop
-async def test_async_work_is_cancelled_at_its_await(service: Service) -> None:
-    """By the caller's cancel, by its time limit, and by itself."""
+async def test_async_work_that_cancels_itself_is_mistaken(service: Service) -> None:
+    """Nobody has asked it to stop."""
 
     @service.method(NAME)
     async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        await job.sleep_async(3600)
-        raise AssertionError
-
-    @service.method(NAME + "Briefly", time_limit=timedelta(milliseconds=10))
-    async def briefly(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    @service.method(NAME + "Itself")
-    async def itself(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         raise asyncio.CancelledError
 
     operation = await work.start_async(WorkRequest())
-    await asyncio.sleep(0)
-    await service.cancel_async(operation.name)
-    assert reason(await over(service, operation)) == (Code.CANCELLED, "CANCELLED")
-    late = await briefly.start_async(WorkRequest())
-    code, _ = reason(await over(service, late))
-    assert code == Code.DEADLINE_EXCEEDED
-    mistaken = await itself.start_async(WorkRequest())
-    assert reason(await over(service, mistaken)) == (Code.INTERNAL, "METHOD_FAILED")
+    assert reason(await over(service, operation)) == (Code.INTERNAL, "METHOD_FAILED")
 
 
 @on_a_loop
@@ -177,9 +155,13 @@ async def test_work_on_a_loop_does_not_hold_it_up(service: Service) -> None:
         assert answer(service, await over(service, operation)) == text
 
 
+@pytest.mark.parametrize("executor", [running, InlineExecutor])
 @on_a_loop
-async def test_plain_functions_are_called_in_a_thread(service: Service) -> None:
+async def test_plain_functions_are_called_in_a_thread(
+    make_service: Any, store: Any, executor: Any
+) -> None:
     """Also those that say whether a request is valid, and what it needs alone."""
+    service = make_service(store, executor())
     where: list[bool] = []
 
     def here() -> bool:
@@ -200,21 +182,6 @@ async def test_plain_functions_are_called_in_a_thread(service: Service) -> None:
     checked = await work.start_async(WorkRequest("a"), validate_only=True)
     assert checked.done
     assert where == [False] * 5
-
-
-def test_inline_work_is_done_beside_the_loop(make_service: Any, store: Any) -> None:
-    """The executor that blocks its caller does not block the caller's loop."""
-    service = make_service(store, InlineExecutor())
-    names: list[str] = []
-
-    @service.method(NAME)
-    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        names.append(threading.current_thread().name)
-        return WorkResponse(request.text)
-
-    started = asyncio.run(work.start_async(WorkRequest("a")))
-    assert answer(service, started.operation) == "a"
-    assert names != ["MainThread"]
 
 
 @EACH_STORE
@@ -244,22 +211,23 @@ async def test_a_repeated_start_finds_the_first(make_service: Any, store: Any) -
 # -- many at once ---------------------------------------------------------------------------------
 
 
+def started_together(work: Any, how: str, requests: Any, **options: Any) -> list[Any]:
+    """What comes of starts in a thread, or on an event loop."""
+    if how == "thread":
+        return list(work.start_many(requests, **options))
+    return list(asyncio.run(work.start_many_async(requests, **options)))
+
+
+EACH_WAY = pytest.mark.parametrize("how", ["thread", "loop"])
+
+
 @EACH_STORE
-@pytest.mark.parametrize("how", ["thread", "loop"])
+@EACH_WAY
 def test_many_are_started_together(make_service: Any, store: Any, how: str) -> None:
     """One answer each; one that is refused keeps no other from being started."""
     service = make_service(store, ThreadExecutor(2))
-
-    @service.method(NAME)
-    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        return WorkResponse(request.text)
-
-    requests: list[Any] = [WorkRequest("a"), "not a request", WorkRequest("c")]
-    if how == "thread":
-        found = work.start_many(requests)
-    else:
-        found = asyncio.run(work.start_many_async(requests))
-    first, second, third = found
+    requests = [WorkRequest("a"), "not a request", WorkRequest("c")]
+    first, second, third = started_together(method_of(service), how, requests)
     assert isinstance(second, InvalidArgument)
     assert answer(service, ended(service, first)) == "a"
     assert answer(service, ended(service, third)) == "c"
@@ -281,13 +249,12 @@ def test_many_are_refused_by_an_async_hook_in_a_thread(make_service: Any, store:
     async def authorize(caller: str, verb: str, name: str) -> bool:
         return caller == "ann"
 
-    service = make_service(store, authorize=authorize)
-    work = declared(service)
-    (refused,) = work.start_many([WorkRequest("a")])
+    work = declared(make_service(store, authorize=authorize))
+    (refused,) = started_together(work, "thread", [WorkRequest("a")])
     assert isinstance(refused, lro.errors.HookFailed)
-    (refused,) = asyncio.run(work.start_many_async([WorkRequest("a")], caller="bob"))
+    (refused,) = started_together(work, "loop", [WorkRequest("a")], caller="bob")
     assert isinstance(refused, PermissionDenied)
-    (started,) = asyncio.run(work.start_many_async([WorkRequest("a")], caller="ann"))
+    (started,) = started_together(work, "loop", [WorkRequest("a")], caller="ann")
     assert isinstance(started, Handle)
 
 
@@ -300,33 +267,20 @@ class Refusing(MemoryStore):
         raise Unavailable("the store is closed")
 
 
-@pytest.mark.parametrize("how", ["thread", "loop"])
+@EACH_WAY
 def test_many_that_the_store_refuses_at_once(make_service: Any, how: str) -> None:
     """Each start has the answer, as if the store had given it later."""
     work = declared(make_service(Refusing()))
-    requests = [WorkRequest("a"), WorkRequest("b")]
-    if how == "thread":
-        found = work.start_many(requests)
-    else:
-        found = asyncio.run(work.start_many_async(requests))
+    found = started_together(work, how, [WorkRequest("a"), WorkRequest("b")])
     assert [str(error) for error in found] == ["the store is closed"] * 2
 
 
-@pytest.mark.parametrize("how", ["thread", "loop"])
+@EACH_WAY
 def test_an_error_of_the_application_is_raised(make_service: Any, store: Any, how: str) -> None:
     """It is none of the service's, and says where it comes from."""
-
-    def validate(request: WorkRequest) -> None:
-        raise ZeroDivisionError
-
-    service = make_service(store)
-    work = declared(service, validate=validate)
-    calls: dict[str, Callable[[], object]] = {
-        "thread": lambda: work.start_many([WorkRequest("a")]),
-        "loop": lambda: asyncio.run(work.start_many_async([WorkRequest("a")])),
-    }
+    work = declared(make_service(store), validate=lambda request: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        calls[how]()
+        started_together(work, how, [WorkRequest("a")])
 
 
 # -- callers that go away -------------------------------------------------------------------------
@@ -362,8 +316,7 @@ class Slow(MemoryStore):
 
     async def handed_in(self) -> None:
         """Let the loop go on until a write waits."""
-        while not self.waiting:
-            await asyncio.sleep(0)
+        await until_async(lambda: self.waiting)
 
     async def let(self, error: BaseException | None = None) -> None:
         """Let the next write be over, from another thread."""
@@ -371,73 +324,42 @@ class Slow(MemoryStore):
         await asyncio.to_thread(self.waiting.pop(0), error)
 
 
+@pytest.mark.parametrize("error", [None, Unavailable("gone")])
+@pytest.mark.parametrize("when", ["before the answer", "with it"])
 @on_a_loop
 async def test_a_start_whose_caller_goes_away_is_carried_through(
-    make_service: Any, clock: Any
+    make_service: Any, clock: Any, caplog: Any, when: str, error: Exception | None
 ) -> None:
-    """While it is being committed: the operation exists, and its work is done."""
-    store = Slow(clock)
-    service = make_service(store, running())
-    work = declared(service)
+    """While it is being committed: the operation exists, and its work is done.
 
-    start = asyncio.create_task(work.start_async(WorkRequest("a")))
-    await store.handed_in()
-    start.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await start
-    assert records(store) == []
-    store.at_once = True
-    await store.let()
-    while not records(store):
-        await asyncio.sleep(0)
-    name = records(store)[0].name
-    found = await service.wait_async(name, PATIENCE)
-    assert answer(service, found) == "a MainThread"
-
-
-@on_a_loop
-async def test_a_start_that_fails_after_its_caller_went_away_is_logged(
-    make_service: Any, clock: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It has no other way to be known; and its room in the queue is free again."""
+    If it fails, the log says so, and its room in the queue is free again.
+    """
+    caplog.set_level(logging.INFO, "lro")
     store = Slow(clock)
     service = make_service(store, running(concurrency=1, queue=0))
     work = declared(service)
 
     start = asyncio.create_task(work.start_async(WorkRequest("a")))
     await store.handed_in()
-    start.cancel()
-    with caplog.at_level(logging.INFO, "lro"):
-        await store.let(Unavailable("gone"))
-        while "gone" not in caplog.text:
-            await asyncio.sleep(0)
-    store.at_once = True
-    operation = await work.start_async(WorkRequest("b"))
-    assert answer(service, await over(service, operation)) == "b MainThread"
-    assert "a call whose caller had gone away has failed: gone" in caplog.text
-
-
-@pytest.mark.parametrize("error", [None, Unavailable("gone")])
-@on_a_loop
-async def test_an_answer_that_comes_with_the_cancellation(
-    make_service: Any, clock: Any, error: Exception | None
-) -> None:
-    """The write was over just before the caller went away."""
-    store = Slow(clock)
-    service = make_service(store, running())
-    work = declared(service)
-
-    start = asyncio.create_task(work.start_async(WorkRequest("a")))
-    await store.handed_in()
-    store.waiting.pop(0)(error)  # the loop learns of it in its next turn
-    asyncio.get_running_loop().call_soon(start.cancel)
-    store.at_once = True
+    if when == "with it":
+        store.waiting.pop(0)(error)  # the loop learns of it in its next turn
+        asyncio.get_running_loop().call_soon(start.cancel)
+        store.at_once = True
+    else:
+        start.cancel()
     with pytest.raises(asyncio.CancelledError):
         await start
-    await asyncio.sleep(0)
-    while service.workers.held():
-        await asyncio.sleep(0)
+    if when != "with it":
+        assert records(store) == []
+        store.at_once = True
+        await store.let(error)
+        await until_async(lambda: records(store) or "gone" in caplog.text)
+    await until_async(lambda: not service.workers.held())
     assert [record.done for record in records(store)] == [True] * (error is None)
+    if error is not None and when != "with it":
+        assert "a call whose caller had gone away has failed: gone" in caplog.text
+    operation = await work.start_async(WorkRequest("b"))
+    assert answer(service, await over(service, operation)) == "b MainThread"
 
 
 @on_a_loop
@@ -496,11 +418,7 @@ def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service: Any, 
     """Without a cancellation: its task is collected as garbage, and the rest is made good."""
     store = Slow(clock)
     service = make_service(store, ThreadExecutor(1))
-
-    @service.method(NAME)
-    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        return WorkResponse(request.text)
-
+    work = method_of(service)
     for early in (True, False):
         loop = asyncio.new_event_loop()
         task = loop.create_task(work.start_async(WorkRequest("a")))
@@ -539,8 +457,7 @@ async def test_a_report_whose_function_is_given_up_while_it_pauses(
         raise AssertionError
 
     operation = await work.start_async(WorkRequest("a"))
-    while store.failures or not service.workers.held():
-        await asyncio.sleep(0)
+    await until_async(lambda: not store.failures and service.workers.held())
     await asyncio.sleep(0)
     await service.cancel_async(operation.name)
     assert reason(await over(service, operation)) == (Code.CANCELLED, "CANCELLED")
@@ -652,19 +569,15 @@ def test_requests_are_a_list(make_service: Any, store: Any, wrong: Any) -> None:
         asyncio.run(work.start_many_async([], request_ids=wrong))
 
 
-@pytest.mark.parametrize("how", ["closed", "ended"])
-def test_work_of_a_service_closed_on_its_loop_is_handed_back(
-    service: Service, store: Any, how: str
-) -> None:
-    """It cannot wait there: the work could not go on meanwhile. So it is at the end of the loop."""
+def test_work_of_a_service_closed_on_its_loop_is_handed_back(service: Service, store: Any) -> None:
+    """It cannot wait there: the work could not go on meanwhile."""
     blocked = Blocked(service)
 
     async def main() -> None:
         await blocked.start("a")
-        if how == "closed":
-            closing, store.close = store.close, lambda: None
-            service.close(3600)
-            store.close = closing
+        closing, store.close = store.close, lambda: None
+        service.close(3600)
+        store.close = closing
 
     asyncio.run(main())
     assert [record.given_up for record in records(store)] == [True]
@@ -697,11 +610,7 @@ class Failing(MemoryStore):
 async def test_stop_iteration_of_a_function_does_not_hang(service: Service) -> None:
     """A future cannot carry it."""
 
-    def validate(request: WorkRequest) -> None:
-        raise StopIteration
-
-    work = declared(service, validate=validate)
-
+    work = declared(service, validate=lambda request: next(iter(())))
     with pytest.raises(RuntimeError):
         await asyncio.wait_for(work.start_async(WorkRequest()), PATIENCE)
 

@@ -13,7 +13,6 @@ from lro import (
     DeclarationError,
     Empty,
     InvalidArgument,
-    Job,
     ListOperationsRequest,
     Operation,
     TypeRegistry,
@@ -31,20 +30,10 @@ from lro.errors import (
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
+from tests.engine.engine_parts import ID, NAME, Held, method_of
 from tests.service_steps import Step, answer, ended, reason, recovered, swap, unpacked
 from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
-
-NAME = "acme.v1.Works.Work"
-ID = "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"
-
-
-def method_of(service, body=None, **options):
-    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        found = None if body is None else body(request, job)
-        return WorkResponse(request.text) if found is None else found
-
-    return service.method(NAME, **options)(work)
 
 
 def stored(service):
@@ -56,18 +45,6 @@ def stored(service):
 def quick(store, make_service):
     """A service that does the work at once."""
     return make_service(store, InlineExecutor())
-
-
-@pytest.fixture
-def full(store, make_service):
-    """A service that works on one operation, with no room for another; and its method."""
-    service = make_service(store, ThreadExecutor(1, queue=0))
-    step = Step()
-    method = method_of(service, step)
-    first = method.start(WorkRequest("first"), request_id=ID)
-    step.reached()
-    yield service, method, first
-    step.go.set()
 
 
 # -- arguments ------------------------------------------------------------------------------------
@@ -88,20 +65,10 @@ def test_an_operation_is_returned_at_once(store, make_service):
     ended(service, operation)
 
 
-class Kept(InlineExecutor):
-    """Has a worker free for a task, whose turn comes when the test says."""
-
-    def submit(self, task):
-        self.task = task
-
-    def join(self, seconds):
-        return False
-
-
 @pytest.fixture
 def kept(store, make_service):
     """A service whose work was stored as begun, its operation, and its executor."""
-    executor = Kept()
+    executor = Held(idle=True)
     service = make_service(store, executor)
     return service, method_of(service).start(WorkRequest("x")).name, executor
 
@@ -164,7 +131,7 @@ def test_a_worker_dies_between_the_start_and_the_beginning(
     store, make_service, clock, worker_lost, state
 ):
     """It cannot be known that the function was not called: the method's choice holds."""
-    services = [make_service(store, executor) for executor in (Kept(), InlineExecutor())]
+    services = [make_service(store, executor) for executor in (Held(idle=True), InlineExecutor())]
     methods = [method_of(service, worker_lost=worker_lost) for service in services]
     name = methods[0].start(WorkRequest("x")).name
     clock.advance(15)
@@ -214,7 +181,7 @@ def test_a_start_that_was_not_stored_leaves_nothing_to_hand_back(doubtful):
     """No caller has received its name."""
     service, _, method = doubtful
     method.start(WorkRequest("x"), target="t")
-    swap(service, Kept())
+    swap(service, Held(idle=True))
     method.start(WorkRequest("y"), target="t")
     with pytest.raises(TargetBusy):
         method.start(WorkRequest("z"), target="t")
@@ -259,25 +226,20 @@ def in_thread(call, *arguments):
 
 def test_a_start_while_the_service_closes(make_service, clock):
     """What is being stored then is handed back before the store is closed."""
-    store, executor, step = Doubtful(clock), ThreadExecutor(1), Step()
-    service = make_service(store, executor)
-    method = method_of(service)
+    store, step = Doubtful(clock), Step()
+
+    class Stopping(ThreadExecutor):
+        def stop(self):
+            try:
+                return super().stop()
+            finally:
+                step.go.set()
+
+    service = make_service(store, Stopping(1))
     store.then = step
-    starting = in_thread(method.start, WorkRequest("x"))
+    starting = in_thread(method_of(service).start, WorkRequest("x"))
     step.reached()
-    stop, stopped = executor.stop, threading.Event()
-
-    def stop_and_note():
-        try:
-            return stop()
-        finally:
-            stopped.set()
-
-    executor.stop = stop_and_note
-    closing = in_thread(service.close)
-    assert stopped.wait(PATIENCE)
-    step.go.set()
-    closing.join(PATIENCE)
+    service.close()
     starting.join(PATIENCE)
     record = store.get(starting.found[0].name)
     assert (record.done, record.owner, record.attempt) == (False, "", 1)
@@ -288,12 +250,10 @@ def test_a_close_does_not_wait_for_the_start_of_what_has_begun(make_service):
     service, step = make_service(executor=InlineExecutor()), Step()
     starting = in_thread(method_of(service, step).start, WorkRequest("x"))
     step.reached()
-    closing = in_thread(service.close, 0)
-    closing.join(PATIENCE)
-    assert not closing.is_alive()
+    service.close(0)
     step.go.set()
     starting.join(PATIENCE)
-    assert not starting.is_alive()
+    assert starting.found
 
 
 def test_a_start_that_is_interrupted_when_its_work_has_begun(store, make_service, monkeypatch):
@@ -323,7 +283,7 @@ def test_a_start_that_is_interrupted_before_its_work_begins(
     store, make_service, monkeypatch, where, kept
 ):
     """The worker that takes the task finds nothing to do; a record is that of lost work."""
-    executor = Kept()
+    executor = Held(idle=True)
     service = make_service(store, executor)
     method = method_of(service, lambda request, job: pytest.fail("it was given up"))
 
@@ -444,21 +404,24 @@ async def forgotten(request):
     """A coroutine function, where a plain one must be called."""
 
 
-@pytest.mark.parametrize("found", [0, 1, "", "too large", [], forgotten])
-def test_validate_that_returns_no_verdict_starts_nothing(quick, found):
-    """A text is no refusal, and no consent: the mistake is the application's."""
-    result = (lambda: found(None)) if callable(found) else (lambda: found)
-    method = method_of(quick, validate=lambda request: result())
-    with pytest.raises(HookFailed, match="validate must return None or True to accept") as caught:
-        method.start(WorkRequest())
-    assert (caught.value.code, stored(quick)) == (Code.INTERNAL, 0)
+NO_VERDICT = (HookFailed, "validate must return None or True to accept")
 
 
-@pytest.mark.parametrize("error", [DeclarationError("x", "y"), ZeroDivisionError("x")])
-def test_what_else_validate_raises_passes(quick, error):
-    """An error of the library keeps its code, also where it is a ValueError."""
-    with pytest.raises(type(error)):
-        method_of(quick, validate=refused_by(error)).start(WorkRequest())
+@pytest.mark.parametrize(
+    ("validate", "error", "sentence"),
+    [
+        *((lambda request, found=found: found, *NO_VERDICT) for found in (0, 1, "", "large", [])),
+        (lambda request: forgotten(request), *NO_VERDICT),
+        (refused_by(DeclarationError("x", "y")), DeclarationError, "x: y"),
+        (refused_by(ZeroDivisionError("x")), ZeroDivisionError, "x"),
+    ],
+)
+def test_validate_that_gives_no_verdict_starts_nothing(make_service, validate, error, sentence):
+    """A text is no refusal, and no consent; what else it raises passes, also a ValueError."""
+    service = make_service()
+    with pytest.raises(error, match=sentence):
+        method_of(service, validate=validate).start(WorkRequest())
+    assert stored(service) == 0
 
 
 # -- repeats --------------------------------------------------------------------------------------
@@ -483,9 +446,12 @@ def test_a_repeated_start_does_nothing_more(quick):
     assert calls == [1, 1]
 
 
-def test_a_full_queue_still_knows_its_requests(full):
+def test_a_full_queue_still_knows_its_requests(store, make_service):
     """A repeated start needs no room; one that conflicts gets that error; a new one comes again."""
-    service, method, first = full
+    service, step = make_service(store, ThreadExecutor(1, queue=0)), Step()
+    method = method_of(service, step)
+    first = method.start(WorkRequest("first"), request_id=ID)
+    step.reached()
     assert method.start(WorkRequest("first"), request_id=ID).name == first.name
     with pytest.raises(RequestIdConflict):
         method.start(WorkRequest("other"), request_id=ID)
@@ -495,6 +461,7 @@ def test_a_full_queue_still_knows_its_requests(full):
             method.start(WorkRequest(), request_id=other)
         assert caught.value.retry_after == timedelta(seconds=1)
     assert stored(service) == 1
+    step.go.set()
 
 
 # -- validate only --------------------------------------------------------------------------------

@@ -11,34 +11,24 @@ from typing import Any
 
 import pytest
 
-from lro import Cancelled, Code, Job, Service, StatusError, WorkerLost
 from lro._engine import statistics as module
 from lro._engine.events import EventDispatch
 from lro._engine.statistics import FLUSH_SECONDS, Statistics
 from lro._engine.store_port import keeps_statistics
-from lro.adapters import CancelSupport, Store
-from lro.errors import LroError, Unavailable
+from lro.adapters import Store
+from lro.errors import Unavailable
 from lro.executors.inline import InlineExecutor
-from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.telemetry import BUCKETS
 from lro.testing import START, ManualClock
 from lro.testing._samples import together
+from tests.engine.engine_parts import totals
 from tests.service_fixtures import MakeService
-from tests.service_steps import WORK, Step, ended, recovered, work
-from tests.work_messages import WorkMetadata, WorkRequest
+from tests.service_steps import WORK, Step, ended, work
+from tests.work_messages import WorkRequest
 
 METHOD = WORK
-
-
-def totals(service: Service, method: str = METHOD) -> dict[str, float]:
-    """What the store has of a method, when it is given what this service has counted."""
-    assert service.statistics is not None
-    assert service.statistics.flush()
-    store = service.store
-    assert keeps_statistics(store)
-    return dict(store.read_totals().get(method, {}))
 
 
 def test_successes_are_counted_with_their_times(
@@ -71,77 +61,6 @@ def test_successes_are_counted_with_their_times(
     }
 
 
-def test_failures_repeats_and_refusals_are_counted(make_service: MakeService, store: Store) -> None:
-    """A name of a code and no word of a message; a cancellation has none."""
-    service = make_service(store, InlineExecutor())
-    errors = [StatusError(Code.NOT_FOUND, "no"), ValueError("no"), Cancelled()]
-
-    def body(*_: object) -> None:
-        raise errors.pop()
-
-    method, one = work(service, body), "6a3a2b41-33c4-4ac8-9d0e-9b2f7a0e4d11"
-    for request_id in (one, "", "", one):
-        method.start(WorkRequest(), request_id=request_id)
-    with pytest.raises(LroError):
-        method.start(WorkRequest(), target=5)
-    with pytest.raises(LroError):  # a check starts nothing
-        method.start(WorkRequest(), target=5, validate_only=True)
-    found = totals(service)
-    named = {name: number for name, number in found.items() if not name.startswith("queue")}
-    assert (named["starts.started"], named["starts.repeated"]) == (3, 1)
-    assert {name for name in named if not name.endswith(".sum")} == {
-        "starts.started",
-        "starts.repeated",
-        "starts.refused.INVALID_ARGUMENT",
-        *(f"attempt.{what}.0" for what in ("failed.NOT_FOUND", "failed.INTERNAL", "cancelled")),
-        *(f"operation.{what}.0" for what in ("failed.NOT_FOUND", "failed.INTERNAL", "cancelled")),
-        *(f"ends.{what}" for what in ("failed.NOT_FOUND", "failed.INTERNAL", "cancelled")),
-    }
-
-
-@pytest.mark.parametrize(
-    ("support", "reach"),
-    [
-        (CancelSupport.NOT, "cooperative"),
-        (CancelSupport.COOPERATIVE, "cooperative"),
-        (CancelSupport.AT_AWAIT, "at_await"),
-        (CancelSupport.FORCED, "forced"),
-    ],
-)
-def test_cancellations_are_counted_by_their_reach(
-    make_service: MakeService,
-    store: Store,
-    clock: ManualClock,
-    support: CancelSupport,
-    reach: str,
-) -> None:
-    """That of the executor; what no worker has begun is withdrawn."""
-
-    class Executor(ThreadExecutor):
-        cancel_support = support
-
-    service = make_service(store, Executor(1))
-    step = Step()
-
-    def body(_: WorkRequest, job: Job[WorkMetadata]) -> None:
-        step()
-        clock.advance(2)
-        job.raise_if_cancelled()
-
-    method = work(service, body)
-    one = method.start(WorkRequest()).name
-    step.reached()
-    two = method.start(WorkRequest()).name
-    for name in (one, two):
-        service.cancel(name)
-    step.go.set()
-    ended(service, one)
-    service.workers.stop(timedelta(seconds=9))
-    found = totals(service)
-    assert (found[f"cancel.{reach}.5"], found[f"cancel.{reach}.sum"]) == (1, 2.0)
-    assert (found["cancel.withdrawn.0"], found["ends.cancelled"]) == (1, 2)
-
-
 def test_success_after_a_request_to_cancel_is_no_cancellation(
     make_service: MakeService, store: Store
 ) -> None:
@@ -155,45 +74,6 @@ def test_success_after_a_request_to_cancel_is_no_cancellation(
     ended(service, name)
     service.workers.stop(timedelta(seconds=9))
     assert not [one for one in totals(service) if one.startswith("cancel")]
-
-
-def test_lost_work_and_late_writes_are_counted(
-    make_service: MakeService, clock: ManualClock, tmp_path: Path
-) -> None:
-    """By the process that finds them, and in the totals of all."""
-    path = tmp_path / "operations.db"
-    dead = make_service(SQLiteStore(path, clock=clock))
-    step = Step()
-    work(dead, step, worker_lost=WorkerLost.RETRY).start(WorkRequest())
-    step.reached()
-    other = make_service(SQLiteStore(path, clock=clock), InlineExecutor())
-    work(other, worker_lost=WorkerLost.RETRY)
-    clock.advance(20)
-    recovered(other, clock)
-    step.go.set()
-    dead.close()
-    found = totals(other)
-    assert (found["lost.retried"], found["refused_writes"]) == (1, 1)
-    assert (found["attempt.superseded.7"], found["attempt.succeeded.0"]) == (1, 1)
-    assert found["queue.0"] == 1  # of the first attempt alone
-
-
-def test_renewals_and_expiry_are_counted(
-    make_service: MakeService, store: Store, clock: ManualClock
-) -> None:
-    """Leases are of no method; what has expired is counted by method."""
-    service = make_service(store, lease=timedelta(seconds=15), keep_for=timedelta(days=1))
-    step = Step()
-    method = work(service, step)
-    name = method.start(WorkRequest()).name
-    step.reached()
-    service.run_maintenance()
-    step.go.set()
-    ended(service, name)
-    clock.advance(days=2)
-    service.run_maintenance()
-    assert totals(service)["expired"] == 1
-    assert totals(service, "") == {"lease_margin.7": 1, "lease_margin.sum": 15.0}
 
 
 def test_counts_are_given_every_15_seconds(

@@ -19,9 +19,10 @@ from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.testing import START, ManualClock
 from lro.wire import parse_duration
-from tests.service_steps import abandon, listeners
+from tests.engine.engine_parts import NAME, declared
+from tests.service_steps import listeners
 from tests.vector_files import by_id, vectors
-from tests.virtual_loop import VirtualLoop, on_a_loop, run_virtual, virtually
+from tests.virtual_loop import on_a_loop, run_virtual, virtually
 from tests.waiting import PATIENCE, until_async
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -29,12 +30,6 @@ CASES = vectors("wait_timeouts")["cases"]
 DONE = WorkResponse("done")
 TICK = 1e-6
 """Seconds by which a virtual clock may be late, floats being what they are."""
-
-
-def declare(service):
-    return service.declare(
-        "acme.v1.Works.Work", request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
-    )
 
 
 class Wait:
@@ -48,10 +43,9 @@ class Wait:
         store = MemoryStore(lambda: START + timedelta(seconds=seconds()))
         self.service = make_service(store, InlineExecutor(), **options)
         self.name = "operations/missing"
-        declare(self.service)
+        method = declared(self.service)
         if not case.get("missing"):
-            started = self.service.start("acme.v1.Works.Work", WorkRequest())
-            self.name = started.name
+            self.name = method.start(WorkRequest()).name
         if case["already_done"]:
             self.complete()
 
@@ -172,7 +166,7 @@ async def test_a_deadline_is_not_waited_out(make_service):
     """The answer comes a way around the world before it, or after nine tenths (spec §4.4)."""
     loop = asyncio.get_running_loop()
     service = make_service(MemoryStore(ManualClock()), InlineExecutor())
-    operation = declare(service).start(WorkRequest())
+    operation = declared(service).start(WorkRequest())
     for deadline, answered in ((10, 9.75), (1, 0.9)):
         began = loop.time()
         await service.wait_async(operation.name, deadline_seconds=deadline)
@@ -182,12 +176,12 @@ async def test_a_deadline_is_not_waited_out(make_service):
 @pytest.fixture
 def service(make_service, store):
     made = make_service(store, InlineExecutor())
-    declare(made)
+    declared(made)
     return made
 
 
 def start(service):
-    return service.start("acme.v1.Works.Work", WorkRequest()).name
+    return service.start(NAME, WorkRequest()).name
 
 
 async def settle():
@@ -313,29 +307,13 @@ async def waits(service, store, *names):
     return tasks
 
 
+@pytest.mark.parametrize("read", ["succeeds", "fails", "is cancelled"])
 @on_a_loop
-async def test_an_end_during_the_read_of_others_is_read_after_it(service, store):
-    """By the same task, however the two threads meet."""
-    store.reads_block = store.writes_block = True
+async def test_an_end_during_the_read_of_others_is_read_after_it(service, store, read, caplog):
+    """However the two threads meet, and whatever becomes of that read.
 
-    loop = asyncio.get_running_loop()
-    first, second = start(service), start(service)
-    tasks = await waits(service, store, first, second)
-
-    def act():  # in the thread that reads, until the loop knows of it
-        service.reporter(second).complete(DONE)
-        asyncio.run_coroutine_threadsafe(settle(), loop).result(PATIENCE)
-
-    store.after_find = act
-    service.reporter(first).complete(DONE)
-    found = await asyncio.gather(*tasks)
-    assert [(one.name, one.done) for one in found] == [(first, True), (second, True)]
-
-
-@pytest.mark.parametrize("failure", ["error", "cancelled"])
-@on_a_loop
-async def test_ends_are_read_after_a_read_of_others_that_failed(service, store, failure, caplog):
-    """The task that reads may be cancelled with all others of the loop, some of which tidy up."""
+    The task that reads may be cancelled with all others of the loop, some of which tidy up.
+    """
     store.reads_block = store.writes_block = True
 
     loop = asyncio.get_running_loop()
@@ -343,59 +321,47 @@ async def test_ends_are_read_after_a_read_of_others_that_failed(service, store, 
     first, second = start(service), start(service)
     tasks = await waits(service, store, first, second)
 
-    async def fail():
+    async def noticed():
         await settle()  # the loop knows of the second end
-        if failure == "cancelled":
+        if read == "is cancelled":
             (reader,) = asyncio.all_tasks() - before - {*tasks, asyncio.current_task()}
             reader.cancel()
 
     def act():  # in the thread that reads
         service.reporter(second).complete(DONE)
-        asyncio.run_coroutine_threadsafe(fail(), loop).result(PATIENCE)
-        if failure == "error":
+        asyncio.run_coroutine_threadsafe(noticed(), loop).result(PATIENCE)
+        if read == "fails":
             raise OSError("odd")
 
     store.after_find = act
     service.reporter(first).complete(DONE)
     async with asyncio.timeout(PATIENCE):
-        assert (await tasks[1]).done
-        if failure == "cancelled":
-            assert (await tasks[0]).done
+        assert (await tasks[1]).name == second
+        if read != "fails":
+            assert (await tasks[0]).name == first
     tasks[0].cancel()
-    assert ("odd" in caplog.text) == (failure == "error")
+    assert ("odd" in caplog.text) == (read == "fails")
 
 
 @virtually
 async def test_a_wait_reads_the_store_twice(service, store):
-    """Once when it has begun to listen, and once when the operation has ended."""
+    """Once when it has begun to listen, and once when the operation has ended, not before."""
     reads = store.gets
 
     name = start(service)
-    task = asyncio.create_task(service.wait_async(name))
-    await settle()
-    assert reads == [name]
-    service.reporter(name).report(WorkMetadata(1))
-    reads.clear()  # of those that the report itself has made
-    await settle()
-    assert reads == []
-    service.reporter(name).complete(DONE)
-    reads.clear()
-    assert (await task).done
-    assert reads == [name]
-
-
-@virtually
-async def test_a_report_does_not_end_a_wait(service):
-    """Waiters go on waiting while the operation is not done."""
-    name = start(service)
     task = asyncio.create_task(service.wait_async(name, timedelta(seconds=9)))
     await settle()
+    assert reads == [name]
     service.reporter(name).report(WorkMetadata(1))
     service.cancel(name)
+    reads.clear()  # of those that these have made
     await settle()
+    assert reads == []
     assert not task.done()
     service.reporter(name).acknowledge_cancel()
+    reads.clear()
     assert (await task).state == "CANCELLED"
+    assert reads == [name]
 
 
 @virtually
@@ -431,7 +397,7 @@ async def test_a_deleted_operation_is_not_waited_for(service):
 async def test_an_operation_that_expires_at_once_is_not_found(make_service):
     """With an expiry of nothing its end is also its going (spec §9.4)."""
     service = make_service(executor=InlineExecutor(), keep_for=timedelta(0))
-    declare(service)
+    declared(service)
 
     name = start(service)
     task = asyncio.create_task(service.wait_async(name))
@@ -439,34 +405,6 @@ async def test_an_operation_that_expires_at_once_is_not_found(make_service):
     service.reporter(name).complete(DONE)
     with pytest.raises(OperationNotFound):
         await task
-
-
-def test_two_event_loops_at_once(service):
-    """Each thread's loop has its own waiters, and one notification wakes both."""
-    name = start(service)
-    assert service.waiting == 0
-    ready = threading.Barrier(3)
-    found = []
-
-    def live():
-        async def main():
-            task = asyncio.create_task(service.wait_async(name))
-            await settle()
-            await asyncio.to_thread(ready.wait, PATIENCE)
-            found.append(await task)
-
-        asyncio.run(main())
-
-    threads = [threading.Thread(target=live) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    ready.wait(PATIENCE)
-    assert service.waiting == 2
-    service.reporter(name).complete(DONE)
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert [operation.done for operation in found] == [True, True]
-    assert service.waiting == 0
 
 
 @pytest.mark.parametrize("colour", ["thread", "coroutine"])
@@ -512,18 +450,6 @@ def test_store_that_fails_when_notified_keeps_waiters_waiting(service, store):
     assert (found.done, seconds) == (True, pytest.approx(60))
     with pytest.raises(Unavailable):
         run_virtual(main(2))
-
-
-def test_notification_skips_a_closed_event_loop(service):
-    """A loop that ended with its waiters in it is skipped."""
-    name = start(service)
-    loop = VirtualLoop()
-    task = loop.create_task(service.wait_async(name))
-    loop.run_until_complete(settle())
-    assert service.waiting == 1
-    loop.close()
-    assert service.reporter(name).complete(DONE)
-    abandon(task)
 
 
 def test_a_loop_that_is_gone_is_forgotten(service):

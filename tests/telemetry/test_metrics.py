@@ -14,10 +14,21 @@ from typing import Any
 
 import pytest
 
-from lro import Cancelled, Code, Job, Service, StatusError, WorkerLost
-from lro._engine import events
+from lro import Cancelled, Code, Job, Service, State, StatusError
+from lro._engine import events, telemetry
 from lro._engine import metrics as table_of_metrics
 from lro._engine.gauges import LOAD_SECONDS, Gauges
+from lro.adapters import (
+    AttemptBegan,
+    AttemptOver,
+    CancelSupport,
+    LeasesRenewed,
+    OperationEnded,
+    OperationsExpired,
+    OperationStarted,
+    WorkLost,
+    WriteRefused,
+)
 from lro.errors import DeclarationError, InvalidArgument, LroError, OperationNotFound, Unavailable
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
@@ -27,8 +38,9 @@ from lro.stores.sqlite import SQLiteStore
 from lro.telemetry import BUCKETS, METRICS, Metric, Telemetry
 from lro.testing import ManualClock
 from tests.service_fixtures import MakeService
-from tests.service_steps import WORK, Step, ended, recovered, work
+from tests.service_steps import WORK, Step, ended, work
 from tests.telemetry.collected import Numbers
+from tests.waiting import until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 METHOD = WORK
@@ -45,34 +57,56 @@ def fail(request: WorkRequest, _: Job[WorkMetadata]) -> None:
         raise StatusError(Code[request.text], "no")
 
 
-def test_starts_attempts_and_operations_are_measured(
-    make_service: MakeService, numbers: Numbers, measured: Measured, clock: ManualClock
-) -> None:
-    """By outcome, and by code where they have failed."""
-    service = make_service(None, InlineExecutor(), telemetry=measured())
-
-    def body(request: WorkRequest, job: Job[WorkMetadata]) -> None:
-        clock.advance(2)
-        fail(request, job)
-
-    method = work(service, body)
-    for text in ("", "", "NOT_FOUND", "cancelled"):
-        method.start(WorkRequest(text))
-    with pytest.raises(InvalidArgument):
-        method.start(WorkRequest(), request_id="x")
-    assert numbers.points("lro.starts") == {
-        (METHOD, "started"): 4,
-        (METHOD, "refused", "INVALID_ARGUMENT"): 1,
+def test_events_are_measured(numbers: Numbers) -> None:
+    """By outcome, and by code where it has failed; also what is zero on a good day."""
+    options = Telemetry(meter_provider=numbers.provider)
+    measuring = telemetry.ServiceTelemetry(
+        options, executor="E", reach=CancelSupport.AT_AWAIT, remote=False
+    )
+    measuring.use([source() for source in measuring.sources()])
+    known: dict[str, Any] = {"name": "operations/a", "method": METHOD}
+    attempt: dict[str, Any] = {**known, "attempt": 1}
+    ended: dict[str, Any] = {**attempt, "seconds": 2.0}
+    for event in (
+        OperationStarted(outcome="started", **known),
+        OperationStarted(outcome="refused", error_type="INVALID_ARGUMENT", method=METHOD),
+        AttemptBegan(queue_seconds=0.5, **attempt),
+        AttemptBegan(queue_seconds=None, **attempt),  # a later one has not waited for the first
+        AttemptOver(outcome="succeeded", **ended),
+        AttemptOver(outcome="failed", error_type="NOT_FOUND", **ended),
+        AttemptOver(outcome="cancelled", error_type="CANCELLED", **ended),
+        OperationEnded(state=State.SUCCEEDED, **ended),
+        OperationEnded(state=State.FAILED, error_type="ABORTED", cancel_seconds=9.0, **ended),
+        OperationEnded(state=State.CANCELLED, error_type="CANCELLED", **ended),
+        OperationEnded(state=State.CANCELLED, cancel_seconds=3.0, **ended),
+        OperationEnded(state=State.CANCELLED, cancel_seconds=4.0, **{**ended, "attempt": 0}),
+        WorkLost(decision="retried", lost_attempts=1, **attempt),
+        WorkLost(decision="failed", lost_attempts=2, **attempt),
+        WriteRefused(**attempt),
+        LeasesRenewed(count=2, margin_seconds=15.0),
+        LeasesRenewed(count=2, margin_seconds=6.0),
+        OperationsExpired(methods={METHOD: 2}),
+    ):
+        getattr(measuring, event.kind)(event)
+    assert {name: numbers.points(name) for name in numbers.metrics()} == {
+        "lro.starts": {(METHOD, "started"): 1, (METHOD, "refused", "INVALID_ARGUMENT"): 1},
+        "lro.queue.duration": {(METHOD,): (1, 0.5)},
+        "lro.attempt.duration": {
+            (METHOD, "succeeded"): (1, 2.0),
+            (METHOD, "failed", "NOT_FOUND"): (1, 2.0),
+            (METHOD, "cancelled"): (1, 2.0),
+        },
+        "lro.operation.duration": {
+            (METHOD, "succeeded"): (1, 2.0),
+            (METHOD, "failed", "ABORTED"): (1, 2.0),
+            (METHOD, "cancelled"): (3, 6.0),
+        },
+        "lro.cancel.duration": {(METHOD, "at_await"): (1, 3.0), (METHOD, "withdrawn"): (1, 4.0)},
+        "lro.lost.attempts": {(METHOD, "retried"): 1, (METHOD, "failed"): 1},
+        "lro.refused.writes": {(METHOD,): 1},
+        "lro.lease.margin": {(): (2, 21.0)},
+        "lro.expired.operations": {(METHOD,): 2},
     }
-    assert numbers.points("lro.queue.duration") == {(METHOD,): (4, 0.0)}
-    by_outcome = {
-        (METHOD, "succeeded"): (2, 4.0),
-        (METHOD, "failed", "NOT_FOUND"): (1, 2.0),
-        (METHOD, "cancelled"): (1, 2.0),
-    }
-    assert numbers.points("lro.attempt.duration") == by_outcome
-    assert numbers.points("lro.operation.duration") == by_outcome
-    assert numbers.points("lro.cancel.duration") == {}  # no caller has asked for it
 
 
 def test_what_a_process_has_is_read_when_it_is_collected(
@@ -96,8 +130,7 @@ def test_what_a_process_has_is_read_when_it_is_collected(
     assert numbers.points("lro.executor.limit") == {("worker",): 1, ("queue",): 5}
     waiting = threading.Thread(target=ended, args=(service, first))
     waiting.start()
-    while not numbers.points("lro.waiter.active")["wait",]:
-        pass  # until that thread waits
+    until(lambda: numbers.points("lro.waiter.active")["wait",])
     assert numbers.points("lro.waiter.active") == {("wait",): 1, ("watch",): 0}
     step.go.set()
     waiting.join()
@@ -158,107 +191,6 @@ def test_usage_of_celery(tmp_path: Path) -> None:
         found: list[int] = []
         work(service, lambda *_: found.append(executor.usage.running)).start(WorkRequest())
     assert found == [1]
-
-
-REACHES: dict[str, Callable[[], Any]] = {
-    "cooperative": lambda: ThreadExecutor(1),
-    "at_await": lambda: AsyncioExecutor(1),
-}
-
-
-@pytest.mark.parametrize("reach", REACHES)
-def test_cancellation_is_measured_by_how_it_reached_the_work(
-    make_service: MakeService,
-    numbers: Numbers,
-    measured: Measured,
-    clock: ManualClock,
-    reach: str,
-) -> None:
-    """Work that has not begun is withdrawn; other work stops as its executor can make it."""
-    service = make_service(None, REACHES[reach](), telemetry=measured())
-    begun = threading.Event()
-
-    async def until_cancelled(_: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        begun.set()
-        while True:
-            await job.sleep_async(60)
-
-    def until_stopped(_: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        begun.set()
-        while True:
-            job.sleep(60)
-
-    method = service.method(METHOD)(until_cancelled if reach == "at_await" else until_stopped)
-    first = method.start(WorkRequest()).name
-    begun.wait()
-    second = method.start(WorkRequest()).name
-    service.cancel(second)
-    service.cancel(first)
-    ended(service, first)
-    service.close()
-    counts = {key: count for key, (count, _) in numbers.points("lro.cancel.duration").items()}
-    assert counts == {(METHOD, "withdrawn"): 1, (METHOD, reach): 1}
-
-
-def test_losses_refusals_margins_and_expiry_are_measured(
-    make_service: MakeService,
-    numbers: Numbers,
-    measured: Measured,
-    clock: ManualClock,
-    tmp_path: Path,
-) -> None:
-    """What is zero on a good day."""
-    path, step = tmp_path / "operations.db", Step()
-    options = {"telemetry": measured(), "keep_for": timedelta(seconds=30)}
-    dead = make_service(SQLiteStore(path, clock=clock), **options)
-    for name in (METHOD, "acme.work.v1.Works.Once"):
-        lost = WorkerLost.RETRY if name == METHOD else WorkerLost.FAIL
-        work(dead, lambda *_: step(), name, worker_lost=lost).start(WorkRequest())
-        step.reached()
-    dead.run_maintenance()
-    clock.advance(9)
-    dead.run_maintenance()
-    assert numbers.points("lro.lease.margin") == {(): (2, 15.0 + 6.0)}
-    other = make_service(SQLiteStore(path, clock=clock), InlineExecutor(), **options)
-    work(other, worker_lost=WorkerLost.RETRY)
-    work(other, name="acme.work.v1.Works.Once")
-    clock.advance(20)
-    recovered(other, clock)
-    assert numbers.points("lro.lost.attempts") == {
-        (METHOD, "retried"): 1,
-        ("acme.work.v1.Works.Once", "failed"): 1,
-    }
-    step.go.set()
-    dead.close()
-    assert numbers.points("lro.refused.writes") == {
-        (METHOD,): 1,
-        ("acme.work.v1.Works.Once",): 1,
-    }
-    clock.advance(100)
-    other.run_maintenance()
-    assert sum(numbers.points("lro.expired.operations").values()) == 2
-
-
-def test_lost_work_that_was_to_stop_is_not_measured_as_stopped(
-    make_service: MakeService,
-    numbers: Numbers,
-    measured: Measured,
-    clock: ManualClock,
-    tmp_path: Path,
-) -> None:
-    """The request did not stop it."""
-    path, step = tmp_path / "operations.db", Step()
-    dead = make_service(SQLiteStore(path, clock=clock), telemetry=False)
-    name = work(dead, lambda *_: step()).start(WorkRequest()).name
-    step.reached()
-    other = make_service(SQLiteStore(path, clock=clock), InlineExecutor(), telemetry=measured())
-    work(other)
-    other.cancel(name)
-    clock.advance(20)
-    recovered(other, clock)
-    step.go.set()
-    assert numbers.points("lro.operation.duration") == {(METHOD, "failed", "ABORTED"): (1, 21.0)}
-    assert numbers.points("lro.cancel.duration") == {}
 
 
 def test_services_of_a_process_are_added_up(

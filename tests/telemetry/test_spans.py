@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from lro import Cancelled, Code, Service, StatusError, WorkerLost
 from lro.adapters import Executor, Store
-from lro.errors import DeclarationError, LroError, RequestIdConflict
+from lro.errors import DeclarationError, RequestIdConflict
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.processes import ProcessExecutor
@@ -23,6 +23,7 @@ from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.telemetry import MAX_CONTEXT, SCHEMA_URL, Telemetry
 from lro.testing import ManualClock
+from tests.engine.engine_parts import Held
 from tests.executors import process_methods
 from tests.service_fixtures import MakeService
 from tests.service_steps import WORK, Step, answer, ended, recovered, work
@@ -73,15 +74,6 @@ def test_start_and_attempt_are_spans_with_a_link(
     assert start.status.status_code is process.status.status_code is StatusCode.UNSET
     assert start.instrumentation_scope.schema_url == SCHEMA_URL
     assert service.describe(name).trace_id == f"{ids(start)[0]:032x}"
-
-
-def test_start_of_no_span_is_a_root(
-    make_service: MakeService, spans: Spans, traced: Traced
-) -> None:
-    """Nothing is current."""
-    work(make_service(None, InlineExecutor(), telemetry=traced())).start(WorkRequest())
-    start, _ = spans.ours()
-    assert start.parent is None
 
 
 @pytest.mark.parametrize(
@@ -164,25 +156,16 @@ def test_work_done_outside_has_a_start_alone(
     assert service.store.get(name).trace_context.startswith(f"00-{hex_ids(start)}-")
 
 
-def test_attempt_may_be_a_child_of_the_start(
-    make_service: MakeService, store: Store, spans: Spans, traced: Traced
+@pytest.mark.parametrize("propagation", ["child", "none"])
+def test_attempt_may_be_a_child_of_the_start_or_apart(
+    make_service: MakeService, store: Store, spans: Spans, traced: Traced, propagation: str
 ) -> None:
-    """For short work."""
-    service = make_service(store, InlineExecutor(), telemetry=traced(propagation="child"))
-    work(service).start(WorkRequest())
-    start, process = spans.ours()
-    assert process.parent is not None
-    assert (ids(process.parent), linked(process)) == (ids(start), [])
-
-
-def test_attempt_may_be_apart_from_the_start(
-    make_service: MakeService, store: Store, spans: Spans, traced: Traced
-) -> None:
-    """The operation still knows the trace of its start."""
-    service = make_service(store, InlineExecutor(), telemetry=traced(propagation="none"))
+    """A child is for short work; the operation always knows the trace of its start."""
+    service = make_service(store, InlineExecutor(), telemetry=traced(propagation=propagation))
     name = work(service).start(WorkRequest()).name
     start, process = spans.ours()
-    assert (process.parent, linked(process)) == (None, [])
+    parent = process.parent and ids(process.parent)
+    assert (parent, linked(process)) == (ids(start) if propagation == "child" else None, [])
     assert service.describe(name).trace_id == f"{ids(start)[0]:032x}"
 
 
@@ -383,26 +366,6 @@ def test_telemetry_that_is_off_makes_nothing(
     assert len(spans.ours()) == 2
 
 
-def test_start_within_a_transaction_is_traced(
-    make_service: MakeService, spans: Spans, traced: Traced, tmp_path: Path
-) -> None:
-    """The span says that it was started, even if the transaction is rolled back later."""
-    import sqlite3
-
-    path = tmp_path / "operations.db"
-    service = make_service(SQLiteStore(path), InlineExecutor(), telemetry=traced())
-    method = work(service)
-    connection = sqlite3.connect(path)
-    connection.execute("BEGIN IMMEDIATE")
-    name = method.start(WorkRequest(), within=connection).name
-    connection.commit()
-    connection.close()
-    service.run_maintenance()
-    start, process = spans.only("PRODUCER"), spans.only("CONSUMER")
-    assert dict(start.attributes or {})["lro.operation.name"] == name
-    assert linked(process) == [ids(start)]
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -429,40 +392,14 @@ def test_wrong_telemetry_of_a_service_is_refused() -> None:
 
 
 def test_attempt_of_a_stored_start_without_context_has_no_link(
-    make_service: MakeService, spans: Spans, traced: Traced, clock: ManualClock, tmp_path: Path
+    make_service: MakeService, store: Store, spans: Spans, traced: Traced
 ) -> None:
     """The process that started it was not traced."""
-    path = tmp_path / "operations.db"
-    silent = make_service(SQLiteStore(path, clock=clock), ThreadExecutor(1), telemetry=False)
-    step = Step()
-    method = work(silent, lambda *_: step())
-    method.start(WorkRequest())
-    step.reached()
-    name = method.start(WorkRequest()).name
+    silent = make_service(store, Held(), telemetry=False)
+    name = work(silent).start(WorkRequest()).name
     silent.workers.stop(timedelta(0))
-    other = make_service(SQLiteStore(path, clock=clock), InlineExecutor(), telemetry=traced())
+    other = make_service(store, InlineExecutor(), telemetry=traced())
     work(other)
-    clock.advance(1)
     other.run_operation(name)
-    step.go.set()
     process = spans.only("CONSUMER")
     assert (process.parent, linked(process)) == (None, [])
-
-
-def test_start_that_finds_no_room_is_refused_by_code(
-    make_service: MakeService, spans: Spans, traced: Traced
-) -> None:
-    """The queue is full."""
-    service, step = make_service(None, ThreadExecutor(1, 0), telemetry=traced()), Step()
-    method = work(service, lambda *_: step())
-    method.start(WorkRequest())
-    step.reached()
-    with pytest.raises(LroError):
-        method.start(WorkRequest())
-    step.go.set()
-    (refused,) = [
-        span
-        for span in spans.ours("PRODUCER")
-        if dict(span.attributes or {})["lro.start.outcome"] == "refused"
-    ]
-    assert dict(refused.attributes or {})["error.type"] == "RESOURCE_EXHAUSTED"

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +16,7 @@ from tests.services.processes import killed_at_end
 from tests.services.redis import Redis, redis_server
 from tests.telemetry import worker
 from tests.telemetry.collected import SPANS_FILE, Spans, ids, read_spans
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 
 def begun(*arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
@@ -79,7 +77,7 @@ def test_worker_of_celery_links_to_the_start(
         with harness.worker("prefork", celery_app.__name__):
             name = harness.start("Echo", "abc")
             ended(harness.service, name)
-            (process,) = _until_written(written)
+            (process,) = until(lambda: read_spans(written))  # just after the operation is done
     finally:
         harness.close()
     start = spans.only("PRODUCER")
@@ -87,12 +85,3 @@ def test_worker_of_celery_links_to_the_start(
     assert [tuple(one) for one in process["links"]] == [ids(start)]
     assert process["attributes"]["lro.executor"] == "CeleryExecutor"
     assert process["attributes"]["lro.operation.name"] == name
-
-
-def _until_written(path: Path) -> list[dict[str, Any]]:
-    """The spans of a file, once there are some: the operation is done a moment before."""
-    for _ in range(round(PATIENCE / 0.01)):
-        if found := read_spans(path):
-            return found
-        time.sleep(0.01)
-    raise AssertionError("no span was written")
