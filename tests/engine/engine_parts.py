@@ -46,6 +46,31 @@ def totals(service: Service, method: str = WORK) -> dict[str, float]:
     return dict(store.read_totals().get(method, {}))
 
 
+def raising(error: BaseException) -> Callable[..., Any]:
+    """A function that raises it, whatever it is given."""
+
+    def act(*_: object, **__: object) -> Any:
+        raise error
+
+    return act
+
+
+def once(part: Any, name: str, act: Callable[..., object], *, after: bool = False) -> None:
+    """Have this done before the next call of a method, or after it, with its arguments."""
+    whole = getattr(part, name)
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        setattr(part, name, whole)
+        if not after:
+            act(*arguments)
+        found = whole(*arguments, **options)
+        if after:
+            act(*arguments)
+        return found
+
+    setattr(part, name, call)
+
+
 class Held(InlineExecutor):
     """Keeps its tasks for the test to run; ``idle``: a worker is free, and has each at once."""
 
@@ -111,7 +136,7 @@ def maintenance_over(
     )
     specs = {name: types.SimpleNamespace(function=print) for name in methods}
     workers: Any = FakeWorkers(held)
-    made = Maintenance(runtime, workers, specs)  # type: ignore[arg-type]  # no more is asked of them
+    made = Maintenance(runtime, workers, specs)  # no more is asked of them
     if recover is not None:
-        made.recover = recover  # type: ignore[method-assign]
+        made.recover = recover
     return made

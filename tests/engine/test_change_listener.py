@@ -18,7 +18,7 @@ from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from tests.engine.engine_parts import declared
+from tests.engine.engine_parts import declared, raising
 from tests.service_steps import Step, ended, listeners, work
 from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -236,6 +236,8 @@ def test_need_that_comes_at_the_last_moment(process, monkeypatch):
     known = len(subscription.waits)
     until(lambda: process.store.said.put(()) or len(subscription.waits) > known + 3)
     assert not subscription.closed.is_set()
+    process.store.said.put(raising(Unavailable("it is lost")))  # and needed: there is another one
+    until(lambda: len(process.store.subscriptions), lambda count: count == 2)
 
 
 @pytest.mark.parametrize(

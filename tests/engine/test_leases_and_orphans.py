@@ -15,13 +15,13 @@ import pytest
 
 from lro import Code, Job, State, WorkerLost
 from lro._model.operation import claim, lose, release, request_cancel, take_over
-from lro.errors import LeaseLost, OperationNotFound, TargetBusy, Unavailable
+from lro.errors import LeaseLost, OperationNotFound, ResourceExhausted, TargetBusy, Unavailable
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from tests.engine.engine_parts import LEASE, NAME, Held, method_of
+from tests.engine.engine_parts import LEASE, NAME, Held, method_of, once, raising
 from tests.filters.messages import Book
 from tests.service_steps import Step, answer, ended, reason, recovered, unpacked
 from tests.waiting import PATIENCE, until
@@ -275,62 +275,38 @@ def test_live_work_is_not_lost_with_its_lease(make_service, store, clock):
     assert store.get(queued.name).lease_until == clock() + LEASE
 
 
-def test_an_orphan_waits_for_room(hung, build, store, clock):
-    """A full queue keeps it where it is, for the next look."""
+@pytest.mark.parametrize(
+    ("part", "error"), [("reserve", ResourceExhausted("full")), ("submit", Unavailable("stopping"))]
+)
+def test_an_orphan_that_the_executor_refuses_is_left(hung, build, store, clock, part, error):
+    """A full queue keeps it where it is; from one that stops others take it without delay."""
     name = hung(worker_lost=WorkerLost.RETRY).start().name
-    step = Step()
-
-    executor = ThreadExecutor(1, queue=0)
-    other = build(step, executor, worker_lost=WorkerLost.RETRY)
-    busy = other.start(NAME, WorkRequest("busy"))
-    step.reached()
+    executor = InlineExecutor()
+    other = build(executor=executor, worker_lost=WorkerLost.RETRY)
     clock.advance(15)
-    recovered(other, clock)
-    assert store.get(name).lost_attempts == 0
-    step.go.set()
-    ended(other, busy)
-    executor.join(PATIENCE)
+    other.run_maintenance()
+    clock.advance(1)
+    once(executor, part, raising(error))
+    other.run_maintenance()
+    record = store.get(name)
+    assert (record.state, record.attempt) == ("IN_PROGRESS", 1)
+    assert (record.owner == "") == (part == "submit")
     clock.advance(1)
     other.run_maintenance()
-    assert ended(other, name).state == "SUCCEEDED"
+    assert other.get(name).state == "SUCCEEDED"
 
 
 def test_one_that_cannot_be_taken_is_not_in_the_way(hung, build, store, clock, caplog):
     """An unexpected error with one orphan is logged; the next one is looked at."""
     names = [hung().start().name for _ in range(2)]
-    other, whole, refused = build(never), store.update, []
-
-    def update(name, change):
-        if not refused:
-            refused.append(name)
-            raise ZeroDivisionError
-        return whole(name, change)
-
-    store.update = update
+    other, refused = build(never), []
+    once(store, "update", lambda name, _: refused.append(name) or 1 / 0)
     clock.advance(15)
     with caplog.at_level(logging.ERROR, "lro"):
         recovered(other, clock)
     (left,) = set(names) - set(refused)
     assert other.get(left).done
     assert f"{refused[0]}: cannot be taken over" in caplog.text
-
-
-def test_what_cannot_be_run_is_not_kept(hung, build, store, clock):
-    """The executor stops between the take-over and the submit: others need not wait a lease."""
-    name = hung(worker_lost=WorkerLost.RETRY).start().name
-
-    class Stopping(InlineExecutor):
-        def submit(self, task):
-            raise Unavailable("stopping")
-
-    other = build(never, Stopping(), worker_lost=WorkerLost.RETRY)
-    clock.advance(15)
-    recovered(other, clock)
-    record = store.get(name)
-    assert (record.owner, record.lease_until, record.attempt) == ("", clock(), 1)
-    third = build(worker_lost=WorkerLost.RETRY)
-    third.run_maintenance()
-    assert ended(third, name).state == "SUCCEEDED"
 
 
 def test_a_request_that_cannot_be_read_any_more(hung, make_service, store, clock, caplog):
@@ -354,13 +330,7 @@ def test_a_request_deleted_between_claim_and_reading(hung, build, store, clock):
     """The operation is gone: there is nothing to do, and no caller to notify."""
     name = hung(worker_lost=WorkerLost.RETRY).start().name
     other = build(never, InlineExecutor(), worker_lost=WorkerLost.RETRY)
-    whole = store.request
-
-    def request(asked):
-        store.update(asked, lambda record: None)
-        return whole(asked)
-
-    store.request = request
+    once(store, "request", lambda asked: store.update(asked, lambda record: None))
     clock.advance(15)
     recovered(other, clock)
     with pytest.raises(OperationNotFound):
@@ -421,15 +391,8 @@ def queued(make_service, store):
 
 def test_what_is_claimed_during_the_stop_is_given_back(queued, store):
     """A worker takes the operation again that was handed back under its hands."""
-    whole, task = store.update, queued.task
-
-    def update(name, change):
-        store.update = whole
-        task.release()
-        return whole(name, change)
-
-    store.update = update
-    task.run()
+    once(store, "update", lambda *_: queued.task.release())
+    queued.task.run()
     record = store.get(queued.name)
     assert (record.state, record.owner, record.attempt) == ("IN_PROGRESS", "", 1)
 
@@ -460,15 +423,12 @@ def test_stalled_process_leaves_work_that_another_has_taken_over(queued, store, 
 
 def test_hand_back_of_queued_work_is_fenced_by_what_was_seen(queued, store, clock):
     """Another process takes it over between the look and the write."""
-    whole = store.update
 
-    def update(name, change):
+    def take(name, _):
         clock.advance(60)
-        store.update = whole
-        whole(name, take_over("them", clock() + LEASE, clock()))
-        return whole(name, change)
+        store.update(name, take_over("them", clock() + LEASE, clock()))
 
-    store.update = update
+    once(store, "update", take)
     queued.task.release()
     assert store.get(queued.name).owner == "them"
 
@@ -477,16 +437,9 @@ def test_cancellation_of_work_claimed_meanwhile_leaves_it_to_its_worker(
     queued, build, store, clock
 ):
     """The claim wins, and its worker learns of the request."""
-    whole = store.update
-    whole(queued.name, release(0, clock()))
-
-    def update(name, change):
-        store.update = whole
-        asked = whole(name, change)
-        whole(name, take_over("them", clock() + LEASE, clock()))
-        return asked
-
-    store.update = update
+    store.update(queued.name, release(0, clock()))
+    taken = take_over("them", clock() + LEASE, clock())
+    once(store, "update", lambda name, _: store.update(name, taken), after=True)
     build(never).cancel(queued.name)
     record = store.get(queued.name)
     assert (record.done, record.owner, record.cancel_requested) == (False, "them", True)
@@ -692,17 +645,9 @@ def test_an_outage_ends_with_a_write(away, make_service, clock, caplog):
 
 def test_a_look_that_had_to_wait_proves_nothing(away, pair, clock):
     """A process that wanted to renew a lease waited as long, so that the grace begins again."""
-    whole = away.orphans
-
-    def orphans(methods, limit):
-        clock.advance(0.6)
-        return whole(methods, limit)
-
     assert pair.taken_over_after(15) == [False]
-    away.orphans = orphans
-    assert pair.taken_over_after(1) == [False]
-    away.orphans = whole
-    assert pair.taken_over_after(1) == [True]
+    once(away, "orphans", lambda *_: clock.advance(0.6))
+    assert pair.taken_over_after(1, 1) == [False, True]
 
 
 def test_two_looks_that_are_far_apart_prove_nothing(pair):
@@ -731,15 +676,13 @@ def test_work_that_waited_for_the_store_is_renewed_at_once(away, make_service, c
     method = method_of(service, never)
     first = method.start(WorkRequest()).name
     service.run_maintenance()
-    whole = away.insert
 
-    def insert(record, request, key, **options):
+    def wait(*_):
         clock.advance(4)
         away.renew(service.workers.owner, clock() + LEASE)  # the first one's
         clock.advance(5)
-        return whole(record, request, key, **options)
 
-    away.insert = insert
+    once(away, "insert", wait)
     second = method.start(WorkRequest()).name
     service.run_maintenance()
     assert away.get(first).lease_until == away.get(second).lease_until == clock() + LEASE
@@ -778,19 +721,13 @@ def test_a_renewal_that_took_long_is_followed_by_another(away, make_service, clo
     method_of(service, never)
     service.run_maintenance()
     name = service.start(NAME, WorkRequest()).name
-    whole_renew, whole_orphans = away.renew, away.orphans
-
-    def renew(owner, until, names=None):
-        away.renew = whole_renew
-        clock.advance(5)
-        return whole_renew(owner, until, names)
-
-    away.renew = renew
-    away.orphans = lambda methods, limit: pytest.fail("leases come first")
+    looks = []
+    once(away, "renew", lambda *_: clock.advance(5))
+    once(away, "orphans", lambda *_: looks.append(1))
     clock.advance(15)
     assert service.run_maintenance() == 0.01
+    assert looks == []  # leases come first
     assert away.get(name).lease_until == clock() + LEASE - timedelta(seconds=5)
-    away.orphans = whole_orphans
     service.run_maintenance()
     assert away.get(name).lease_until == clock() + LEASE
 
@@ -851,14 +788,9 @@ def test_the_thread_outlives_errors(make_service, caplog, error, said, pause):
 
 def test_the_thread_may_close_the_service(make_service):
     """Code of others that it calls may do so."""
-
-    class Last(MemoryStore):
-        def orphans(self, methods, limit):
-            service.close(0)
-            return super().orphans(methods, limit)
-
-    before = set(threading.enumerate())
-    service = make_service(Last(), Held(), maintenance=True, clock=time.monotonic)
+    before, store = set(threading.enumerate()), MemoryStore()
+    service = make_service(store, Held(), maintenance=True, clock=time.monotonic)
+    once(store, "orphans", lambda *_: service.close(0))
     method_of(service, never)
     service.start_maintenance()
     (thread,) = set(threading.enumerate()) - before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import logging
 import threading
@@ -22,14 +23,11 @@ from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
-from lro.stores.sqlite import SQLiteStore
-from tests.engine.engine_parts import ID, NAME, method_of
+from tests.engine.engine_parts import EACH_STORE, ID, NAME, method_of, once, raising
 from tests.service_steps import abandon, answer, ended, reason, recovered
 from tests.virtual_loop import on_a_loop
 from tests.waiting import PATIENCE, until, until_async
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
-
-EACH_STORE = pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"], indirect=True)
 
 
 def running(**options: Any) -> AsyncioExecutor:
@@ -56,7 +54,7 @@ async def over(service: Service, operation: Operation) -> Operation:
 
 
 @pytest.fixture
-def service(make_service: Any, store: Any) -> Service:
+def service(make_service, store):
     """A service whose work is done on the loop of the test."""
     made: Service = make_service(store, running())
     return made
@@ -95,7 +93,7 @@ class Blocked:
 
 @EACH_STORE
 @on_a_loop
-async def test_work_is_done_on_the_loop_that_starts_it(service: Service, store: Any) -> None:
+async def test_work_is_done_on_the_loop_that_starts_it(service, store):
     """Each step of it: no thread is made for a start, a report or an end."""
     work = declared(service)
     service.list(lro.ListOperationsRequest())  # for the first use of a store a loop takes a thread
@@ -119,7 +117,7 @@ async def test_work_is_done_on_the_loop_that_starts_it(service: Service, store: 
 
 
 @on_a_loop
-async def test_async_work_that_cancels_itself_is_mistaken(service: Service) -> None:
+async def test_async_work_that_cancels_itself_is_mistaken(service):
     """Nobody has asked it to stop."""
 
     @service.method(NAME)
@@ -131,7 +129,7 @@ async def test_async_work_that_cancels_itself_is_mistaken(service: Service) -> N
 
 
 @on_a_loop
-async def test_work_on_a_loop_does_not_hold_it_up(service: Service) -> None:
+async def test_work_on_a_loop_does_not_hold_it_up(service):
     """Each of three waits for the other two."""
     begun: list[str] = []
     all_begun = asyncio.Event()
@@ -157,9 +155,7 @@ async def test_work_on_a_loop_does_not_hold_it_up(service: Service) -> None:
 
 @pytest.mark.parametrize("executor", [running, InlineExecutor])
 @on_a_loop
-async def test_plain_functions_are_called_in_a_thread(
-    make_service: Any, store: Any, executor: Any
-) -> None:
+async def test_plain_functions_are_called_in_a_thread(make_service, store, executor):
     """Also those that say whether a request is valid, and what it needs alone."""
     service = make_service(store, executor())
     where: list[bool] = []
@@ -186,7 +182,7 @@ async def test_plain_functions_are_called_in_a_thread(
 
 @EACH_STORE
 @on_a_loop
-async def test_a_repeated_start_finds_the_first(make_service: Any, store: Any) -> None:
+async def test_a_repeated_start_finds_the_first(make_service, store):
     """As that of a thread does; also where there is no room for another."""
     service = make_service(store, running(concurrency=1, queue=0))
     go = asyncio.Event()
@@ -223,7 +219,7 @@ EACH_WAY = pytest.mark.parametrize("how", ["thread", "loop"])
 
 @EACH_STORE
 @EACH_WAY
-def test_many_are_started_together(make_service: Any, store: Any, how: str) -> None:
+def test_many_are_started_together(make_service, store, how):
     """One answer each; one that is refused keeps no other from being started."""
     service = make_service(store, ThreadExecutor(2))
     requests = [WorkRequest("a"), "not a request", WorkRequest("c")]
@@ -233,7 +229,7 @@ def test_many_are_started_together(make_service: Any, store: Any, how: str) -> N
     assert answer(service, ended(service, third)) == "c"
 
 
-def test_many_have_an_id_each_or_none(make_service: Any, store: Any) -> None:
+def test_many_have_an_id_each_or_none(make_service, store):
     """A mistake of the caller's own is raised, and nothing is started."""
     service = make_service(store)
     work = declared(service)
@@ -243,7 +239,7 @@ def test_many_have_an_id_each_or_none(make_service: Any, store: Any) -> None:
     assert one.name == other.name
 
 
-def test_many_are_refused_by_an_async_hook_in_a_thread(make_service: Any, store: Any) -> None:
+def test_many_are_refused_by_an_async_hook_in_a_thread(make_service, store):
     """Only an event loop can await it."""
 
     async def authorize(caller: str, verb: str, name: str) -> bool:
@@ -258,25 +254,18 @@ def test_many_are_refused_by_an_async_hook_in_a_thread(make_service: Any, store:
     assert isinstance(started, Handle)
 
 
-class Refusing(MemoryStore):
-    """A store that takes no write, and says so at once."""
-
-    writes_block = True
-
-    def insert_later(self, record: Any, request: Any, key: Any, done: Any) -> None:
-        raise Unavailable("the store is closed")
-
-
 @EACH_WAY
-def test_many_that_the_store_refuses_at_once(make_service: Any, how: str) -> None:
+def test_many_that_the_store_refuses_at_once(make_service, how):
     """Each start has the answer, as if the store had given it later."""
-    work = declared(make_service(Refusing()))
+    store = MemoryStore()
+    store.writes_block, store.insert_later = True, raising(Unavailable("the store is closed"))
+    work = declared(make_service(store))
     found = started_together(work, how, [WorkRequest("a"), WorkRequest("b")])
     assert [str(error) for error in found] == ["the store is closed"] * 2
 
 
 @EACH_WAY
-def test_an_error_of_the_application_is_raised(make_service: Any, store: Any, how: str) -> None:
+def test_an_error_of_the_application_is_raised(make_service, store, how):
     """It is none of the service's, and says where it comes from."""
     work = declared(make_service(store), validate=lambda request: 1 / 0)
     with pytest.raises(ZeroDivisionError):
@@ -328,8 +317,8 @@ class Slow(MemoryStore):
 @pytest.mark.parametrize("when", ["before the answer", "with it"])
 @on_a_loop
 async def test_a_start_whose_caller_goes_away_is_carried_through(
-    make_service: Any, clock: Any, caplog: Any, when: str, error: Exception | None
-) -> None:
+    make_service, clock, caplog, when, error
+):
     """While it is being committed: the operation exists, and its work is done.
 
     If it fails, the log says so, and its room in the queue is free again.
@@ -363,9 +352,7 @@ async def test_a_start_whose_caller_goes_away_is_carried_through(
 
 
 @on_a_loop
-async def test_a_caller_who_goes_away_before_the_write_starts_nothing(
-    make_service: Any, clock: Any
-) -> None:
+async def test_a_caller_who_goes_away_before_the_write_starts_nothing(make_service, clock):
     """While a hook is asked, for instance."""
     asked = asyncio.Event()
 
@@ -386,9 +373,7 @@ async def test_a_caller_who_goes_away_before_the_write_starts_nothing(
 
 
 @pytest.mark.parametrize("request_id", ["", ID])
-def test_a_start_whose_loop_ends_is_undone_or_handed_back(
-    make_service: Any, clock: Any, request_id: str
-) -> None:
+def test_a_start_whose_loop_ends_is_undone_or_handed_back(make_service, clock, request_id):
     """While it is being committed: no loop is there that could do the work."""
     store = Slow(clock)
     service = make_service(store, running(concurrency=1, queue=0))
@@ -414,7 +399,7 @@ def test_a_start_whose_loop_ends_is_undone_or_handed_back(
     asyncio.run(again())
 
 
-def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service: Any, clock: Any) -> None:
+def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service, clock):
     """Without a cancellation: its task is collected as garbage, and the rest is made good."""
     store = Slow(clock)
     service = make_service(store, ThreadExecutor(1))
@@ -443,21 +428,26 @@ def test_a_start_on_a_loop_that_is_closed_is_carried_through(make_service: Any, 
 
 @on_a_loop
 async def test_a_report_whose_function_is_given_up_while_it_pauses(
-    make_service: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    make_service, clock, monkeypatch
+):
     """The rest of the report is done beside the loop, and comes to nothing."""
     monkeypatch.setattr(attempt, "_FIRST_PAUSE_SECONDS", 3600.0)
-    store = Failing(clock)
+    store, refused = MemoryStore(clock), []
+    store.writes_block = True
     service = make_service(store, running())
+
+    def away(*_: object) -> None:
+        refused.append(1)
+        raise Unavailable("gone for a moment")
 
     @service.method(NAME)
     async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        store.failures = 1
+        once(store, "update_later", away)
         await job.report_async(WorkMetadata(50))
         raise AssertionError
 
     operation = await work.start_async(WorkRequest("a"))
-    await until_async(lambda: not store.failures and service.workers.held())
+    await until_async(lambda: refused and service.workers.held())
     await asyncio.sleep(0)
     await service.cancel_async(operation.name)
     assert reason(await over(service, operation)) == (Code.CANCELLED, "CANCELLED")
@@ -466,7 +456,7 @@ async def test_a_report_whose_function_is_given_up_while_it_pauses(
 # -- loops ----------------------------------------------------------------------------------------
 
 
-def test_without_a_loop_work_waits_for_one(make_service: Any, store: Any, clock: Any) -> None:
+def test_without_a_loop_work_waits_for_one(make_service, store, clock):
     """A start is refused; lost work is taken over when a loop has used the service."""
     service = make_service(store, running(), lease=timedelta(seconds=5))
     work = declared(service, worker_lost=lro.WorkerLost.RETRY)
@@ -491,7 +481,7 @@ def test_without_a_loop_work_waits_for_one(make_service: Any, store: Any, clock:
 
 
 @on_a_loop
-async def test_a_thread_starts_work_for_the_loop(make_service: Any, store: Any) -> None:
+async def test_a_thread_starts_work_for_the_loop(make_service, store):
     """The service has been used on the loop before."""
     service = make_service(store, running(), maintenance=True)
     work = declared(service)
@@ -502,9 +492,7 @@ async def test_a_thread_starts_work_for_the_loop(make_service: Any, store: Any) 
 
 
 @pytest.mark.parametrize("cancelled", [True, False])
-def test_work_of_a_loop_that_ends_is_handed_back(
-    make_service: Any, store: Any, clock: Any, cancelled: bool
-) -> None:
+def test_work_of_a_loop_that_ends_is_handed_back(make_service, store, clock, cancelled):
     """What ran and what waited; the next loop has all the room."""
     executor = running(concurrency=2, queue=10)
     service = make_service(store, executor)
@@ -522,7 +510,7 @@ def test_work_of_a_loop_that_ends_is_handed_back(
         loop.close()
     service.run_maintenance()
     for task in left:
-        task.get_coro().close()  # type: ignore[union-attr]  # as the garbage collector does
+        task.get_coro().close()  # as the garbage collector does
     assert not service.workers.held()
     assert [record.given_up for record in records(store)] == [True] * 5
     blocked.may_go_on = True
@@ -536,7 +524,7 @@ def test_work_of_a_loop_that_ends_is_handed_back(
     asyncio.run(again())
 
 
-def test_the_next_loop_does_what_has_waited(make_service: Any, store: Any) -> None:
+def test_the_next_loop_does_what_has_waited(make_service, store):
     """If it comes before maintenance has handed that back; what ran is handed back then."""
     executor = running(concurrency=1, queue=10)
     service = make_service(store, executor)
@@ -560,7 +548,7 @@ def test_the_next_loop_does_what_has_waited(make_service: Any, store: Any) -> No
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "ab", iter([])])
-def test_requests_are_a_list(make_service: Any, store: Any, wrong: Any) -> None:
+def test_requests_are_a_list(make_service, store, wrong):
     """A text is none, though it has a length."""
     work = declared(make_service(store))
     with pytest.raises(InvalidArgument, match="requests: must be a list or a tuple"):
@@ -569,7 +557,7 @@ def test_requests_are_a_list(make_service: Any, store: Any, wrong: Any) -> None:
         asyncio.run(work.start_many_async([], request_ids=wrong))
 
 
-def test_work_of_a_service_closed_on_its_loop_is_handed_back(service: Service, store: Any) -> None:
+def test_work_of_a_service_closed_on_its_loop_is_handed_back(service, store):
     """It cannot wait there: the work could not go on meanwhile."""
     blocked = Blocked(service)
 
@@ -583,41 +571,38 @@ def test_work_of_a_service_closed_on_its_loop_is_handed_back(service: Service, s
     assert [record.given_up for record in records(store)] == [True]
 
 
-@pytest.mark.parametrize("loop", ["other", None, True])
-def test_a_loop_is_one_of_two(loop: Any) -> None:
-    """Its own, or the one that runs."""
-    with pytest.raises(lro.DeclarationError, match='loop: must be "own" or "running"'):
-        AsyncioExecutor(loop=loop)
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        *(
+            (functools.partial(AsyncioExecutor, loop=loop), lro.DeclarationError)
+            for loop in ("other", None, True)
+        ),
+        (lambda: AsyncioExecutor(0), ValueError),
+        (lambda: AsyncioExecutor(1, queue=-1), ValueError),
+        (lambda: ThreadExecutor(1, queue=-1), ValueError),
+    ],
+)
+def test_executor_without_room_or_loop_is_refused(make, error):
+    """Where it is made; a loop is its own, or the one that runs."""
+    with pytest.raises(error) as caught:
+        make()
+    if error is lro.DeclarationError:
+        assert 'loop: must be "own" or "running"' in str(caught.value)
 
 
 # -- steps ----------------------------------------------------------------------------------------
 
 
-class Failing(MemoryStore):
-    """A store that cannot be reached for so many updates."""
-
-    writes_block = True
-    failures = 0
-
-    def update_later(self, name: str, change: Any, done: Any) -> None:
-        if self.failures:
-            self.failures -= 1
-            raise Unavailable("gone for a moment")
-        super().update_later(name, change, done)
-
-
 @on_a_loop
-async def test_stop_iteration_of_a_function_does_not_hang(service: Service) -> None:
+async def test_stop_iteration_of_a_function_does_not_hang(service):
     """A future cannot carry it."""
-
     work = declared(service, validate=lambda request: next(iter(())))
     with pytest.raises(RuntimeError):
         await asyncio.wait_for(work.start_async(WorkRequest()), PATIENCE)
 
 
-def test_a_start_that_cannot_be_made_gives_its_room_back(
-    make_service: Any, clock: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_start_that_cannot_be_made_gives_its_room_back(make_service, clock, monkeypatch):
     """Here the store cannot say what time it is."""
     store, executor = MemoryStore(clock), InlineExecutor()
     released: list[bool] = []
@@ -628,18 +613,3 @@ def test_a_start_that_cannot_be_made_gives_its_room_back(
         with pytest.raises(ZeroDivisionError):
             work.start(WorkRequest("a"))
     assert released == [True]
-
-
-@on_a_loop
-async def test_errors_of_the_engine_pass_on_a_loop(
-    make_service: Any, tmp_path: Any, clock: Any
-) -> None:
-    """What the store refuses, the caller gets as from a thread."""
-    service = make_service(SQLiteStore(tmp_path / "o.db", clock=clock), running())
-    work = declared(service)
-
-    with pytest.raises(InvalidArgument, match="caller"):
-        await work.start_async(WorkRequest("a"), caller="a\0b")
-    await asyncio.to_thread(service.close, 0)
-    with pytest.raises(Unavailable):
-        await work.start_async(WorkRequest("a"))

@@ -30,8 +30,8 @@ from lro.errors import (
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
-from tests.engine.engine_parts import ID, NAME, Held, method_of
-from tests.service_steps import Step, answer, ended, reason, recovered, swap, unpacked
+from tests.engine.engine_parts import ID, NAME, Held, method_of, once, raising
+from tests.service_steps import Step, answer, ended, reason, recovered, swap, work
 from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -50,21 +50,6 @@ def quick(store, make_service):
 # -- arguments ------------------------------------------------------------------------------------
 
 
-def test_an_operation_is_returned_at_once(store, make_service):
-    """In progress, with what callers see before the first report (spec §9.8)."""
-    service = make_service(store, ThreadExecutor(1))
-    step = Step()
-    operation = method_of(service, step).start(WorkRequest(), metadata=WorkMetadata(1)).operation
-    step.reached()
-    assert re.fullmatch(r"operations/[A-Za-z0-9_-]{23}", operation.name)
-    assert (operation.done, operation.result) == (False, None)
-    assert unpacked(service, operation).percent == 1
-    assert unpacked(service, operation).create_time == service.store.now()
-    assert service.get(operation.name).done is False
-    step.go.set()
-    ended(service, operation)
-
-
 @pytest.fixture
 def kept(store, make_service):
     """A service whose work was stored as begun, its operation, and its executor."""
@@ -76,6 +61,8 @@ def kept(store, make_service):
 def test_where_a_worker_is_free_work_is_stored_as_begun(kept, store):
     """One write less for every operation: no claim follows."""
     service, name, executor = kept
+    assert re.fullmatch(r"operations/[A-Za-z0-9_-]{23}", name)
+    assert not service.get(name).done
     record = store.get(name)
     assert (record.attempt, record.start_time) == (1, record.create_time)
     assert record.owner == service.workers.owner
@@ -88,9 +75,10 @@ def test_where_a_worker_is_free_work_is_stored_as_begun(kept, store):
 def test_what_has_to_wait_is_claimed(store, make_service, options):
     """Behind other work, or behind its own method's limit."""
     service = make_service(store, ThreadExecutor(1 if not options else 2))
-    step = Step()
+    step, free, begun = Step(), Step(), []
 
     def body(request, job):
+        begun.append(request.text)
         step()
         return WorkResponse(str(job.attempt))
 
@@ -98,22 +86,25 @@ def test_what_has_to_wait_is_claimed(store, make_service, options):
     method.start(WorkRequest("first"))
     step.reached()
     waiting = method.start(WorkRequest("second")).name
-    assert store.get(waiting).attempt == 0
+    if options:  # work of other methods goes on beside it
+        beside = work(service, free).start(WorkRequest())
+        free.reached()
+        free.go.set()
+        ended(service, beside)
+    assert (store.get(waiting).attempt, begun) == (0, ["first"])
     step.go.set()
     assert answer(service, ended(service, waiting)) == "1"
 
 
-def test_work_is_stopped_between_its_start_and_its_beginning(kept, store):
-    """The function is not called."""
+@pytest.mark.parametrize("how", ["cancelled", "handed back"])
+def test_work_is_stopped_between_its_start_and_its_beginning(kept, store, make_service, how):
+    """The function is not called; after a close the next process does it, and no worker is lost."""
     service, name, executor = kept
-    service.cancel(name)
-    executor.task.run()
-    assert service.get(name).state == "CANCELLED"
-
-
-def test_work_is_handed_back_between_its_start_and_its_beginning(kept, store, make_service):
-    """The service stops just then: the next process does it, and no worker counts as lost."""
-    service, name, executor = kept
+    if how == "cancelled":
+        service.cancel(name)
+        executor.task.run()
+        assert service.get(name).state == "CANCELLED"
+        return
     service.workers.stop(timedelta())
     executor.task.run()
     assert (store.get(name).done, store.get(name).owner) == (False, "")
@@ -139,22 +130,10 @@ def test_a_worker_dies_between_the_start_and_the_beginning(
     assert services[1].get(name).state == state
 
 
-class Doubtful(MemoryStore):
-    """Stores what is inserted, and then says that the outcome is unknown; or ``then`` happens."""
-
-    then = None
-
-    def insert(self, record, request, key, *, check_only=False):
-        found = super().insert(record, request, key, check_only=check_only)
-        if self.then is not None:
-            self.then(record)
-        return found
-
-
 @pytest.fixture
 def doubtful(make_service, clock):
-    """A service on such a store, and a method of it."""
-    store = Doubtful(clock)
+    """A service, its store, and a method of it."""
+    store = MemoryStore(clock)
     service = make_service(store, InlineExecutor())
     return service, store, method_of(service)
 
@@ -162,12 +141,7 @@ def doubtful(make_service, clock):
 def test_a_start_whose_answer_was_lost_is_begun_all_the_same(doubtful):
     """It may have been stored; a caller who repeats it gets it, so it must not be lost."""
     service, store, method = doubtful
-
-    def away(record):
-        store.then = None
-        raise Unavailable("the connection was lost")
-
-    store.then = away
+    once(store, "insert", raising(Unavailable("the connection was lost")), after=True)
     with pytest.raises(Unavailable):
         method.start(WorkRequest("x"), request_id=ID)
     again = method.start(WorkRequest("x"), request_id=ID)
@@ -193,13 +167,13 @@ def test_a_start_that_was_not_stored_leaves_nothing_to_hand_back(doubtful):
 def test_work_that_is_cancelled_while_it_is_stored(doubtful):
     """Its name is known from a list: the function is not called, and the end is there at once."""
     service, store, method = doubtful
-    store.then = lambda record: service.cancel(record.name)
+    once(store, "insert", lambda record, *_: service.cancel(record.name), after=True)
     assert method.start(WorkRequest("x")).operation.state == "CANCELLED"
 
 
 def test_a_start_that_took_long_is_claimed(make_service, clock):
     """Its lease counts from before it was stored, and may be over for others; not a new attempt."""
-    store = Doubtful(clock)
+    store = MemoryStore(clock)
     service, seen = make_service(store, InlineExecutor()), []
 
     def body(request, job):
@@ -207,7 +181,7 @@ def test_a_start_that_took_long_is_claimed(make_service, clock):
         return WorkResponse(request.text)
 
     method = method_of(service, body)
-    store.then = lambda record: clock.advance(5)
+    once(store, "insert", lambda *_: clock.advance(5), after=True)
     operation = method.start(WorkRequest("x")).operation
     assert answer(service, operation) == "x"
     ((attempt, record),) = seen
@@ -226,7 +200,7 @@ def in_thread(call, *arguments):
 
 def test_a_start_while_the_service_closes(make_service, clock):
     """What is being stored then is handed back before the store is closed."""
-    store, step = Doubtful(clock), Step()
+    store, step = MemoryStore(clock), Step()
 
     class Stopping(ThreadExecutor):
         def stop(self):
@@ -236,7 +210,7 @@ def test_a_start_while_the_service_closes(make_service, clock):
                 step.go.set()
 
     service = make_service(store, Stopping(1))
-    store.then = step
+    once(store, "insert", step, after=True)
     starting = in_thread(method_of(service).start, WorkRequest("x"))
     step.reached()
     service.close()
@@ -286,12 +260,8 @@ def test_a_start_that_is_interrupted_before_its_work_begins(
     executor = Held(idle=True)
     service = make_service(store, executor)
     method = method_of(service, lambda request, job: pytest.fail("it was given up"))
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
     part = service.workers if where == "stored" else service._background
-    monkeypatch.setattr(part, where, interrupted)
+    monkeypatch.setattr(part, where, raising(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         method.start(WorkRequest())
     assert stored(service) == kept
@@ -313,17 +283,13 @@ def test_work_may_delete_itself(quick):
 
 @pytest.mark.parametrize("parent", ["projects/p", "projects/p/operations"])
 def test_a_parent(quick, parent):
-    """Both spellings mean the same (spec §3.3(2))."""
-    operation = method_of(quick).start(WorkRequest(), parent=parent).operation
+    """Both spellings mean the same (spec §3.3(2)); the service starts a method by its name too."""
+    method_of(quick)
+    operation = quick.start(NAME, WorkRequest("x"), parent=parent)
+    assert answer(quick, operation) == "x"
     assert operation.name.startswith("projects/p/operations/")
     page = quick.list(ListOperationsRequest(name="projects/p"))
     assert page.operations == (operation,)
-
-
-def test_a_method_by_its_name(quick):
-    """The service starts it too; an undeclared one is an error of the server."""
-    method_of(quick)
-    assert answer(quick, quick.start(NAME, WorkRequest("x"), parent="projects/p")) == "x"
     with pytest.raises(DeclarationError, match="not declared"):
         quick.start("acme.v1.Works.Other", WorkRequest())
 
@@ -339,6 +305,7 @@ WRONG = [
     ({"request": WorkRequest(rest={"a": float("nan")})}, InvalidArgument, "request.rest"),
     ({"request": WorkRequest(size=10)}, InvalidArgument, "size"),
     ({"metadata": WorkRequest()}, InvalidArgument, "metadata"),
+    ({"target": 7}, InvalidArgument, "target"),
     ({"parent": "projects"}, InvalidParent, "parent"),
     ({"parent": "operations/x"}, InvalidParent, "parent"),
     ({"request_id": "x"}, InvalidRequestId, "request_id"),
@@ -362,19 +329,6 @@ def test_a_wrong_argument(quick, wrong, error, field, validate_only):
     assert (stored(quick), calls) == (0, [])
 
 
-def test_a_target_that_is_no_text(quick):
-    """Is refused, on every store alike."""
-    with pytest.raises(InvalidArgument, match="target"):
-        method_of(quick, exclusive_target=lambda request: 7).start(WorkRequest())
-
-
-def refused_by(error):
-    def refuse(request):
-        raise error
-
-    return refuse
-
-
 @pytest.mark.parametrize("verdict", [None, True])
 def test_validate_accepts_with_none_and_true(quick, verdict):
     """The operation is started."""
@@ -386,10 +340,10 @@ def test_validate_accepts_with_none_and_true(quick, verdict):
     ("validate", "sentence"),
     [
         (lambda request: False, "request: is refused by the method"),
-        (refused_by(ValueError("too large")), "request: too large"),
-        (refused_by(ValueError()), "request: is refused by the method"),
-        (refused_by(UnicodeError("no text")), "request: no text"),
-        (refused_by(InvalidArgument("text", "too long")), "text: too long"),
+        (raising(ValueError("too large")), "request: too large"),
+        (raising(ValueError()), "request: is refused by the method"),
+        (raising(UnicodeError("no text")), "request: no text"),
+        (raising(InvalidArgument("text", "too long")), "text: too long"),
     ],
 )
 def test_validate_refuses_with_invalid_argument(quick, validate, sentence, validate_only):
@@ -412,8 +366,8 @@ NO_VERDICT = (HookFailed, "validate must return None or True to accept")
     [
         *((lambda request, found=found: found, *NO_VERDICT) for found in (0, 1, "", "large", [])),
         (lambda request: forgotten(request), *NO_VERDICT),
-        (refused_by(DeclarationError("x", "y")), DeclarationError, "x: y"),
-        (refused_by(ZeroDivisionError("x")), ZeroDivisionError, "x"),
+        (raising(DeclarationError("x", "y")), DeclarationError, "x: y"),
+        (raising(ZeroDivisionError("x")), ZeroDivisionError, "x"),
     ],
 )
 def test_validate_that_gives_no_verdict_starts_nothing(make_service, validate, error, sentence):
@@ -528,20 +482,24 @@ def test_a_target_is_free_when_the_work_has_ended(store, make_service):
 
 
 class Refusing(InlineExecutor):
-    """Has room, and then fails to take the task."""
+    """Has room, and then fails to take the task, after what another thread does meanwhile."""
 
-    error: BaseException = Unavailable("the broker is away")
+    def __init__(self, error):
+        super().__init__()
+        self.error, self.again, self.answers = error, None, []
 
     def submit(self, task):
+        if self.again is not None:
+            other = threading.Thread(target=lambda: self.answers.append(self.again()))
+            other.start()
+            other.join(PATIENCE)
         raise self.error
 
 
 @pytest.mark.parametrize("error", [Unavailable("away"), RuntimeError("loop"), KeyboardInterrupt()])
 def test_a_start_that_fails_is_not_remembered(store, make_service, error):
     """Neither the record nor its target, where no request id lets others be answered with it."""
-    executor = Refusing()
-    executor.error = error
-    service = make_service(store, executor)
+    service = make_service(store, Refusing(error))
     method = method_of(service)
     for text in ("one", "two"):
         with pytest.raises(type(error)):
@@ -550,21 +508,6 @@ def test_a_start_that_fails_is_not_remembered(store, make_service, error):
     assert not service.workers.held()
     swap(service, InlineExecutor())
     assert method.start(WorkRequest("three"), request_id=ID, target="t").done
-
-
-class Meanwhile(Refusing):
-    """Fails to take the task, after another call with the same request id was answered."""
-
-    def __init__(self, error):
-        super().__init__()
-        self.error = error
-        self.answers = []
-
-    def submit(self, task):
-        other = threading.Thread(target=lambda: self.answers.append(self.again()))
-        other.start()
-        other.join(PATIENCE)
-        raise self.error
 
 
 REFUSALS = pytest.mark.parametrize(
@@ -581,8 +524,8 @@ def test_an_answered_operation_survives_when_the_executor_refuses(
     store, make_service, monkeypatch, error, at_once
 ):
     """A second caller with the request id got it: it is done later, or ends."""
-    monkeypatch.setattr(Meanwhile, "worker_idle", at_once)
-    executor = Meanwhile(error)
+    monkeypatch.setattr(Refusing, "worker_idle", at_once)
+    executor = Refusing(error)
     service = make_service(store, executor)
     method = method_of(service)
 
@@ -611,7 +554,7 @@ def test_an_answered_operation_survives_when_the_executor_refuses(
 
 def test_an_answered_operation_may_be_deleted_before_the_executor_refuses(store, make_service):
     """Then there is nothing to end, and the start answers with what it has stored."""
-    executor = Meanwhile(RuntimeError("bug"))
+    executor = Refusing(RuntimeError("bug"))
     service = make_service(store, executor)
     method = method_of(service)
     executor.again = lambda: service.delete(
@@ -635,16 +578,6 @@ def test_a_start_that_is_refused_takes_no_room(store, make_service):
     second = method.start(WorkRequest())
     step.go.set()
     ended(service, second)
-
-
-def test_an_executor_that_stopped_by_itself(store, make_service):
-    """The start fails, and stores nothing."""
-    executor = InlineExecutor()
-    service = make_service(store, executor)
-    executor.stop()
-    with pytest.raises(Unavailable, match="the executor is stopping"):
-        method_of(service).start(WorkRequest())
-    assert stored(service) == 0
 
 
 class Blob:

@@ -19,7 +19,7 @@ from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.testing import START, ManualClock
 from lro.wire import parse_duration
-from tests.engine.engine_parts import NAME, declared
+from tests.engine.engine_parts import NAME, declared, once
 from tests.service_steps import listeners
 from tests.vector_files import by_id, vectors
 from tests.virtual_loop import on_a_loop, run_virtual, virtually
@@ -210,31 +210,22 @@ async def test_many_wait_without_threads(service):
 
 
 class Scripted(MemoryStore):
-    """Notes what is read, fails so many reads, and acts once after a get or a find."""
+    """Notes what is read, and fails so many reads."""
 
     def __init__(self):
         super().__init__(ManualClock())
         self.gets, self.finds = [], []
         self.failures = 0
-        self.after_get = self.after_find = None
 
     def get(self, name):
         self.gets.append(name)
         self._fail()
-        found = super().get(name)
-        act, self.after_get = self.after_get, None
-        if act is not None:
-            act()
-        return found
+        return super().get(name)
 
     def find(self, names, max_bytes):
         self.finds.append(list(names))
         self._fail()
-        found = super().find(names, max_bytes)
-        act, self.after_find = self.after_find, None
-        if act is not None:
-            act()
-        return found
+        return super().find(names, max_bytes)
 
     def _fail(self):
         if self.failures:
@@ -327,13 +318,13 @@ async def test_an_end_during_the_read_of_others_is_read_after_it(service, store,
             (reader,) = asyncio.all_tasks() - before - {*tasks, asyncio.current_task()}
             reader.cancel()
 
-    def act():  # in the thread that reads
+    def act(*_):  # in the thread that reads
         service.reporter(second).complete(DONE)
         asyncio.run_coroutine_threadsafe(noticed(), loop).result(PATIENCE)
         if read == "fails":
             raise OSError("odd")
 
-    store.after_find = act
+    once(store, "find", act, after=True)
     service.reporter(first).complete(DONE)
     async with asyncio.timeout(PATIENCE):
         assert (await tasks[1]).name == second
@@ -381,19 +372,6 @@ async def test_cancelled_waiter_leaves_no_listener(service):
 
 
 @virtually
-async def test_a_deleted_operation_is_not_waited_for(service):
-    """Every waiter gets an error of its own (spec §4.6)."""
-    name = start(service)
-    tasks = [asyncio.create_task(service.wait_async(name)) for _ in range(3)]
-    await settle()
-    service.delete(name)
-    found = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(one) for one in found] == [OperationNotFound] * 3
-    assert len(set(map(id, found))) == 3
-    assert service.waiting == 0
-
-
-@virtually
 async def test_an_operation_that_expires_at_once_is_not_found(make_service):
     """With an expiry of nothing its end is also its going (spec §9.4)."""
     service = make_service(executor=InlineExecutor(), keep_for=timedelta(0))
@@ -413,10 +391,8 @@ def test_end_between_first_look_and_listening_ends_the_wait(service, store, colo
     """It changes after the first look, before a listener is there: no waiter waits in vain."""
     name = start(service)
     reporter = service.reporter(name)
-    store.after_get = {
-        "complete": lambda: reporter.complete(DONE),
-        "delete": lambda: service.delete(name),
-    }[event]
+    complete, delete = (lambda _: reporter.complete(DONE)), (lambda _: service.delete(name))
+    once(store, "get", complete if event == "complete" else delete, after=True)
 
     async def main():
         # By the room itself: the service looks once more, for the permission, before it.
@@ -472,8 +448,6 @@ def test_a_loop_that_is_gone_is_forgotten(service):
 @virtually
 async def test_end_of_an_operation_without_waiters_reads_nothing(service, store, left):
     """They have left before the notification, or between it and the read that it causes."""
-    reads = store.gets
-
     name = start(service)
     task = asyncio.create_task(service.wait_async(name, timedelta(seconds=5)))
     await settle()
@@ -481,10 +455,10 @@ async def test_end_of_an_operation_without_waiters_reads_nothing(service, store,
         task.cancel()
         await settle()
     service.reporter(name).complete(DONE)
-    reads.clear()
+    store.gets.clear()
     task.cancel()
     await settle()
-    assert (service.waiting, reads) == (0, [])
+    assert (service.waiting, store.gets) == (0, [])
 
 
 @pytest.mark.parametrize("first", ["cancellation", "timeout"])

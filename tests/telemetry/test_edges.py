@@ -17,7 +17,6 @@ from lro.stores.memory import MemoryStore
 from lro.telemetry import Telemetry
 from lro.wsgi import OperationsApp as WsgiApp
 from tests.http.servers import asgi_inside, wsgi_inside
-from tests.service_fixtures import MakeService
 from tests.service_steps import WORK, work
 from tests.telemetry.collected import Spans, hex_ids, ids, linked
 from tests.work_messages import WorkRequest
@@ -41,9 +40,7 @@ def post(service: Service, headers: Mapping[str, str], over: str = "asgi") -> in
 
 
 @pytest.mark.parametrize("over", OVER)
-def test_start_is_a_child_of_the_span_that_its_caller_sends(
-    make_service: MakeService, spans: Spans, traced: Traced, over: str
-) -> None:
+def test_start_is_a_child_of_the_span_that_its_caller_sends(make_service, spans, traced, over):
     """Where no server is traced; with the tracestate, and the baggage that is kept."""
     service = make_service(None, InlineExecutor(), telemetry=traced(baggage=["tenant"]))
     work(service, path=PATH)
@@ -58,13 +55,7 @@ def test_start_is_a_child_of_the_span_that_its_caller_sends(
 
 @pytest.mark.parametrize("over", OVER)
 @pytest.mark.parametrize("headers", [{}, {"traceparent": "00-zz"}, {"traceparent": "0" * 9000}])
-def test_start_without_a_span_of_its_caller_is_a_root(
-    make_service: MakeService,
-    spans: Spans,
-    traced: Traced,
-    over: str,
-    headers: dict[str, str],
-) -> None:
+def test_start_without_a_span_of_its_caller_is_a_root(make_service, spans, traced, over, headers):
     """Nothing was sent, or nothing that can be read."""
     service = make_service(None, InlineExecutor(), telemetry=traced())
     work(service, path=PATH)
@@ -72,9 +63,7 @@ def test_start_without_a_span_of_its_caller_is_a_root(
     assert spans.only("PRODUCER").parent is None
 
 
-def test_current_span_counts_more_than_what_the_caller_sends(
-    make_service: MakeService, spans: Spans, traced: Traced
-) -> None:
+def test_current_span_counts_more_than_what_the_caller_sends(make_service, spans, traced):
     """It is that of the server, which has read the header itself."""
     service = make_service(None, InlineExecutor(), telemetry=traced())
     work(service, path=PATH)
@@ -84,9 +73,7 @@ def test_current_span_counts_more_than_what_the_caller_sends(
 
 
 @pytest.mark.parametrize("kind", ["threads", "asyncio"])
-def test_start_over_grpc_is_a_child_of_the_span_in_its_metadata(
-    make_service: MakeService, spans: Spans, traced: Traced, kind: str
-) -> None:
+def test_start_over_grpc_is_a_child_of_the_span_in_its_metadata(make_service, spans, traced, kind):
     """A call without it starts a trace."""
     grpc = pytest.importorskip("grpc")
     pytest.importorskip("google.protobuf")
@@ -121,7 +108,7 @@ def ancestors(span: Any, spans: Spans) -> list[Any]:
 
 
 @pytest.mark.parametrize("mounted", [False, True])
-def test_fastapi_traces_its_server_and_we_the_start(spans: Spans, mounted: bool) -> None:
+def test_fastapi_traces_its_server_and_we_the_start(spans, mounted):
     """With its own instrumentation on: we make no span of a server, and none of a poll."""
     pytest.importorskip("fastapi.telemetry", reason="this FastAPI does not trace itself")
     from fastapi import FastAPI
@@ -155,9 +142,7 @@ def test_fastapi_traces_its_server_and_we_the_start(spans: Spans, mounted: bool)
     assert {span.instrumentation_scope.name for span in servers} == {"fastapi"}
 
 
-def test_poll_and_cancel_make_no_spans(
-    make_service: MakeService, spans: Spans, traced: Traced
-) -> None:
+def test_poll_and_cancel_make_no_spans(make_service, spans, traced):
     """Only starts and attempts are spans."""
     service = make_service(None, InlineExecutor(), telemetry=traced())
     name = work(service, path=PATH).start(WorkRequest()).name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,8 +16,8 @@ from lro._engine.telemetry import ParentTrace
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.telemetry import Telemetry
-from tests.service_fixtures import MakeService
-from tests.telemetry.collected import Numbers, Spans, hex_ids
+from tests.engine.engine_parts import raising
+from tests.telemetry.collected import hex_ids
 from tests.telemetry.test_spans import work
 from tests.work_messages import WorkRequest
 
@@ -38,34 +37,20 @@ with lro.Service(MemoryStore(), InlineExecutor()) as service:
     print(loaded(), end=" ")
     from tests.work_messages import WorkRequest
     print(method.start(WorkRequest("a", 5)).result().text, loaded())
-{after}
+print([name for name in sys.modules if name.startswith("opentelemetry.sdk")])
 """
 
 
-def output(before: str = "", after: str = "") -> str:
-    """What a program prints that runs a service."""
-    program = PROGRAM.format(before=before, after=after)
+@pytest.mark.parametrize("before", ["", "sys.modules['opentelemetry'] = None"])
+def test_api_package_is_imported_at_the_first_start_if_it_is_there(before):
+    """Not before, and no part of the SDK ever is; here it is also blocked."""
+    program = PROGRAM.format(before=before)
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    assert run.stderr == ""
-    return run.stdout
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout == f"False a 5 {not before}\n[]\n"
 
 
-def test_service_works_without_the_api_package() -> None:
-    """It is blocked as if it were not installed."""
-    blocked = "sys.modules['opentelemetry'] = None"
-    assert output(blocked) == "False a 5 False\n"
-
-
-def test_api_package_is_imported_at_the_first_start() -> None:
-    """Not before, and no part of the SDK ever is."""
-    after = "print([name for name in sys.modules if name.startswith('opentelemetry.sdk')])"
-    assert output(after=after) == "False a 5 True\n[]\n"
-
-
-def test_provider_that_is_set_later_is_used_from_then_on(
-    make_service: MakeService, spans: Spans, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_provider_that_is_set_later_is_used_from_then_on(make_service, spans, monkeypatch):
     """The global one, of the API itself."""
     monkeypatch.setattr(events, "LOOK_SECONDS", 0.0)
     present = trace.get_tracer_provider()
@@ -78,13 +63,7 @@ def test_provider_that_is_set_later_is_used_from_then_on(
     assert [span.kind.name for span in spans.ours()] == ["PRODUCER", "CONSUMER"]
 
 
-def test_provider_of_one_kind_is_enough(
-    make_service: MakeService,
-    spans: Spans,
-    numbers: Numbers,
-    traced: Callable[..., Telemetry],
-    measured: Callable[..., Telemetry],
-) -> None:
+def test_provider_of_one_kind_is_enough(make_service, spans, numbers, traced, measured):
     """Spans without metrics, and metrics without spans."""
     for options in (traced(), measured()):
         service = make_service(None, InlineExecutor(), telemetry=options)
@@ -94,7 +73,7 @@ def test_provider_of_one_kind_is_enough(
     assert service.store.get(name).trace_context == ""
 
 
-def test_child_with_the_api_package_runs_the_function_in_the_span_of_its_parent() -> None:
+def test_child_with_the_api_package_runs_the_function_in_the_span_of_its_parent():
     """Without an SDK too; afterwards nothing is current."""
     detach = ParentTrace("00-" + "1" * 32 + "-" + "2" * 16 + "-01 a=1\ttenant=acme").attach()
     found = trace.get_current_span().get_span_context()
@@ -105,13 +84,13 @@ def test_child_with_the_api_package_runs_the_function_in_the_span_of_its_parent(
     assert trace.get_current_span() is trace.INVALID_SPAN
 
 
-def test_child_without_the_api_package_runs_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_child_without_the_api_package_runs_the_function(monkeypatch):
     """Its parent has it, and sends a context."""
     monkeypatch.setattr(telemetry, "_api", lambda: None)
     ParentTrace("00-" + "1" * 32 + "-" + "2" * 16 + "-01").attach()()
 
 
-def test_api_package_that_is_not_there_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_api_package_that_is_not_there_is_looked_for_once(monkeypatch):
     """In this process."""
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
     assert telemetry._api.__wrapped__() is None
@@ -129,44 +108,21 @@ def test_api_package_that_is_not_there_is_looked_for_once(monkeypatch: pytest.Mo
     assert looked == [1]
 
 
-class BrokenProcessor(SpanProcessor):
-    """Raises where it is said."""
-
-    def __init__(self, where: str) -> None:
-        self.where = where
-
-    def on_start(self, *_: Any, **__: Any) -> None:
-        """A span begins."""
-        if self.where == "start":
-            raise ValueError(self.where)
-
-    def on_end(self, *_: Any) -> None:
-        """A span is over."""
-        if self.where == "end":
-            raise ValueError(self.where)
-
-
 class BrokenProvider:
     """Gives no tracer and no meter."""
 
-    def get_tracer(self, *_: Any) -> Any:
-        """Raise."""
-        raise ValueError("no tracer")
-
-    def get_meter(self, *_: Any) -> Any:
-        """Raise."""
-        raise ValueError("no meter")
+    get_tracer = get_meter = raising(ValueError("there is none"))
 
 
 @pytest.mark.parametrize("where", ["start", "end", "tracer", "meter"])
-def test_provider_that_raises_fails_no_operation(
-    where: str, make_service: MakeService, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_provider_that_raises_fails_no_operation(where, make_service, caplog):
     """The log says so; the start is answered, and the work is done."""
     provider: Any = BrokenProvider()
     if where in ("start", "end"):
         provider = TracerProvider()
-        provider.add_span_processor(BrokenProcessor(where))
+        processor = SpanProcessor()
+        setattr(processor, f"on_{where}", raising(ValueError(where)))
+        provider.add_span_processor(processor)
     kind = "meter_provider" if where == "meter" else "tracer_provider"
     service = make_service(None, InlineExecutor(), telemetry=Telemetry(**{kind: provider}))
     found = work(service).start(WorkRequest("done"))

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
-from lro.telemetry import Telemetry
 from tests.service_steps import ended
 from tests.services.processes import killed_at_end
-from tests.services.redis import Redis, redis_server
+from tests.services.redis import redis_server
 from tests.telemetry import worker
-from tests.telemetry.collected import SPANS_FILE, Spans, ids, read_spans
+from tests.telemetry.collected import SPANS_FILE, ids, read_spans
 from tests.waiting import PATIENCE, until
 
 
@@ -25,7 +23,7 @@ def begun(*arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
     return killed_at_end(command, stdout=subprocess.PIPE)
 
 
-def test_links_outlive_the_worker_that_is_killed(tmp_path: Path) -> None:
+def test_links_outlive_the_worker_that_is_killed(tmp_path):
     """Kill -9 in the midst of the first attempt: the second, elsewhere, links to the start."""
     store, first, second = (str(tmp_path / name) for name in ("operations.db", "a", "b"))
     with begun(store, first, "text") as dead:
@@ -52,20 +50,14 @@ def test_links_outlive_the_worker_that_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Redis]:
+def broker(tmp_path):
     """A Redis of this test."""
     pytest.importorskip("celery")
     with redis_server(tmp_path) as server:
         yield server
 
 
-def test_worker_of_celery_links_to_the_start(
-    broker: Redis,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    spans: Spans,
-    traced: Callable[..., Telemetry],
-) -> None:
+def test_worker_of_celery_links_to_the_start(broker, tmp_path, monkeypatch, spans, traced):
     """The context comes by the store; the message carries nothing but a name."""
     from tests.executors.celery_workers import Harness
     from tests.telemetry import celery_app
