@@ -202,9 +202,12 @@ def test_the_extensions_can_be_switched_off(make_service):
         service.batch_get([])
     asyncio.run(service.watch(["operations/a"]))
     service = make_service(verbs=set(VERBS) - {"WatchOperations", "DescribeOperations"})
+    service.require("ListOperations")
     for call in (service.describe, service.describe_many):
         with pytest.raises(MethodNotSupported, match="DescribeOperations"):
             call("")
+        with pytest.raises(MethodNotSupported, match="DescribeOperations"):
+            service.require("DescribeOperations")
     with pytest.raises(MethodNotSupported, match="WatchOperations"):
         asyncio.run(service.watch([]))
     assert service.batch_get(["operations/a"]).missing == ("operations/a",)

@@ -116,16 +116,26 @@ async def test_work_is_done_on_the_loop_that_starts_it(service, store):
         await service.get_async(named.name)
 
 
+@EACH_STORE
 @on_a_loop
-async def test_async_work_that_cancels_itself_is_mistaken(service):
-    """Nobody has asked it to stop."""
+async def test_async_work_is_cancelled_as_it_begins_and_not_by_itself(service):
+    """By the caller's cancel; nobody has asked the other to stop, which is a mistake."""
 
     @service.method(NAME)
     async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        await job.sleep_async(3600)
+        raise AssertionError
+
+    @service.method(NAME + "Itself")
+    async def itself(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         raise asyncio.CancelledError
 
     operation = await work.start_async(WorkRequest())
-    assert reason(await over(service, operation)) == (Code.INTERNAL, "METHOD_FAILED")
+    await asyncio.sleep(0)
+    await service.cancel_async(operation.name)
+    assert reason(await over(service, operation)) == (Code.CANCELLED, "CANCELLED")
+    mistaken = await itself.start_async(WorkRequest())
+    assert reason(await over(service, mistaken)) == (Code.INTERNAL, "METHOD_FAILED")
 
 
 @on_a_loop
@@ -314,7 +324,7 @@ class Slow(MemoryStore):
 
 
 @pytest.mark.parametrize("error", [None, Unavailable("gone")])
-@pytest.mark.parametrize("when", ["before the answer", "with it"])
+@pytest.mark.parametrize("when", ["before the answer", "with it", "as it comes"])
 @on_a_loop
 async def test_a_start_whose_caller_goes_away_is_carried_through(
     make_service, clock, caplog, when, error
@@ -330,25 +340,26 @@ async def test_a_start_whose_caller_goes_away_is_carried_through(
 
     start = asyncio.create_task(work.start_async(WorkRequest("a")))
     await store.handed_in()
-    if when == "with it":
+    if when != "before the answer":
         store.waiting.pop(0)(error)  # the loop learns of it in its next turn
-        asyncio.get_running_loop().call_soon(start.cancel)
         store.at_once = True
+    if when == "with it":
+        asyncio.get_running_loop().call_soon(start.cancel)
     else:
         start.cancel()
     with pytest.raises(asyncio.CancelledError):
         await start
-    if when != "with it":
+    if when == "before the answer":
         assert records(store) == []
         store.at_once = True
         await store.let(error)
         await until_async(lambda: records(store) or "gone" in caplog.text)
     await until_async(lambda: not service.workers.held())
     assert [record.done for record in records(store)] == [True] * (error is None)
-    if error is not None and when != "with it":
+    if error is not None and when == "before the answer":
         assert "a call whose caller had gone away has failed: gone" in caplog.text
-    operation = await work.start_async(WorkRequest("b"))
-    assert answer(service, await over(service, operation)) == "b MainThread"
+        operation = await work.start_async(WorkRequest("b"))
+        assert answer(service, await over(service, operation)) == "b MainThread"
 
 
 @on_a_loop

@@ -329,6 +329,12 @@ def test_a_wrong_argument(quick, wrong, error, field, validate_only):
     assert (stored(quick), calls) == (0, [])
 
 
+def test_a_target_that_is_no_text(quick):
+    """Is refused, also where the method's function gives it."""
+    with pytest.raises(InvalidArgument, match="target"):
+        method_of(quick, exclusive_target=lambda request: 7).start(WorkRequest())
+
+
 @pytest.mark.parametrize("verdict", [None, True])
 def test_validate_accepts_with_none_and_true(quick, verdict):
     """The operation is started."""
@@ -578,6 +584,16 @@ def test_a_start_that_is_refused_takes_no_room(store, make_service):
     second = method.start(WorkRequest())
     step.go.set()
     ended(service, second)
+
+
+def test_an_executor_that_stopped_by_itself(make_service):
+    """The start fails, and stores nothing."""
+    executor = InlineExecutor()
+    service = make_service(executor=executor)
+    executor.stop()
+    with pytest.raises(Unavailable, match="the executor is stopping"):
+        method_of(service).start(WorkRequest())
+    assert stored(service) == 0
 
 
 class Blob:

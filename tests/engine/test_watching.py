@@ -322,6 +322,23 @@ async def test_many_names_are_looked_at_in_pieces(harness):
 # -- ends -------------------------------------------------------------------------------------
 
 
+@virtually
+async def test_stream_that_is_given_up_while_it_waits_leaves_no_listener(harness):
+    """As where its caller goes away."""
+
+    async def follow():
+        async for _ in await harness.service.watch(harness.start()):
+            pass
+
+    task = asyncio.create_task(follow())
+    await asyncio.sleep(1)
+    assert harness.service.watching == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert harness.quiet
+
+
 def test_notifications_from_other_threads_reach_all_loops(harness):
     """Two loops watch one name, and wait for it; a third thread ends it."""
     (name,) = harness.start()
