@@ -1,4 +1,4 @@
-"""Parts of the engine alone: what stands in for the work of a process, and what is made over it."""
+"""What tests of the engine have in common: methods, an executor that keeps its tasks, and parts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,94 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
+from lro import Job, Service
 from lro._engine.maintenance import Maintenance
 from lro._engine.runtime import FirstUse, RecordUpdater, Runtime
 from lro.executors.inline import InlineExecutor
+from tests.service_steps import WORK
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
+EACH_STORE = pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"], indirect=True)
 LEASE = timedelta(seconds=15)
+NAME = "acme.v1.Works.Work"
+ID = "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"
+
+
+def method_of(service: Service, body: Any = None, **options: Any) -> Any:
+    """A method that returns what the body does, or else the text of the request."""
+
+    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+        found = None if body is None else body(request, job)
+        return WorkResponse(request.text) if found is None else found
+
+    return service.method(NAME, **options)(work)
+
+
+def declared(service: Service, name: str = NAME, **options: Any) -> Any:
+    """A method whose work the test does."""
+    classes = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
+    return service.declare(name, **{**classes, **options})
+
+
+def totals(service: Service, method: str = WORK) -> dict[str, float]:
+    """What the store has of a method, when it is given what this service has counted."""
+    assert service.statistics is not None
+    assert service.statistics.flush()
+    store: Any = service.store
+    return dict(store.read_totals().get(method, {}))
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    """A function that raises it, whatever it is given."""
+
+    def act(*_: object, **__: object) -> Any:
+        raise error
+
+    return act
+
+
+def once(part: Any, name: str, act: Callable[..., object], *, after: bool = False) -> None:
+    """Have this done before the next call of a method, or after it, with its arguments."""
+    whole = getattr(part, name)
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        setattr(part, name, whole)
+        if not after:
+            act(*arguments)
+        found = whole(*arguments, **options)
+        if after:
+            act(*arguments)
+        return found
+
+    setattr(part, name, call)
+
+
+class Held(InlineExecutor):
+    """Keeps its tasks for the test to run; ``idle``: a worker is free, and has each at once."""
+
+    worker_idle = False
+
+    def __init__(self, *, idle: bool = False) -> None:
+        super().__init__()
+        self.worker_idle = idle
+        self.tasks: list[Any] = []
+
+    @property
+    def task(self) -> Any:
+        """The last one."""
+        return self.tasks[-1]
+
+    def submit(self, task: Any) -> None:
+        self.tasks.append(task)
+
+    def stop(self) -> list[Any]:
+        super().stop()
+        return [] if self.worker_idle else self.tasks
+
+    def join(self, seconds: float) -> bool:
+        return False
 
 
 class FakeWorkers:
@@ -53,7 +136,7 @@ def maintenance_over(
     )
     specs = {name: types.SimpleNamespace(function=print) for name in methods}
     workers: Any = FakeWorkers(held)
-    made = Maintenance(runtime, workers, specs)  # type: ignore[arg-type]  # no more is asked of them
+    made = Maintenance(runtime, workers, specs)  # no more is asked of them
     if recover is not None:
-        made.recover = recover  # type: ignore[method-assign]
+        made.recover = recover
     return made

@@ -1,23 +1,28 @@
-"""BatchGet and Watch of a service, over every store (spec §3.11)."""
+"""BatchGet, Describe and Watch of a service, over every store (spec §3.11)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
-from lro import BatchGetOperationsResponse, Limits, MissingOperation, Service
+from lro import (
+    BatchGetOperationsResponse,
+    DescribedOperation,
+    Limits,
+    MissingOperation,
+    OperationDescription,
+    Service,
+)
 from lro._engine.access import VERBS
-from lro._model.operation import parse_names
 from lro.adapters import Store
 from lro.errors import (
+    BatchTooLarge,
     InvalidOperationName,
-    InvalidParent,
     MalformedRequest,
     MethodNotSupported,
     NameRefused,
@@ -26,20 +31,12 @@ from lro.errors import (
     Unavailable,
 )
 from lro.executors.inline import InlineExecutor
+from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from lro.testing import ManualClock
-from tests.service_fixtures import MakeService, store_of
+from tests.engine.engine_parts import EACH_STORE, NAME, declared, method_of
 from tests.virtual_loop import on_a_loop
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until_async
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def store(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Store]:
-    """An empty store of each kind."""
-    with store_of(request.param, clock, tmp_path) as made:
-        yield made
-
 
 SHARED = pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
 
@@ -49,9 +46,7 @@ class Harness:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        self.method = service.declare(
-            "acme.v1.Work.Do", request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
-        )
+        self.method = declared(service)
 
     def start(self, parent: str = "", caller: str = "") -> str:
         return self.method.start(WorkRequest(), parent=parent, caller=caller).name
@@ -64,7 +59,7 @@ class Harness:
 
 
 @pytest.fixture
-def harness(store: Store, make_service: MakeService) -> Harness:
+def harness(store, make_service):
     """Services on each store."""
     return Harness(make_service(store, InlineExecutor()))
 
@@ -91,33 +86,13 @@ EACH = pytest.mark.parametrize("call", MANY.values(), ids=MANY)
         (["operations"], InvalidOperationName, "names[0]", "no collection"),
     ],
 )
-def test_names_that_are_refused(
-    make_service: MakeService, call: Any, names: list[str], error: Any, field: str, words: str
-) -> None:
+def test_names_that_are_refused(make_service, call, names, error, field, words):
     """The error says which of them, and why, before any hook is asked."""
     service = make_service(authorize=Guard(AssertionError()))
     with pytest.raises(error, match=words) as caught:
         call(service, names)
     assert type(caught.value) is error
     assert caught.value.field == field
-
-
-@pytest.mark.parametrize(
-    ("names", "parent", "words"),
-    [
-        (["p/q/operations/a"], "", "not in 'operations'"),
-        (["operations/a"], "p/q", "not in 'p/q/operations'"),
-        (["p/q/r/s/operations/a"], "p/q", "the collection of the path"),
-    ],
-)
-def test_names_of_another_parent_are_refused(
-    make_service: MakeService, names: list[str], parent: str, words: str
-) -> None:
-    """Where one is wanted."""
-    with pytest.raises(InvalidParent, match=words) as caught:
-        parse_names(names, parent)
-    assert caught.value.field == "names[0]"
-    assert parse_names([names[0], names[0]], names[0].rpartition("/operations")[0]) == (names[0],)
 
 
 class Guard:
@@ -134,7 +109,7 @@ class Guard:
 
 
 @EACH
-def test_each_name_is_asked_for(make_service: MakeService, call: Any) -> None:
+def test_each_name_is_asked_for(make_service, call):
     """As a Get of it; a refusal names the name."""
     guard = Guard(PermissionDenied("not you"))
     names = [f"operations/{one}" for one in ("a", "secret", "b")]
@@ -158,16 +133,15 @@ class Embargoed(PermissionDenied):
 @pytest.mark.parametrize(
     "error", [Embargoed("secret"), Unavailable("no directory"), ZeroDivisionError()]
 )
-def test_what_else_a_hook_raises_is_left_alone(
-    make_service: MakeService, call: Any, error: Exception
-) -> None:
+def test_what_else_a_hook_raises_is_left_alone(make_service, call, error):
     """It says what it says."""
     with pytest.raises(type(error)) as caught:
         call(make_service(authorize=Guard(error)), ["operations/secret"])
     assert caught.value is error
 
 
-def test_other_peoples_operations_are_missing(store: Store, make_service: MakeService) -> None:
+@EACH_STORE
+def test_other_peoples_operations_are_missing(store, make_service):
     """Where operations belong to the caller who started them; they count for no limit."""
     limits = Limits(page_bytes=2000)
     service = make_service(store, InlineExecutor(), owner_only=True, limits=limits)
@@ -192,8 +166,12 @@ def test_other_peoples_operations_are_missing(store: Store, make_service: MakeSe
 # -- BatchGet ---------------------------------------------------------------------------------
 
 
-def test_a_batch(harness: Harness, clock: ManualClock) -> None:
-    """In the order asked for, each once; what is deleted, expired or unknown is missing."""
+@EACH_STORE
+def test_a_batch(harness, clock):
+    """In the order asked for, each once; what is deleted, expired or unknown is missing.
+
+    So it is with descriptions.
+    """
     running, done, deleted, expired = (harness.start("projects/p") for _ in range(4))
     harness.finish(expired)
     clock.advance(days=29)
@@ -203,17 +181,33 @@ def test_a_batch(harness: Harness, clock: ManualClock) -> None:
     asked = [done, "operations/none", expired, running, deleted, done, "operations/none"]
     found = harness.service.batch_get(asked)
     wanted = (harness.service.get(done), harness.service.get(running))
-    assert found == BatchGetOperationsResponse(wanted, ("operations/none", expired, deleted))
+    missing = ("operations/none", expired, deleted)
+    assert found == BatchGetOperationsResponse(wanted, missing)
+    described = harness.service.describe_many(asked)
+    assert described.missing == missing
+    for one, name in zip(described.descriptions, (done, running), strict=True):
+        alone = attrs.asdict(harness.service.describe(name), recurse=False)
+        assert alone.pop("operation") == harness.service.get(name)
+        assert one == OperationDescription(**alone)
+    for name in missing:
+        with pytest.raises(OperationNotFound):
+            harness.service.describe(name)
 
 
-def test_the_extensions_can_be_switched_off(make_service: MakeService) -> None:
+def test_the_extensions_can_be_switched_off(make_service):
     """Each by its name; they are offered unless the service is made without them."""
     assert VERBS[5:] == ("BatchGetOperations", "WatchOperations", "DescribeOperations")
     service = make_service(verbs=["ListOperations", "WatchOperations"])
     with pytest.raises(MethodNotSupported, match="BatchGetOperations"):
         service.batch_get([])
     asyncio.run(service.watch(["operations/a"]))
-    service = make_service(verbs=set(VERBS) - {"WatchOperations"})
+    service = make_service(verbs=set(VERBS) - {"WatchOperations", "DescribeOperations"})
+    service.require("ListOperations")
+    for call in (service.describe, service.describe_many):
+        with pytest.raises(MethodNotSupported, match="DescribeOperations"):
+            call("")
+        with pytest.raises(MethodNotSupported, match="DescribeOperations"):
+            service.require("DescribeOperations")
     with pytest.raises(MethodNotSupported, match="WatchOperations"):
         asyncio.run(service.watch([]))
     assert service.batch_get(["operations/a"]).missing == ("operations/a",)
@@ -230,7 +224,8 @@ async def two_of(service: Service, names: list[str], **options: Any) -> list[Any
     return found
 
 
-def test_a_watch(harness: Harness) -> None:
+@EACH_STORE
+def test_a_watch(harness):
     """Over every store: snapshots, progress, ends, and then it is over."""
     first, second = harness.start(), harness.start()
     acts = [
@@ -259,7 +254,7 @@ def test_a_watch(harness: Harness) -> None:
 
 
 @SHARED
-def test_a_store_that_is_away_is_reported_at_once(harness: Harness) -> None:
+def test_a_store_that_is_away_is_reported_at_once(harness):
     """Before the stream begins."""
     name = harness.start()
     harness.service.store.close()
@@ -267,8 +262,9 @@ def test_a_store_that_is_away_is_reported_at_once(harness: Harness) -> None:
         asyncio.run(harness.service.watch([name]))
 
 
+@EACH_STORE
 @on_a_loop
-async def test_closing_the_service_ends_watches(harness: Harness) -> None:
+async def test_closing_the_service_ends_watches(harness):
     """Those that run, and those that come later."""
     name = harness.start()
 
@@ -282,8 +278,8 @@ async def test_closing_the_service_ends_watches(harness: Harness) -> None:
 
 
 @SHARED
-def test_another_process_on_the_store(store: Store, tmp_path: Path, clock: ManualClock) -> None:
-    """What one service writes, a watcher of another hears: progress and end."""
+def test_another_process_on_the_store(store, tmp_path, clock):
+    """What one service writes, watchers and waiters of another hear: progress, end, removal."""
     if isinstance(store, SQLiteStore):
         other: Store = SQLiteStore(tmp_path / "operations.db", clock=clock)
     else:
@@ -294,16 +290,148 @@ def test_another_process_on_the_store(store: Store, tmp_path: Path, clock: Manua
         closing(Service(other, InlineExecutor(), maintenance=False)) as there,
     ):
         harness, far = Harness(here), Harness(there)
-        name = far.start()
+        name, other = far.start(), far.start()
 
-        async def main() -> list[Any]:
+        async def main() -> tuple[list[Any], list[Any]]:
+            waits = [
+                wait
+                for each in (name, other)
+                for wait in (
+                    asyncio.create_task(here.wait_async(each, PATIENCE)),
+                    asyncio.create_task(asyncio.to_thread(here.wait, each, PATIENCE)),
+                )
+            ]
+            await until_async(lambda: here.waiters.waits == 4)
+            acts = [lambda: far.report(name, 7), lambda: far.finish(name)]
+            acts.append(lambda: there.delete(other))
             seen = []
-            async for sighting in await harness.service.watch([name]):
+            async for sighting in await harness.service.watch([name, other]):
                 seen.append(sighting)
-                act = [lambda: far.report(name, 7), lambda: far.finish(name), None][len(seen) - 1]
-                if act is not None:
-                    await asyncio.to_thread(act)
-            return seen
+                if len(seen) > 1 and acts:
+                    await asyncio.to_thread(acts.pop(0))
+            return seen, await asyncio.gather(*waits, return_exceptions=True)
 
-        seen = asyncio.run(asyncio.wait_for(main(), PATIENCE))
-    assert [one.done for one in seen] == [False, False, True]
+        seen, waited = asyncio.run(asyncio.wait_for(main(), PATIENCE))
+    assert [one.name for one in seen[2:]] == [name, name, other]
+    assert [one.done for one in seen[2:4]] == [False, True]
+    assert [one.done for one in waited[:2]] == [True, True]
+    assert [type(one) for one in waited[2:]] == [OperationNotFound] * 2
+
+
+# -- descriptions ---------------------------------------------------------------------------------
+
+
+SHOWN = {
+    "name",
+    "state",
+    "method",
+    "create_time",
+    "update_time",
+    "start_time",
+    "end_time",
+    "expire_time",
+    "cancel_requested",
+    "cancel_time",
+    "attempt",
+    "lost_attempts",
+    "trace_id",
+}
+
+
+@EACH_STORE
+def test_description_follows_life_of_operation(store, make_service, clock):
+    """From the start to the end, each time by the store's clock."""
+    service = make_service(store, InlineExecutor())
+    began = clock()
+    started = declared(service).start(WorkRequest("secret"), request_id="", caller="ann")
+    waiting = service.describe(started.name)
+    assert waiting == DescribedOperation(
+        name=started.name,
+        state="IN_PROGRESS",
+        method=NAME,
+        create_time=began,
+        update_time=began,
+        start_time=waiting.start_time,
+        operation=started.operation,
+    )
+    clock.advance(seconds=5)
+    service.cancel(started.name)
+    asked = service.describe(started.name)
+    assert (asked.cancel_requested, asked.update_time) == (True, began + timedelta(seconds=5))
+    clock.advance(seconds=5)
+    service.reporter(started.name).complete(WorkResponse("done"))
+    over = service.describe(started.name)
+    assert over.attempt == 0
+    ended = began + timedelta(seconds=10)
+    assert (over.state, over.end_time, over.update_time) == ("SUCCEEDED", ended, ended)
+    assert over.expire_time == ended + timedelta(days=30)
+    assert (over.create_time, over.operation) == (began, service.get(started.name))
+
+
+def test_description_survives_restart(tmp_path, make_service, clock):
+    """It is made of what the store keeps; the next process need not even know the method."""
+    path = tmp_path / "operations.db"
+    service = make_service(SQLiteStore(path, clock=clock), InlineExecutor())
+    name = method_of(service).start(WorkRequest("x")).name
+    before = service.describe(name)
+    assert (before.method, before.attempt, before.start_time) == (NAME, 1, clock())
+    service.close()
+    clock.advance(seconds=5)
+    after = make_service(SQLiteStore(path, clock=clock), InlineExecutor())
+    assert after.describe(name) == before
+
+
+@EACH_STORE
+def test_event_loop_gets_the_same(store, make_service):
+    """Of one and of many."""
+    service = make_service(store, InlineExecutor())
+    name = declared(service).start(WorkRequest()).name
+
+    async def both() -> tuple[object, object]:
+        return await service.describe_async(name), await service.describe_many_async([name])
+
+    assert asyncio.run(both()) == (service.describe(name), service.describe_many([name]))
+
+
+def test_nothing_else_of_record_is_shown(make_service):
+    """Not the caller, the owner of the lease, the keys, the target or the request."""
+    service = make_service()
+    name = method_of(service).start(WorkRequest("secret"), caller="ann").name
+    found = service.describe_many([name], caller="ann").descriptions[0]
+    assert set(attrs.asdict(found)) == SHOWN
+    assert {field.name for field in attrs.fields(DescribedOperation)} == {*SHOWN, "operation"}
+
+
+def test_large_operations_are_refused_together(make_service):
+    """Their messages are read too, so they count; one alone is always described.
+
+    Descriptions may have more bytes than the operations.
+    """
+    service = make_service(MemoryStore(), limits=Limits(page_bytes=2000))
+    method = declared(service)
+    names = [method.start(WorkRequest()).name for _ in range(5)]
+    assert len(service.batch_get(names).operations) == 5
+    assert len(service.describe_many(names[:3]).descriptions) == 3
+    for _ in range(2):
+        with pytest.raises(BatchTooLarge, match="ask for fewer names at once"):
+            service.describe_many(names)
+        for name in names:
+            service.reporter(name).complete(WorkResponse("x" * 1500))
+    assert service.describe_many(names[:1]).missing == ()
+
+
+def test_who_may_get_may_describe(make_service):
+    """The hook is asked for GetOperation, when the name is well-formed."""
+    asked: list[tuple[str, str, str]] = []
+
+    def authorize(caller: str, verb: str, name: str) -> None:
+        asked.append((caller, verb, name))
+        raise PermissionDenied("not you")
+
+    service = make_service(authorize=authorize)
+    with pytest.raises(InvalidOperationName):
+        service.describe("x", caller="ann")
+    assert asked == []
+    with pytest.raises(PermissionDenied, match="not you"):
+        service.describe("operations/secret", caller="bob")
+    assert asked == [("bob", "GetOperation", "operations/secret")]

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import sys
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -20,14 +19,14 @@ NAME = "acme.v1.Works.Work"
 
 
 @pytest.fixture
-def service(make_service: Any) -> Any:
+def service(make_service):
     """A service that nothing is started on."""
     service = make_service()
     yield service
     assert service.list(lro.ListOperationsRequest()).operations == ()
 
 
-def test_what_the_function_returns(service: Any) -> None:
+def test_what_the_function_returns(service):
     """Also without a job: its reports are dropped."""
 
     @service.method(NAME)
@@ -42,29 +41,23 @@ def test_what_the_function_returns(service: Any) -> None:
     assert reports == [WorkMetadata(1)]
 
 
-def test_a_function_without_a_job(service: Any) -> None:
-    """It is given none, and None is the empty response that a start would give."""
+def test_a_function_without_a_job_or_with_the_default_metadata(service):
+    """None is the empty response that a start would give; metadata begin as an operation's do."""
 
-    @service.method(NAME)
-    def work(request: WorkRequest) -> None: ...
-
-    assert work(WorkRequest("a"), testing.job()) == lro.Empty()
-
-
-def test_progress_of_the_default_metadata(service: Any) -> None:
-    """It begins as that of an operation does."""
+    @service.method("acme.v1.Works.Pass")
+    def passing(request: WorkRequest) -> None: ...
 
     @service.method(NAME)
     def work(request: WorkRequest, job: lro.Job) -> None:
-        assert job.metadata is not None
         assert job.metadata.verb == "work"
         job.progress(0.5)
         assert job.metadata.progress_percent == 50
 
+    assert passing(WorkRequest("a"), testing.job()) == lro.Empty()
     work(WorkRequest("a"))
 
 
-def test_an_async_function_is_awaited(service: Any) -> None:
+def test_an_async_function_is_awaited(service):
     """Each way says how the other kind is called."""
 
     @service.method(NAME)
@@ -86,7 +79,7 @@ def test_an_async_function_is_awaited(service: Any) -> None:
         work(WorkRequest("a"))
 
 
-def test_a_method_without_a_function_cannot_be_called(service: Any) -> None:
+def test_a_method_without_a_function_cannot_be_called(service):
     """Its work is done by others."""
     method = service.declare(
         NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
@@ -95,9 +88,7 @@ def test_a_method_without_a_function_cannot_be_called(service: Any) -> None:
         method(WorkRequest("a"))
 
 
-def test_method_given_to_another_service_is_declared_with_its_function(
-    service: Any, make_service: Any
-) -> None:
+def test_method_given_to_another_service_is_declared_with_its_function(service, make_service):
     """And with its classes, also where no annotation names them, but with no option."""
 
     @service.method(NAME, request=WorkRequest, metadata=WorkMetadata, validate=lambda _: False)
@@ -117,7 +108,7 @@ def passing(request: WorkRequest) -> None:
     """A function with the default metadata, and an empty response."""
 
 
-def test_method_whose_work_is_done_outside_is_not_taken(service: Any, make_service: Any) -> None:
+def test_method_whose_work_is_done_outside_is_not_taken(service, make_service):
     """The sentence says what to do."""
     classes = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
     outside = service.declare("acme.v1.Works.Outside", **classes)
@@ -127,7 +118,7 @@ def test_method_whose_work_is_done_outside_is_not_taken(service: Any, make_servi
 
 
 @on_a_loop
-async def test_a_job_for_tests_reports_to_a_function() -> None:
+async def test_a_job_for_tests_reports_to_a_function():
     """It begins with the metadata given, and shows the last report; on a loop it is awaited."""
     reports: list[WorkMetadata] = []
     job = testing.job(reports.append, metadata=WorkMetadata(1))
@@ -142,9 +133,7 @@ async def test_a_job_for_tests_reports_to_a_function() -> None:
 @pytest.mark.parametrize(
     ("seconds", "error"), [(timedelta(seconds=1), TypeError), (float("nan"), ValueError)]
 )
-def test_pause_that_is_no_number_of_seconds_is_refused(
-    seconds: Any, error: type[Exception]
-) -> None:
+def test_pause_that_is_no_number_of_seconds_is_refused(seconds, error):
     """Other durations of the library are timedeltas, so this is easily mistaken."""
     job = testing.job(print)
     with pytest.raises(error, match="seconds: must be a number"):
@@ -153,7 +142,7 @@ def test_pause_that_is_no_number_of_seconds_is_refused(
         asyncio.run(job.sleep_async(seconds))
 
 
-def test_pause_without_asyncio_does_not_import_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pause_without_asyncio_does_not_import_it(monkeypatch):
     """No event loop runs where nothing has imported it, and the import is slow."""
     monkeypatch.delitem(sys.modules, "asyncio")
     testing.job(print).sleep(0)

@@ -6,13 +6,16 @@ import re
 from datetime import timedelta
 from typing import Any
 
+import attrs
 import pytest
 
 import lro
+from lro import testing
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.testing import START
-from tests.service_steps import ended
+from tests.engine.engine_parts import declared
+from tests.service_steps import ended, unpacked
 from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -28,12 +31,12 @@ def seen(
 
 
 @pytest.fixture
-def service(store: Any, make_service: Any) -> Any:
+def service(store, make_service):
     """A service that does the work at once, in each kind of store."""
     return make_service(store, InlineExecutor())
 
 
-def test_an_operation_shows_what_the_library_knows(service: Any) -> None:
+def test_an_operation_shows_what_the_library_knows(service):
     """The method and its version from its name, the times, and that all is done."""
 
     @service.method(NAME)
@@ -56,7 +59,7 @@ def test_an_operation_shows_what_the_library_knows(service: Any) -> None:
     )
 
 
-def test_a_failure_keeps_the_last_progress(service: Any) -> None:
+def test_a_failure_keeps_the_last_progress(service):
     """Only a success is complete. Percents are whole ones: what is a little less is rounded up."""
 
     @service.method(NAME)
@@ -69,7 +72,7 @@ def test_a_failure_keeps_the_last_progress(service: Any) -> None:
     assert metadata.end_time == START
 
 
-def test_a_function_that_only_takes_a_request(service: Any) -> None:
+def test_a_function_that_only_takes_a_request(service):
     """No job, no class: the response is empty, and the metadata have what the library knows."""
 
     @service.method("Images.Nap")
@@ -81,18 +84,18 @@ def test_a_function_that_only_takes_a_request(service: Any) -> None:
     assert (metadata.verb, metadata.api_version, metadata.end_time) == ("nap", "", START)
 
 
-def test_before_the_first_report(store: Any, make_service: Any) -> None:
+def test_before_the_first_report(store, make_service):
     """The metadata stand there from the start, unless the start brings its own."""
     service = make_service(store)
-    declared = service.declare(NAME, request=WorkRequest, response=WorkResponse)
-    first = seen(service, declared.start(WorkRequest()).operation)
+    method = service.declare(NAME, request=WorkRequest, response=WorkResponse)
+    first = seen(service, method.start(WorkRequest()).operation)
     assert (first.create_time, first.start_time, first.verb) == (START, None, "resize")
     own = lro.OperationMetadata(status_message="in the queue")
-    given = seen(service, declared.start(WorkRequest(), metadata=own).operation)
+    given = seen(service, method.start(WorkRequest(), metadata=own).operation)
     assert (given.status_message, given.verb) == ("in the queue", "")
 
 
-def test_the_target_is_that_of_the_work(service: Any) -> None:
+def test_the_target_is_that_of_the_work(service):
     """The resource that the work needs alone."""
 
     @service.method(NAME, exclusive_target=lambda request: f"images/{request.text}")
@@ -103,7 +106,7 @@ def test_the_target_is_that_of_the_work(service: Any) -> None:
     assert (metadata.target, metadata.progress_percent) == ("images/a", 100)
 
 
-def test_a_retry_goes_on_from_what_was_seen(service: Any) -> None:
+def test_a_retry_goes_on_from_what_was_seen(service):
     """The next attempt keeps the message of the last until it has one of its own."""
     attempts = []
 
@@ -119,7 +122,7 @@ def test_a_retry_goes_on_from_what_was_seen(service: Any) -> None:
     assert seen(service, operation).status_message == "first"
 
 
-def test_an_async_function_reports_without_holding_up_its_loop(make_service: Any) -> None:
+def test_an_async_function_reports_without_holding_up_its_loop(make_service):
     """``progress`` is refused there, and names ``progress_async``."""
     service = make_service(None, AsyncioExecutor(1))
     refused: list[str] = []
@@ -137,34 +140,18 @@ def test_an_async_function_reports_without_holding_up_its_loop(make_service: Any
     assert re.search(r"job\.progress would hold up .* job\.progress_async", refused[0])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "sentence"),
-    [
-        ((1.5,), ValueError, "fraction: must be a number from 0 to 1, got 1.5"),
-        ((-0.1,), ValueError, "fraction: must be a number from 0 to 1, got -0.1"),
-        ((float("nan"),), ValueError, "fraction: must be a number from 0 to 1, got nan"),
-        ((True,), ValueError, "fraction: must be a number from 0 to 1, got True"),
-        (("1",), ValueError, "fraction: must be a number from 0 to 1, got '1'"),
-        ((0.5, 7), TypeError, "message: must be a text, got 7"),
-    ],
-)
-def test_progress_that_is_none_is_refused(
-    service: Any, arguments: Any, error: type[Exception], sentence: str
-) -> None:
+@pytest.mark.parametrize("fraction", [1.5, -0.1, float("nan"), True, "1"])
+def test_progress_that_is_none_is_refused(fraction):
     """Where it is reported, with what was given."""
-    found: list[str] = []
-
-    @service.method(NAME)
-    def resize(request: WorkRequest, job: lro.Job) -> None:
-        with pytest.raises(error) as caught:
-            job.progress(*arguments)
-        found.append(str(caught.value))
-
-    resize.start(WorkRequest())
-    assert found == [sentence]
+    job = testing.job()
+    with pytest.raises(ValueError, match="fraction: must be a number from 0 to 1, got") as caught:
+        job.progress(fraction)
+    assert str(caught.value).endswith(f"got {fraction!r}")
+    with pytest.raises(TypeError, match="message: must be a text, got 7"):
+        job.progress(0.5, 7)
 
 
-def test_a_method_with_a_class_of_its_own_reports_in_it(service: Any) -> None:
+def test_a_method_with_a_class_of_its_own_reports_in_it(service):
     """``progress`` would throw away what the class has more."""
     found: list[str] = []
 
@@ -172,14 +159,14 @@ def test_a_method_with_a_class_of_its_own_reports_in_it(service: Any) -> None:
     def resize(request: WorkRequest, job: lro.Job[WorkMetadata]) -> None:
         job.report(WorkMetadata(3))
         with pytest.raises(lro.errors.EncodingError) as caught:
-            job.progress(0.5)  # type: ignore[misc]
+            job.progress(0.5)
         found.append(str(caught.value))
 
     assert seen(service, resize.start(WorkRequest()).operation, WorkMetadata).percent == 3
     assert "must be a WorkMetadata, got OperationMetadata(" in found[0]
 
 
-def test_filters_and_indexes_reach_into_the_default(service: Any) -> None:
+def test_filters_and_indexes_reach_into_the_default(service):
     """As into any class that a method declares."""
 
     @service.method(NAME, indexed_paths=["verb"])
@@ -195,11 +182,58 @@ def test_filters_and_indexes_reach_into_the_default(service: Any) -> None:
         assert [one.name for one in page.operations] == [wanted.name]
 
 
-def test_metadata_in_binary_form_stays_as_it_is(service: Any) -> None:
+def test_metadata_in_binary_form_stays_as_it_is(service):
     """Where a caller from outside has given it so."""
-    declared = service.declare(NAME, request=WorkRequest, response=WorkResponse)
-    operation = declared.start(WorkRequest()).operation
+    method = service.declare(NAME, request=WorkRequest, response=WorkResponse)
+    operation = method.start(WorkRequest()).operation
     reporter = service.reporter(operation.name)
     packed = lro.Any(operation.metadata.type_url, b"")
     assert reporter.complete(WorkResponse(), metadata=packed)
     assert service.get(operation.name).metadata == packed
+
+
+# -- the flag of a request to cancel (spec §2.6, §9.6) ---------------------------------------------
+
+
+@attrs.frozen
+class Flagless:
+    """Metadata without a conventional flag."""
+
+    percent: int = 0
+
+
+@attrs.frozen
+class Requiring:
+    """Metadata with a flag, and with a part without which no message of it can be made."""
+
+    part: Flagless
+    requested_cancellation: bool = False
+
+
+@pytest.mark.parametrize("first", [None, WorkMetadata(percent=7)])
+def test_get_and_list_show_the_flag_after_a_cancel(service, first):
+    """Whether the work has reported metadata or not."""
+    method = declared(service)
+    name = method.start(WorkRequest(), metadata=first).name
+    method.start(WorkRequest())
+    service.cancel(name)
+    shown = unpacked(service, service.get(name))
+    assert (shown.cancel_requested, shown.percent) == (True, 7 if first else 0)
+    assert shown.create_time is not None
+    for query in ("cancel_requested()", "metadata.cancel_requested = true"):
+        found = service.list(lro.ListOperationsRequest(filter=query)).operations
+        assert [one.name for one in found] == [name]
+        assert unpacked(service, found[0]).cancel_requested
+    assert service.reporter(name).report(WorkMetadata(percent=50))  # which replaces the rest
+    shown = unpacked(service, service.get(name))
+    assert (shown.percent, shown.cancel_requested) == (50, True)
+
+
+@pytest.mark.parametrize("metadata", [Flagless, Requiring])
+def test_metadata_that_cannot_show_the_request_stay_absent(service, metadata):
+    """They have no flag, or no message can be made of the flag alone; the filter finds it."""
+    name = declared(service, metadata=metadata).start(WorkRequest()).name
+    service.cancel(name)
+    assert service.get(name).metadata is None
+    found = service.list(lro.ListOperationsRequest(filter="cancel_requested()")).operations
+    assert [one.name for one in found] == [name]

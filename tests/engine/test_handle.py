@@ -14,21 +14,19 @@ import lro
 from lro.errors import OperationNotFound, WaitTimeout, WorkCancelled, WorkFailed
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
-from lro.testing import ManualClock
 from lro.types import ErrorInfo
+from tests.engine.engine_parts import NAME, declared
 from tests.service_steps import Step
 from tests.virtual_loop import on_a_loop
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until_async
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
-
-NAME = "acme.v1.Works.Work"
 
 Handle = lro.Handle[WorkResponse, WorkMetadata]
 Ask = Callable[..., Any]
 
 
 @pytest.fixture(params=["thread", "loop"])
-def ask(request: pytest.FixtureRequest) -> Ask:
+def ask(request):
     """Calls a verb of a handle in a thread, or its twin for coroutines on an event loop."""
 
     def call(handle: Handle, verb: str, *arguments: Any) -> Any:
@@ -40,7 +38,7 @@ def ask(request: pytest.FixtureRequest) -> Ask:
 
 
 @pytest.fixture
-def service(make_service: Any, store: Any) -> lro.Service:
+def service(make_service, store):
     """A service on threads, over each kind of store."""
     made: lro.Service = make_service(store)
     return made
@@ -57,12 +55,7 @@ def echo(service: lro.Service) -> lro.Method[WorkRequest, WorkResponse, WorkMeta
     return work
 
 
-def declared(service: lro.Service) -> lro.Method[WorkRequest, WorkResponse, WorkMetadata]:
-    """A method whose work the test does."""
-    return service.declare(NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata)
-
-
-def test_result_of_finished_work_is_response(service: lro.Service, ask: Ask) -> None:
+def test_result_of_finished_work_is_response(service, ask):
     """It has the class that the method declares; the properties show the last state."""
     started = echo(service).start(WorkRequest("a"))
     assert ask(started, "result", timedelta(seconds=PATIENCE)) == WorkResponse("a")
@@ -72,7 +65,7 @@ def test_result_of_finished_work_is_response(service: lro.Service, ask: Ask) -> 
     assert repr(started) == f"<Handle {started.name!r} SUCCEEDED>"
 
 
-def test_handle_shows_cached_state_until_it_is_refreshed(service: lro.Service, ask: Ask) -> None:
+def test_handle_shows_cached_state_until_it_is_refreshed(service, ask):
     """Properties ask nothing; a final state stays."""
     started = declared(service).start(WorkRequest())
     assert (started.done, started.metadata) == (False, None)
@@ -91,7 +84,7 @@ def test_handle_shows_cached_state_until_it_is_refreshed(service: lro.Service, a
     assert ask(started, "wait") is final
 
 
-def test_result_on_loop_waits_without_limit(service: lro.Service) -> None:
+def test_result_on_loop_waits_without_limit(service):
     """While other tasks of the loop go on."""
     step = Step()
 
@@ -104,17 +97,14 @@ def test_result_on_loop_waits_without_limit(service: lro.Service) -> None:
         started = await work.start_async(WorkRequest("a"))
         waiting = asyncio.create_task(started.result_async())
         await asyncio.to_thread(step.reached)
-        while service.waiters.open == 0:
-            await asyncio.sleep(0)
+        await until_async(lambda: service.waiters.open)
         step.go.set()
         return await waiting
 
     assert asyncio.run(asyncio.wait_for(main(), PATIENCE)) == WorkResponse("a")
 
 
-def test_service_bounds_on_callers_do_not_bind_handles(
-    make_service: Any, store: Any, ask: Ask
-) -> None:
+def test_service_bounds_on_callers_do_not_bind_handles(make_service, store, ask):
     """A wait, a read and a cancel of the application itself: no verb, hook, owner or limit."""
 
     def authorize(caller: str, verb: str, name: str) -> bool:
@@ -146,7 +136,7 @@ def test_service_bounds_on_callers_do_not_bind_handles(
         ask(started, "result", PATIENCE)
 
 
-def test_failure_of_operation_is_raised_with_its_status(service: lro.Service, ask: Ask) -> None:
+def test_failure_of_operation_is_raised_with_its_status(service, ask):
     """Code, sentence and details; by an edge it would be answered like the operation's own."""
     started = declared(service).start(WorkRequest())
     detail = ErrorInfo(reason="NO_PAPER", domain="acme.test")
@@ -164,7 +154,7 @@ def test_failure_of_operation_is_raised_with_its_status(service: lro.Service, as
     assert not isinstance(failed, WorkCancelled)
 
 
-def test_failure_without_details_has_reason_of_its_code(service: lro.Service, ask: Ask) -> None:
+def test_failure_without_details_has_reason_of_its_code(service, ask):
     """Details of an unknown class stay packed, and do no harm."""
     started = declared(service).start(WorkRequest())
     odd = lro.Any("type.googleapis.com/other.v1.Odd", {"a": 1})
@@ -174,44 +164,11 @@ def test_failure_without_details_has_reason_of_its_code(service: lro.Service, as
     assert caught.value.extra == (odd,)
     reason = ErrorInfo(reason="ABORTED", domain="acme.test")
     assert caught.value.details("acme.test") == (reason, odd)
+    for code in (0, 99):  # which are none, as the client has it
+        assert WorkFailed("operations/a", lro.Status(code, "")).status_code is lro.Code.UNKNOWN
 
 
-def test_failure_without_known_code_is_unknown() -> None:
-    """As the client has it."""
-    assert WorkFailed("operations/a", lro.Status(0, "")).status_code is lro.Code.UNKNOWN
-    assert WorkFailed("operations/a", lro.Status(99, "")).status_code is lro.Code.UNKNOWN
-
-
-def test_work_that_lets_failure_pass_fails_alike(make_service: Any) -> None:
-    """A method that starts another one ends as that does."""
-    service = make_service(MemoryStore(), InlineExecutor())
-
-    @service.method("acme.v1.Works.Inner")
-    def inner(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
-        raise lro.InvalidArgument("text", "must not be empty")
-
-    @service.method(NAME)
-    def outer(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
-        response: WorkResponse = inner.start(request).result()
-        return response
-
-    found = outer.start(WorkRequest()).operation.error
-    assert found is not None
-    assert found.code == lro.Code.INVALID_ARGUMENT
-    assert found.message.endswith("ended with INVALID_ARGUMENT: text: must not be empty")
-    assert service.types.unpack(found.details[0], ErrorInfo).reason == "INVALID_ARGUMENT"
-
-
-def test_cancelled_operation_raises_its_own_error(service: lro.Service, ask: Ask) -> None:
-    """Also where it has not begun."""
-    started = declared(service).start(WorkRequest())
-    ask(started, "cancel")
-    assert service.reporter(started.name).acknowledge_cancel()
-    with pytest.raises(WorkCancelled, match="ended with CANCELLED"):
-        ask(started, "result")
-
-
-def test_any_stays_packed(make_service: Any) -> None:
+def test_any_stays_packed(make_service):
     """Where the method says that its messages may be of any class."""
     service = make_service(
         MemoryStore(), InlineExecutor(), types=lro.TypeRegistry(WorkResponse, WorkMetadata)
@@ -227,38 +184,33 @@ def test_any_stays_packed(make_service: Any) -> None:
     assert started.metadata.type_name == "acme.v1.WorkMetadata"
 
 
-def test_end_without_result_gives_none(service: lro.Service, ask: Ask) -> None:
-    """Where the worker outside has finished without a response (spec §2.5)."""
-    started = declared(service).start(WorkRequest())
-    service.reporter(started.name).finish()
-    assert ask(started, "result") is None
+def test_end_without_result_gives_none_and_a_cancellation_its_error(service, ask):
+    """Where the worker outside has finished without a response (spec §2.5), or has stopped."""
+    finished, cancelled = (declared(service, name).start(WorkRequest()) for name in ("A.B", "A.C"))
+    service.reporter(finished.name).finish()
+    assert ask(finished, "result") is None
+    ask(cancelled, "cancel")
+    assert service.reporter(cancelled.name).acknowledge_cancel()
+    with pytest.raises(WorkCancelled, match="ended with CANCELLED"):
+        ask(cancelled, "result")
 
 
 @pytest.mark.parametrize("verb", ["result", "wait", "refresh", "cancel"])
-def test_deleted_operation_is_not_found(service: lro.Service, ask: Ask, verb: str) -> None:
-    """Its name is in the sentence."""
+@pytest.mark.parametrize("why", ["deleted", "expired"])
+def test_operation_that_is_gone_is_not_found(service, clock, ask, verb, why):
+    """Its name is in the sentence; a handle that has not seen the end learns of it no more."""
     started = declared(service).start(WorkRequest())
-    service.delete(started.name)
+    if why == "deleted":
+        service.delete(started.name)
+    else:
+        service.reporter(started.name).complete(WorkResponse())
+        clock.advance(days=31)
     with pytest.raises(OperationNotFound, match=f"there is no operation '{started.name}'"):
         ask(started, verb)
 
 
-@pytest.mark.parametrize("verb", ["result", "refresh"])
-def test_expired_operation_is_not_found(
-    service: lro.Service, clock: ManualClock, ask: Ask, verb: str
-) -> None:
-    """A handle that has not seen the end does not learn of it any more."""
-    started = declared(service).start(WorkRequest())
-    service.reporter(started.name).complete(WorkResponse())
-    clock.advance(days=31)
-    with pytest.raises(OperationNotFound):
-        ask(started, verb)
-
-
 @pytest.mark.parametrize("timeout", [0, 0.01, timedelta(milliseconds=10)])
-def test_timeout_is_raised_and_operation_goes_on(
-    service: lro.Service, ask: Ask, timeout: Any
-) -> None:
+def test_timeout_is_raised_and_operation_goes_on(service, ask, timeout):
     """It is a TimeoutError with the name and the seconds."""
     started = declared(service).start(WorkRequest())
     with pytest.raises(
@@ -274,7 +226,7 @@ def test_timeout_is_raised_and_operation_goes_on(
 
 
 @pytest.mark.parametrize("timeout", [-1, "soon", float("nan"), lro.Duration(-1)])
-def test_invalid_timeout_is_refused(service: lro.Service, ask: Ask, timeout: Any) -> None:
+def test_invalid_timeout_is_refused(service, ask, timeout):
     """Also where the operation is done, so that the mistake is seen at once."""
     started = declared(service).start(WorkRequest())
     with pytest.raises(lro.errors.InvalidTimeout):
@@ -287,7 +239,7 @@ def test_invalid_timeout_is_refused(service: lro.Service, ask: Ask, timeout: Any
 
 @pytest.mark.parametrize("verb", ["result", "wait"])
 @on_a_loop
-async def test_blocking_wait_on_event_loop_is_refused(service: lro.Service, verb: str) -> None:
+async def test_blocking_wait_on_event_loop_is_refused(service, verb):
     """It would hold up the loop, and with it maybe the work; what is done needs no wait."""
     started = declared(service).start(WorkRequest())
 
@@ -300,7 +252,7 @@ async def test_blocking_wait_on_event_loop_is_refused(service: lro.Service, verb
 
 
 @pytest.mark.parametrize("verb", ["result", "wait", "refresh", "cancel"])
-def test_validation_has_no_operation_to_ask_for(service: lro.Service, ask: Ask, verb: str) -> None:
+def test_validation_has_no_operation_to_ask_for(service, ask, verb):
     """The handle has no name, and says why."""
     checked = declared(service).start(WorkRequest(), validate_only=True)
     assert (checked.name, checked.done, checked.metadata) == ("", True, None)

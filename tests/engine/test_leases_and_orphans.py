@@ -15,41 +15,23 @@ import pytest
 
 from lro import Code, Job, State, WorkerLost
 from lro._model.operation import claim, lose, release, request_cancel, take_over
-from lro.errors import LeaseLost, OperationNotFound, TargetBusy, Unavailable
+from lro.errors import LeaseLost, OperationNotFound, ResourceExhausted, TargetBusy, Unavailable
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
+from tests.engine.engine_parts import LEASE, NAME, Held, method_of, once, raising
 from tests.filters.messages import Book
 from tests.service_steps import Step, answer, ended, reason, recovered, unpacked
 from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
-NAME = "acme.v1.Works.Work"
-LEASE = timedelta(seconds=15)
 NOW = timedelta(0)
-
-
-def method_of(service, body, **options):
-    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        found = body(request, job)
-        return WorkResponse(request.text) if found is None else found
-
-    return service.method(NAME, **options)(work)
 
 
 def never(request, job):
     raise AssertionError("this work must not be done")
-
-
-class Held(InlineExecutor):
-    """Keeps the task for the test to run."""
-
-    worker_idle = False
-
-    def submit(self, task):
-        self.task = task
 
 
 class Queued:
@@ -85,7 +67,7 @@ class Hung:
             self.raised.append(exc)
             if request.text == "raise":
                 raise
-        return WorkResponse("stale")
+        return WorkResponse(f"{request.text} done")
 
     def start(self, text="", **options):
         operation = self.method.start(WorkRequest(text), **options)
@@ -124,15 +106,15 @@ def build(store, make_service):
 
 
 def test_leases_are_renewed_in_time(hung, store, clock):
-    """Three times a lease, while there is work; by the store's clock."""
+    """Three times a lease, while there is work; by the store's clock. New work wakes no thread."""
     one = hung()
+    clock.advance(5)
     assert one.service.run_maintenance() == 5
     name = one.start().name
     assert store.get(name).lease_until == clock() + LEASE
     for _ in range(5):
-        assert one.service.run_maintenance() == 5
         clock.advance(5)
-        one.service.run_maintenance()
+        assert one.service.run_maintenance() == 5
         assert store.get(name).lease_until == clock() + LEASE
     one.step.go.set()
     ended(one.service, name)
@@ -140,18 +122,6 @@ def test_leases_are_renewed_in_time(hung, store, clock):
     one.executor.join(PATIENCE)
     clock.advance(5)
     assert one.service.run_maintenance() <= 15
-
-
-def test_new_work_is_found_in_time(store, make_service, clock):
-    """It wakes no thread: maintenance looks three times a lease, without asking the store."""
-    service = make_service(store, Held())
-    method = method_of(service, never)
-    clock.advance(5)
-    assert service.run_maintenance() <= 5
-    name = method.start(WorkRequest()).name
-    clock.advance(5)
-    service.run_maintenance()
-    assert store.get(name).lease_until == clock() + LEASE
 
 
 def test_a_cancellation_by_another_process_arrives(hung, build, clock):
@@ -214,46 +184,24 @@ def test_a_hook_that_fails_does_not_keep_an_orphan_alive(hung, build, clock, cap
 
 
 @pytest.mark.parametrize("text", ["return", "raise"])
-def test_work_that_may_run_twice_is_done_again(hung, build, store, clock, caplog, text):
-    """With the request from the store; the previous owner gets LeaseLost, and writes nothing."""
-    one = hung(worker_lost=WorkerLost.RETRY)
-    jobs = []
-
-    def body(request, job):
-        jobs.append(job)
-        return WorkResponse(f"{request.text} again")
-
-    other = build(body, worker_lost=WorkerLost.RETRY)
+def test_work_that_may_run_twice_is_done_again(hung, store, clock, caplog, text):
+    """With the request from the store; report and result of the old worker meet LeaseLost."""
+    one, two = (hung(worker_lost=WorkerLost.RETRY) for _ in range(2))
     name = one.start(text=text).name
-    clock.advance(15)
-    recovered(other, clock)
-    found = ended(other, name)
-    assert answer(other, found) == f"{text} again"
-    assert jobs[0].attempt == 2
-    record = store.get(name)
-    assert (record.attempt, record.lost_attempts, record.done) == (2, 1, True)
-    one.step.go.set()
-    one.executor.join(PATIENCE)
-    assert other.get(name) == found
-
-
-def test_a_stale_worker_is_refused(hung, build, store, clock, caplog):
-    """While the new one works: report and result of the old one meet LeaseLost."""
-    one = hung(worker_lost=WorkerLost.RETRY)
-    two = hung(worker_lost=WorkerLost.RETRY)
-    name = one.start().name
     clock.advance(15)
     recovered(two.service, clock)
     two.step.reached()
+    record = store.get(name)
+    assert (record.attempt, record.lost_attempts) == (2, 1)
     with caplog.at_level(logging.WARNING, "lro"):
         one.step.go.set()
         one.executor.join(PATIENCE)
     (raised,) = one.raised
     assert (raised.name, raised.attempt, raised.current) == (name, 1, 2)
     assert "attempt 1 lost its lease to attempt 2" in caplog.text
-    assert store.get(name).state == "IN_PROGRESS"
+    assert store.get(name) == record
     two.step.go.set()
-    assert answer(two.service, ended(two.service, name)) == "stale"
+    assert answer(two.service, ended(two.service, name)) == f"{text} done"
 
 
 def test_work_that_costs_its_workers_is_given_up(hung, build, store, clock):
@@ -308,62 +256,57 @@ def test_work_of_unknown_methods_is_left_to_others(hung, make_service, build, st
     assert store.get(name).state == "FAILED"
 
 
-def test_an_orphan_waits_for_room(hung, build, store, clock):
-    """A full queue keeps it where it is, for the next look."""
-    name = hung(worker_lost=WorkerLost.RETRY).start().name
-    step = Step()
-
-    executor = ThreadExecutor(1, queue=0)
-    other = build(step, executor, worker_lost=WorkerLost.RETRY)
-    busy = other.start(NAME, WorkRequest("busy"))
-    step.reached()
+def test_work_that_never_began_is_begun(make_service, build, store, clock):
+    """Its worker died before the claim: doing it cannot be doing it twice."""
+    name = Queued(make_service, store).name
     clock.advance(15)
+    other = build(executor=InlineExecutor())
     recovered(other, clock)
-    assert store.get(name).lost_attempts == 0
-    step.go.set()
-    ended(other, busy)
-    executor.join(PATIENCE)
+    assert other.get(name).state == "SUCCEEDED"
+
+
+def test_live_work_is_not_lost_with_its_lease(make_service, store, clock):
+    """The lease ran out while the store was away: the process does not end its own work."""
+    queued = Queued(make_service, store)
+    clock.advance(60)
+    queued.service._background.maintenance.recover(store.get(queued.name))
+    assert store.get(queued.name).state == "IN_PROGRESS"
+    queued.service.run_maintenance()
+    assert store.get(queued.name).lease_until == clock() + LEASE
+
+
+@pytest.mark.parametrize(
+    ("part", "error"), [("reserve", ResourceExhausted("full")), ("submit", Unavailable("stopping"))]
+)
+def test_an_orphan_that_the_executor_refuses_is_left(hung, build, store, clock, part, error):
+    """A full queue keeps it where it is; from one that stops others take it without delay."""
+    name = hung(worker_lost=WorkerLost.RETRY).start().name
+    executor = InlineExecutor()
+    other = build(executor=executor, worker_lost=WorkerLost.RETRY)
+    clock.advance(15)
+    other.run_maintenance()
+    clock.advance(1)
+    once(executor, part, raising(error))
+    other.run_maintenance()
+    record = store.get(name)
+    assert (record.state, record.attempt) == ("IN_PROGRESS", 1)
+    assert (record.owner == "") == (part == "submit")
     clock.advance(1)
     other.run_maintenance()
-    assert ended(other, name).state == "SUCCEEDED"
+    assert other.get(name).state == "SUCCEEDED"
 
 
 def test_one_that_cannot_be_taken_is_not_in_the_way(hung, build, store, clock, caplog):
     """An unexpected error with one orphan is logged; the next one is looked at."""
     names = [hung().start().name for _ in range(2)]
-    other, whole, refused = build(never), store.update, []
-
-    def update(name, change):
-        if not refused:
-            refused.append(name)
-            raise ZeroDivisionError
-        return whole(name, change)
-
-    store.update = update
+    other, refused = build(never), []
+    once(store, "update", lambda name, _: refused.append(name) or 1 / 0)
     clock.advance(15)
     with caplog.at_level(logging.ERROR, "lro"):
         recovered(other, clock)
     (left,) = set(names) - set(refused)
     assert other.get(left).done
     assert f"{refused[0]}: cannot be taken over" in caplog.text
-
-
-def test_what_cannot_be_run_is_not_kept(hung, build, store, clock):
-    """The executor stops between the take-over and the submit: others need not wait a lease."""
-    name = hung(worker_lost=WorkerLost.RETRY).start().name
-
-    class Stopping(InlineExecutor):
-        def submit(self, task):
-            raise Unavailable("stopping")
-
-    other = build(never, Stopping(), worker_lost=WorkerLost.RETRY)
-    clock.advance(15)
-    recovered(other, clock)
-    record = store.get(name)
-    assert (record.owner, record.lease_until, record.attempt) == ("", clock(), 1)
-    third = build(worker_lost=WorkerLost.RETRY)
-    third.run_maintenance()
-    assert ended(third, name).state == "SUCCEEDED"
 
 
 def test_a_request_that_cannot_be_read_any_more(hung, make_service, store, clock, caplog):
@@ -387,13 +330,7 @@ def test_a_request_deleted_between_claim_and_reading(hung, build, store, clock):
     """The operation is gone: there is nothing to do, and no caller to notify."""
     name = hung(worker_lost=WorkerLost.RETRY).start().name
     other = build(never, InlineExecutor(), worker_lost=WorkerLost.RETRY)
-    whole = store.request
-
-    def request(asked):
-        store.update(asked, lambda record: None)
-        return whole(asked)
-
-    store.request = request
+    once(store, "request", lambda asked: store.update(asked, lambda record: None))
     clock.advance(15)
     recovered(other, clock)
     with pytest.raises(OperationNotFound):
@@ -414,91 +351,36 @@ def next_store(store, tmp_path, clock):
 
 
 @pytest.mark.parametrize("policy", list(WorkerLost))
-def test_a_service_that_stops_hands_its_work_back(store, next_store, build, make_service, policy):
+@pytest.mark.parametrize("make", [lambda: ThreadExecutor(1), lambda: AsyncioExecutor(1)])
+def test_a_service_that_stops_hands_its_work_back(store, next_store, make_service, policy, make):
     """Running and queued, at once, with no worker lost; the next one does it from the store."""
-    begun, owners = threading.Event(), []
+    one, begun, owners = make_service(store, make()), threading.Event(), []
 
-    def sleep(request, job):
+    @one.method(NAME, worker_lost=policy)
+    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         begun.set()
         try:
-            job.sleep(PATIENCE)
+            await asyncio.sleep(PATIENCE)
         finally:
             owners.append(store.get(job.name).owner)
-        raise AssertionError
 
-    one = build(sleep, worker_lost=policy)
-    running = one.start(NAME, WorkRequest("running"))
+    running = work.start(WorkRequest("running"))
     assert begun.wait(PATIENCE)
-    queued = one.start(NAME, WorkRequest("queued", rest={"a": [1, {"b": None}]}))
+    queued = work.start(WorkRequest("queued", rest={"a": [1, {"b": None}]}))
     owner = one.workers.owner
     one.close(NOW)
     assert owners == [owner]  # it is handed back when it has stopped
     for operation, attempt in ((running, 1), (queued, 0)):
         record = next_store.get(operation.name)
         assert (record.state, record.owner, record.attempt) == (State.IN_PROGRESS, "", attempt)
-        assert record.lease_until == next_store.now()
-    requests = []
-
-    def body(request, job):
-        requests.append(request)
-        return WorkResponse(request.text)
-
-    other = make_service(next_store, ThreadExecutor(1))
-    method_of(other, body, worker_lost=policy)
+        assert (record.cancel_requested, record.lease_until) == (False, next_store.now())
+    other, requests = make_service(next_store, ThreadExecutor(1)), []
+    method_of(other, lambda request, job: requests.append(request), worker_lost=policy)
     other.run_maintenance()
     for operation in (running, queued):
-        assert answer(other, ended(other, operation)) == operation_text(operation, running)
+        assert ended(other, operation).state == "SUCCEEDED"
         assert next_store.get(operation.name).lost_attempts == 0
     assert WorkRequest("queued", rest={"a": [1, {"b": None}]}) in requests
-
-
-def operation_text(operation, running):
-    return "running" if operation is running else "queued"
-
-
-@pytest.mark.parametrize("make", [lambda: ThreadExecutor(2), AsyncioExecutor])
-def test_work_may_end_while_the_service_stops(store, next_store, make_service, make):
-    """Within the time to drain nothing is interrupted."""
-    executor, step = make(), Step()
-    service, whole = make_service(store, executor), executor.join
-
-    def body(request, job):
-        step()
-        job.report(WorkMetadata(99))
-        return WorkResponse("in time")
-
-    def join(seconds):
-        step.go.set()
-        return whole(seconds)
-
-    operation = method_of(service, body).start(WorkRequest())
-    step.reached()
-    executor.join = join
-    service.close()
-    assert answer(service, next_store.get(operation.name).operation) == "in time"
-
-
-@pytest.mark.parametrize("make", [lambda: ThreadExecutor(1), AsyncioExecutor])
-def test_a_coroutine_is_interrupted_by_the_stop(store, next_store, make_service, make):
-    """It gets its CancelledError; the operation is not cancelled by that, but handed back."""
-    service = make_service(store, make())
-    begun, tidied = threading.Event(), threading.Event()
-
-    @service.method(NAME)
-    async def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        begun.set()
-        try:
-            await asyncio.sleep(PATIENCE)
-        finally:
-            tidied.set()
-        return WorkResponse("not reached")
-
-    operation = work.start(WorkRequest())
-    assert begun.wait(PATIENCE)
-    service.close(NOW)
-    assert tidied.is_set()
-    record = next_store.get(operation.name)
-    assert (record.state, record.owner, record.cancel_requested) == ("IN_PROGRESS", "", False)
 
 
 @pytest.fixture
@@ -509,15 +391,8 @@ def queued(make_service, store):
 
 def test_what_is_claimed_during_the_stop_is_given_back(queued, store):
     """A worker takes the operation again that was handed back under its hands."""
-    whole, task = store.update, queued.task
-
-    def update(name, change):
-        store.update = whole
-        task.release()
-        return whole(name, change)
-
-    store.update = update
-    task.run()
+    once(store, "update", lambda *_: queued.task.release())
+    queued.task.run()
     record = store.get(queued.name)
     assert (record.state, record.owner, record.attempt) == ("IN_PROGRESS", "", 1)
 
@@ -548,17 +423,36 @@ def test_stalled_process_leaves_work_that_another_has_taken_over(queued, store, 
 
 def test_hand_back_of_queued_work_is_fenced_by_what_was_seen(queued, store, clock):
     """Another process takes it over between the look and the write."""
-    whole = store.update
 
-    def update(name, change):
+    def take(name, _):
         clock.advance(60)
-        store.update = whole
-        whole(name, take_over("them", clock() + LEASE, clock()))
-        return whole(name, change)
+        store.update(name, take_over("them", clock() + LEASE, clock()))
 
-    store.update = update
+    once(store, "update", take)
     queued.task.release()
     assert store.get(queued.name).owner == "them"
+
+
+def test_cancellation_of_work_claimed_meanwhile_leaves_it_to_its_worker(
+    queued, build, store, clock
+):
+    """The claim wins, and its worker learns of the request."""
+    store.update(queued.name, release(0, clock()))
+    taken = take_over("them", clock() + LEASE, clock())
+    once(store, "update", lambda name, _: store.update(name, taken), after=True)
+    build(never).cancel(queued.name)
+    record = store.get(queued.name)
+    assert (record.done, record.owner, record.cancel_requested) == (False, "them", True)
+
+
+def test_cancellation_of_work_of_an_unknown_method_is_only_asked_for(
+    queued, make_service, store, clock
+):
+    """This service cannot end it; the one that knows the method does."""
+    store.update(queued.name, release(0, clock()))
+    make_service(store).cancel(queued.name)
+    record = store.get(queued.name)
+    assert (record.done, record.cancel_requested) == (False, True)
 
 
 @pytest.fixture
@@ -596,20 +490,42 @@ def test_a_request_that_cannot_be_had_while_the_service_closes(twice, store):
     assert (record.state, record.owner) == ("IN_PROGRESS", "")
 
 
-def test_a_stop_leaves_the_tasks_of_others_alone(make_service, store):
+def test_a_stop_leaves_the_tasks_of_others_alone(queued, store):
     """An executor may give back what this service never gave it."""
-
-    class Giving(Held):
-        def stop(self):
-            super().stop()
-            return [SimpleNamespace(name="operations/foreign"), self.task]
-
-    executor = Giving()
-    service = make_service(store, executor)
-    name = method_of(service, never).start(WorkRequest()).name
+    queued.executor.tasks.insert(0, SimpleNamespace(name="operations/foreign"))
     store.close = lambda: None
-    service.close(NOW)
-    assert store.get(name).owner == ""
+    queued.service.close(NOW)
+    assert store.get(queued.name).owner == ""
+
+
+def test_a_start_that_meets_the_end_is_kept(make_service, store):
+    """Stopping between storing and submitting: the next process does what was answered."""
+
+    class Stopping(Held):
+        def submit(self, task):
+            service.workers.stopping = True
+            raise Unavailable("the executor is stopping")
+
+    service = make_service(store, Stopping())
+    assert store.get(method_of(service).start(WorkRequest()).name).owner == ""
+
+
+@pytest.mark.parametrize("error", [Unavailable("away"), OSError("no disk")])
+def test_closing_asks_a_store_that_is_away_once(make_service, store, error):
+    """And closes all the same; the leases run out by themselves."""
+    queued = Queued(make_service, store)
+    for _ in range(2):
+        queued.method.start(WorkRequest())
+    queued.executor.tasks.pop()
+    asked = []
+
+    def update(name, change):
+        asked.append(name)
+        raise error
+
+    store.update = update
+    queued.service.close(0)
+    assert asked == [queued.name]
 
 
 # -- outages --------------------------------------------------------------------------------------
@@ -729,17 +645,9 @@ def test_an_outage_ends_with_a_write(away, make_service, clock, caplog):
 
 def test_a_look_that_had_to_wait_proves_nothing(away, pair, clock):
     """A process that wanted to renew a lease waited as long, so that the grace begins again."""
-    whole = away.orphans
-
-    def orphans(methods, limit):
-        clock.advance(0.6)
-        return whole(methods, limit)
-
     assert pair.taken_over_after(15) == [False]
-    away.orphans = orphans
-    assert pair.taken_over_after(1) == [False]
-    away.orphans = whole
-    assert pair.taken_over_after(1) == [True]
+    once(away, "orphans", lambda *_: clock.advance(0.6))
+    assert pair.taken_over_after(1, 1) == [False, True]
 
 
 def test_two_looks_that_are_far_apart_prove_nothing(pair):
@@ -768,15 +676,13 @@ def test_work_that_waited_for_the_store_is_renewed_at_once(away, make_service, c
     method = method_of(service, never)
     first = method.start(WorkRequest()).name
     service.run_maintenance()
-    whole = away.insert
 
-    def insert(record, request, key, **options):
+    def wait(*_):
         clock.advance(4)
         away.renew(service.workers.owner, clock() + LEASE)  # the first one's
         clock.advance(5)
-        return whole(record, request, key, **options)
 
-    away.insert = insert
+    once(away, "insert", wait)
     second = method.start(WorkRequest()).name
     service.run_maintenance()
     assert away.get(first).lease_until == away.get(second).lease_until == clock() + LEASE
@@ -815,19 +721,13 @@ def test_a_renewal_that_took_long_is_followed_by_another(away, make_service, clo
     method_of(service, never)
     service.run_maintenance()
     name = service.start(NAME, WorkRequest()).name
-    whole_renew, whole_orphans = away.renew, away.orphans
-
-    def renew(owner, until, names=None):
-        away.renew = whole_renew
-        clock.advance(5)
-        return whole_renew(owner, until, names)
-
-    away.renew = renew
-    away.orphans = lambda methods, limit: pytest.fail("leases come first")
+    looks = []
+    once(away, "renew", lambda *_: clock.advance(5))
+    once(away, "orphans", lambda *_: looks.append(1))
     clock.advance(15)
     assert service.run_maintenance() == 0.01
+    assert looks == []  # leases come first
     assert away.get(name).lease_until == clock() + LEASE - timedelta(seconds=5)
-    away.orphans = whole_orphans
     service.run_maintenance()
     assert away.get(name).lease_until == clock() + LEASE
 
@@ -888,14 +788,9 @@ def test_the_thread_outlives_errors(make_service, caplog, error, said, pause):
 
 def test_the_thread_may_close_the_service(make_service):
     """Code of others that it calls may do so."""
-
-    class Last(MemoryStore):
-        def orphans(self, methods, limit):
-            service.close(0)
-            return super().orphans(methods, limit)
-
-    before = set(threading.enumerate())
-    service = make_service(Last(), Held(), maintenance=True, clock=time.monotonic)
+    before, store = set(threading.enumerate()), MemoryStore()
+    service = make_service(store, Held(), maintenance=True, clock=time.monotonic)
+    once(store, "orphans", lambda *_: service.close(0))
     method_of(service, never)
     service.start_maintenance()
     (thread,) = set(threading.enumerate()) - before

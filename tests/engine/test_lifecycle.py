@@ -1,21 +1,49 @@
-"""The life of operations: the vectors, on both stores, by the clock of the test."""
+"""The life of operations, and lists in pages: the vectors, on both stores, by the test's clock."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+import itertools
+from datetime import datetime, timedelta
 
 import pytest
 
-from lro import Any, Code, Empty, ListOperationsRequest, LroError, Status, TypeRegistry
+from lro import (
+    Code,
+    Empty,
+    ListOperationsRequest,
+    ListOperationsResponse,
+    LroError,
+    Status,
+    TypeRegistry,
+)
 from lro._engine.service import VERBS
+from lro._model.operation import delete, end
+from lro.adapters import Record
 from lro.executors.inline import InlineExecutor
-from lro.wire import parse_duration
+from lro.wire import parse_duration, parse_name
+from tests.engine.engine_parts import declared
 from tests.filters.messages import ExportMetadata
 from tests.vector_files import by_id, vectors
-from tests.work_messages import WorkRequest
+from tests.work_messages import WorkMetadata, WorkRequest
 
 CASES = vectors("lifecycle")["cases"]
 TYPES = TypeRegistry(ExportMetadata)
+REPORTS = {
+    "complete": lambda to, step: to.complete(TYPES.from_json(step["response"], strict=True)),
+    "fail": lambda to, step: to.fail(Status(**{"code": 0, **step["error"]})),
+    "finish": lambda to, _: to.finish(),
+    "acknowledge_cancel": lambda to, _: to.acknowledge_cancel(),
+    "set_metadata": lambda to, step: to.report(TYPES.from_json(step["metadata"], strict=True)),
+}
+
+
+CONTENT = vectors("paging")
+EMPTY = TypeRegistry().pack(Empty())
+MUTATIONS = {
+    "append": lambda token: token + "A",
+    "truncate": lambda token: token[:-1],
+    "flip": lambda token: ("C" if token[0] == "B" else "B") + token[1:],
+}
 
 
 class Life:
@@ -41,7 +69,7 @@ class Life:
         return self.names.get(alias, f"operations/unknown-{alias}")
 
     def step(self, step):
-        act = getattr(self, step["do"])
+        act = self.report if step["do"] in REPORTS else getattr(self, step["do"])
         expected = step.get("expect", {})
         if "error" in expected:
             with pytest.raises(LroError) as caught:
@@ -97,26 +125,9 @@ class Life:
         known = {name: alias for alias, name in reversed(self.names.items())}
         assert sorted(known[one.name] for one in page.operations) == step["expect"]["ops"]
 
-    def applied(self, step, report):
-        assert report(self.service.reporter(self.name(step["op"]))) is step["expect"].get("applied")
-
-    def complete(self, step):
-        response = TYPES.from_json(step["response"], strict=True)
-        self.applied(step, lambda reporter: reporter.complete(response))
-
-    def fail(self, step):
-        error = Status(step["error"].get("code", 0), step["error"].get("message", ""))
-        self.applied(step, lambda reporter: reporter.fail(error))
-
-    def finish(self, step):
-        self.applied(step, lambda reporter: reporter.finish())
-
-    def acknowledge_cancel(self, step):
-        self.applied(step, lambda reporter: reporter.acknowledge_cancel())
-
-    def set_metadata(self, step):
-        metadata = TYPES.from_json(step["metadata"], strict=True)
-        self.applied(step, lambda reporter: reporter.report(metadata))
+    def report(self, step):
+        reporter = self.service.reporter(self.name(step["op"]))
+        assert REPORTS[step["do"]](reporter, step) is step["expect"].get("applied")
 
     def is_cancel_requested(self, step):
         reporter = self.service.reporter(self.name(step["op"]))
@@ -127,35 +138,165 @@ class Life:
 
 
 @pytest.mark.parametrize("case", CASES, ids=by_id)
-def test_a_life(case, store, clock, make_service):
-    """Each step has this effect and this answer."""
+@pytest.mark.parametrize(
+    ("store", "maintained"), [("sqlite", False), ("memory", True)], indirect=["store"]
+)
+def test_a_life(case, store, clock, make_service, maintained):
+    """Each step has this effect and this answer; maintenance changes nothing, whenever it comes."""
     life = Life(case, store, clock, make_service)
     for step in case["steps"]:
         life.step(step)
+        if maintained:
+            life.service.run_maintenance()
 
 
-@pytest.mark.parametrize("case", CASES, ids=by_id)
-def test_a_life_with_maintenance_after_every_step(case, store, clock, make_service):
-    """Maintenance, whenever it comes, changes nothing that a caller could see."""
-    life = Life(case, store, clock, make_service)
+# -- lists in pages -------------------------------------------------------------------------------
+
+
+class Walk:
+    """One case as it goes along: its service, and the tokens that it has kept."""
+
+    def __init__(self, service, clock):
+        self.service, self.clock = service, clock
+        self.tokens = {}
+
+    def insert(self, name, create_time):
+        moment = datetime.fromisoformat(create_time)
+        record = Record(
+            name=name,
+            parent=parse_name(name).parent,
+            method="acme.v1.Works.Work",
+            create_time=moment,
+            update_time=moment,
+        )
+        self.service.store.insert(record, EMPTY, None)
+
+    def fill(self, case):
+        for record in case.get("store", ()):
+            self.insert(record["name"], record["create_time"])
+        if "generate" in case:
+            plan = case["generate"]
+            start = datetime.fromisoformat(plan["start"])
+            for number in range(plan["count"]):
+                moment = start + timedelta(seconds=number * plan["step_seconds"])
+                self.insert(f"{plan['prefix']}{number:04d}", moment.isoformat())
+
+    def step(self, step):
+        match step["do"]:
+            case "list":
+                self.list(step)
+            case "insert":
+                self.insert(**step["record"])
+            case "delete":
+                self.service.store.update(step["name"], delete(self.clock()))
+            case "complete":
+                change = end(EMPTY, now=self.clock(), keep_for=timedelta(days=30))
+                self.service.store.update(step["name"], change)
+            case "advance":
+                self.clock.advance(step["seconds"])
+            case other:
+                raise AssertionError(other)
+
+    def list(self, step):
+        request = dict(step["request"])
+        token = request.get("page_token", "")
+        if isinstance(token, dict):
+            kept = self.tokens[token["saved"]]
+            request["page_token"] = MUTATIONS.get(token.get("mutate"), str)(kept)
+        expected = step["expect"]
+        if "error" in expected:
+            with pytest.raises(LroError) as caught:
+                self.service.list(ListOperationsRequest(**request))
+            assert caught.value.code is Code[expected["error"]]
+            return
+        page = self.service.list(ListOperationsRequest(**request))
+        names = [operation.name for operation in page.operations]
+        if "names" in expected:
+            assert names == expected["names"]
+        else:
+            found = (len(names), names[0], names[-1])
+            assert found == (expected["count"], expected["first"], expected["last"])
+        assert bool(page.next_page_token) is expected["next"]
+        self.tokens[step.get("save_token", "")] = page.next_page_token
+
+
+@pytest.mark.parametrize("case", CONTENT["cases"], ids=by_id)
+def test_pages(case, store, clock, make_service):
+    """Each step of the walk shows these operations, and a token just when more follow."""
+    service = make_service(store, InlineExecutor())
+    declared(service)
+    walk = Walk(service, clock)
+    walk.fill(case)
     for step in case["steps"]:
-        life.step(step)
-        life.service.run_maintenance()
+        walk.step(step)
 
 
-def test_the_metadata_is_that_of_the_last_report(store, clock, make_service):
-    """Replaced as a whole; the completing call may carry the final one (spec §2.10)."""
-    life = Life({}, store, clock, make_service)
-    operation = life.method.start(WorkRequest(), metadata=ExportMetadata(verb="a", target="t"))
-    reporter = life.service.reporter(operation.name)
-    assert reporter.report(ExportMetadata(verb="b"))
-    found = life.service.get(operation.name).metadata
-    start = {"createTime": "2030-01-01T00:00:00Z"}
-    url = "type.googleapis.com/lrofix.v1.ExportMetadata"
-    assert found == Any(url, {"verb": "b", **start})
-    clock.advance(1)
-    assert reporter.complete(Empty(), metadata=ExportMetadata(verb="c"))
-    found = life.service.get(operation.name).metadata
-    assert found == Any(url, {"verb": "c", **start, "endTime": "2030-01-01T00:00:01Z"})
-    assert not reporter.fail(Status(Code.ABORTED), metadata=ExportMetadata(verb="d"))
-    assert life.service.get(operation.name).metadata == found
+def test_the_numbers_are_those_of_the_vectors():
+    """Page sizes and the life of tokens."""
+    from lro._model import page_tokens
+
+    wanted = [CONTENT[key] for key in ("default_page_size", "max_page_size", "token_ttl_seconds")]
+    life = page_tokens.TOKEN_LIFE.total_seconds()
+    assert [page_tokens.DEFAULT_PAGE_SIZE, page_tokens.MAX_PAGE_SIZE, life] == wanted
+    assert set(CONTENT["mutations"]) == set(MUTATIONS)
+
+
+def test_a_filter_walks_on_through_what_does_not_match(store, make_service, clock):
+    """A rare match is found behind many that are none, and each exactly once (spec §3.4(7))."""
+    service = make_service(store, InlineExecutor())
+    method = declared(service)
+    names = []
+    for number in range(450):
+        clock.advance(1)
+        operation = method.start(WorkRequest(), metadata=WorkMetadata(percent=number))
+        names.append(operation.name)
+    wanted = "metadata.percent = 3 OR metadata.percent = 444 OR metadata.percent = 200"
+    found, token = [], ""
+    while True:
+        request = ListOperationsRequest(filter=wanted, page_size=1, page_token=token)
+        page = service.list(request)
+        found += [operation.name for operation in page.operations]
+        token = page.next_page_token
+        if not token:
+            break
+    assert found == [names[444], names[200], names[3]]
+
+
+def test_a_walk_of_quick_looks_has_an_end(store, make_service, clock):
+    """However often a store is asked for more, and however little comes of it."""
+    service = make_service(store, InlineExecutor(), clock=lambda: 0.0)
+    method = declared(service)
+    for _ in range(60):
+        method.start(WorkRequest(), metadata=WorkMetadata(percent=5))
+    page, asked = service.store.page, []
+
+    def short(parent, after, limit, narrowing, scan, max_bytes):
+        asked.append(scan)
+        return page(parent, after, 1, narrowing, scan, max_bytes)
+
+    service.store.page = short
+    found = service.list(ListOperationsRequest(filter="metadata.percent < 5"))
+    assert found == ListOperationsResponse()
+    assert len(asked) > 60
+    assert max(asked) < 2**31
+
+
+def test_a_page_ends_in_time(store, make_service, clock):
+    """Short, with the token of the place it has come to, and always a step further."""
+    at = itertools.count(step=0.2)  # each look at the clock takes so many seconds
+    service = make_service(store, InlineExecutor(), clock=lambda: next(at))
+    method = declared(service)
+    names = []
+    for number in range(20):
+        clock.advance(1)
+        names.append(method.start(WorkRequest(), metadata=WorkMetadata(percent=number % 7)).name)
+    found, sizes, token = [], [], ""
+    while token or not sizes:
+        request = ListOperationsRequest(filter="-metadata.percent < 6", page_token=token)
+        page = service.list(request)
+        found += [operation.name for operation in page.operations]
+        sizes.append(len(page.operations))
+        token = page.next_page_token
+        assert len(sizes) < 30
+    assert found == [names[13], names[6]]
+    assert 0 in sizes

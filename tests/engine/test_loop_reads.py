@@ -17,10 +17,10 @@ from lro.adapters import Found, Record
 from lro.errors import OperationNotFound, Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
-from tests.service_fixtures import MakeService
-from tests.service_steps import WORK, Step, abandon
+from tests.engine.engine_parts import declared
+from tests.service_steps import Step, abandon
 from tests.waiting import PATIENCE, until_async
-from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+from tests.work_messages import WorkRequest
 
 
 class Slow(MemoryStore):
@@ -53,20 +53,19 @@ class Slow(MemoryStore):
 
 
 @pytest.fixture
-def store() -> Slow:
+def store():
     return Slow()
 
 
 @pytest.fixture
-def service(store: Slow, make_service: MakeService) -> Service:
+def service(store, make_service):
     return make_service(store, InlineExecutor())
 
 
 @pytest.fixture
-def names(service: Service, store: Slow) -> list[str]:
+def names(service, store):
     """Three operations, and one that is not there."""
-    classes = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
-    method = service.declare(WORK, **classes)
+    method = declared(service)
     found = [method.start(WorkRequest()).name for _ in range(3)]
     store.calls.clear()
     return [*found, "operations/x"]
@@ -87,9 +86,7 @@ def outcomes(service: Service, *names: str) -> list[Any]:
     return asyncio.run(main())
 
 
-def test_reads_of_one_moment_are_made_by_one_call(
-    service: Service, store: Slow, names: list[str]
-) -> None:
+def test_reads_of_one_moment_are_made_by_one_call(service, store, names):
     """A name that is asked for twice is read once, and one that is not there has its error."""
     a, b, c, x = names
     assert outcomes(service, a) == [a]
@@ -110,9 +107,7 @@ class Odd(BaseException):
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("error", [Unavailable("away"), Odd()])
-def test_an_error_of_the_store_reaches_each_read(
-    service: Service, store: Slow, names: list[str], error: BaseException, count: int
-) -> None:
+def test_an_error_of_the_store_reaches_each_read(service, store, names, error, count):
     """The next reads are made as if nothing had been."""
     store.error = error
     assert outcomes(service, *names[:count]) == [type(error)] * count
@@ -121,9 +116,7 @@ def test_an_error_of_the_store_reaches_each_read(
 
 
 @pytest.mark.parametrize("error", [None, Unavailable("away")])
-def test_a_read_whose_task_is_cancelled_disturbs_no_other(
-    service: Service, store: Slow, names: list[str], error: Exception | None
-) -> None:
+def test_a_read_whose_task_is_cancelled_disturbs_no_other(service, store, names, error):
     """Neither where the store answers, nor where it does not."""
     store.error = error
 
@@ -139,15 +132,13 @@ def test_a_read_whose_task_is_cancelled_disturbs_no_other(
 
 
 @pytest.fixture
-def held(store: Slow, names: list[str]) -> Step:
+def held(store, names):
     """Holds up the reads of the store."""
     store.step = step = Step()
     return step
 
 
-def test_a_read_that_tidies_up_is_made_where_all_tasks_are_cancelled(
-    service: Service, names: list[str], held: Step
-) -> None:
+def test_a_read_that_tidies_up_is_made_where_all_tasks_are_cancelled(service, names, held):
     """So a loop ends; one task reads again while the thread reads for it."""
 
     async def reads_again() -> str:
@@ -170,9 +161,7 @@ def test_a_read_that_tidies_up_is_made_where_all_tasks_are_cancelled(
     assert asyncio.run(main()) == names[0]
 
 
-def test_a_loop_that_was_closed_during_a_read_is_let_go(
-    service: Service, names: list[str], held: Step
-) -> None:
+def test_a_loop_that_was_closed_during_a_read_is_let_go(service, names, held):
     """With the tasks that nothing will wake any more."""
     loop, threads = asyncio.new_event_loop(), ThreadPoolExecutor(1)
     loop.set_default_executor(threads)
@@ -195,9 +184,7 @@ def test_a_loop_that_was_closed_during_a_read_is_let_go(
     assert gone() is None
 
 
-def test_a_read_that_is_given_up_while_the_store_fails_is_left_alone(
-    service: Service, store: Slow, names: list[str], held: Step
-) -> None:
+def test_a_read_that_is_given_up_while_the_store_fails_is_left_alone(service, store, names, held):
     """Its task has gone; the next read is made as if nothing had been."""
 
     async def main() -> str:
@@ -216,9 +203,7 @@ def test_a_read_that_is_given_up_while_the_store_fails_is_left_alone(
     assert asyncio.run(main()) == names[0]
 
 
-def test_reads_end_with_the_threads_that_would_make_them(
-    service: Service, names: list[str]
-) -> None:
+def test_reads_end_with_the_threads_that_would_make_them(service, names):
     """An application may shut the threads of its loop down, and cancel what they have not begun."""
     handed_in, step = [], Step()
 
@@ -242,9 +227,7 @@ def test_reads_end_with_the_threads_that_would_make_them(
     assert [type(one) for one in asyncio.run(main())] == [asyncio.CancelledError] * 2
 
 
-def test_reads_are_made_on_the_loop_where_there_are_no_threads(
-    service: Service, store: Slow, names: list[str]
-) -> None:
+def test_reads_are_made_on_the_loop_where_there_are_no_threads(service, store, names):
     """As at the end of the interpreter; an error of the store reaches each of them, too."""
 
     async def main() -> list[Any]:

@@ -4,28 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from lro import ListOperationsRequest, Service, asgi, wsgi
-from lro._engine.maintenance import Maintenance
 from lro._engine.process import mark_worker_process
+from lro._engine.uncommitted import Uncommitted
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
+from tests.engine.engine_parts import declared, once, raising
 from tests.waiting import PATIENCE
-from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+from tests.work_messages import WorkRequest
 
-NAME = "acme.v1.Works.Work"
 OPERATION = "operations/x"
 
 
 def made(**options: object) -> tuple[Service, object]:
     """A service with a method."""
     service = Service(MemoryStore(), ThreadExecutor(1), **options)
-    declared = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
-    return service, service.declare(NAME, **declared)
+    return service, declared(service)
+
+
+def maintenance_of(service):
+    """What begins and ends in a thread."""
+    return service._background.maintenance
+
+
+def thread_of(service):
+    """The thread of the maintenance, if it has begun."""
+    return maintenance_of(service)._thread
 
 
 async def _lifespan(app: asgi.OperationsApp) -> None:
@@ -57,10 +67,6 @@ def _added(service: Service) -> None:
     server.stop(None)
 
 
-def _enter(service: Service) -> None:
-    service.__enter__()
-
-
 USES = {
     "get": lambda service, _: service.get(OPERATION),
     "list": lambda service, _: service.list(ListOperationsRequest(name="operations")),
@@ -73,7 +79,7 @@ USES = {
     "describe_many": lambda service, _: service.describe_many([OPERATION]),
     "watch": lambda service, _: asyncio.run(service.watch([OPERATION])),
     "start": lambda _, method: method.start(WorkRequest()),
-    "with": lambda service, _: _enter(service),
+    "with": lambda service, _: service.__enter__(),
     "start_maintenance": lambda service, _: service.start_maintenance(),
     "the start of an ASGI server": lambda service, _: asyncio.run(
         _lifespan(asgi.OperationsApp(service))
@@ -84,75 +90,119 @@ USES = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_maintenance_begins_with_the_first_use(use: str) -> None:
+def test_maintenance_begins_with_the_first_use(use):
     """Constructing it and declaring methods is none: a master only preloads."""
     service, method = made()
     with contextlib.closing(service):
-        maintenance = service._background.maintenance
-        assert maintenance._thread is None
+        assert thread_of(service) is None
         with contextlib.suppress(Exception):
             USES[use](service, method)
-        first = maintenance._thread
+        first = thread_of(service)
         assert first is not None
         service.start_maintenance()
-        assert maintenance._thread is first
+        assert thread_of(service) is first
         assert first.is_alive()
     assert not first.is_alive()
 
 
-def test_maintenance_does_not_begin_where_it_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maintenance_does_not_begin_where_it_is_not_wanted(monkeypatch):
     """A closed service is not maintained; a process that only runs functions for another is not."""
     service, _ = made(maintenance=False)
     service.start_maintenance()
-    assert service._background.maintenance._thread is None
+    assert thread_of(service) is None
     closed, _ = made()
     closed.close()
     closed.start_maintenance()
-    assert closed._background.maintenance._thread is None
+    assert thread_of(closed) is None
     monkeypatch.setattr("lro._engine.process._is_worker_process", False)
     mark_worker_process()
     child, _ = made()
     child.start_maintenance()
-    assert child._background.maintenance._thread is None
+    assert thread_of(child) is None
 
 
-def test_maintenance_begins_once_threads_can_be_started(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_maintenance_begins_once_threads_can_be_started(caplog):
     """What was called meanwhile is answered all the same; the next call tries again."""
     service, method = made()
-    whole, calls = Maintenance.start, []
-
-    def start(self: Maintenance) -> None:
-        calls.append(self)
-        if len(calls) == 1:
-            raise RuntimeError("can't start new thread")
-        whole(self)
-
-    monkeypatch.setattr(Maintenance, "start", start)
+    once(maintenance_of(service), "start", raising(RuntimeError("no more threads")))
     with contextlib.closing(service):
         name = method.start(WorkRequest()).name
         assert "leases are not renewed now" in caplog.text
-        assert service._background.maintenance._thread is None
+        assert thread_of(service) is None
         assert service.get(name).name == name
-        assert service._background.maintenance._thread is not None
+        assert thread_of(service) is not None
 
 
-def test_two_first_calls_start_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_first_calls_start_one_thread():
     """The second waits until the first has started it."""
     service, _ = made()
-    whole, calls, others = Maintenance.start, [], []
-
-    def start(self: Maintenance) -> None:
-        calls.append(self)
-        other = threading.Thread(target=service.start_maintenance)
-        other.start()
-        others.append(other)
-        whole(self)
-
-    monkeypatch.setattr(Maintenance, "start", start)
+    maintenance, threads = maintenance_of(service), set()
+    other = threading.Thread(target=service.start_maintenance)
+    once(maintenance, "start", other.start)
+    once(maintenance, "start", lambda: threads.add(thread_of(service)), after=True)
     with contextlib.closing(service):
         service.start_maintenance()
-        for other in others:
-            other.join(PATIENCE)
-        assert len(calls) == 1
+        other.join(PATIENCE)
+        assert threads == {thread_of(service)}
+
+
+# -- what may not be committed yet ----------------------------------------------------------------
+
+
+class Seconds:
+    """A clock that the test moves."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Seconds()
+
+
+def test_looks_come_at_growing_intervals_for_a_minute(clock):
+    uncommitted = Uncommitted(clock)
+    uncommitted.keep("old", -60.0)
+    assert (uncommitted.next_look, uncommitted.take_due()) == (math.inf, {})
+    uncommitted.add("a")
+    looks = []
+    while uncommitted.next_look < math.inf:
+        clock.now = uncommitted.next_look
+        looks.append(clock.now)
+        ((name, since),) = uncommitted.take_due().items()
+        uncommitted.keep(name, since)
+    pauses = [round(after - before, 6) for before, after in zip([0.0, *looks], looks, strict=False)]
+    assert pauses == sorted(pauses)
+    assert (pauses[0], pauses[-1]) == pytest.approx((0.01, 0.5))
+    assert 60 <= looks[-1] < 61
+    # So that a commit is noticed within a quarter of the transaction's age.
+    assert all(pause <= max(0.0101, end / 4) for pause, end in zip(pauses, looks, strict=True))
+
+
+def test_only_what_is_due_is_taken(clock):
+    uncommitted = Uncommitted(clock)
+    uncommitted.keep("old", -40.0)
+    uncommitted.add("new")
+    clock.now = 0.01
+    assert uncommitted.take_due() == {"new": 0.0}
+    clock.now = 0.5
+    assert uncommitted.take_due() == {"old": -40.0}
+
+
+def test_many_names_are_taken_a_thousand_at_once_and_bounded(clock):
+    uncommitted = Uncommitted(clock)
+    for number in range(10_001):
+        uncommitted.add(str(number))
+    clock.now = 1.0
+    taken = [len(uncommitted.take_due()) for _ in range(11)]
+    assert taken == [1000] * 10 + [0]
+
+
+def test_names_of_the_parent_are_not_those_of_a_forked_process(clock):
+    uncommitted = Uncommitted(clock)
+    uncommitted.add("a")
+    uncommitted.reset_after_fork()
+    assert uncommitted.next_look == math.inf

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import json
 import logging
-from datetime import timedelta
 
 import pytest
 
 from lro import Any, Code, DeclarationError, InvalidArgument, Service, State, StatusError
-from lro.errors import OperationNotFound, ResourceExhausted, Unavailable
+from lro.errors import Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
-from lro.stores.sqlite import SQLiteStore
 from lro.testing._samples import held, insert
 from lro.webhooks import Endpoint
+from tests.engine.engine_parts import ID, declared, once, raising
 from tests.noted_ends import NotedEnds
 from tests.service_steps import WORK, Step, ended, recovered, work
 from tests.waiting import until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 ENDPOINT = Endpoint(url="https://hooks.acme.test/done", secrets=("whsec_c2VjcmV0",))
-CLASSES = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
 META = Any("type.googleapis.com/acme.v1.WorkMetadata", {})
 
 
@@ -37,95 +35,51 @@ def owed(store, name):
 # -- ends -----------------------------------------------------------------------------------------
 
 
-class Scene:
-    """A service whose ends owe, on threads or inline, and a clock."""
+def raised(service, store, clock):
+    def body(request, job):
+        raise StatusError(Code.ABORTED, "it fails")
 
-    def __init__(self, store, make_service, clock):
-        self.store, self.clock, self.noted = store, clock, NotedEnds()
-        self.make = lambda *executor: make_service(store, *executor, webhooks=self.noted)
-
-    def raised(self):
-        def body(request, job):
-            raise StatusError(Code.ABORTED, "it fails")
-
-        service = self.make()
-        return ended(service, work(service, body).start(WorkRequest())).name
-
-    def within_the_start(self):
-        handle = work(self.make(InlineExecutor())).start(WorkRequest())
-        assert handle.operation.done
-        return handle.name
-
-    def withdrawn(self):
-        service, step = self.make(ThreadExecutor(1)), Step()
-        method = work(service, step)
-        method.start(WorkRequest())
-        step.reached()
-        waiting = method.start(WorkRequest()).name
-        service.cancel(waiting)
-        step.go.set()
-        return ended(service, waiting).name
-
-    def obeyed(self):
-        service, step = self.make(), Step()
-
-        def body(request, job):
-            step()
-            job.raise_if_cancelled()
-
-        name = work(service, body).start(WorkRequest()).name
-        step.reached()
-        service.cancel(name)
-        step.go.set()
-        return ended(service, name).name
-
-    def late(self):
-        def body(request, job):
-            self.clock.advance(2)
-            job.raise_if_cancelled()
-
-        method = work(self.make(InlineExecutor()), body, time_limit=timedelta(seconds=1))
-        return method.start(WorkRequest()).name
-
-    def lost(self, settle=None):
-        service = self.make(InlineExecutor())
-        work(service, final_metadata=settle)
-        insert(self.store, held(self.clock, method=WORK, owner="dead", attempt=1, metadata=META))
-        self.clock.advance(60)
-        recovered(service, self.clock)
-        return "operations/a"
-
-    def settled(self):
-        return self.lost(lambda metadata, state: metadata)
+    return ended(service, work(service, body).start(WorkRequest())).name
 
 
-ENDS = {
-    Scene.raised: State.FAILED,
-    Scene.within_the_start: State.SUCCEEDED,
-    Scene.withdrawn: State.CANCELLED,
-    Scene.obeyed: State.CANCELLED,
-    Scene.late: State.FAILED,
-    Scene.lost: State.FAILED,
-    Scene.settled: State.FAILED,
-}
+def withdrawn(service, store, clock):
+    step = Step()
+    method = work(service, step)
+    method.start(WorkRequest())
+    step.reached()
+    waiting = method.start(WorkRequest()).name
+    service.cancel(waiting)
+    step.go.set()
+    return ended(service, waiting).name
+
+
+def lost(service, store, clock):
+    work(service)
+    insert(store, held(clock, method=WORK, owner="dead", attempt=1, metadata=META))
+    clock.advance(60)
+    recovered(service, clock)
+    return "operations/a"
+
+
+ENDS = {raised: State.FAILED, withdrawn: State.CANCELLED, lost: State.FAILED}
 
 
 @pytest.mark.parametrize(("end", "state"), ENDS.items(), ids=[end.__name__ for end in ENDS])
 def test_every_end_of_work_owes(store, make_service, clock, end, state):
     """In the update that ends it; the notifier is woken after that."""
-    scene = Scene(store, make_service, clock)
-    name = end(scene)
+    noted = NotedEnds()
+    name = end(make_service(store, ThreadExecutor(1), webhooks=noted), store, clock)
     assert store.get(name).state is state
     assert owed(store, name)
     assert store.next_due() is not None
-    until(lambda: "wake" in scene.noted.calls)
+    until(lambda: "wake" in noted.calls)
 
 
 def test_work_done_outside_owes_by_each_report_of_its_end(store, make_service):
     """A response, an error, no result, a cancellation; a second report changes nothing."""
     noted = NotedEnds()
     service = make_service(store, webhooks=noted)
-    method = service.declare("acme.v1.Works.Outside", **CLASSES)
+    method = declared(service)
     ends = (
         lambda reporter: reporter.complete(WorkResponse()),
         lambda reporter: reporter.fail(StatusError(Code.INTERNAL, "broken")),
@@ -170,22 +124,6 @@ def test_a_service_without_webhooks_owes_nothing(store, make_service):
     assert (store.get(name).notify, owed(store, name), store.next_due()) == ("", False, None)
 
 
-def test_deleted_work_owes_nothing_at_its_end(store, make_service):
-    """Callers cannot see it any more: its record goes with the end."""
-    service = make_service(store, ThreadExecutor(1), webhooks=NotedEnds())
-    step = Step()
-    name = work(service, step).start(WorkRequest()).name
-    step.reached()
-    service.delete(name)
-    assert store.get(name).state is State.HIDDEN
-    step.go.set()
-    service.close()
-    if not isinstance(store, SQLiteStore):  # which the service has closed
-        with pytest.raises(OperationNotFound):
-            store.get(name)
-        assert store.next_due() is None
-
-
 def test_a_deleted_debt_is_logged(store, make_service, caplog):
     """Its name and how much it was, not where it was to be sent."""
     caplog.set_level(logging.INFO, "lro")
@@ -216,16 +154,8 @@ def test_a_start_keeps_its_endpoints(store, make_service):
     assert store.get(operation.name).notify == json.dumps([ENDPOINT.url])
     for none in ((), []):
         assert store.get(method.start(WorkRequest(), notify=none).name).notify == ""
-
-
-def test_a_repeated_start_keeps_the_first_endpoints(store, make_service):
-    """They are not part of what makes two starts the same."""
-    service = make_service(store, webhooks=NotedEnds())
-    method = service.declare("acme.v1.Works.Outside", **CLASSES)
-    request_id = "6f1c1ec3-3f4c-4b52-9c3d-9a4be6f1d2aa"
-    first = method.start(WorkRequest(), request_id=request_id, notify=[ENDPOINT])
-    again = method.start(WorkRequest(), request_id=request_id)
-    assert again.name == first.name
+    first = method.start(WorkRequest(), request_id=ID, notify=[ENDPOINT])
+    assert method.start(WorkRequest(), request_id=ID).name == first.name  # a repeat takes none away
     assert store.get(first.name).notify == json.dumps([ENDPOINT.url])
 
 
@@ -238,91 +168,42 @@ def test_what_is_no_endpoint_is_refused(store, make_service, wrong):
         with pytest.raises(InvalidArgument) as refused:
             method.start(WorkRequest(), notify=wrong)
         assert refused.value.field == "notify"
-    assert list(store.page("", None, 9).records) == []
-
-
-def test_endpoints_without_webhooks_are_refused(store, make_service):
-    """What would never be sent is not accepted."""
-    method = work(make_service(store, InlineExecutor()))
     with pytest.raises(InvalidArgument, match="the service sends no webhooks"):
-        method.start(WorkRequest(), notify=[ENDPOINT])
+        method.start(WorkRequest(), notify=[ENDPOINT])  # which would never be sent
+    assert list(store.page("", None, 9).records) == []
     assert method.start(WorkRequest(), notify=[]).operation.done
-
-
-def test_a_start_that_is_undone_owes_nothing(make_service):
-    """The executor has refused it: the record is forgotten."""
-
-    class Full(InlineExecutor):
-        def reserve(self):
-            raise ResourceExhausted("full")
-
-    store = MemoryStore()
-    noted = NotedEnds()
-    method = work(make_service(store, Full(), webhooks=noted))
-    with pytest.raises(ResourceExhausted):
-        method.start(WorkRequest(), notify=[ENDPOINT])
-    assert (store.next_due(), noted.calls) == (None, [])
 
 
 # -- life -----------------------------------------------------------------------------------------
 
 
-class WithoutOutbox(MemoryStore):
-    """A store of the time before notifications."""
-
-    claim_due = property()
-
-
-class Strict(NotedEnds):
-    """Refuses a store without an outbox, as a notifier must."""
-
-    def attach(self, service):
-        if not hasattr(service.store, "claim_due"):
-            raise DeclarationError("store", "keeps no outbox")
-        super().attach(service)
-
-
 def test_a_refused_store_leaves_nothing_behind():
     """The service is not made, and neither executor nor exit hold it."""
-    executor = InlineExecutor()
+    executor, noted = InlineExecutor(), NotedEnds()
+    once(noted, "attach", raising(DeclarationError("store", "keeps no outbox")))
     with pytest.raises(DeclarationError, match="keeps no outbox"):
-        Service(WithoutOutbox(), executor, webhooks=Strict())
-    with Service(MemoryStore(), executor, webhooks=Strict()) as service:
+        Service(MemoryStore(), executor, webhooks=noted)
+    with Service(MemoryStore(), executor, webhooks=noted) as service:
         assert work(service).start(WorkRequest()).operation.done
 
 
 def test_the_thread_begins_and_ends_with_that_of_maintenance():
-    """With the first use, once; it ends after work has, and before the store is closed."""
-    noted = NotedEnds()
-
-    class Noting(MemoryStore):
-        def close(self):
-            noted.calls.append("store closed")
-
-    service = Service(Noting(), ThreadExecutor(1), webhooks=noted)
+    """With the first use, once; it ends before the store is closed."""
+    noted, store = NotedEnds(), MemoryStore()
+    store.close = lambda: noted.calls.append("store closed")
+    service = Service(store, ThreadExecutor(1), webhooks=noted)
     method = work(service)
     assert noted.calls == []
     ended(service, method.start(WorkRequest()))
     service.start_maintenance()
-    step = Step()
-    blocked = work(service, step, name="acme.v1.Works.Held")
-    blocked.start(WorkRequest())
-    step.reached()
-    step.go.set()
     service.close()
-    assert noted.calls == ["begin", "wake", "wake", "stop", "store closed"]
+    assert noted.calls == ["begin", "wake", "stop", "store closed"]
 
 
 def test_it_begins_again_if_there_were_too_many_threads(caplog):
     """A later use tries once more."""
-
-    class Late(NotedEnds):
-        def begin(self):
-            super().begin()
-            if len(self.calls) == 1:
-                raise RuntimeError("can't start new thread")
-
-    noted = Late()
+    noted = NotedEnds()
+    once(noted, "begin", raising(RuntimeError("can't start new thread")), after=True)
     with Service(MemoryStore(), InlineExecutor(), webhooks=noted) as service:
         assert "leases are not renewed now" in caplog.text
         work(service).start(WorkRequest())
@@ -344,11 +225,7 @@ def test_it_is_stopped_whatever_else_fails(make_service):
     """A subscription whose end raises keeps neither thread alive."""
     noted = NotedEnds()
     service = make_service(webhooks=noted)
-
-    def stop():
-        raise Unavailable("the connection is lost")
-
-    service._background.change_listener.stop = stop
+    service._background.change_listener.stop = raising(Unavailable("the connection is lost"))
     with pytest.raises(Unavailable):
         service.close()
     assert noted.calls == ["stop"]

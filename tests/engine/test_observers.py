@@ -1,44 +1,52 @@
-"""Observers of a service: what happens to operations in this process, event by event."""
+"""Observers of a service, event by event; what it logs, and what it counts in its store."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+import os
+import sqlite3
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lro import Cancelled, Code, Job, Service, State, StatusError, WorkerLost
+from lro._engine import statistics as module
+from lro._engine.events import EventDispatch
 from lro._engine.flow import run
+from lro._engine.statistics import FLUSH_SECONDS, Statistics
+from lro._engine.store_port import keeps_statistics
 from lro.adapters import (
     AttemptBegan,
     AttemptOver,
     CancelRequested,
+    CancelSupport,
     LeasesRenewed,
     MetadataReported,
     Observer,
     OperationEnded,
+    OperationsExpired,
     OperationStarted,
     ServiceEvent,
-    Store,
     WorkLost,
     WriteRefused,
 )
-from lro.errors import DeclarationError, LroError, RequestIdConflict
+from lro.errors import DeclarationError, LroError, RequestIdConflict, Unavailable
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.processes import ProcessExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.logging import OperationFilter, operation_facts
+from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from lro.testing import ManualClock
+from lro.telemetry import BUCKETS
+from lro.testing import START
+from lro.testing._samples import together
+from tests.engine.engine_parts import ID, Held, once, raising, totals
 from tests.executors import process_methods
-from tests.service_fixtures import MakeService
 from tests.service_steps import WORK, Step, ended, recovered, work
 from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -66,13 +74,13 @@ class Recorder(Observer):
 
 
 @pytest.fixture
-def recorder() -> Recorder:
+def recorder():
     """An observer that keeps all."""
     return Recorder()
 
 
 @pytest.fixture
-def observed(make_service: MakeService, store: Store, recorder: Recorder) -> MakeService:
+def observed(make_service, store, recorder):
     """Makes services over the store that the recorder observes."""
 
     def make(executor: Any = None, **options: Any) -> Service:
@@ -81,39 +89,48 @@ def observed(make_service: MakeService, store: Store, recorder: Recorder) -> Mak
     return make
 
 
-def test_life_of_an_operation_is_observed_in_order(
-    observed: MakeService, recorder: Recorder, clock: ManualClock
-) -> None:
-    """Started, claimed, reported, over, ended, with names, times and the caller."""
+def test_life_of_an_operation_is_observed_and_logged_in_order(observed, recorder, clock, caplog):
+    """Started, claimed, reported, over, ended, with names, times and the caller.
+
+    In the log the name comes first; what is known is also there as attributes; no message is.
+    """
     service = observed(InlineExecutor())
 
     def body(_: WorkRequest, job: Job[WorkMetadata]) -> None:
         job.report(WorkMetadata(50))
         clock.advance(2)
+        raise StatusError(Code.NOT_FOUND, "the secret picture")
 
-    name = work(service, body).start(WorkRequest(), caller="ann").name
+    with caplog.at_level(logging.INFO, "lro"):
+        name = work(service, body).start(WorkRequest("payload"), caller="ann").name
     known = {"name": name, "method": METHOD}
+    failed = {"attempt": 1, "seconds": 2.0, "error_type": "NOT_FOUND", **known}
     assert recorder.events == [
         OperationStarted(outcome="started", caller="ann", **known),
         AttemptBegan(attempt=1, queue_seconds=0.0, **known),
         MetadataReported(attempt=1, **known),
-        AttemptOver(attempt=1, outcome="succeeded", seconds=2.0, **known),
-        OperationEnded(attempt=1, state=State.SUCCEEDED, seconds=2.0, **known),
+        AttemptOver(outcome="failed", **failed),
+        OperationEnded(state=State.FAILED, **failed),
     ]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{name}: started by {METHOD}",
+        f"{name}: began after 0.000 s",
+        f"{name}: FAILED with NOT_FOUND after 2.000 s",
+    ]
+    facts = {"lro.operation": name, "lro.method": METHOD}
+    assert facts.items() <= caplog.records[0].__dict__.items()
+    assert {**facts, "lro.attempt": 1}.items() <= caplog.records[2].__dict__.items()
 
 
-def test_repeated_and_refused_starts_are_observed(
-    observed: MakeService, recorder: Recorder
-) -> None:
+def test_repeated_and_refused_starts_are_observed(observed, recorder):
     """A repeat names the first operation; a refusal has the code, and no name."""
     service = observed(InlineExecutor())
     method = work(service)
-    one = "6a3a2b41-33c4-4ac8-9d0e-9b2f7a0e4d11"
-    first = method.start(WorkRequest("a"), request_id=one)
+    first = method.start(WorkRequest("a"), request_id=ID)
     recorder.events.clear()
-    assert method.start(WorkRequest("a"), request_id=one).name == first.name
+    assert method.start(WorkRequest("a"), request_id=ID).name == first.name
     with pytest.raises(RequestIdConflict):
-        method.start(WorkRequest("b"), request_id=one)
+        method.start(WorkRequest("b"), request_id=ID)
     with pytest.raises(LroError):
         method.start(WorkRequest("c"), target=5)
     with pytest.raises(LroError):  # a check starts nothing
@@ -123,6 +140,12 @@ def test_repeated_and_refused_starts_are_observed(
         OperationStarted(method=METHOD, outcome="refused", error_type="INVALID_ARGUMENT"),
         OperationStarted(method=METHOD, outcome="refused", error_type="INVALID_ARGUMENT"),
     ]
+    starts = {name: number for name, number in totals(service).items() if "starts." in name}
+    assert starts == {
+        "starts.started": 1,
+        "starts.repeated": 1,
+        "starts.refused.INVALID_ARGUMENT": 2,
+    }
 
 
 class Speechless(LroError):
@@ -136,20 +159,14 @@ class Speechless(LroError):
 
 
 @pytest.mark.parametrize("raised", [ValueError, SystemExit, KeyboardInterrupt])
-def test_refusal_that_cannot_say_its_code_is_observed_as_internal(
-    make_service: MakeService, recorder: Recorder, raised: type[BaseException]
-) -> None:
+def test_refusal_that_cannot_say_its_code_is_observed_as_internal(make_service, recorder, raised):
     """Ctrl-C while it is asked passes."""
     error = Speechless()
     error.raised = raised
-
-    def validate(_: WorkRequest) -> None:
-        raise error
-
     service = make_service(None, InlineExecutor(), observers=[recorder])
     ctrl_c = raised is KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt if ctrl_c else Speechless):
-        work(service, validate=validate).start(WorkRequest())
+        work(service, validate=raising(error)).start(WorkRequest())
     if not ctrl_c:
         assert recorder.only(OperationStarted).error_type == "INTERNAL"
 
@@ -160,101 +177,95 @@ def test_refusal_that_cannot_say_its_code_is_observed_as_internal(
         (StatusError(Code.NOT_FOUND, "no such picture"), State.FAILED, "NOT_FOUND"),
         (ValueError("secret"), State.FAILED, "INTERNAL"),
         (Cancelled(), State.CANCELLED, "CANCELLED"),
+        (None, State.FAILED, "INTERNAL"),
     ],
 )
-def test_failures_are_observed_by_code(
-    make_service: MakeService,
-    recorder: Recorder,
-    error: Exception,
-    state: State,
-    code: str,
-) -> None:
-    """The name of the code, and no word of the message."""
+def test_failures_are_observed_by_code(make_service, recorder, error, state, code):
+    """The name of the code, and no word of the message.
+
+    What is stored counts, not what the function gave: here the hook makes no metadata.
+    """
     service = make_service(None, InlineExecutor(), observers=[recorder])
 
     def body(*_: object) -> None:
-        raise error
+        if error is not None:
+            raise error
 
-    work(service, body).start(WorkRequest())
+    hook = None if error is not None else raising(ValueError("secret"))
+    work(service, body, final_metadata=hook).start(WorkRequest(), metadata=WorkMetadata(1))
     over, end = recorder.events[-2:]
     assert isinstance(over, AttemptOver)
     assert isinstance(end, OperationEnded)
     assert (over.outcome, over.error_type) == (state.name.lower(), code)
     assert (end.state, end.error_type) == (state, code)
     assert "secret" not in repr(recorder.events)
+    what = f"failed.{code}" if state is State.FAILED else "cancelled"  # which has no code
+    counted = {"starts.started", f"ends.{what}", "queue.0", "queue.sum"}
+    counted |= {f"{kind}.{what}.{n}" for kind in ("attempt", "operation") for n in ("0", "sum")}
+    assert set(totals(service)) == counted
 
 
-def test_result_that_cannot_be_encoded_is_observed_as_failure(
-    observed: MakeService, recorder: Recorder
-) -> None:
-    """What is stored counts, not what the function gave."""
-    service = observed(InlineExecutor())
+@pytest.mark.parametrize(
+    ("support", "reach"),
+    [
+        (CancelSupport.NOT, "cooperative"),
+        (CancelSupport.COOPERATIVE, "cooperative"),
+        (CancelSupport.AT_AWAIT, "at_await"),
+        (CancelSupport.FORCED, "forced"),
+    ],
+)
+def test_cancellation_is_observed_with_its_time(observed, recorder, clock, support, reach):
+    """Asked once, however often it is asked; how long the work took to stop.
 
-    def final(*_: object) -> WorkMetadata:
-        raise ValueError("no")
+    It is counted by the reach of the executor; what no worker has begun is withdrawn.
+    """
 
-    def body(_: WorkRequest, job: Job[WorkMetadata]) -> None:
-        job.report(WorkMetadata(1))
+    class Executor(ThreadExecutor):
+        cancel_support = support
 
-    work(service, body, final_metadata=final).start(WorkRequest())
-    over = recorder.only(AttemptOver)
-    assert (over.outcome, over.error_type) == ("failed", "INTERNAL")
-    assert recorder.only(OperationEnded).error_type == "INTERNAL"
-
-
-def test_cancellation_is_observed_with_its_time(
-    observed: MakeService, recorder: Recorder, clock: ManualClock
-) -> None:
-    """Asked once, however often it is asked; how long the work took to stop."""
-    service = observed()
-    step = Step()
+    service, step = observed(Executor(1)), Step()
 
     def body(_: WorkRequest, job: Job[WorkMetadata]) -> None:
         step()
         clock.advance(3)
         job.raise_if_cancelled()
 
-    name = work(service, body).start(WorkRequest()).name
+    method = work(service, body)
+    name = method.start(WorkRequest()).name
     step.reached()
     service.cancel(name, caller="bob")
     service.cancel(name, caller="eve")
     assert service.describe(name).cancel_time == clock()
+    asked = CancelRequested(name=name, method=METHOD, caller="bob")
+    assert recorder.only(CancelRequested) == asked
+    service.cancel(method.start(WorkRequest()).name)
     step.go.set()
     ended(service, name)
-    service.close()
-    assert recorder.only(CancelRequested) == CancelRequested(name=name, method=METHOD, caller="bob")
-    end = recorder.only(OperationEnded)
-    assert (end.state, end.cancel_seconds) == (State.CANCELLED, 3.0)
-
-
-@pytest.fixture
-def unheld(make_service: MakeService, store: Store) -> Iterator[str]:
-    """The name of an operation that waited in a process which has stopped."""
-    first, step = make_service(store, ThreadExecutor(1)), Step()
-    method = work(first, step)
-    method.start(WorkRequest())
-    step.reached()
-    name: str = method.start(WorkRequest()).name
-    first.workers.stop(timedelta(0))
-    yield name
-    step.go.set()
+    service.workers.stop(timedelta(seconds=PATIENCE))
+    ends = [event for event in recorder.events if isinstance(event, OperationEnded)]
+    assert [(end.state, end.cancel_seconds) for end in ends] == [
+        (State.CANCELLED, 0.0),
+        (State.CANCELLED, 3.0),
+    ]
+    found = totals(service)
+    assert (found[f"cancel.{reach}.5"], found[f"cancel.{reach}.sum"]) == (1, 3.0)
+    assert (found["cancel.withdrawn.0"], found["ends.cancelled"]) == (1, 2)
 
 
 def test_work_that_no_process_has_is_observed_when_it_is_cancelled(
-    observed: MakeService, recorder: Recorder, clock: ManualClock, unheld: str
-) -> None:
+    observed, make_service, recorder, store
+):
     """The one that cancels it ends it."""
-    second = observed(ThreadExecutor(1))
+    first, second = make_service(store, Held()), observed(ThreadExecutor(1))
+    name = work(first).start(WorkRequest()).name
+    first.workers.stop(timedelta(0))
     work(second)
-    clock.advance(1)
-    second.cancel(unheld)
+    second.cancel(name)
     assert recorder.kinds() == ["cancel_requested", "ended"]
     assert recorder.only(OperationEnded).cancel_seconds == 0.0
 
 
-def test_end_of_a_deleted_operation_is_observed(
-    observed: MakeService, recorder: Recorder, clock: ManualClock
-) -> None:
+def test_end_of_a_deleted_operation_is_observed(observed, recorder, clock):
     """So that what was started is counted as ended, although callers do not see it."""
     service = observed()
     step = Step()
@@ -271,14 +282,7 @@ def test_end_of_a_deleted_operation_is_observed(
 @pytest.mark.parametrize(
     ("policy", "decision"), [(WorkerLost.FAIL, "failed"), (WorkerLost.RETRY, "retried")]
 )
-def test_lost_work_is_observed(
-    make_service: MakeService,
-    recorder: Recorder,
-    clock: ManualClock,
-    tmp_path: Path,
-    policy: WorkerLost,
-    decision: str,
-) -> None:
+def test_lost_work_is_observed(make_service, recorder, clock, tmp_path, policy, decision):
     """By the process that finds it, with its decision; late writes by the one that lost it."""
     path, late, step = tmp_path / "operations.db", Recorder(), Step()
     dead = make_service(SQLiteStore(path, clock=clock), observers=[late])
@@ -300,11 +304,12 @@ def test_lost_work_is_observed(
         assert (began.attempt, began.queue_seconds) == (2, None)
     assert late.only(WriteRefused) == WriteRefused(name=name, method=METHOD, attempt=1)
     assert late.only(AttemptOver).outcome == "superseded"
+    found = totals(other)
+    assert (found[f"lost.{decision}"], found["refused_writes"], found["queue.0"]) == (1, 1, 1)
+    assert found["attempt.superseded.7"] == 1
 
 
-def test_handed_back_work_is_observed_as_released(
-    observed: MakeService, recorder: Recorder
-) -> None:
+def test_handed_back_work_is_observed_as_released(observed, recorder):
     """By the close of the service, once."""
     service = observed()
     begun = threading.Event()
@@ -320,26 +325,34 @@ def test_handed_back_work_is_observed_as_released(
     assert "ended" not in recorder.kinds()
 
 
-def test_renewals_are_observed_with_what_was_left(
-    observed: MakeService, recorder: Recorder, clock: ManualClock
-) -> None:
-    """The first one of new work finds all of it; a late one has less left."""
-    service = observed(lease=timedelta(seconds=15))
+def test_renewals_and_expiry_are_observed(observed, recorder, clock):
+    """The first renewal of new work finds all of its lease; a late one has less left."""
+    service = observed(lease=timedelta(seconds=15), keep_for=timedelta(days=1))
     step = Step()
-    work(service, step).start(WorkRequest())
+    name = work(service, step).start(WorkRequest()).name
     step.reached()
     service.run_maintenance()
     clock.advance(6)
     service.run_maintenance()
     step.go.set()
+    ended(service, name)
     renewed = [event for event in recorder.events if isinstance(event, LeasesRenewed)]
     assert renewed == [
         LeasesRenewed(count=1, margin_seconds=15.0),
         LeasesRenewed(count=1, margin_seconds=9.0),
     ]
+    clock.advance(days=2)
+    service.run_maintenance()
+    assert recorder.only(OperationsExpired).methods == {METHOD: 1}
+    assert totals(service)["expired"] == 1  # and leases are of no method
+    assert totals(service, "") == {
+        "lease_margin.6": 1,
+        "lease_margin.7": 1,
+        "lease_margin.sum": 24.0,
+    }
 
 
-def test_work_that_is_done_outside_is_observed(observed: MakeService, recorder: Recorder) -> None:
+def test_work_that_is_done_outside_is_observed(observed, recorder):
     """Its reports and its end, by the process that reports them."""
     service = observed()
     method = service.declare(
@@ -352,74 +365,39 @@ def test_work_that_is_done_outside_is_observed(observed: MakeService, recorder: 
     assert recorder.kinds() == ["started", "reported", "ended"]
 
 
-def test_starts_within_transactions_are_observed(
-    make_service: MakeService, recorder: Recorder, tmp_path: Path, clock: ManualClock
-) -> None:
+def test_starts_within_transactions_are_observed(make_service, recorder, tmp_path, clock):
     """When the statement has worked: no database says when the transaction commits."""
-    import sqlite3
-
     path = tmp_path / "operations.db"
     service = make_service(SQLiteStore(path, clock=clock), observers=[recorder])
-    method = work(service)
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("BEGIN IMMEDIATE")
-    method.start(WorkRequest(), within=connection)
-    connection.execute("ROLLBACK")
-    connection.close()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        work(service).start(WorkRequest(), within=connection)
+        connection.execute("ROLLBACK")
     assert recorder.kinds() == ["started"]
 
 
 # -- the log --------------------------------------------------------------------------------------
 
 
-def test_life_of_an_operation_is_logged_at_info(
-    make_service: MakeService, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The name comes first; what is known is also there as attributes; no message is."""
-    service = make_service(None, InlineExecutor())
-
-    def body(_: WorkRequest, job: Job[WorkMetadata]) -> None:
-        job.report(WorkMetadata(1))
-        raise StatusError(Code.NOT_FOUND, "the secret picture")
-
-    with caplog.at_level(logging.INFO, "lro"):
-        name = work(service, body).start(WorkRequest("payload"), caller="ann").name
-        with pytest.raises(LroError):
-            service.start(METHOD, WorkRequest(), target=5)
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{name}: started by {METHOD}",
-        f"{name}: began after 0.000 s",
-        f"{name}: FAILED with NOT_FOUND after 0.000 s",
-        f"a start of {METHOD} was refused: INVALID_ARGUMENT",
-    ]
-    facts = {"lro.operation": name, "lro.method": METHOD}
-    assert facts.items() <= caplog.records[0].__dict__.items()
-    assert {**facts, "lro.attempt": 1}.items() <= caplog.records[2].__dict__.items()
-
-
-def test_other_events_are_logged_at_info(
-    make_service: MakeService,
-    store: Store,
-    clock: ManualClock,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_other_events_are_logged_at_info(make_service, store, clock, caplog):
     """A repeat, a request to cancel, work handed back and begun again, an expiry."""
     service = make_service(store, ThreadExecutor(1), keep_for=timedelta(seconds=1))
     step = Step()
     method = work(service, step)
-    one = "6a3a2b41-33c4-4ac8-9d0e-9b2f7a0e4d11"
     with caplog.at_level(logging.INFO, "lro"):
-        name = method.start(WorkRequest(), request_id=one).name
+        name = method.start(WorkRequest(), request_id=ID).name
         step.reached()
-        method.start(WorkRequest(), request_id=one)
+        method.start(WorkRequest(), request_id=ID)
         service.cancel(name, caller="bob")
         closing = threading.Thread(target=service.workers.stop, args=(timedelta(0),))
         closing.start()
         closing.join()
         other = make_service(store, InlineExecutor(), keep_for=timedelta(seconds=1))
-        work(other)
+        again = work(other)
         recovered(other, clock)
         step.go.set()
+        with pytest.raises(LroError):
+            again.start(WorkRequest(), target=5)
         clock.advance(100)
         other.run_maintenance()
     lines = caplog.text
@@ -429,121 +407,90 @@ def test_other_events_are_logged_at_info(
         f"{name}: handed back after",
         f"{name}: attempt 2 began",
         f"{name}: CANCELLED after",
+        f"a start of {METHOD} was refused: INVALID_ARGUMENT",
         "removed 1 expired operations",
     ):
         assert line in lines
 
 
-def facts_logged(executor: Any, store: Store, make_service: MakeService) -> dict[str, object]:
-    """What the function of an operation knows by :func:`operation_facts`, as it logs it."""
-    service = make_service(store, executor)
-    record = logging.LogRecord("app", logging.INFO, "", 0, "within", (), None)
-    about_another = logging.makeLogRecord({"lro.operation": "operations/other"})
-
-    def body(*_: object) -> None:
-        OperationFilter().filter(record)
-        OperationFilter().filter(about_another)
+def in_colour(service, executor, body, **options):
+    """A method that calls this within a plain function, or a coroutine where these are awaited."""
 
     async def coroutine(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
         await asyncio.sleep(0)
         body()
         return WorkResponse()
 
-    if isinstance(executor, AsyncioExecutor):
-        method: Any = service.method(METHOD)(coroutine)
-    else:
-        method = work(service, body)
-    name = method.start(WorkRequest()).name
-    ended(service, name)
-    facts = {key: value for key, value in record.__dict__.items() if key.startswith("lro.")}
-    assert facts.pop("lro.operation") == name
-    assert about_another.__dict__["lro.operation"] == "operations/other"
-    return facts
+    if executor is AsyncioExecutor:
+        return service.method(METHOD, **options)(coroutine)
+    return work(service, lambda *_: body(), **options)
 
 
-@pytest.mark.parametrize("executor", [InlineExecutor, ThreadExecutor, AsyncioExecutor])
-def test_records_within_a_function_get_the_facts_of_its_operation(
-    make_service: MakeService, store: Store, executor: Any
-) -> None:
+EACH_EXECUTOR = pytest.mark.parametrize(
+    "executor", [InlineExecutor, ThreadExecutor, AsyncioExecutor]
+)
+
+
+@EACH_EXECUTOR
+def test_records_within_a_function_get_the_facts_of_its_operation(make_service, store, executor):
     """In threads and tasks alike; outside there is nothing to add."""
-    assert facts_logged(executor(), store, make_service) == {
-        "lro.method": METHOD,
-        "lro.attempt": 1,
-    }
+    service = make_service(store, executor())
+    inside, outside = logging.makeLogRecord({}), logging.makeLogRecord({})
+    about_another = logging.makeLogRecord({"lro.operation": "operations/other"})
+
+    def body():
+        OperationFilter().filter(inside)
+        OperationFilter().filter(about_another)
+
+    name = in_colour(service, executor, body).start(WorkRequest()).name
+    ended(service, name)
+    facts = {key: value for key, value in inside.__dict__.items() if key.startswith("lro.")}
+    assert facts == {"lro.operation": name, "lro.method": METHOD, "lro.attempt": 1}
+    assert about_another.__dict__["lro.operation"] == "operations/other"
     assert operation_facts() == {}
-    record = logging.LogRecord("app", logging.INFO, "", 0, "outside", (), None)
-    assert OperationFilter().filter(record)
-    assert not [key for key in record.__dict__ if key.startswith("lro.")]
+    assert OperationFilter().filter(outside)
+    assert not [key for key in outside.__dict__ if key.startswith("lro.")]
 
 
 # -- around ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("executor", [InlineExecutor, ThreadExecutor, AsyncioExecutor])
+@EACH_EXECUTOR
 @pytest.mark.parametrize("attempts", [1, 2])
-def test_functions_are_called_within_what_is_around_them(
-    make_service: MakeService, executor: Any, attempts: int
-) -> None:
+def test_functions_are_called_within_what_is_around_them(make_service, executor, attempts):
     """Once for all calls of an attempt, with the job, in the thread or task of the function."""
-    calls: list[str] = []
+    calls = []
 
     @contextlib.contextmanager
-    def around(job: Job[Any]) -> Iterator[None]:
+    def around(job):
         calls.append(f"enter {job.method} {job.attempt}")
-        try:
-            yield
-        except ValueError:
-            calls.append("failed")
-            raise
-        finally:
-            calls.append("leave")
+        yield
+        calls.append("leave")
 
-    service = make_service(None, executor(), around=around)
-    raised = []
-
-    def body(*_: object) -> None:
+    def body():
         calls.append("call")
-        if attempts == 2 and not raised:
-            raised.append(1)
+        if len(calls) <= attempts:
             raise ValueError
 
-    async def coroutine(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        body()
-        return WorkResponse()
-
-    options: dict[str, Any] = {"attempts": attempts, "retry_on": (ValueError,)}
-    if attempts == 1:
-        options = {}
-    if executor is AsyncioExecutor:
-        method: Any = service.method(METHOD, **options)(coroutine)
-    else:
-        method = work(service, body, **options)
+    service = make_service(None, executor(), around=around)
+    options = {"attempts": 2, "retry_on": (ValueError,)} if attempts == 2 else {}
+    method = in_colour(service, executor, body, **options)
     assert ended(service, method.start(WorkRequest()).name).response is not None
     assert calls == [f"enter {METHOD} 1", *["call"] * attempts, "leave"]
 
 
-@pytest.mark.parametrize("executor", [InlineExecutor, AsyncioExecutor])
+@EACH_EXECUTOR
 def test_error_that_is_swallowed_around_a_function_fails_the_operation(
-    make_service: MakeService, executor: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+    make_service, executor, caplog
+):
     """There is no response that could be stored."""
     service = make_service(None, executor(), around=lambda _: contextlib.suppress(ValueError))
-
-    def body(*_: object) -> None:
-        raise ValueError
-
-    async def coroutine(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        raise ValueError
-
-    is_async = executor is AsyncioExecutor
-    method: Any = service.method(METHOD)(coroutine) if is_async else work(service, body)
-    error = ended(service, method.start(WorkRequest()).name).error
-    assert error is not None
-    assert error.code == Code.INTERNAL
+    method = in_colour(service, executor, lambda: int("x"))
+    assert ended(service, method.start(WorkRequest()).name).error.code == Code.INTERNAL
     assert "SwallowedError" in caplog.text
 
 
-def test_what_is_around_must_be_importable_for_children(tmp_path: Path) -> None:
+def test_what_is_around_must_be_importable_for_children(tmp_path):
     """A function within a function is not: that is said at the declaration."""
     store = SQLiteStore(tmp_path / "operations.db")
     with (
@@ -556,15 +503,11 @@ def test_what_is_around_must_be_importable_for_children(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["started", "attempt_began", "attempt_over", "ended"])
 @pytest.mark.parametrize("error", [ValueError(), SystemExit(3), asyncio.CancelledError()])
 def test_observer_that_fails_is_logged_and_ends_nothing(
-    make_service: MakeService, recorder: Recorder, kind: str, error: BaseException, caplog: Any
-) -> None:
+    make_service, recorder, kind, error, caplog
+):
     """The operation is not left as one that a worker has and none works on."""
-
-    def fail(_: ServiceEvent) -> None:
-        raise error
-
     broken = Observer()
-    setattr(broken, kind, fail)
+    setattr(broken, kind, raising(error))
     service = make_service(None, ThreadExecutor(1), observers=[broken, recorder])
     assert work(service).start(WorkRequest("done")).result(10) == WorkResponse("done")
     service.close()
@@ -572,9 +515,7 @@ def test_observer_that_fails_is_logged_and_ends_nothing(
     assert f"an observer has failed at '{kind}'" in caplog.text
 
 
-def test_callers_who_cancel_at_once_are_one_request(
-    observed: MakeService, recorder: Recorder, store: Store
-) -> None:
+def test_callers_who_cancel_at_once_are_one_request(observed, recorder, store):
     """The second has read the record before the first has changed it."""
     service = observed(ThreadExecutor(1))
     go = threading.Event()
@@ -586,21 +527,16 @@ def test_callers_who_cancel_at_once_are_one_request(
     assert recorder.only(CancelRequested).caller == "ann"
 
 
-def test_interrupt_within_an_observer_is_passed_on(make_service: MakeService) -> None:
+def test_interrupt_within_an_observer_is_passed_on(make_service):
     """Ctrl-C is for the main thread, whatever it is doing."""
-
-    class Interrupted(Observer):
-        def started(self, event: OperationStarted) -> None:
-            raise KeyboardInterrupt
-
-    service = make_service(None, InlineExecutor(), observers=[Interrupted()])
+    observer = Observer()
+    observer.started = raising(KeyboardInterrupt())
+    service = make_service(None, InlineExecutor(), observers=[observer])
     with pytest.raises(KeyboardInterrupt):
         work(service).start(WorkRequest())
 
 
-def test_name_of_a_caller_forges_no_line(
-    make_service: MakeService, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_name_of_a_caller_forges_no_line(make_service, caplog):
     """It does not run on, and turns no text around."""
     caplog.set_level(logging.INFO, "lro")
     service = make_service(None, ThreadExecutor(1))
@@ -613,16 +549,190 @@ def test_name_of_a_caller_forges_no_line(
     assert len(line) < 300
 
 
-def test_value_that_cannot_be_encoded_stays_out_of_the_log(
-    make_service: MakeService, caplog: pytest.LogCaptureFixture
-) -> None:
-    """What it should have been is there."""
+# -- statistics -----------------------------------------------------------------------------------
+
+
+def test_successes_are_counted_with_their_times(make_service, store, clock):
+    """By the bucket whose upper bound is not passed, and in seconds together."""
+    service = make_service(store, InlineExecutor())
+
+    def body(request: WorkRequest, _: object) -> None:
+        clock.advance(float(request.text))
+
+    method = work(service, body)
+    for seconds in ("0", "0.5", "0.6", "100000"):
+        method.start(WorkRequest(seconds))
+    assert totals(service) == {
+        "starts.started": 4,
+        "queue.0": 4,
+        "queue.sum": 0,
+        "attempt.succeeded.0": 1,
+        "attempt.succeeded.3": 1,
+        "attempt.succeeded.4": 1,
+        "attempt.succeeded.16": 1,
+        "attempt.succeeded.sum": 100001.1,
+        "operation.succeeded.0": 1,
+        "operation.succeeded.3": 1,
+        "operation.succeeded.4": 1,
+        "operation.succeeded.16": 1,
+        "operation.succeeded.sum": 100001.1,
+        "ends.succeeded": 4,
+    }
+
+
+def test_success_after_a_request_to_cancel_is_no_cancellation(make_service, store):
+    """It has not stopped."""
+    service = make_service(store)
+    step = Step()
+    name = work(service, step).start(WorkRequest()).name
+    step.reached()
+    service.cancel(name)
+    step.go.set()
+    ended(service, name)
+    service.workers.stop(timedelta(seconds=9))
+    assert not [one for one in totals(service) if one.startswith("cancel")]
+
+
+def test_counts_are_given_every_15_seconds(make_service, store, clock):
+    """By the maintenance, to the minute that it is then; nothing is written where nothing is."""
+    assert keeps_statistics(store)
+    service = make_service(store, InlineExecutor(), lease=timedelta(hours=1))
+    method = work(service)
+    assert service.run_maintenance() == FLUSH_SECONDS
+    method.start(WorkRequest())
+    clock.advance(FLUSH_SECONDS - 1)
+    service.run_maintenance()
+    assert store.read_totals() == {}
+    clock.advance(1)
+    assert service.run_maintenance() == FLUSH_SECONDS
+    (counted,) = store.read_counts(START)
+    assert (counted.minute, counted.counts["starts.started"]) == (START, 1)
+    clock.advance(60)
+    service.run_maintenance()
+    assert store.read_counts(START) == [counted]
+
+
+def test_rest_is_given_when_the_service_is_closed(make_service, clock, tmp_path):
+    """So that a process that stops loses nothing."""
+    path = tmp_path / "operations.db"
+    service = make_service(SQLiteStore(path, clock=clock), InlineExecutor())
+    work(service).start(WorkRequest())
+    service.close()
+    later = make_service(SQLiteStore(path, clock=clock))
+    assert totals(later)["ends.succeeded"] == 1
+
+
+def test_counts_are_kept_while_the_store_is_away(make_service, clock, caplog):
+    """They are added when it is back; that is logged once, and leases are renewed all the time."""
+    store, away = MemoryStore(clock), raising(Unavailable("it is away"))
+    service = make_service(store, InlineExecutor())
+    method = work(service)
+    assert service.statistics is not None
+    for there in (True, False, False, False):
+        if not there:
+            once(store, "add_counts", away)
+        method.start(WorkRequest())
+        service.statistics.flush()
+    method.start(WorkRequest())
+    assert totals(service)["ends.succeeded"] == 5
+    logged = [record.getMessage() for record in caplog.records]
+    assert logged == ["what was counted is kept until it can be stored: it is away"]
+    once(store, "add_counts", away)
+    method.start(WorkRequest())
+    service.close()
+    assert "what was counted last cannot be stored, and is lost" in caplog.text
+
+
+def test_service_may_count_nothing(make_service, clock):
+    """If that is switched off, or if the store keeps no statistics."""
+
+    class Plain(MemoryStore):
+        add_counts = property()
+
+    for service in (
+        make_service(statistics=False),
+        make_service(Plain(clock)),
+    ):
+        assert service.statistics is None
+        service.run_maintenance()
+
+
+def test_no_event_is_made_for_statistics(make_service, caplog, monkeypatch):
+    """Not where neither the log nor an observer takes it: that would take longer than to count."""
+    caplog.set_level(logging.WARNING, logger="lro")
     service = make_service(None, InlineExecutor())
+    made: list[object] = []
+    monkeypatch.setattr(EventDispatch, "emit", lambda _, event: made.append(event))
+    work(service).start(WorkRequest())
+    assert made == []
+    assert totals(service)["ends.succeeded"] == 1
 
-    @service.method(METHOD)
-    def do(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        return WorkResponse(b"s3cret")  # type: ignore[arg-type]
 
-    assert do.start(WorkRequest()).done
-    assert "must be a string" in caplog.text
-    assert "s3cret" not in "".join(f"{one.getMessage()}{one.exc_text}" for one in caplog.records)
+def test_many_threads_count_all(monkeypatch):
+    """Also while the store is given what they have counted, and many facts are counted at once."""
+    monkeypatch.setattr(module, "_FACTS", 7)
+    store, over = MemoryStore(), threading.Event()
+    statistics = Statistics(store, "forced", lambda: 0.0)
+
+    def flush() -> None:
+        while not over.is_set():
+            statistics.flush()
+
+    flushing = threading.Thread(target=flush)
+    flushing.start()
+
+    def note(number: int) -> None:
+        for place in range(160):
+            statistics.note(f"M{number % 2}", "queue", "", "", BUCKETS[place % len(BUCKETS)])
+            statistics.note("", "lost", "retried", "", 2)
+
+    assert together(4, note) == [None] * 4
+    over.set()
+    flushing.join()
+    statistics.flush()
+    found = store.read_totals()
+    assert found[""] == {"lost.retried": 1280}
+    for method in ("M0", "M1"):
+        assert [found[method][f"queue.{n}"] for n in range(len(BUCKETS))] == [20] * len(BUCKETS)
+        assert found[method]["queue.sum"] == pytest.approx(20 * sum(BUCKETS))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_fork_counts_only_its_own(make_service, clock, tmp_path):
+    """What the parent has not yet given to the store it gives itself."""
+    path = tmp_path / "operations.db"
+    service = make_service(SQLiteStore(path, clock=clock), InlineExecutor())
+    method = work(service)
+    method.start(WorkRequest())
+    child = os.fork()
+    if child == 0:
+        try:
+            method.start(WorkRequest())
+            service.close(0)
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    store = service.store
+    assert keeps_statistics(store)
+    assert store.read_totals()[METHOD]["ends.succeeded"] == 1
+    assert totals(service)["ends.succeeded"] == 2
+
+
+@pytest.mark.parametrize("seconds", [-3.0, float("nan"), float("inf"), float("-inf")])
+def test_time_that_cannot_be_counts_as_none(seconds):
+    """A clock was set back, or gives anything: sums never fall, and can be read again."""
+    store = MemoryStore()
+    statistics = Statistics(store, "forced", lambda: 0.0)
+    for each in (2.0, seconds):
+        statistics.note("M", "queue", "", "", each)
+    assert statistics.flush()
+    assert store.read_totals()["M"] == {"queue.0": 1, "queue.5": 1, "queue.sum": 2}
+
+
+def test_store_refuses_what_it_could_not_read(tmp_path):
+    """One such number must not hide all others."""
+    store = SQLiteStore(tmp_path / "operations.db")
+    with pytest.raises(ValueError, match="JSON compliant"):
+        store.add_counts(START, {"M": {"queue.sum": float("nan")}})
+    assert store.read_totals() == {}
+    store.close()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from datetime import timedelta
 
+import attrs
 import pytest
 
 from lro import (
@@ -13,15 +14,12 @@ from lro import (
     DeclarationError,
     Empty,
     InvalidArgument,
-    Job,
     ListOperationsRequest,
     LroError,
     Options,
     Service,
-    Status,
     TypeRegistry,
 )
-from lro._engine.service import VERBS
 from lro.errors import (
     InvalidOperationName,
     InvalidParent,
@@ -32,9 +30,9 @@ from lro.errors import (
 )
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
+from tests.engine.engine_parts import NAME, declared, method_of, raising
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
-NAME = "acme.v1.Works.Work"
 MISSING = "operations/missing"
 NOTHING = timedelta(0)
 
@@ -55,19 +53,16 @@ EACH = pytest.mark.parametrize("verb", CALLS)
 EACH_NAMED = pytest.mark.parametrize("verb", [verb for verb in CALLS if verb != "ListOperations"])
 
 
-def declare(service, **options):
-    return service.declare(
-        NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata, **options
-    )
+refuse = raising(PermissionDenied("go away"))
 
 
 @pytest.fixture
-def build(store, make_service):
-    """Makes a service over the store, with a method whose work is done elsewhere."""
+def build(make_service):
+    """Makes a service with a method whose work is done elsewhere."""
 
     def make(**options):
-        service = make_service(store, InlineExecutor(), **options)
-        declare(service)
+        service = make_service(**options)
+        declared(service)
         return service
 
     return make
@@ -78,31 +73,24 @@ def build(store, make_service):
 
 @EACH
 def test_permission_is_asked(build, verb):
-    """With the caller, the RPC's name and the operation's, or the parent's for List."""
+    """With the caller, the RPC's name and the operation's, or the parent's for List.
+
+    For a start with the method's full name, and the parent of the new operation.
+    """
     asked = []
     service = build(authorize=lambda *question: asked.append(question))
-    name = "" if verb == "ListOperations" else service.start(NAME, WorkRequest()).name
-    asked.clear()
+    name = service.start(NAME, WorkRequest(), caller="me", parent="projects/p").name
+    assert asked.pop() == ("me", NAME, "projects/p")
+    if verb == "ListOperations":
+        name = ""
     CALLS[verb](service, name)
     rpc = "WaitOperation" if verb == "AwaitOperation" else verb
     assert asked == [("me", rpc, name)]
 
 
-def test_permission_is_asked_for_a_start(build):
-    """With the method's full name, and the parent of the new operation."""
-    asked = []
-    service = build(authorize=lambda *question: asked.append(question))
-    service.start(NAME, WorkRequest(), caller="me", parent="projects/p")
-    assert asked == [("me", NAME, "projects/p")]
-
-
 @EACH
 def test_permission_precedes_existence(build, verb):
     """Who may not ask does not learn whether there is one (spec §3.1(5))."""
-
-    def refuse(caller, verb, name):
-        raise PermissionDenied("go away")
-
     service = build(authorize=refuse)
     with pytest.raises(PermissionDenied, match="go away"):
         CALLS[verb](service, "projects/p" if verb == "ListOperations" else MISSING)
@@ -111,11 +99,7 @@ def test_permission_precedes_existence(build, verb):
 @EACH
 def test_arguments_precede_permission(build, verb):
     """A malformed call is refused before any hook is asked."""
-
-    def ask(caller, verb, name):
-        raise AssertionError
-
-    service = build(authorize=ask)
+    service = build(authorize=raising(AssertionError()))
     with pytest.raises((InvalidOperationName, InvalidParent)):
         CALLS[verb](service, "nonsense")
 
@@ -134,48 +118,17 @@ def test_support_precedes_arguments(build, verb):
     assert caught.value.code is Code.UNIMPLEMENTED
 
 
-@pytest.mark.parametrize("off", [verb for verb in VERBS if verb != "GetOperation"])
-def test_one_verb_is_switched_off(build, off):
-    """The others are not touched by it."""
-    service = build(verbs=[verb for verb in VERBS if verb != off])
-    for verb in VERBS:
-        if verb == off:
-            with pytest.raises(MethodNotSupported):
-                service.require(verb)
-        else:
-            service.require(verb)
-
-
-def test_wait_checks_its_arguments_before_permission(build):
-    """Also the timeout; the deadline after them, before existence (spec §4.4)."""
-
-    def refuse(caller, verb, name):
-        raise PermissionDenied
-
-    with pytest.raises(InvalidTimeout):
-        build(authorize=refuse).wait(MISSING, timedelta(seconds=-1), deadline_seconds=0)
-    with pytest.raises(LroError) as caught:
-        build().wait(MISSING, deadline_seconds=0)
-    assert caught.value.code is Code.DEADLINE_EXCEEDED
-
-
-def test_a_filter_is_checked_before_permission(build):
-    """So are the other arguments of a list."""
-
-    def refuse(caller, verb, name):
-        raise PermissionDenied
-
+def test_all_arguments_are_checked_before_permission(build):
+    """Timeout, filter and page; the deadline of a wait after them, before existence (spec §4.4)."""
     service = build(authorize=refuse)
+    with pytest.raises(InvalidTimeout):
+        service.wait(MISSING, timedelta(seconds=-1), deadline_seconds=0)
     for wrong in ({"filter": "("}, {"page_size": -1}, {"page_token": "x"}):
         with pytest.raises(InvalidArgument):
             service.list(ListOperationsRequest(**wrong))
-
-
-@EACH_NAMED
-def test_what_is_not_there_is_not_found(build, verb):
-    """For every caller who may ask."""
-    with pytest.raises(OperationNotFound):
-        CALLS[verb](build(), MISSING)
+    with pytest.raises(LroError) as caught:
+        build().wait(MISSING, deadline_seconds=0)
+    assert caught.value.code is Code.DEADLINE_EXCEEDED
 
 
 # -- owners ---------------------------------------------------------------------------------------
@@ -230,25 +183,11 @@ def test_a_reporter_speaks_for_its_method_only(build):
     assert missing.cancel_requested is False
 
 
-def test_an_error_without_a_code_changes_nothing(build):
-    """INVALID_ARGUMENT, even for an operation that is over (spec §2.3)."""
-    service = build()
-    name = service.start(NAME, WorkRequest()).name
-    with pytest.raises(InvalidArgument):
-        service.reporter(name).fail(Status())
-    assert not service.get(name).done
-
-
 def test_an_expiry_of_its_own(build, clock):
     """A method may keep its records longer or shorter than the service does (spec §9.4)."""
     service = build()
-    method = service.declare(
-        "acme.v1.Works.Brief",
-        request=WorkRequest,
-        response=WorkResponse,
-        metadata=WorkMetadata,
-        options=Options(keep_for=timedelta(hours=1)),
-    )
+    options = Options(keep_for=timedelta(hours=1))
+    method = declared(service, "acme.v1.Works.Brief", options=options)
     name = method.start(WorkRequest()).name
     service.reporter(name).finish()
     clock.advance(hours=1, microseconds=-1)
@@ -281,9 +220,7 @@ def test_conventions_are_warned_of(make_service, caplog):
     """AIP-151 wants other names for these types; it works all the same."""
     service = make_service()
     with caplog.at_level(logging.INFO, "lro"):
-        service.declare(
-            "acme.v1.Works.Work", request=WorkRequest, response=Empty, metadata=WorkMetadata
-        )
+        declared(service, response=Empty)
     assert "response-type-empty" in caplog.text
     info = service.methods.infos[NAME]
     assert (info.response_type, info.metadata_type) == (
@@ -294,22 +231,11 @@ def test_conventions_are_warned_of(make_service, caplog):
 
 def test_a_class_without_a_name_gets_the_methods_package(make_service):
     """As a proto file would have it (spec §8.3); a registered one keeps its name."""
-    import attrs
-
-    @attrs.frozen
-    class DoRequest:
-        text: str = ""
-
-    @attrs.frozen
-    class DoMetadata:
-        text: str = ""
-
+    DoRequest, DoMetadata = (attrs.make_class(f"Do{what}", {}) for what in ("Request", "Metadata"))
     types = TypeRegistry()
     types.register(DoMetadata, "other.v1.Progress")
     service = make_service(types=types)
-    service.declare(
-        "acme.v1.Works.Do", request=DoRequest, response=WorkResponse, metadata=DoMetadata
-    )
+    declared(service, "acme.v1.Works.Do", request=DoRequest, metadata=DoMetadata)
     assert types.name_of(DoRequest) == "acme.v1.DoRequest"
     assert service.methods.infos["acme.v1.Works.Do"].metadata_type == "other.v1.Progress"
 
@@ -328,28 +254,21 @@ def test_a_method_names_its_classes(make_service, role):
 
 
 def test_a_method_is_declared_once(make_service):
-    """Under its whole name."""
+    """Under its whole name, which the decorator is given."""
     service = make_service()
-
-    @service.method(NAME)
-    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        raise AssertionError
-
+    method_of(service)
     with pytest.raises(DeclarationError, match="declared twice"):
-        declare(service)
+        declared(service)
+    with pytest.raises(DeclarationError, match=r'write @service\.method\("'):
+        service.method(lambda request: None)
 
 
 def test_a_service_closes_itself_and_its_store(clock):
     """As a context, with the default clock, and with its maintenance thread."""
-    closed = []
-
-    class Closing(MemoryStore):
-        def close(self):
-            closed.append(1)
-
-    with Service(Closing(), InlineExecutor()) as service:
-        declare(service)
-        assert not service.start(NAME, WorkRequest()).done
+    closed, store = [], MemoryStore()
+    store.close = lambda: closed.append(1)
+    with Service(store, InlineExecutor()) as service:
+        assert not declared(service).start(WorkRequest()).done
         assert service._background.maintenance._thread.is_alive()
     assert closed == [1]
     assert not service._background.maintenance._thread.is_alive()
@@ -368,11 +287,9 @@ def test_a_service_closes_itself_and_its_store(clock):
 )
 def test_an_option_that_makes_no_sense(make_service, name, value):
     """It is refused with the declaration, by its name, and not by the first operation."""
-    for declared in (make_service().method, Options):
+    for declare in (make_service().method, Options):
         with pytest.raises(DeclarationError, match=f"{name}: must be") as caught:
-            declared(
-                **{"full_name": NAME, name: value} if declared is not Options else {name: value}
-            )
+            declare(**{name: value}, **({} if declare is Options else {"full_name": NAME}))
         assert caught.value.subject == name
 
 
@@ -397,9 +314,3 @@ def test_a_setting_that_makes_no_sense(wrong, sentence):
     """It is refused when the service is made, and not when the first operation meets it."""
     with pytest.raises(DeclarationError, match=sentence):
         Service(**{"store": MemoryStore(), "executor": InlineExecutor(), **wrong})
-
-
-def test_a_decorator_without_a_name(make_service):
-    """The text shows how it is written."""
-    with pytest.raises(DeclarationError, match=r'write @service\.method\("'):
-        make_service().method(lambda request: None)

@@ -13,7 +13,6 @@ from lro import (
     DeclarationError,
     Empty,
     InvalidArgument,
-    Job,
     ListOperationsRequest,
     Operation,
     TypeRegistry,
@@ -31,20 +30,10 @@ from lro.errors import (
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
-from tests.service_steps import Step, answer, ended, reason, recovered, swap, unpacked
+from tests.engine.engine_parts import ID, NAME, Held, method_of, once, raising
+from tests.service_steps import Step, answer, ended, reason, recovered, swap, work
 from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
-
-NAME = "acme.v1.Works.Work"
-ID = "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"
-
-
-def method_of(service, body=None, **options):
-    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        found = None if body is None else body(request, job)
-        return WorkResponse(request.text) if found is None else found
-
-    return service.method(NAME, **options)(work)
 
 
 def stored(service):
@@ -58,50 +47,13 @@ def quick(store, make_service):
     return make_service(store, InlineExecutor())
 
 
-@pytest.fixture
-def full(store, make_service):
-    """A service that works on one operation, with no room for another; and its method."""
-    service = make_service(store, ThreadExecutor(1, queue=0))
-    step = Step()
-    method = method_of(service, step)
-    first = method.start(WorkRequest("first"), request_id=ID)
-    step.reached()
-    yield service, method, first
-    step.go.set()
-
-
 # -- arguments ------------------------------------------------------------------------------------
-
-
-def test_an_operation_is_returned_at_once(store, make_service):
-    """In progress, with what callers see before the first report (spec §9.8)."""
-    service = make_service(store, ThreadExecutor(1))
-    step = Step()
-    operation = method_of(service, step).start(WorkRequest(), metadata=WorkMetadata(1)).operation
-    step.reached()
-    assert re.fullmatch(r"operations/[A-Za-z0-9_-]{23}", operation.name)
-    assert (operation.done, operation.result) == (False, None)
-    assert unpacked(service, operation).percent == 1
-    assert unpacked(service, operation).create_time == service.store.now()
-    assert service.get(operation.name).done is False
-    step.go.set()
-    ended(service, operation)
-
-
-class Kept(InlineExecutor):
-    """Has a worker free for a task, whose turn comes when the test says."""
-
-    def submit(self, task):
-        self.task = task
-
-    def join(self, seconds):
-        return False
 
 
 @pytest.fixture
 def kept(store, make_service):
     """A service whose work was stored as begun, its operation, and its executor."""
-    executor = Kept()
+    executor = Held(idle=True)
     service = make_service(store, executor)
     return service, method_of(service).start(WorkRequest("x")).name, executor
 
@@ -109,6 +61,8 @@ def kept(store, make_service):
 def test_where_a_worker_is_free_work_is_stored_as_begun(kept, store):
     """One write less for every operation: no claim follows."""
     service, name, executor = kept
+    assert re.fullmatch(r"operations/[A-Za-z0-9_-]{23}", name)
+    assert not service.get(name).done
     record = store.get(name)
     assert (record.attempt, record.start_time) == (1, record.create_time)
     assert record.owner == service.workers.owner
@@ -121,9 +75,10 @@ def test_where_a_worker_is_free_work_is_stored_as_begun(kept, store):
 def test_what_has_to_wait_is_claimed(store, make_service, options):
     """Behind other work, or behind its own method's limit."""
     service = make_service(store, ThreadExecutor(1 if not options else 2))
-    step = Step()
+    step, free, begun = Step(), Step(), []
 
     def body(request, job):
+        begun.append(request.text)
         step()
         return WorkResponse(str(job.attempt))
 
@@ -131,22 +86,25 @@ def test_what_has_to_wait_is_claimed(store, make_service, options):
     method.start(WorkRequest("first"))
     step.reached()
     waiting = method.start(WorkRequest("second")).name
-    assert store.get(waiting).attempt == 0
+    if options:  # work of other methods goes on beside it
+        beside = work(service, free).start(WorkRequest())
+        free.reached()
+        free.go.set()
+        ended(service, beside)
+    assert (store.get(waiting).attempt, begun) == (0, ["first"])
     step.go.set()
     assert answer(service, ended(service, waiting)) == "1"
 
 
-def test_work_is_stopped_between_its_start_and_its_beginning(kept, store):
-    """The function is not called."""
+@pytest.mark.parametrize("how", ["cancelled", "handed back"])
+def test_work_is_stopped_between_its_start_and_its_beginning(kept, store, make_service, how):
+    """The function is not called; after a close the next process does it, and no worker is lost."""
     service, name, executor = kept
-    service.cancel(name)
-    executor.task.run()
-    assert service.get(name).state == "CANCELLED"
-
-
-def test_work_is_handed_back_between_its_start_and_its_beginning(kept, store, make_service):
-    """The service stops just then: the next process does it, and no worker counts as lost."""
-    service, name, executor = kept
+    if how == "cancelled":
+        service.cancel(name)
+        executor.task.run()
+        assert service.get(name).state == "CANCELLED"
+        return
     service.workers.stop(timedelta())
     executor.task.run()
     assert (store.get(name).done, store.get(name).owner) == (False, "")
@@ -164,7 +122,7 @@ def test_a_worker_dies_between_the_start_and_the_beginning(
     store, make_service, clock, worker_lost, state
 ):
     """It cannot be known that the function was not called: the method's choice holds."""
-    services = [make_service(store, executor) for executor in (Kept(), InlineExecutor())]
+    services = [make_service(store, executor) for executor in (Held(idle=True), InlineExecutor())]
     methods = [method_of(service, worker_lost=worker_lost) for service in services]
     name = methods[0].start(WorkRequest("x")).name
     clock.advance(15)
@@ -172,22 +130,10 @@ def test_a_worker_dies_between_the_start_and_the_beginning(
     assert services[1].get(name).state == state
 
 
-class Doubtful(MemoryStore):
-    """Stores what is inserted, and then says that the outcome is unknown; or ``then`` happens."""
-
-    then = None
-
-    def insert(self, record, request, key, *, check_only=False):
-        found = super().insert(record, request, key, check_only=check_only)
-        if self.then is not None:
-            self.then(record)
-        return found
-
-
 @pytest.fixture
 def doubtful(make_service, clock):
-    """A service on such a store, and a method of it."""
-    store = Doubtful(clock)
+    """A service, its store, and a method of it."""
+    store = MemoryStore(clock)
     service = make_service(store, InlineExecutor())
     return service, store, method_of(service)
 
@@ -195,12 +141,7 @@ def doubtful(make_service, clock):
 def test_a_start_whose_answer_was_lost_is_begun_all_the_same(doubtful):
     """It may have been stored; a caller who repeats it gets it, so it must not be lost."""
     service, store, method = doubtful
-
-    def away(record):
-        store.then = None
-        raise Unavailable("the connection was lost")
-
-    store.then = away
+    once(store, "insert", raising(Unavailable("the connection was lost")), after=True)
     with pytest.raises(Unavailable):
         method.start(WorkRequest("x"), request_id=ID)
     again = method.start(WorkRequest("x"), request_id=ID)
@@ -214,7 +155,7 @@ def test_a_start_that_was_not_stored_leaves_nothing_to_hand_back(doubtful):
     """No caller has received its name."""
     service, _, method = doubtful
     method.start(WorkRequest("x"), target="t")
-    swap(service, Kept())
+    swap(service, Held(idle=True))
     method.start(WorkRequest("y"), target="t")
     with pytest.raises(TargetBusy):
         method.start(WorkRequest("z"), target="t")
@@ -226,13 +167,13 @@ def test_a_start_that_was_not_stored_leaves_nothing_to_hand_back(doubtful):
 def test_work_that_is_cancelled_while_it_is_stored(doubtful):
     """Its name is known from a list: the function is not called, and the end is there at once."""
     service, store, method = doubtful
-    store.then = lambda record: service.cancel(record.name)
+    once(store, "insert", lambda record, *_: service.cancel(record.name), after=True)
     assert method.start(WorkRequest("x")).operation.state == "CANCELLED"
 
 
 def test_a_start_that_took_long_is_claimed(make_service, clock):
     """Its lease counts from before it was stored, and may be over for others; not a new attempt."""
-    store = Doubtful(clock)
+    store = MemoryStore(clock)
     service, seen = make_service(store, InlineExecutor()), []
 
     def body(request, job):
@@ -240,7 +181,7 @@ def test_a_start_that_took_long_is_claimed(make_service, clock):
         return WorkResponse(request.text)
 
     method = method_of(service, body)
-    store.then = lambda record: clock.advance(5)
+    once(store, "insert", lambda *_: clock.advance(5), after=True)
     operation = method.start(WorkRequest("x")).operation
     assert answer(service, operation) == "x"
     ((attempt, record),) = seen
@@ -259,25 +200,20 @@ def in_thread(call, *arguments):
 
 def test_a_start_while_the_service_closes(make_service, clock):
     """What is being stored then is handed back before the store is closed."""
-    store, executor, step = Doubtful(clock), ThreadExecutor(1), Step()
-    service = make_service(store, executor)
-    method = method_of(service)
-    store.then = step
-    starting = in_thread(method.start, WorkRequest("x"))
+    store, step = MemoryStore(clock), Step()
+
+    class Stopping(ThreadExecutor):
+        def stop(self):
+            try:
+                return super().stop()
+            finally:
+                step.go.set()
+
+    service = make_service(store, Stopping(1))
+    once(store, "insert", step, after=True)
+    starting = in_thread(method_of(service).start, WorkRequest("x"))
     step.reached()
-    stop, stopped = executor.stop, threading.Event()
-
-    def stop_and_note():
-        try:
-            return stop()
-        finally:
-            stopped.set()
-
-    executor.stop = stop_and_note
-    closing = in_thread(service.close)
-    assert stopped.wait(PATIENCE)
-    step.go.set()
-    closing.join(PATIENCE)
+    service.close()
     starting.join(PATIENCE)
     record = store.get(starting.found[0].name)
     assert (record.done, record.owner, record.attempt) == (False, "", 1)
@@ -288,12 +224,10 @@ def test_a_close_does_not_wait_for_the_start_of_what_has_begun(make_service):
     service, step = make_service(executor=InlineExecutor()), Step()
     starting = in_thread(method_of(service, step).start, WorkRequest("x"))
     step.reached()
-    closing = in_thread(service.close, 0)
-    closing.join(PATIENCE)
-    assert not closing.is_alive()
+    service.close(0)
     step.go.set()
     starting.join(PATIENCE)
-    assert not starting.is_alive()
+    assert starting.found
 
 
 def test_a_start_that_is_interrupted_when_its_work_has_begun(store, make_service, monkeypatch):
@@ -323,15 +257,11 @@ def test_a_start_that_is_interrupted_before_its_work_begins(
     store, make_service, monkeypatch, where, kept
 ):
     """The worker that takes the task finds nothing to do; a record is that of lost work."""
-    executor = Kept()
+    executor = Held(idle=True)
     service = make_service(store, executor)
     method = method_of(service, lambda request, job: pytest.fail("it was given up"))
-
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
     part = service.workers if where == "stored" else service._background
-    monkeypatch.setattr(part, where, interrupted)
+    monkeypatch.setattr(part, where, raising(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         method.start(WorkRequest())
     assert stored(service) == kept
@@ -353,17 +283,13 @@ def test_work_may_delete_itself(quick):
 
 @pytest.mark.parametrize("parent", ["projects/p", "projects/p/operations"])
 def test_a_parent(quick, parent):
-    """Both spellings mean the same (spec §3.3(2))."""
-    operation = method_of(quick).start(WorkRequest(), parent=parent).operation
+    """Both spellings mean the same (spec §3.3(2)); the service starts a method by its name too."""
+    method_of(quick)
+    operation = quick.start(NAME, WorkRequest("x"), parent=parent)
+    assert answer(quick, operation) == "x"
     assert operation.name.startswith("projects/p/operations/")
     page = quick.list(ListOperationsRequest(name="projects/p"))
     assert page.operations == (operation,)
-
-
-def test_a_method_by_its_name(quick):
-    """The service starts it too; an undeclared one is an error of the server."""
-    method_of(quick)
-    assert answer(quick, quick.start(NAME, WorkRequest("x"), parent="projects/p")) == "x"
     with pytest.raises(DeclarationError, match="not declared"):
         quick.start("acme.v1.Works.Other", WorkRequest())
 
@@ -379,6 +305,7 @@ WRONG = [
     ({"request": WorkRequest(rest={"a": float("nan")})}, InvalidArgument, "request.rest"),
     ({"request": WorkRequest(size=10)}, InvalidArgument, "size"),
     ({"metadata": WorkRequest()}, InvalidArgument, "metadata"),
+    ({"target": 7}, InvalidArgument, "target"),
     ({"parent": "projects"}, InvalidParent, "parent"),
     ({"parent": "operations/x"}, InvalidParent, "parent"),
     ({"request_id": "x"}, InvalidRequestId, "request_id"),
@@ -403,16 +330,9 @@ def test_a_wrong_argument(quick, wrong, error, field, validate_only):
 
 
 def test_a_target_that_is_no_text(quick):
-    """Is refused, on every store alike."""
+    """Is refused, also where the method's function gives it."""
     with pytest.raises(InvalidArgument, match="target"):
         method_of(quick, exclusive_target=lambda request: 7).start(WorkRequest())
-
-
-def refused_by(error):
-    def refuse(request):
-        raise error
-
-    return refuse
 
 
 @pytest.mark.parametrize("verdict", [None, True])
@@ -426,10 +346,10 @@ def test_validate_accepts_with_none_and_true(quick, verdict):
     ("validate", "sentence"),
     [
         (lambda request: False, "request: is refused by the method"),
-        (refused_by(ValueError("too large")), "request: too large"),
-        (refused_by(ValueError()), "request: is refused by the method"),
-        (refused_by(UnicodeError("no text")), "request: no text"),
-        (refused_by(InvalidArgument("text", "too long")), "text: too long"),
+        (raising(ValueError("too large")), "request: too large"),
+        (raising(ValueError()), "request: is refused by the method"),
+        (raising(UnicodeError("no text")), "request: no text"),
+        (raising(InvalidArgument("text", "too long")), "text: too long"),
     ],
 )
 def test_validate_refuses_with_invalid_argument(quick, validate, sentence, validate_only):
@@ -444,21 +364,24 @@ async def forgotten(request):
     """A coroutine function, where a plain one must be called."""
 
 
-@pytest.mark.parametrize("found", [0, 1, "", "too large", [], forgotten])
-def test_validate_that_returns_no_verdict_starts_nothing(quick, found):
-    """A text is no refusal, and no consent: the mistake is the application's."""
-    result = (lambda: found(None)) if callable(found) else (lambda: found)
-    method = method_of(quick, validate=lambda request: result())
-    with pytest.raises(HookFailed, match="validate must return None or True to accept") as caught:
-        method.start(WorkRequest())
-    assert (caught.value.code, stored(quick)) == (Code.INTERNAL, 0)
+NO_VERDICT = (HookFailed, "validate must return None or True to accept")
 
 
-@pytest.mark.parametrize("error", [DeclarationError("x", "y"), ZeroDivisionError("x")])
-def test_what_else_validate_raises_passes(quick, error):
-    """An error of the library keeps its code, also where it is a ValueError."""
-    with pytest.raises(type(error)):
-        method_of(quick, validate=refused_by(error)).start(WorkRequest())
+@pytest.mark.parametrize(
+    ("validate", "error", "sentence"),
+    [
+        *((lambda request, found=found: found, *NO_VERDICT) for found in (0, 1, "", "large", [])),
+        (lambda request: forgotten(request), *NO_VERDICT),
+        (raising(DeclarationError("x", "y")), DeclarationError, "x: y"),
+        (raising(ZeroDivisionError("x")), ZeroDivisionError, "x"),
+    ],
+)
+def test_validate_that_gives_no_verdict_starts_nothing(make_service, validate, error, sentence):
+    """A text is no refusal, and no consent; what else it raises passes, also a ValueError."""
+    service = make_service()
+    with pytest.raises(error, match=sentence):
+        method_of(service, validate=validate).start(WorkRequest())
+    assert stored(service) == 0
 
 
 # -- repeats --------------------------------------------------------------------------------------
@@ -483,9 +406,12 @@ def test_a_repeated_start_does_nothing_more(quick):
     assert calls == [1, 1]
 
 
-def test_a_full_queue_still_knows_its_requests(full):
+def test_a_full_queue_still_knows_its_requests(store, make_service):
     """A repeated start needs no room; one that conflicts gets that error; a new one comes again."""
-    service, method, first = full
+    service, step = make_service(store, ThreadExecutor(1, queue=0)), Step()
+    method = method_of(service, step)
+    first = method.start(WorkRequest("first"), request_id=ID)
+    step.reached()
     assert method.start(WorkRequest("first"), request_id=ID).name == first.name
     with pytest.raises(RequestIdConflict):
         method.start(WorkRequest("other"), request_id=ID)
@@ -495,6 +421,7 @@ def test_a_full_queue_still_knows_its_requests(full):
             method.start(WorkRequest(), request_id=other)
         assert caught.value.retry_after == timedelta(seconds=1)
     assert stored(service) == 1
+    step.go.set()
 
 
 # -- validate only --------------------------------------------------------------------------------
@@ -561,20 +488,24 @@ def test_a_target_is_free_when_the_work_has_ended(store, make_service):
 
 
 class Refusing(InlineExecutor):
-    """Has room, and then fails to take the task."""
+    """Has room, and then fails to take the task, after what another thread does meanwhile."""
 
-    error: BaseException = Unavailable("the broker is away")
+    def __init__(self, error):
+        super().__init__()
+        self.error, self.again, self.answers = error, None, []
 
     def submit(self, task):
+        if self.again is not None:
+            other = threading.Thread(target=lambda: self.answers.append(self.again()))
+            other.start()
+            other.join(PATIENCE)
         raise self.error
 
 
 @pytest.mark.parametrize("error", [Unavailable("away"), RuntimeError("loop"), KeyboardInterrupt()])
 def test_a_start_that_fails_is_not_remembered(store, make_service, error):
     """Neither the record nor its target, where no request id lets others be answered with it."""
-    executor = Refusing()
-    executor.error = error
-    service = make_service(store, executor)
+    service = make_service(store, Refusing(error))
     method = method_of(service)
     for text in ("one", "two"):
         with pytest.raises(type(error)):
@@ -583,21 +514,6 @@ def test_a_start_that_fails_is_not_remembered(store, make_service, error):
     assert not service.workers.held()
     swap(service, InlineExecutor())
     assert method.start(WorkRequest("three"), request_id=ID, target="t").done
-
-
-class Meanwhile(Refusing):
-    """Fails to take the task, after another call with the same request id was answered."""
-
-    def __init__(self, error):
-        super().__init__()
-        self.error = error
-        self.answers = []
-
-    def submit(self, task):
-        other = threading.Thread(target=lambda: self.answers.append(self.again()))
-        other.start()
-        other.join(PATIENCE)
-        raise self.error
 
 
 REFUSALS = pytest.mark.parametrize(
@@ -614,8 +530,8 @@ def test_an_answered_operation_survives_when_the_executor_refuses(
     store, make_service, monkeypatch, error, at_once
 ):
     """A second caller with the request id got it: it is done later, or ends."""
-    monkeypatch.setattr(Meanwhile, "worker_idle", at_once)
-    executor = Meanwhile(error)
+    monkeypatch.setattr(Refusing, "worker_idle", at_once)
+    executor = Refusing(error)
     service = make_service(store, executor)
     method = method_of(service)
 
@@ -644,7 +560,7 @@ def test_an_answered_operation_survives_when_the_executor_refuses(
 
 def test_an_answered_operation_may_be_deleted_before_the_executor_refuses(store, make_service):
     """Then there is nothing to end, and the start answers with what it has stored."""
-    executor = Meanwhile(RuntimeError("bug"))
+    executor = Refusing(RuntimeError("bug"))
     service = make_service(store, executor)
     method = method_of(service)
     executor.again = lambda: service.delete(
@@ -670,10 +586,10 @@ def test_a_start_that_is_refused_takes_no_room(store, make_service):
     ended(service, second)
 
 
-def test_an_executor_that_stopped_by_itself(store, make_service):
+def test_an_executor_that_stopped_by_itself(make_service):
     """The start fails, and stores nothing."""
     executor = InlineExecutor()
-    service = make_service(store, executor)
+    service = make_service(executor=executor)
     executor.stop()
     with pytest.raises(Unavailable, match="the executor is stopping"):
         method_of(service).start(WorkRequest())

@@ -1,40 +1,41 @@
-"""How a service stops: who gets which error, in which order, and by which signal."""
+"""How a service stops, by which error, order and signal; and how it begins again after a fork."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import logging
+import os
 import queue
+import runpy
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from lro import InvalidArgument, Job, Service
+from lro import InvalidArgument, Service
 from lro._engine import process
-from lro._engine.process import StopSignals
+from lro._engine.process import StopSignals, after_fork
 from lro.errors import Unavailable
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.types import RetryInfo
+from tests.engine.engine_parts import NAME, declared, once, raising
 from tests.service_steps import Step, listeners, work
-from tests.waiting import PATIENCE, until
-from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
-
-NAME = "acme.v1.Works.Work"
+from tests.waiting import PATIENCE, until, until_async
+from tests.work_messages import WorkRequest, WorkResponse
 
 
-def build(**options: Any) -> Service:
+def build() -> Service:
     """A service whose method is worked by no process."""
-    service = Service(MemoryStore(), InlineExecutor(), maintenance=False, **options)
-    service.declare(NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata)
+    service = Service(MemoryStore(), InlineExecutor(), maintenance=False)
+    declared(service)
     return service
 
 
@@ -79,7 +80,7 @@ class Draining(InlineExecutor):
 @pytest.mark.parametrize(
     ("drain", "seconds"), [(None, 0.4), (timedelta(seconds=0.3), 0.3), (0.15, 0.15), (0, 0)]
 )
-def test_close_drains_as_long_as_the_service_says(drain: Any, seconds: float) -> None:
+def test_close_drains_as_long_as_the_service_says(drain, seconds):
     """The option of the service holds unless the call says otherwise."""
     executor = Draining()
     service = Service(MemoryStore(), executor, maintenance=False, drain=timedelta(seconds=0.4))
@@ -91,15 +92,18 @@ def test_close_drains_as_long_as_the_service_says(drain: Any, seconds: float) ->
     assert last == 1.0  # for what is asked to stop
 
 
-def test_drain_ends_when_the_work_does() -> None:
-    """However long it may be."""
+def test_drain_ends_when_the_work_does():
+    """However long it may be; and what is closed stays so after a fork."""
     executor = Draining()
     executor.go.set()
-    Service(MemoryStore(), executor, maintenance=False).close(600)
+    service = Service(MemoryStore(), executor, maintenance=False)
+    service.close(600)
+    service._reset_after_fork()
+    service.close()
     assert len(executor.given) == 1
 
 
-def test_close_without_drain_ends_the_drain_of_another_thread() -> None:
+def test_close_without_drain_ends_the_drain_of_another_thread():
     """As at a second signal: what still runs is handed back at once."""
     executor = Draining()
     service = Service(MemoryStore(), executor, maintenance=False)
@@ -110,7 +114,7 @@ def test_close_without_drain_ends_the_drain_of_another_thread() -> None:
 
 
 @pytest.mark.parametrize("drain", [float("nan"), float("inf"), "soon"])
-def test_close_with_a_drain_that_is_no_time_closes_nothing(drain: Any) -> None:
+def test_close_with_a_drain_that_is_no_time_closes_nothing(drain):
     """It is refused before."""
     service = build()
     with pytest.raises(InvalidArgument, match="drain"):
@@ -120,17 +124,13 @@ def test_close_with_a_drain_that_is_no_time_closes_nothing(drain: Any) -> None:
 
 
 @pytest.mark.parametrize("ends", [True, False])
-def test_close_with_running_work_logs_counts(ends: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_close_with_running_work_logs_counts(ends, caplog):
     """How many operations it waits for and how long, then how many others have to do."""
     step, drain = Step(), PATIENCE if ends else 0
-
-    class Executor(ThreadExecutor):
-        def join(self, seconds: float) -> bool:
-            if ends:
-                step.go.set()
-            return super().join(seconds)
-
-    service = Service(MemoryStore(), Executor(1), maintenance=False)
+    executor = ThreadExecutor(1)
+    if ends:
+        once(executor, "join", lambda _: step.go.set())
+    service = Service(MemoryStore(), executor, maintenance=False)
     work(service, step).start(WorkRequest())
     step.reached()
     with caplog.at_level(logging.INFO, "lro"):
@@ -143,16 +143,12 @@ def test_close_with_running_work_logs_counts(ends: bool, caplog: pytest.LogCaptu
     step.go.set()
 
 
-def test_close_from_several_threads_closes_once() -> None:
+def test_close_from_several_threads_closes_once():
     """All of them return when it is closed, and not before."""
     executor = Draining()
-    closed = []
-
-    class Store(MemoryStore):
-        def close(self) -> None:
-            closed.append(1)
-
-    service = Service(Store(), executor, maintenance=False)
+    closed, store = [], MemoryStore()
+    store.close = lambda: closed.append(1)
+    service = Service(store, executor, maintenance=False)
     first = in_thread(service.close)
     assert executor.entered.wait(PATIENCE)
     others = [in_thread(lambda: (service.close(), list(closed))[1]) for _ in range(3)]
@@ -161,70 +157,39 @@ def test_close_from_several_threads_closes_once() -> None:
     assert sum(executor.given) <= 10.0
 
 
-def test_close_within_close_returns_at_once() -> None:
+def test_close_within_close_returns_at_once():
     """As where the end of the work, or an interruption, closes the service once more."""
-
-    class Executor(InlineExecutor):
-        def join(self, seconds: float) -> bool:
-            service.close()
-            return super().join(seconds)
-
-    service = Service(MemoryStore(), Executor(), maintenance=False)
+    executor = InlineExecutor()
+    service = Service(MemoryStore(), executor, maintenance=False)
+    once(executor, "join", lambda _: service.close())
     service.close()
 
 
 @pytest.mark.parametrize("step", ["stop", "join"])
-def test_second_signal_during_drain_hands_work_back(
-    step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_second_signal_during_drain_hands_work_back(step, monkeypatch):
     """What an interrupt of the drain finds running is not lost with its worker."""
-    begun, go = threading.Event(), threading.Event()
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
+    running = Step()
     store, executor = MemoryStore(), ThreadExecutor(1)
     service = Service(store, executor, maintenance=False)
-    monkeypatch.setattr(executor, step, interrupted)
+    monkeypatch.setattr(executor, step, raising(KeyboardInterrupt()))
 
-    @service.method(NAME)
-    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        begun.set()
-        assert go.wait(PATIENCE)
-        return WorkResponse()
-
-    name = work.start(WorkRequest()).name
-    assert begun.wait(PATIENCE)
+    name = work(service, running).start(WorkRequest()).name
+    running.reached()
     with pytest.raises(KeyboardInterrupt):
         service.close()
     record = store.get(name)
-    go.set()
+    running.go.set()
     assert (record.done, record.owner, record.lost_attempts) == (False, "", 0)
 
 
-def test_closed_service_stays_closed_after_a_fork() -> None:
-    """There is nothing to be closed again."""
-    executor = Draining()
-    executor.go.set()
-    service = Service(MemoryStore(), executor, maintenance=False)
-    service.close()
-    service._reset_after_fork()
-    service.close()
-    assert len(executor.given) == 1
-
-
 @pytest.mark.parametrize("make", [InlineExecutor, lambda: ThreadExecutor(1), AsyncioExecutor])
-def test_start_is_refused_when_the_service_stops(make: Callable[[], Any]) -> None:
+def test_start_is_refused_when_the_service_stops(make):
     """UNAVAILABLE, with when to try again; another process may take the call."""
     service = Service(MemoryStore(), make(), maintenance=False)
-
-    @service.method(NAME)
-    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        raise AssertionError
-
+    method = work(service)
     service.close()
     with pytest.raises(Unavailable, match="the service is stopping") as caught:
-        work.start(WorkRequest())
+        method.start(WorkRequest())
     retry = caught.value.details("acme")[1]
     assert isinstance(retry, RetryInfo)
     assert retry.retry_delay == timedelta(seconds=1)
@@ -234,7 +199,7 @@ def test_start_is_refused_when_the_service_stops(make: Callable[[], Any]) -> Non
 
 
 @pytest.fixture
-def left() -> Iterator[Any]:
+def left():
     """What is open at the end of the interpreter: of this test only."""
     others = list(process._open)
     process._open.clear()
@@ -243,10 +208,11 @@ def left() -> Iterator[Any]:
     process._open.update(others)
 
 
-def test_exit_closes_all_services_within_one_drain(
-    left: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One that fails is logged, and the next ones have only what is left of the time."""
+def test_exit_closes_all_services_within_one_drain(left, monkeypatch, caplog):
+    """One that fails, or is interrupted by a second signal, is logged.
+
+    The next ones have only what is left of the time.
+    """
     now = [100.0]
     monkeypatch.setattr(process.time, "monotonic", lambda: now[0])
     given = []
@@ -257,8 +223,8 @@ def test_exit_closes_all_services_within_one_drain(
         def close(self, drain: float) -> None:
             given.append(drain)
             now[0] += 7
-            if len(given) == 1:
-                raise OSError("it cannot")
+            if len(given) < 3:
+                raise OSError("it cannot") if len(given) == 1 else SystemExit
 
     services = [Closing() for _ in range(3)]
     for one in services:
@@ -266,9 +232,10 @@ def test_exit_closes_all_services_within_one_drain(
     process._close_all()
     assert given == [10, 3, 0]
     assert "could not be closed at the end of the process" in caplog.text
+    assert caplog.text.count("was interrupted") == 1
 
 
-def test_closed_or_collected_service_is_not_closed_at_exit(left: Any) -> None:
+def test_closed_or_collected_service_is_not_closed_at_exit(left):
     """The end of the process keeps nothing alive."""
     closed, collected = build(), build()
     assert len(left) == 2
@@ -281,7 +248,7 @@ def test_closed_or_collected_service_is_not_closed_at_exit(left: Any) -> None:
 # -- waits ------------------------------------------------------------------------------------
 
 
-def test_end_waits_ends_the_waits_of_threads() -> None:
+def test_end_waits_ends_the_waits_of_threads():
     """Who waits, and who comes later, hears that the service stops; what is done is answered."""
     service = build()
     name, done = (service.start(NAME, WorkRequest()).name for _ in range(2))
@@ -297,15 +264,14 @@ def test_end_waits_ends_the_waits_of_threads() -> None:
     assert not service.wait(name, 0).done
 
 
-def test_end_waits_ends_a_wait_that_begins_meanwhile() -> None:
+def test_end_waits_ends_a_wait_that_begins_meanwhile():
     """It comes after the others were answered, and before they have left."""
     service = build()
     name = service.start(NAME, WorkRequest()).name
 
     async def both() -> None:
         first = asyncio.ensure_future(service.wait_async(name, 60))
-        while service.waiting == 0:
-            await asyncio.sleep(0)
+        await until_async(lambda: service.waiting)
         service.end_waits()
         second = asyncio.ensure_future(service.wait_async(name, 60))
         for waiter in (first, second):
@@ -333,7 +299,7 @@ class Waited:
 
 
 @pytest.fixture
-def handlers() -> Iterator[Callable[[Any, Any], None]]:
+def handlers():
     """Sets the handlers of SIGTERM and SIGINT, for this test."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
@@ -346,11 +312,12 @@ def handlers() -> Iterator[Callable[[Any, Any], None]]:
         signal.signal(number, handler)
 
 
-Put = Callable[[Any, Any], None]
+def handle(*_):
+    """The handler of a server."""
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_ends_waits_and_reaches_the_server(number: signal.Signals, handlers: Put) -> None:
+def test_signal_ends_waits_and_reaches_the_server(number, handlers):
     """The handler of the server is called once, with what it expects, however often we look."""
     seen: list[int] = []
     handlers(lambda *given: seen.append(given[0]), lambda *given: seen.append(given[0]))
@@ -363,35 +330,28 @@ def test_signal_ends_waits_and_reaches_the_server(number: signal.Signals, handle
     assert seen == [number]
 
 
-def test_signal_that_ends_the_process_is_left_alone(handlers: Put) -> None:
-    """Where no server handles SIGTERM, no handler of ours changes what it does."""
-    handlers(signal.SIG_DFL, signal.default_int_handler)
-    StopSignals().end_waits_of(Waited())
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_interrupt_without_handler_is_left_alone(handlers: Put) -> None:
-    """Control-C still raises KeyboardInterrupt where the server has only handled SIGTERM."""
-    handlers(lambda *_: None, signal.default_int_handler)
+@pytest.mark.parametrize("term", [signal.SIG_DFL, handle])
+def test_signals_that_no_server_handles_are_left_alone(handlers, term):
+    """Whether SIGTERM is handled or not, Control-C still raises KeyboardInterrupt."""
+    handlers(term, signal.default_int_handler)
     signals, waited = StopSignals(), Waited()
     signals.end_waits_of(waited)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    signal.raise_signal(signal.SIGTERM)
-    assert waited.was_ended()
+    if term is handle:
+        signal.raise_signal(signal.SIGTERM)
+        assert waited.was_ended()
+    else:
+        assert signal.getsignal(signal.SIGTERM) is term
 
 
-def test_signals_cannot_be_handled_in_another_thread(handlers: Put) -> None:
+def test_signals_cannot_be_handled_in_another_thread(handlers):
     """Python sets handlers in the main thread only; elsewhere nothing is done."""
-
-    def handle(*_: object) -> None: ...
-
     handlers(handle, handle)
     in_thread(lambda: StopSignals().end_waits_of(Waited()))()
     assert signal.getsignal(signal.SIGTERM) is handle
 
 
-def test_forked_process_hears_signals_with_a_thread_of_its_own(handlers: Put) -> None:
+def test_forked_process_hears_signals_with_a_thread_of_its_own(handlers):
     """The handler has come along, the thread has not."""
     seen: list[int] = []
     handlers(lambda *given: seen.append(given[0]), signal.default_int_handler)
@@ -404,24 +364,63 @@ def test_forked_process_hears_signals_with_a_thread_of_its_own(handlers: Put) ->
     assert seen == [signal.SIGTERM]
 
 
-def test_process_with_too_many_threads_leaves_signals_alone(
-    handlers: Put, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_process_with_too_many_threads_leaves_signals_alone(handlers, monkeypatch, caplog):
     """Waits are not ended then, and a call later tries again."""
-
-    def handle(*_: object) -> None: ...
-
     handlers(handle, handle)
     signals, waited = StopSignals(), Waited()
-
-    def full(_: threading.Thread) -> None:
-        raise RuntimeError("full")
-
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", full)
+        patch.setattr(threading.Thread, "start", raising(RuntimeError("full")))
         signals.end_waits_of(waited)
     assert signal.getsignal(signal.SIGTERM) is handle
     assert "waits cannot be ended at a stop: full" in caplog.text
     signals.end_waits_of(waited)
     signal.raise_signal(signal.SIGTERM)
     assert waited.was_ended()
+
+
+# -- forks -------------------------------------------------------------------------------------
+
+
+FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+
+
+class Holder:
+    """An object that must be reset in a child."""
+
+
+@FORKS
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forks beside threads
+def test_holders_are_reset_in_order_and_each_by_itself():
+    """One that fails is not in the way of the others."""
+    renewed = []
+
+    def fail(holder):
+        raise ZeroDivisionError
+
+    holders = [Holder() for _ in range(3)]
+    for holder, reset in zip(holders, (renewed.append, fail, renewed.append), strict=True):
+        after_fork(holder, reset)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if renewed == [holders[0], holders[2]] else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert renewed == []
+
+
+def test_a_system_that_cannot_fork(monkeypatch):
+    """There is nothing to register then."""
+    monkeypatch.delattr(os, "register_at_fork")
+    assert "after_fork" in runpy.run_path(process.__file__)
+
+
+def test_a_service_starts_again_in_a_child(make_service, store):
+    """With another name, no work, and waiters of its own; what the parent has is the parent's."""
+    service = make_service(store)
+    method = declared(service)
+    name, owner = method.start(WorkRequest()).name, service.workers.owner
+    service._reset_after_fork()
+    assert service.workers.owner != owner
+    assert (service.waiting, service.watching, listeners(service)) == (0, 0, 0)
+    assert not service.get(name).done
+    service.reporter(name).complete(WorkResponse("x"))
+    assert service.wait(name, 20).done

@@ -19,9 +19,10 @@ from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.testing import START, ManualClock
 from lro.wire import parse_duration
-from tests.service_steps import abandon, listeners
+from tests.engine.engine_parts import NAME, declared, once
+from tests.service_steps import listeners
 from tests.vector_files import by_id, vectors
-from tests.virtual_loop import VirtualLoop, on_a_loop, run_virtual, virtually
+from tests.virtual_loop import on_a_loop, run_virtual, virtually
 from tests.waiting import PATIENCE, until_async
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -29,12 +30,6 @@ CASES = vectors("wait_timeouts")["cases"]
 DONE = WorkResponse("done")
 TICK = 1e-6
 """Seconds by which a virtual clock may be late, floats being what they are."""
-
-
-def declare(service):
-    return service.declare(
-        "acme.v1.Works.Work", request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
-    )
 
 
 class Wait:
@@ -48,10 +43,9 @@ class Wait:
         store = MemoryStore(lambda: START + timedelta(seconds=seconds()))
         self.service = make_service(store, InlineExecutor(), **options)
         self.name = "operations/missing"
-        declare(self.service)
+        method = declared(self.service)
         if not case.get("missing"):
-            started = self.service.start("acme.v1.Works.Work", WorkRequest())
-            self.name = started.name
+            self.name = method.start(WorkRequest()).name
         if case["already_done"]:
             self.complete()
 
@@ -172,7 +166,7 @@ async def test_a_deadline_is_not_waited_out(make_service):
     """The answer comes a way around the world before it, or after nine tenths (spec §4.4)."""
     loop = asyncio.get_running_loop()
     service = make_service(MemoryStore(ManualClock()), InlineExecutor())
-    operation = declare(service).start(WorkRequest())
+    operation = declared(service).start(WorkRequest())
     for deadline, answered in ((10, 9.75), (1, 0.9)):
         began = loop.time()
         await service.wait_async(operation.name, deadline_seconds=deadline)
@@ -182,12 +176,12 @@ async def test_a_deadline_is_not_waited_out(make_service):
 @pytest.fixture
 def service(make_service, store):
     made = make_service(store, InlineExecutor())
-    declare(made)
+    declared(made)
     return made
 
 
 def start(service):
-    return service.start("acme.v1.Works.Work", WorkRequest()).name
+    return service.start(NAME, WorkRequest()).name
 
 
 async def settle():
@@ -216,31 +210,22 @@ async def test_many_wait_without_threads(service):
 
 
 class Scripted(MemoryStore):
-    """Notes what is read, fails so many reads, and acts once after a get or a find."""
+    """Notes what is read, and fails so many reads."""
 
     def __init__(self):
         super().__init__(ManualClock())
         self.gets, self.finds = [], []
         self.failures = 0
-        self.after_get = self.after_find = None
 
     def get(self, name):
         self.gets.append(name)
         self._fail()
-        found = super().get(name)
-        act, self.after_get = self.after_get, None
-        if act is not None:
-            act()
-        return found
+        return super().get(name)
 
     def find(self, names, max_bytes):
         self.finds.append(list(names))
         self._fail()
-        found = super().find(names, max_bytes)
-        act, self.after_find = self.after_find, None
-        if act is not None:
-            act()
-        return found
+        return super().find(names, max_bytes)
 
     def _fail(self):
         if self.failures:
@@ -313,29 +298,13 @@ async def waits(service, store, *names):
     return tasks
 
 
+@pytest.mark.parametrize("read", ["succeeds", "fails", "is cancelled"])
 @on_a_loop
-async def test_an_end_during_the_read_of_others_is_read_after_it(service, store):
-    """By the same task, however the two threads meet."""
-    store.reads_block = store.writes_block = True
+async def test_an_end_during_the_read_of_others_is_read_after_it(service, store, read, caplog):
+    """However the two threads meet, and whatever becomes of that read.
 
-    loop = asyncio.get_running_loop()
-    first, second = start(service), start(service)
-    tasks = await waits(service, store, first, second)
-
-    def act():  # in the thread that reads, until the loop knows of it
-        service.reporter(second).complete(DONE)
-        asyncio.run_coroutine_threadsafe(settle(), loop).result(PATIENCE)
-
-    store.after_find = act
-    service.reporter(first).complete(DONE)
-    found = await asyncio.gather(*tasks)
-    assert [(one.name, one.done) for one in found] == [(first, True), (second, True)]
-
-
-@pytest.mark.parametrize("failure", ["error", "cancelled"])
-@on_a_loop
-async def test_ends_are_read_after_a_read_of_others_that_failed(service, store, failure, caplog):
-    """The task that reads may be cancelled with all others of the loop, some of which tidy up."""
+    The task that reads may be cancelled with all others of the loop, some of which tidy up.
+    """
     store.reads_block = store.writes_block = True
 
     loop = asyncio.get_running_loop()
@@ -343,59 +312,47 @@ async def test_ends_are_read_after_a_read_of_others_that_failed(service, store, 
     first, second = start(service), start(service)
     tasks = await waits(service, store, first, second)
 
-    async def fail():
+    async def noticed():
         await settle()  # the loop knows of the second end
-        if failure == "cancelled":
+        if read == "is cancelled":
             (reader,) = asyncio.all_tasks() - before - {*tasks, asyncio.current_task()}
             reader.cancel()
 
-    def act():  # in the thread that reads
+    def act(*_):  # in the thread that reads
         service.reporter(second).complete(DONE)
-        asyncio.run_coroutine_threadsafe(fail(), loop).result(PATIENCE)
-        if failure == "error":
+        asyncio.run_coroutine_threadsafe(noticed(), loop).result(PATIENCE)
+        if read == "fails":
             raise OSError("odd")
 
-    store.after_find = act
+    once(store, "find", act, after=True)
     service.reporter(first).complete(DONE)
     async with asyncio.timeout(PATIENCE):
-        assert (await tasks[1]).done
-        if failure == "cancelled":
-            assert (await tasks[0]).done
+        assert (await tasks[1]).name == second
+        if read != "fails":
+            assert (await tasks[0]).name == first
     tasks[0].cancel()
-    assert ("odd" in caplog.text) == (failure == "error")
+    assert ("odd" in caplog.text) == (read == "fails")
 
 
 @virtually
 async def test_a_wait_reads_the_store_twice(service, store):
-    """Once when it has begun to listen, and once when the operation has ended."""
+    """Once when it has begun to listen, and once when the operation has ended, not before."""
     reads = store.gets
 
     name = start(service)
-    task = asyncio.create_task(service.wait_async(name))
-    await settle()
-    assert reads == [name]
-    service.reporter(name).report(WorkMetadata(1))
-    reads.clear()  # of those that the report itself has made
-    await settle()
-    assert reads == []
-    service.reporter(name).complete(DONE)
-    reads.clear()
-    assert (await task).done
-    assert reads == [name]
-
-
-@virtually
-async def test_a_report_does_not_end_a_wait(service):
-    """Waiters go on waiting while the operation is not done."""
-    name = start(service)
     task = asyncio.create_task(service.wait_async(name, timedelta(seconds=9)))
     await settle()
+    assert reads == [name]
     service.reporter(name).report(WorkMetadata(1))
     service.cancel(name)
+    reads.clear()  # of those that these have made
     await settle()
+    assert reads == []
     assert not task.done()
     service.reporter(name).acknowledge_cancel()
+    reads.clear()
     assert (await task).state == "CANCELLED"
+    assert reads == [name]
 
 
 @virtually
@@ -415,23 +372,10 @@ async def test_cancelled_waiter_leaves_no_listener(service):
 
 
 @virtually
-async def test_a_deleted_operation_is_not_waited_for(service):
-    """Every waiter gets an error of its own (spec §4.6)."""
-    name = start(service)
-    tasks = [asyncio.create_task(service.wait_async(name)) for _ in range(3)]
-    await settle()
-    service.delete(name)
-    found = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(one) for one in found] == [OperationNotFound] * 3
-    assert len(set(map(id, found))) == 3
-    assert service.waiting == 0
-
-
-@virtually
 async def test_an_operation_that_expires_at_once_is_not_found(make_service):
     """With an expiry of nothing its end is also its going (spec §9.4)."""
     service = make_service(executor=InlineExecutor(), keep_for=timedelta(0))
-    declare(service)
+    declared(service)
 
     name = start(service)
     task = asyncio.create_task(service.wait_async(name))
@@ -441,44 +385,14 @@ async def test_an_operation_that_expires_at_once_is_not_found(make_service):
         await task
 
 
-def test_two_event_loops_at_once(service):
-    """Each thread's loop has its own waiters, and one notification wakes both."""
-    name = start(service)
-    assert service.waiting == 0
-    ready = threading.Barrier(3)
-    found = []
-
-    def live():
-        async def main():
-            task = asyncio.create_task(service.wait_async(name))
-            await settle()
-            await asyncio.to_thread(ready.wait, PATIENCE)
-            found.append(await task)
-
-        asyncio.run(main())
-
-    threads = [threading.Thread(target=live) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    ready.wait(PATIENCE)
-    assert service.waiting == 2
-    service.reporter(name).complete(DONE)
-    for thread in threads:
-        thread.join(PATIENCE)
-    assert [operation.done for operation in found] == [True, True]
-    assert service.waiting == 0
-
-
 @pytest.mark.parametrize("colour", ["thread", "coroutine"])
 @pytest.mark.parametrize("event", ["complete", "delete"])
 def test_end_between_first_look_and_listening_ends_the_wait(service, store, colour, event):
     """It changes after the first look, before a listener is there: no waiter waits in vain."""
     name = start(service)
     reporter = service.reporter(name)
-    store.after_get = {
-        "complete": lambda: reporter.complete(DONE),
-        "delete": lambda: service.delete(name),
-    }[event]
+    complete, delete = (lambda _: reporter.complete(DONE)), (lambda _: service.delete(name))
+    once(store, "get", complete if event == "complete" else delete, after=True)
 
     async def main():
         # By the room itself: the service looks once more, for the permission, before it.
@@ -514,18 +428,6 @@ def test_store_that_fails_when_notified_keeps_waiters_waiting(service, store):
         run_virtual(main(2))
 
 
-def test_notification_skips_a_closed_event_loop(service):
-    """A loop that ended with its waiters in it is skipped."""
-    name = start(service)
-    loop = VirtualLoop()
-    task = loop.create_task(service.wait_async(name))
-    loop.run_until_complete(settle())
-    assert service.waiting == 1
-    loop.close()
-    assert service.reporter(name).complete(DONE)
-    abandon(task)
-
-
 def test_a_loop_that_is_gone_is_forgotten(service):
     """Nothing of an event loop is kept once it has gone."""
     name = start(service)
@@ -546,8 +448,6 @@ def test_a_loop_that_is_gone_is_forgotten(service):
 @virtually
 async def test_end_of_an_operation_without_waiters_reads_nothing(service, store, left):
     """They have left before the notification, or between it and the read that it causes."""
-    reads = store.gets
-
     name = start(service)
     task = asyncio.create_task(service.wait_async(name, timedelta(seconds=5)))
     await settle()
@@ -555,10 +455,10 @@ async def test_end_of_an_operation_without_waiters_reads_nothing(service, store,
         task.cancel()
         await settle()
     service.reporter(name).complete(DONE)
-    reads.clear()
+    store.gets.clear()
     task.cancel()
     await settle()
-    assert (service.waiting, reads) == (0, [])
+    assert (service.waiting, store.gets) == (0, [])
 
 
 @pytest.mark.parametrize("first", ["cancellation", "timeout"])

@@ -18,10 +18,11 @@ from lro.errors import Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
+from tests.engine.engine_parts import declared
 from tests.service_fixtures import services
-from tests.service_steps import WORK, listeners
+from tests.service_steps import abandon, listeners
 from tests.virtual_loop import on_a_loop, run_virtual, virtually
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until_async
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 URL = "type.googleapis.com/google.protobuf.Value"
@@ -53,9 +54,7 @@ class Harness:
     def __init__(self, make_service, clock, kind=Noting):
         self.store = kind(clock)
         self.service = make_service(self.store, InlineExecutor())
-        self.method = self.service.declare(
-            WORK, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
-        )
+        self.method = declared(self.service)
 
     def start(self, count=1):
         return [self.method.start(WorkRequest()).name for _ in range(count)]
@@ -99,50 +98,6 @@ def over(sighting):
 
 
 # -- what is reported -------------------------------------------------------------------------
-
-
-def test_a_watch_from_first_to_last(harness):
-    """Snapshot, progress, end of each; then the stream ends."""
-    first, second = harness.start(2)
-    acts = [
-        lambda: harness.report(first, 1),
-        lambda: harness.end(first),
-        lambda: harness.service.delete(second),
-    ]
-
-    async def main():
-        seen = []
-        async for sighting in await harness.service.watch([first, second, "operations/none"]):
-            seen.append((sighting.name, over(sighting)))
-            if len(seen) >= 3 and acts:
-                assert harness.service.watching == 1
-                acts.pop(0)()
-        return seen
-
-    assert run_virtual(main()) == [
-        (first, False),
-        (second, False),
-        ("operations/none", True),
-        (first, False),
-        (first, True),
-        (second, True),
-    ]
-
-
-def test_an_equal_state_is_not_repeated(harness):
-    """A claim, or the wish to cancel, makes another version that looks the same to callers."""
-    (name,) = harness.start()
-
-    async def main():
-        async with harness.watched([name], 10) as batches:
-            assert (await one(batches)).metadata is not None
-            for _ in range(2):
-                harness.report(name, 1)
-                harness.store.update(name, claimed)
-                assert await anext(batches) == []
-
-    harness.report(name, 1)
-    run_virtual(main())
 
 
 @virtually
@@ -305,6 +260,7 @@ async def test_lost_notification_is_made_good(harness, caplog):
     async with harness.watched(names) as batches, harness.watched(names) as other:
         await anext(batches)
         await anext(other)
+        assert (harness.service.watching, listeners(harness.service)) == (2, 3)  # one a name
         for change in changes:
             harness.store.update(first, change)
             began = loop.time()
@@ -367,40 +323,34 @@ async def test_many_names_are_looked_at_in_pieces(harness):
 
 
 @virtually
-async def test_stream_that_ends_early_leaves_no_listener(harness):
-    """Also while it waits, and beside others that watch the same."""
-    first, second = harness.start(2)
+async def test_stream_that_is_given_up_while_it_waits_leaves_no_listener(harness):
+    """As where its caller goes away."""
 
-    async with harness.watched([first, second]) as staying:
-        await anext(staying)
+    async def follow():
+        async for _ in await harness.service.watch(harness.start()):
+            pass
 
-        async def leave():
-            async for _ in await harness.service.watch([second, first]):
-                pass
-
-        task = asyncio.create_task(leave())
-        await asyncio.sleep(1)
-        assert harness.service.watching == 2
-        assert listeners(harness.service) == 2  # one a name
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert harness.service.watching == 1
-        harness.end(first)
-        harness.end(second)
-        assert len(await anext(staying)) == 2
+    task = asyncio.create_task(follow())
+    await asyncio.sleep(1)
+    assert harness.service.watching == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert harness.quiet
 
 
 def test_notifications_from_other_threads_reach_all_loops(harness):
-    """Two loops watch one name; a third thread ends it."""
+    """Two loops watch one name, and wait for it; a third thread ends it."""
     (name,) = harness.start()
     watching, found = threading.Barrier(3), []
 
     async def main():
         async with harness.watched([name], PATIENCE) as batches:
             await anext(batches)
+            waiting = asyncio.create_task(harness.service.wait_async(name, PATIENCE))
+            await until_async(lambda: harness.service.waiting == 2)
             await asyncio.to_thread(watching.wait, PATIENCE)
-            found.append(await one(batches))
+            found.extend([await one(batches), await waiting])
 
     threads = [threading.Thread(target=lambda: asyncio.run(main())) for _ in range(2)]
     for thread in threads:
@@ -409,21 +359,26 @@ def test_notifications_from_other_threads_reach_all_loops(harness):
     harness.end(name)
     for thread in threads:
         thread.join(PATIENCE)
-    assert [operation.done for operation in found] == [True, True]
+    assert [operation.done for operation in found] == [True] * 4
+    assert harness.service.waiting == 0
 
 
 def test_a_loop_that_is_closed(harness):
-    """A notification for a stream that was on it is not an error."""
+    """A notification for a stream that was on it, or a wait, is not an error."""
     (name,) = harness.start()
     loop = asyncio.new_event_loop()
     batches = loop.run_until_complete(harness.service.watch([name])).batches(60)
     loop.run_until_complete(anext(batches))
     for task in asyncio.all_tasks(loop):
         task.cancel()
+    waiting = loop.create_task(harness.service.wait_async(name))
     loop.run_until_complete(asyncio.sleep(0))
+    assert harness.service.waiting == 1
     loop.close()
     harness.report(name, 1)
-    harness.report(name, 2)
+    harness.end(name)
+    abandon(waiting)
+    waiting.get_coro().close()
     with pytest.raises(StopIteration):
         batches.aclose().__await__().send(None)
 

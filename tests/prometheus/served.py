@@ -12,7 +12,7 @@ from lro.prometheus import MetricsApp
 from lro.stores.sqlite import SQLiteStore
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
-statistics.FLUSH_SECONDS = 0.1  # type: ignore[misc]
+statistics.FLUSH_SECONDS = 0.1
 
 service = lro.Service(SQLiteStore(os.environ["LRO_TEST_FILE"]), ThreadExecutor(2))
 

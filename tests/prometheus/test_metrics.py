@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -23,15 +22,13 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families as plain_families
 
 import lro.wsgi
-from lro import Code, Job, Service, StatusError
+from lro import Code, Job, StatusError
 from lro.errors import DeclarationError, MissingExtra, Unauthenticated, Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.prometheus import MetricsApp, collector
 from lro.stores.memory import MemoryStore
 from lro.telemetry import BUCKETS, METRICS
-from lro.testing import ManualClock
 from tests.http.servers import asgi_inside, asgi_socket, wsgi_inside, wsgi_socket
-from tests.service_fixtures import MakeService
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 METHOD = "acme.work.v1.Works.Work"
@@ -58,7 +55,7 @@ class Broken(MemoryStore):
 
 
 @pytest.fixture
-def service(make_service: MakeService, clock: ManualClock) -> Service:
+def service(make_service, clock):
     """A service that has done some work, which was given to its store."""
     made = make_service(Broken(clock), InlineExecutor())
 
@@ -96,7 +93,7 @@ def labelled(**labels: str) -> tuple[tuple[str, str], ...]:
 @pytest.mark.parametrize(
     ("accept", "parse"), [("", plain_families), (OPENMETRICS, openmetrics_families)]
 )
-def test_metrics_are_those_of_the_table(service: Service, accept: str, parse: Parse) -> None:
+def test_metrics_are_those_of_the_table(service, accept, parse):
     """By name, type, unit and labels, in both formats; what is opt-in is not there."""
     with asgi_inside(MetricsApp(service)) as call:
         reply = call("GET", "/", headers={"accept": accept} if accept else {})
@@ -119,7 +116,7 @@ def test_metrics_are_those_of_the_table(service: Service, accept: str, parse: Pa
             assert set(sample.labels) - {"le"} == labels, sample
 
 
-def test_totals_are_shown_as_counters_and_histograms(service: Service) -> None:
+def test_totals_are_shown_as_counters_and_histograms(service):
     """Buckets add up, as Prometheus has them; empty labels are those that do not apply."""
     with wsgi_inside(lro.wsgi.MetricsApp(service)) as call:
         found = samples(call("GET", "/").text)
@@ -141,7 +138,7 @@ def test_totals_are_shown_as_counters_and_histograms(service: Service) -> None:
     assert found["lro_operation_active", pending] == 0
 
 
-def test_series_that_cannot_be_read_hide_no_others(service: Service) -> None:
+def test_series_that_cannot_be_read_hide_no_others(service):
     """Such as those of a later version."""
     store = service.store
     assert isinstance(store, MemoryStore)
@@ -154,7 +151,7 @@ def test_series_that_cannot_be_read_hide_no_others(service: Service) -> None:
     assert samples(reply.text)["lro_starts_total", started] == 3
 
 
-def test_promtool_finds_nothing_wrong(service: Service) -> None:
+def test_promtool_finds_nothing_wrong(service):
     """Names, units, help and types as Prometheus wants them."""
     promtool = shutil.which("promtool")
     if promtool is None:
@@ -167,9 +164,7 @@ def test_promtool_finds_nothing_wrong(service: Service) -> None:
 
 
 @pytest.mark.parametrize("serve", [asgi_socket, wsgi_socket])
-def test_path_beside_another_application(
-    make_service: MakeService, serve: Callable[[Any], AbstractContextManager[Any]]
-) -> None:
+def test_path_beside_another_application(make_service, serve):
     """One path is the metrics', all others are those of the fallback."""
     service = make_service()
     fallback: Any
@@ -200,14 +195,16 @@ def test_path_beside_another_application(
         assert call("GET", "/metrics/more").status_code == 404
 
 
-def test_other_paths_are_not_found_where_nothing_else_is_served(service: Service) -> None:
+def test_other_paths_are_not_found_where_nothing_else_is_served(service):
     """Only the one of the metrics is."""
     with asgi_inside(MetricsApp(service)) as call:
         assert call("GET", "/metrics").status_code == 404
         assert call("POST", "/").status_code == 405
+    with pytest.raises(DeclarationError, match="path: must be a path such as '/metrics'"):
+        MetricsApp(service, path="metrics")
 
 
-def test_callers_are_those_that_authenticate_lets_in(service: Service) -> None:
+def test_callers_are_those_that_authenticate_lets_in(service):
     """Others get the error of the hook, and no number."""
 
     def authenticate(headers: Mapping[str, str]) -> str:
@@ -226,13 +223,11 @@ def test_callers_are_those_that_authenticate_lets_in(service: Service) -> None:
             assert allowed.status_code == 200
 
 
-def test_store_that_is_away_is_unavailable(
-    service: Service, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_store_that_is_away_is_unavailable(service, caplog):
     """A scrape fails, as it should; a registry of the application's own still has the gauges."""
     registry = CollectorRegistry()
     registry.register(collector(service))
-    service.store.away = True  # type: ignore[attr-defined]
+    service.store.away = True
     with asgi_inside(MetricsApp(service)) as call:
         assert call("GET", "/").status_code == 503
     with caplog.at_level(logging.WARNING, logger="lro"):
@@ -240,13 +235,13 @@ def test_store_that_is_away_is_unavailable(
     assert "metrics of all processes cannot be read now: it is away" in caplog.text
     assert {name for name, _ in found} >= {"lro_operation_active", "lro_waiter_active"}
     assert not [name for name, _ in found if name.startswith("lro_starts")]
-    service.store.away = False  # type: ignore[attr-defined]
+    service.store.away = False
     assert ("lro_lease_margin_seconds_sum", ()) in samples(generate_latest(registry).decode())
     with pytest.raises(ValueError, match="Duplicated timeseries"):
         registry.register(collector(service))
 
 
-def test_store_without_statistics_has_only_gauges(make_service: MakeService) -> None:
+def test_store_without_statistics_has_only_gauges(make_service):
     """They need no store."""
 
     class Plain(MemoryStore):
@@ -261,13 +256,7 @@ def test_store_without_statistics_has_only_gauges(make_service: MakeService) -> 
     }
 
 
-def test_path_must_be_one(service: Service) -> None:
-    """With what would be one."""
-    with pytest.raises(DeclarationError, match="path: must be a path such as '/metrics'"):
-        MetricsApp(service, path="metrics")
-
-
-def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_named(monkeypatch):
     """The import says what to install."""
     monkeypatch.setitem(sys.modules, "prometheus_client.exposition", None)
     source = importlib.util.find_spec("lro._prometheus")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+import functools
 
 import pytest
 
@@ -14,7 +13,7 @@ from tests.telemetry.collected import Numbers, Spans
 
 
 @pytest.fixture
-def spans() -> Iterator[Spans]:
+def spans():
     """Spans in memory."""
     found = Spans()
     yield found
@@ -22,7 +21,7 @@ def spans() -> Iterator[Spans]:
 
 
 @pytest.fixture
-def numbers() -> Iterator[Numbers]:
+def numbers():
     """Metrics in memory."""
     found = Numbers()
     yield found
@@ -30,20 +29,12 @@ def numbers() -> Iterator[Numbers]:
 
 
 @pytest.fixture
-def traced(spans: Spans) -> Callable[..., Telemetry]:
+def traced(spans):
     """Makes options with the provider of the spans."""
-
-    def make(**options: Any) -> Telemetry:
-        return Telemetry(tracer_provider=spans.provider, **options)
-
-    return make
+    return functools.partial(Telemetry, tracer_provider=spans.provider)
 
 
 @pytest.fixture
-def measured(numbers: Numbers) -> Callable[..., Telemetry]:
+def measured(numbers):
     """Makes options with the provider of the metrics."""
-
-    def make(**options: Any) -> Telemetry:
-        return Telemetry(meter_provider=numbers.provider, **options)
-
-    return make
+    return functools.partial(Telemetry, meter_provider=numbers.provider)

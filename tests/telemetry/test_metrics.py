@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import itertools
-import re
 import threading
 from collections.abc import Callable, Collection
 from datetime import timedelta
@@ -14,21 +14,31 @@ from typing import Any
 
 import pytest
 
-from lro import Cancelled, Code, Job, Service, StatusError, WorkerLost
-from lro._engine import events
+from lro import Cancelled, Code, Job, Service, State, StatusError
+from lro._engine import events, telemetry
 from lro._engine import metrics as table_of_metrics
 from lro._engine.gauges import LOAD_SECONDS, Gauges
-from lro.errors import DeclarationError, InvalidArgument, LroError, OperationNotFound, Unavailable
+from lro.adapters import (
+    AttemptBegan,
+    AttemptOver,
+    CancelSupport,
+    LeasesRenewed,
+    OperationEnded,
+    OperationsExpired,
+    OperationStarted,
+    WorkLost,
+    WriteRefused,
+)
+from lro.errors import InvalidArgument, LroError, OperationNotFound, Unavailable
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from lro.telemetry import BUCKETS, METRICS, Metric, Telemetry
-from lro.testing import ManualClock
-from tests.service_fixtures import MakeService
-from tests.service_steps import WORK, Step, ended, recovered, work
+from lro.telemetry import BUCKETS, METRICS, Telemetry
+from tests.service_steps import WORK, Step, ended, work
 from tests.telemetry.collected import Numbers
+from tests.waiting import until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 METHOD = WORK
@@ -45,39 +55,59 @@ def fail(request: WorkRequest, _: Job[WorkMetadata]) -> None:
         raise StatusError(Code[request.text], "no")
 
 
-def test_starts_attempts_and_operations_are_measured(
-    make_service: MakeService, numbers: Numbers, measured: Measured, clock: ManualClock
-) -> None:
-    """By outcome, and by code where they have failed."""
-    service = make_service(None, InlineExecutor(), telemetry=measured())
-
-    def body(request: WorkRequest, job: Job[WorkMetadata]) -> None:
-        clock.advance(2)
-        fail(request, job)
-
-    method = work(service, body)
-    for text in ("", "", "NOT_FOUND", "cancelled"):
-        method.start(WorkRequest(text))
-    with pytest.raises(InvalidArgument):
-        method.start(WorkRequest(), request_id="x")
-    assert numbers.points("lro.starts") == {
-        (METHOD, "started"): 4,
-        (METHOD, "refused", "INVALID_ARGUMENT"): 1,
+def test_events_are_measured(numbers):
+    """By outcome, and by code where it has failed; also what is zero on a good day."""
+    options = Telemetry(meter_provider=numbers.provider)
+    measuring = telemetry.ServiceTelemetry(
+        options, executor="E", reach=CancelSupport.AT_AWAIT, remote=False
+    )
+    measuring.use([source() for source in measuring.sources()])
+    known: dict[str, Any] = {"name": "operations/a", "method": METHOD}
+    attempt: dict[str, Any] = {**known, "attempt": 1}
+    ended: dict[str, Any] = {**attempt, "seconds": 2.0}
+    for event in (
+        OperationStarted(outcome="started", **known),
+        OperationStarted(outcome="refused", error_type="INVALID_ARGUMENT", method=METHOD),
+        AttemptBegan(queue_seconds=0.5, **attempt),
+        AttemptBegan(queue_seconds=None, **attempt),  # a later one has not waited for the first
+        AttemptOver(outcome="succeeded", **ended),
+        AttemptOver(outcome="failed", error_type="NOT_FOUND", **ended),
+        AttemptOver(outcome="cancelled", error_type="CANCELLED", **ended),
+        OperationEnded(state=State.SUCCEEDED, **ended),
+        OperationEnded(state=State.FAILED, error_type="ABORTED", cancel_seconds=9.0, **ended),
+        OperationEnded(state=State.CANCELLED, error_type="CANCELLED", **ended),
+        OperationEnded(state=State.CANCELLED, cancel_seconds=3.0, **ended),
+        OperationEnded(state=State.CANCELLED, cancel_seconds=4.0, **{**ended, "attempt": 0}),
+        WorkLost(decision="retried", lost_attempts=1, **attempt),
+        WorkLost(decision="failed", lost_attempts=2, **attempt),
+        WriteRefused(**attempt),
+        LeasesRenewed(count=2, margin_seconds=15.0),
+        LeasesRenewed(count=2, margin_seconds=6.0),
+        OperationsExpired(methods={METHOD: 2}),
+    ):
+        getattr(measuring, event.kind)(event)
+    assert {name: numbers.points(name) for name in numbers.metrics()} == {
+        "lro.starts": {(METHOD, "started"): 1, (METHOD, "refused", "INVALID_ARGUMENT"): 1},
+        "lro.queue.duration": {(METHOD,): (1, 0.5)},
+        "lro.attempt.duration": {
+            (METHOD, "succeeded"): (1, 2.0),
+            (METHOD, "failed", "NOT_FOUND"): (1, 2.0),
+            (METHOD, "cancelled"): (1, 2.0),
+        },
+        "lro.operation.duration": {
+            (METHOD, "succeeded"): (1, 2.0),
+            (METHOD, "failed", "ABORTED"): (1, 2.0),
+            (METHOD, "cancelled"): (3, 6.0),
+        },
+        "lro.cancel.duration": {(METHOD, "at_await"): (1, 3.0), (METHOD, "withdrawn"): (1, 4.0)},
+        "lro.lost.attempts": {(METHOD, "retried"): 1, (METHOD, "failed"): 1},
+        "lro.refused.writes": {(METHOD,): 1},
+        "lro.lease.margin": {(): (2, 21.0)},
+        "lro.expired.operations": {(METHOD,): 2},
     }
-    assert numbers.points("lro.queue.duration") == {(METHOD,): (4, 0.0)}
-    by_outcome = {
-        (METHOD, "succeeded"): (2, 4.0),
-        (METHOD, "failed", "NOT_FOUND"): (1, 2.0),
-        (METHOD, "cancelled"): (1, 2.0),
-    }
-    assert numbers.points("lro.attempt.duration") == by_outcome
-    assert numbers.points("lro.operation.duration") == by_outcome
-    assert numbers.points("lro.cancel.duration") == {}  # no caller has asked for it
 
 
-def test_what_a_process_has_is_read_when_it_is_collected(
-    make_service: MakeService, numbers: Numbers, measured: Measured, clock: ManualClock
-) -> None:
+def test_what_a_process_has_is_read_when_it_is_collected(make_service, numbers, measured, clock):
     """What waits, what runs, how old the oldest is, and what the executor can take."""
     service, step = make_service(None, ThreadExecutor(1, 5), telemetry=measured()), Step()
     method = work(service, lambda *_: step())
@@ -96,8 +126,7 @@ def test_what_a_process_has_is_read_when_it_is_collected(
     assert numbers.points("lro.executor.limit") == {("worker",): 1, ("queue",): 5}
     waiting = threading.Thread(target=ended, args=(service, first))
     waiting.start()
-    while not numbers.points("lro.waiter.active")["wait",]:
-        pass  # until that thread waits
+    until(lambda: numbers.points("lro.waiter.active")["wait",])
     assert numbers.points("lro.waiter.active") == {("wait",): 1, ("watch",): 0}
     step.go.set()
     waiting.join()
@@ -110,9 +139,7 @@ def test_what_a_process_has_is_read_when_it_is_collected(
     assert numbers.points("lro.operation.max_age") == {}
 
 
-def test_usage_of_each_executor(
-    make_service: MakeService, numbers: Numbers, measured: Measured
-) -> None:
+def test_usage_of_each_executor(make_service, numbers, measured):
     """One without bounds reports none; one that cannot say it reports nothing."""
     inline = InlineExecutor()
     service = make_service(None, inline, telemetry=measured())
@@ -125,27 +152,24 @@ def test_usage_of_each_executor(
     assert found == [({("worker",): 1, ("queue",): 0}, {})]
     executor = AsyncioExecutor(3, 4)
     assert (executor.usage.workers, executor.usage.queue) == (3, 4)
-    mute: Any = SimpleNamespace(store=MemoryStore(), executor=object())
-    none: Any = None
-    gauges = Gauges(mute, {}, none, none)
-    for metric in (table_of_metrics.EXECUTOR_USAGE, table_of_metrics.EXECUTOR_LIMIT):
-        assert list(gauges.read(metric)) == []
 
 
-def test_work_that_is_not_claimed_yet_has_no_age(clock: ManualClock) -> None:
-    """A worker was sent its name, and does not know when it was created."""
+def test_what_is_not_known_is_not_read():
+    """By an executor that cannot say it; of work whose name was sent, and which nobody claimed."""
     attempts = [SimpleNamespace(group=METHOD, executing=False, create_time=None)]
-    runtime: Any = SimpleNamespace(store=MemoryStore(clock), executor=object())
-    workers: Any = SimpleNamespace(attempts=lambda: attempts)
-    none: Any = None
-    specs: Any = {METHOD: SimpleNamespace(function=fail)}
-    gauges = Gauges(runtime, specs, workers, none)
-    assert list(gauges.read(table_of_metrics.MAX_AGE)) == []
+    gauges = Gauges(
+        SimpleNamespace(store=MemoryStore(), executor=object()),
+        {METHOD: SimpleNamespace(function=fail)},
+        SimpleNamespace(attempts=lambda: attempts),
+        None,
+    )
+    for metric in ("EXECUTOR_USAGE", "EXECUTOR_LIMIT", "MAX_AGE"):
+        assert list(gauges.read(getattr(table_of_metrics, metric))) == []
     active = list(gauges.read(table_of_metrics.ACTIVE))
     assert ({"lro.method": METHOD, "lro.state": "pending"}, 1) in active
 
 
-def test_usage_of_celery(tmp_path: Path) -> None:
+def test_usage_of_celery(tmp_path):
     """What runs in this process; what waits is the broker's."""
     celery = pytest.importorskip("celery")
     from lro.executors.celery import CeleryExecutor
@@ -160,110 +184,7 @@ def test_usage_of_celery(tmp_path: Path) -> None:
     assert found == [1]
 
 
-REACHES: dict[str, Callable[[], Any]] = {
-    "cooperative": lambda: ThreadExecutor(1),
-    "at_await": lambda: AsyncioExecutor(1),
-}
-
-
-@pytest.mark.parametrize("reach", REACHES)
-def test_cancellation_is_measured_by_how_it_reached_the_work(
-    make_service: MakeService,
-    numbers: Numbers,
-    measured: Measured,
-    clock: ManualClock,
-    reach: str,
-) -> None:
-    """Work that has not begun is withdrawn; other work stops as its executor can make it."""
-    service = make_service(None, REACHES[reach](), telemetry=measured())
-    begun = threading.Event()
-
-    async def until_cancelled(_: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        begun.set()
-        while True:
-            await job.sleep_async(60)
-
-    def until_stopped(_: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        begun.set()
-        while True:
-            job.sleep(60)
-
-    method = service.method(METHOD)(until_cancelled if reach == "at_await" else until_stopped)
-    first = method.start(WorkRequest()).name
-    begun.wait()
-    second = method.start(WorkRequest()).name
-    service.cancel(second)
-    service.cancel(first)
-    ended(service, first)
-    service.close()
-    counts = {key: count for key, (count, _) in numbers.points("lro.cancel.duration").items()}
-    assert counts == {(METHOD, "withdrawn"): 1, (METHOD, reach): 1}
-
-
-def test_losses_refusals_margins_and_expiry_are_measured(
-    make_service: MakeService,
-    numbers: Numbers,
-    measured: Measured,
-    clock: ManualClock,
-    tmp_path: Path,
-) -> None:
-    """What is zero on a good day."""
-    path, step = tmp_path / "operations.db", Step()
-    options = {"telemetry": measured(), "keep_for": timedelta(seconds=30)}
-    dead = make_service(SQLiteStore(path, clock=clock), **options)
-    for name in (METHOD, "acme.work.v1.Works.Once"):
-        lost = WorkerLost.RETRY if name == METHOD else WorkerLost.FAIL
-        work(dead, lambda *_: step(), name, worker_lost=lost).start(WorkRequest())
-        step.reached()
-    dead.run_maintenance()
-    clock.advance(9)
-    dead.run_maintenance()
-    assert numbers.points("lro.lease.margin") == {(): (2, 15.0 + 6.0)}
-    other = make_service(SQLiteStore(path, clock=clock), InlineExecutor(), **options)
-    work(other, worker_lost=WorkerLost.RETRY)
-    work(other, name="acme.work.v1.Works.Once")
-    clock.advance(20)
-    recovered(other, clock)
-    assert numbers.points("lro.lost.attempts") == {
-        (METHOD, "retried"): 1,
-        ("acme.work.v1.Works.Once", "failed"): 1,
-    }
-    step.go.set()
-    dead.close()
-    assert numbers.points("lro.refused.writes") == {
-        (METHOD,): 1,
-        ("acme.work.v1.Works.Once",): 1,
-    }
-    clock.advance(100)
-    other.run_maintenance()
-    assert sum(numbers.points("lro.expired.operations").values()) == 2
-
-
-def test_lost_work_that_was_to_stop_is_not_measured_as_stopped(
-    make_service: MakeService,
-    numbers: Numbers,
-    measured: Measured,
-    clock: ManualClock,
-    tmp_path: Path,
-) -> None:
-    """The request did not stop it."""
-    path, step = tmp_path / "operations.db", Step()
-    dead = make_service(SQLiteStore(path, clock=clock), telemetry=False)
-    name = work(dead, lambda *_: step()).start(WorkRequest()).name
-    step.reached()
-    other = make_service(SQLiteStore(path, clock=clock), InlineExecutor(), telemetry=measured())
-    work(other)
-    other.cancel(name)
-    clock.advance(20)
-    recovered(other, clock)
-    step.go.set()
-    assert numbers.points("lro.operation.duration") == {(METHOD, "failed", "ABORTED"): (1, 21.0)}
-    assert numbers.points("lro.cancel.duration") == {}
-
-
-def test_services_of_a_process_are_added_up(
-    make_service: MakeService, numbers: Numbers, measured: Measured, clock: ManualClock
-) -> None:
+def test_services_of_a_process_are_added_up(make_service, numbers, measured, clock):
     """Of one provider, which takes each callback once; a service that is gone is left out."""
     steps = [Step(), Step()]
     for step in steps:
@@ -287,9 +208,7 @@ def test_services_of_a_process_are_added_up(
     assert numbers.points("lro.executor.limit")["worker",] == 5
 
 
-def test_another_provider_takes_over(
-    make_service: MakeService, numbers: Numbers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_provider_takes_over(make_service, numbers, monkeypatch):
     """One that is set later is used from then on, by the services that there are."""
     from opentelemetry import metrics
 
@@ -314,12 +233,23 @@ def test_another_provider_takes_over(
 
 
 def test_calls_of_the_store_are_measured_where_that_is_asked_for(
-    make_service: MakeService, numbers: Numbers, measured: Measured, tmp_path: Path
-) -> None:
-    """By verb, and by code where they fail; also those that end after they have returned."""
-    service = make_service(
-        SQLiteStore(tmp_path / "operations.db"), telemetry=measured(store_calls=True)
-    )
+    make_service, numbers, measured, tmp_path
+):
+    """By verb, and by code where they fail; also those that end after they have returned.
+
+    For a write that the store refuses at once, ``done`` is never called.
+    """
+
+    class Refusing(SQLiteStore):
+        refusing = False
+
+        def insert_later(self, *arguments: Any) -> None:
+            if self.refusing:
+                raise KeyError("no")
+            super().insert_later(*arguments)
+
+    store = Refusing(tmp_path / "operations.db")
+    service = make_service(store, telemetry=measured(store_calls=True))
     method = work(service)
 
     async def on_loop() -> None:
@@ -328,46 +258,20 @@ def test_calls_of_the_store_are_measured_where_that_is_asked_for(
         with pytest.raises(InvalidArgument):
             await method.start_async(WorkRequest("b"), request_id=one)
 
-    import asyncio
-
     asyncio.run(on_loop())
     with pytest.raises(OperationNotFound):
         service.get("operations/none")
+    store.refusing = True
+    with pytest.raises(KeyError):
+        asyncio.run(method.start_async(WorkRequest()))
     service.close()
     points = numbers.points("lro.store.call.duration")
     counts = {key: count for key, (count, _) in points.items()}
     assert counts["insert_later",] == 1
     assert counts["insert_later", "INVALID_ARGUMENT"] == 1
+    assert counts["insert_later", "KeyError"] == 1
     assert counts["get", "NOT_FOUND"] == 1
     assert counts["update",] >= 1
-
-
-def test_write_that_a_store_refuses_at_once_is_measured(
-    make_service: MakeService, numbers: Numbers, measured: Measured
-) -> None:
-    """``done`` is never called then."""
-    import asyncio
-
-    class Refusing(MemoryStore):
-        writes_block = True
-
-        def insert_later(self, *_: Any, **__: Any) -> None:
-            raise KeyError("no")
-
-    service = make_service(Refusing(), telemetry=measured(store_calls=True))
-    with pytest.raises(KeyError):
-        asyncio.run(work(service).start_async(WorkRequest()))
-    assert ("insert_later", "KeyError") in numbers.points("lro.store.call.duration")
-
-
-def test_calls_of_the_store_are_not_measured_otherwise(
-    make_service: MakeService, numbers: Numbers, measured: Measured
-) -> None:
-    """The store is used as it is."""
-    service = make_service(None, InlineExecutor(), telemetry=measured())
-    work(service).start(WorkRequest())
-    assert "lro.store.call.duration" not in numbers.metrics()
-    assert "lro.store.operations" not in numbers.metrics()
 
 
 class Loaded(MemoryStore):
@@ -390,11 +294,8 @@ def load(waiting: int, running: int) -> Any:
 
 
 def test_operations_in_the_store_are_counted_where_that_is_asked_for(
-    make_service: MakeService,
-    numbers: Numbers,
-    measured: Measured,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    make_service, numbers, measured, monkeypatch
+):
     """At most each 15 seconds; of a store that is away nothing is said."""
     from lro._engine import gauges
 
@@ -415,9 +316,7 @@ def test_operations_in_the_store_are_counted_where_that_is_asked_for(
     assert numbers.points("lro.store.operations")[METHOD, "executing"] == 2
 
 
-def test_store_that_cannot_count_says_nothing(
-    make_service: MakeService, numbers: Numbers, measured: Measured
-) -> None:
+def test_store_that_cannot_count_says_nothing(make_service, numbers, measured):
     """The option is no mistake: another store can."""
 
     class Plain(MemoryStore):
@@ -431,14 +330,12 @@ def test_store_that_cannot_count_says_nothing(
 # -- the table ------------------------------------------------------------------------------------
 
 
-def test_page_of_the_docs_has_the_table() -> None:
+def test_page_of_the_docs_has_the_table():
     """It is made of the same place as the instruments."""
     assert table_of_metrics.table() in PAGE.read_text()
 
 
-def test_instruments_are_those_of_the_table(
-    make_service: MakeService, numbers: Numbers, measured: Measured, clock: ManualClock
-) -> None:
+def test_instruments_are_those_of_the_table(make_service, numbers, measured, clock):
     """Names, units, descriptions, buckets, and no attribute that the table does not have."""
     store = Loaded(clock)
     store.loads = [[load(1, 1)]]
@@ -469,18 +366,7 @@ def test_instruments_are_those_of_the_table(
                 assert tuple(point.explicit_bounds) == BUCKETS == known[name].buckets
 
 
-def test_names_are_as_prometheus_has_them() -> None:
-    """Counters end with the total, seconds are said, and all are well-formed."""
-    names = {metric.name: metric.prometheus_name for metric in METRICS}
-    assert names["lro.starts"] == "lro_starts_total"
-    assert names["lro.operation.duration"] == "lro_operation_duration_seconds"
-    assert names["lro.executor.usage"] == "lro_executor_usage"
-    assert len(set(names.values())) == len(METRICS)
-    assert all(re.fullmatch(r"lro(_[a-z]+)+", name) for name in names.values())
-    assert Metric(name="a", kind="counter", unit="1", description="").buckets == ()
-
-
-def test_series_stay_few_however_many_operations(numbers: Numbers, measured: Measured) -> None:
+def test_series_stay_few_however_many_operations(numbers, measured):
     """A thousand, of two methods: as many series as methods and bounded values, no ids."""
     store = MemoryStore()
     service = Service(store, InlineExecutor(), maintenance=False, telemetry=measured())
@@ -508,9 +394,3 @@ def test_series_stay_few_however_many_operations(numbers: Numbers, measured: Mea
         "lro.executor.usage": 2,
     }
     assert sum(count for count, _ in numbers.points("lro.operation.duration").values()) == 1_000
-
-
-def test_wrong_kind_of_telemetry_names_the_option() -> None:
-    """As all options do."""
-    with pytest.raises(DeclarationError, match="meter_provider: must be None, or a provider"):
-        Telemetry(meter_provider=5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,13 +11,13 @@ from opentelemetry import baggage, trace
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 from lro import Service
-from lro._engine import telemetry
+from lro._engine import events, telemetry
 from lro._engine.telemetry import ParentTrace
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.telemetry import Telemetry
-from tests.service_fixtures import MakeService
-from tests.telemetry.collected import Numbers, Spans, hex_ids
+from tests.engine.engine_parts import raising
+from tests.telemetry.collected import hex_ids
 from tests.telemetry.test_spans import work
 from tests.work_messages import WorkRequest
 
@@ -27,82 +26,44 @@ import sys
 {before}
 import lro
 from lro.executors.inline import InlineExecutor
-from lro.executors.processes import ProcessExecutor
 from lro.stores.memory import MemoryStore
 from tests.executors.process_methods import echo
 
 def loaded():
     return any(name.startswith("opentelemetry.") for name in sys.modules)
 
-for executor in (InlineExecutor(), ProcessExecutor(1)):
-    with lro.Service(MemoryStore(), executor) as service:
-        method = service.method("acme.v1.Works.Echo")(echo)
-        print(loaded(), end=" ")
-        from tests.work_messages import WorkRequest
-        print(method.start(WorkRequest("a", 5)).result().text, loaded())
-{after}
+with lro.Service(MemoryStore(), InlineExecutor()) as service:
+    method = service.method("acme.v1.Works.Echo")(echo)
+    print(loaded(), end=" ")
+    from tests.work_messages import WorkRequest
+    print(method.start(WorkRequest("a", 5)).result().text, loaded())
+print([name for name in sys.modules if name.startswith("opentelemetry.sdk")])
 """
 
 
-def output(before: str = "", after: str = "") -> str:
-    """What a program prints that runs a service of each of two executors."""
-    program = PROGRAM.format(before=before, after=after)
+@pytest.mark.parametrize("before", ["", "sys.modules['opentelemetry'] = None"])
+def test_api_package_is_imported_at_the_first_start_if_it_is_there(before):
+    """Not before, and no part of the SDK ever is; here it is also blocked."""
+    program = PROGRAM.format(before=before)
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    assert run.stderr == ""
-    return run.stdout
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout == f"False a 5 {not before}\n[]\n"
 
 
-def test_service_works_without_the_api_package() -> None:
-    """It is blocked as if it were not installed."""
-    blocked = "sys.modules['opentelemetry'] = None"
-    assert output(blocked) == "False a 5 False\n" * 2
-
-
-def test_api_package_is_imported_at_the_first_start() -> None:
-    """Not before, and no part of the SDK ever is."""
-    after = "print([name for name in sys.modules if name.startswith('opentelemetry.sdk')])"
-    assert output(after=after) == "False a 5 True\nTrue a 5 True\n[]\n"
-
-
-LATER = """
-import lro, time
-from opentelemetry import trace
-from lro._engine.events import LOOK_SECONDS
-from lro.executors.inline import InlineExecutor
-from lro.stores.memory import MemoryStore
-from tests.executors.process_methods import echo
-from tests.telemetry.collected import Spans
-from tests.work_messages import WorkRequest
-
-service = lro.Service(MemoryStore(), InlineExecutor())
-method = service.method("acme.v1.Works.Echo")(echo)
-print(repr(service.store.get(method.start(WorkRequest()).name).trace_context))
-spans = Spans()
-trace.set_tracer_provider(spans.provider)
-end = time.monotonic() + LOOK_SECONDS
-while time.monotonic() < end:
-    pass
-method.start(WorkRequest())
-print([span.kind.name for span in spans.ours()])
-service.close()
-"""
-
-
-def test_provider_that_is_set_later_is_used_from_then_on() -> None:
+def test_provider_that_is_set_later_is_used_from_then_on(make_service, spans, monkeypatch):
     """The global one, of the API itself."""
-    run = subprocess.run([sys.executable, "-c", LATER], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    assert run.stdout == "''\n['PRODUCER', 'CONSUMER']\n"
+    monkeypatch.setattr(events, "LOOK_SECONDS", 0.0)
+    present = trace.get_tracer_provider()
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: present)
+    service = make_service(None, InlineExecutor())
+    method = work(service)
+    assert service.store.get(method.start(WorkRequest()).name).trace_context == ""
+    present = spans.provider
+    method.start(WorkRequest())
+    assert [span.kind.name for span in spans.ours()] == ["PRODUCER", "CONSUMER"]
 
 
-def test_provider_of_one_kind_is_enough(
-    make_service: MakeService,
-    spans: Spans,
-    numbers: Numbers,
-    traced: Callable[..., Telemetry],
-    measured: Callable[..., Telemetry],
-) -> None:
+def test_provider_of_one_kind_is_enough(make_service, spans, numbers, traced, measured):
     """Spans without metrics, and metrics without spans."""
     for options in (traced(), measured()):
         service = make_service(None, InlineExecutor(), telemetry=options)
@@ -112,7 +73,7 @@ def test_provider_of_one_kind_is_enough(
     assert service.store.get(name).trace_context == ""
 
 
-def test_child_with_the_api_package_runs_the_function_in_the_span_of_its_parent() -> None:
+def test_child_with_the_api_package_runs_the_function_in_the_span_of_its_parent():
     """Without an SDK too; afterwards nothing is current."""
     detach = ParentTrace("00-" + "1" * 32 + "-" + "2" * 16 + "-01 a=1\ttenant=acme").attach()
     found = trace.get_current_span().get_span_context()
@@ -123,13 +84,13 @@ def test_child_with_the_api_package_runs_the_function_in_the_span_of_its_parent(
     assert trace.get_current_span() is trace.INVALID_SPAN
 
 
-def test_child_without_the_api_package_runs_the_function(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_child_without_the_api_package_runs_the_function(monkeypatch):
     """Its parent has it, and sends a context."""
     monkeypatch.setattr(telemetry, "_api", lambda: None)
     ParentTrace("00-" + "1" * 32 + "-" + "2" * 16 + "-01").attach()()
 
 
-def test_api_package_that_is_not_there_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_api_package_that_is_not_there_is_looked_for_once(monkeypatch):
     """In this process."""
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
     assert telemetry._api.__wrapped__() is None
@@ -147,44 +108,21 @@ def test_api_package_that_is_not_there_is_looked_for_once(monkeypatch: pytest.Mo
     assert looked == [1]
 
 
-class BrokenProcessor(SpanProcessor):
-    """Raises where it is said."""
-
-    def __init__(self, where: str) -> None:
-        self.where = where
-
-    def on_start(self, *_: Any, **__: Any) -> None:
-        """A span begins."""
-        if self.where == "start":
-            raise ValueError(self.where)
-
-    def on_end(self, *_: Any) -> None:
-        """A span is over."""
-        if self.where == "end":
-            raise ValueError(self.where)
-
-
 class BrokenProvider:
     """Gives no tracer and no meter."""
 
-    def get_tracer(self, *_: Any) -> Any:
-        """Raise."""
-        raise ValueError("no tracer")
-
-    def get_meter(self, *_: Any) -> Any:
-        """Raise."""
-        raise ValueError("no meter")
+    get_tracer = get_meter = raising(ValueError("there is none"))
 
 
 @pytest.mark.parametrize("where", ["start", "end", "tracer", "meter"])
-def test_provider_that_raises_fails_no_operation(
-    where: str, make_service: MakeService, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_provider_that_raises_fails_no_operation(where, make_service, caplog):
     """The log says so; the start is answered, and the work is done."""
     provider: Any = BrokenProvider()
     if where in ("start", "end"):
         provider = TracerProvider()
-        provider.add_span_processor(BrokenProcessor(where))
+        processor = SpanProcessor()
+        setattr(processor, f"on_{where}", raising(ValueError(where)))
+        provider.add_span_processor(processor)
     kind = "meter_provider" if where == "meter" else "tracer_provider"
     service = make_service(None, InlineExecutor(), telemetry=Telemetry(**{kind: provider}))
     found = work(service).start(WorkRequest("done"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +12,8 @@ from opentelemetry import baggage, context, trace
 from opentelemetry.trace import SpanKind, StatusCode
 
 from lro import Cancelled, Code, Service, StatusError, WorkerLost
-from lro.adapters import Executor, Store
-from lro.errors import DeclarationError, LroError, RequestIdConflict
+from lro.adapters import Executor
+from lro.errors import DeclarationError, RequestIdConflict
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.processes import ProcessExecutor
@@ -22,9 +21,8 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.telemetry import MAX_CONTEXT, SCHEMA_URL, Telemetry
-from lro.testing import ManualClock
+from tests.engine.engine_parts import Held, once, raising
 from tests.executors import process_methods
-from tests.service_fixtures import MakeService
 from tests.service_steps import WORK, Step, answer, ended, recovered, work
 from tests.telemetry import traced_methods
 from tests.telemetry.collected import Spans, hex_ids, ids, linked
@@ -36,9 +34,7 @@ ONE = "6a3a2b41-33c4-4ac8-9d0e-9b2f7a0e4d11"
 Traced = Callable[..., Telemetry]
 
 
-def test_start_and_attempt_are_spans_with_a_link(
-    make_service: MakeService, store: Store, spans: Spans, traced: Traced
-) -> None:
+def test_start_and_attempt_are_spans_with_a_link(make_service, store, spans, traced):
     """The start is a child of what is current; the attempt a root with a link to the start."""
     service = make_service(store, InlineExecutor(), telemetry=traced())
     method = work(service)
@@ -75,15 +71,6 @@ def test_start_and_attempt_are_spans_with_a_link(
     assert service.describe(name).trace_id == f"{ids(start)[0]:032x}"
 
 
-def test_start_of_no_span_is_a_root(
-    make_service: MakeService, spans: Spans, traced: Traced
-) -> None:
-    """Nothing is current."""
-    work(make_service(None, InlineExecutor(), telemetry=traced())).start(WorkRequest())
-    start, _ = spans.ours()
-    assert start.parent is None
-
-
 @pytest.mark.parametrize(
     ("error", "outcome", "code", "status"),
     [
@@ -92,21 +79,10 @@ def test_start_of_no_span_is_a_root(
         (Cancelled(), "cancelled", None, StatusCode.UNSET),
     ],
 )
-def test_only_failure_is_an_error(
-    make_service: MakeService,
-    spans: Spans,
-    traced: Traced,
-    error: Exception,
-    outcome: str,
-    code: str | None,
-    status: StatusCode,
-) -> None:
+def test_only_failure_is_an_error(make_service, spans, traced, error, outcome, code, status):
     """With the name of the code; a text of the error may hold what is for callers alone."""
-
-    def body(*_: object) -> None:
-        raise error
-
-    work(make_service(None, InlineExecutor(), telemetry=traced()), body).start(WorkRequest())
+    service = make_service(None, InlineExecutor(), telemetry=traced())
+    work(service, raising(error)).start(WorkRequest())
     process = spans.only("CONSUMER")
     facts = dict(process.attributes or {})
     assert (facts["lro.outcome"], facts.get("error.type")) == (outcome, code)
@@ -114,9 +90,7 @@ def test_only_failure_is_an_error(
     assert "secret" not in "".join(span.to_json() for span in spans.ours())
 
 
-def test_repeated_and_refused_starts_say_so(
-    make_service: MakeService, store: Store, spans: Spans, traced: Traced
-) -> None:
+def test_repeated_and_refused_starts_say_so(make_service, store, spans, traced):
     """A repeat names the first operation, whose work links to the first start alone."""
     method = work(make_service(store, InlineExecutor(), telemetry=traced()))
     name = method.start(WorkRequest("a"), request_id=ONE).name
@@ -133,28 +107,22 @@ def test_repeated_and_refused_starts_say_so(
     assert linked(spans.only("CONSUMER")) == [ids(spans.ours("PRODUCER")[0])]
 
 
-def test_start_that_breaks_off_names_the_class_of_the_error(
-    make_service: MakeService, spans: Spans, traced: Traced
-) -> None:
+def test_start_that_breaks_off_names_the_class_of_the_error(make_service, spans, traced):
     """An interruption is no answer, so that it has no outcome."""
 
     class Interrupted(BaseException):
         pass
 
-    class Broken(MemoryStore):
-        def insert(self, *_: Any, **__: Any) -> Any:
-            raise Interrupted
-
+    store = MemoryStore()
+    once(store, "insert", raising(Interrupted()))
     with pytest.raises(Interrupted):
-        work(make_service(Broken(), InlineExecutor(), telemetry=traced())).start(WorkRequest())
+        work(make_service(store, InlineExecutor(), telemetry=traced())).start(WorkRequest())
     facts = dict(spans.only("PRODUCER").attributes or {})
     assert facts["error.type"].endswith("Interrupted")
     assert "lro.start.outcome" not in facts
 
 
-def test_work_done_outside_has_a_start_alone(
-    make_service: MakeService, store: Store, spans: Spans, traced: Traced
-) -> None:
+def test_work_done_outside_has_a_start_alone(make_service, store, spans, traced):
     """No worker of this library claims it."""
     service = make_service(store, InlineExecutor(), telemetry=traced())
     method = service.declare(METHOD, request=WorkRequest, response=WorkResponse)
@@ -164,25 +132,16 @@ def test_work_done_outside_has_a_start_alone(
     assert service.store.get(name).trace_context.startswith(f"00-{hex_ids(start)}-")
 
 
-def test_attempt_may_be_a_child_of_the_start(
-    make_service: MakeService, store: Store, spans: Spans, traced: Traced
-) -> None:
-    """For short work."""
-    service = make_service(store, InlineExecutor(), telemetry=traced(propagation="child"))
-    work(service).start(WorkRequest())
-    start, process = spans.ours()
-    assert process.parent is not None
-    assert (ids(process.parent), linked(process)) == (ids(start), [])
-
-
-def test_attempt_may_be_apart_from_the_start(
-    make_service: MakeService, store: Store, spans: Spans, traced: Traced
-) -> None:
-    """The operation still knows the trace of its start."""
-    service = make_service(store, InlineExecutor(), telemetry=traced(propagation="none"))
+@pytest.mark.parametrize("propagation", ["child", "none"])
+def test_attempt_may_be_a_child_of_the_start_or_apart(
+    make_service, store, spans, traced, propagation
+):
+    """A child is for short work; the operation always knows the trace of its start."""
+    service = make_service(store, InlineExecutor(), telemetry=traced(propagation=propagation))
     name = work(service).start(WorkRequest()).name
     start, process = spans.ours()
-    assert (process.parent, linked(process)) == (None, [])
+    parent = process.parent and ids(process.parent)
+    assert (parent, linked(process)) == (ids(start) if propagation == "child" else None, [])
     assert service.describe(name).trace_id == f"{ids(start)[0]:032x}"
 
 
@@ -196,9 +155,7 @@ EXECUTORS: dict[str, Callable[[], Executor]] = {
 
 @pytest.mark.parametrize("kind", EXECUTORS)
 @pytest.mark.parametrize("function", [traced_methods.plain, traced_methods.coroutine])
-def test_function_runs_in_the_span_of_its_attempt(
-    make_service: MakeService, spans: Spans, traced: Traced, kind: str, function: Any
-) -> None:
+def test_function_runs_in_the_span_of_its_attempt(make_service, spans, traced, kind, function):
     """Through each executor; of the baggage it sees the keys that are named."""
     service = make_service(None, EXECUTORS[kind](), telemetry=traced(baggage=["tenant", "none"]))
     method = service.method(METHOD)(function)
@@ -220,8 +177,8 @@ def test_function_runs_in_the_span_of_its_attempt(
 
 
 def test_function_on_the_loop_of_the_application_runs_in_the_span_of_its_attempt(
-    make_service: MakeService, spans: Spans, traced: Traced
-) -> None:
+    make_service, spans, traced
+):
     """Not in that of the request, whose task began it; which has its own span back after it."""
     service = make_service(None, AsyncioExecutor(loop="running"), telemetry=traced())
     method = service.method(METHOD)(traced_methods.coroutine)
@@ -236,24 +193,9 @@ def test_function_on_the_loop_of_the_application_runs_in_the_span_of_its_attempt
     assert asyncio.run(call()).text == f"{hex_ids(spans.only('CONSUMER'))} None None"
 
 
-def test_own_spans_of_a_function_belong_to_the_attempt(
-    make_service: MakeService, spans: Spans, traced: Traced
-) -> None:
-    """Those that it makes by the same provider."""
-
-    def body(*_: object) -> None:
-        with spans.tracer.start_as_current_span("inner"):
-            pass
-
-    work(make_service(None, InlineExecutor(), telemetry=traced()), body).start(WorkRequest())
-    (inner,) = [span for span in spans.all() if span.name == "inner"]
-    assert inner.parent is not None
-    assert ids(inner.parent) == ids(spans.only("CONSUMER"))
-
-
 def test_lost_work_that_is_retried_has_a_span_and_another_attempt(
-    make_service: MakeService, spans: Spans, traced: Traced, clock: ManualClock, tmp_path: Path
-) -> None:
+    make_service, spans, traced, clock, tmp_path
+):
     """Both link to the start, which another process has made; the first attempt is superseded."""
     path, step = tmp_path / "operations.db", Step()
     dead = make_service(SQLiteStore(path, clock=clock), telemetry=traced())
@@ -283,7 +225,7 @@ def test_lost_work_that_is_retried_has_a_span_and_another_attempt(
     assert first.status.status_code is StatusCode.UNSET
 
 
-def test_child_process_that_dies_is_a_lost_attempt(spans: Spans, traced: Traced) -> None:
+def test_child_process_that_dies_is_a_lost_attempt(spans, traced):
     """Its span says so; maintenance, which this service has, decides what becomes of the work."""
     with Service(MemoryStore(), ProcessExecutor(1), telemetry=traced()) as service:
         method = service.method(METHOD)(process_methods.exit_at_once)
@@ -307,6 +249,7 @@ def remote(state: str = "", **items: str) -> Any:
     return found
 
 
+LONG = f"a{'b' * 200}@{'c' * 10}={'v' * 250}"
 STATES = ",".join(f"k{number}={'v' * 60}" for number in range(8))
 
 
@@ -319,18 +262,13 @@ STATES = ",".join(f"k{number}={'v' * 60}" for number in range(8))
         ("a=1,b= 2", "acme", " a=1,b= 2", "\ttenant=acme"),
         (STATES, "", f" {STATES}", ""),
         (f"{STATES},x={'v' * 200}", "", f" {STATES}", ""),
+        (f"{LONG},b={'v' * 256}", "", f" {LONG}", ""),
         (f"x={'v' * 250},y={'v' * 250},z=1", "t" * 40, f" x={'v' * 250},y={'v' * 250},z=1", ""),
     ],
 )
 def test_stored_context_has_a_bounded_size(
-    make_service: MakeService,
-    traced: Traced,
-    store: Store,
-    state: str,
-    tenant: str,
-    kept: str,
-    baggage_kept: str,
-) -> None:
+    make_service, traced, store, state, tenant, kept, baggage_kept
+):
     """What is too long is left out from the end: baggage, then the last of the tracestate."""
     service = make_service(store, InlineExecutor(), telemetry=traced(baggage=["tenant"]))
     token = context.attach(remote(state, **({"tenant": tenant} if tenant else {})))
@@ -344,20 +282,7 @@ def test_stored_context_has_a_bounded_size(
     assert found[55:] == kept + baggage_kept
 
 
-def test_tracestate_too_long_by_itself_is_left_out(
-    make_service: MakeService, traced: Traced
-) -> None:
-    """One that no server should send."""
-    service = make_service(None, InlineExecutor(), telemetry=traced())
-    token = context.attach(remote(f"a{'b' * 200}@{'c' * 10}={'v' * 250},b={'v' * 256}"))
-    try:
-        name = work(service).start(WorkRequest()).name
-    finally:
-        context.detach(token)
-    assert len(service.store.get(name).trace_context) <= MAX_CONTEXT
-
-
-def test_sampling_decision_reaches_a_child(make_service: MakeService) -> None:
+def test_sampling_decision_reaches_a_child(make_service):
     """A start that is not sampled is stored, too, and its children are not sampled either."""
     from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 
@@ -369,9 +294,7 @@ def test_sampling_decision_reaches_a_child(make_service: MakeService) -> None:
     assert none.all() == ()
 
 
-def test_telemetry_that_is_off_makes_nothing(
-    make_service: MakeService, spans: Spans, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_telemetry_that_is_off_makes_nothing(make_service, spans, monkeypatch):
     """Also where there is a global provider."""
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: spans.provider)
     service = make_service(None, InlineExecutor(), telemetry=False)
@@ -381,26 +304,6 @@ def test_telemetry_that_is_off_makes_nothing(
     service = make_service(None, InlineExecutor())
     work(service).start(WorkRequest())
     assert len(spans.ours()) == 2
-
-
-def test_start_within_a_transaction_is_traced(
-    make_service: MakeService, spans: Spans, traced: Traced, tmp_path: Path
-) -> None:
-    """The span says that it was started, even if the transaction is rolled back later."""
-    import sqlite3
-
-    path = tmp_path / "operations.db"
-    service = make_service(SQLiteStore(path), InlineExecutor(), telemetry=traced())
-    method = work(service)
-    connection = sqlite3.connect(path)
-    connection.execute("BEGIN IMMEDIATE")
-    name = method.start(WorkRequest(), within=connection).name
-    connection.commit()
-    connection.close()
-    service.run_maintenance()
-    start, process = spans.only("PRODUCER"), spans.only("CONSUMER")
-    assert dict(start.attributes or {})["lro.operation.name"] == name
-    assert linked(process) == [ids(start)]
 
 
 @pytest.mark.parametrize(
@@ -414,55 +317,22 @@ def test_start_within_a_transaction_is_traced(
         {"store_operations": ""},
     ],
 )
-def test_wrong_option_is_refused(options: dict[str, Any]) -> None:
+def test_wrong_option_is_refused(options):
     """With its name, what it must be, and what was given."""
     (name,) = options
     with pytest.raises(DeclarationError, match=name):
         Telemetry(**options)
-
-
-def test_wrong_telemetry_of_a_service_is_refused() -> None:
-    """True would say nothing."""
-    wrong: Any = True
     with pytest.raises(DeclarationError, match="telemetry: must be"):
-        Service(MemoryStore(), InlineExecutor(), telemetry=wrong)
+        Service(MemoryStore(), InlineExecutor(), telemetry=True)  # which would say nothing
 
 
-def test_attempt_of_a_stored_start_without_context_has_no_link(
-    make_service: MakeService, spans: Spans, traced: Traced, clock: ManualClock, tmp_path: Path
-) -> None:
+def test_attempt_of_a_stored_start_without_context_has_no_link(make_service, store, spans, traced):
     """The process that started it was not traced."""
-    path = tmp_path / "operations.db"
-    silent = make_service(SQLiteStore(path, clock=clock), ThreadExecutor(1), telemetry=False)
-    step = Step()
-    method = work(silent, lambda *_: step())
-    method.start(WorkRequest())
-    step.reached()
-    name = method.start(WorkRequest()).name
+    silent = make_service(store, Held(), telemetry=False)
+    name = work(silent).start(WorkRequest()).name
     silent.workers.stop(timedelta(0))
-    other = make_service(SQLiteStore(path, clock=clock), InlineExecutor(), telemetry=traced())
+    other = make_service(store, InlineExecutor(), telemetry=traced())
     work(other)
-    clock.advance(1)
     other.run_operation(name)
-    step.go.set()
     process = spans.only("CONSUMER")
     assert (process.parent, linked(process)) == (None, [])
-
-
-def test_start_that_finds_no_room_is_refused_by_code(
-    make_service: MakeService, spans: Spans, traced: Traced
-) -> None:
-    """The queue is full."""
-    service, step = make_service(None, ThreadExecutor(1, 0), telemetry=traced()), Step()
-    method = work(service, lambda *_: step())
-    method.start(WorkRequest())
-    step.reached()
-    with pytest.raises(LroError):
-        method.start(WorkRequest())
-    step.go.set()
-    (refused,) = [
-        span
-        for span in spans.ours("PRODUCER")
-        if dict(span.attributes or {})["lro.start.outcome"] == "refused"
-    ]
-    assert dict(refused.attributes or {})["error.type"] == "RESOURCE_EXHAUSTED"

@@ -13,35 +13,13 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
 
-import attrs
-
 import lro
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.processes import ProcessExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-
-
-@lro.message("acme.v1.NapRequest")
-@attrs.frozen
-class NapRequest:
-    """How long to nap, and the folder of the log."""
-
-    seconds: float = 0.0
-    folder: str = ""
-
-
-@lro.message("acme.v1.NapMetadata")
-@attrs.frozen
-class NapMetadata:
-    """Metadata without fields."""
-
-
-@lro.message("acme.v1.NapResponse")
-@attrs.frozen
-class NapResponse:
-    """Nothing comes of a nap."""
+from tests.work_messages import WorkRequest
 
 
 def note(folder: str, line: str) -> None:
@@ -50,20 +28,18 @@ def note(folder: str, line: str) -> None:
         log.write(line + "\n")
 
 
-def nap(request: NapRequest, job: lro.Job[NapMetadata]) -> NapResponse:
-    """Sleep, unless the process is to end."""
-    note(request.folder, "begun")
-    job.sleep(request.seconds)
-    note(request.folder, "ended")
-    return NapResponse()
+def nap(request: WorkRequest, job: lro.Job) -> None:
+    """Sleep, unless the process is to end; the text is the folder of the log."""
+    note(request.text, "begun")
+    job.sleep(request.size / 1000)
+    note(request.text, "ended")
 
 
-async def anap(request: NapRequest, job: lro.Job[NapMetadata]) -> NapResponse:
+async def anap(request: WorkRequest, job: lro.Job) -> None:
     """The same on an event loop."""
-    note(request.folder, "begun")
-    await asyncio.sleep(request.seconds)
-    note(request.folder, "ended")
-    return NapResponse()
+    note(request.text, "begun")
+    await asyncio.sleep(request.size / 1000)
+    note(request.text, "ended")
 
 
 def postgres(url: str) -> Any:
@@ -97,7 +73,8 @@ def main(
     service = lro.Service(made, EXECUTORS[executor](), drain=timedelta(seconds=float(drain)))
     function = anap if executor == "asyncio" else nap
     method = service.method("acme.v1.Naps.Nap")(function)
-    names = [method.start(NapRequest(float(nap_seconds), folder)).name for _ in range(2)]
+    nap_milliseconds = round(1000 * float(nap_seconds))
+    names = [method.start(WorkRequest(folder, nap_milliseconds)).name for _ in range(2)]
     if ending == "asked":
         # Callers wait and ask in threads that are never joined.
         for name in names:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-import weakref
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from lro import State
-from lro._engine import process
 from lro.adapters import Record
 from tests.full.engine.exiting_process import EXECUTORS, STORES
 from tests.services.postgres import shared_server
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
 LONG = 300.0
@@ -47,8 +45,8 @@ class Place:
         )
         assert process.stdout is not None
         names = process.stdout.readline().split()
-        while self.notes("begun") < len(names):
-            assert process.poll() is None
+        until(lambda: process.poll() is not None or self.notes("begun") == len(names))
+        assert process.poll() is None
         _, complaint = process.communicate("\n", timeout=360)
         lines = complaint.splitlines(keepends=True)
         # On a machine that stalls, a clock that is read over a connection seems to have been set.
@@ -67,8 +65,10 @@ class Place:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    """A store that is there when the process has gone."""
+def place(request, tmp_path):
+    """A store that is there when the process has gone, unless it is in memory."""
+    if request.param == "memory":
+        return Place("memory", "", tmp_path)
     if request.param == "sqlite":
         return Place("sqlite", str(tmp_path / "operations.db"), tmp_path)
     pytest.importorskip("psycopg")
@@ -77,20 +77,24 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Place:
+def file(tmp_path):
     """A SQLite file."""
     return Place("sqlite", str(tmp_path / "operations.db"), tmp_path)
 
 
+@pytest.mark.parametrize("place", ["memory", "sqlite", "postgres"], indirect=True)
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_work_ends_before_the_interpreter(place: Place, executor: str) -> None:
-    """A program that comes to its last line waits for its work, and stores how it has ended."""
+def test_work_ends_before_the_interpreter(place, executor):
+    """A program that comes to its last line waits for its work, and stores how it has ended.
+
+    What the work does outside is done also where no store outlives the process.
+    """
     assert place.run(executor, LONG, "end")[:2] == (0, "")
     assert place.notes("ended") == 2
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_work_that_goes_on_is_handed_back_at_exit(place: Place, executor: str) -> None:
+def test_work_that_goes_on_is_handed_back_at_exit(place, executor):
     """With no time to drain it is left in progress, held by no process."""
     status, complaint, names = place.run(executor, 0, "end", LONG)
     assert (status, complaint) == (0, "")
@@ -100,38 +104,12 @@ def test_work_that_goes_on_is_handed_back_at_exit(place: Place, executor: str) -
     ]
 
 
-@pytest.mark.parametrize("executor", EXECUTORS)
-def test_work_in_memory_ends_before_the_interpreter(tmp_path: Path, executor: str) -> None:
-    """What the work does outside is done, though no store outlives the process."""
-    place = Place("memory", "", tmp_path)
-    assert place.run(executor, LONG, "end")[:2] == (0, "")
-    assert place.notes("ended") == 2
-
-
 @pytest.mark.parametrize(
     ("ending", "status"), [("exit", 3), ("registered", 0), ("asked", 0), ("forked", 0)]
 )
-def test_exit_closes_the_service_in_every_way_to_end(file: Place, ending: str, status: int) -> None:
+def test_exit_closes_the_service_in_every_way_to_end(file, ending, status):
     """sys.exit, an exit function of the application, callers in daemon threads, a fork."""
     found, complaint, names = file.run("threads", LONG, ending)
     assert (found, complaint) == (status, "")
     assert [one.state for one in file.records(names)] == [State.SUCCEEDED] * 2
     assert not Path(file.where + "-wal").exists()
-
-
-def test_close_that_a_second_signal_interrupts_leaves_the_others_to_be_closed(monkeypatch, caplog):
-    """Each that is open is closed, and the program ends without a traceback."""
-    closed = []
-
-    class Open:
-        drain = timedelta()
-
-        def close(self, drain):
-            closed.append(self)
-            raise SystemExit
-
-    both = [Open(), Open()]
-    monkeypatch.setattr(process, "_open", weakref.WeakSet(both))
-    process._close_all()
-    assert set(closed) == set(both)
-    assert caplog.text.count("was interrupted") == 2

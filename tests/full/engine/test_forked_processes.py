@@ -12,24 +12,12 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can
 
 PROGRAM = """
 import asyncio, os, sys, threading
-import attrs
 import lro
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-
-@attrs.frozen
-class WorkRequest:
-    text: str = ""
-
-@attrs.frozen
-class WorkMetadata:
-    percent: lro.Int32 = 0
-
-@attrs.frozen
-class WorkResponse:
-    text: str = ""
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 EXECUTORS = {"threads": lambda: ThreadExecutor(2), "asyncio": AsyncioExecutor}
 store = MemoryStore() if sys.argv[1] == "memory" else SQLiteStore(sys.argv[1])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,32 +10,14 @@ from lro import Code, Service
 from lro.executors.processes import ProcessExecutor
 from lro.stores.sqlite import SQLiteStore
 from tests.executors import process_methods
-from tests.noted_ends import NotedEnds
 from tests.service_steps import WORK, ended
-from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
-
-
-def test_a_process_pool_owes_in_the_process_of_the_service(tmp_path: Path) -> None:
-    """The child sends its result, and the process that has the store ends the operation."""
-    noted = NotedEnds()
-    classes = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
-    store = SQLiteStore(tmp_path / "operations.db")
-    with closing(store), Service(store, ProcessExecutor(1), webhooks=noted) as service:
-        method = service.method(WORK, **classes)(process_methods.task)
-        name = method.start(WorkRequest(rest={"do": "return"})).name
-        ended(service, name)
-        assert store.get(name).notify_at is not None
-    assert noted.calls[0] == "begin"
-    assert noted.calls[-1] == "stop"
-    assert "wake" in noted.calls
+from tests.work_messages import WorkRequest, WorkResponse
 
 
 @pytest.mark.parametrize(
     "function", ["known", "await_known", "flaky_known", "unwelcome", "await_unwelcome"]
 )
-def test_functions_in_children_are_called_within_what_is_around_them(
-    tmp_path: Path, function: str
-) -> None:
+def test_functions_in_children_are_called_within_what_is_around_them(tmp_path, function):
     """It is imported there by its path; the facts of the operation are known there too."""
     store = SQLiteStore(tmp_path / "operations.db")
     with Service(store, ProcessExecutor(1), around=process_methods.noted) as service:

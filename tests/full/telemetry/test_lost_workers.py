@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from lro.telemetry import Telemetry
 from tests.service_steps import ended
 from tests.services.processes import killed_at_end
-from tests.services.redis import Redis, redis_server
+from tests.services.redis import redis_server
 from tests.telemetry import worker
-from tests.telemetry.collected import SPANS_FILE, Spans, ids, read_spans
-from tests.waiting import PATIENCE
+from tests.telemetry.collected import SPANS_FILE, ids, read_spans
+from tests.waiting import PATIENCE, until
 
 
 def begun(*arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
@@ -27,7 +23,7 @@ def begun(*arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
     return killed_at_end(command, stdout=subprocess.PIPE)
 
 
-def test_links_outlive_the_worker_that_is_killed(tmp_path: Path) -> None:
+def test_links_outlive_the_worker_that_is_killed(tmp_path):
     """Kill -9 in the midst of the first attempt: the second, elsewhere, links to the start."""
     store, first, second = (str(tmp_path / name) for name in ("operations.db", "a", "b"))
     with begun(store, first, "text") as dead:
@@ -54,20 +50,14 @@ def test_links_outlive_the_worker_that_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Redis]:
+def broker(tmp_path):
     """A Redis of this test."""
     pytest.importorskip("celery")
     with redis_server(tmp_path) as server:
         yield server
 
 
-def test_worker_of_celery_links_to_the_start(
-    broker: Redis,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    spans: Spans,
-    traced: Callable[..., Telemetry],
-) -> None:
+def test_worker_of_celery_links_to_the_start(broker, tmp_path, monkeypatch, spans, traced):
     """The context comes by the store; the message carries nothing but a name."""
     from tests.executors.celery_workers import Harness
     from tests.telemetry import celery_app
@@ -79,7 +69,7 @@ def test_worker_of_celery_links_to_the_start(
         with harness.worker("prefork", celery_app.__name__):
             name = harness.start("Echo", "abc")
             ended(harness.service, name)
-            (process,) = _until_written(written)
+            (process,) = until(lambda: read_spans(written))  # just after the operation is done
     finally:
         harness.close()
     start = spans.only("PRODUCER")
@@ -87,12 +77,3 @@ def test_worker_of_celery_links_to_the_start(
     assert [tuple(one) for one in process["links"]] == [ids(start)]
     assert process["attributes"]["lro.executor"] == "CeleryExecutor"
     assert process["attributes"]["lro.operation.name"] == name
-
-
-def _until_written(path: Path) -> list[dict[str, Any]]:
-    """The spans of a file, once there are some: the operation is done a moment before."""
-    for _ in range(round(PATIENCE / 0.01)):
-        if found := read_spans(path):
-            return found
-        time.sleep(0.01)
-    raise AssertionError("no span was written")
