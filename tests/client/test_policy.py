@@ -17,7 +17,6 @@ PLAIN = Polling(jitter=0.0, wait_first=False)
 """The default policy, with the parts left out that make it inexact."""
 
 run_times = st.floats(0, 3600)
-ROUNDING = 1e-6
 
 
 def pauses(wait: Wait, count: int, every: float = 0.0) -> list[float]:

@@ -27,7 +27,6 @@ from tests.client.messages import NAME, TYPES, ResizeMetadata, ResizeRequest, Re
 
 PATH = "/v1/images:resize"
 HOUR = 3600.0
-PLAIN = Polling(jitter=0.0, wait_first=False)
 
 
 @attrs.frozen
