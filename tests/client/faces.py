@@ -56,10 +56,11 @@ class Face:
         """What a function gives, or the coroutine that it returns."""
         return function(*args)
 
-    def together(self, verbs: list[Callable[[], Any]]) -> list[Any]:
-        """What several verbs give that run at once."""
-        with ThreadPoolExecutor() as threads:
-            return [future.result() for future in [threads.submit(verb) for verb in verbs]]
+    def together(self, verbs: list[Callable[..., Any]], *args: Any) -> list[Any]:
+        """What several verbs give, or raise, that run at once."""
+        with ThreadPoolExecutor(len(verbs)) as threads:
+            futures = [threads.submit(verb, *args) for verb in verbs]
+            return [future.exception() or future.result() for future in futures]
 
     def inside(self, made: Any) -> Any:
         """The client, handle or pager itself."""
@@ -103,9 +104,10 @@ class AsyncFace(Face):
 
         return self.runner.run(call())
 
-    def together(self, verbs: list[Callable[[], Any]]) -> list[Any]:
+    def together(self, verbs: list[Callable[..., Any]], *args: Any) -> list[Any]:
         async def gather() -> list[Any]:
-            return await asyncio.gather(*[verb.__wrapped__() for verb in verbs])  # type: ignore[attr-defined]
+            calls = [verb.__wrapped__(*args) for verb in verbs]  # type: ignore[attr-defined]
+            return await asyncio.gather(*calls, return_exceptions=True)
 
         return self.runner.run(gather())
 

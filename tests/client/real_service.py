@@ -6,7 +6,6 @@ import contextlib
 import queue
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -23,6 +22,7 @@ from lro.stores.memory import MemoryStore
 from lro_client import AsyncLocalTransport, LocalTransport
 from tests.client.faces import URL, Face
 from tests.client.messages import ResizeMetadata, ResizeRequest, ResizeResponse
+from tests.waiting import PATIENCE, until
 
 PATH = "/v1/images:resize"
 FULL_NAME = "acme.images.v1.Images.Resize"
@@ -114,13 +114,12 @@ def serving(app: Any) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
-        while not server.started:
-            time.sleep(0.001)
         try:
+            until(lambda: server.started)
             yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         finally:
             server.should_exit = server.force_exit = True
-            thread.join(120)
+            thread.join(PATIENCE)
 
 
 Listen = Callable[[], tuple[Switch, str]]

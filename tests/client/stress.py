@@ -1,7 +1,7 @@
 """Threads that share one client, over connections that break: ``python -m tests.client.stress``.
 
-A server in another process, a proxy that cuts connections at random, and many threads that start,
-wait, group, cancel and leave. It ends with a list of what was wrong: hangs, errors that are not
+A server, a proxy that cuts connections at random, and many threads that start, wait, group, cancel
+and leave. It ends with a list of what was wrong: hangs, errors that are not
 documented, results that are not right, threads or waits that are left over.
 """
 
@@ -14,13 +14,13 @@ import contextlib
 import faulthandler
 import random
 import socket
-import subprocess
 import sys
 import threading
 import time
 import traceback
 import uuid
 from collections.abc import Iterator, Sequence
+from operator import not_
 from typing import Any
 
 import httpx
@@ -30,21 +30,21 @@ import lro.asgi
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro_client import Client, ClientError, OperationCancelled, PollTimeout
+from tests.client import sockets
 from tests.client.messages import TYPES, ResizeMetadata, ResizeRequest, ResizeResponse
-from tests.services.processes import killed_at_end
+from tests.client.real_service import serving
+from tests.waiting import until
 
 METHOD = "/v1/images:resize"
 HANG_SECONDS = 60.0
 """What takes longer than any patience here hangs."""
 
 
-# -- the server, in a process of its own --------------------------------------------------------
+# -- the server ---------------------------------------------------------------------------------
 
 
-def serve() -> None:
-    """Serve the method on a free port, which is printed."""
-    import uvicorn
-
+def application() -> lro.asgi.OperationsApp:
+    """A service with the method."""
     service = lro.Service(MemoryStore(), ThreadExecutor(64), domain="acme.test")
 
     @service.method("acme.images.v1.Images.Resize")
@@ -55,73 +55,44 @@ def serve() -> None:
             job.sleep(milliseconds / 2000)
         return ResizeResponse(size_bytes=size)
 
-    app = lro.asgi.OperationsApp(service, starts={resize.spec.path: resize})
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        print(listening.getsockname()[1], flush=True)
-        config = uvicorn.Config(app, log_level="critical", lifespan="off", ws="none")
-        uvicorn.Server(config).run(sockets=[listening])
-
-
-@contextlib.contextmanager
-def serving() -> Iterator[int]:
-    """The port of a server in another process."""
-    command = [sys.executable, "-m", "tests.client.stress", "--serve"]
-    with killed_at_end(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        yield int(process.stdout.readline())
+    return lro.asgi.OperationsApp(service, starts={resize.spec.path: resize})
 
 
 # -- the proxy ----------------------------------------------------------------------------------
 
 
-class Proxy:
+def cutting(port: str, seed: int, tally: collections.Counter[str]) -> sockets.Behaviour:
     """Forwards connections to a port, and cuts each of them after a random time."""
+    chance = random.Random(seed)
 
-    def __init__(self, port: int, seed: int) -> None:
-        self._target, self._random = ("127.0.0.1", port), random.Random(seed)
-        self._listening = socket.create_server(("127.0.0.1", 0), backlog=256)
-        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
-        self.cut = 0
-        self.open = 0
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def close(self) -> None:
-        """Take no more connections."""
-        self._listening.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._listening.accept()
-                seconds = self._random.choice([0.001, 0.02, 0.5, 2.0, 10.0])
-                work = threading.Thread(target=self._carry, args=(connection, seconds), daemon=True)
-                work.start()
-
-    def _carry(self, connection: socket.socket, seconds: float) -> None:
-        self.open += 1
-        with connection, socket.create_connection(self._target) as onward:
-            cutting = threading.Timer(seconds, self._cut, [connection, onward])
-            cutting.daemon = True
-            cutting.start()
-            back = threading.Thread(target=_pump, args=(onward, connection), daemon=True)
-            back.start()
-            _pump(connection, onward)
+    def behave(connection: socket.socket, over: threading.Event) -> None:
+        tally["connections"] += 1
+        with socket.create_connection(("127.0.0.1", int(port))) as onward:
+            seconds = chance.choice([0.001, 0.02, 0.5, 2.0, 10.0])
+            cut = threading.Timer(seconds, shut, [connection, onward])
+            back = threading.Thread(target=pump, args=(onward, connection), daemon=True)
+            for thread in (cut, back):
+                thread.daemon = True
+                thread.start()
+            pump(connection, onward)
             back.join()
-            cutting.cancel()
-        self.open -= 1
+            tally["connections cut"] += not cut.is_alive()
+            cut.cancel()
 
-    def _cut(self, *connections: socket.socket) -> None:
-        self.cut += 1
-        for one in connections:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+    return behave
 
 
-def _pump(source: socket.socket, target: socket.socket) -> None:
+def pump(source: socket.socket, target: socket.socket) -> None:
+    """Pass on what comes, until it ends."""
     with contextlib.suppress(OSError):
         while chunk := source.recv(65536):
             target.sendall(chunk)
-    for one in (source, target):
+    shut(source, target)
+
+
+def shut(*connections: socket.socket) -> None:
+    """End both directions."""
+    for one in connections:
         with contextlib.suppress(OSError):
             one.shutdown(socket.SHUT_RDWR)
 
@@ -140,7 +111,7 @@ class Worker:
 
     def run(self, until: float) -> None:
         """Work until then."""
-        actions = [self.wait, self.wait_long, self.group, self.half, self.future, self.cancel]
+        actions = [self.wait, self.group, self.half, self.future, self.cancel]
         while time.monotonic() < until:
             action = self.random.choice(actions)
             self.since, self.doing = time.monotonic(), action.__name__
@@ -157,12 +128,8 @@ class Worker:
         """A new operation, and the number that it will give."""
         number, milliseconds = self.random.randrange(1 << 30), self.random.choice([0, 50, 600])
         request = ResizeRequest(source="a.png", widths=(number, milliseconds))
-        made = self.client.start(METHOD, request, request_id=uuid.UUID(int=self.bits()), **TYPES)
-        return made, number
-
-    def bits(self) -> int:
-        """Those of a random UUID of version 4."""
-        return self.random.getrandbits(128) & ~(0xF << 76) & ~(3 << 62) | (4 << 76) | (2 << 62)
+        request_id = uuid.UUID(int=self.random.getrandbits(128), version=4)
+        return self.client.start(METHOD, request, request_id=request_id, **TYPES), number
 
     def right(self, found: object, number: int) -> None:
         """Note a result that is another's."""
@@ -170,20 +137,15 @@ class Worker:
             self.wrong.append(f"{self.doing}: {found!r} instead of {number}")
 
     def wait(self) -> None:
-        """For a short time, which is kept to, then for as long as it takes."""
+        """For a short time, which is kept to, then for as long as it takes; or without a time."""
         handle, number = self.start()
-        timeout, began = self.random.choice([0.0, 0.01, 0.3]), time.monotonic()
+        timeout, began = self.random.choice([0.0, 0.01, 0.3, None]), time.monotonic()
         try:
             self.right(handle.result(timeout), number)
         except PollTimeout:
             late = time.monotonic() - began - timeout
             self.tally["late by 50 ms" if late > 0.05 else "in time"] += 1
             self.right(handle.result(HANG_SECONDS / 2), number)
-
-    def wait_long(self) -> None:
-        """Without a time."""
-        handle, number = self.start()
-        self.right(handle.result(), number)
 
     def group(self) -> None:
         """Of a few operations."""
@@ -231,21 +193,24 @@ def check(client: Client, workers: list[Worker], wrong: list[str]) -> None:
         for future, calls, number in worker.futures:
             with contextlib.suppress(ClientError, concurrent.futures.CancelledError):
                 worker.right(future.result(HANG_SECONDS / 2), number)
-            for _ in range(1000):  # a callback comes a moment after the result
-                if calls:
-                    break
-                time.sleep(0.001)
-            if calls != [1]:
-                wrong.append(f"a callback was called {len(calls)} times")
+            with noting(wrong, "a callback was called so often"):
+                until(lambda calls=calls: len(calls))  # a moment after the result
+                assert calls == [1], calls
     table, server = client._state.registry, client._state.config.server
     if table.entries or server.own_calls:
         wrong.append(f"left over: {len(table.entries)} entries, {server.own_calls} waits")
     close(client, wrong)
-    end = time.monotonic() + 30
-    while time.monotonic() < end and (left := _lent()):
-        time.sleep(0.1)
-    if left := _lent():
-        wrong.append(f"left over: {len(left)} threads, {table._pollers} pollers")
+    with noting(wrong, f"left over, with {table._pollers} pollers"):
+        until(lambda: sum(one.name == "lro-client-call" for one in threading.enumerate()), not_)
+
+
+@contextlib.contextmanager
+def noting(wrong: list[str], what: str) -> Iterator[None]:
+    """Have a condition that does not come true noted as wrong, and go on."""
+    try:
+        yield
+    except AssertionError as exc:
+        wrong.append(f"{what}: {exc}")
 
 
 def close(client: Client, wrong: list[str]) -> None:
@@ -255,19 +220,15 @@ def close(client: Client, wrong: list[str]) -> None:
     waits += [client.group(handles).results, lambda: [*client.group(handles).as_completed()]]
     with concurrent.futures.ThreadPoolExecutor(len(waits)) as threads:
         waiting = [threads.submit(wait) for wait in waits]
-        time.sleep(0.02)
+        until(lambda: all(one.running() or one.done() for one in waiting))
         client.close()
         began = time.monotonic()
         for one in waiting:
             error = one.exception(HANG_SECONDS)
             if not isinstance(error, ClientError):
                 wrong.append(f"closing: {error!r}")
-    if time.monotonic() - began > 2.0:
+    if time.monotonic() - began > 20.0:
         wrong.append(f"closing took {time.monotonic() - began:.1f} s")
-
-
-def _lent() -> list[threading.Thread]:
-    return [one for one in threading.enumerate() if one.name == "lro-client-call"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -276,23 +237,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if options.serve:
-        serve()
-        return 0
     wrong: list[str] = []
-    with serving() as port:
-        proxy = Proxy(port, options.seed)
-        limits = httpx.Limits(max_connections=200)
-        client = Client(proxy.url, http=httpx.Client(limits=limits))
+    tally = collections.Counter[str]()
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(serving(application())).rpartition(":")[2]
+        url = stack.enter_context(sockets.serving(cutting(port, options.seed, tally)))
+        client = Client(url, http=httpx.Client(limits=httpx.Limits(max_connections=200)))
         workers = [Worker(client, options.seed + n, wrong) for n in range(options.threads)]
-        until = time.monotonic() + options.seconds
-        threads = [threading.Thread(target=one.run, args=(until,), daemon=True) for one in workers]
+        end = time.monotonic() + options.seconds
+        threads = [threading.Thread(target=one.run, args=(end,), daemon=True) for one in workers]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(max(0.0, until + HANG_SECONDS - time.monotonic()))
+            thread.join(max(0.0, end + HANG_SECONDS - time.monotonic()))
         for worker in workers:
             if worker.doing:
                 wrong.append(f"hangs in {worker.doing} for {time.monotonic() - worker.since:.0f} s")
@@ -300,9 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             faulthandler.dump_traceback(all_threads=True)
         else:
             check(client, workers, wrong)
-        proxy.close()
-    tally: collections.Counter[str] = sum((one.tally for one in workers), collections.Counter())
-    print(f"{proxy.cut} connections cut, {proxy.open} open; {dict(sorted(tally.items()))}")
+    print(dict(sorted(sum((one.tally for one in workers), tally).items())))
     for one, count in collections.Counter(wrong).most_common():
         print(f"WRONG, {count} times: {one}")
     return 1 if wrong else 0

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 import lro
-from lro_client import OperationGone, Polling
+from lro_client import Polling
 from tests.client.faces import Clock, Face
 from tests.client.messages import TYPES, ResizeResponse, refusal, reply, running, succeeded
 
@@ -51,30 +51,19 @@ def group_of(
     return client.group([face.inside(client.operation(name, **TYPES)) for name in names])
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"operations": [running(name=name) for name in NAMES]},
-        {"operations": [*DONE[:3], *[running(name=name) for name in NAMES[3:]]], "missing": []},
-        {"operations": [running(name=name) for name in (*NAMES, "operations/other")]},
-        {"operations": [running(name=name) for name in NAMES] + [succeeded(name="operations/7")]},
-        {"operations": [running(name=name) for name in NAMES], "missing": ["operations/other"]},
-        {"operations": [running(name=name) for name in NAMES], "missing": [5, None], "more": {}},
-        {
-            "operations": [running(name=name) for name in NAMES]
-            + [5, None, {"name": 5}, {"name": []}]
-        },
-    ],
-    ids=[
-        "none",
-        "some",
-        "one more",
-        "another is done",
-        "another is missing",
-        "no names",
-        "no operations beside",
-    ],
-)
+PENDING = [running(name=name) for name in NAMES]
+INCOMPLETE = {
+    "none": {"operations": PENDING},
+    "some": {"operations": [*DONE[:3], *PENDING[3:]], "missing": []},
+    "one more": {"operations": [*PENDING, running(name="operations/other")]},
+    "another is done": {"operations": [*PENDING, succeeded(name="operations/7")]},
+    "another is missing": {"operations": PENDING, "missing": ["operations/other"]},
+    "no names": {"operations": PENDING, "missing": [5, None], "more": {}},
+    "no operations beside": {"operations": [*PENDING, 5, None, {"name": 5}, {"name": []}]},
+}
+
+
+@pytest.mark.parametrize("body", INCOMPLETE.values(), ids=INCOMPLETE)
 def test_asked_again(body: Any, face: Face) -> None:
     """What is not done is asked for again; what was not asked for is ignored."""
     server = Server(body)
@@ -82,48 +71,26 @@ def test_asked_again(body: Any, face: Face) -> None:
     assert server.asked[:1] == ["batchGet"]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        [],
-        "operations",
-        {"operations": {}},
-        {"operations": [], "missing": {}},
-        {"operations": [], "missing": "operations/1"},
-        {},
-        {"operations": DONE[1:]},
-        {"operations": [*DONE[1:], {**DONE[0], "response": 5}]},
-        {"operations": [*DONE[1:], 5]},
-    ],
-    ids=[
-        "a list",
-        "a text",
-        "no list",
-        "missing is no list",
-        "missing is a text",
-        "nothing",
-        "one is left out",
-        "one is none",
-        "one is no object",
-    ],
-)
+NONE: dict[str, Any] = {
+    "a list": [],
+    "a text": "operations",
+    "no list": {"operations": {}},
+    "missing is no list": {"operations": [], "missing": {}},
+    "missing is a text": {"operations": [], "missing": "operations/1"},
+    "nothing": {},
+    "one is left out": {"operations": DONE[1:]},
+    "one is none": {"operations": [*DONE[1:], {**DONE[0], "response": 5}]},
+    "one is no object": {"operations": [*DONE[1:], 5]},
+}
+
+
+@pytest.mark.parametrize("body", NONE.values(), ids=NONE)
 def test_replies_that_are_none(body: Any, face: Face) -> None:
     """Each operation is asked for by itself: no listener gets what the server did not say."""
     server = Server(*[body] * 10)
     assert group_of(face, server).results() == EVERY
     assert server.asked.count("batchGet") == 1
     assert server.asked.count("get") == len(NAMES)
-
-
-def test_one_that_is_gone(face: Face) -> None:
-    """Its waiter gets the error; the others have their results."""
-    server = Server(gone="operations/2")
-    outcomes = group_of(face, server).outcomes()
-    gone = outcomes.pop(2)
-    assert isinstance(gone, OperationGone)
-    assert gone.status == lro.Status(lro.Code.NOT_FOUND, "there is no operation 'operations/2'")
-    assert outcomes == EVERY[1:]
-    assert server.asked == ["batchGet"]
 
 
 def test_names_of_no_collection(face: Face) -> None:
@@ -135,7 +102,7 @@ def test_names_of_no_collection(face: Face) -> None:
 
 def test_how_often_it_asks(face: Face) -> None:
     """Each half a second, from a twentieth on."""
-    server, clock = Server(*[{"operations": [running(name=name) for name in NAMES]}] * 40), Clock()
+    server, clock = Server(*[{"operations": PENDING}] * 40), Clock()
     began = clock()
     assert group_of(face, server, clock).results() == EVERY
     assert 10 <= clock() - began <= 20

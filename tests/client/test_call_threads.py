@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from lro_client._flow import drivers
-from lro_client._flow.drivers import CallThreads, Late, _CallThread
+from lro_client._flow.drivers import CallThreads, _CallThread
 
 
 @pytest.fixture
@@ -27,13 +27,6 @@ def call_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[CallThreads]:
     for one in {*threading.enumerate()} - before:
         one.join(120)
         assert not one.is_alive()
-
-
-def test_what_a_call_gives_or_raises(call_threads: CallThreads) -> None:
-    """It comes back to the caller, from a daemon thread."""
-    assert call_threads.call(lambda: threading.current_thread().daemon, 120, set())
-    with pytest.raises(ZeroDivisionError):
-        call_threads.call(lambda: 1 // 0, 120, set())
 
 
 def test_an_idle_thread_is_taken_again(call_threads: CallThreads) -> None:
@@ -55,15 +48,6 @@ def test_few_threads_are_kept(call_threads: CallThreads, monkeypatch: pytest.Mon
     assert [reports.get(timeout=120) for _ in range(5)] == [(True, None)] * 5
     assert len(lent) == 5
     assert len(call_threads._idle) <= 2
-
-
-def test_late(call_threads: CallThreads) -> None:
-    """The caller goes on; what the call gives in the end is dropped."""
-    over = threading.Event()
-    with pytest.raises(Late):
-        call_threads.call(over.wait, 0.01, set())
-    over.set()
-    assert call_threads.call(lambda: 1, 120, set()) == 1
 
 
 def test_a_thread_that_is_taken_as_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,21 +74,3 @@ def test_a_forked_process_has_no_idle_threads(
     first = call_threads.call(threading.current_thread, 120, set())
     monkeypatch.setattr(drivers.os, "getpid", lambda: -1)
     assert call_threads.call(threading.current_thread, 120, set()) is not first
-
-
-def test_another_may_answer(call_threads: CallThreads) -> None:
-    """The waiter gets the reported answer, instead of what the call gives later."""
-    waiting: set[drivers.AnswerQueue] = set()
-    over, begun = threading.Event(), threading.Event()
-
-    def call() -> None:
-        [answer] = waiting
-        answer.put((None, ZeroDivisionError()))
-        begun.set()
-        over.wait(120)
-
-    with pytest.raises(ZeroDivisionError):
-        call_threads.call(call, 120, waiting)
-    assert begun.is_set()
-    assert waiting == set()
-    over.set()

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
-from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 
 import lro
@@ -20,7 +17,6 @@ from lro_client import (
     Call,
     CallError,
     Client,
-    HttpTransport,
     LocalTransport,
     OperationGone,
     PollTimeout,
@@ -63,20 +59,6 @@ def test_cancel_and_wait_keeps_to_its_time(face: Face) -> None:
     assert server.clock() - began == pytest.approx(3.0, abs=0.05)
     assert isinstance(caught.value.last_error, CallError)
     assert caught.value.timeout == 3.0
-
-
-def test_leaving_a_block_never_raises(face: Face, caplog: pytest.LogCaptureFixture) -> None:
-    """A cancel that fails on the way out is logged."""
-    server = ScriptedServer()
-    server.operation(NAME, ends_after=None)
-    server.fault(Fault(status=503), verb="CancelOperation")
-    client = client_of(face, server)
-    with (
-        caplog.at_level(logging.WARNING, "lro_client"),
-        face.entering(client.operation(NAME, **TYPES)),
-    ):
-        pass
-    assert f"{NAME}: no longer waited for: CancelOperation failed" in caplog.text
 
 
 def test_progress_of_updates(face: Face) -> None:
@@ -164,53 +146,3 @@ def test_extensions_that_a_service_lacks_are_unimplemented() -> None:
         ):
             with pytest.raises(CallError, match="UNIMPLEMENTED"):
                 ask()
-
-
-def test_a_stream_that_the_server_ends_too_early() -> None:
-    """What it has not reported is asked for again."""
-    streams: list[int] = []
-
-    class Ending(AsyncLocalTransport):
-        async def stream(self, call: Call, sink: Any) -> None:
-            streams.append(1)
-
-    with lro.Service(MemoryStore(), ThreadExecutor()) as service:
-
-        @service.method("acme.images.v1.Images.Copy")
-        def work(request: ResizeMetadata, job: lro.Job[ResizeMetadata]) -> ResizeResponse:
-            return ResizeResponse(size_bytes=request.percent)
-
-        started = [work.start(ResizeMetadata(percent=number)) for number in range(6)]
-
-        async def main() -> list[Any]:
-            async with AsyncClient(transport=Ending(service)) as calls:
-                handles = [calls.operation(one.name, **TYPES) for one in started]
-                return await calls.group(handles).results(120)
-
-        assert [one.size_bytes for one in asyncio.run(main())] == list(range(6))
-    assert streams
-
-
-def test_call_that_connects_after_the_close_keeps_no_connection() -> None:
-    """Its reply is not read, so that its connection is closed and not kept for the next call."""
-    given_up = threading.Event()
-    read: list[bytes] = []
-
-    class Body(httpx.SyncByteStream):
-        def __iter__(self) -> Iterator[bytes]:
-            read.append(b"{}")
-            yield b"{}"
-
-        def close(self) -> None:
-            given_up.set()
-
-    class Slow(httpx.BaseTransport):
-        def handle_request(self, request: httpx.Request) -> httpx.Response:
-            transport.close()
-            return httpx.Response(200, stream=Body())
-
-    transport = HttpTransport(httpx.Client(transport=Slow()), base_url="http://localhost", own=True)
-    with pytest.raises(CallError, match="closed"):
-        transport.send(Call(request=lro.GetOperationRequest(NAME), budget=10.0))
-    assert given_up.wait(120)
-    assert read == []

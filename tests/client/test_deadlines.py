@@ -5,28 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import respx
 
 import lro
-from lro_client import NO_RETRY, CallError, ClientError, Polling, PollTimeout
+from lro_client import NO_RETRY, CallError, Polling, PollTimeout
 from lro_client._flow import drivers
 from tests.client.faces import Clock, Face
 from tests.client.messages import NAME, TYPES, reply, running, succeeded
-from tests.client.overshoot import Case, cases, main
+from tests.client.overshoot import cases, main
 from tests.client.simulation import Simulation, call_error
 from tests.client.sockets import (
     Behaviour,
     answering,
-    closing,
-    closing_later,
-    cutting,
     dripping_body,
     dripping_chunks,
-    dripping_headers,
-    resetting,
     serving,
     silent,
 )
@@ -37,64 +31,20 @@ SLACK = 20.0
 None of these servers ends by itself.
 """
 
-BEHAVIOURS = {
-    "never answers": silent,
-    "drips headers": dripping_headers,
-    "drips a body": dripping_body,
-    "drips chunks": dripping_chunks,
-    "503": answering("503 Service Unavailable"),
-    "503, ask in an hour": answering("503 Service Unavailable\r\nRetry-After: 3600"),
-    "429, by a proxy": answering("429 Too Many Requests", "<h1>429</h1>"),
-    "closes at once": closing,
-    "closes later": closing_later,
-    "resets": resetting,
-    "cuts a body": cutting,
-    "not done": answering("200 OK", '{"name": "operations/abc"}'),
-    "not done, ask in an hour": answering("200 OK\r\nRetry-After: 3600", '{"name": "x"}'),
-}
-
-
-def wait(face: Face, behave: Behaviour, timeout: float, **options: Any) -> tuple[Any, float]:
-    """The error that a wait ends with, and the seconds that it took."""
-    with serving(behave) as url:
-        handle = face.client(url, **options).operation(NAME, **TYPES)
-        began = time.perf_counter()
-        with pytest.raises(ClientError) as caught:
-            handle.result(timeout)
-        return caught.value, time.perf_counter() - began
-
-
-@pytest.mark.parametrize("timeout", [0.0, 0.1])
-@pytest.mark.parametrize("behave", BEHAVIOURS.values(), ids=BEHAVIOURS)
-def test_it_returns_in_time(behave: Behaviour, timeout: float, face: Face) -> None:
-    """Neither too late nor too early, with what was seen, and without cancelling anything."""
-    error, took = wait(face, behave, timeout)
-    assert isinstance(error, PollTimeout)
-    assert timeout - 0.001 <= took <= timeout + SLACK
-    assert (error.name, error.timeout) == (NAME, timeout)
-    assert error.polls >= 1
-
-
-def case_name(case: Case) -> str:
-    """The name of a case."""
-    many = "many" if case.many else "one"
-    return f"{case.scenario}-{case.transport}-{case.face}-{many}"
-
-
 ENDS_BEFORE = {"a gzip bomb", "redirects for ever"}
 """What is no reason to wait until the deadline."""
 
 
 @pytest.mark.parametrize(
-    "case",
-    [case for case in cases() if case.many or case.scenario not in BEHAVIOURS],
-    ids=case_name,
+    ("transport", "scenario"), dict.fromkeys((case.transport, case.scenario) for case in cases())
 )
-def test_no_fault_outlasts_the_deadline(case: Case) -> None:
-    """Over both transports, for one operation and for many, and for those who wait again."""
-    for late in case.measure(0.1):
-        assert late <= SLACK * 1000
-        assert late >= -1 or case.scenario in ENDS_BEFORE
+def test_no_fault_outlasts_the_deadline(transport: str, scenario: str) -> None:
+    """Neither too late nor too early: for one operation and for many, and who waits again."""
+    for case in cases(scenario):
+        if (case.transport, case.scenario) == (transport, scenario):
+            for late in case.measure(0.1):
+                assert late <= SLACK * 1000, case
+                assert late >= -1 or scenario in ENDS_BEFORE, case
 
 
 def test_the_table_of_overshoots(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,38 +56,27 @@ def test_the_table_of_overshoots(capsys: pytest.CaptureFixture[str]) -> None:
     assert worst.startswith(f"the worst of {len(rows)} cases: ")
 
 
-@pytest.mark.parametrize("behave", [silent, dripping_body])
-def test_a_wait_in_flight_is_cut(behave: Behaviour, face: Face) -> None:
-    """So is a call that the server was asked to hold."""
-    error, took = wait(face, behave, 0.5)
-    assert isinstance(error, PollTimeout)
-    assert took <= 0.5 + SLACK
-    assert error.last_error is not None
-    assert error.last_error.verb == "WaitOperation"
-    assert error.last_error.code is lro.Code.DEADLINE_EXCEEDED
-
-
 @pytest.mark.parametrize("behave", [silent, dripping_body, dripping_chunks])
-def test_a_single_call_is_bounded(behave: Behaviour, face: Face) -> None:
-    """Without a deadline each call has a bound of its own, for its body, too."""
+def test_a_call_in_flight_is_cut(behave: Behaviour, face: Face) -> None:
+    """One that the server was asked to hold; and a single call, which has a bound of its own."""
     with serving(behave) as url:
+        handle = face.client(url).operation(NAME, **TYPES)
+        began = time.perf_counter()
+        with pytest.raises(PollTimeout) as late:
+            handle.result(0.5)
+        assert 0.499 <= time.perf_counter() - began <= 0.5 + SLACK
+        error = late.value
+        assert (error.name, error.timeout) == (NAME, 0.5)
+        assert error.polls >= 1
+        assert error.last_error is not None
+        assert error.last_error.verb == "WaitOperation"
+        assert error.last_error.code is lro.Code.DEADLINE_EXCEEDED
         client = face.client(url, call_seconds=0.2)
         began = time.perf_counter()
         with pytest.raises(CallError) as caught:
             client.get(NAME)
         assert time.perf_counter() - began <= 0.2 + SLACK
         assert caught.value.code is lro.Code.DEADLINE_EXCEEDED
-
-
-def test_what_is_left_behind_ends(face: Face) -> None:
-    """A call that was given up at the deadline does not go on for ever."""
-    with serving(dripping_body) as url:
-        with pytest.raises(PollTimeout):
-            face.client(url).operation(NAME, **TYPES).result(0.1)
-        calls = [one for one in threading.enumerate() if one.name == "lro-client-call"]
-        for call in calls:
-            call.join(120)
-        assert not any(call.is_alive() for call in calls)
 
 
 def test_the_error_has_what_is_needed_to_go_on(
@@ -174,25 +113,19 @@ def test_a_timeout_of_zero_is_one_poll(
     assert handle.result(0).size_bytes == 7
 
 
-def test_a_negative_timeout_is_over_at_once() -> None:
-    """It is no error, and no reason to wait."""
+def test_timeouts_of_all_sizes() -> None:
+    """A negative one is over at once, without an error; without one there is no hidden total.
+
+    At its end one last poll is made, which may find the end.
+    """
+    polling = Polling(jitter=0.0, wait_first=False)
     simulation = Simulation(ends_at=9)
     with pytest.raises(PollTimeout):
         simulation.wait(Polling(), -5)
-    assert len(simulation.asked) == 1
-    assert simulation.pauses == []
-
-
-def test_no_timeout_is_not_a_timeout() -> None:
-    """Without one there is no hidden total."""
-    simulation = Simulation(ends_at=86400)
-    assert simulation.wait(Polling(jitter=0.0)).done
-
-
-def test_a_pause_ends_at_the_deadline() -> None:
-    """There one last poll is made, which may find the end."""
+    assert (len(simulation.asked), simulation.pauses) == (1, [])
+    assert Simulation(ends_at=86400).wait(Polling(jitter=0.0)).done
     simulation = Simulation(ends_at=9.99)
-    assert simulation.wait(Polling(jitter=0.0, wait_first=False), 10).done
+    assert simulation.wait(polling, 10).done
     assert simulation.now == pytest.approx(10)
 
 

@@ -46,6 +46,11 @@ def offers_wait(face: Face, client: Any, clock: Clock) -> bool:
 
 
 USELESS = {
+    "501": refusal(lro.Code.UNIMPLEMENTED),
+    "501 of a proxy": page_of_a_proxy(501),
+    "405": page_of_a_proxy(405, allow="GET"),
+    "404 of the verb's path": page_of_a_proxy(404),
+    "404 in our form": refusal(lro.Code.NOT_FOUND),
     "400": refusal(lro.Code.INVALID_ARGUMENT, "unknown route"),
     "400 of a proxy": page_of_a_proxy(400),
     "403": refusal(lro.Code.PERMISSION_DENIED),
@@ -65,7 +70,10 @@ USELESS = {
 def test_a_wait_that_is_of_no_use_is_found_out_by_a_get(
     answer: httpx.Response, many: bool, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """The answer of the Get counts, and no Wait is asked for again."""
+    """The answer of the Get counts, and no Wait is asked for again by this client.
+
+    It polls instead, without a pause in between. Another client may have another server.
+    """
     waits = server.post(WAIT).mock(return_value=answer)
     answers = [succeeded(), running(), succeeded(), running()]
     server.get(GET).mock(side_effect=lambda _: reply(answers.pop()))
@@ -74,6 +82,11 @@ def test_a_wait_that_is_of_no_use_is_found_out_by_a_get(
         assert results(face, client, [NAME], many) == [ResizeResponse(size_bytes=7)]
     assert waits.call_count == 1
     assert not offers_wait(face, client, clock)
+    if not many:
+        assert clock.sleeps == [0.05, 0.05]
+    server.get(GET).mock(return_value=reply(succeeded()))
+    results(face, face.client(clock=clock, polling=PLAIN), [NAME], many)
+    assert waits.call_count == 2
 
 
 @pytest.mark.parametrize("many", [False, True])
@@ -193,53 +206,37 @@ def test_a_wait_that_never_waits_costs_no_more_than_polling(many: bool, face: Fa
         assert waited <= polled + 3
 
 
-@pytest.fixture
-def longer_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What threads have by the real clock at a deadline, while the test's may stand still.
-
-    It is less than the second from which on a server is blamed.
-    """
+@pytest.mark.parametrize(
+    ("many", "silent_since", "status", "code"),
+    [
+        (False, 9.99, None, None),  # a poll that had a moment at the deadline and no answer
+        (True, 9.99, None, None),
+        (False, 9.99, 503, lro.Code.UNAVAILABLE),  # what the server said before is the reason
+        (True, 9.99, 503, lro.Code.UNAVAILABLE),
+        (False, 2.0, None, lro.Code.DEADLINE_EXCEEDED),  # it had the time to answer
+    ],
+)
+def test_the_last_error_is_what_the_server_had_the_time_for(
+    many: bool,
+    silent_since: float,
+    status: int | None,
+    code: lro.Code | None,
+    face: Face,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A poll that is cut by the deadline is no failure."""
+    # What threads have by the real clock at a deadline, while the test's may stand still. It is
+    # less than the second from which on a server is blamed.
     for module in (polling, strategy):
         monkeypatch.setattr(module, "GRACE_SECONDS", 0.9)
-
-
-@pytest.mark.usefixtures("longer_grace")
-@pytest.mark.parametrize("many", [False, True])
-def test_a_poll_cut_by_the_deadline_is_not_the_last_error(many: bool, face: Face) -> None:
-    """A poll that had a moment at the deadline and no answer is no failure."""
     server = ScriptedServer(wait=False)
     server.operation(NAME, ends_after=None)
-    server.fault(Fault(seconds=1e9), since=9.99)
+    server.fault(Fault(seconds=1e9), since=silent_since)
+    if status is not None:
+        server.fault(Fault(status=status), since=2.0)
     client = client_of(face, server, polling=PLAIN)
     with pytest.raises(PollTimeout) as caught:
         results(face, client, [NAME], many, 10.0)
-    assert caught.value.last_error is None
-    assert "failed" not in str(caught.value)
-
-
-@pytest.mark.usefixtures("longer_grace")
-@pytest.mark.parametrize("many", [False, True])
-def test_a_poll_cut_by_the_deadline_keeps_the_earlier_error(many: bool, face: Face) -> None:
-    """What the server said before is why the wait has ended without a state."""
-    server = ScriptedServer(wait=False)
-    server.operation(NAME, ends_after=None)
-    server.fault(Fault(seconds=1e9), since=9.99)
-    server.fault(Fault(status=503), since=2.0)
-    client = client_of(face, server, polling=PLAIN)
-    with pytest.raises(PollTimeout) as caught:
-        results(face, client, [NAME], many, 10.0)
-    assert caught.value.last_error is not None
-    assert caught.value.last_error.http_status == 503
-
-
-def test_a_server_that_falls_silent_is_reported(face: Face) -> None:
-    """It had the time to answer."""
-    server = ScriptedServer(wait=False)
-    server.operation(NAME, ends_after=None)
-    server.fault(Fault(seconds=1e9), since=2.0)
-    handle = client_of(face, server, polling=PLAIN).operation(NAME, **TYPES)
-    with pytest.raises(PollTimeout) as caught:
-        handle.result(10.0)
-    assert caught.value.last_error is not None
-    assert caught.value.last_error.code is lro.Code.DEADLINE_EXCEEDED
-    assert caught.value.last_error.http_status is None
+    error = caught.value.last_error
+    assert (error and error.code, error and error.http_status) == (code, status)
+    assert ("failed" in str(caught.value)) is (error is not None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import socket
 import threading
@@ -16,13 +17,13 @@ import pytest
 
 import lro
 import lro.wire
-from lro_client import AsyncClient, Call, CallError, Client, Polling, PollTimeout, Reply
+from lro_client import AsyncClient, Call, CallError, PollTimeout, Reply
 from lro_client._flow import drivers
 from lro_client._flow.async_driver import AsyncDriver
 from lro_client._flow.drivers import Driver
 from lro_client._flow.steps import RunBlocking
-from tests.client.faces import Awaited, Clock, Face
-from tests.client.messages import NAME, TYPES, ResizeMetadata, ResizeResponse, packed
+from tests.client.faces import Face
+from tests.client.messages import NAME, TYPES, ResizeResponse, packed
 from tests.client.sockets import serving, silent
 
 DONE = lro.wire.operation_from_json(
@@ -108,20 +109,29 @@ def test_the_callers_context_goes_along(timeout: float | None, face: Face) -> No
 
 
 @pytest.mark.parametrize("timeout", [None, 60.0])
-@pytest.mark.parametrize("defect", [ZeroDivisionError, TimeoutError, KeyboardInterrupt])
-def test_defects_of_a_transport(
-    defect: type[BaseException], timeout: float | None, face: Face
-) -> None:
-    """What is no failed call is raised as it is, even if it is called a time-out."""
-    if face.name == "async" and defect is KeyboardInterrupt:
-        defect = ArithmeticError  # an interrupt is the event loop's to handle
+@pytest.mark.parametrize(
+    "error",
+    [
+        ZeroDivisionError("inside"),
+        TimeoutError("inside"),
+        KeyboardInterrupt("inside"),
+        CallError("GetOperation", lro.Status(lro.Code.PERMISSION_DENIED, "inside")),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_errors_of_a_transport(error: BaseException, timeout: float | None, face: Face) -> None:
+    """They are raised as they are, even if one is called a time-out, with their own traceback."""
+    if face.name == "async" and isinstance(error, KeyboardInterrupt):
+        error = ArithmeticError("inside")  # an interrupt is the event loop's to handle
 
     def answer(_: Call) -> Reply:
-        raise defect("inside")
+        raise error
 
     handle = face.client("", transport=fake(face, answer)).operation(NAME, **TYPES)
-    with pytest.raises(defect, match="inside"):
+    with pytest.raises(type(error), match="inside") as caught:
         handle.result(timeout)
+    assert caught.value is error
+    assert any(entry.name == "answer" for entry in caught.traceback)
 
 
 def test_a_blocking_transport_is_left_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,53 +155,31 @@ def test_a_blocking_transport_is_left_at_the_deadline(monkeypatch: pytest.Monkey
     assert not left.is_alive()
 
 
-def test_a_failure_is_raised_once(face: Face, clock: Clock) -> None:
-    """The error that a flow gives up on is the transport's own, with its own traceback."""
-    error = CallError("GetOperation", lro.Status(lro.Code.PERMISSION_DENIED, "no"))
-
-    def answer(_: Call) -> Reply:
-        raise error
-
-    client = face.client("", transport=fake(face, answer), clock=clock)
-    with pytest.raises(CallError) as caught:
-        client.get(NAME)
-    assert caught.value is error
-    assert any(entry.name == "answer" for entry in caught.traceback)
-
-
-def test_a_handle_can_be_awaited() -> None:
-    """Awaiting it is awaiting its result."""
-
-    async def main() -> Any:
-        async with AsyncClient(transport=AsyncFake(lambda _: Reply(DONE))) as client:
-            return await client.operation(NAME, response=ResizeResponse, metadata=ResizeMetadata)
-
-    assert asyncio.run(main()) == ResizeResponse(size_bytes=3)
-
-
 class Held(AsyncFake):
-    """Holds every call until it is released, and counts those that were cancelled."""
+    """Holds every call, and counts those that were cancelled."""
 
-    def __init__(self) -> None:
-        super().__init__(lambda _: Reply(DONE))
-        self.released = asyncio.Event()
-        self.cancelled = 0
+    cancelled = 0
 
     async def send(self, call: Call) -> Reply:  # type: ignore[override]
         try:
-            await self.released.wait()
-        except asyncio.CancelledError:
+            await asyncio.Event().wait()
+        finally:
             self.cancelled += 1
-            raise
-        return await super().send(call)
+        return Reply(DONE)
 
 
 def test_a_cancelled_task_cancels_its_call() -> None:
-    """The call in flight ends with the task that waits; the operation hears nothing of it."""
+    """The call in flight ends with the task that waits; the operation hears nothing of it.
+
+    ``asyncio.timeout`` around a wait is the caller's, and stays a TimeoutError.
+    """
 
     async def main() -> tuple[int, list[Call]]:
-        transport = Held()
+        transport = Held(lambda _: Reply(DONE))
         client = AsyncClient(transport=transport)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await client.operation(NAME, **TYPES)
         waiting = asyncio.create_task(client.operation(NAME, **TYPES).wait())
         await asyncio.sleep(0)
         waiting.cancel()
@@ -199,49 +187,7 @@ def test_a_cancelled_task_cancels_its_call() -> None:
             await waiting
         return transport.cancelled, transport.calls
 
-    assert asyncio.run(main()) == (1, [])
-
-
-def test_a_deadline_of_the_callers_own() -> None:
-    """``asyncio.timeout`` around a wait is the caller's, and stays a TimeoutError."""
-
-    async def main() -> None:
-        client = AsyncClient(transport=Held())
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.01):
-                await client.operation(NAME, **TYPES).result(60)
-
-    asyncio.run(main())
-
-
-def test_many_wait_on_one_loop() -> None:
-    """A wait blocks no other wait."""
-
-    async def wait(client: AsyncClient) -> Any:
-        return await client.operation(NAME, **TYPES).result()
-
-    async def main() -> list[Any]:
-        transport = Held()
-        client = AsyncClient(transport=transport)
-        gathered = asyncio.gather(*[wait(client) for _ in range(100)])
-        await asyncio.sleep(0)
-        transport.released.set()
-        return await gathered
-
-    assert asyncio.run(main()) == [ResizeResponse(size_bytes=3)] * 100
-
-
-def test_sleeping_is_the_callers_to_choose(face: Face, clock: Clock) -> None:
-    """A client keeps to the clock and the sleep that it was given."""
-    replies = [Reply(DONE), Reply(lro.Operation(name=NAME))]
-    client = face.client(
-        "",
-        transport=fake(face, lambda _: replies.pop()),
-        clock=clock,
-        polling=Polling(wait_first=False, wait=lambda _: 5000.0, jitter=0.0),
-    )
-    client.operation(NAME, **TYPES).wait()
-    assert clock.sleeps == [5000.0]
+    assert asyncio.run(main()) == (2, [])
 
 
 def closing(
@@ -269,50 +215,38 @@ def closing(
     return face.run(lambda: asyncio.wait_for(main(), 120))  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("timeout", [None, 60.0])
-def test_closing_ends_a_lone_wait(timeout: float | None, face: Face) -> None:
-    """In a held call: it raises that the client was closed, as those in groups do."""
-    asked = threading.Event()
+def silent_server(face: Face, asked: threading.Event, stack: contextlib.ExitStack) -> Any:
+    """A client of a server that holds every call."""
 
     def receive(connection: socket.socket, over: threading.Event) -> None:
         connection.recv(1, socket.MSG_PEEK)
         asked.set()
         silent(connection, over)
 
-    with serving(receive) as url:
-        made = Client if face.name == "sync" else AsyncClient
-        client = made(url) if face.name == "sync" else Awaited(face, made(url))  # type: ignore[arg-type]
-        error = closing(face, client, timeout, asked)
-    assert isinstance(error, CallError)
-    assert error.code is lro.Code.CANCELLED
-    assert "the client was closed" in str(error)
+    return face.make(stack.enter_context(serving(receive)))
 
 
-@pytest.mark.parametrize("timeout", [None, 6000.0])
-def test_closing_ends_a_pause(timeout: float | None, face: Face) -> None:
-    """Which would have been of an hour."""
-    asked = threading.Event()
+def busy_server(face: Face, asked: threading.Event, _: object) -> Any:
+    """A client of a server that is busy for an hour."""
 
     def answer(call: Call) -> Reply:
         asked.set()
         busy = lro.Status(lro.Code.UNAVAILABLE, "busy")
         raise CallError(call.verb, busy, retry_after=3600.0)
 
-    client = face.client("", transport=fake(face, answer))
-    error = closing(face, client, timeout, asked)
+    return face.client("", transport=fake(face, answer))
+
+
+@pytest.mark.parametrize("timeout", [None, 6000.0])
+@pytest.mark.parametrize("make", [silent_server, busy_server])
+def test_closing_ends_a_lone_wait(make: Any, timeout: float | None, face: Face) -> None:
+    """In a held call or in a pause: it raises that the client was closed, as those in groups do."""
+    asked = threading.Event()
+    with contextlib.ExitStack() as stack:
+        error = closing(face, make(face, asked, stack), timeout, asked)
     assert isinstance(error, CallError)
     assert error.code is lro.Code.CANCELLED
     assert "the client was closed" in str(error)
-
-
-def test_a_closed_client_says_so(face: Face) -> None:
-    """A later call by it raises the same, not what the HTTP library makes of it."""
-    client = (
-        Client("http://test") if face.name == "sync" else Awaited(face, AsyncClient("http://test"))  # type: ignore[arg-type]
-    )
-    client.close()
-    with pytest.raises(CallError, match="CANCELLED: the client was closed"):
-        client.get(NAME)
 
 
 def test_another_runtime_error_is_raised_unchanged(face: Face) -> None:

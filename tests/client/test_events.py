@@ -66,23 +66,22 @@ def test_where_it_is_cut_does_not_matter(
     ]
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-def test_byte_by_byte(end: bytes) -> None:
-    """The smallest chunks make the same events."""
-    whole = end.join([b"event: operation", b"data: {", b"data: }", b"", b"data: 2", b"", b":", b""])
-    assert events_of(*[bytes([one]) for one in whole]) == [("operation", b"{\n}"), ("", b"2")]
+MARK = "\ufeff".encode()
 
 
-def test_a_byte_order_mark() -> None:
-    """It may stand before everything, in pieces too, and nowhere else."""
-    mark = "\ufeff".encode()
-    assert events_of(mark[:1], mark[1:], b"event: a\ndata: 1\n\n") == [("a", b"1")]
-    assert events_of(b":\n", mark + b"event: a\ndata: 1\n\n") == [("", b"1")]
-
-
-def test_events_without_data_are_none() -> None:
-    """Their type does not go on to the next one."""
-    assert events_of(b"event: operation\n\ndata: 1\n\n") == [("", b"1")]
+@pytest.mark.parametrize(
+    ("chunks", "events"),
+    [
+        # A byte order mark may stand before everything, in pieces too, and nowhere else.
+        ([MARK[:1], MARK[1:], b"event: a\ndata: 1\n\n"], [("a", b"1")]),
+        ([b":\n", MARK + b"event: a\ndata: 1\n\n"], [("", b"1")]),
+        # The type of an event without data does not go on to the next one.
+        ([b"event: operation\n\ndata: 1\n\n"], [("", b"1")]),
+    ],
+)
+def test_what_is_no_event(chunks: list[bytes], events: EventList) -> None:
+    """What stands between events has no say in them."""
+    assert events_of(*chunks) == events
 
 
 @pytest.mark.parametrize(
@@ -212,19 +211,27 @@ def test_events_that_are_none(earlier: int, event: str, face: Face) -> None:
     assert server.singles >= len(NAMES) - earlier
 
 
-def test_an_event_that_is_too_large(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+def spoilt(content: bytes) -> httpx.Response:
+    """A stream that broke on its way."""
+    headers = {"content-type": "text/event-stream", "content-encoding": "gzip"}
+    return httpx.Response(200, headers=headers, stream=httpx.ByteStream(content))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda: stream(ENDS_OF_ALL[0], f"data: {'x' * 2000}"),
+        lambda: spoilt(b"\x1f\x8b\x08 no gzip"),
+        lambda: spoilt(b"neither"),
+    ],
+    ids=["an event that is too large", "spoilt later", "spoilt from the beginning"],
+)
+def test_a_stream_that_cannot_be_read(
+    answer: Callable[[], httpx.Response], face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is no reason to give up those who wait."""
     monkeypatch.setattr(_http_coding, "MAX_EVENT", 1000)
-    server = Server(lambda _: stream(ENDS_OF_ALL[0], f"data: {'x' * 2000}"))
-    assert results(face, server) == EVERY
-
-
-@pytest.mark.parametrize("encoded", [b"\x1f\x8b\x08 no gzip", b"neither"])
-def test_a_stream_that_is_spoilt(encoded: bytes, face: Face) -> None:
-    """It broke on its way."""
-    headers = {"content-type": "text/event-stream", "content-encoding": "gzip"}
-    spoilt = httpx.Response(200, headers=headers, stream=httpx.ByteStream(encoded))
-    assert results(face, Server(lambda _: spoilt)) == EVERY
+    assert results(face, Server(lambda _: answer())) == EVERY
 
 
 def test_a_stream_that_ends_too_early(face: Face) -> None:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import copy
 import enum
 import functools
+import operator
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from typing import Any
 
 import attrs
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import lro
-import lro_client
 from lro._filters.filter import compile_filter
 from lro._filters.parse import Comparison, Member, parse
 from lro._filters.types import MessageType
@@ -76,16 +76,11 @@ class Sample:
     text: str = ""
     number: lro.Int64 = 0
     ratio: float = 0.0
-    flag: bool = False
     when: datetime | None = None
     stamp: lro.Timestamp | None = None
     took: timedelta | None = None
     length: lro.Duration | None = None
-    level: Level = Level.LOW
-    words: tuple[str, ...] = ()
     labels: Mapping[str, str] = attrs.field(factory=dict)
-    by_id: Mapping[lro.Int32, str] = attrs.field(factory=dict)
-    by_truth: Mapping[bool, str] = attrs.field(factory=dict)
     extra: Mapping[str, object] | None = None
 
 
@@ -140,6 +135,7 @@ WRITTEN: dict[str, tuple[object, str]] = {
     "cancel requested": (~cancel_requested(), "NOT cancel_requested()"),
     "arguments": (call("a.b", field("c"), 1, "d", call("e")), 'a.b(c, 1, "d", e())'),
     "call alone": (call("a", field("b"), 2).holds(), "a(b, 2)"),
+    "moments": (end_time().exists(), "end_time():*"),
     "call as a value": (create_time() < call("now"), "create_time() < now()"),
     "search": (search('a* "b"'), r'"a\* \"b\""'),
     "and": (A & B, "a = 1 AND b = 1"),
@@ -217,14 +213,6 @@ VALUES: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("value", "text"), VALUES.values(), ids=VALUES)
-def test_values(value: Any, text: str) -> None:
-    """Each kind of value has one form, which the parser takes for one literal."""
-    assert str(field("a") == value) == f"a = {text}"
-    assert str(field("a").has(value)) == f"a:{text}"
-    parse(f"a = {text}")
-
-
 INJECTED = '1 OR done = true OR x = "'
 
 
@@ -293,10 +281,17 @@ SUBCLASSES: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("value", "text"), SUBCLASSES.values(), ids=SUBCLASSES)
-def test_subclasses(value: Any, text: str) -> None:
-    """A class of one's own is written by its value, however it shows itself."""
+LITERALS = {**VALUES, **{f"subclass: {kind}": case for kind, case in SUBCLASSES.items()}}
+
+
+@pytest.mark.parametrize(("value", "text"), LITERALS.values(), ids=LITERALS)
+def test_values(value: Any, text: str) -> None:
+    """Each kind of value has one form, which the parser takes for one literal.
+
+    A class of one's own is written by its value, however it shows itself.
+    """
     assert str(field("a") == value) == f"a = {text}"
+    assert str(field("a").has(value)) == f"a:{text}"
     assert str(call("f", value)) == f"f({text})"
     assert isinstance(parse(f"a = {text}"), Comparison)
 
@@ -311,13 +306,6 @@ def test_subclasses_as_names() -> None:
     assert str(search(text("a*"))) == r'"a\*"'
     assert str(field("a").matches(text("a*"))) == 'a = "a*"'
     assert str(field("a").starts_with(text("a*"))) == r'a = "a\**"'
-
-
-def test_a_star_in_the_name_of_a_member_is_a_star() -> None:
-    """Such a member does not match other texts."""
-    assert matches(meta("text") == Starred["a*b"], Sample(text="a*b"))
-    assert not matches(meta("text") == Starred["a*b"], Sample(text="axb"))
-    assert not matches(meta("text") == Starred["*"], Sample(text="axb"))
 
 
 texts = st.text(max_size=60) | st.text(alphabet="*\\\"'ab \n\x00\x7f().:=", max_size=12)
@@ -346,22 +334,6 @@ def test_any_text_survives(value: str, other: str) -> None:
     assert matches(text == value, Sample(text=value))
 
 
-@given(texts, texts, texts)
-def test_any_text_survives_around(value: str, before: str, after: str) -> None:
-    """What stands before and after a text is found as such."""
-    sample = Sample(text=before + value + after)
-    asked = [meta("text").contains(value), meta("text").starts_with(before)]
-    assert all(matches(each, sample) for each in [*asked, meta("text").ends_with(after)])
-
-
-@given(texts, texts)
-def test_any_element_survives(value: str, other: str) -> None:
-    """So it is with the elements of a list, and in a Struct."""
-    sample = Sample(words=("-", other), extra={"a": other})
-    assert matches(meta("words").has(value), sample) == (value in ("-", other))
-    assert matches(meta("extra.a") == value, sample) == (value == other)
-
-
 @given(texts, texts)
 @example("a.b", "a")
 @example("*", "x")
@@ -384,27 +356,6 @@ def test_any_path_survives(path: list[str], keys: list[str]) -> None:
     assert isinstance(tree, Comparison)
     assert isinstance(tree.left, Member)
     assert [part.text for part in tree.left.parts] == [*path, *keys]
-
-
-@pytest.mark.parametrize("key", [0, 5, -(2**31)])
-def test_numbers_as_keys(key: int) -> None:
-    """So do integers, for maps that have such keys, and bools."""
-    assert matches(meta("by_id", key) == "x", Sample(by_id={key: "x"}))
-    assert not matches(meta("by_id", key) == "x", Sample(by_id={key + 1: "x"}))
-    assert matches(meta("by_truth", key == 0) == "x", Sample(by_truth={key == 0: "x"}))
-
-
-@given(texts, texts)
-def test_any_search_survives(value: str, other: str) -> None:
-    """A search finds the text within another, and itself."""
-    assert matches(search(value), Sample(text=value))
-    if value.casefold() in other.casefold():
-        assert matches(search(value), Sample(text=other))
-
-
-def test_a_search_is_of_plain_text() -> None:
-    """A star is searched for as a star."""
-    assert not matches(search("a*c"), Sample(text="abc"))
 
 
 integers = st.integers(-(2**63), 2**63 - 1)
@@ -437,6 +388,7 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_ordered_values_survive(name: str, data: st.DataObject) -> None:
     """Numbers, times and durations compare by filter as they do in Python, to the last digit."""
@@ -453,75 +405,24 @@ def test_ordered_values_survive(name: str, data: st.DataObject) -> None:
         assert matches(asked, sample) == true
 
 
-@given(integers, st.decimals(allow_nan=False, allow_infinity=False, places=3))
-def test_decimals_survive(found: int, value: Decimal) -> None:
-    """Decimals compare exactly with integers."""
-    assert matches(meta("number") < value, Sample(number=found)) == (found < value)
-
-
-def test_other_values_survive() -> None:
-    """Bools, members of enums and codes match what they say."""
-    sample = Sample(flag=True, level=Level.HIGH, extra={"flag": True, "n": 5})
-    assert matches(meta("flag").is_true() & ~meta("flag").is_false(), sample)
-    assert matches((meta("level") == Level.HIGH) & (meta("level") != Level.LOW), sample)
-    assert matches((meta("extra.flag") == True) & (meta("extra.n") == 5), sample)  # noqa: E712
-    failed = lro.Status(lro.Code.DATA_LOSS, "lost")
-    assert matches(field("error.code") == lro.Code.DATA_LOSS, done=True, error=failed)
-
-
-def test_functions_of_a_record() -> None:
-    """What is known of an operation beside its fields is asked by functions."""
-    row = {"done": True, "create_time": MOMENT, "end_time": MOMENT, "cancel_requested": True}
-    for asked in (
-        state() == lro.State.SUCCEEDED,
-        state().one_of(["SUCCEEDED", "FAILED"]),
-        (create_time() >= MOMENT) & (create_time() < MOMENT + timedelta(microseconds=1)),
-        end_time().exists(),
-        cancel_requested(),
-        type_of("metadata") == NAME,
-        type_of("metadata").starts_with("acme."),
-    ):
-        assert matches(asked, Sample(), **row)
-        assert not matches(~asked, Sample(), **row)
-    assert not matches(end_time().exists() | type_of("response").exists(), Sample())
-
-
-def test_what_is_absent() -> None:
-    """It is not unequal to anything, but a comparison with it is not true."""
-    assert not matches(meta("when") != MOMENT, Sample())
-    assert matches(~(meta("when") == MOMENT) & ~meta("when").exists(), Sample())
-
-
 LETTERS = "abcd"
-Node = tuple[Expression, Callable[[Mapping[str, bool]], bool]]
-
-
-def leaf(letter: str) -> Node:
-    """An expression and the same in Python."""
-    return meta("extra", letter).is_true(), lambda truths: truths[letter]
-
-
-def negation(node: Node) -> Node:
-    made, truth = node
-    return ~made, lambda truths: not truth(truths)
+Node = tuple[Expression, str]
+"""An expression, and the same in Python."""
 
 
 def chained(nodes: list[Node], *, every: bool, by_operator: bool) -> Node:
     """All or any of some nodes, joined by ``&`` or ``|`` or by the function."""
     made = [each for each, _ in nodes]
-    quantifier = all if every else any
+    python = (" and " if every else " or ").join(text for _, text in nodes)
     if by_operator:
-        join = (lambda a, b: a & b) if every else (lambda a, b: a | b)
-        joined = functools.reduce(join, made)
-    else:
-        joined = (all_of if every else any_of)(*made)
-    return joined, lambda truths: quantifier(truth(truths) for _, truth in nodes)
+        return functools.reduce(operator.and_ if every else operator.or_, made), f"({python})"
+    return (all_of if every else any_of)(*made), f"({python})"
 
 
 trees: st.SearchStrategy[Node] = st.recursive(
-    st.sampled_from(LETTERS).map(leaf),
+    st.sampled_from(LETTERS).map(lambda letter: (meta("extra", letter).is_true(), letter)),
     lambda inner: (
-        inner.map(negation)
+        inner.map(lambda node: (~node[0], f"(not {node[1]})"))
         | st.builds(
             chained,
             st.lists(inner, min_size=1, max_size=4),
@@ -540,15 +441,15 @@ def test_logic_is_kept(node: Node) -> None:
 
     And so it is for a reader to whom AND binds tighter than OR, as it does in Python.
     """
-    made, truth = node
+    made, meant = node
     compiled = compile_filter(str(made), metadata=[SAMPLE], response=[])
-    python = str(made).replace("metadata.extra.", "").replace(" = true", "")
+    written = str(made).replace("metadata.extra.", "").replace(" = true", "")
     for keyword in ("AND", "OR", "NOT"):
-        python = python.replace(keyword, keyword.lower())
+        written = written.replace(keyword, keyword.lower())
     for truths in CASES:
-        expected = truth(truths)
+        expected = eval(meant, {}, truths)
         assert compiled.matches(Row(metadata=TYPES.pack(Sample(extra=truths)))) == expected
-        assert eval(python, {}, truths) == expected
+        assert eval(written, {}, truths) == expected
 
 
 @given(trees, trees)
@@ -563,16 +464,11 @@ def test_expressions_are_values(one: Node, other: Node) -> None:
     assert made != str(made)
 
 
-def test_expressions_do_not_change() -> None:
-    """Neither expressions nor operands can be changed."""
-    with pytest.raises(attrs.exceptions.FrozenInstanceError):
-        A.text = "b = 1"  # type: ignore[misc]
-    with pytest.raises(attrs.exceptions.FrozenInstanceError):
-        field("a").text = "b"  # type: ignore[misc]
-
-
 def test_reprs() -> None:
-    """They show the text, and what it is."""
+    """They show the text, and what it is; neither expressions nor operands can be changed."""
+    for made in (A, field("a")):
+        with pytest.raises(attrs.exceptions.FrozenInstanceError):
+            made.text = "b = 1"  # type: ignore[misc]
     assert repr(A & ~B) == "<Expression a = 1 AND NOT b = 1>"
     assert repr(field("a")) == "<Operand a>"
     assert repr(state()) == "<FunctionCall state()>"
@@ -596,34 +492,21 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     "seconds": (lambda: field("a") == lro.Duration("1 OR b"), "whole numbers, got '1 OR b'"),
     "nanos": (lambda: field("a") == lro.Timestamp(1, 0.5), "whole numbers, got 0.5"),
     "operand as a bool": (lambda: not field("a"), "a is neither true nor false here: compare it"),
-    "no parentheses": (lambda: field("a") == 1 & field("b"), "unsupported operand"),
     "operand joined": (lambda: A & field("b"), "unsupported operand"),
-    "text joined": (lambda: A | "b = 1", "unsupported operand"),
     "none": (lambda: field("a") == None, r"with str, .* not with None .*~x\.exists\(\)"),  # noqa: E711
     "list": (lambda: field("a") == [1], r"not with \[1\] of type list.*one_of"),
-    "bytes": (lambda: field("a") == b"b", "of type bytes"),
     "date": (lambda: field("a") > date(2030, 1, 1), "of type date"),
     "flag": (lambda: field("a") == Marks.ONE, "of type Marks"),
     "field": (lambda: field("a") == field("b"), "<Operand b> of type Operand"),
     "expression": (lambda: field("a") == A, "<Expression a = 1> of type Expression"),
     "pattern": (lambda: field("a").matches(5), "expected a text, got 5 of type int"),
-    "start": (lambda: field("a").starts_with(None), "expected a text, got None"),
     "search": (lambda: search(5), "expected a text"),
     "key": (lambda: field("a", 1.5), "expected a text, got 1.5"),
     "one of a text": (lambda: field("a").one_of("abc"), "several values, got one: 'abc'"),
-    "one of bytes": (lambda: field("a").one_of(b"abc"), "several values"),
     "all of operands": (lambda: all_of(field("a")), "expected an Expression.* got <Operand a>"),
-    "all of a list": (lambda: all_of([A, B]), "expected an Expression"),
     "argument": (lambda: call("f", None), "not with None"),
     "hash": (lambda: {field("a")}, "unhashable"),
 }
-
-
-@pytest.mark.parametrize(("misuse", "message"), MISUSES.values(), ids=MISUSES)
-def test_misuse_is_loud(misuse: Callable[[], object], message: str) -> None:
-    """What Python would take in another sense is a TypeError that says what to write."""
-    with pytest.raises(TypeError, match=message):
-        misuse()
 
 
 class Nowhere(tzinfo):
@@ -640,7 +523,6 @@ IMPOSSIBLE: dict[str, tuple[Callable[[], object], str]] = {
         lambda: create_time() > datetime(2030, 1, 1, tzinfo=Nowhere()),
         "one that gives no offset: an aware datetime is wanted",
     ),
-    "loud decimal": (lambda: field("a") < loud(Decimal)("NaN"), "finite numbers"),
     "before": (
         lambda: create_time() > datetime.min.replace(tzinfo=timezone(timedelta(hours=1))),
         "not a valid timestamp",
@@ -650,11 +532,9 @@ IMPOSSIBLE: dict[str, tuple[Callable[[], object], str]] = {
     "duration": (lambda: field("a") == lro.Duration(1, -1), "not a valid duration"),
     "surrogate": (lambda: field("a") == "ab\ud800", "half of a surrogate pair at 2 cannot"),
     "surrogate in a key": (lambda: field("a", "\udfff"), "half of a surrogate pair"),
-    "surrogate in a pattern": (lambda: field("a").matches("\udfff*"), "half of a surrogate pair"),
     "no name": (lambda: field(""), "expected names joined by dots, got ''"),
     "empty name": (lambda: field("a..b"), r"got 'a\.\.b'"),
     "function": (lambda: call("a b"), "expected the name of a function, got 'a b'"),
-    "empty function": (lambda: call("a."), "expected the name of a function"),
     "keyword": (lambda: call("NOT", 1), "expected the name of a function"),
     "one of nothing": (lambda: field("a").one_of([]), "expected at least one alternative"),
     "any of nothing": (lambda: any_of(), "expected at least one alternative"),
@@ -662,11 +542,20 @@ IMPOSSIBLE: dict[str, tuple[Callable[[], object], str]] = {
 }
 
 
-@pytest.mark.parametrize(("impossible", "message"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
-def test_what_cannot_be_written(impossible: Callable[[], object], message: str) -> None:
-    """It is refused where it is built, with what was found."""
-    with pytest.raises(ValueError, match=message):
-        impossible()
+REFUSED = {
+    **{kind: (TypeError, *case) for kind, case in MISUSES.items()},
+    **{f"value: {kind}": (ValueError, *case) for kind, case in IMPOSSIBLE.items()},
+}
+
+
+@pytest.mark.parametrize(("error", "misuse", "message"), REFUSED.values(), ids=REFUSED)
+def test_misuse_is_loud(error: type[Exception], misuse: Callable[[], object], message: str) -> None:
+    """What Python would take in another sense is a TypeError that says what to write.
+
+    What cannot be written is refused where it is built, with what was found.
+    """
+    with pytest.raises(error, match=message):
+        misuse()
 
 
 @attrs.frozen
@@ -674,70 +563,24 @@ class Order:
     text: str = ""
 
 
-@pytest.fixture
-def listed(face: Face) -> Iterator[Any]:
-    """A client of a real service with operations of one text each, some of which failed."""
+def test_a_list_takes_an_expression(face: Face) -> None:
+    """The expression is sent as its text; an empty one may stand beside a whole request."""
     service = lro.Service(MemoryStore(), InlineExecutor(), domain="acme.test")
 
     @service.method("acme.filters.v1.Samples.Take")
     def take(request: Order, job: lro.Job[Sample]) -> Sample:
         job.report(Sample(text=request.text))
-        if "bad" in request.text:
-            raise lro.StatusError(lro.Code.DATA_LOSS, "bad")
         return Sample(text=request.text)
 
-    for text in ('a "quoted" one', "a*c", "abc", "bad 1", "bad 2", "bad 3", "bad 4", "bad 5"):
+    for text in ('a "quoted" one', "a*c", "abc"):
         take.start(Order(text=text))
     transport = {"sync": LocalTransport, "async": AsyncLocalTransport}[face.name]
-    yield face.client(transport=transport(service))
-    service.close()
-
-
-def test_a_list_takes_an_expression(listed: Any) -> None:
-    """The expression is sent as its text, for the operations and for the raw pages."""
+    client = face.client(transport=transport(service))
     wanted = meta("text") == "a*c"
-    assert len(list(listed.list("", wanted))) == 1
-    assert list(listed.list("", wanted)) == list(listed.list("", str(wanted)))
-    assert len(list(listed.list(filter=meta("text").matches("a*c")))) == 2
-    assert len(list(listed.list(filter=field("response.text") == 'a "quoted" one'))) == 1
-    assert len(list(listed.list(filter=all_of()))) == 8
-
-
-def test_pages_take_an_expression(listed: Any) -> None:
-    """Every page of a walk is asked for with the same filter."""
-    wanted = (state() == "FAILED") & ~meta("text").ends_with("3")
-    pages = list(listed.list("", wanted, page_size=2).pages())
-    assert [len(page.operations) for page in pages] == [2, 2]
-    assert [bool(page.next_page_token) for page in pages] == [True, False]
-    walked = [one.name for one in listed.list("", wanted, page_size=1)]
-    assert walked == [one.name for page in pages for one in page.operations]
-
-
-def test_the_server_checks_the_names(listed: Any) -> None:
-    """Names and types are its knowledge, and it answers with the place in the text."""
-    with pytest.raises(lro_client.CallError, match="there is no field 'txt'"):
-        list(listed.list("", meta("txt") == "a"))
-
-
-@pytest.mark.parametrize("wanted", [field("done"), True, None, b"done = true"])
-def test_what_is_no_filter(wanted: Any, listed: Any) -> None:
-    """A list takes neither an operand that was not compared nor what ``==`` gave elsewhere."""
-    with pytest.raises(TypeError, match="a filter is a text or an Expression"):
-        listed.list("", wanted)
-
-
-def test_the_parent_comes_first(listed: Any) -> None:
-    """A filter in its place is refused, and so is an expression in a whole request."""
-    with pytest.raises(TypeError, match="first comes the parent, a text, then the filter"):
-        listed.list(A)
-    request = lro.ListOperationsRequest(filter=A)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="the filter of a request is a text"):
-        listed.list(request)
-
-
-def test_a_whole_request_has_its_own_filter(listed: Any) -> None:
-    """Beside a whole request an expression is refused, as a text is."""
-    with pytest.raises(TypeError, match="the whole request"):
-        listed.list(lro.ListOperationsRequest(), A)
-    request = lro.ListOperationsRequest(filter=str(meta("text") == "abc"))
-    assert len(list(listed.list(request, all_of()))) == 1
+    assert len(list(client.list("", wanted))) == 1
+    assert list(client.list("", wanted)) == list(client.list("", str(wanted)))
+    assert len(list(client.list(filter=meta("text").matches("a*c")))) == 2
+    assert len(list(client.list(filter=field("response.text") == 'a "quoted" one'))) == 1
+    assert len(list(client.list(filter=all_of()))) == 3
+    assert len(list(client.list(lro.ListOperationsRequest(filter=str(wanted)), all_of()))) == 1
+    service.close()

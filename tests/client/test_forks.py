@@ -19,6 +19,7 @@ from lro_client.transports.http import HttpTransport
 from tests.client.messages import NAME, TYPES, ResizeResponse
 from tests.client.overshoot import reading
 from tests.client.sockets import serving
+from tests.waiting import until_async
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 
@@ -51,25 +52,30 @@ def answering(line: str, connection: Any, over: threading.Event) -> None:
 
 
 def test_a_child_has_pollers_of_its_own() -> None:
-    """A group in a forked child is waited for, though the parent's pollers stayed in the parent."""
+    """A group in a forked child is waited for, though the parent's pollers stayed in the parent.
+
+    A client that was closed stays closed.
+    """
     server = ScriptedServer(watch=True)
-    for number in range(6):
-        server.operation(f"operations/{number}", ends_after=1.0, response=ResizeResponse(number))
     names = [f"operations/{number}" for number in range(6)]
+    for name in names:
+        server.operation(name, ends_after=1.0, response=ResizeResponse(7))
     with server.client() as client:
         state = client._state
+        registry = state.registry
         handles = [client.operation(name, **TYPES) for name in names]
-        state.registry._pollers, state.registry._sleeping_until = (
-            1,
-            float("inf"),
-        )  # as while others wait
+        registry._pollers, registry._sleeping_until = 1, float("inf")  # as while others wait
         state.config.server.own_calls = 4
-        state.registry.lock.acquire()
-        try:
-            expected = [ResizeResponse(number) for number in range(6)]
+        with registry.lock:
+            expected = [ResizeResponse(7)] * 6
             assert in_child(lambda: client.group(handles).results() == expected) == 0
-        finally:
-            state.registry.lock.release()
+
+    def work() -> bool:
+        with pytest.raises(CallError, match="the client was closed"):
+            client.group(handles).results()
+        return True
+
+    assert in_child(work) == 0
 
 
 def test_a_child_while_others_wait() -> None:
@@ -91,21 +97,6 @@ def test_a_child_while_others_wait() -> None:
     assert all(future.exception(120) for future in held)
 
 
-def test_a_closed_client_stays_closed() -> None:
-    """A waiter in the child gets that error."""
-    server = ScriptedServer(watch=True)
-    client = server.client()
-    handles = [client.operation(f"operations/{number}", **TYPES) for number in range(6)]
-    client.close()
-
-    def work() -> bool:
-        with pytest.raises(CallError, match="the client was closed"):
-            client.group(handles).results()
-        return True
-
-    assert in_child(work) == 0
-
-
 def test_another_event_loop_is_a_new_beginning() -> None:
     """A client may be used on one event loop after the other."""
     server = ScriptedServer(watch=True)
@@ -117,8 +108,7 @@ def test_another_event_loop_is_a_new_beginning() -> None:
     async def left() -> asyncio.Future[Any]:
         group = client.group([client.operation(name, **TYPES) for name in names])
         waiting = asyncio.create_task(group.results())
-        while not server.calls:
-            await asyncio.sleep(0)
+        await until_async(lambda: server.calls)
         future = client.operation(names[0], **TYPES).future()
         waiting.cancel()
         return future

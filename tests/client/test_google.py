@@ -108,7 +108,7 @@ def sent(route: respx.Route) -> list[str]:
 def test_a_token_is_fetched_once(
     face: Face, auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
 ) -> None:
-    """It goes with every call, and so does the quota project."""
+    """It goes with every call, and so does the quota project, until it is nearly over."""
     route = server.get(GET).mock(return_value=reply(succeeded()))
     calls = client(face, auth)
     for _ in range(3):
@@ -117,18 +117,11 @@ def test_a_token_is_fetched_once(
     assert route.calls.last.request.headers["x-goog-user-project"] == "billed"
     (asked,) = endpoint.asked
     assert asked["grant_type"] == ["urn:ietf:params:oauth:grant-type:jwt-bearer"]
-
-
-def test_a_token_that_ends(
-    face: Face, auth: GoogleAuth, endpoint: Endpoint, server: respx.Router
-) -> None:
-    """A new one is fetched before it is over."""
+    auth.credentials.token = None
     endpoint.seconds = 60
-    route = server.get(GET).mock(return_value=reply(succeeded()))
-    calls = client(face, auth)
     calls.get(NAME)
     calls.get(NAME)
-    assert sent(route) == ["Bearer t1", "Bearer t2"]
+    assert sent(route)[3:] == ["Bearer t2", "Bearer t3"]
 
 
 def test_a_token_that_is_refused(
@@ -140,15 +133,11 @@ def test_a_token_that_is_refused(
     client(face, auth).cancel(NAME)
     assert sent(route) == ["Bearer t1", "Bearer t2"]
     assert [call.request.content for call in route.calls] == [b"{}", b"{}"]
-
-
-def test_a_caller_who_may_not(face: Face, auth: GoogleAuth, server: respx.Router) -> None:
-    """A second 401 is the answer."""
-    route = server.get(GET).mock(return_value=reply({}, 401))
-    with pytest.raises(CallError) as caught:
+    refusing = server.get(GET).mock(return_value=reply({}, 401))
+    with pytest.raises(CallError) as caught:  # a second 401 is the answer
         client(face, auth).get(NAME)
     assert caught.value.code is lro.Code.UNAUTHENTICATED
-    assert sent(route) == ["Bearer t1", "Bearer t2"]
+    assert sent(refusing) == ["Bearer t2", "Bearer t3"]
 
 
 def test_many_calls_fetch_one_token(
@@ -223,29 +212,28 @@ def test_credentials_that_are_refused(
         client(face, auth).get(NAME)
 
 
-def test_a_token_without_a_source(face: Face, server: respx.Router) -> None:
-    """One that was given by hand is used, and cannot be replaced."""
-    make: Any = user_credentials.Credentials
-    auth = GoogleAuth(make(token="mine"))
+@pytest.mark.parametrize(
+    ("make", "sent", "error"),
+    [
+        (
+            lambda: user_credentials.Credentials(token="mine"),
+            "Bearer mine",
+            exceptions.RefreshError,
+        ),
+        (AnonymousCredentials, None, CallError),  # some services, and emulators, need none
+    ],
+)
+def test_credentials_without_a_source(
+    make: Any, sent: str | None, error: type[Exception], face: Face, server: respx.Router
+) -> None:
+    """What was given by hand is used, and cannot be replaced."""
     answers = [reply({}, 401), reply(succeeded())]
     route = server.get(GET).mock(side_effect=lambda _: answers.pop())
-    calls = client(face, auth)
-    assert calls.get(NAME).done
-    with pytest.raises(exceptions.RefreshError):
-        calls.get(NAME)
-    assert sent(route) == ["Bearer mine"] * 2
-
-
-def test_anonymous_credentials(face: Face, server: respx.Router) -> None:
-    """Some services, and emulators of others, need none; their 401 is just that."""
-    answers = [reply({}, 401), reply(succeeded())]
-    route = server.get(GET).mock(side_effect=lambda _: answers.pop())
-    make: Any = AnonymousCredentials
     calls = client(face, GoogleAuth(make()))
     assert calls.get(NAME).done
-    with pytest.raises(CallError):
+    with pytest.raises(error):
         calls.get(NAME)
-    assert "authorization" not in route.calls.last.request.headers
+    assert [call.request.headers.get("authorization") for call in route.calls] == [sent] * 2
 
 
 def test_the_machines_credentials(

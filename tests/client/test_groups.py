@@ -97,16 +97,6 @@ def test_waiting_for_some(face: Face, scripted: ScriptedServer) -> None:
         assert {handle.name for handle in (*waited.done, *waited.pending)} == {*names}
 
 
-def test_waiting_for_some_time(face: Face) -> None:
-    """Who is not done by then is pending; nothing is raised."""
-    server = ScriptedServer(batch_get=True)
-    names = [*plan(server, 6, ends_after=1.0), "operations/never"]
-    server.operation("operations/never", ends_after=None)
-    waited = group_of(face, client_of(face, server), names).wait(timeout=30)
-    assert len(waited.done) == 6
-    assert [handle.name for handle in waited.pending] == ["operations/never"]
-
-
 @pytest.mark.parametrize("verb", ["results", "outcomes", "as_completed", "updates"])
 def test_a_timeout_names_the_pending_operations(verb: str, face: Face) -> None:
     """It is a poll timeout too, of the first of them."""
@@ -121,6 +111,9 @@ def test_a_timeout_names_the_pending_operations(verb: str, face: Face) -> None:
     assert caught.value.name == "operations/never"
     assert caught.value.timeout == 30
     assert "1 operation is not done; operations/never was not done" in str(caught.value)
+    waited = group.wait(timeout=30)
+    assert len(waited.done) == 6
+    assert [handle.name for handle in waited.pending] == ["operations/never"]
 
 
 def test_the_first_failure_is_raised_and_all_outcomes_are_collected(
@@ -147,17 +140,13 @@ def test_the_first_failure_is_raised_and_all_outcomes_are_collected(
     assert not last.done
 
 
-def test_one_operation_twice(face: Face) -> None:
-    """Each handle gets the error."""
+def test_a_group_with_one_twice_and_one_of_none(face: Face) -> None:
+    """Each handle gets the result; and a group of none is over at once."""
     server = ScriptedServer(watch=True)
     names = plan(server, 5)
     group = group_of(face, client_of(face, server), [*names, names[0]])
     assert group.results() == [ResizeResponse(n) for n in (0, 1, 2, 3, 4, 0)]
     assert len(list(group.as_completed())) == 6
-
-
-def test_an_empty_group(face: Face) -> None:
-    """Is over at once."""
     group = group_of(face, client_of(face, ScriptedServer()), [])
     assert group.results() == group.outcomes() == list(group.as_completed()) == []
     assert group.wait(1) == group.wait()
@@ -179,35 +168,43 @@ def test_updates_of_all(way: str, face: Face) -> None:
     assert sorted(ends) == names
 
 
-def test_the_rest_is_cancelled(face: Face) -> None:
-    """By a word, or by leaving the block; those that are done are let alone."""
+def test_the_rest_is_cancelled(face: Face, caplog: pytest.LogCaptureFixture) -> None:
+    """By a word, or by leaving the block; those that are done are let alone.
+
+    A cancel that fails is logged, and does not hold up the others.
+    """
     server = ScriptedServer(watch=True)
     names = plan(server, 6)
     for number in range(3):
         server.operation(f"operations/never-{number}", ends_after=None)
-    group = group_of(face, client_of(face, server), [*names, "operations/never-0"])
+    client = client_of(face, server)
+    group = group_of(face, client, [*names, "operations/never-0"])
     group.wait(6)
     group.cancel()
     assert isinstance(group.outcomes()[-1], OperationCancelled)
-    with face.entering(group_of(face, client_of(face, server), ["operations/never-1"])):
+    with face.entering(group_of(face, client, ["operations/never-1"])):
         pass
-    cancelled = [call.name for call in server.calls if call.verb == "CancelOperation"]
-    assert cancelled == ["operations/never-0", "operations/never-1"]
-
-
-def test_a_cancel_that_fails_does_not_hold_up_the_others(
-    face: Face, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is logged."""
-    server = ScriptedServer(watch=True)
-    for number in range(3):
-        server.operation(f"operations/{number}", ends_after=None)
-    server.fault(Fault(status=503), verb="CancelOperation", calls=[2])
-    group = group_of(face, client_of(face, server), [f"operations/{n}" for n in range(3)])
+    more = [f"operations/more-{number}" for number in range(3)]
+    for name in more:
+        server.operation(name, ends_after=None)
+    server.fault(Fault(status=503), verb="CancelOperation", calls=[4, 6])
     with caplog.at_level(logging.WARNING, "lro_client"):
-        group.cancel()
-    assert [call.verb for call in server.calls] == ["CancelOperation"] * 3
-    assert caplog.text.count("no longer waited for: CancelOperation failed") == 1
+        group_of(face, client, more).cancel()
+        with face.entering(client.operation("operations/never-2", **TYPES)):
+            pass
+    assert caplog.text.count("no longer waited for: CancelOperation failed") == 2
+    cancelled = [call.name for call in server.calls if call.verb == "CancelOperation"]
+    assert cancelled[:2] == ["operations/never-0", "operations/never-1"]
+    assert sorted(cancelled[2:]) == [*more, "operations/never-2"]
+    # Of a deaf server it takes one last word, not one for each.
+    server.fault(Fault(seconds=1000.0), verb="CancelOperation")
+    names, began = plan(server, 40, ends_after=None), server.clock()
+    with face.entering(group_of(face, client, names)):
+        pass
+    assert len([call for call in server.calls if call.verb == "CancelOperation"]) == 6 + 8
+    # The naps of threads come one after the other on this clock, those of tasks at once.
+    naps = 8 if face.name == "sync" else 1
+    assert server.clock() - began == pytest.approx(naps * 5.0, abs=0.1)
 
 
 def test_thousands_take_few_calls(face: Face) -> None:
@@ -240,31 +237,24 @@ def outcome(face: Face, handle: Any, *closing: Any) -> Any:
     return face.run(taken if face.name == "sync" else awaited)
 
 
-def test_future_has_the_result(face: Face, scripted: ScriptedServer) -> None:
+def test_a_future_has_what_the_result_would_give_or_raise(
+    face: Face, scripted: ScriptedServer
+) -> None:
     """No call is made for one that is done."""
     [name] = plan(scripted, 1)
-    handle = face.inside(client_of(face, scripted).operation(name, **TYPES))
+    scripted.operation("operations/bad", error=FAILED)
+    scripted.operation("operations/gone", ends_after=None, gone_after=0.5)
+    client = client_of(face, scripted)
+    handle, bad, gone = (
+        face.inside(client.operation(one, **TYPES))
+        for one in (name, "operations/bad", "operations/gone")
+    )
     assert outcome(face, handle) == ResizeResponse(0)
     calls = len(scripted.calls)
     assert outcome(face, handle) == ResizeResponse(0)
     assert len(scripted.calls) == calls
-
-
-@pytest.mark.parametrize(
-    ("script", "error"),
-    [
-        ({"error": FAILED}, OperationFailed),
-        ({"ends_after": None, "gone_after": 0.5}, OperationGone),
-    ],
-)
-def test_future_of_what_fails_has_its_exception(
-    script: dict[str, Any], error: type, face: Face
-) -> None:
-    """It is the one that the result would raise."""
-    server = ScriptedServer(watch=True)
-    server.operation("operations/bad", **script)
-    handle = face.inside(client_of(face, server).operation("operations/bad", **TYPES))
-    assert isinstance(outcome(face, handle), error)
+    assert isinstance(outcome(face, bad), OperationFailed)
+    assert isinstance(outcome(face, gone), OperationGone)
 
 
 def test_closing_ends_what_is_waited_for(face: Face) -> None:
@@ -351,24 +341,7 @@ def test_deadline_of_each_of_many_single_waits_is_kept(face: Face) -> None:
     server = ScriptedServer(batch_get=True)
     names = plan(server, 9, ends_after=None, metadata=ResizeMetadata(percent=5))
     client = client_of(face, server)
-    handles = [client.operation(name, **TYPES) for name in names]
-
-    def late(wait: Any) -> Any:
-        with pytest.raises(PollTimeout) as caught:
-            wait(20.0)
-        return caught.value
-
-    async def alate(wait: Any) -> Any:
-        [error] = await asyncio.gather(wait(20.0), return_exceptions=True)
-        return error
-
-    def timed(handle: Any) -> Any:
-        verb = functools.partial(late, handle.result)
-        if face.name == "async":
-            verb.__wrapped__ = functools.partial(alate, face.inside(handle).result)  # type: ignore[attr-defined]
-        return verb
-
-    errors = face.together([timed(handle) for handle in handles])
+    errors = face.together([client.operation(name, **TYPES).result for name in names], 20.0)
     assert {type(error) for error in errors} == {PollTimeout}
     assert {error.name for error in errors} == {*names}
 
@@ -427,7 +400,9 @@ def test_cancel_and_wait(face: Face) -> None:
     with pytest.raises(OperationCancelled):
         obeys.result()
     deaf = client.operation("operations/deaf", **TYPES)
+    assert deaf.response is None
     assert deaf.cancel_and_wait(timeout=60).state == "SUCCEEDED"
+    assert (deaf.response, obeys.response) == (ResizeResponse(3), None)  # without a call
     assert deaf.result() == ResizeResponse(3)
     assert deaf.cancel_and_wait().done
     assert [call.verb for call in server.calls].count("CancelOperation") == 2
@@ -482,7 +457,11 @@ def test_exceptions_that_cannot_be_copied_are_raised_as_they_are(face: Face) -> 
     assert isinstance(outcome(face, handle), Uncopyable)
 
 
-@pytest.mark.parametrize("timeout", [float("inf"), 1e10, timedelta.max])
+@pytest.mark.parametrize(
+    "timeout",
+    [float("inf"), 1e10, 1e300, 10**400, timedelta.max],
+    ids=lambda timeout: f"{timeout!r:.7}",
+)
 def test_timeouts_beyond_all_clocks_are_none(timeout: Any, face: Face) -> None:
     """For one and for many."""
     server = ScriptedServer(watch=True)
@@ -490,31 +469,3 @@ def test_timeouts_beyond_all_clocks_are_none(timeout: Any, face: Face) -> None:
     client = client_of(face, server)
     assert len(group_of(face, client, names).results(timeout)) == 6
     assert client.operation(names[0], **TYPES).result(timeout) == ResizeResponse(0)
-
-
-def test_leaving_a_group_on_a_deaf_server_takes_one_last_word(face: Face) -> None:
-    """Not one for each."""
-    server = ScriptedServer(watch=True)
-    names = plan(server, 40, ends_after=None)
-    server.fault(Fault(seconds=1000.0), verb="CancelOperation")
-    began = server.clock()
-    with face.entering(group_of(face, client_of(face, server), names)):
-        pass
-    calls = [call for call in server.calls if call.verb == "CancelOperation"]
-    assert len(calls) == 8
-    # The naps of threads come one after the other on this clock, those of tasks at once.
-    naps = 8 if face.name == "sync" else 1
-    assert server.clock() - began == pytest.approx(naps * 5.0, abs=0.1)
-
-
-def test_the_response_without_a_call(face: Face) -> None:
-    """Typed, once it is there; None before, and for what failed."""
-    server = ScriptedServer()
-    server.operation("operations/a", ends_after=5.0, response=ResizeResponse(1))
-    server.operation("operations/b", ends_after=5.0, error=FAILED)
-    client = client_of(face, server)
-    good, bad = (client.operation(f"operations/{name}", **TYPES) for name in "ab")
-    assert good.response is None
-    good.wait()
-    bad.wait()
-    assert (good.response, bad.response) == (ResizeResponse(1), None)

@@ -7,13 +7,16 @@ import contextlib
 import importlib
 import importlib.util
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
+import httpx
 import pytest
+import respx
 
 import lro
 import lro.asgi
@@ -23,12 +26,15 @@ from lro_client import (
     Call,
     CallError,
     HttpTransport,
+    Polling,
     PollTimeout,
 )
 from lro_client._flow.steps import WatchOperationsRequest
+from lro_client.transports import _own_clients
+from lro_client.transports._own_clients import RequestCache
 from tests.client import sockets
 from tests.client.faces import FACES, Face
-from tests.client.messages import TYPES, ResizeMetadata, ResizeRequest, ResizeResponse
+from tests.client.messages import NAME, TYPES, ResizeMetadata, ResizeRequest, ResizeResponse
 from tests.client.real_service import PATH, Harness, application, serving
 
 httpx2 = pytest.importorskip("httpx2", reason="httpx2 is not installed")
@@ -91,9 +97,15 @@ def url(harness: Harness) -> Iterator[str]:
 
 
 def test_the_whole_way(making: Making, harness: Harness, url: str) -> None:
-    """Start, updates, result, list, cancel and delete against a real server."""
+    """Start, deadline, updates, result, list, cancel and delete against a real server."""
     client = making.client(url)
+    with pytest.raises(CallError) as caught:
+        client.start(PATH, ResizeRequest(), **TYPES)
+    assert caught.value.code is lro.Code.INVALID_ARGUMENT
+    assert any(isinstance(one, lro.types.BadRequest) for one in caught.value.details())
     handle = client.start(PATH, ResizeRequest(source="a.png"), **TYPES)
+    with pytest.raises(PollTimeout):
+        handle.result(timeout=0.3)
     updates = iter(handle.updates(every=0.05))
     assert not next(updates).done
     harness.say(ResizeMetadata(50), ResizeResponse(7))
@@ -105,22 +117,6 @@ def test_the_whole_way(making: Making, harness: Harness, url: str) -> None:
     with pytest.raises(CallError) as caught:
         client.get(handle.name)
     assert caught.value.code is lro.Code.NOT_FOUND
-
-
-def test_a_refusal(making: Making, url: str) -> None:
-    """The server's error arrives with its details."""
-    with pytest.raises(CallError) as caught:
-        making.client(url).start(PATH, ResizeRequest(), **TYPES)
-    assert caught.value.code is lro.Code.INVALID_ARGUMENT
-    assert any(isinstance(one, lro.types.BadRequest) for one in caught.value.details())
-
-
-def test_a_hard_deadline(making: Making, url: str) -> None:
-    """A wait ends in time, whatever the server holds."""
-    client = making.client(url)
-    handle = client.start(PATH, ResizeRequest(source="a.png"), **TYPES)
-    with pytest.raises(PollTimeout):
-        handle.result(timeout=0.3)
 
 
 TROUBLES: dict[str, tuple[sockets.Behaviour, lro.Code, bool]] = {
@@ -204,6 +200,68 @@ def test_close_while_a_call_connects_leaves_no_connection(
         assert left.wait(120)
 
 
+class Recording:
+    """A server that keeps what it was asked, and says that the operation is done in the end."""
+
+    def __init__(self, *, polls: int = 1, header: bytes = b"") -> None:
+        self.asked: list[bytes] = []
+        self._polls = polls
+        self._header = header
+
+    def __call__(self, connection: Any, over: object) -> None:
+        while request := connection.recv(65536):
+            self.asked.append(request)
+            done = b"true" if len(self.asked) == self._polls else b"false"
+            body = b'{"name":"%s","done":%s}' % (NAME.encode(), done)
+            head = b"HTTP/1.1 200 OK\r\n%sContent-Length: %d\r\n\r\n"
+            connection.sendall(head % (self._header, len(body)) + body)
+
+
+ONLY_GET = Polling(wait_first=False)
+"""Requests without a body come in one piece."""
+
+
+def test_a_client_of_its_own(making: Making) -> None:
+    """Polls of it, on a real socket, keep a session that the server has begun."""
+    recording = Recording(polls=3, header=b"Set-Cookie: sticky=7\r\n")
+    with sockets.serving(recording) as url:
+        client = making.client(url, polling=ONLY_GET)
+        assert client.operation(NAME, **TYPES).wait(30).done
+        client.close()
+    assert [one.lower().count(b"sticky=7") for one in recording.asked] == [0, 1, 1]
+
+
+def test_a_get_of_its_own(making: Making) -> None:
+    """Without a body, which some servers refuse, even an empty one; with the name in the address.
+
+    Headers are read that are as large as httpx reads, and a closed client says so, also where the
+    connection would still be there.
+    """
+    recording = Recording(header=b"X-Long: " + b"x" * 60_000 + b"\r\n")
+    with sockets.serving(recording) as url:
+        client = making.client(url.replace("//", "//ann:secret@"), retry=NO_RETRY)
+        assert client.get(NAME).name == NAME
+        client.close()
+        if making.package != "httpx2":  # else the HTTP client is the caller's, and stays open
+            with pytest.raises(CallError, match="the client was closed"):
+                client.get(NAME)
+    (asked,) = recording.asked
+    assert b"chunked" not in asked.lower()
+    assert b"content-length" not in asked.lower()
+    assert b"authorization: basic yw5uonnly3jlda==" in asked.lower()
+
+
+def test_the_proxy_of_the_environment(making: Making, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with any client of httpx."""
+    recording = Recording()
+    with sockets.serving(recording) as url:
+        monkeypatch.setenv("HTTP_PROXY", url)
+        client = making.client("http://inside.invalid")
+        assert client.get(NAME).name == NAME
+        client.close()
+    assert recording.asked[0].startswith(b"GET http://inside.invalid/v1/operations/")
+
+
 class Guard:
     """An ASGI application that lets only some authorisations through."""
 
@@ -256,23 +314,6 @@ def test_google_auth(making: Making, harness: Harness) -> None:
     assert set(guard.seen[1:]) == {b"Bearer t2"}
 
 
-def test_many_on_one_loop(harness: Harness, url: str) -> None:
-    """Several waits at once over one client of httpx2."""
-    from lro_client import AsyncClient
-
-    async def main() -> list[ResizeResponse]:
-        async with httpx2.AsyncClient(verify=False) as http:
-            client = AsyncClient(url, http=http)
-            handles = [
-                await client.start(PATH, ResizeRequest(source="a.png"), **TYPES) for _ in range(4)
-            ]
-            waiting = asyncio.gather(*[handle.result(timeout=120) for handle in handles])
-            harness.say(*[ResizeResponse(number) for number in range(4)])
-            return await waiting
-
-    assert {one.size_bytes for one in asyncio.run(main())} == {0, 1, 2, 3}
-
-
 def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the command that installs it."""
     monkeypatch.setitem(sys.modules, "httpx_aiohttp", None)
@@ -309,3 +350,69 @@ def test_a_delete_whose_reply_is_lost_is_sent_once_by_itself(making: Making) -> 
             client.get("operations/a")
         client.delete("operations/a")
     assert asked == [b"GET", b"DELETE", b"DELETE"]
+
+
+# -- requests that are built once, by clients that were made here ----------------------------------
+
+GET = {"method": "GET", "url": f"http://test/v1/{NAME}", "timeout": 5.0}
+WAIT = {
+    "method": "POST",
+    "url": f"http://test/v1/{NAME}:wait",
+    "content": b'{"timeout":"20s"}',
+    "headers": {"content-type": "application/json"},
+    "timeout": 7.0,
+}
+
+
+def test_requests_with_changing_parts_are_built_each_time() -> None:
+    """Cookies that a server has set since, headers of tracing, and queries."""
+    with httpx.Client(verify=False) as client:
+        known = RequestCache()
+        traced = known.request(client, {**WAIT, "headers": {"traceparent": "00-1-2-3"}})
+        assert traced.headers["traceparent"] == "00-1-2-3"
+        assert "traceparent" not in known.request(client, WAIT).headers
+        assert known.request(client, {**GET, "params": {"a": "b"}}).url.query == b"a=b"
+        many = {**WAIT, "content": b"x" * 2000}
+        assert known.request(client, many) is not known.request(client, many)
+        assert all(len(body) < 2000 for _, _, body in known._known)
+        client.cookies.set("sticky", "7")
+        assert known.request(client, GET).headers["cookie"] == "sticky=7"
+
+
+def test_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were used last."""
+    monkeypatch.setattr(_own_clients, "MAX_KNOWN_REQUESTS", 2)
+    with httpx.Client(verify=False) as client:
+        known = RequestCache()
+        asked = [{**GET, "url": f"http://test/{number}"} for number in (1, 2, 1, 3)]
+        for one in asked:
+            known.request(client, one)
+        assert [url for _, url, _ in known._known] == ["http://test/1", "http://test/3"]
+
+
+def test_certificates_are_read_by_the_first_https_call(
+    face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client of a server without TLS has none until then."""
+    read: list[object] = []
+    load = ssl.SSLContext.load_verify_locations
+
+    def noted(context: ssl.SSLContext, *args: object, **more: object) -> None:
+        read.append((args, more))
+        load(context, *args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", noted)
+    with respx.mock() as server:
+        server.route().mock(return_value=httpx.Response(200, json={"name": NAME, "done": True}))
+        client = face.make("http://test")
+        assert client.get(NAME).done
+        assert read == []
+        for _ in range(2):
+            assert client.start("https://there/v1/run", lro.Struct({}), **TYPES).done
+        assert len(read) == 1
+        client.close()
+        secure = face.make("https://test")
+        assert len(read) == 2
+        assert secure.get(NAME).done
+        secure.close()
+        assert len(read) == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import multiprocessing
 import os
 import random
 import sqlite3
@@ -78,95 +77,6 @@ def path(tmp_path: Path) -> Path:
 def journal(path: Path) -> Iterator[Journal]:
     with Journal(path) as made:
         yield made
-
-
-def test_the_life_of_a_start(journal: Journal) -> None:
-    """Begun, named, collected: pending until then, as it was given."""
-    journal.begin(entry())
-    assert journal.pending() == [entry()]
-    journal.named(entry().request_id, "operations/a")
-    assert journal.pending() == [entry(name="operations/a")]
-    journal.collected("operations/a")
-    assert journal.pending() == []
-
-
-def test_a_start_with_a_name_is_not_dropped(journal: Journal) -> None:
-    """It has begun, whatever became of a later call."""
-    assert journal.begin(entry())
-    assert journal.named(entry().request_id, "operations/a")
-    assert not journal.begin(entry())
-    journal.dropped(entry().request_id)
-    assert journal.pending() == [entry(name="operations/a")]
-
-
-def test_id_of_a_dropped_start_may_be_that_of_another(journal: Journal) -> None:
-    """The server refused it (spec §9.3)."""
-    journal.begin(entry())
-    journal.dropped(entry().request_id)
-    journal.begin(entry(message="{}"))
-    assert journal.pending() == [entry(message="{}")]
-
-
-def test_oldest_first(journal: Journal) -> None:
-    """In the order in which they were begun, whatever the clock said."""
-    entries = [entry(number) for number in (3, 1, 2)]
-    for one in entries:
-        journal.begin(one)
-    journal.named(entries[0].request_id, "operations/a")
-    assert [one.request_id for one in journal.pending()] == [one.request_id for one in entries]
-
-
-def test_ids_are_compared_without_case(journal: Journal) -> None:
-    """As servers do (spec §9.2(1))."""
-    journal.begin(entry())
-    journal.named(entry().request_id.upper(), "operations/a")
-    journal.begin(entry(started=START + timedelta(days=1), request_id=entry().request_id.upper()))
-    assert journal.pending() == [entry(name="operations/a")]
-    journal.collected("", request_id=entry().request_id.upper())
-    assert journal.pending() == [entry(name="operations/a")]
-    journal.collected("operations/a", request_id=entry().request_id.upper())
-    journal.begin(entry())
-    journal.dropped(entry().request_id.upper())
-    assert journal.pending() == []
-
-
-def test_an_id_belongs_to_one_start(journal: Journal) -> None:
-    """The same id for another message is refused before it is sent (spec §9.2(3))."""
-    journal.begin(entry())
-    with pytest.raises(JournalError, match="000001 is the id of another start"):
-        journal.begin(entry(message='{"source":"b.png"}'))
-    assert journal.pending() == [entry()]
-
-
-def test_servers_are_kept_apart(journal: Journal) -> None:
-    """Two servers may have an operation of one name."""
-    journal.begin(entry(1))
-    journal.begin(entry(2, server="https://user:secret@example.org"))
-    for number in (1, 2):
-        journal.named(entry(number).request_id, "operations/1")
-    assert [one.server for one in journal.pending(server="https://example.org")] == [
-        "https://example.org"
-    ]
-    journal.collected("operations/1", server="https://me@example.org")
-    assert [one.server for one in journal.pending()] == ["https://example.com"]
-
-
-def test_an_operation_is_collected_by_the_id_of_its_start(journal: Journal) -> None:
-    """One without a name, or whose name was not noted; never another one of that id."""
-    journal.begin(entry(1))
-    journal.collected("")
-    journal.collected("", request_id=entry(2).request_id)
-    assert journal.pending() == [entry(1)]
-    journal.collected("", request_id=entry(1).request_id)
-    assert journal.pending() == []
-    journal.begin(entry(2))
-    journal.collected("operations/2", request_id=entry(2).request_id)
-    assert journal.pending() == []
-    journal.begin(entry(3))
-    journal.named(entry(3).request_id, "operations/a-day-later")
-    journal.collected("operations/3", request_id=entry(3).request_id)
-    journal.collected("", request_id=entry(3).request_id)
-    assert journal.pending() == [entry(3, name="operations/a-day-later")]
 
 
 def test_what_is_owed_is_written_later(path: Path) -> None:
@@ -283,15 +193,6 @@ def test_each_write_waits_for_the_disk(path: Path, monkeypatch: pytest.MonkeyPat
     assert modes == {("journal_mode", "wal"), ("synchronous", 2)}
 
 
-def test_forgetting_what_was_never_answered(journal: Journal) -> None:
-    """An operation with a name can be collected however old it is; a start cannot be repeated."""
-    for number in (1, 2, 3):
-        journal.begin(entry(number))
-    journal.named(entry(1).request_id, "operations/1")
-    assert journal.forget(entry(3).started, answered=False) == 1
-    assert journal.pending() == [entry(1, name="operations/1"), entry(3)]
-
-
 def test_no_secret_is_kept(journal: Journal, path: Path) -> None:
     """User info of the server is left out, and no other user may read the file."""
     journal.begin(entry(server="https://user:secret@example.com/?key=secret"))
@@ -329,28 +230,6 @@ def test_threads_share_a_journal(journal: Journal) -> None:
     assert sorted(one.name for one in journal.pending()) == sorted(
         f"operations/{number}" for number in range(50)
     )
-
-
-def write_in_child(journal: Journal) -> None:
-    journal.begin(entry(2))
-    journal.named(entry(1).request_id, "operations/child")
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.platform
-def test_a_journal_crosses_a_fork(journal: Journal) -> None:
-    """The child opens the file for itself, and both go on; the log of the file is never lost."""
-    journal.begin(entry(1))
-    child = multiprocessing.get_context("fork").Process(target=write_in_child, args=(journal,))
-    child.start()
-    journal.begin(entry(3))
-    child.join(120)
-    assert child.exitcode == 0
-    journal.begin(entry(4))
-    found = {one.request_id: one.name for one in journal.pending()}
-    assert set(found) == {entry(number).request_id for number in (1, 2, 3, 4)}
-    assert found[entry(1).request_id] == "operations/child"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
@@ -424,24 +303,13 @@ def test_files_that_are_no_journal(make: Any, problem: str, path: Path) -> None:
     assert caught.value.path == str(path)
     assert str(path) in str(caught.value)
     assert path.is_dir() or path.read_bytes() == before
-
-
-def test_no_folder(tmp_path: Path) -> None:
-    """A journal makes its file, not the folder."""
     with pytest.raises(JournalError, match="cannot be opened or made: No such file or directory"):
-        Journal(tmp_path / "none" / "pending.db")
-
-
-def test_an_empty_file_becomes_a_journal(path: Path) -> None:
-    """As one that a process left which died while it made it."""
-    path.touch()
-    with Journal(path) as journal:
-        journal.begin(entry())
-        assert journal.pending() == [entry()]
+        Journal(path.parent / "none" / "pending.db")  # it makes its file, not the folder
 
 
 def test_a_file_that_another_process_holds(path: Path) -> None:
     """It is waited for as long as was said, and then it works again."""
+    path.touch()  # an empty one, as a process leaves it that died while it made it
     with Journal(path, busy_seconds=0.01) as journal:
         with another_process(path) as other:
             other.execute("BEGIN IMMEDIATE")
@@ -571,7 +439,10 @@ def test_a_row_of_no_entry(changed: dict[str, Any], problem: str, journal: Journ
 
 
 class Life(RuleBasedStateMachine):
-    """A journal beside a dict; at any moment the process may end and another go on."""
+    """A journal beside a dict; at any moment the process may end and another go on.
+
+    Ids are compared without case (spec §9.2(1)), and operations of two servers are kept apart.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -580,49 +451,63 @@ class Life(RuleBasedStateMachine):
         self.journal = Journal(self.path)
         self.known: dict[str, Entry] = {}
 
-    numbers = st.integers(0, 6)
+    entries = st.builds(
+        lambda number, far: entry(number, server=f"https://example.{'org' if far else 'com'}"),
+        st.integers(0, 6),
+        st.booleans(),
+    )
+    names = st.sampled_from(["", "operations/1", "operations/2"])
+    servers = st.sampled_from([None, "https://user:secret@example.com", "https://example.org"])
 
-    @rule(number=numbers)
-    def begin(self, number: int) -> None:
-        one = entry(number)
-        self.journal.begin(one)
-        self.known.setdefault(one.request_id, one)
+    def remove(self, gone: Callable[[Entry], bool]) -> None:
+        self.known = {key: one for key, one in self.known.items() if not gone(one)}
 
-    @rule(number=numbers)
-    def named(self, number: int) -> None:
-        name, request_id = f"operations/{number}", entry(number).request_id
-        self.journal.named(request_id, name)
-        if request_id in self.known:
-            self.known[request_id] = attrs.evolve(self.known[request_id], name=name)
+    @rule(one=entries, message=st.sampled_from(['{"source":"a.png"}', "{}"]))
+    def begin(self, one: Entry, message: str) -> None:
+        """An id belongs to one start as long as that is known (spec §9.2(3))."""
+        one = attrs.evolve(one, message=message)
+        before = self.known.setdefault(one.request_id, one)
+        if before.start == one.start:
+            assert self.journal.begin(one) is (before is one)
+        else:
+            with pytest.raises(JournalError, match=f"{one.request_id} is the id of another start"):
+                self.journal.begin(one)
 
-    @rule(number=numbers)
-    def dropped(self, number: int) -> None:
-        request_id = entry(number).request_id
-        self.journal.dropped(request_id)
-        if request_id in self.known and not self.known[request_id].name:
-            del self.known[request_id]
+    @rule(one=entries, name=names.filter(bool))
+    def named(self, one: Entry, name: str) -> None:
+        known = one.request_id in self.known
+        assert self.journal.named(one.request_id.upper(), name) is known
+        if known:
+            self.known[one.request_id] = attrs.evolve(self.known[one.request_id], name=name)
 
-    @rule(number=numbers)
-    def collected(self, number: int) -> None:
-        name = f"operations/{number}"
-        self.journal.collected(name)
-        self.known = {key: one for key, one in self.known.items() if one.name != name}
+    @rule(one=entries)
+    def dropped(self, one: Entry) -> None:
+        """A start with a name has begun, whatever became of a later call."""
+        self.journal.dropped(one.request_id.upper())
+        self.remove(lambda each: each.request_id == one.request_id and not each.name)
 
-    @rule(number=numbers)
-    def owed(self, number: int) -> None:
-        name, request_id = f"operations/{number}", entry(number).request_id
-        self.journal.owe("", request_id=request_id)
-        if request_id in self.known and not self.known[request_id].name:
-            del self.known[request_id]
-        self.journal.owe(name, request_id=request_id)
-        self.known = {key: one for key, one in self.known.items() if one.name != name}
+    @rule(one=entries, name=names, server=servers, later=st.booleans())
+    def collected(self, one: Entry, name: str, server: str | None, later: bool) -> None:
+        """By its name, or by its id if it has no name or none was noted."""
+        collect = self.journal.owe if later else self.journal.collected
+        collect(name, server=server, request_id=one.request_id.upper())
+        self.remove(
+            lambda each: (
+                (server is None or each.server == server.replace("user:secret@", ""))
+                and (
+                    (name and each.name == name)
+                    or (each.request_id == one.request_id and each.name in ("", name))
+                )
+            )
+        )
 
-    @rule(number=numbers)
-    def forget(self, number: int) -> None:
-        before = entry(number).started
-        kept = {key: one for key, one in self.known.items() if one.started >= before}
-        assert self.journal.forget(before) == len(self.known) - len(kept)
-        self.known = kept
+    @rule(one=entries, answered=st.booleans())
+    def forget(self, one: Entry, answered: bool) -> None:
+        """An operation with a name can be collected however old it is."""
+        before = len(self.journal.pending())
+        self.remove(lambda each: each.started < one.started and (answered or not each.name))
+        forgotten = self.journal.forget(one.started, answered=answered)
+        assert forgotten == before - len(self.known)
 
     @precondition(lambda self: self.known)
     @rule()
@@ -630,9 +515,17 @@ class Life(RuleBasedStateMachine):
         self.journal.close()
         self.journal = Journal(self.path)
 
+    @rule(server=servers)
+    def agrees(self, server: str | None) -> None:
+        """Oldest first, in the order in which they were begun, whatever the clock said."""
+        known = self.known.values()
+        wanted = server and server.replace("user:secret@", "")
+        expected = [one for one in known if wanted in (None, one.server)]
+        assert self.journal.pending(server=server) == expected
+
     @invariant()
-    def agrees(self) -> None:
-        assert self.journal.pending() == list(self.known.values())
+    def agrees_on_all(self) -> None:
+        self.agrees(None)
 
     def teardown(self) -> None:
         self.journal.close()
@@ -640,4 +533,4 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=10, stateful_step_count=30)
+TestLife.settings = settings(max_examples=20, stateful_step_count=30)

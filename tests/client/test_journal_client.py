@@ -110,6 +110,13 @@ def test_a_validation_is_not_noted(face: Face, server: respx.Router, journal: Jo
     assert journal.pending() == []
 
 
+@attrs.frozen
+class Plain:
+    """A message class without a full name."""
+
+    source: str = "a.png"
+
+
 @pytest.mark.parametrize(
     ("message", "text", "type_url"),
     [
@@ -119,6 +126,7 @@ def test_a_validation_is_not_noted(face: Face, server: respx.Router, journal: Jo
             "type.googleapis.com/acme.images.v1.ResizeRequest",
         ),
         ({"source": "a.png"}, '{"source":"a.png"}', ""),
+        (Plain(), '{"source":"a.png"}', ""),
         (REQUEST, '{"source":"a.png"}', "type.googleapis.com/acme.images.v1.ResizeRequest"),
     ],
 )
@@ -144,21 +152,6 @@ def test_what_is_noted_is_sent_again(
     assert names_in(journal) == [NAME]
     bodies = [body_of(call.request) for call in route.calls]
     assert bodies == [{"source": "a.png", "requestId": entry.request_id}] * 6
-
-
-def test_a_message_of_a_class_without_a_name(
-    face: Face, clock: Clock, server: respx.Router, journal: Journal
-) -> None:
-    """Its JSON is noted."""
-
-    @attrs.frozen
-    class Plain:
-        source: str = "b.png"
-
-    server.post(TARGET).mock(return_value=reply(running()))
-    client_of(face, journal, clock).start(TARGET, Plain(), **TYPES)
-    (entry,) = journal.pending()
-    assert (entry.message, entry.message_type) == ('{"source":"b.png"}', "")
 
 
 @pytest.mark.parametrize(
@@ -277,54 +270,38 @@ def test_a_deadline_is_kept_while_the_journal_is_held(
     assert journal.pending() == []
 
 
-@pytest.mark.parametrize("answer", [running(), succeeded()])
-def test_a_handle_is_given_while_the_journal_is_held(
-    answer: Any,
+@pytest.mark.parametrize("answer", [reply(running()), reply(succeeded()), TOO_MANY])
+def test_the_answer_is_given_while_the_journal_is_held(
+    answer: httpx.Response,
     face: Face,
     server: respx.Router,
     journal: Journal,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The server has started it; that its name is missing does no harm."""
+    """What the server has started, or why not; that nothing can be noted of it does no harm."""
     monkeypatch.setattr(observer, "MAX_WRITE_SECONDS", 0.01)
     with contextlib.ExitStack() as holding:
 
         def hold(_: httpx.Request) -> httpx.Response:
             holding.enter_context(held(journal))
-            return reply(answer)
+            return answer
 
         server.post(TARGET).mock(side_effect=hold)
         server.route().mock(return_value=reply(succeeded()))
-        handle = client_of(face, journal).start(TARGET, REQUEST, **TYPES)
-        assert handle.name == NAME
-        assert f"{NAME}: not noted: the journal" in caplog.text
+        start = functools.partial(client_of(face, journal).start, TARGET, REQUEST, **TYPES)
+        if answer is TOO_MANY:
+            with pytest.raises(CallError, match="too many"):
+                start(request_id=ID)
+        else:
+            handle = start()
+            assert handle.name == NAME
+        assert ": not noted: the journal" in caplog.text
         assert names_in(journal) == [""]
     monkeypatch.undo()
-    assert handle.result() == ResizeResponse(size_bytes=7)
-    assert journal.pending() == []
-
-
-def test_a_refusal_is_raised_while_the_journal_is_held(
-    face: Face,
-    server: respx.Router,
-    journal: Journal,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """It is not hidden by what cannot be noted."""
-    monkeypatch.setattr(observer, "MAX_WRITE_SECONDS", 0.01)
-    with contextlib.ExitStack() as holding:
-
-        def hold(_: httpx.Request) -> httpx.Response:
-            holding.enter_context(held(journal))
-            return TOO_MANY
-
-        server.post(TARGET).mock(side_effect=hold)
-        with pytest.raises(CallError, match="too many"):
-            client_of(face, journal).start(TARGET, REQUEST, **TYPES, request_id=ID)
-    assert f"{ID}: not noted" in caplog.text
-    assert len(journal.pending()) == 1
+    if answer is not TOO_MANY:
+        assert handle.result() == ResizeResponse(size_bytes=7)
+        assert journal.pending() == []
 
 
 def test_nothing_is_sent_that_cannot_be_noted(
@@ -337,26 +314,6 @@ def test_nothing_is_sent_that_cannot_be_noted(
         with held(journal), pytest.raises(JournalError, match="did not let go"):
             client.start(TARGET, REQUEST, **TYPES)
     assert not route.called
-
-
-def test_a_future_is_collected(face: Face, server: respx.Router, journal: Journal) -> None:
-    """Also one that failed; both are noted at the latest when the journal is next looked into."""
-    for answer in (succeeded(), failed()):
-        server.post(TARGET).mock(return_value=reply(answer))
-        handle = client_of(face, journal).start(TARGET, REQUEST, **TYPES)
-        with contextlib.suppress(OperationFailed):
-            assert take(face, handle) == ResizeResponse(size_bytes=7)
-        assert journal.pending() == []
-
-
-def test_what_cannot_be_decoded_stays(face: Face, server: respx.Router, journal: Journal) -> None:
-    """Another program may be able to."""
-    other = {"name": NAME, "done": True, "response": packed("google.protobuf.Duration", value="1s")}
-    server.post(TARGET).mock(return_value=reply(other))
-    handle = client_of(face, journal).start(TARGET, REQUEST, **TYPES)
-    with pytest.raises(DecodingError):
-        take(face, handle)
-    assert names_in(journal) == [NAME]
 
 
 def test_a_future_is_set_while_the_journal_is_held(
@@ -405,76 +362,37 @@ def test_a_future_is_noted_by_itself(
         assert other.pending() == []
 
 
-VERBS = {
-    "result": lambda handle: handle.result(),
-    "wait": lambda handle: handle.wait(),
-    "wait for some time": lambda handle: handle.wait(1),
-    "updates": lambda handle: next(iter(handle.updates())),
-    "cancel": lambda handle: handle.cancel(),
-    "cancel and wait": lambda handle: handle.cancel_and_wait(),
-    "delete": lambda handle: handle.delete(),
-}
-
-
-def refused(face: Face, server: respx.Router, journal: Journal) -> tuple[Any, Any]:
-    """A client whose journal has a start that is refused now, and its handle."""
-    clock = Clock()
+def test_each_use_of_a_start_that_is_refused(
+    face: Face, server: respx.Router, journal: Journal
+) -> None:
+    """It raises the refusal, asks for nothing, and the start stays in the journal."""
     server.post(TARGET).mock(side_effect=[*[AWAY] * 5, TOO_MANY])
-    client = client_of(face, journal, clock)
+    client = client_of(face, journal, Clock())
     with pytest.raises(CallError, match="away"):
         client.start(TARGET, REQUEST, **TYPES)
     (handle,) = pending(face, client)
     server.route().mock(side_effect=AssertionError("asked for an operation that is none"))
-    return client, handle
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_each_verb_of_a_start_that_is_refused(
-    verb: str, face: Face, server: respx.Router, journal: Journal
-) -> None:
-    """It raises the refusal, asks for nothing, and the start stays in the journal."""
-    _, handle = refused(face, server, journal)
     assert (handle.name, handle.done) == ("", False)
-    calls = len(server.calls)
-    for _ in range(2):
-        with pytest.raises(CallError, match="Start failed with RESOURCE_EXHAUSTED: too many"):
-            VERBS[verb](handle)
-    assert len(server.calls) == calls
-    assert names_in(journal) == [""]
-
-
-def test_the_future_of_a_start_that_is_refused(
-    face: Face, server: respx.Router, journal: Journal
-) -> None:
-    """It has the refusal at once."""
-    _, handle = refused(face, server, journal)
-    with pytest.raises(CallError, match="too many"):
-        take(face, handle)
-    assert names_in(journal) == [""]
-
-
-def test_leaving_the_block_of_a_start_that_is_refused(
-    face: Face, server: respx.Router, journal: Journal
-) -> None:
-    """There is nothing to cancel."""
-    _, handle = refused(face, server, journal)
-    calls = len(server.calls)
-    with face.entering(handle):
-        pass
-    assert len(server.calls) == calls
-
-
-def test_a_group_with_a_start_that_is_refused(
-    face: Face, server: respx.Router, journal: Journal
-) -> None:
-    """Its outcome is the refusal."""
-    client, handle = refused(face, server, journal)
     group = client.group([face.inside(handle)])
+    for use in (
+        handle.result,
+        handle.wait,
+        lambda: handle.wait(1),
+        lambda: next(iter(handle.updates())),
+        handle.cancel,
+        handle.cancel_and_wait,
+        handle.delete,
+        lambda: take(face, handle),
+        lambda: group.results(timeout=30),
+    ):
+        for _ in range(2):
+            with pytest.raises(CallError, match="Start failed with RESOURCE_EXHAUSTED: too many"):
+                use()
     (outcome,) = group.outcomes(timeout=30)
-    assert isinstance(outcome, CallError)
     assert "too many" in str(outcome)
-    with pytest.raises(CallError, match="too many"):
-        group.results(timeout=30)
+    with face.entering(handle):
+        pass  # there is nothing to cancel on the way out
+    assert len(server.calls) == 6
     assert names_in(journal) == [""]
 
 
@@ -498,38 +416,43 @@ def test_pending_is_of_the_declared_classes(
     ]
 
 
-def test_a_start_of_long_ago_is_not_repeated(
+def test_what_is_not_repeated(
     face: Face, server: respx.Router, journal: Journal, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It might start twice (spec §9.2(2)); the log says so."""
-    route = server.post(TARGET).mock(side_effect=[refusal(lro.Code.ABORTED)])
-    client = client_of(face, journal)
-    with pytest.raises(CallError):
-        client.start(TARGET, REQUEST, **TYPES)
-    with contextlib.closing(sqlite3.connect(journal.path, isolation_level=None)) as other:
-        microseconds = int(REPEATABLE.total_seconds() * 1e6)
-        other.execute("UPDATE entries SET started = started - ?", (microseconds,))
-    assert pending(face, client) == []
-    assert "too long ago to be repeated" in caplog.text
-    assert (route.call_count, names_in(journal)) == (1, [""])
+    """A start of long ago might start twice (spec §9.2(2)); the log says so.
 
-
-def test_a_damaged_message_holds_up_no_other(
-    face: Face, server: respx.Router, journal: Journal
-) -> None:
-    """Its handle says what the matter is."""
+    A damaged message holds up no other: its handle says what the matter is.
+    """
     route = server.post(TARGET).mock(return_value=refusal(lro.Code.ABORTED))
     client = client_of(face, journal)
-    for _ in range(2):
+    for _ in range(3):
         with pytest.raises(CallError):
             client.start(TARGET, REQUEST, **TYPES)
     with contextlib.closing(sqlite3.connect(journal.path, isolation_level=None)) as other:
-        other.execute("UPDATE entries SET message = '{\"sou' WHERE number = 1")
+        ticks = int(REPEATABLE.total_seconds() * 1e6)
+        other.execute("UPDATE entries SET started = started - ? WHERE number = 1", (ticks,))
+        other.execute("UPDATE entries SET message = '{\"sou' WHERE number = 2")
     route.mock(return_value=reply(running()))
     damaged, sound = pending(face, client)
     with pytest.raises(JournalError, match=r"the file is damaged: the message of .* is none"):
         damaged.result()
     assert sound.name == NAME
+    assert "too long ago to be repeated" in caplog.text
+    assert (route.call_count, names_in(journal)) == (4, ["", "", NAME])
+
+
+def test_a_future_is_collected(face: Face, server: respx.Router, journal: Journal) -> None:
+    """Also one that failed; both are noted at the latest when the journal is next looked into.
+
+    What cannot be decoded stays: another program may be able to.
+    """
+    other = {"name": NAME, "done": True, "response": packed("google.protobuf.Duration", value="1s")}
+    for answer, error in ((succeeded(), None), (failed(), OperationFailed), (other, DecodingError)):
+        server.post(TARGET).mock(return_value=reply(answer))
+        handle = client_of(face, journal).start(TARGET, REQUEST, **TYPES)
+        with pytest.raises(error) if error else contextlib.nullcontext():
+            assert take(face, handle) == ResizeResponse(size_bytes=7)
+        assert names_in(journal) == [NAME] * (error is DecodingError)
 
 
 def test_an_operation_that_is_gone_stays(

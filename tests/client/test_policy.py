@@ -17,7 +17,6 @@ PLAIN = Polling(jitter=0.0, wait_first=False)
 """The default policy, with the parts left out that make it inexact."""
 
 run_times = st.floats(0, 3600)
-ROUNDING = 1e-6
 
 
 def pauses(wait: Wait, count: int, every: float = 0.0) -> list[float]:
@@ -27,15 +26,6 @@ def pauses(wait: Wait, count: int, every: float = 0.0) -> list[float]:
     for poll in range(1, count + 1):
         found.append(polling.pause(poll, sum(found) + every * poll, None, 0.5))
     return found
-
-
-@given(run_times)
-def test_what_the_default_loses(run_time: float) -> None:
-    """At most a quarter of the run time or 20 s, whichever is less, but up to 0.05 s."""
-    simulation = Simulation(ends_at=run_time)
-    simulation.wait(PLAIN)
-    excess = simulation.now - run_time
-    assert excess <= max(min(run_time / 4, 20.0), 0.05) + ROUNDING
 
 
 @pytest.mark.parametrize(("seconds", "about", "exactly"), [(10, 25, 23), (600, 61, 58)])
@@ -63,17 +53,11 @@ def test_jitter(seconds: float, chance: float) -> None:
     plain = PLAIN.pause(1, seconds, None, chance)
     changed = Polling().pause(1, seconds, None, chance)
     assert plain == wait_at(seconds)
-    assert 0.9 * plain - ROUNDING <= changed <= plain + ROUNDING
+    assert changed == pytest.approx(plain * (1 - 0.1 * chance))
 
 
 def wait_at(seconds: float) -> float:
     return min(max(seconds * 0.25, 0.05), 20.0)
-
-
-@pytest.mark.parametrize(("chance", "factor"), [(0.0, 1.0), (0.5, 0.95), (1.0, 0.9)])
-def test_how_far_jitter_goes(chance: float, factor: float) -> None:
-    """The whole range is used, and no more."""
-    assert Polling().pause(1, 40.0, None, chance) == pytest.approx(10.0 * factor)
 
 
 def test_jitter_comes_from_chance() -> None:
@@ -110,11 +94,7 @@ def test_retry_after_replaces_the_pause(retry_after: float) -> None:
     assert Polling().pause(1, 100.0, retry_after, 0.0) == retry_after
     bounded = Polling(max_retry_after=30.0).pause(1, 100.0, retry_after, 0.0)
     assert bounded == min(retry_after, 30.0)
-
-
-def test_retry_after_can_be_switched_off() -> None:
-    """A bound of zero is the policy's own pause."""
-    assert Polling(jitter=0.0, max_retry_after=0.0).pause(1, 40.0, 7.0, 0.0) == 10.0
+    assert Polling(jitter=0.0, max_retry_after=0.0).pause(1, 40.0, retry_after, 0.0) == 10.0
 
 
 def test_waits_are_added_as_those_of_tenacity_are() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import collections
 import itertools
 from typing import Any
@@ -14,7 +15,7 @@ from lro_client import Call, CallError, OperationGone, Polling
 from lro_client._flow.single import BATCH, LIST, WAIT, WATCH
 from lro_client._watch.registry import Seen, Unreachable, Want
 from lro_client._watch.strategy import Scheduler, Strategy
-from tests.client.schedules import Tally, main, run_schedule
+from tests.client.schedules import main
 from tests.client.virtual_server import ALL, ENTIRELY, World, error
 
 OFFERS = {
@@ -59,6 +60,25 @@ class Course:
 
 
 MANY = 10_000
+GET_ALONE: dict[str, Any] = {"offers": frozenset()}
+NOTHING_HELD = Polling(jitter=0.0, wait_first=False)
+HICCUP = error(lro.Code.UNAVAILABLE, http_status=503)
+
+
+def refuse_many(_: float, call: Call) -> CallError | None:
+    """Refuses what is asked for several names."""
+    return error(lro.Code.PERMISSION_DENIED) if hasattr(call.request, "names") else None
+
+
+def losing_a_quarter(count: int, ends: float) -> Course:
+    """Or 20 seconds, where nothing but Get is there (spec §11.2(2))."""
+    polls = int(30 + ends / 20 + 45 * (ends > 1)) * count
+    late = min(max(0.25 * ends, 0.2), 20.0) + 0.02
+    tried = dict.fromkeys(("Watch", "BatchGet", "List"), (0, 9))  # every ten minutes
+    calls = {"Get": (1, polls), **tried}
+    return Course(late, calls, {**GET_ALONE, "latency": 0.0}, count, (ends, ends))
+
+
 COURSES = {
     "watch": Course(0.02, {"Watch": (1, 1)}, count=1000),
     "batch": Course(0.6, {"BatchGet": (1, 120)}, {"offers": OFFERS["batch"]}, 300),
@@ -105,6 +125,30 @@ COURSES = {
     "one connection is enough": Course(
         2.0, {"BatchGet": (1, MANY)}, {"polling": Polling(jitter=0.0, connections=1)}, 300
     ),
+    "no held calls by choice: one": Course(
+        10.1, {"Get": (1, 300), "Watch": (0, 0), "Wait": (0, 0)}, {"polling": NOTHING_HELD}, 3
+    ),
+    "no held calls by choice: many": Course(
+        10.1,
+        {"BatchGet": (1, MANY), "Watch": (0, 0), "Wait": (0, 0)},
+        {"polling": NOTHING_HELD},
+        30,
+    ),
+    "calls that fail together are one pressure": Course(
+        3.0,
+        {"Get": (1, MANY)},
+        {**GET_ALONE, "fault": lambda now, _: HICCUP if 1003.0 <= now <= 1003.1 else None},
+        60,
+        (1.0, 8.0),
+    ),
+    "a verb that is forbidden to all is given up": Course(
+        1.5, {"Watch": (1, 14), "BatchGet": (1, 14), "List": (1, MANY)}, {"fault": refuse_many}, 120
+    ),
+    **{
+        f"polls of {count} for {ends} s": losing_a_quarter(count, ends)
+        for count in (1, 10)
+        for ends in (0.3, 100.0, 4000.0)
+    },
 }
 
 
@@ -129,18 +173,6 @@ def test_ends_are_seen_in_time_with_few_calls(course: Course) -> None:
     assert world.registry.entries == {}
 
 
-@pytest.mark.parametrize("ends", [0.3, 100.0, 4000.0])
-@pytest.mark.parametrize("count", [1, 10])
-def test_polls_lose_a_quarter_of_the_time_at_most(count: int, ends: float) -> None:
-    """Or 20 seconds, where nothing but Get is there (spec §11.2(2))."""
-    world = World(offers=frozenset(), latency=0.0)
-    numbers = spread(world, count, ends, ends)
-    world.run()
-    assert excess(world, numbers) <= min(max(0.25 * ends, 0.2), 20.0) + 0.02
-    polls = world.verbs().count("GetOperation") / count
-    assert polls <= 30 + ends / 20 + 45 * (ends > 1)
-
-
 def test_a_server_that_learns_a_verb_is_asked_again() -> None:
     """What it did not offer is tried again after ten minutes."""
     world = World(offers=frozenset({WAIT}))
@@ -154,19 +186,6 @@ def test_a_server_that_learns_a_verb_is_asked_again() -> None:
     world.run(400)
     assert tried == 1
     assert world.verbs().count("WatchOperations") > 1
-
-
-def test_what_a_list_leaves_out_is_asked_for() -> None:
-    """It may be gone, or not be listed for another reason: Get decides."""
-    world = World(offers=frozenset({LIST}))
-    numbers = spread(world, 20)
-    world.operations["operations/3"].gone_at = world.now
-    world.run()
-    [(_, news)] = world.ends(numbers[3])
-    assert isinstance(news, Unreachable)
-    assert isinstance(news.error, OperationGone)
-    asked = [call.request for _, call in world.asked]
-    assert asked.count(lro.GetOperationRequest("operations/3")) == 1
 
 
 @pytest.mark.parametrize("way", OFFERS)
@@ -185,32 +204,6 @@ def test_what_is_gone(way: str) -> None:
             assert news.error.code is lro.Code.NOT_FOUND
 
 
-@pytest.mark.parametrize("way", ["batch", "list"])
-def test_one_that_is_refused_does_not_spoil_the_others(way: str) -> None:
-    """While others are waited for together, it alone hears the truth about it."""
-
-    def refuse(_: float, call: Call) -> CallError | None:
-        asked = getattr(call.request, "names", (getattr(call.request, "name", ""),))
-        listed = getattr(call.request, "filter", "")
-        mine = "operations/5" in asked or '"operations/5"' in listed
-        return error(lro.Code.PERMISSION_DENIED) if mine and world.now > 1010 else None
-
-    world = World(offers=OFFERS[way], fault=refuse)
-    numbers = spread(world, 20)
-    world.run()
-    lost = [
-        news
-        for number in numbers
-        for _, news in world.ends(number)
-        if isinstance(news, Unreachable)
-    ]
-    [refused] = lost
-    assert refused.name == "operations/5"
-    assert isinstance(refused.error, CallError)
-    assert refused.error.code is lro.Code.PERMISSION_DENIED
-    assert all(len(world.ends(number)) == 1 for number in numbers)
-
-
 def test_a_stream_ends_without_listeners() -> None:
     """At its next sign of life."""
     world = World()
@@ -222,22 +215,6 @@ def test_a_stream_ends_without_listeners() -> None:
     world.run(16)
     assert world.flying == 0
     assert all(world.received[number] == [] for number in numbers)
-
-
-def test_listeners_that_want_progress_get_changes() -> None:
-    """The others of the end alone."""
-    world = World()
-    for name in names(10):
-        world.plan(name, 30.0, changes=(world.now + 5.0, world.now + 12.0))
-    interested = [world.watch(name, wants_progress=True) for name in names(10)]
-    others = [world.watch(name) for name in names(10)]
-    world.run()
-    for number in interested:
-        percents = [
-            news.operation.metadata.payload["percent"] for _, news in world.received[number]
-        ]
-        assert percents == [0, 1, 2, 2]
-    assert all(len(world.received[number]) == 1 for number in others)
 
 
 @pytest.mark.parametrize("way", OFFERS)
@@ -295,115 +272,62 @@ def test_nothing_but_failures_for_ten_minutes() -> None:
     assert world.received[patient] == []
 
 
-def test_a_defect_is_reported_to_the_listeners() -> None:
-    """What a transport raises that is no failed call ends the wait of those it was for."""
-    world = World(fault=lambda *_: ZeroDivisionError("inside"))  # type: ignore[arg-type,return-value]
-    numbers = spread(world, 3)
-    world.run()
-    for number in numbers:
-        [(_, news)] = world.ends(number)
-        assert isinstance(news, Unreachable)
-        assert isinstance(news.error, ZeroDivisionError)
-
-
-def test_closing_notifies_all_listeners() -> None:
-    """Also those who come afterwards."""
-    world = World()
-    numbers = spread(world, 12)
-    world.run(1)
-    gone = error(lro.Code.CANCELLED)
-    world.registry.close(gone)
-    numbers.append(world.watch("operations/1"))
-    world.run(20)
-    for number in numbers:
-        [(_, news)] = world.ends(number)
-        assert isinstance(news, Unreachable)
-        assert news.error is gone
-    assert world.flying == 0
-
-
-def test_names_of_several_parents() -> None:
-    """Each call is for one collection."""
-    world = World()
-    several = [f"{parent}/operations/{n}" for n in range(10) for parent in ("a/b", "c/d")]
-    for name in several:
-        world.plan(name, 10.0)
-    numbers = [world.watch(name) for name in several]
-    world.run()
-    asked = [call.request for _, call in world.asked]
-    assert {one.collection for one in asked} == {"a/b/operations", "c/d/operations"}
-    assert excess(world, numbers) <= 0.02
-
-
-def test_long_names_are_listed_in_short_calls() -> None:
-    """An address that every proxy takes."""
-    world = World(offers=frozenset({LIST}))
-    several = [f"{'p' * 300}/x/operations/{number}" for number in range(60)]
-    for name in several:
-        world.plan(name, 3.0)
-    numbers = [world.watch(name) for name in several]
-    world.run()
-    asked = [call.request for _, call in world.asked]
-    filters = [one.filter for one in asked if isinstance(one, lro.ListOperationsRequest)]
-    assert max(map(len, filters)) < 4500
-    assert excess(world, numbers) <= 1.0
-
-
-def test_no_held_calls_by_choice() -> None:
-    """Where Wait is switched off, nothing is held: no stream either."""
-    world = World(polling=Polling(jitter=0.0, wait_first=False))
-    spread(world, 3)
-    world.run()
-    spread(world, 30)
-    world.run()
-    assert set(world.verbs()) == {"GetOperation", "BatchGetOperations"}
-
-
-def test_each_listener_is_notified_once() -> None:
+def test_each_listener_is_notified_once(capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever fails for a while: the end, or that it is gone, once; nothing to who has left."""
-    tally = Tally()
-    for seed in range(50):
-        run_schedule(seed, tally)
-    assert tally["ended"] > 150
-    assert min(tally["gone"], tally["left before"], tally["calls failed"]) > 15
+    main(["--count", "50", "--seed", "0"])
+    said, _, tally = capsys.readouterr().out.partition(": ")
+    assert said == "50 schedules from seed 0"
+    counted = ast.literal_eval(tally)
+    assert counted["ended"] > 150
+    assert min(counted[kind] for kind in ("gone", "left before", "calls failed")) > 15
 
 
-def test_the_long_form_says_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
-    """With the seed to go on from."""
-    main(["--count", "3", "--seed", "5"])
-    assert capsys.readouterr().out.startswith("3 schedules from seed 5: ")
+@pytest.mark.parametrize(
+    ("options", "count", "moments", "seconds", "late"),
+    [({"deaf": True}, 20, (0.5, 8.0), 3.0, 11.0), ({"latency": 0.5}, 6, (0.2,), 1.0, 1.1)],
+)
+def test_the_first_stream_holds_up_no_other_operation(
+    options: dict[str, Any], count: int, moments: tuple[float, ...], seconds: float, late: float
+) -> None:
+    """Who comes while it is not known what comes of it is asked for in another way.
 
-
-def test_the_first_stream_holds_up_no_other_operation() -> None:
-    """Who comes while it is not known what comes of it is asked for in another way."""
-    world = World(deaf=True)
-    numbers = spread(world, 20)
-
-    def come() -> None:
-        for number in range(100, 110):
-            world.plan(f"operations/{number}", 3.0)
-            numbers.append(world.watch(f"operations/{number}"))
-
-    world.later(0.5, come)
-    world.later(8.0, come)
-    world.run()
-    assert excess(world, numbers) <= 11.0
-
-
-def test_operations_that_join_during_the_first_try() -> None:
-    """They go on as soon as the server is known to stream."""
-    world = World(latency=0.5)
-    numbers = spread(world, 6)
+    They go on as soon as the server is known to stream.
+    """
+    world = World(**options)
+    numbers = spread(world, count)
 
     def come() -> None:
         for number in range(100, 110):
-            world.plan(f"operations/{number}", 1.0)
+            world.plan(f"operations/{number}", seconds)
             numbers.append(world.watch(f"operations/{number}"))
 
-    world.later(0.2, come)
+    for moment in moments:
+        world.later(moment, come)
     world.run()
-    assert world.verbs()[:2] == ["WatchOperations"] * 2
-    assert excess(world, numbers) <= 1.1
+    assert excess(world, numbers) <= late
+    if not world.deaf:
+        assert world.verbs()[:2] == ["WatchOperations"] * 2
+
+
+def test_each_call_is_for_one_collection_and_has_a_short_address() -> None:
+    """One that every proxy takes."""
+    for offers, late in ((ALL, 0.02), (frozenset({LIST}), 1.0)):
+        world = World(offers=offers)
+        several = [
+            f"{'p' * 300}/{parent}/operations/{n}" for n in range(60) for parent in ("b", "d")
+        ]
+        for name in several:
+            world.plan(name, 10.0)
+        numbers = [world.watch(name) for name in several]
+        world.run()
+        asked = [call.request for _, call in world.asked]
+        lists = [one for one in asked if isinstance(one, lro.ListOperationsRequest)]
+        assert max((len(one.filter) for one in lists), default=0) < 4500
+        gets = [one for one in asked if isinstance(one, lro.GetOperationRequest)]
+        called = [one.name if one in lists else one.collection for one in asked if one not in gets]
+        parents = {one.removesuffix("/operations") for one in called}
+        assert parents == {f"{'p' * 300}/{parent}" for parent in ("b", "d")}
+        assert excess(world, numbers) <= late
 
 
 def test_no_call_outlasts_the_last_patience() -> None:
@@ -418,19 +342,6 @@ def test_no_call_outlasts_the_last_patience() -> None:
     [(_, call)] = world.asked
     assert call.budget == pytest.approx(0.17)
     assert world.server.lacking == {}
-
-
-def test_calls_that_fail_together_are_one_pressure() -> None:
-    """A hiccup of a tenth of a second is no reason to be silent for half a minute."""
-    hiccup = error(lro.Code.UNAVAILABLE, http_status=503)
-    world = World(
-        offers=frozenset(),
-        fault=lambda now, _: hiccup if 1003.0 <= now <= 1003.1 else None,
-    )
-    numbers = spread(world, 60, 1.0, 8.0)
-    world.run()
-    assert world.most_flying == 8
-    assert excess(world, numbers) <= 3.0
 
 
 def test_what_one_answer_asks_for_does_not_silence_the_others() -> None:
@@ -490,36 +401,27 @@ def test_a_stream_that_falls_silent_is_not_trusted_for_ever() -> None:
     assert len(world.asked) < 10
 
 
-def test_one_forbidden_name_is_found_by_halves() -> None:
-    """It gets that alone; all others stay together, as the verb is there."""
+@pytest.mark.parametrize("way", ["watch", "batch", "list"])
+def test_one_forbidden_name_is_found_by_halves(way: str) -> None:
+    """It alone hears the truth about it; all others stay together, as the verb is there."""
 
     def refuse(_: float, call: Call) -> CallError | None:
-        mine = "operations/77" in getattr(call.request, "names", ())
-        lone = getattr(call.request, "name", "") == "operations/77"
-        return error(lro.Code.PERMISSION_DENIED) if mine or lone else None
+        asked = (*getattr(call.request, "names", ()), getattr(call.request, "name", ""))
+        mine = "operations/77" in asked or '"operations/77"' in getattr(call.request, "filter", "")
+        return error(lro.Code.PERMISSION_DENIED) if mine else None
 
-    for way in ("watch", "batch"):
-        world = World(offers=OFFERS[way], fault=refuse)
-        numbers = spread(world, 120)
-        world.run()
-        lost = [number for number in numbers if isinstance(world.ends(number)[0][1], Unreachable)]
-        assert lost == [77]
-        assert world.verbs().count("GetOperation") <= 2
-        assert world.verbs().count("ListOperations") == 0
-
-
-def test_a_verb_that_is_forbidden_to_all_is_given_up() -> None:
-    """After a dozen tries."""
-
-    def refuse(_: float, call: Call) -> CallError | None:
-        return error(lro.Code.PERMISSION_DENIED) if hasattr(call.request, "names") else None
-
-    world = World(fault=refuse)
+    world = World(offers=OFFERS[way], fault=refuse)
     numbers = spread(world, 120)
     world.run()
-    assert excess(world, numbers) <= 1.5
-    assert world.verbs().count("WatchOperations") <= 14
-    assert world.verbs().count("BatchGetOperations") <= 14
+    news = [world.ends(number)[0][1] for number in numbers]
+    [lost] = [one for one in news if isinstance(one, Unreachable)]
+    assert lost.name == "operations/77"
+    assert isinstance(lost.error, CallError)
+    assert lost.error.code is lro.Code.PERMISSION_DENIED
+    assert all(len(world.ends(number)) == 1 for number in numbers)
+    if way != "list":
+        assert world.verbs().count("GetOperation") <= 2
+        assert world.verbs().count("ListOperations") == 0
 
 
 def test_a_server_that_forgets_a_verb() -> None:

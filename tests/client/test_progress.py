@@ -42,84 +42,105 @@ class Counted:
 UNSEEN = {"Cc", "Cs", "Zl", "Zp"}
 """Controls, halves of characters, and ends of lines."""
 
-PERCENTS = [
-    "progressPercent",
-    "progress_percent",
-    "progressPercentage",
-    "percent",
-    "percentComplete",
-    "percentDone",
-]
+INSIDE = {"estimatedWork": "200", "completedWork": "50", "message": "copying"}
+GOOGLE = {
+    "createTime": "2030-01-02T03:04:05Z",
+    "target": "projects/p/clusters/c",
+    "verb": "create",
+    "requestedCancellation": False,
+}
+URL = "type.googleapis.com/acme.Report"
 
-
-@pytest.mark.parametrize("name", PERCENTS)
-@pytest.mark.parametrize("value", [40, 40.0, "40"])
-def test_percentages(name: str, value: object) -> None:
-    """Fields of these names count from 0 to 100, in both spellings, also as texts."""
-    assert progress_of({name: value}) == Progress(fraction=0.4)
-
-
-@pytest.mark.parametrize(
-    ("value", "fraction"),
-    [(40, 0.4), (0.4, 0.4), (1, 0.01), (1.0, 1.0), (40.0, 0.4), ("40", 0.4), ("0.4", 0.4)],
-)
-def test_the_field_progress(value: object, fraction: float) -> None:
-    """An int is a percentage; a float is a share up to 1, a percentage above."""
-    assert progress_of(Report(progress=value)) == Progress(fraction=fraction)
-
-
-def test_shares() -> None:
-    """A field that is called a fraction is one."""
-    assert progress_of({"fractionComplete": 1}) == Progress(fraction=1.0)
-
-
-@pytest.mark.parametrize(
-    ("done", "total"),
-    [
-        ("done", "total"),
-        ("completed", "total"),
-        ("processedCount", "totalCount"),
-        ("done_units", "total_units"),
-        ("itemsDone", "itemsTotal"),
-        ("completedWork", "estimatedWork"),
+READ: dict[str, list[tuple[Any, Progress | None]]] = {
+    "percentages count to 100, also as texts": [
+        ({name: value}, Progress(0.4))
+        for name in ("progressPercent", "progress_percent", "progressPercentage", "percent")
+        for value in (40, 40.0, "40")
+    ]
+    + [({name: 40}, Progress(0.4)) for name in ("percentComplete", "percentDone")],
+    "an int is a percentage, a float a share up to 1": [
+        (Report(progress=value), Progress(fraction))
+        for value, fraction in (
+            *((40, 0.4), (0.4, 0.4), (1, 0.01), (1.0, 1.0), (40.0, 0.4), ("40", 0.4), ("0.4", 0.4)),
+        )
     ],
-)
-def test_pairs(done: str, total: str) -> None:
-    """Units done of all units, which JSON may have as texts."""
-    assert progress_of({done: "3", total: "4"}) == Progress(0.75, 3, 4)
+    "a field that is called a fraction is one": [({"fractionComplete": 1}, Progress(1.0))],
+    "units done of all units": [
+        ({done: "3", total: "4"}, Progress(0.75, 3, 4))
+        for done, total in (
+            *(("done", "total"), ("completed", "total"), ("processedCount", "totalCount")),
+            *(("done_units", "total_units"), ("itemsDone", "itemsTotal")),
+            ("completedWork", "estimatedWork"),
+        )
+    ],
+    "canonical JSON has no zeros": [
+        ({"itemsTotal": 4}, Progress(0.0, 0, 4)),
+        ({"total": 4, "itemsDone": 3}, Progress(None, 3)),
+    ],
+    "attributes of classes": [
+        (Report(done_units=1, total_units=2), Progress(0.5, 1, 2)),
+        (Counted(1, 5), Progress(0.2, 1, 5)),
+        (Report(state=Step.READING), Progress(message="READING")),
+        (Report(), None),
+    ],
+    "a percentage comes first": [({"percent": 10, "done": 1, "total": 2}, Progress(0.1, 1, 2))],
+    "a message of its own, as Google has it": [
+        case
+        for name in ("progress", "progressWorkDocuments", "progress_work_bytes")
+        for case in (
+            ({name: INSIDE}, Progress(0.25, 50, 200, "copying")),
+            ({name: {"percent": 5}, "message": "outer"}, Progress(0.05, message="outer")),
+            ({name: {}}, None),
+        )
+    ]
+    + [({"progressEntities": INSIDE}, Progress(0.25, 50, 200, "copying"))],
+    "the most informative text, on one line": [
+        ({"state": "RUNNING", "stage": "", "currentStep": 3}, Progress(message="RUNNING")),
+        (
+            {"statusDetail": " a\x1b[31m\n b\x9b\ud800\u202e ", "state": "RUNNING"},
+            Progress(message="a [31m b"),
+        ),
+    ],
+    "Google's metadata, a wish to cancel with it": [
+        (GOOGLE, Progress(message="create projects/p/clusters/c")),
+        (
+            {**GOOGLE, "requestedCancellation": True, "statusDetail": "Draining"},
+            Progress(message="Draining, cancelling"),
+        ),
+        ({"cancel_requested": True}, Progress(message="cancelling")),
+    ],
+    "what is no number from 0 on": [
+        case
+        for value in (-1, math.nan, math.inf, "abc", True, "", None, [], {}, "1e999")
+        for case in (
+            ({"percent": value}, None),
+            ({"percent": value, "done": 1, "total": 2}, Progress(0.5, 1, 2)),
+            ({"progress": value}, None),
+        )
+    ],
+    "more than all is all": [
+        ({"percent": 250}, Progress(1.0)),
+        ({"done": 7, "total": 5}, Progress(1.0, 7, 5)),
+        ({"done": 7, "total": 0}, Progress(None, 7)),
+        ({"done": 10**400}, None),
+        ({"done": -7, "total": 5}, None),
+    ],
+    "metadata without fields": [
+        (odd, None) for odd in (None, "percent", b"", 3, [], (), object(), lro.Any())
+    ],
+    "JSON inside an Any or a Struct, and no bytes": [
+        (lro.Any(URL, {"percent": 3}), Progress(0.03)),
+        (lro.Struct({"percent": 3}), Progress(0.03)),
+        (lro.Any(URL, b"\x08\x03"), None),
+    ],
+}
 
 
-def test_nothing_done_is_left_out_of_json() -> None:
-    """Canonical JSON has no zeros: a total alone is that of work which has just begun."""
-    assert progress_of({"itemsTotal": 4}) == Progress(0.0, 0, 4)
-    assert progress_of({"total": 4, "itemsDone": 3}) == Progress(None, 3)
-
-
-def test_typed_messages() -> None:
-    """attrs classes and dataclasses are read by their attributes."""
-    assert progress_of(Report(done_units=1, total_units=2)) == Progress(0.5, 1, 2)
-    assert progress_of(Counted(1, 5)) == Progress(0.2, 1, 5)
-    assert progress_of(Report(state=Step.READING)) == Progress(message="READING")
-    assert progress_of(Report()) is None
-
-
-def test_a_percentage_comes_first() -> None:
-    """The units stand beside it."""
-    assert progress_of({"percent": 10, "done": 1, "total": 2}) == Progress(0.1, 1, 2)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["progress", "progressWorkDocuments", "progress_work_bytes", "progressEntities"],
-)
-def test_nested(name: str) -> None:
-    """Progress as a message of its own, as Google's services have it."""
-    inside = {"estimatedWork": "200", "completedWork": "50", "message": "copying"}
-    assert progress_of({name: inside}) == Progress(0.25, 50, 200, "copying")
-    assert progress_of({name: {"percent": 5}, "message": "outer"}) == Progress(
-        0.05, message="outer"
-    )
-    assert progress_of({name: {}}) is None
+@pytest.mark.parametrize("cases", READ.values(), ids=READ)
+def test_what_is_read(cases: list[tuple[Any, Progress | None]]) -> None:
+    """Each kind of metadata, and what comes of it."""
+    assert [(found, progress_of(found)) for found, _ in cases] == cases
+    assert progress_of(lro.Any(URL, b"\x08\x03"), lro.TypeRegistry()) is None
 
 
 def test_nesting_has_an_end() -> None:
@@ -127,30 +148,6 @@ def test_nesting_has_an_end() -> None:
     endless: dict[str, Any] = {}
     endless["progress"] = endless
     assert progress_of(endless) is None
-
-
-def test_messages() -> None:
-    """The most informative text wins, on one line and without control characters."""
-    assert progress_of({"state": "RUNNING", "stage": "", "currentStep": 3}) == Progress(
-        message="RUNNING"
-    )
-    found = progress_of({"statusDetail": " a\x1b[31m\n b\x9b\ud800\u202e ", "state": "RUNNING"})
-    assert found == Progress(message="a [31m b")
-
-
-def test_google_operation_metadata() -> None:
-    """Its status detail, or what is done to what; a wish to cancel is shown."""
-    plain = {
-        "createTime": "2030-01-02T03:04:05Z",
-        "target": "projects/p/clusters/c",
-        "verb": "create",
-        "requestedCancellation": False,
-    }
-    assert progress_of(plain) == Progress(message="create projects/p/clusters/c")
-    cancelled = {**plain, "requestedCancellation": True, "statusDetail": "Draining"}
-    assert progress_of(cancelled) == Progress(message="Draining, cancelling")
-    assert progress_of({"cancel_requested": True}) == Progress(message="cancelling")
-    assert create_time_of(plain) == datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -175,29 +172,6 @@ def test_no_times(found: object) -> None:
     assert create_time_of(found) is None
 
 
-@pytest.mark.parametrize("value", [-1, math.nan, math.inf, "abc", True, "", None, [], {}, "1e999"])
-def test_odd_percentages(value: object) -> None:
-    """What is no number from 0 on is not known, and the next field counts."""
-    assert progress_of({"percent": value}) is None
-    assert progress_of({"percent": value, "done": 1, "total": 2}) == Progress(0.5, 1, 2)
-    assert progress_of({"progress": value}) is None
-
-
-def test_too_much() -> None:
-    """More than all is all; a total of nothing is no total."""
-    assert progress_of({"percent": 250}) == Progress(1.0)
-    assert progress_of({"done": 7, "total": 5}) == Progress(1.0, 7, 5)
-    assert progress_of({"done": 7, "total": 0}) == Progress(None, 7)
-    assert progress_of({"done": 10**400}) is None
-    assert progress_of({"done": -7, "total": 5}) is None
-
-
-@pytest.mark.parametrize("odd", [None, "percent", b"", 3, [], (), object(), lro.Any()])
-def test_what_is_no_message(odd: object) -> None:
-    """Metadata without fields says nothing of progress."""
-    assert progress_of(odd) is None
-
-
 def test_a_class_that_raises() -> None:
     """A property of the application's class may fail."""
 
@@ -210,15 +184,6 @@ def test_a_class_that_raises() -> None:
 
     assert progress_of(Broken()) is None
     assert create_time_of(Broken()) is None
-
-
-def test_packed() -> None:
-    """JSON inside an Any, or a Struct; bytes only with the class that reads them."""
-    url = "type.googleapis.com/acme.Report"
-    assert progress_of(lro.Any(url, {"percent": 3})) == Progress(0.03)
-    assert progress_of(lro.Struct({"percent": 3})) == Progress(0.03)
-    assert progress_of(lro.Any(url, b"\x08\x03")) is None
-    assert progress_of(lro.Any(url, b"\x08\x03"), lro.TypeRegistry()) is None
 
 
 JSON = st.recursive(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import sys
 import threading
@@ -15,8 +14,6 @@ import lro
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro_client import (
-    AsyncClient,
-    AsyncLocalTransport,
     Client,
     LocalTransport,
     OperationFailed,
@@ -72,18 +69,25 @@ def test_rich(harness: Harness) -> None:
     assert "100%" in written.getvalue()
 
 
-def test_rich_shows_what_metadata_says() -> None:
-    """Percent, message, and seconds left, of metadata that is not of the declared class too."""
+def test_rich_shows_what_metadata_says(capsys: pytest.CaptureFixture[str]) -> None:
+    """Percent, message, and seconds left, of metadata that is not of the declared class too.
+
+    Standard error is the default: standard output is for data.
+    """
     where, written = console()
-    with RichBar("copy [b]x[/b]\x1b", console=where) as bar:
-        bar.update(state())
-        bar.update(state(29, message="[red]a\x1b[2J"))
-        bar.update(state(30))
+    for options in ({"console": where}, {}):
+        with RichBar("copy [b]x[/b]\x1b", **options) as bar:
+            bar.update(state())
+            bar.update(state(29, message="[red]a\x1b[2J"))
+            bar.update(state(30))
     shown = written.getvalue()
     assert "copy [b]x[/b]" in shown
     assert "29%" in shown or "30%" in shown
     assert "\x1b[2J" not in shown
     assert " left" in shown
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "copy [b]x[/b]" in err
 
 
 def test_tqdm(harness: Harness) -> None:
@@ -122,22 +126,6 @@ def test_tqdm_counts_in_the_units_of_the_service() -> None:
     assert "4.0/4.0" in lines[-1]
 
 
-def test_async_code_draws_for_itself(harness: Harness) -> None:
-    """A bar is a context, which any loop over updates can feed."""
-    where, written = console()
-    harness.say(ResizeMetadata(40), ResizeResponse(7))
-
-    async def run() -> None:
-        async with AsyncClient(transport=AsyncLocalTransport(harness.service)) as client:
-            started = await client.start(FULL_NAME, ResizeRequest(source="a"), **TYPES)
-            with RichBar("async", console=where) as bar:
-                async for update in started.updates(10, every=0.05):
-                    bar.update(update)
-
-    asyncio.run(run())
-    assert "100%" in written.getvalue()
-
-
 def test_a_failure_ends_the_bar(harness: Harness) -> None:
     """The error of the operation is raised, as by result(); no thread goes on drawing."""
     where, _ = console()
@@ -148,16 +136,6 @@ def test_a_failure_ends_the_bar(harness: Harness) -> None:
     for thread in drawing:  # the last one may still be about to end
         thread.join(120)
         assert not thread.is_alive()
-
-
-def test_standard_error_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
-    """Standard output is for data."""
-    pytest.importorskip("rich")
-    with RichBar("shown") as bar:
-        bar.update(state(50))
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "shown" in err
 
 
 @pytest.mark.parametrize("make", [RichBar, TqdmBar])

@@ -29,11 +29,7 @@ def test_nothing_is_known_at_first(estimate: Estimate, clock: Clock) -> None:
     clock.sleep(1)
     estimate.add(0.5)
     assert estimate.seconds_left is None
-
-
-def test_all_is_done(estimate: Estimate) -> None:
-    """Then nothing is left, also if it is the first report; more than all is all."""
-    estimate.add(1.5)
+    estimate.add(1.5)  # more than all is all, and then nothing is left
     assert estimate.seconds_left == 0
 
 
@@ -104,13 +100,6 @@ def test_a_reply_that_comes_too_late(estimate: Estimate, clock: Clock) -> None:
     estimate.add(0.5)
     estimate.add(0.1, clock.now - 5)
     assert estimate.seconds_left == pytest.approx(10)
-
-
-def test_a_leap_in_no_time(estimate: Estimate) -> None:
-    """Two fractions at one moment are no rate."""
-    estimate.add(0.1)
-    estimate.add(0.5)
-    assert estimate.seconds_left is None
 
 
 def test_an_end_beyond_all_bounds(clock: Clock) -> None:

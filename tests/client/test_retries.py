@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -30,31 +31,33 @@ def retry_info(delay: str) -> dict[str, str]:
     return {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay}
 
 
-@pytest.mark.parametrize("ask", VERBS.values(), ids=VERBS)
-def test_unavailable_is_asked_again(
-    ask: Callable[[Any], Any], face: Face, clock: Clock, server: respx.Router
-) -> None:
-    """Each verb is retried while the server is not available, by doubling delays."""
-    route = server.route().mock(side_effect=[UNAVAILABLE, UNAVAILABLE, reply(running())])
-    ask(face.client(clock=clock))
-    assert (route.call_count, clock.sleeps) == (3, [0.5, 1.0])
-
-
-@pytest.mark.parametrize("ask", VERBS.values(), ids=VERBS)
-def test_attempts_run_out(
-    ask: Callable[[Any], Any], face: Face, clock: Clock, server: respx.Router
-) -> None:
-    """Five attempts in all, then the last error."""
-    route = server.route().mock(return_value=UNAVAILABLE)
-    with pytest.raises(CallError) as caught:
-        ask(face.client(clock=clock))
-    assert caught.value.code is lro.Code.UNAVAILABLE
-    assert (route.call_count, clock.sleeps) == (5, [0.5, 1.0, 2.0, 4.0])
-
-
 @pytest.mark.parametrize(
-    "fault",
+    ("retry", "failures", "pauses"),
     [
+        (Retry(), 2, [0.5, 1.0]),
+        (Retry(), 5, [0.5, 1.0, 2.0, 4.0]),  # attempts run out
+        (Retry(attempts=None), 7, [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]),
+        (Retry(attempts=None, patience_seconds=3.0), 4, [0.5, 1.0, 2.0]),
+        (NO_RETRY, 1, []),
+    ],
+)
+def test_unavailable_is_asked_again(
+    retry: Retry, failures: int, pauses: list[float], face: Face, server: respx.Router
+) -> None:
+    """Each verb, by doubling delays, as often and for as long as the policy says."""
+    fails = failures > len(pauses)
+    for kind, ask in VERBS.items():
+        clock = Clock()
+        server.route().mock(side_effect=[UNAVAILABLE] * failures + [reply(running())])
+        with pytest.raises(CallError, match="UNAVAILABLE") if fails else contextlib.nullcontext():
+            ask(face.client(clock=clock, retry=retry))
+        assert clock.sleeps == pauses, kind
+    assert len(server.calls) == len(VERBS) * (len(pauses) + 1)
+
+
+def test_what_counts_as_unavailable(face: Face, clock: Clock, server: respx.Router) -> None:
+    """A connection that failed before a reply, and the pages of a proxy that has no server."""
+    faults: list[Any] = [
         httpx.ConnectError("refused"),
         httpx.ConnectTimeout("slow"),
         httpx.ReadError("reset"),
@@ -63,90 +66,61 @@ def test_attempts_run_out(
         httpx.ProxyError("no"),
         page_of_a_proxy(502),
         page_of_a_proxy(503),
+    ]
+    client = face.client(clock=clock)
+    for fault in faults:
+        server.get().mock(side_effect=[fault, reply(running())])
+        assert client.get(NAME).name == NAME, fault
+    assert clock.sleeps == [0.5] * len(faults)
+
+
+FINAL: list[tuple[Any, lro.Code]] = [
+    *[
+        (refusal(code, "as it is"), code)
+        for code in lro.Code
+        if code not in (lro.Code.OK, lro.Code.UNAVAILABLE)
     ],
-    ids=lambda fault: getattr(fault, "status_code", type(fault).__name__),
-)
-def test_what_counts_as_unavailable(
-    fault: Any, face: Face, clock: Clock, server: respx.Router
-) -> None:
-    """A connection that failed before a reply, and the pages of a proxy that has no server."""
-    server.get().mock(side_effect=[fault, reply(running())])
-    assert face.client(clock=clock).get(NAME).name == NAME
-    assert clock.sleeps == [0.5]
+    (page_of_a_proxy(408), lro.Code.DEADLINE_EXCEEDED),
+    (page_of_a_proxy(429), lro.Code.RESOURCE_EXHAUSTED),
+    (page_of_a_proxy(500), lro.Code.INTERNAL),
+    (page_of_a_proxy(504), lro.Code.DEADLINE_EXCEEDED),
+    (httpx.ReadTimeout("slow"), lro.Code.DEADLINE_EXCEEDED),
+    (httpx.PoolTimeout("full"), lro.Code.DEADLINE_EXCEEDED),
+    (httpx.DecodingError("bad gzip"), lro.Code.UNKNOWN),
+    (httpx.TooManyRedirects("loop"), lro.Code.UNKNOWN),
+    (httpx.UnsupportedProtocol("no scheme"), lro.Code.INVALID_ARGUMENT),
+    (httpx.LocalProtocolError("bad header"), lro.Code.INVALID_ARGUMENT),
+]
 
 
-FINAL = [code for code in lro.Code if code not in (lro.Code.OK, lro.Code.UNAVAILABLE)]
-
-
-@pytest.mark.parametrize("code", FINAL, ids=lambda code: code.name)
-def test_other_codes_are_final(
-    code: lro.Code, face: Face, clock: Clock, server: respx.Router
-) -> None:
-    """Every other code is raised at once (spec §11.5(4))."""
-    route = server.get().mock(return_value=refusal(code, "as it is"))
-    with pytest.raises(CallError, match=r"GetOperation failed with .*: as it is") as caught:
-        face.client(clock=clock).get(NAME)
-    assert caught.value.code is code
-    assert route.call_count == 1
-
-
-@pytest.mark.parametrize(
-    ("fault", "code"),
-    [
-        (page_of_a_proxy(408), lro.Code.DEADLINE_EXCEEDED),
-        (page_of_a_proxy(429), lro.Code.RESOURCE_EXHAUSTED),
-        (page_of_a_proxy(500), lro.Code.INTERNAL),
-        (page_of_a_proxy(504), lro.Code.DEADLINE_EXCEEDED),
-        (httpx.ReadTimeout("slow"), lro.Code.DEADLINE_EXCEEDED),
-        (httpx.PoolTimeout("full"), lro.Code.DEADLINE_EXCEEDED),
-        (httpx.DecodingError("bad gzip"), lro.Code.UNKNOWN),
-        (httpx.TooManyRedirects("loop"), lro.Code.UNKNOWN),
-        (httpx.UnsupportedProtocol("no scheme"), lro.Code.INVALID_ARGUMENT),
-        (httpx.LocalProtocolError("bad header"), lro.Code.INVALID_ARGUMENT),
-    ],
-)
-def test_other_faults_are_final(
-    fault: Any, code: lro.Code, face: Face, clock: Clock, server: respx.Router
-) -> None:
+def test_other_faults_are_final(face: Face, clock: Clock, server: respx.Router) -> None:
     """What passes while waiting is final for a single call, unless the policy says otherwise."""
-    route = server.get().mock(side_effect=[fault])
-    with pytest.raises(CallError) as caught:
-        face.client(clock=clock).get(NAME)
-    assert caught.value.code is code
-    assert route.call_count == 1
+    client = face.client(clock=clock)
+    for number, (fault, code) in enumerate(FINAL, 1):
+        route = server.get().mock(side_effect=[fault])
+        with pytest.raises(CallError, match="GetOperation failed with ") as caught:
+            client.get(NAME)
+        assert caught.value.code is code, fault
+        assert route.call_count == number
+        if isinstance(fault, Exception):
+            assert caught.value.__cause__ is fault
+            assert caught.value.http_status is None
 
 
-def test_the_cause_of_a_fault_is_kept(face: Face, server: respx.Router) -> None:
-    """The error of the HTTP library is the cause, and its text is shown."""
-    server.get().mock(side_effect=httpx.ConnectError("connection refused"))
-    with pytest.raises(CallError, match="ConnectError: connection refused") as caught:
-        face.client(retry=NO_RETRY).get(NAME)
-    assert isinstance(caught.value.__cause__, httpx.ConnectError)
-    assert caught.value.http_status is None
-
-
-def test_a_fault_without_a_text(face: Face, server: respx.Router) -> None:
-    """It is reported by the name of its class."""
-    server.get().mock(side_effect=httpx.ReadTimeout(""))
-    with pytest.raises(
-        CallError, match=r"DEADLINE_EXCEEDED: ReadTimeout \(GET http://test/v1/operations/abc\)$"
-    ):
-        face.client().get(NAME)
-
-
-def test_faults_of_another_library(face: Face, server: respx.Router) -> None:
-    """An HTTP client with classes of its own, of the same names, is understood (httpx2)."""
+def test_how_faults_are_shown(face: Face, server: respx.Router) -> None:
+    """By the name of their class, and by their text; also of another library (httpx2)."""
     connect_error = type("ConnectError", (type("RequestError", (Exception,), {}),), {})
-    server.get().mock(side_effect=connect_error("refused"))
-    with pytest.raises(CallError, match="UNAVAILABLE: ConnectError: refused"):
-        face.client(retry=NO_RETRY).get(NAME)
-
-
-def test_defects_are_no_failed_calls(face: Face, server: respx.Router) -> None:
-    """An error that is not the transport's is raised as it is."""
-    server.get().mock(side_effect=ZeroDivisionError)
-    with pytest.raises(ZeroDivisionError):
-        face.client().get(NAME)
+    for fault, text in (
+        (httpx.ConnectError("refused"), "UNAVAILABLE: ConnectError: refused"),
+        (connect_error("refused"), "UNAVAILABLE: ConnectError: refused"),
+        (
+            httpx.ReadTimeout(""),
+            r"DEADLINE_EXCEEDED: ReadTimeout \(GET http://test/v1/operations/abc\)$",
+        ),
+    ):
+        server.get().mock(side_effect=fault)
+        with pytest.raises(CallError, match=text):
+            face.client(retry=NO_RETRY).get(NAME)
 
 
 @pytest.mark.parametrize(
@@ -194,13 +168,6 @@ def test_a_call_that_takes_too_long_is_reported(
     assert clock.sleeps == [caught.value.retry_after]
 
 
-def test_delays_grow_to_their_maximum(face: Face, clock: Clock, server: respx.Router) -> None:
-    """They double from half a second to ten."""
-    server.get().mock(side_effect=[UNAVAILABLE] * 7 + [reply(running())])
-    face.client(clock=clock, retry=Retry(attempts=None)).get(NAME)
-    assert clock.sleeps == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
-
-
 def test_a_policy_of_ones_own(face: Face, clock: Clock, server: respx.Router) -> None:
     """Codes, delays and attempts are the caller's to choose; any wait of tenacity will do."""
     retry = Retry(
@@ -228,44 +195,22 @@ def test_what_is_spoilt_on_the_way_can_be_retried(
     assert clock.sleeps == [0.5, 1.0]
 
 
-def test_patience(face: Face, clock: Clock, server: respx.Router) -> None:
-    """Retrying can be bounded by time instead of attempts."""
-    server.get().mock(return_value=UNAVAILABLE)
-    with pytest.raises(CallError):
-        face.client(clock=clock, retry=Retry(attempts=None, patience_seconds=3.0)).get(NAME)
-    assert clock.sleeps == [0.5, 1.0, 2.0]
-
-
-def test_no_retry(face: Face, clock: Clock, server: respx.Router) -> None:
-    """Retrying can be switched off."""
-    server.get().mock(return_value=UNAVAILABLE)
-    with pytest.raises(CallError):
-        face.client(clock=clock, retry=NO_RETRY).get(NAME)
-    assert clock.sleeps == []
-
-
 def test_a_repeated_delete_that_finds_nothing(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """NOT_FOUND after a retry means that an earlier attempt has done it (spec §11.5(5))."""
-    server.delete().mock(side_effect=[httpx.ReadError("lost"), refusal(lro.Code.NOT_FOUND)])
-    assert face.client(clock=clock).delete(NAME) is None
+    """NOT_FOUND means that an earlier attempt has done it (spec §11.5(5)).
 
-
-def test_a_first_delete_that_finds_nothing(face: Face, server: respx.Router) -> None:
-    """NOT_FOUND of a first attempt is an error."""
-    server.delete().mock(return_value=refusal(lro.Code.NOT_FOUND))
-    with pytest.raises(CallError, match="NOT_FOUND"):
-        face.client().delete(NAME)
-
-
-def test_a_repeated_cancel_that_finds_nothing(
-    face: Face, clock: Clock, server: respx.Router
-) -> None:
-    """That holds for Delete alone: no caller gets the answer that a cancellation was asked for."""
-    server.post().mock(side_effect=[UNAVAILABLE, refusal(lro.Code.NOT_FOUND)])
-    with pytest.raises(CallError, match="NOT_FOUND"):
-        face.client(clock=clock).cancel(NAME)
+    So does not that of a first attempt, nor of a cancel: its caller gets no answer that would say
+    that a cancellation was asked for.
+    """
+    lost, missing = httpx.ReadError("lost"), refusal(lro.Code.NOT_FOUND)
+    client = face.client(clock=clock)
+    server.route().mock(side_effect=[lost, missing])
+    assert client.delete(NAME) is None
+    for verb, answers in ((client.delete, [missing]), (client.cancel, [UNAVAILABLE, missing])):
+        server.route().mock(side_effect=answers)
+        with pytest.raises(CallError, match="NOT_FOUND"):
+            verb(NAME)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import respx
 
 import lro
-from lro_client import NO_RETRY, CallError, Retry
+from lro_client import CallError
 from tests.client.faces import Clock, Face
 from tests.client.messages import (
     NAME,
@@ -62,33 +62,11 @@ def test_validation_alone(face: Face, server: respx.Router) -> None:
         handle.refresh()
 
 
-def test_validation_of_a_typed_method(face: Face, server: respx.Router) -> None:
-    """A validation has no response of the declared class to give: its result is None."""
-    answer = {"done": True, "response": packed("google.protobuf.Empty")}
-    server.post(TARGET).mock(return_value=reply(answer))
-    handle = face.client().start(TARGET, REQUEST, **TYPES, validate_only=True)
-    assert handle.result() is None
-
-
 def test_an_operation_that_is_done_at_once(face: Face, server: respx.Router) -> None:
     """What is done when it is returned is asked about no more (spec §9.8, §11.2(1))."""
     server.post(TARGET).mock(return_value=reply(succeeded(9)))
     assert face.client().start(TARGET, REQUEST, **TYPES).result() == ResizeResponse(size_bytes=9)
     assert len(server.calls) == 1
-
-
-def test_a_plain_object_as_the_message(face: Face, server: respx.Router) -> None:
-    """A dict is sent as it is, for methods whose classes one does not have."""
-    route = server.post(TARGET).mock(return_value=reply(running()))
-    face.client().start(TARGET, {"anything": [1, None]}, **TYPES)
-    assert body_of(route.calls.last.request) == {"anything": [1, None]}
-
-
-def test_an_absolute_target(face: Face, server: respx.Router) -> None:
-    """A method of another host is given by its whole URL."""
-    route = server.post("http://other.test/v2/run").mock(return_value=reply(running()))
-    face.client().start("http://other.test/v2/run", REQUEST, **TYPES)
-    assert route.called
 
 
 @pytest.mark.parametrize("validate_only", [False, True])
@@ -120,15 +98,4 @@ def test_refusals_are_final(code: lro.Code, face: Face, clock: Clock, server: re
     with pytest.raises(CallError, match="busy") as caught:
         face.client(clock=clock).start(TARGET, REQUEST, **TYPES, request_id=ID)
     assert caught.value.code is code
-    assert route.call_count == 1
-
-
-@pytest.mark.parametrize("retry", [NO_RETRY, Retry(attempts=1)])
-def test_retrying_switched_off(
-    retry: Retry, face: Face, clock: Clock, server: respx.Router
-) -> None:
-    """It can be switched off with an id, too."""
-    route = server.post(TARGET).mock(return_value=refusal(lro.Code.UNAVAILABLE))
-    with pytest.raises(CallError):
-        face.client(clock=clock, retry=retry).start(TARGET, REQUEST, **TYPES, request_id=ID)
     assert route.call_count == 1

@@ -14,10 +14,10 @@ import pytest
 import respx
 
 import lro
-from lro_client import OperationFailed, _tracing
+from lro_client import OperationFailed, PollTimeout, _tracing
 from lro_client._tracing import Trace
-from tests.client.faces import Face
-from tests.client.messages import NAME, TYPES, ResizeRequest, reply, running, succeeded
+from tests.client.faces import Clock, Face
+from tests.client.messages import NAME, TYPES, ResizeRequest, refusal, reply, running, succeeded
 from tests.client.messages import failed as failed_operation
 
 DONE = lro.Operation(name="operations/a", done=True)
@@ -67,24 +67,6 @@ def begun(target: str = PATH) -> Trace:
     return found
 
 
-def test_a_span_is_an_operation(spans: Spans) -> None:
-    """It is emitted at the end, from the start on, and has name, polls and state."""
-    with spans.tracer.start_as_current_span("request") as current:
-        trace = begun()
-    assert spans.ours() == []
-    trace.ended(DONE, 3)
-    (span,) = spans.ours()
-    assert (span.name, span.kind.name) == ("/v1/images:resize", "CLIENT")
-    assert dict(span.attributes) == {
-        "lro.operation.name": "operations/a",
-        "lro.polls": 3,
-        "lro.state": "SUCCEEDED",
-        "lro.method": PATH,
-    }
-    assert span.status.is_unset
-    assert current.start_time <= span.start_time <= current.end_time <= span.end_time
-
-
 @pytest.mark.parametrize(
     ("target", "method"),
     [
@@ -94,49 +76,25 @@ def test_a_span_is_an_operation(spans: Spans) -> None:
         ("https://a.example/v1/images:resize", "https://a.example/v1/images:resize"),
     ],
 )
-def test_span_has_the_method_as_it_was_called(spans: Spans, target: str, method: str) -> None:
-    """By its full name where that is known, as over gRPC; else by its path."""
-    begun(target).ended(DONE, 1)
-    (span,) = spans.ours()
-    assert span.attributes["lro.method"] == method
+def test_a_span_is_an_operation(spans: Spans, target: str, method: str) -> None:
+    """It is emitted at the end, from the start on, and has name, polls, state and method.
 
-
-def test_a_link_and_no_child(spans: Spans) -> None:
-    """The span that was current at the start is linked to; the one at the end is not its parent."""
+    The method is by its full name where that is known, as over gRPC; else by its path.
+    """
     with spans.tracer.start_as_current_span("request") as current:
-        trace = begun()
-    with spans.tracer.start_as_current_span("another"):
-        trace.ended(DONE, 1)
+        trace = begun(target)
+    assert spans.ours() == []
+    trace.ended(DONE, 3)
     (span,) = spans.ours()
-    assert span.parent is None
-    (link,) = span.links
-    started = current.get_span_context()
-    assert (link.context.trace_id, link.context.span_id) == (started.trace_id, started.span_id)
-    assert span.context.trace_id != started.trace_id
-
-
-def test_the_start_sends_the_trace_to_the_server(spans: Spans) -> None:
-    """The headers of the start are those of the span that is current then."""
-    with spans.tracer.start_as_current_span("request") as current:
-        trace = begun()
-    found = current.get_span_context()
-    text = f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
-    assert trace.text == text
-    assert trace.headers() == {"traceparent": text}
-    trace.headers().clear()
-    assert trace.headers() == {"traceparent": text}
-
-
-def test_a_trace_goes_on_elsewhere(spans: Spans) -> None:
-    """A handle rebuilt from a token links to the same start."""
-    trace = Trace.of_token(REMOTE)
-    assert trace is not None
-    assert trace.text == REMOTE
-    trace.ended(DONE, 2)
-    (span,) = spans.ours()
-    (link,) = span.links
-    assert (f"{link.context.trace_id:x}", f"{link.context.span_id:x}") == ("1" * 32, "2" * 16)
-    assert link.context.is_remote
+    assert (span.name, span.kind.name) == (target, "CLIENT")
+    assert dict(span.attributes) == {
+        "lro.operation.name": "operations/a",
+        "lro.polls": 3,
+        "lro.state": "SUCCEEDED",
+        "lro.method": method,
+    }
+    assert span.status.is_unset
+    assert current.start_time <= span.start_time <= current.end_time <= span.end_time
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "00-" + "0" * 32 + "-" + "2" * 16 + "-01"])
@@ -194,25 +152,6 @@ def test_importing_the_client_does_not_load_it() -> None:
     assert run.stdout == "False\n", run.stderr
 
 
-def test_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """Each line of an operation's life begins with its name."""
-    caplog.set_level(logging.INFO, "lro_client")
-    _tracing.log_started(lro.Operation(name="operations/a"), "/v1/images:resize")
-    _tracing.log_failed_poll("operations/a", ConnectionError("refused"), 0.5)
-    _tracing.log_verb("operations/a", "Cancel")
-    _tracing.log_ended(DONE, 3)
-    _tracing.log_ended(failed(1), 4)
-    _tracing.log_gave_up("operations/a", TimeoutError("late"))
-    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("INFO", "operations/a: started by /v1/images:resize"),
-        ("WARNING", "operations/a: polled again in 0.5 s: refused"),
-        ("INFO", "operations/a: Cancel was accepted"),
-        ("INFO", "operations/a: SUCCEEDED after 3 polls"),
-        ("INFO", "operations/a: CANCELLED after 4 polls: CANCELLED: no source"),
-        ("WARNING", "operations/a: no longer waited for: late"),
-    ]
-
-
 def test_a_client_traces_its_operations(face: Face, server: respx.Router, spans: Spans) -> None:
     """The start names the server; the end, however often it is asked for, is one span."""
     starts = server.post(PATH).mock(return_value=reply(running()))
@@ -227,7 +166,10 @@ def test_a_client_traces_its_operations(face: Face, server: respx.Router, spans:
     (span,) = spans.ours()
     assert span.name == PATH
     assert span.attributes["lro.polls"] == 1
-    assert [link.context.span_id for link in span.links] == [found.span_id]
+    (link,) = span.links
+    assert (link.context.trace_id, link.context.span_id) == (found.trace_id, found.span_id)
+    assert span.parent is None
+    assert span.context.trace_id != found.trace_id
 
 
 def test_a_token_carries_the_trace(face: Face, server: respx.Router, spans: Spans) -> None:
@@ -239,24 +181,45 @@ def test_a_token_carries_the_trace(face: Face, server: respx.Router, spans: Span
     with pytest.raises(OperationFailed):
         face.client().operation(token, **TYPES).result()
     (span,) = spans.ours()
-    assert [link.context.span_id for link in span.links] == [current.get_span_context().span_id]
+    (link,) = span.links
+    assert link.context.span_id == current.get_span_context().span_id
+    assert link.context.is_remote
     assert span.attributes["error.type"] == "FAILED_PRECONDITION"
 
 
 def test_a_client_logs_lives(
-    face: Face, server: respx.Router, caplog: pytest.LogCaptureFixture
+    face: Face, clock: Clock, server: respx.Router, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Start, cancel and end, once each."""
+    """Start, cancel and end, once each, failed polls, and who gives up; each with the name."""
     caplog.set_level(logging.INFO, "lro_client")
     server.post(PATH).mock(return_value=reply(running()))
     server.post(f"/v1/{NAME}:cancel").mock(return_value=reply({}))
-    server.post(f"/v1/{NAME}:wait").mock(return_value=reply(succeeded()))
-    handle = face.client().start(PATH, ResizeRequest(), **TYPES)
+    waits = server.post(f"/v1/{NAME}:wait")
+    polls = server.get(f"/v1/{NAME}")
+    client = face.client(clock=clock)
+    handle, other = (client.start(PATH, ResizeRequest(), **TYPES) for _ in range(2))
     handle.cancel()
+    waits.mock(return_value=refusal(lro.Code.UNAVAILABLE, "away"))
+    polls.mock(side_effect=[reply(running()), reply(succeeded())])
     for _ in range(2):
         handle.result()
-    assert [one.getMessage() for one in caplog.records if one.name == "lro_client"] == [
-        f"{NAME}: started by {PATH}",
-        f"{NAME}: CancelOperation was accepted",
-        f"{NAME}: SUCCEEDED after 1 poll",
+    polls.mock(return_value=reply(failed_operation(1, "no source")))
+    with pytest.raises(OperationFailed):
+        other.result()
+    polls.mock(return_value=reply(running()))
+    with pytest.raises(PollTimeout):
+        client.operation(NAME, **TYPES).result(0)
+    found = [(one.levelname, one.getMessage()) for one in caplog.records]
+    again = f"{NAME}: polled again in 0.5 s: WaitOperation failed with UNAVAILABLE: away"
+    away = ("WARNING", again)
+    assert [one for one in found if one[1].startswith(NAME)] == [
+        ("INFO", f"{NAME}: started by {PATH}"),
+        ("INFO", f"{NAME}: started by {PATH}"),
+        ("INFO", f"{NAME}: CancelOperation was accepted"),
+        away,
+        away,
+        ("INFO", f"{NAME}: SUCCEEDED after 4 polls"),
+        away,
+        ("INFO", f"{NAME}: CANCELLED after 2 polls: CANCELLED: no source"),
+        ("WARNING", f"{NAME}: no longer waited for: {NAME} was not done within 0 s and 1 poll"),
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 import lro
 from lro_client import Call, CallError, Routes
 from lro_client.transports._http_coding import HttpCoder
-from tests.client.faces import URL, Face
+from tests.client.faces import Face
 from tests.client.messages import (
     NAME,
     TYPES,
@@ -54,35 +53,29 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "path"), NAMES)
-def test_get(name: str, path: str, face: Face, server: respx.Router) -> None:
-    """Get asks for the name, whatever characters are in it, and gives the operation."""
-    server.get().mock(return_value=reply(running(30, name)))
-    found = face.client().get(name)
-    request = sent(server)
-    assert line(request) == ("GET", path)
-    assert body_of(request) is None
-    assert (found.name, found.done, found.state) == (name, False, "IN_PROGRESS")
-    assert found.metadata.type_name == "acme.images.v1.ResizeMetadata"
-
-
-@pytest.mark.parametrize(("name", "path"), NAMES)
-def test_delete(name: str, path: str, face: Face, server: respx.Router) -> None:
-    """Delete gives nothing."""
-    server.delete().mock(return_value=reply({}))
-    assert face.client().delete(name) is None
-    assert line(sent(server)) == ("DELETE", path)
-
-
-@pytest.mark.parametrize(("name", "path"), NAMES)
-def test_cancel(name: str, path: str, face: Face, server: respx.Router) -> None:
-    """Cancel sends an empty object to the verb."""
-    server.post().mock(return_value=reply({}))
-    assert face.client().cancel(name) is None
-    request = sent(server)
-    assert line(request) == ("POST", f"{path}:cancel")
-    assert body_of(request) == {}
-    assert request.headers["content-type"] == "application/json"
+def test_each_name_is_asked_for_as_it_is(face: Face, server: respx.Router) -> None:
+    """Whatever characters are in it; each verb takes its request message, too (spec §3.8)."""
+    server.route().mock(side_effect=lambda request: reply(running(30)))
+    client = face.client()
+    for name, path in NAMES:
+        for verb, whole, expected in (
+            ("get", lro.GetOperationRequest, ("GET", path)),
+            ("delete", lro.DeleteOperationRequest, ("DELETE", path)),
+            ("cancel", lro.CancelOperationRequest, ("POST", f"{path}:cancel")),
+            ("wait", lro.WaitOperationRequest, ("POST", f"{path}:wait")),
+        ):
+            for asked in (name, whole(name)):
+                found = getattr(client, verb)(asked)
+                request = server.calls.last.request
+                assert line(request) == expected
+                assert body_of(request) == ({} if request.method == "POST" else None)
+                if verb in ("get", "wait"):
+                    assert (found.name, found.done, found.state) == (NAME, False, "IN_PROGRESS")
+                    assert found.metadata.type_name == "acme.images.v1.ResizeMetadata"
+                else:
+                    assert found is None
+                if request.method == "POST":
+                    assert request.headers["content-type"] == "application/json"
 
 
 @pytest.mark.parametrize(
@@ -92,15 +85,22 @@ def test_cancel(name: str, path: str, face: Face, server: respx.Router) -> None:
         (0, {"timeout": "0s"}),
         (2.5, {"timeout": "2.500s"}),
         (timedelta(minutes=1), {"timeout": "60s"}),
+        (lro.WaitOperationRequest(NAME, lro.Duration(1, 1)), {"timeout": "1.000000001s"}),
     ],
 )
 def test_wait(timeout: Any, body: Any, face: Face, server: respx.Router) -> None:
     """Wait sends its timeout as a duration, and gives whatever state the server answers."""
     server.post().mock(return_value=reply(running()))
-    assert not face.client().wait(NAME, timeout=timeout).done
+    if isinstance(timeout, lro.WaitOperationRequest):
+        assert not face.client().wait(timeout).done
+    else:
+        assert not face.client().wait(NAME, timeout=timeout).done
     request = sent(server)
     assert line(request) == ("POST", "/v1/operations/abc:wait")
     assert body_of(request) == body
+
+
+FILTER = 'done = true AND metadata.verb = "ü"'
 
 
 @pytest.mark.parametrize(
@@ -115,52 +115,24 @@ def test_wait(timeout: Any, body: Any, face: Face, server: respx.Router) -> None
     ],
 )
 def test_list(parent: str, path: str, face: Face, server: respx.Router) -> None:
-    """List asks for the collection of the parent, however the parent is spelled (spec §3.3)."""
+    """List asks for the collection of the parent, however the parent is spelled (spec §3.3).
+
+    Query names are in lowerCamelCase; what is at its default is left out.
+    """
     server.get().mock(return_value=reply({}))
     assert list(face.client().list(parent)) == []
     assert line(sent(server)) == ("GET", path)
-
-
-def test_list_sends_what_is_set(face: Face, server: respx.Router) -> None:
-    """Query names are in lowerCamelCase; what is at its default is left out."""
-    server.get().mock(return_value=reply({}))
-    list(face.client().list("projects/p", 'done = true AND metadata.verb = "ü"', page_size=7))
-    query = httpx.QueryParams(sent(server).url.query.decode())
-    assert dict(query) == {"filter": 'done = true AND metadata.verb = "ü"', "pageSize": "7"}
-
-
-WHOLE = [
-    ("get", lro.GetOperationRequest(NAME), ("GET", "/v1/operations/abc")),
-    ("delete", lro.DeleteOperationRequest(NAME), ("DELETE", "/v1/operations/abc")),
-    ("cancel", lro.CancelOperationRequest(NAME), ("POST", "/v1/operations/abc:cancel")),
-    ("wait", lro.WaitOperationRequest(NAME), ("POST", "/v1/operations/abc:wait")),
-]
-
-
-@pytest.mark.parametrize(("verb", "whole", "expected"), WHOLE)
-def test_the_whole_request(
-    verb: str, whole: object, expected: object, face: Face, server: respx.Router
-) -> None:
-    """Each verb also takes its request message (spec §3.8)."""
-    server.route().mock(return_value=reply(running()))
-    getattr(face.client(), verb)(whole)
-    assert line(sent(server)) == expected
-
-
-def test_the_whole_request_of_a_list(face: Face, server: respx.Router) -> None:
-    """A list can begin at a page token."""
-    server.get().mock(return_value=reply({"operations": [succeeded()]}))
-    request = lro.ListOperationsRequest(name="projects/p", page_size=2, page_token="t-1")
-    assert [one.name for one in face.client().list(request)] == [NAME]
-    expected = "/v1/projects/p/operations?pageSize=2&pageToken=t-1"
-    assert line(sent(server)) == ("GET", expected)
-
-
-def test_the_whole_request_of_a_wait(face: Face, server: respx.Router) -> None:
-    """The timeout of a whole request is sent to the nanosecond."""
-    server.post().mock(return_value=reply(running()))
-    face.client().wait(lro.WaitOperationRequest(NAME, lro.Duration(1, 1)))
-    assert body_of(sent(server)) == {"timeout": "1.000000001s"}
+    for args, more in (
+        ((parent, FILTER), {"page_size": 7}),
+        ((lro.ListOperationsRequest(parent, FILTER, 7, "t-1"),), {}),
+    ):
+        list(face.client().list(*args, **more))
+        query = dict(httpx.QueryParams(server.calls.last.request.url.query.decode()))
+        assert query == {
+            "filter": FILTER,
+            "pageSize": "7",
+            **({} if more else {"pageToken": "t-1"}),
+        }
 
 
 @settings(max_examples=40)
@@ -210,20 +182,6 @@ def test_a_wait_without_a_body(method: str, face: Face, server: respx.Router) ->
     assert body_of(request) is None
 
 
-def test_a_template_that_is_not_valid(face: Face) -> None:
-    """A route that is no path template is refused when the client is made."""
-    with pytest.raises(lro.DeclarationError):
-        face.client(routes=Routes(get="v1/{name}"))
-
-
-@pytest.mark.parametrize("base", ["http://test/api", "http://test/api/"])
-def test_the_base_url_may_have_a_path(base: str, face: Face, server: respx.Router) -> None:
-    """Paths go below that of the base URL."""
-    server.get().mock(return_value=reply(running()))
-    face.client(base).get(NAME)
-    assert sent(server).url == f"http://test/api/v1/{NAME}"
-
-
 def test_an_http_client_of_ones_own(face: Face, server: respx.Router) -> None:
     """Its base URL and headers are kept, and it stays open when the client is closed."""
     server.get().mock(return_value=reply(running()))
@@ -235,39 +193,6 @@ def test_an_http_client_of_ones_own(face: Face, server: respx.Router) -> None:
     assert request.url == f"http://test/own/v1/{NAME}"
     assert request.headers["authorization"] == "Bearer x"
     assert not http.is_closed
-
-
-class Renewed(httpx.Auth):
-    """The class of the how-to."""
-
-    def __init__(self) -> None:
-        self.fetched = 0
-
-    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        request.headers["authorization"] = f"Bearer {self.fetched}"
-        response = yield request
-        if response.status_code == 401:
-            self.fetched += 1
-            request.headers["authorization"] = f"Bearer {self.fetched}"
-            yield request
-
-
-def test_a_token_that_is_renewed(face: Face, server: respx.Router) -> None:
-    """The call is made once more with the new one, its body too; the next begins with that."""
-    server.post(f"/v1/{NAME}:wait", headers={"authorization": "Bearer 0"}).respond(401)
-    server.post(f"/v1/{NAME}:wait").mock(return_value=reply(running()))
-    client = face.client("", http=face.http(base_url=URL, auth=Renewed()))
-    for _ in range(2):
-        assert client.wait(NAME, timeout=2).name == NAME
-    sent = [(call.request.headers["authorization"], body_of(call.request)) for call in server.calls]
-    assert sent == [(f"Bearer {number}", {"timeout": "2s"}) for number in (0, 1, 1)]
-
-
-def test_an_http_client_and_a_base_url(face: Face, server: respx.Router) -> None:
-    """The base URL goes before the paths with a client of one's own, too."""
-    server.get().mock(return_value=reply(running()))
-    face.client("http://test", http=face.http()).get(NAME)
-    assert sent(server).url == f"http://test/v1/{NAME}"
 
 
 def test_a_client_enters_as_itself_and_is_closed_after_its_block(
@@ -285,8 +210,6 @@ def test_a_client_enters_as_itself_and_is_closed_after_its_block(
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (httpx.Response(200, text="<h1>Log in</h1>"), "not JSON"),
-        (httpx.Response(200, content=b'{"name": "\xff"}'), "not JSON"),
         (httpx.Response(200, text="[" * 500 + "]" * 500), "not JSON"),
         (httpx.Response(204), "says nothing: it is an empty body"),
         (reply([]), "not what was asked for: must be an object"),
@@ -310,27 +233,20 @@ def test_replies_that_are_none(
 def test_redirects_within_a_server_are_followed(
     status: int, face: Face, server: respx.Router
 ) -> None:
-    """The call does not leave the server."""
-    server.get(path=f"/v1/{NAME}").mock(return_value=page_of_a_proxy(status, location="/v2?a=b"))
-    server.get(path="/v2", params={"a": "b"}).mock(return_value=reply(running()))
+    """The call does not leave the server; a POST is not made a GET, which cancels nothing."""
+    server.route(path__startswith=f"/v1/{NAME}").mock(
+        return_value=page_of_a_proxy(status, location="/v2?a=b")
+    )
+    there = server.route(path="/v2", params={"a": "b"}).mock(return_value=reply(running()))
     assert face.client().get(NAME).name == NAME
-
-
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirected_post_is_repeated_where_that_is_meant(
-    status: int, face: Face, server: respx.Router
-) -> None:
-    """The others would make a GET of it, which cancels nothing."""
-    path = f"/v1/{NAME}:cancel"
-    server.post(path=path).mock(return_value=page_of_a_proxy(status, location="/v2"))
-    there = server.post(path="/v2").mock(return_value=httpx.Response(200, json={}))
     if status in (307, 308):
         face.client().cancel(NAME)
+        assert there.calls.last.request.method == "POST"
         assert there.calls.last.request.content == b"{}"
-        return
-    with pytest.raises(CallError, match=f"HTTP {status}"):
-        face.client().cancel(NAME)
-    assert not there.called
+    else:
+        with pytest.raises(CallError, match=f"HTTP {status}"):
+            face.client().cancel(NAME)
+        assert there.call_count == 1
 
 
 @pytest.mark.parametrize(
@@ -368,25 +284,3 @@ def test_a_rule_of_lists_that_takes_the_parent(name: str, face: Face, server: re
     assert [one.name for one in face.client(routes=routes).list(name)] == [NAME]
     with pytest.raises(lro.DeclarationError, match="does not have the form"):
         list(face.client(routes=routes).list("folders/p"))
-
-
-def test_routes_below_another_prefix(face: Face, server: respx.Router) -> None:
-    """All verbs go there."""
-    routes = Routes.below("/v1beta/")
-    client = face.client(routes=routes)
-    for method in ("get", "post", "delete"):
-        getattr(server, method)(path__startswith=f"/v1beta/{NAME}").mock(
-            return_value=reply(succeeded())
-        )
-    client.get(NAME)
-    client.wait(NAME)
-    client.cancel(NAME)
-    client.delete(NAME)
-    assert len(server.calls) == 4
-    assert (routes.batch, routes.describe, routes.watch) == (
-        "/v1beta/{name=**}:batchGet",
-        "/v1beta/{name=**}:describe",
-        "/v1beta/{name=**}:watch",
-    )
-    with pytest.raises(lro.InvalidArgument, match="must begin with a slash"):
-        Routes.below("v1beta")

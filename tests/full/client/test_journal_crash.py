@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -23,7 +22,7 @@ import lro
 import lro.asgi
 from lro.executors.threads import ThreadExecutor
 from lro.stores.sqlite import SQLiteStore
-from lro_client import AsyncClient, AsyncOperationHandle, Client, Journal, OperationHandle
+from lro_client import Client, Journal, OperationHandle
 from tests.services.processes import killed_at_end
 
 ROOT = Path(__file__).parents[3]
@@ -70,7 +69,6 @@ def kept(folder: Path) -> list[tuple[int, int]]:
 
 
 Handle: TypeAlias = OperationHandle[SquareResponse, lro.Empty]
-AsyncHandle: TypeAlias = AsyncOperationHandle[SquareResponse, lro.Empty]
 
 
 @attrs.frozen
@@ -124,38 +122,6 @@ def work(url: str, folder: str, starts: str) -> None:
             one.result()
 
 
-async def work_async(plan: Plan) -> None:
-    """The same on an event loop, with eight tasks at a time."""
-    turns = asyncio.Semaphore(8)
-
-    async def new(number: int) -> None:
-        async with turns:
-            handle = await client.start(
-                PATH, SquareRequest(number), response=SquareResponse, metadata=lro.Empty
-            )
-            plan.print_step("started")
-            await collect(handle)
-
-    async def collect(handle: AsyncHandle) -> None:
-        plan.keep(await handle.wait())
-        await handle.result()
-        plan.print_step("collected")
-
-    with Journal(plan.folder / "pending.db") as journal:
-        async with AsyncClient(plan.url, journal=journal) as client, asyncio.TaskGroup() as tasks:
-            missing = plan.missing(journal)
-            pending = client.pending(response=SquareResponse, metadata=lro.Empty)
-            async for handle in pending:
-                tasks.create_task(collect(handle))
-            for number in missing:
-                tasks.create_task(new(number))
-
-
-def work_on_a_loop(url: str, folder: str, starts: str) -> None:
-    """Its process."""
-    asyncio.run(work_async(Plan(url, Path(folder), int(starts))))
-
-
 @contextlib.contextmanager
 def running(program: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
     """A process that runs a function of this module, killed in the end; it, and its output."""
@@ -166,9 +132,9 @@ def running(program: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[st
         yield process, process.stdout
 
 
-@pytest.mark.parametrize(("program", "starts"), [("work", 400), ("work_on_a_loop", 200)])
-def test_starts_survive_kills(program: str, starts: int, tmp_path: Path) -> None:
+def test_starts_survive_kills(tmp_path: Path) -> None:
     """Killed at random moments, with a few starts on their way each time (issue 6)."""
+    starts = 400
     pytest.importorskip("uvicorn", reason="uvicorn is needed to serve on a socket")
     chance = random.Random(6)
     left_behind = []
@@ -176,13 +142,13 @@ def test_starts_survive_kills(program: str, starts: int, tmp_path: Path) -> None
         url = f"http://127.0.0.1:{said.readline().strip()}"
         arguments = (url, str(tmp_path), str(starts))
         for _ in range(KILLS):
-            with running(program, *arguments) as (process, events):
+            with running("work", *arguments) as (process, events):
                 for _ in range(chance.randrange(1, 2 * starts // KILLS)):
                     assert events.readline()
                 process.send_signal(signal.SIGKILL)
             with Journal(tmp_path / "pending.db") as journal:
                 left_behind += journal.pending()
-        with running(program, *arguments) as (process, events):
+        with running("work", *arguments) as (process, events):
             assert events.read()
             assert process.wait(240) == 0
         with Client(url) as client:

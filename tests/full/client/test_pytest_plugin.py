@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 import lro
-from lro_client import PollTimeout
 from lro_client.testing import VirtualClock
-from lro_client.testing._fixtures import client_of, service_in_memory
+from lro_client.testing._fixtures import service_in_memory
 from tests.service_steps import Step
 from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -70,18 +69,6 @@ def test_another_test_has_another_service(lro_service):
 """
 )
 
-LEAVES = (
-    METHODS
-    + """
-def test_leaves_a_wait(lro_service):
-    method = lro_service.declare("acme.v1.Images.Paint", request=ResizeRequest, **TYPES)
-    started = method.start(ResizeRequest())
-    loop = asyncio.new_event_loop()
-    waiting = loop.create_task(started.result_async())
-    loop.run_until_complete(asyncio.sleep(0))
-    test_leaves_a_wait.kept = loop, waiting
-"""
-)
 
 UNUSED = """
 import sys
@@ -117,42 +104,10 @@ def test_fixtures_serve_each_test(tmp_path: Path, options: tuple[str, ...]) -> N
     assert "6 passed" in done.stdout
 
 
-def test_leftover_wait_fails_the_test(tmp_path: Path) -> None:
-    """At its end, with a sentence."""
-    done = run_pytest(tmp_path, LEAVES, "-W", "default")
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "1 passed, 1 error" in done.stdout
-    assert "lro_service: waits or watches of operations are still open: 1" in done.stdout
-
-
 def test_plugin_without_fixtures_loads_nothing(tmp_path: Path) -> None:
     """A run of tests that have nothing to do with this library is as quick as before."""
     done = run_pytest(tmp_path, UNUSED)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_service_in_memory_works_within_start() -> None:
-    """And a client of it polls in virtual time."""
-    clock = VirtualClock()
-    with service_in_memory(clock) as service, client_of(service, clock) as client:
-
-        @service.method(NAME)
-        def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
-            return WorkResponse(request.text)
-
-        assert work.start(WorkRequest("a")).result() == WorkResponse("a")
-        outside = service.declare(
-            "acme.v1.Works.Outside",
-            request=WorkRequest,
-            response=WorkResponse,
-            metadata=WorkMetadata,
-        )
-        name = outside.start(WorkRequest()).name
-        handle = client.operation(name, response=WorkResponse, metadata=WorkMetadata)
-        with pytest.raises(PollTimeout):
-            handle.result(timeout=3600)
-    with pytest.raises(lro.errors.Unavailable):
-        work.start(WorkRequest())
 
 
 def test_service_in_memory_reports_leftover_work() -> None:
@@ -189,7 +144,8 @@ def test_service_in_memory_reports_open_wait() -> None:
         outside = service.declare(NAME, request=WorkRequest, response=WorkResponse)
         waiting = asyncio.create_task(outside.start(WorkRequest()).result_async())
         await asyncio.sleep(0)
-        with pytest.raises(AssertionError, match="still open: 1"):
+        sentence = "lro_service: waits or watches of operations are still open: 1"
+        with pytest.raises(AssertionError, match=sentence):
             fixture.__exit__(None, None, None)
         with pytest.raises(lro.errors.Unavailable):
             await waiting
