@@ -27,27 +27,14 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
         'done = true AND metadata.verb = ‸"copy',
         'expected " to end the string that begins here, found the end of the filter',
     ),
-    "an escape that is none": (r'metadata.verb = "a‸\d"', r"expected an escape, found '\\d'"),
     "half of a surrogate pair": (
         r'metadata.verb = "‸\ud83d"',
         "expected a pair of surrogates, high and low, found only one",
     ),
     "keyword first": ("‸AND done = true", f"{LITERALS}, found the keyword AND"),
-    "NOT at the end of a group": (
-        "(name = x NOT ‸) done = true",
-        "expected a test after NOT, found ')'",
-    ),
     "an operator of C": ("‸!done", "expected '=' after '!'; a negation is written NOT or -"),
     "missing operand on the left": ("‸= true", f"{LITERALS}, found '='"),
-    "a group that does not end": (
-        "(done = true OR (name = x)‸",
-        "expected ')' for the '(' at character 0, found the end of the filter",
-    ),
     "one parenthesis too many": ("(done = true)‸)", "expected the end of the filter, found ')'"),
-    "two tests that touch": (
-        "(done = true)‸name = x",
-        "expected white space between two tests, found 'name'",
-    ),
     "a step that is missing": (
         "metadata.‸.verb = copy",
         "expected a name or value after '.', found '.'",
@@ -56,15 +43,6 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
         "create_time() > 2030-01-31T12‸:00:00Z",
         "expected quotes around a value that holds an operator, found ':'",
     ),
-    "a chain": (
-        "1 < metadata.progress_percent ‸< 5",
-        "comparisons cannot be chained, join them with AND; found '<'",
-    ),
-    "a chain, or a value without quotes": (
-        "metadata.verb=a‸=b",
-        "comparisons cannot be chained, and a value that holds an operator needs quotes; found '='",
-    ),
-    "a control character": ("name = x‸\x00", r"expected a token, found the character '\x00'"),
     "code points are counted, not bytes": (
         'metadata.verb = "größer 🙂" ‸)',
         "expected the end of the filter, found ')'",

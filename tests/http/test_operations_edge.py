@@ -83,22 +83,6 @@ def test_an_operation_through_its_life(parent: str) -> None:
     assert json_of(edge.handle(VERBS["ListOperations"](name))) == {}
 
 
-def test_pages_are_walked() -> None:
-    """Filter, page size and token come from the query, by either name."""
-    counting = build()
-    names = [counting.start("projects/p") for _ in range(5)]
-    counting.finish(names[0])
-    edge, seen, token = edge_of(counting), [], ""
-    while True:
-        target = f"/v1/projects/p/operations?filter=NOT+done%3Dtrue&pageSize=3&page_token={token}"
-        page = json_of(edge.handle(ask("GET", target)))
-        seen += [one["name"] for one in page["operations"]]
-        token = page.get("nextPageToken", "")
-        if not token:
-            break
-    assert sorted(seen) == sorted(names[1:])
-
-
 @pytest.mark.parametrize(
     "request_",
     [
@@ -460,16 +444,6 @@ def test_a_reason_of_the_library_is_kept(caplog: pytest.LogCaptureFixture) -> No
         )
         assert "Secret" not in json.dumps(error)
     assert "acme.v1.Secret" in caplog.text
-
-
-def test_a_chosen_retry_delay() -> None:
-    """A RetryInfo among the details also gives Retry-After; without a delay it gives none."""
-    busy = lro.StatusError(
-        Code.RESOURCE_EXHAUSTED, "quota", (lro.types.RetryInfo(timedelta(seconds=90.1)),)
-    )
-    assert headers_of(raising(busy))["retry-after"] == "91"
-    vague = lro.StatusError(Code.UNAVAILABLE, "away", (lro.types.RetryInfo(),))
-    assert "retry-after" not in headers_of(raising(vague))
 
 
 def raising(error: Exception) -> HttpReply:

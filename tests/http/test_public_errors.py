@@ -46,10 +46,11 @@ def test_details_of_error_are_read_once() -> None:
     ("detail", "seconds"),
     [
         (TypeRegistry().pack(RetryInfo(retry_delay=timedelta(seconds=7))), "7"),
+        (RetryInfo(retry_delay=timedelta(seconds=90.1)), "91"),
+        (RetryInfo(), None),
         (TypeRegistry().pack(RetryInfo()), None),
         (Any("type.googleapis.com/google.rpc.RetryInfo", {"retryDelay": "soon"}), None),
     ],
-    ids=["packed", "without a delay", "unreadable"],
 )
 def test_retry_after_is_that_of_packed_retry_info(detail: Any, seconds: str | None) -> None:
     """The header is there where the detail can be read and has a delay (spec §5.13(2))."""

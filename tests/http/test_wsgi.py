@@ -180,7 +180,6 @@ def test_a_body_that_breaks_off() -> None:
     ("more", "resource"),
     [
         ({}, "operations/ü%2Fb"),
-        ({"RAW_URI": "/v1/operations/%C3%BC%2Fb"}, "operations/ü%2Fb"),
         ({"REQUEST_URI": "/v1/operations/%C3%BC%2Fb?a=b"}, "operations/ü%2Fb"),
         ({"REQUEST_URI": ""}, "operations/ü/b"),
         ({"REQUEST_URI": "/rewritten"}, "operations/ü/b"),
