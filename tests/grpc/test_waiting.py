@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import create_autospec
 
 import attrs
 import pytest
@@ -18,6 +20,7 @@ from google.protobuf.duration_pb2 import Duration
 
 import grpc
 import grpc.aio
+import lro.grpc
 from tests.grpc.serving import serving
 from tests.http.counting_service import CountMetadata, CountService, Wrapped, build
 from tests.waiting import PATIENCE, until, until_async
@@ -152,6 +155,22 @@ def test_waiting_leaves_threads_for_others(max_waiting: int, counting: CountServ
         assert all(call.result(timeout=PATIENCE).done for call in calls)
         assert stub.WaitOperation(wait(name, LONG), metadata=ANN).done
     assert callers == {"ann"}
+
+
+def test_a_caller_who_was_gone_before_waits_for_nothing(counting: CountService) -> None:
+    """A call whose turn comes after its caller has left: grpcio would not say so any more."""
+    server = create_autospec(grpc.Server, instance=True)
+    lro.grpc.add_to(server, counting.service)
+    ((handlers,),) = server.add_generic_rpc_handlers.call_args.args
+    path = "/google.longrunning.Operations/WaitOperation"
+    serve = handlers.service(SimpleNamespace(method=path)).unary_unary
+    gone = create_autospec(grpc.ServicerContext, instance=True)
+    gone.add_callback.return_value = False
+    gone.time_remaining.return_value = None
+    request = wait(counting.start(), Duration(nanos=1)).SerializeToString()
+    assert serve(request, gone) == b""
+    gone.add_callback.return_value = True
+    assert serve(request, gone) != b""
 
 
 def test_waiting_calls_need_no_thread_each() -> None:
