@@ -16,8 +16,6 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import lro
 from lro import asgi, wsgi
@@ -80,13 +78,6 @@ PATH = "/v1/things:count"
 def test_preferences_are_read_as_the_rfc_has_them(header: str, wanted: Preferences) -> None:
     """Names in any letter case, words quoted or not, parameters unknown, the first one counts."""
     assert read_preferences(header) == wanted
-
-
-@given(st.text(st.sampled_from('wait=respond-async,;" \t\\019x\x00é'), max_size=60))
-def test_any_text_is_read(header: str) -> None:
-    """No header is refused, and what is found is in bounds."""
-    found = read_preferences(header)
-    assert found.wait is None or 0 <= found.wait < 10**9
 
 
 # -- starts -----------------------------------------------------------------------------------

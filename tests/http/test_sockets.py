@@ -107,16 +107,6 @@ def uvicorn() -> Iterator[Server]:
 # -- waiting ----------------------------------------------------------------------------------
 
 
-def test_two_hundred_waits_end_with_their_operation(uvicorn: Server) -> None:
-    """All that wait for one operation are answered when it is done, from one event loop."""
-    name = uvicorn.counting.start()
-    lines = [uvicorn.line().send("POST", f"/v1/{name}:wait") for _ in range(200)]
-    uvicorn.until(lambda: uvicorn.counting.service.waiting == 200)
-    uvicorn.counting.finish(name)
-    assert {line.reply()[2]["response"]["total"] for line in lines} == {3}
-    assert uvicorn.counting.service.waiting == 0
-
-
 def test_a_caller_who_disconnects_frees_the_waiter(
     uvicorn: Server, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -257,13 +257,8 @@ def test_only_post() -> None:
 def test_a_busy_target() -> None:
     """Work that needs a target alone is ABORTED while other work has it (spec §9.5)."""
     counting = build()
-    method = counting.service.declare(
-        "acme.v1.Things.Lock",
-        request=OwnRequest,
-        response=CountResponse,
-        metadata=CountMetadata,
-        options=lro.Options(exclusive_target=lambda request: f"things/{request.steps}"),
-    )
+    target = lambda request: f"things/{request.steps}"  # noqa: E731
+    method = declare(counting.service, "Lock", exclusive_target=target)
     edge = edge_for(counting.service, method)
     started(edge.handle(post({"steps": 1})))
     started(edge.handle(post({"steps": 2})))
