@@ -124,6 +124,24 @@ def test_a_caller_who_disconnects_frees_the_waiter(
     assert caplog.records == []
 
 
+def test_a_watcher_who_disconnects_frees_everything(
+    uvicorn: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No watch is left, the operation goes on, and nothing is logged; others are sent its end."""
+    service, name = uvicorn.counting.service, uvicorn.counting.start()
+    lines = [uvicorn.line().send("GET", f"/v1/{name}:watch") for _ in range(5)]
+    uvicorn.until(lambda: service.watching == 5)
+    for line in lines[1:]:
+        line.close()
+    uvicorn.until(lambda: service.watching == 1)
+    uvicorn.counting.finish(name)
+    status, headers, body = lines[0].reply()
+    assert (status, headers["x-accel-buffering"]) == (200, "no")
+    assert body.count(b"event: operation\n") == 2
+    assert b'"done":true' in body
+    assert (service.watching, caplog.records) == (0, [])
+
+
 def test_wsgi_wait_ends_with_operation_or_its_deletion() -> None:
     """Under WSGI a wait holds a thread of the server, and ends in the same ways."""
     counting = build()

@@ -36,8 +36,6 @@ def test_jitter_only_makes_pauses_longer_by_up_to_a_fifth() -> None:
         ("Sun, 22 Nov 2026 08:00:00 GMT", 0.0),
         ("Sun, 22 Nov 2099 09:02:00 GMT", 86_400.0),
         ("", 0.0),
-        ("-5", 0.0),
-        ("1.5", 0.0),
         ("soon", 0.0),
         ("99999999999999999999", 0.0),
         ("Sun, 99 Nov 2026 09:02:00 GMT", 0.0),
