@@ -15,6 +15,7 @@ import pytest
 
 import lro
 from lro import Code
+from lro.adapters import Observer, OperationStarted
 from lro.errors import HttpMethodNotAllowed
 from lro.executors.threads import ThreadExecutor
 from lro.http import HttpReply, HttpRequest, OperationsEdge, Start, adrive, answer, answer_async
@@ -164,13 +165,28 @@ def test_validate_only_stores_nothing(spelling: str) -> None:
     ],
 )
 def test_a_wrong_body_is_refused(body: Any, reason: str, field: str) -> None:
-    """Unknown fields, wrong types and bad JSON start nothing, and the field is named."""
-    counting = build()
+    """Unknown fields, wrong types and bad JSON start nothing; the field is named.
+
+    Such a start is observed as refused, though the edge has no message of it.
+    """
+    starts = Starts()
+    counting = build(observers=[starts])
     reply = edge_of(counting).handle(post(body))
     check_error(reply, 400, Code.INVALID_ARGUMENT, reason)
     (violation,) = details_of(reply.body)["BadRequest"]["fieldViolations"]
     assert violation["field"] == field
     assert names(counting) == []
+    assert starts.seen == [("refused", "INVALID_ARGUMENT")]
+
+
+class Starts(Observer):
+    """Keeps what became of starts."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str]] = []
+
+    def started(self, event: OperationStarted) -> None:
+        self.seen.append((event.outcome, event.error_type))
 
 
 @lro.message("acme.v1.OwnRequest")
