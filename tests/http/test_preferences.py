@@ -14,6 +14,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import httpx
 import pytest
 
@@ -306,6 +307,16 @@ def test_location_has_the_script_name(mount: str, environ: Mapping[str, str]) ->
     (status, headers), name = begun[0], json.loads(body)["name"]
     assert status == "202 Accepted"
     assert dict(headers)["Location"] == f"{mount}/v1/{name}"
+
+
+def test_mount_is_not_known_where_the_path_is_another() -> None:
+    """As that of an endpoint which is the mount itself."""
+    scope = scope_of("/api", root_path="/api")
+    asked = asgi.request_of(scope, asgi.raw_path(scope))
+    assert (asked.path, asked.mount(asked)) == ("/", None)
+    asked = wsgi.request_of(servers.environ_of_wsgiref("POST", PATH))
+    elsewhere = attrs.evolve(asked, path="/v1/other")
+    assert (asked.mount(asked), asked.mount(elsewhere)) == ("", None)
 
 
 def test_location_has_the_parent() -> None:
