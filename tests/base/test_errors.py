@@ -12,7 +12,6 @@ from datetime import timedelta
 import pytest
 
 from lro import (
-    Cancelled,
     Code,
     DeclarationError,
     InvalidArgument,
@@ -33,17 +32,12 @@ from lro.errors import (
     InvalidFilter,
     LeaseLost,
     MessageTooLarge,
-    MethodNotSupported,
     MissingExtra,
     NameRefused,
     NotApplied,
     OperationNotFound,
     Retryable,
-    RouteNotFound,
-    TargetBusy,
     TooManyHeld,
-    Unavailable,
-    UnknownType,
     WaitTimeout,
     WorkCancelled,
     WorkFailed,
@@ -161,36 +155,6 @@ def test_details_by_code(error):
         wanted = PreconditionFailure
     if wanted is not None:
         assert wanted in map(type, error.details("acme.test"))
-
-
-SENTENCES = [
-    (InvalidArgument("size", "is odd"), "size: is odd"),
-    (InvalidArgument("", "is odd"), "is odd"),
-    (InvalidFilter("filter", "expected a value", 7), "filter, at character 7: expected a value"),
-    (OperationNotFound("operations/a"), "there is no operation 'operations/a'"),
-    (NotApplied("n", "complete", "FAILED"), "n: complete was not applied, the operation is FAILED"),
-    (LeaseLost("n", 1, 2), "n: attempt 1 lost its lease to attempt 2"),
-    (LeaseLost("n", 2, 2), "n: a worker holds attempt 2"),
-    (TargetBusy("t"), "another operation is working on 't', which allows one at a time"),
-    (CancellationNotRequested("n"), "no caller asked for the cancellation of 'n'"),
-    (MethodNotSupported("ListOperations"), "ListOperations is not supported by this service"),
-    (RouteNotFound("/x"), "there is nothing at /x"),
-    (HttpMethodNotAllowed("PUT", "/x", ("GET", "POST")), "/x takes GET, POST, not PUT"),
-    (Cancelled(), "the operation was cancelled"),
-    (Unavailable(), "the call failed"),
-    (EncodingError("a.T", "", "has no JSON form"), "a.T: has no JSON form"),
-    (EncodingError("a.T", "b[0]", "must be x"), "a.T: field b[0] must be x"),
-    (UnknownType("a.T"), "the message type 'a.T' is not registered"),
-    (MissingExtra("gRPC", "grpc"), "gRPC needs the extra 'grpc': pip install 'lro[grpc]'"),
-    (DeclarationError("a", "is odd"), "a: is odd"),
-    (StatusError(Code.ABORTED, "too late"), "too late"),
-]
-
-
-@pytest.mark.parametrize(("error", "sentence"), SENTENCES)
-def test_a_sentence(error, sentence):
-    """What was asked and what was found."""
-    assert str(error) == sentence
 
 
 def test_a_chosen_status():

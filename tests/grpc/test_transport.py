@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("grpc")
 
 from google.longrunning import operations_proto_pb2 as pb
-from google.protobuf import struct_pb2
+from google.protobuf import any_pb2, empty_pb2, struct_pb2
 from google.rpc.status_pb2 import Status as StatusProto
 
 import grpc
@@ -167,18 +167,12 @@ def test_a_protobuf_message(asking: Asking) -> None:
     assert odd.calls[0][1] == message.SerializeToString()
 
 
-@pytest.mark.parametrize("target", ["Resize", "", "acme.v1/Images.Resize"])
-def test_target_of_another_form_is_refused(target: str, asking: Asking) -> None:
-    """It is refused without a call."""
-    odd, client = asking(replying())
-    with pytest.raises(lro.DeclarationError, match=r"^target: must be"):
-        client.start(target, ResizeRequest(), **TYPES)
-    assert odd.calls == []
-
-
 def test_request_that_cannot_be_encoded_is_not_sent(asking: Asking) -> None:
     """It is refused without a call."""
     odd, client = asking(replying())
+    for target in ("Resize", "", "acme.v1/Images.Resize"):
+        with pytest.raises(lro.DeclarationError, match=r"^target: must be"):
+            client.start(target, ResizeRequest(), **TYPES)
     with pytest.raises(lro.DeclarationError, match=r"^request: .*surrogates"):
         client.get("operations/\ud800")
     with pytest.raises(lro.DeclarationError, match=r"^message: must be a message, such as "):
@@ -204,33 +198,30 @@ def test_trailer_gives_message_details_and_delay(asking: Asking) -> None:
     assert (error.retry_after, error.passing, error.http_status) == (7, False, None)
 
 
-@pytest.mark.parametrize(
-    "trailer",
-    [None, b"\xff", details_of(lro.Code.ABORTED, lro.types.ErrorInfo("A", "b")), b""],
-    ids=["none", "broken", "another code", "empty"],
-)
-def test_error_without_details_has_code_and_message_of_grpc(
-    trailer: bytes | None, asking: Asking
-) -> None:
+def test_error_without_details_has_code_and_message_of_grpc(asking: Asking) -> None:
     """Code and message are those of gRPC, and the details are empty (spec §12.2)."""
-    _, client = asking(refusing(Code.FAILED_PRECONDITION, "not now", trailer))
-    error = failure(client)
-    assert (error.code, error.status.message) == (lro.Code.FAILED_PRECONDITION, "not now")
-    assert (error.status.details, error.retry_after, error.passing) == ((), None, False)
-
-
-@pytest.mark.parametrize("code", [code for code in Code if code is not Code.OK])
-def test_codes_are_mapped_one_to_one(code: Any, asking: Asking) -> None:
-    """They are mapped one to one; two may come from the connection if there are no details."""
-    number = code.value[0]
-    _, client = asking(
-        refusing(code, "words"),
-        refusing(code, "words", StatusProto(code=number, message="words").SerializeToString()),
-    )
-    passing = code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
-    for wanted in (passing, False):
+    of_another = details_of(lro.Code.ABORTED, lro.types.ErrorInfo("A", "b"))
+    trailers = (None, b"\xff", of_another, b"")
+    _, client = asking(*(refusing(Code.FAILED_PRECONDITION, "not now", one) for one in trailers))
+    for _ in trailers:
         error = failure(client)
-        assert (error.status, error.passing) == (lro.Status(number, "words"), wanted)
+        assert (error.code, error.status.message) == (lro.Code.FAILED_PRECONDITION, "not now")
+        assert (error.status.details, error.retry_after, error.passing) == ((), None, False)
+
+
+def test_codes_are_mapped_one_to_one(asking: Asking) -> None:
+    """They are mapped one to one; two may come from the connection if there are no details."""
+    codes = [code for code in Code if code is not Code.OK]
+    answers = []
+    for code in codes:
+        trailer = StatusProto(code=code.value[0], message="words").SerializeToString()
+        answers += [refusing(code, "words"), refusing(code, "words", trailer)]
+    _, client = asking(*answers)
+    for code in codes:
+        passing = code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
+        for wanted in (passing, False):
+            error = failure(client)
+            assert (error.status, error.passing) == (lro.Status(code.value[0], "words"), wanted)
 
 
 def test_delay_that_no_clock_can_sleep_is_cut(asking: Asking) -> None:
@@ -287,13 +278,23 @@ def test_the_deadline_of_the_channel(face: Face) -> None:
         face.run(made.close)
 
 
-@pytest.mark.parametrize("verb", ["get", "list"])
-def test_reply_of_another_form_is_unknown(verb: str, asking: Asking) -> None:
-    """Bytes that are no such message are UNKNOWN, and do not pass."""
-    _, client = asking(sending(b"\xff"))
-    with pytest.raises(CallError, match="UNKNOWN: the reply is not what was asked for") as caught:
-        client.get(NAME) if verb == "get" else list(client.list())
-    assert not caught.value.passing
+def test_reply_of_another_form_is_unknown(asking: Asking) -> None:
+    """Bytes that are no such message are UNKNOWN, and do not pass; nor is a start without a name.
+
+    It would be polled for ever.
+    """
+    _, client = asking(sending(b"\xff"), sending(b"\xff"), sending(b""))
+    for call, why in (
+        (lambda: client.get(NAME), "the reply is not what was asked for"),
+        (lambda: list(client.list()), "the reply is not what was asked for"),
+        (
+            lambda: client.start("acme.v1.Images.Resize", ResizeRequest(), **STRUCTS),
+            "an operation in progress without a name",
+        ),
+    ):
+        with pytest.raises(CallError, match=why) as caught:
+            call()
+        assert (caught.value.code, caught.value.passing) == (lro.Code.UNKNOWN, False)
 
 
 def test_a_reply_that_is_too_large(asking: Asking) -> None:
@@ -323,6 +324,32 @@ def test_a_reply_without_any_field(asking: Asking) -> None:
     with pytest.raises(UnreadableReply, match="says nothing: it is an operation without any"):
         client.operation(NAME, **TYPES).result()
     assert len(odd.calls) == 4
+
+
+def test_call_that_passes_is_repeated_and_polled_to_its_end(asking: Asking) -> None:
+    """After the delay that the trailer asks for; a code that does not pass is raised at once."""
+    trailer = details_of(
+        lro.Code.UNAVAILABLE, lro.types.RetryInfo(retry_delay=timedelta(seconds=7))
+    )
+    response = any_pb2.Any()
+    response.Pack(empty_pb2.Empty())
+    clock = Clock()
+    odd, client = asking(
+        refusing(Code.UNAVAILABLE, "no", trailer),
+        replying(name=NAME),
+        refusing(Code.UNAVAILABLE),
+        replying(name=NAME, done=True, response=response),
+        refusing(Code.INTERNAL),
+        clock=clock,
+        polling=Polling(wait_first=False),
+        retry=Retry(),
+    )
+    assert client.operation(NAME, response=lro.Empty).result() == lro.Empty()
+    assert [path for path, _, _ in odd.calls] == [GET] * 4
+    assert len(clock.sleeps) == 3
+    assert clock.sleeps[0] >= 7
+    assert failure(client).code is lro.Code.INTERNAL
+    assert len(odd.calls) == 5
 
 
 def test_unknown_fields_are_kept(asking: Asking) -> None:
@@ -390,40 +417,20 @@ def test_import_without_grpc_says_what_to_install(
     assert str(caught.value) == wanted
 
 
-def test_a_start_without_a_name(asking: Asking) -> None:
-    """It would be polled for ever."""
-    _, client = asking(sending(b""))
-    with pytest.raises(CallError, match="an operation in progress without a name") as caught:
-        client.start("acme.v1.Images.Resize", ResizeRequest(), **STRUCTS)
-    assert caught.value.code is lro.Code.UNKNOWN
-
-
 def test_metadata_that_cannot_be_sent(asking: Asking) -> None:
     """It is refused when the transport is made, with an error of ours."""
     with pytest.raises(lro.DeclarationError, match=r"^metadata: must be pairs of a key"):
         asking(sending(b""), send={"metadata": [("b-bin", "no bytes")]})
 
 
-def test_a_channel_that_is_closed_under_a_call() -> None:
-    """The call raises an error; the task, which was not cancelled, is not reported as cancelled."""
-
-    async def main() -> None:
-        channel = grpc.aio.insecure_channel("127.0.0.1:1")
-        await channel.close()
-        transport = AsyncGrpcTransport(channel)
-        with pytest.raises(CallError):
-            await transport.send(Call(request=lro.GetOperationRequest(NAME), budget=5.0))
-
-    asyncio.run(main())
-
-
-def test_a_blocking_channel_that_is_closed_under_a_call() -> None:
-    """The call raises an error of ours."""
-    channel = grpc.insecure_channel("127.0.0.1:1")
-    transport = GrpcTransport(channel)
-    channel.close()
+def test_a_channel_that_is_closed_under_a_call(face: Face) -> None:
+    """The call raises an error of ours; the task, which was not cancelled, is not reported so."""
+    module: Any = grpc if face.name == "sync" else grpc.aio
+    channel = face.run(lambda: module.insecure_channel("127.0.0.1:1"))
+    made = transport(face, channel)
+    face.run(channel.close)
     with pytest.raises(CallError):
-        transport.send(Call(request=lro.GetOperationRequest(NAME), budget=5.0))
+        face.run(made.send, Call(request=lro.GetOperationRequest(NAME), budget=5.0))
 
 
 def test_a_call_that_ends_with_the_channel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -439,10 +446,6 @@ def test_a_call_that_ends_with_the_channel(monkeypatch: pytest.MonkeyPatch) -> N
         call = Call(request=lro.GetOperationRequest(NAME), budget=5.0)
         with pytest.raises(CallError, match="the channel was closed during the call"):
             await transport.send(call)
-        task = asyncio.ensure_future(transport.send(call))
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
 
         async def waits(*arguments: Any, **options: Any) -> bytes:
             await asyncio.Event().wait()

@@ -27,60 +27,14 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
         'done = true AND metadata.verb = ‸"copy',
         'expected " to end the string that begins here, found the end of the filter',
     ),
-    "the other quote ends it": (
-        "metadata.verb = ‸'copy\"",
-        "expected ' to end the string that begins here, found the end of the filter",
-    ),
-    "a quote too many": (
-        'metadata.verb = "copy" AND name = x‸"',
-        'expected " to end the string that begins here, found the end of the filter',
-    ),
-    "an escape that is none": (r'metadata.verb = "a‸\d"', r"expected an escape, found '\\d'"),
     "half of a surrogate pair": (
         r'metadata.verb = "‸\ud83d"',
         "expected a pair of surrogates, high and low, found only one",
     ),
     "keyword first": ("‸AND done = true", f"{LITERALS}, found the keyword AND"),
-    "two keywords": ("done = true AND ‸OR name = x", f"{LITERALS}, found the keyword OR"),
-    "AND at the end": (
-        "done = true AND‸",
-        "expected a test after AND, found the end of the filter",
-    ),
-    "OR and white space at the end": (
-        "done = true OR  ‸",
-        "expected a test after OR, found the end of the filter",
-    ),
-    "NOT at the end of a group": (
-        "(name = x NOT ‸) done = true",
-        "expected a test after NOT, found ')'",
-    ),
-    "NOT alone": ("NOT‸", "expected a test after NOT, found the end of the filter"),
     "an operator of C": ("‸!done", "expected '=' after '!'; a negation is written NOT or -"),
-    "equals twice": ("done =‸= true", "expected a value after '=', found '='"),
-    "missing operand on the right": (
-        "done =‸",
-        "expected a value after '=', found the end of the filter",
-    ),
     "missing operand on the left": ("‸= true", f"{LITERALS}, found '='"),
-    "missing operand in a group": ("(done = ‸) name = x", "expected a value after '=', found ')'"),
-    "a group that does not end": (
-        "(done = true OR (name = x)‸",
-        "expected ')' for the '(' at character 0, found the end of the filter",
-    ),
-    "an inner group that does not end": (
-        "(done = true) OR (name = x‸",
-        "expected ')' for the '(' at character 17, found the end of the filter",
-    ),
-    "a call that does not end": (
-        "type(metadata ‸= x",
-        "expected ')' for the '(' at character 4, found '='",
-    ),
     "one parenthesis too many": ("(done = true)‸)", "expected the end of the filter, found ')'"),
-    "an empty group": ("done = true (‸)", f"{LITERALS}, found ')'"),
-    "two tests that touch": (
-        "(done = true)‸name = x",
-        "expected white space between two tests, found 'name'",
-    ),
     "a step that is missing": (
         "metadata.‸.verb = copy",
         "expected a name or value after '.', found '.'",
@@ -89,20 +43,6 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
         "create_time() > 2030-01-31T12‸:00:00Z",
         "expected quotes around a value that holds an operator, found ':'",
     ),
-    "a chain": (
-        "1 < metadata.progress_percent ‸< 5",
-        "comparisons cannot be chained, join them with AND; found '<'",
-    ),
-    "a chain after a group": (
-        "error.code = (3 OR 5) ‸!= 4",
-        "comparisons cannot be chained, join them with AND; found '!='",
-    ),
-    "a chain, or a value without quotes": (
-        "metadata.verb=a‸=b",
-        "comparisons cannot be chained, and a value that holds an operator needs quotes; found '='",
-    ),
-    "a comma": ("name = x‸, done = true", "expected the end of the filter, found ','"),
-    "a control character": ("name = x‸\x00", r"expected a token, found the character '\x00'"),
     "code points are counted, not bytes": (
         'metadata.verb = "größer 🙂" ‸)',
         "expected the end of the filter, found ')'",
@@ -111,30 +51,10 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
         "metadata.‸progres_percent > 5",
         "there is no field 'progres_percent'; did you mean progress_percent?",
     ),
-    "a field deeper down": (
-        "metadata.current_step.‸nmae = x",
-        "there is no field 'nmae'; did you mean name?",
-    ),
-    "a field of the elements": (
-        "metadata.steps.‸Nane:x",
-        "there is no field 'Nane'; did you mean name?",
-    ),
-    "a field that is asked for": (
-        "metadata:‸verbs",
-        "there is no field 'verbs'; did you mean verb?",
-    ),
-    "a field of the error": (
-        "error.‸mesage = x",
-        "there is no field 'mesage'; did you mean message?",
-    ),
     "a field like no other": ("metadata.‸colour = red", "there is no field 'colour'"),
     "a name too long for a field": (
         "metadata.‸" + "progress_percent" * 3 + " > 5",
         "there is no field 'progress_percentprogress_percentprogress…'",
-    ),
-    "no field of an operation": (
-        "done = true ‸colour = red",
-        f"{FIELDS} such as state(), found 'colour'",
     ),
     "a field without metadata": (
         "done = true ‸verb = copy",
@@ -144,25 +64,9 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
         "‸rowcount > 5",
         f"{FIELDS} such as state(), found 'rowcount'; did you mean response.row_count?",
     ),
-    "a field in capitals": (
-        "‸Done = true",
-        f"{FIELDS} such as state(), found 'Done'; did you mean done?",
-    ),
     "a derived field": (
         "‸state = FAILED",
         f"{FIELDS} such as state(), found 'state'; did you mean state()?",
-    ),
-    "a derived time, which metadata has too": (
-        '‸end_time > "2030-01-31T12:00:00Z"',
-        f"{FIELDS} such as state(), found 'end_time'; did you mean end_time()?",
-    ),
-    "a derived time in camel case": (
-        '‸createTime > "2030-01-31T12:00:00Z"',
-        f"{FIELDS} such as state(), found 'createTime'; did you mean create_time()?",
-    ),
-    "a derived bool": (
-        "NOT ‸cancel_requested = true",
-        f"{FIELDS} such as state(), found 'cancel_requested'; did you mean cancel_requested()?",
     ),
     "a type without parentheses": (
         "‸type = acme.v1.Thing",
@@ -177,46 +81,22 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
         "type(‸'metadata') = acme.v1.Thing",
         "type takes metadata or response, without quotes",
     ),
-    "a function of something else": (
-        "type(‸error) = acme.v1.Thing",
-        "type takes metadata or response, without quotes",
-    ),
-    "a function of nothing": (
-        "‸type() = acme.v1.Thing",
-        "type takes metadata or response, without quotes",
-    ),
     "a function of too much": ("state(‸metadata) = FAILED", "state takes no argument"),
     "a function alone": ("‸state() AND done = true", "expected an operator after state()"),
     "text for a number": ("metadata.progress_percent = ‸many", "expected a number, found 'many'"),
-    "a number too large": (
-        "metadata.progress_percent < ‸1e309",
-        "expected a number of at most 400 characters and an exponent from -308 to 308,"
-        " found '1e309'",
-    ),
     "a number too long": (
         "error.code = (3 OR ‸" + "9" * 401 + ")",
         "expected a number of at most 400 characters and an exponent from -308 to 308,"
         f" found '{'9' * 40}…'",
     ),
-    "a number of another kind": ("metadata.rate = ‸1e", "expected a number, found '1e'"),
     "an order where there is none": ("done ‸> true", "a bool has no order, so it takes no '>'"),
-    "an order of states": (
-        "state() ‸>= (SUCCEEDED OR FAILED)",
-        "an enum has no order, so it takes no '>='",
-    ),
     "a repeated field": ("metadata.tags ‸= a", "a repeated field or map takes only ':', not '='"),
-    "a message": ("metadata.current_step ‸!= (a b)", "a message takes only ':', not '!='"),
-    "the whole metadata": ("metadata ‸= x", "metadata takes only ':', not '='"),
     "bytes": ("metadata.checksum ‸= x", "bytes, a field mask or a packed message takes only ':*'"),
     "an element that is a message": (
         "metadata.steps:‸nmae",
         "a repeated field of messages takes only ':*'",
     ),
     "text for a bool": ("done = ‸yes", "expected true or false, found 'yes'"),
-    "a state in lower case": (
-        "state() = ‸failed",
-        "expected one of the names IN_PROGRESS, SUCCEEDED, FAILED, CANCELLED, found 'failed'",
-    ),
     "a day for a time": (
         "create_time() > ‸2030-01-31",
         "expected a time such as \"2030-01-31T12:00:00Z\", found '2030-01-31'",
@@ -224,10 +104,6 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
     "a number for a duration": (
         "metadata.elapsed > ‸5",
         "expected a duration in seconds such as 1.5s, found '5'",
-    ),
-    "the one wrong value of many": (
-        "error.code = (3 OR 5 OR ‸five)",
-        "expected a number, found 'five'",
     ),
     "a repeated field on the way": (
         "metadata.steps.‸name = x",
@@ -275,11 +151,8 @@ def test_a_mistake_is_shown_where_it_is(mistake: str, service: lro.Service, call
     assert (caught.value.position, caught.value.description) == (position, sentence)
     reply = call("GET", f"/v1/operations?filter={quote(text)}")
     assert reply.status_code == 400
-    check_details(reply.json(), position, sentence)
-
-
-def check_details(body: Mapping[str, Any], position: int, sentence: str) -> None:
-    """Check what goes with the code: for people the sentence, for programs the position."""
+    # For people the sentence, for programs the position.
+    body: Mapping[str, Any] = reply.json()
     error = body["error"]
     assert (error["status"], error["message"]) == (
         "INVALID_ARGUMENT",
@@ -296,21 +169,10 @@ def check_details(body: Mapping[str, Any], position: int, sentence: str) -> None
     assert violation["description"] == f"at character {position}: {sentence}"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "done = true and name = x",  # three tests, one of them the search for "and" (spec §7.1(5))
-        "not done",
-        "done || error",
-        "error.code in (3)",
-    ],
-)
-def test_operators_of_other_languages_are_search_words(
-    text: str, service: lro.Service, call: Caller
-) -> None:
+def test_operators_of_other_languages_are_search_words(call: Caller) -> None:
     """What looks like another language's operator is a search for that word (spec §7.6)."""
-    assert service.list(lro.ListOperationsRequest(filter=text)).operations == ()
-    assert call("GET", f"/v1/operations?filter={quote(text)}").json() == {}
+    for text in ("done = true and name = x", "not done", "done || error", "error.code in (3)"):
+        assert call("GET", f"/v1/operations?filter={quote(text)}").json() == {}
 
 
 def test_invalid_filter_is_reported_before_store_is_asked(service: lro.Service) -> None:

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import lro
 from lro import Code, wsgi
@@ -73,16 +71,11 @@ def answer(counting: CountService, path: str, body: Any, **options: Any) -> Http
     ("method", "path", "rpc", "name"),
     [
         ("POST", BATCH, "BatchGetOperations", "operations"),
-        ("POST", WATCH, "WatchOperations", "operations"),
-        ("POST", DESCRIBE, "DescribeOperations", "operations"),
+        ("POST", PARENT + ":describe", "DescribeOperations", "projects/p"),
         ("GET", "/v1/operations/a/b:watch", "WatchOperations", "operations/a/b"),
         ("GET", WATCH, "WatchOperations", "operations"),
-        ("POST", PARENT + ":batchGet", "BatchGetOperations", "projects/p"),
-        ("POST", PARENT + ":watch", "WatchOperations", "projects/p"),
-        ("POST", PARENT + ":describe", "DescribeOperations", "projects/p"),
         ("GET", PARENT + "/a:watch", "WatchOperations", "projects/p/operations/a"),
         ("GET", "/v1/operations/a%3Awatch", "GetOperation", "operations/a:watch"),
-        ("GET", "/v1/operations/watch", "GetOperation", "operations/watch"),
         ("GET", "/v1/operations/a:b:watch", "WatchOperations", "operations/a:b"),
         ("GET", "/v1/operations/a:Watch", "GetOperation", "operations/a:Watch"),
     ],
@@ -94,39 +87,27 @@ def test_extension_routes_bind_their_names(method: str, path: str, rpc: str, nam
     assert (found.rpc, found.bindings) == (rpc, {"name": name})
 
 
-@pytest.mark.parametrize(
-    ("path", "allow"),
-    [
-        ("/v1/operations", "DELETE, GET, HEAD, OPTIONS"),
-        ("/v1/operations/x", "DELETE, GET, HEAD, OPTIONS"),
-        (BATCH, "OPTIONS, POST"),
-        (DESCRIBE, "OPTIONS, POST"),
-        (PARENT + ":describe", "OPTIONS, POST"),
-        (WATCH, "GET, HEAD, OPTIONS, POST"),
-        ("/v1/operations/a:watch", "GET, HEAD, OPTIONS"),
-        (PARENT + ":batchGet", "OPTIONS, POST"),
-        (PARENT + ":watch", "OPTIONS, POST"),
-    ],
-)
-def test_method_that_is_not_allowed_lists_those_that_are(path: str, allow: str) -> None:
+def test_method_that_is_not_allowed_lists_those_that_are() -> None:
     """405 and OPTIONS list the allowed methods to every caller (spec §5.7(4))."""
 
     def nobody(_: object) -> str:
         raise lro.errors.Unauthenticated
 
     edge = edge_of(build(), authenticate=nobody)
-    options = edge.handle(ask("OPTIONS", path))
-    wanted = {"allow": allow, "cache-control": "no-store", "x-content-type-options": "nosniff"}
-    assert (options.status, headers_of(options), options.body) == (204, wanted, b"")
-    refused = edge.handle(ask("PUT", path))
-    check_error(refused, 405, Code.UNIMPLEMENTED, "HTTP_METHOD_NOT_ALLOWED")
-    assert headers_of(refused)["allow"] == allow
-
-
-def test_no_id_of_ours_has_a_colon() -> None:
-    """So that a name in a path, written as it is, is never taken for a verb."""
-    counting = build()
-    assert not any(":" in counting.start() for _ in range(50))
+    for path, allow in {
+        "/v1/operations/x": "DELETE, GET, HEAD, OPTIONS",
+        BATCH: "OPTIONS, POST",
+        DESCRIBE: "OPTIONS, POST",
+        WATCH: "GET, HEAD, OPTIONS, POST",
+        "/v1/operations/a:watch": "GET, HEAD, OPTIONS",
+        PARENT + ":watch": "OPTIONS, POST",
+    }.items():
+        options = edge.handle(ask("OPTIONS", path))
+        wanted = {"allow": allow, "cache-control": "no-store", "x-content-type-options": "nosniff"}
+        assert (options.status, headers_of(options), options.body) == (204, wanted, b"")
+        refused = edge.handle(ask("PUT", path))
+        check_error(refused, 405, Code.UNIMPLEMENTED, "HTTP_METHOD_NOT_ALLOWED")
+        assert headers_of(refused)["allow"] == allow
 
 
 # -- BatchGet ---------------------------------------------------------------------------------
@@ -164,10 +145,11 @@ def test_batch_is_in_the_order_asked_for(verb: str, parent: str) -> None:
     assert value == {"descriptions": [over, running], "missing": [missing]}
 
 
-def test_no_description_is_left_out_of_reply() -> None:
+def test_empty_lists_are_not_left_out_of_a_reply() -> None:
     """Both lists are there, also where they are empty."""
-    reply = answer(build(), DESCRIBE, {"names": ["operations/none"]})
-    assert reply.body == b'{"descriptions":[],"missing":["operations/none"]}'
+    for path, key in ((BATCH, "operations"), (DESCRIBE, "descriptions")):
+        reply = answer(build(), path, {"names": ["operations/none"]})
+        assert reply.body == b'{"%s":[],"missing":["operations/none"]}' % key.encode()
 
 
 def test_batch_has_enum_numbers_if_asked_for() -> None:
@@ -183,27 +165,17 @@ def test_batch_has_enum_numbers_if_asked_for() -> None:
 
 BODIES = [
     (b"", "MALFORMED_REQUEST", "names"),
-    (b"  ", "MALFORMED_REQUEST", "names"),
-    (b"{", "MALFORMED_REQUEST", "body"),
     (b"[]", "MALFORMED_REQUEST", "body"),
-    (b"\xff", "MALFORMED_REQUEST", "body"),
-    (b'{"names": ["operations/\\ud800"]}', "MALFORMED_REQUEST", "body"),
-    (b'{"names": [], "names": []}', "MALFORMED_REQUEST", "body"),
-    (b"[" * 50_000, "MALFORMED_REQUEST", "body"),
     ({"names": None}, "MALFORMED_REQUEST", "names"),
     ({"names": []}, "MALFORMED_REQUEST", "names"),
     ({"names": "operations/a"}, "MALFORMED_REQUEST", "names"),
     ({"names": {"a": "operations/a"}}, "MALFORMED_REQUEST", "names"),
     ({"names": ["operations/a", 1]}, "MALFORMED_REQUEST", "names[1]"),
-    ({"names": [None]}, "MALFORMED_REQUEST", "names[0]"),
-    ({"names": [["operations/a"]]}, "MALFORMED_REQUEST", "names[0]"),
     ({"names": ["operations/a"], "name": "operations"}, "MALFORMED_REQUEST", "name"),
     ({"name": "operations/a"}, "MALFORMED_REQUEST", "name"),
     ({"names": ["operations/a"] * 1001}, "MALFORMED_REQUEST", "names"),
     ({"names": [""]}, "INVALID_OPERATION_NAME", "names[0]"),
     ({"names": ["operations/-"]}, "INVALID_OPERATION_NAME", "names[0]"),
-    ({"names": ["operations/" + "x" * 1024]}, "INVALID_OPERATION_NAME", "names[0]"),
-    ({"names": ["operations/\0"]}, "INVALID_OPERATION_NAME", "names[0]"),
     ({"names": ["/v1/operations/a"]}, "INVALID_OPERATION_NAME", "names[0]"),
     ({"names": ["projects/q/operations/a"]}, "INVALID_PARENT", "names[0]"),
 ]
@@ -238,17 +210,16 @@ def test_names_of_another_collection(path: str) -> None:
 
 
 @EACH
-@pytest.mark.parametrize(
-    ("headers", "size", "status"), [({"content_type": "text/plain"}, 1, 415), ({}, 2000, 413)]
-)
-def test_body_of_other_media_type_or_too_long_is_refused(
-    path: str, headers: dict[str, str], size: int, status: int
-) -> None:
+def test_body_of_other_media_type_or_too_long_is_refused(path: str) -> None:
     """415 or 413, before anything of it is parsed."""
-    reason = {415: "UNSUPPORTED_MEDIA_TYPE", 413: "REQUEST_TOO_LARGE"}[status]
-    request = ask("POST", path, {"names": ["operations/" + "a" * size]}, **headers)
-    reply = edge_of(build(), max_body=1000).handle(request)
-    check_error(reply, status, Code.INVALID_ARGUMENT, reason)
+    edge = edge_of(build(), max_body=1000)
+    for headers, size, status, reason in (
+        ({"content_type": "text/plain"}, 1, 415, "UNSUPPORTED_MEDIA_TYPE"),
+        ({}, 2000, 413, "REQUEST_TOO_LARGE"),
+    ):
+        body = {"names": ["operations/" + "a" * size]}
+        reply = edge.handle(ask("POST", path, body, **headers))
+        check_error(reply, status, Code.INVALID_ARGUMENT, reason)
 
 
 @EACH
@@ -305,19 +276,6 @@ def test_store_that_is_away_is_unavailable(path: str) -> None:
     name = "projects/p/operations/a" if path.startswith(PARENT) else "operations/a"
     reply = answer(build(Wrapped(away, "find")), path, {"names": [name]})
     check_error(reply, 503, Code.UNAVAILABLE, "UNAVAILABLE")
-
-
-@settings(max_examples=30)
-@given(
-    st.recursive(
-        st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
-    )
-)
-def test_any_json_gets_an_answer(value: Any) -> None:
-    """400, or 200 where it happens to be right."""
-    edge = edge_of(build())
-    for body in (value, {"names": value}, {"names": [value]}):
-        assert edge.handle(ask("POST", BATCH, body)).status in (200, 400)
 
 
 # -- Watch ------------------------------------------------------------------------------------
@@ -463,11 +421,11 @@ def test_stream_without_events_sends_comments() -> None:
     assert kinds[-1] == "operation"
 
 
-@pytest.mark.parametrize("seconds", [0, -1, 15.1, float("nan"), float("inf")])
-def test_heartbeats_are_every_15_seconds_at_least(seconds: float) -> None:
+def test_heartbeats_are_every_15_seconds_at_least() -> None:
     """Seldomer ones are refused."""
-    with pytest.raises(ValueError, match="at most 15"):
-        edge_of(build(), heartbeat_seconds=seconds)
+    for seconds in (0, -1, 15.1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="at most 15"):
+            edge_of(build(), heartbeat_seconds=seconds)
 
 
 def test_caller_who_leaves_frees_its_stream() -> None:
@@ -503,18 +461,12 @@ def test_closing_service_ends_its_streams() -> None:
 def test_large_operations_are_sent_piece_by_piece() -> None:
     """However many there are, none is held back for the next."""
     counting = build()
-    method = counting.service.declare(
-        "acme.v1.Things.Say",
-        request=lro.types.StringValue,
-        response=lro.types.StringValue,
-        metadata=lro.types.StringValue,
-    )
-    texts = [
-        method.start(lro.types.StringValue(), metadata=lro.types.StringValue("x" * 40_000))
-        for _ in "abc"
-    ]
-    stream = follow(counting, [one.name for one in texts], lambda: None, lambda: "leave")
-    assert len(stream.events) == 3
+    names = [counting.start() for _ in "abc"]
+    for name in names:
+        error = lro.StatusError(Code.ABORTED, "x" * 40_000)
+        assert counting.service.reporter(name).fail(error)
+    stream = follow(counting, names)
+    assert [data["name"] for _, data in stream.events] == names
     pieces = [message["body"] for message in stream.sent[1:] if message["body"]]
     assert [len(piece) > 40_000 for piece in pieces] == [True, True]
 

@@ -17,15 +17,10 @@ SEGMENTS = st.lists(TEXT.filter(lambda text: "/" not in text), min_size=1, max_s
 @pytest.mark.parametrize(
     ("path", "mount", "below"),
     [
-        ("/v1/x", "", "/v1/x"),
-        ("/api/v1/x", "/api", "/v1/x"),
         ("/api", "/api", "/"),
         ("/api/", "/api", "/"),
         ("/api//x", "/api", "//x"),
         ("/apis/x", "/api", None),
-        ("/v1/x", "/api", None),
-        ("/v1/x", "/v1/x/y", None),
-        ("/a/b/v1/x%2Fy", "/a/b", "/v1/x%2Fy"),
         ("/%61pi/v1/x", "/api", "/v1/x"),
         ("/%C3%BC/v1/x", "/ü", "/v1/x"),
         ("/a%2Fb/v1", "/a/b", "/v1"),
@@ -50,7 +45,6 @@ def test_strip_mount_undoes_joining(mount: list[str], rest: list[str]) -> None:
     ("raw", "decoded", "wanted"),
     [
         ("/v1/a%2Fb", "/v1/a/b", "/v1/a%2Fb"),
-        ("/v1/%61", "/v1/a", "/v1/%61"),
         ("/old/a%2Fb", "/v1/a/b", "/v1/a/b"),
         ("", "/v1/ü:x%", "/v1/%C3%BC:x%25"),
         ("/v1/%ff", "/v1/\udcff", "/v1/%ff"),

@@ -17,8 +17,6 @@ from typing import Any
 import attrs
 import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import lro
 from lro import asgi, wsgi
@@ -28,7 +26,7 @@ from lro.http import OperationsEdge, Start
 from lro.stores.memory import MemoryStore
 from lro_client import Client
 from tests.http import servers
-from tests.http.counting_service import CountService, ask, build, headers_of
+from tests.http.counting_service import ask, build, headers_of
 from tests.http.test_asgi import GONE, Line, part, serve
 from tests.http.test_asgi import scope_of as asgi_scope
 from tests.waiting import until, until_async
@@ -42,15 +40,10 @@ PATH = "/v1/things:count"
     [
         # Examples of RFC 7240 §2, §4.1, §4.3 and its errata, and of §1.
         ("respond-async, wait=10", Preferences(10, True)),
-        ("wait=10", Preferences(10)),
-        ("respond-async", Preferences(None, True)),
         ("respond-async, wait=100, handling=lenient", Preferences(100, True)),
         ("return=minimal", NO_PREFERENCES),
-        ("Lenient", NO_PREFERENCES),
-        ("priority=5", NO_PREFERENCES),
         ("foo; some-parameter, wait=3", Preferences(3)),
         ('foo; some-parameter=""; x, wait=4', Preferences(4)),
-        ('foo="", wait=5', Preferences(5)),
         ('return=minimal; foo="some parameter", wait=6', Preferences(6)),
         # Letter case, spaces, quotes, parameters, a value of nothing.
         ("Respond-Async , WAIT = 7", Preferences(7, True)),
@@ -67,13 +60,10 @@ PATH = "/v1/things:count"
         ("", NO_PREFERENCES),
         ("wait", NO_PREFERENCES),
         ("wait=", NO_PREFERENCES),
-        ("wait=-1", NO_PREFERENCES),
-        ("wait=1.5", NO_PREFERENCES),
         ("wait=1 2", NO_PREFERENCES),
         ("wait=\u0663", NO_PREFERENCES),
         ('wait="3', NO_PREFERENCES),
         ("respond-async=yes", NO_PREFERENCES),
-        ("respond async", NO_PREFERENCES),
         ('=, ;, wait="1"2, (x), wait=5', Preferences(5)),
         ("wait=" + "9" * 10_000, Preferences(999_999_999)),
     ],
@@ -81,13 +71,6 @@ PATH = "/v1/things:count"
 def test_preferences_are_read_as_the_rfc_has_them(header: str, wanted: Preferences) -> None:
     """Names in any letter case, words quoted or not, parameters unknown, the first one counts."""
     assert read_preferences(header) == wanted
-
-
-@given(st.text(st.sampled_from('wait=respond-async,;" \t\\019x\x00é'), max_size=60))
-def test_any_text_is_read(header: str) -> None:
-    """No header is refused, and what is found is in bounds."""
-    found = read_preferences(header)
-    assert found.wait is None or 0 <= found.wait < 10**9
 
 
 # -- starts -----------------------------------------------------------------------------------
@@ -215,27 +198,21 @@ def test_start_is_not_refused_because_the_caller_may_not_wait(
 
 
 @KINDS
-def test_start_is_answered_at_once_where_too_many_wait(kind: str) -> None:
-    """The bounds of Wait hold for starts that wait."""
+@pytest.mark.parametrize("why", ["too many wait", "the service stops"])
+def test_start_is_answered_at_once_where_none_may_wait(kind: str, why: str) -> None:
+    """The operation is stored: it is answered as it is, not with an error."""
     with serving_work(kind, limits=lro.Limits(waits=1)) as at, ThreadPoolExecutor(1) as pool:
-        name = at.post().json()["name"]
-        waiting = pool.submit(at.service.wait, name)
-        until(lambda: at.service.waiters.waits)
+        if why == "the service stops":
+            at.service.end_waits()
+        else:
+            name = at.post().json()["name"]
+            waiting = pool.submit(at.service.wait, name)
+            until(lambda: at.service.waiters.waits)
         reply = at.post("wait=60")
         assert (reply.status_code, "done" in reply.json()) == (200, False)
         assert "preference-applied" not in reply.headers
         at.end.set()
-        assert waiting.result(60).done
-
-
-@KINDS
-def test_start_is_answered_when_the_service_stops(kind: str) -> None:
-    """The operation is stored: it is answered as it is, not with an error."""
-    with serving_work(kind) as at:
-        at.service.end_waits()
-        reply = at.post("wait=60")
-        assert (reply.status_code, "done" in reply.json()) == (200, False)
-        assert "preference-applied" not in reply.headers
+        assert why == "the service stops" or waiting.result(60).done
 
 
 def test_starts_that_wait_hold_no_thread_of_an_event_loop() -> None:
@@ -286,7 +263,6 @@ scope_of = functools.partial(asgi_scope, "POST")
     ("mount", "scope"),
     [
         ("", scope_of(PATH)),
-        ("", {**scope_of(PATH), "raw_path": b""}),
         ("/api", scope_of("/api" + PATH, root_path="/api")),
         # A proxy has cut off what stands before the mount, or all of it.
         ("/api", scope_of(PATH, root_path="/api")),
@@ -343,39 +319,31 @@ def test_mount_is_not_known_where_the_path_is_another() -> None:
     assert (asked.mount(asked), asked.mount(elsewhere)) == ("", None)
 
 
-def edge_of(counting: CountService, parent: str, **options: Any) -> OperationsEdge:
-    start = Start(counting.count, parent=lambda request: parent)
-    return OperationsEdge(counting.service, starts={PATH: start}, accepted=True, **options)
-
-
 def test_location_has_the_parent() -> None:
     """Percent-encoded, where it is served; where it is not, there is no path to give."""
     counting = build()
-    edge = edge_of(counting, "projects/a b", parents=["projects/*"])
-    headers = headers_of(edge.handle(ask("POST", PATH, {})))
-    assert headers["location"] == f"/v1/projects/a%20b/operations/{headers['operation-id']}"
-    unserved = edge_of(counting, "shelves/a").handle(ask("POST", PATH, {}))
-    assert unserved.status == 202
-    assert "location" not in headers_of(unserved)
+    for parent, parents in (("projects/a b", ["projects/*"]), ("shelves/a", [])):
+        start = Start(counting.count, parent=lambda request, parent=parent: parent)
+        edge = OperationsEdge(
+            counting.service, starts={PATH: start}, accepted=True, parents=parents
+        )
+        reply = edge.handle(ask("POST", PATH, {}))
+        headers = headers_of(reply)
+        place = f"/v1/projects/a%20b/operations/{headers['operation-id']}" if parents else None
+        assert (reply.status, headers.get("location")) == (202, place)
 
 
 def test_our_client_takes_202() -> None:
     """A server may answer a start so; what the client prefers stands in its headers."""
-    with (
-        serving_work("asgi", accepted=True) as at,
-        servers.uvicorn_serving(asgi.OperationsApp(at.service, starts=True, accepted=True)) as port,
-    ):
-        base = f"http://{servers.HOST}:{port}"
+    with serving_work("wsgi", accepted=True) as at:
+        wire = httpx.WSGITransport(wsgi.OperationsApp(at.service, starts=True, accepted=True))
         for prefer in ("respond-async", "wait=60"):
+            headers = {"prefer": prefer}
             with (
-                httpx.Client(base_url=base, headers={"prefer": prefer}) as http,
+                httpx.Client(transport=wire, base_url="http://here", headers=headers) as http,
                 Client(http=http) as client,
             ):
-                started = client.start(
-                    "/v1/works:do",
-                    WorkRequest(size=1),
-                    response=WorkResponse,
-                    metadata=WorkMetadata,
-                )
+                request = WorkRequest(size=1)
+                started = client.start("/v1/works:do", request, response=WorkResponse)
                 assert started.done == (prefer != "respond-async")
                 assert started.result(timeout=60) == WorkResponse()

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import attrs
-import httpx
 import pytest
 
 import lro
@@ -17,8 +16,8 @@ from lro.executors.inline import InlineExecutor
 from lro.http import HttpReply, OperationsEdge, Start
 from lro.stores.memory import MemoryStore
 from lro.types import BoolValue, FieldMask, StringValue
-from tests.http.counting_service import DOMAIN, ask, check_error, details_of
-from tests.http.servers import uvicorn_serving
+from tests.http.counting_service import DOMAIN, ask, details_of
+from tests.http.test_asgi import other, part, scope_of, serve
 
 UUID = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
 
@@ -82,6 +81,11 @@ def service_of(path: str, **options: Any) -> lro.Service:
     return service
 
 
+def method_of(service: lro.Service) -> Any:
+    """Its one method."""
+    return lro.Method(service.specs["acme.v1.Rooms.MakeShelf"], service._starter, service._calls)
+
+
 def call(
     target: str, sent: Any = None, *, path: str = "/v1/{parent=rooms/*}/shelves", **options: Any
 ) -> HttpReply:
@@ -110,7 +114,6 @@ def test_a_request_has_its_fields_from_path_body_and_query() -> None:
     ("query", "fields"),
     [
         ("shelf_id=x", {"shelfId": "x"}),
-        ("shelfId=", {}),
         ("shelfId=%C3%BC+1", {"shelfId": "ü 1"}),
         ("mask=name,windowDay", {"mask": "name,windowDay"}),
         ("tier=BASIC", {"tier": "BASIC"}),
@@ -149,22 +152,16 @@ def test_an_enum_of_a_reply_is_a_number_where_the_query_asks_for_that() -> None:
         ("windows.hour=1&windows.hour=1", "windows.hour"),
         ("force=yes", "force"),
         ("windows.hour=many", "windows.hour"),
-        ("weight=x", "weight"),
         ("tier=9", None),
         ("tier=LUXURY", "tier"),
         ("numbers=1&numbers=x", "numbers"),
         ("unknown=1", "query"),
         ("windows.unknown=1", "query"),
-        ("windows=1", "query"),
-        ("labels=1", "query"),
         ("labels.a=1", "query"),
         ("extra.a=1", "query"),
-        ("many.day=x", "query"),
         ("shelfId.x=1", "query"),
         ("a" + ".a" * 60_000 + "=1", "query"),
         ("x=1&" * 101, "query"),
-        ("shelfId=%ff", "query"),
-        ("$alt=xml", "alt"),
         ("requestId=1", "request_id"),
         ("validateOnly=1", "validate_only"),
     ],
@@ -191,7 +188,6 @@ def test_validate_only_as_a_parameter_starts_nothing() -> None:
         (None, {"name": "rooms/r/shelves/s"}),
         ({"size": 1}, {"name": "rooms/r/shelves/s", "size": 1}),
         ({"name": ""}, {"name": "rooms/r/shelves/s"}),
-        ({"name": None}, {"name": "rooms/r/shelves/s"}),
         ({"name": "rooms/r/shelves/s"}, {"name": "rooms/r/shelves/s"}),
     ],
 )
@@ -225,16 +221,16 @@ def test_parts_that_contradict_each_other_are_refused(
     assert violation["field"] == field
 
 
+@attrs.frozen
+class TwoRequest:
+    big_shelf: Shelf | None = None
+
+
+def keep(request: TwoRequest) -> None: ...
+
+
 def test_both_spellings_of_one_object_are_refused() -> None:
     """It would not be clear which one the path adds to."""
-
-    @attrs.frozen
-    class TwoRequest:
-        big_shelf: Shelf | None = None
-
-    def keep(request: TwoRequest) -> None: ...
-
-    keep.__annotations__["request"] = TwoRequest
     with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
         service.method("acme.v1.Rooms.Keep", path="/v1/{big_shelf.name}:keep")(keep)
         edge = OperationsEdge(service, starts=True)
@@ -261,9 +257,7 @@ def test_delete_reads_no_body() -> None:
 def test_a_start_says_its_own_rule() -> None:
     """Whatever the method was declared with; one method may have several."""
     with service_of("/v1/shelves:make", body="shelf") as service:
-        method = lro.Method(
-            service.specs["acme.v1.Rooms.MakeShelf"], service._starter, service._calls
-        )
+        method = method_of(service)
         starts = {
             "/v1/{parent=rooms/*}/shelves": method,
             "/v1/{parent=rooms/*}": Start(method, http_method="DELETE"),
@@ -278,12 +272,7 @@ def test_a_start_says_its_own_rule() -> None:
             ("PATCH", "/v1/rooms/r/shelves/s", {"size": 1}),
         ):
             assert edge.handle(ask(verb, path, body)).status == 200
-        check_error(
-            edge.handle(ask("PUT", "/v1/rooms/r", b"")),
-            405,
-            lro.Code.UNIMPLEMENTED,
-            "HTTP_METHOD_NOT_ALLOWED",
-        )
+        assert edge.handle(ask("PUT", "/v1/rooms/r", b"")).status == 405
 
 
 @pytest.mark.parametrize(
@@ -297,9 +286,7 @@ def test_a_start_says_its_own_rule() -> None:
         ({"path": "/v1/x", "body": "rack"}, "body: 'rack' is not a message that"),
         ({"path": "/v1/x", "body": "tags"}, "body: 'tags' is not a message that"),
         ({"path": "/v1/x", "body": "when"}, "body: 'when' is not a message that"),
-        ({"path": "/v1/x", "body": 1}, "body: must be a text"),
         ({"path": "/v1/x", "http_method": "GET"}, "http_method: must be one of POST, PUT"),
-        ({"path": "/v1/x", "http_method": 1}, "http_method: must be a text"),
         ({"path": "/v1/x", "http_method": "DELETE", "body": "*"}, "body: must be empty: DELETE"),
         ({"path": "/v1/x", "parent": "rooms/r"}, "parent: must be a function"),
     ],
@@ -311,45 +298,30 @@ def test_a_rule_that_cannot_be_is_refused_where_it_is_declared(options: Any, sen
     assert str(refused.value).startswith(sentence)
 
 
-def test_a_rule_is_refused_for_a_request_without_known_fields() -> None:
-    """Its path could give nothing."""
-    with (
-        lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as service,
-        pytest.raises(lro.DeclarationError, match="are not known"),
-    ):
-        service.declare(
-            "acme.v1.Rooms.Any",
-            request=lro.Struct,
-            response=lro.Struct,
-            options=lro.Options(path="/v1/{parent}"),
-        )
-
-
-def test_raw_bodies_are_refused_where_the_body_is_not_the_request() -> None:
-    """``raw`` gives a whole request."""
+def test_a_rule_is_refused_that_could_give_nothing_or_not_the_whole() -> None:
+    """The fields of the request are not known; ``raw`` gives a whole request."""
     with service_of("/v1/{parent=rooms/*}/shelves") as service:
-        method = lro.Method(
-            service.specs["acme.v1.Rooms.MakeShelf"], service._starter, service._calls
-        )
-        start = Start(method, raw=lambda kind, body: None)
+        with pytest.raises(lro.DeclarationError, match="are not known"):
+            service.declare(
+                "acme.v1.Rooms.Any",
+                request=lro.Struct,
+                response=lro.Struct,
+                options=lro.Options(path="/v1/{parent}"),
+            )
+        start = Start(method_of(service), raw=lambda kind, body: None)
         with pytest.raises(lro.DeclarationError, match=r"^raw: reads the whole request"):
             OperationsEdge(service, starts={"/v1/{parent}": start})
 
 
 def test_two_starts_may_have_one_path_by_different_methods() -> None:
-    """But not by the same one, whatever their variables are called."""
+    """But not by the same one, whatever their variables are called, or that of an operation."""
     with service_of("/v1/{parent=rooms/*}") as service:
-        service.method("acme.v1.Rooms.Drop", path="/v1/{shelf_id=rooms/*}", http_method="DELETE")(
-            make
-        )
+        other = "/v1/{shelf_id=rooms/*}"
+        service.method("acme.v1.Rooms.Drop", path=other, http_method="DELETE")(make)
         OperationsEdge(service, starts=True)
-        service.method("acme.v1.Rooms.Other", path="/v1/{shelf_id=rooms/*}")(make)
+        service.method("acme.v1.Rooms.Other", path=other)(make)
         with pytest.raises(lro.DeclarationError, match=r"it is served as acme\.v1\."):
             OperationsEdge(service, starts=True)
-
-
-def test_a_start_at_the_path_of_an_operation_is_refused() -> None:
-    """A variable may not stand where the edge has a route of its own."""
     with (
         service_of("/v1/{parent=operations/*}:cancel", body="*") as service,
         pytest.raises(lro.DeclarationError, match="it is served as CancelOperation"),
@@ -372,19 +344,13 @@ def test_an_operation_stands_under_the_parent_of_its_method(given: str) -> None:
 
 def test_other_methods_of_the_path_of_a_start_reach_the_fallback() -> None:
     """To list what a POST creates is the application's part; the operations are not."""
-
-    async def fallback(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 299, "headers": []})
-        await send({"type": "http.response.body", "body": b"mine"})
-
     with service_of("/v1/{parent=rooms/*}/shelves", body="shelf") as service:
-        app = OperationsApp(service, starts=True, fallback=fallback)
-        with (
-            uvicorn_serving(app, lifespan="off") as port,
-            httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client,
-        ):
-            assert client.post("/v1/rooms/r/shelves", json={}).status_code == 200
-            assert client.get("/v1/rooms/r/shelves").status_code == 299
-            assert client.put("/v1/operations/x").status_code == 405
-        bare = OperationsEdge(service, starts=True)
-        assert bare.handle(ask("GET", "/v1/rooms/r/shelves", b"")).status == 405
+        for fallback, status in ((other, 299), (None, 405)):
+            app = OperationsApp(service, starts=True, fallback=fallback)
+            for method, path, wanted in (
+                ("POST", "/v1/rooms/r/shelves", 200),
+                ("GET", "/v1/rooms/r/shelves", status),
+                ("PUT", "/v1/operations/x", 405),
+            ):
+                line = serve(app, scope_of(method, path), part(b"{}"))
+                assert line.sent[0]["status"] == wanted

@@ -59,14 +59,15 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize(("state", "event"), list(product(State, Event)))
-def test_every_cell(state, event):
+@pytest.mark.parametrize("state", State)
+def test_every_cell(state):
     """An event leads where the table says, or is refused by the one word for it."""
-    wanted = TRANSITIONS[state].get(event)
-    one = record(state=state)
-    if wanted is not None:
-        assert step(one, event, NOW) is wanted
-    else:
+    for event in Event:
+        wanted = TRANSITIONS[state].get(event)
+        one = record(state=state)
+        if wanted is not None:
+            assert step(one, event, NOW) is wanted
+            continue
         with pytest.raises((NotApplied, OperationNotFound)) as caught:
             step(one, event, NOW)
         by_caller = event in (Event.REQUEST_CANCEL, Event.DELETE, Event.HIDE)
@@ -121,21 +122,18 @@ def test_an_end_sets_everything_at_once():
     assert changed.operation == operation
 
 
-@pytest.mark.parametrize(
-    ("result", "state"),
-    [
+def test_where_a_result_leads():
+    """By the code of its error (spec §2.1); a worker may cancel itself (spec §2.3)."""
+    for result, state in (
         (DONE, State.SUCCEEDED),
         (None, State.SUCCEEDED),
         (ABORTED, State.FAILED),
         (Status(Code.CANCELLED, "self"), State.CANCELLED),
-    ],
-)
-def test_where_a_result_leads(result, state):
-    """By the code of its error (spec §2.1); a worker may cancel itself (spec §2.3)."""
-    changed = finish(result)(record(metadata=META))
-    assert (changed.state, changed.metadata) == (state, META)
-    assert changed.operation.state == state.value
-    assert changed.error == (result if isinstance(result, Status) else None)
+    ):
+        changed = finish(result)(record(metadata=META))
+        assert (changed.state, changed.metadata) == (state, META)
+        assert changed.operation.state == state.value
+        assert changed.error == (result if isinstance(result, Status) else None)
 
 
 @pytest.mark.parametrize("code", [0, 17, -1, 404])

@@ -12,9 +12,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -142,17 +142,8 @@ class Served:
 
 def together(*calls: Callable[[], Any]) -> list[Any]:
     """What these calls give, made at once."""
-    found: list[Any] = [None] * len(calls)
-
-    def make(place: int) -> None:
-        found[place] = calls[place]()
-
-    threads = [threading.Thread(target=make, args=(n,)) for n in range(len(calls))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [made.result() for made in [pool.submit(call) for call in calls]]
 
 
 def measure(kind: str, shape: str, where: str, *, slow: int) -> None:

@@ -59,8 +59,10 @@ def reply_of(app: Any, environ: dict[str, Any]) -> Reply:
     return Reply(int(status[:3]), {name.lower(): value for name, value in heads.items()}, shown)
 
 
-Edge = tuple[Any, Callable[..., Reply]]
-EDGES: Mapping[str, Edge] = {"asgi": (asgi, call_asgi), "wsgi": (wsgi, call_wsgi)}
+EDGES: Mapping[str, tuple[Any, Callable[..., Reply]]] = {
+    "asgi": (asgi, call_asgi),
+    "wsgi": (wsgi, call_wsgi),
+}
 
 
 @attrs.frozen
@@ -98,12 +100,13 @@ def serve(request: pytest.FixtureRequest) -> Callable[..., Site]:
 
 
 CALLS = [("POST", START), ("POST", "/v1/{name}:cancel"), ("DELETE", "/v1/{name}")]
-OTHERS = {
-    "/v1/{name}:wait": b'{"timeout": "0s"}',
-    "/v1/operations:batchGet": b'{"names": ["operations/x"]}',
-    "/v1/operations:describe": b'{"names": ["operations/x"]}',
-    "/v1/operations:watch": b'{"names": ["operations/x"]}',
-}
+OTHERS = [
+    ("POST", "/v1/{name}:wait", b'{"timeout": "0s"}'),
+    *[
+        ("POST", f"/v1/operations:{verb}", b'{"names": ["operations/x"]}')
+        for verb in ("batchGet", "describe", "watch")
+    ],
+]
 
 
 def check_refused(reply: Reply, origin: str = "") -> None:
@@ -128,24 +131,17 @@ PASSES: list[tuple[str, str, Headers]] = [
     ("same-origin behind a proxy", "http", [("sec-fetch-site", "same-origin"), ("origin", EVIL)]),
     ("typed by the user", "http", [("sec-fetch-site", "none")]),
     ("own origin", "http", [("origin", OWN)]),
-    ("own origin, its case", "http", [("host", "API.example.COM"), ("origin", OWN)]),
     ("the origin's case", "http", [("origin", "HTTP://Api.Example.Com")]),
     ("the scheme's case", "HTTP", [("origin", OWN)]),
     ("own origin over TLS", "https", [("origin", f"https://{HOST}")]),
     ("default port in Host", "http", [("host", f"{HOST}:80"), ("origin", OWN)]),
-    ("default port in Origin", "http", [("origin", f"{OWN}:80")]),
-    ("default port of TLS", "https", [("host", f"{HOST}:443"), ("origin", f"https://{HOST}")]),
     ("own port", "http", [("host", f"{HOST}:8000"), ("origin", f"{OWN}:8000")]),
     ("a proxy ends TLS", "http", [("origin", f"https://{HOST}")]),
     ("a proxy ends TLS, port", "http", [("host", f"{HOST}:443"), ("origin", f"https://{HOST}")]),
-    ("IPv6", "http", [("host", "[::1]:8000"), ("origin", "http://[::1]:8000")]),
     ("IPv6, default port", "http", [("host", "[2001:DB8::1]"), ("origin", "http://[2001:db8::1]")]),
-    ("IPv4", "http", [("host", "127.0.0.1:8000"), ("origin", "http://127.0.0.1:8000")]),
     ("trusted", "http", [("origin", APP)]),
     ("trusted, cross-site", "http", [("sec-fetch-site", "cross-site"), ("origin", APP)]),
-    ("trusted, same-site", "http", [("sec-fetch-site", "same-site"), ("origin", APP)]),
     ("trusted, default port", "https", [("origin", f"{APP}:443")]),
-    ("trusted, its case", "https", [("origin", "HTTPS://APP.Example.com")]),
 ]
 
 REFUSED: list[tuple[str, str, Headers]] = [
@@ -154,27 +150,21 @@ REFUSED: list[tuple[str, str, Headers]] = [
     ("cross-site without Origin", "http", [("sec-fetch-site", "cross-site")]),
     ("cross-site, own origin", "http", [("sec-fetch-site", "cross-site"), ("origin", OWN)]),
     ("another word", "http", [("sec-fetch-site", "Same-Origin"), ("origin", OWN)]),
-    ("no word", "http", [("sec-fetch-site", "")]),
     (
         "two words",
         "http",
         [("sec-fetch-site", "same-origin"), ("sec-fetch-site", "cross-site"), ("origin", OWN)],
     ),
     ("joined", "http", [("sec-fetch-site", "same-origin,cross-site"), ("origin", EVIL)]),
-    ("joined, real first", "http", [("sec-fetch-site", "cross-site,same-origin")]),
     ("another origin", "http", [("origin", EVIL)]),
     ("null", "http", [("origin", "null")]),
-    ("null, host null", "http", [("host", "null"), ("origin", "null")]),
     ("empty Origin", "http", [("origin", "")]),
     ("two origins", "http", [("origin", OWN), ("origin", EVIL)]),
-    ("own origin twice", "http", [("origin", OWN), ("origin", OWN)]),
     ("a list of origins", "http", [("origin", f"{OWN} {EVIL}")]),
     ("two hosts", "http", [("host", HOST), ("host", "evil.example"), ("origin", EVIL)]),
     ("another port", "http", [("host", f"{HOST}:8000"), ("origin", OWN)]),
     ("port of the other scheme", "http", [("host", f"{HOST}:443"), ("origin", OWN)]),
     ("http at https", "https", [("origin", OWN)]),
-    ("http at https, port", "https", [("host", f"{HOST}:80"), ("origin", OWN)]),
-    ("a subdomain", "http", [("origin", f"http://a.{HOST}")]),
     ("a longer name", "http", [("origin", f"{OWN}.evil.example")]),
     ("a user in Origin", "http", [("origin", f"http://{HOST}@evil.example")]),
     ("a user in Host", "http", [("host", f"{HOST}@evil.example"), ("origin", EVIL)]),
@@ -182,7 +172,6 @@ REFUSED: list[tuple[str, str, Headers]] = [
     ("a path in Origin", "http", [("origin", f"{OWN}/")]),
     ("a path in Host", "http", [("host", f"{HOST}/x"), ("origin", OWN)]),
     ("no scheme", "http", [("origin", HOST)]),
-    ("a file", "http", [("origin", "file://")]),
     ("no host", "http", [("host", ""), ("origin", "http://")]),
     ("an extension", "http", [("origin", f"chrome-extension://{HOST}")]),
     ("trusted by http only", "http", [("origin", "http://app.example.com")]),
@@ -231,13 +220,6 @@ def test_pages_of_other_sites_are_refused(
     assert names.operations == ()
 
 
-@pytest.mark.parametrize("path", OTHERS)
-def test_other_posts_are_refused_too(serve: Callable[..., Site], path: str) -> None:
-    """They only read, but hold and cost something, and a browser does not ask first."""
-    headers = [("host", HOST), ("origin", EVIL)]
-    check_refused(serve().call("POST", path, headers, body=OTHERS[path]), EVIL)
-
-
 @pytest.mark.parametrize("first", ["Sec-Fetch-Site: cross-site", "sec_fetch_site: same-origin"])
 def test_wsgi_header_with_underscores_does_not_hide_the_real_one(first: str) -> None:
     """The server of the standard library joins the two names, in the order in which they came."""
@@ -251,46 +233,34 @@ def test_wsgi_header_with_underscores_does_not_hide_the_real_one(first: str) -> 
 
 
 @pytest.mark.parametrize(("where", "origin"), [("cross-site", EVIL), ("same-site", "null")])
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
+def test_reading_is_never_refused(serve: Callable[..., Site], where: str, origin: str) -> None:
+    """GET, HEAD and preflights are as ever; no reply allows another site to read it."""
+    headers = [("host", HOST), ("sec-fetch-site", where), ("origin", origin)]
+    for method, path, status in (
         ("GET", "/v1/{name}", 200),
         ("HEAD", "/v1/{name}", 200),
         ("GET", "/v1/operations", 200),
         ("OPTIONS", "/v1/{name}", 204),
         ("OPTIONS", START, 204),
         ("GET", START, 405),
-    ],
-)
-def test_reading_is_never_refused(
-    serve: Callable[..., Site], method: str, path: str, status: int, where: str, origin: str
-) -> None:
-    """GET, HEAD and preflights are as ever; no reply allows another site to read it."""
-    headers = [("host", HOST), ("sec-fetch-site", where), ("origin", origin)]
-    reply = serve().call(method, path, headers)
-    assert reply.status == status
-    assert reply.headers["x-content-type-options"] == "nosniff"
-    assert not any(name.startswith("access-control") for name in reply.headers)
+    ):
+        reply = serve().call(method, path, headers)
+        assert reply.status == status
+        assert reply.headers["x-content-type-options"] == "nosniff"
+        assert not any(name.startswith("access-control") for name in reply.headers)
 
 
-@pytest.mark.parametrize(("method", "path"), CALLS)
-def test_site_is_checked_before_the_caller(
-    serve: Callable[..., Site], method: str, path: str
-) -> None:
-    """No hook is asked about a call that a page of another site makes."""
+def test_site_is_checked_before_the_caller(serve: Callable[..., Site]) -> None:
+    """No hook is asked about a call that a page of another site makes, were it but to read."""
     site = serve(authenticate=lambda headers: pytest.fail("the hook was asked"))
-    check_refused(site.call(method, path, [("host", HOST), ("origin", EVIL)]), EVIL)
+    for method, path, body in [*((*call, b"{}") for call in CALLS), *OTHERS]:
+        check_refused(site.call(method, path, [("host", HOST), ("origin", EVIL)], body=body), EVIL)
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [("POST", "/v1/nothing", 404), ("PUT", "/v1/{name}", 405), ("PATCH", START, 405)],
-)
-def test_path_without_route_is_refused_before_its_origin(
-    serve: Callable[..., Site], method: str, path: str, status: int
-) -> None:
+def test_path_without_route_is_refused_before_its_origin(serve: Callable[..., Site]) -> None:
     """There is nothing that a page of another site could change."""
-    assert serve().call(method, path, [("host", HOST), ("origin", EVIL)]).status == status
+    for method, path, status in (("POST", "/v1/nothing", 404), ("PUT", "/v1/{name}", 405)):
+        assert serve().call(method, path, [("host", HOST), ("origin", EVIL)]).status == status
 
 
 def test_host_that_is_missing_is_nobodys_origin(serve: Callable[..., Site]) -> None:
@@ -309,17 +279,13 @@ def test_host_that_is_missing_is_nobodys_origin(serve: Callable[..., Site]) -> N
         (["*"], r"'\*' would let every site in"),
         (["https://*.example.com"], "must be origins such as"),
         (["https://app.example.com/"], "without a path"),
-        (["https://app.example.com/x"], "without a path"),
         (["https://u@app.example.com"], "must be origins"),
         (["app.example.com"], "must be origins"),
         (["null"], "must be origins"),
-        ([""], "must be origins"),
-        (["https://"], "must be origins"),
         (["https://a.example:0"], "must be origins"),
         (["https://b\xfccher.example"], "must be origins"),
         ([APP, "https://a b"], "got 'https://a b'"),
         (APP, "must be several texts"),
-        ([1], "must be several texts"),
         (None, "must be several texts"),
     ],
 )

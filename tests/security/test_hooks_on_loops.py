@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import gc
 import threading
@@ -11,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import attrs
 import httpx
 import pytest
 
@@ -24,6 +24,7 @@ import lro
 import lro.asgi
 from lro import Code
 from lro_client import AsyncLocalTransport, Call, CallError, StartRequest
+from lro_client._flow.steps import BatchGetOperationsRequest, DescribeOperationsRequest
 from tests.grpc.serving import serving
 from tests.http.counting_service import CountRequest, CountService, build
 from tests.http.servers import HOST, uvicorn_serving
@@ -38,22 +39,12 @@ from tests.security.guarded import (
     ask_asgi,
     grpc_request,
 )
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 HOOKS = ["authenticate", "authorize"]
 
 
-def cases_of(edge: str) -> Any:
-    """Each verb with each hook; whether it is awaited, and the stores, take turns."""
-    return pytest.mark.parametrize(
-        ("verb", "hook", "color", "store"),
-        [
-            (verb, hook, ("plain", "awaited")[(row + column) % 2], [*STORES][row % 2])
-            for row, verb in enumerate(VERBS[edge])
-            for column, hook in enumerate(HOOKS)
-        ],
-        indirect=["store"],
-    )
+LOOPS = ["asgi", "grpc.aio"]
 
 
 class Gate:
@@ -122,27 +113,77 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return STORES[getattr(request, "param", "memory")](tmp_path)
 
 
-@cases_of("asgi")
-def test_asgi_answers_second_caller_while_hook_blocks(
-    verb: str, hook: str, color: str, store: Any
+@contextlib.contextmanager
+def calling(
+    edge: str, counting: CountService, authenticate: Any
+) -> Iterator[Callable[[str, str, str], Any]]:
+    """Begins calls behind an edge on an event loop: verb, name, caller -> a future."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(counting.service)
+        if edge == "asgi":
+            app = asgi_app(counting, authenticate=authenticate)
+            loop = stack.enter_context(running_loop())
+
+            def call(verb: str, name: str, caller: str) -> Any:
+                return asyncio.run_coroutine_threadsafe(ask_asgi(app, verb, name, caller), loop)
+
+        else:
+            serve = serving("asyncio", counting.service, authenticate=authenticate)
+            channel = stack.enter_context(grpc.insecure_channel(stack.enter_context(serve)))
+
+            def call(verb: str, name: str, caller: str) -> Any:
+                path, message = grpc_request(verb, name)
+                one: Any = channel.unary_unary(path)
+                return one.future(message, metadata=[("x-caller", caller)], timeout=PATIENCE)
+
+        yield call
+
+
+@contextlib.contextmanager
+def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop that runs in a thread, and on which no task stays."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield loop
+        until(lambda: asyncio.all_tasks(loop), lambda tasks: not tasks)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+@pytest.mark.parametrize(
+    ("edge", "verb", "hook", "color", "store"),
+    [
+        (edge, verb, hook, ("plain", "awaited")[(row + column) % 2], [*STORES][row % 2])
+        for edge in LOOPS
+        for row, verb in enumerate(VERBS[edge])
+        for column, hook in enumerate(HOOKS)
+    ],
+    indirect=["store"],
+)
+def test_second_caller_is_answered_while_hook_blocks(
+    edge: str, verb: str, hook: str, color: str, store: Any
 ) -> None:
     """A hook that takes long holds its own caller, not the event loop."""
     gate = Gate()
     hooks = gate.hooks(hook, color)
     counting, name = counting_with(store, hooks)
-    app = asgi_app(counting, authenticate=hooks["authenticate"])
-
-    async def calls() -> None:
-        first = asyncio.ensure_future(ask_asgi(app, verb, name, "slow"))
-        assert await asyncio.to_thread(gate.entered.wait, PATIENCE)
-        second = await ask_asgi(app, "GetOperation", name, "quick")
-        assert second.code is Code.OK
+    with calling(edge, counting, hooks["authenticate"]) as call:
+        first = call(verb, name, "slow")
+        assert gate.entered.wait(PATIENCE)
+        check_ok(call("GetOperation", name, "quick").result(PATIENCE))
         assert not first.done()
         gate.open()
-        assert (await first).code is Code.OK
+        check_ok(first.result(PATIENCE))
 
-    with counting.service:
-        asyncio.run(calls())
+
+def check_ok(found: Any) -> None:
+    """An answer, or the bytes of a reply over gRPC, which has raised every error."""
+    assert isinstance(found, bytes) or found.code is Code.OK, found
 
 
 @pytest.mark.parametrize("verb", ["ListOperations", "BatchGetOperations", "DescribeOperations"])
@@ -176,31 +217,6 @@ def test_hooks_that_block_hold_no_thread_that_makes_replies(verb: str, store: An
             runner.run(calls())
 
 
-@cases_of("grpc.aio")
-def test_grpc_asyncio_answers_second_caller_while_hook_blocks(
-    verb: str, hook: str, color: str, store: Any
-) -> None:
-    """A hook that takes long holds its own caller, not the event loop."""
-    gate = Gate()
-    hooks = gate.hooks(hook, color)
-    counting, name = counting_with(store, hooks)
-    with (
-        counting.service,
-        serving("asyncio", counting.service, authenticate=hooks["authenticate"]) as address,
-        grpc.insecure_channel(address) as channel,
-    ):
-        path, message = grpc_request(verb, name)
-        one: Any = channel.unary_unary(path)
-        first = one.future(message, metadata=[("x-caller", "slow")], timeout=PATIENCE)
-        assert gate.entered.wait(PATIENCE)
-        path, message = grpc_request("GetOperation", name)
-        other: Any = channel.unary_unary(path)
-        other(message, metadata=[("x-caller", "quick")], timeout=PATIENCE)
-        assert not first.done()
-        gate.open()
-        first.result(PATIENCE)
-
-
 @pytest.fixture
 def quick_collector() -> Iterator[None]:
     """Keep all that there is from the garbage collector, which then looks at what is new."""
@@ -211,33 +227,23 @@ def quick_collector() -> Iterator[None]:
 
 @pytest.mark.usefixtures("quick_collector")
 @pytest.mark.parametrize("hook", HOOKS)
-@pytest.mark.parametrize("verb", VERBS["asgi"])
-def test_asgi_caller_cancelled_during_async_hook_leaves_nothing(
-    verb: str, hook: str, store: Any
+@pytest.mark.parametrize(("edge", "verb"), [(one, verb) for one in LOOPS for verb in VERBS[one]])
+def test_caller_cancelled_during_async_hook_leaves_nothing(
+    edge: str, verb: str, hook: str, store: Any
 ) -> None:
-    """The hook is cancelled with its call; no task stays, and the verb is not done.
-
-    Only a server that stops cancels a call; its caller gets UNAVAILABLE.
-    """
+    """The hook is cancelled with its call; no task stays, and the verb is not done."""
     gate = Gate()
     hooks = gate.hooks(hook, "awaited")
     counting, name = counting_with(store, hooks)
-    app = asgi_app(counting, authenticate=hooks["authenticate"])
     record = store.get(name)
-
-    async def calls() -> None:
-        call = asyncio.ensure_future(ask_asgi(app, verb, name, "slow"))
-        assert await asyncio.to_thread(gate.entered.wait, PATIENCE)
-        call.cancel()
-        assert (await call).code is lro.Code.UNAVAILABLE
-        assert gate.left.is_set()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    with counting.service:
-        asyncio.run(calls())
-        gc.collect()  # a coroutine that was never awaited warns, and warnings are errors
-        assert store.get(name) == record
-        assert (counting.service.waiting, counting.service.watching) == (0, 0)
+    with calling(edge, counting, hooks["authenticate"]) as call:
+        first = call(verb, name, "slow")
+        assert gate.entered.wait(PATIENCE)
+        first.cancel()
+        assert gate.left.wait(PATIENCE)
+    gc.collect()  # a coroutine that was never awaited warns, and warnings are errors
+    assert store.get(name) == record
+    assert (counting.service.waiting, counting.service.watching) == (0, 0)
 
 
 def test_asgi_wait_of_caller_who_leaves_during_async_authorize_ends(store: Any) -> None:
@@ -254,30 +260,6 @@ def test_asgi_wait_of_caller_who_leaves_during_async_authorize_ends(store: Any) 
     with counting.service:
         assert asyncio.run(ask_asgi(app, "WaitOperation", name, "slow", leave)) is None
     assert gate.left.is_set()
-
-
-@pytest.mark.parametrize("hook", HOOKS)
-@pytest.mark.parametrize("verb", VERBS["grpc.aio"])
-def test_grpc_caller_who_cancels_during_async_hook_ends_it(
-    verb: str, hook: str, store: Any
-) -> None:
-    """The hook is cancelled with its caller, and the verb is not done."""
-    gate = Gate()
-    hooks = gate.hooks(hook, "awaited")
-    counting, name = counting_with(store, hooks)
-    record = store.get(name)
-    with (
-        counting.service,
-        serving("asyncio", counting.service, authenticate=hooks["authenticate"]) as address,
-        grpc.insecure_channel(address) as channel,
-    ):
-        path, message = grpc_request(verb, name)
-        one: Any = channel.unary_unary(path)
-        call = one.future(message, metadata=[("x-caller", "slow")], timeout=PATIENCE)
-        assert gate.entered.wait(PATIENCE)
-        call.cancel()
-        assert gate.left.wait(PATIENCE)
-        assert store.get(name) == record
 
 
 @pytest.mark.parametrize("then", ["awaits", "returns"])
@@ -311,92 +293,65 @@ def test_hook_that_cancels_its_own_task_fails_its_own_call(
 WHO: contextvars.ContextVar[str] = contextvars.ContextVar("who")
 
 
-def test_authorize_sees_what_async_authenticate_has_set() -> None:
-    """An async hook sets context variables for the rest of its call, and of no other."""
-    seen = []
+def test_hooks_see_context_variables_of_their_own_request() -> None:
+    """What a middleware has set, in whatever thread they are asked; and what an async hook sets."""
+    seen: list[str] = []
 
     async def authenticate(headers: Mapping[str, str]) -> str:
-        assert WHO.get("unset") == "unset"
+        seen.append(WHO.get("unset"))
         WHO.set(headers["x-caller"])
         return ""
 
-    def authorize(caller: str, verb: str, name: str) -> None:
-        seen.append(WHO.get())
-
-    counting, name = counting_with(STORES["memory"](Path()), {"authorize": authorize})
+    hook = KINDS["function"](lambda *_: seen.append(WHO.get("unset")))
+    counting, name = counting_with(STORES["memory"](Path()), {"authorize": hook})
     app = asgi_app(counting, authenticate=authenticate)
-
-    with counting.service, asyncio.Runner() as runner:
-        for caller in ("ann", "bob"):
-            runner.run(ask_asgi(app, "GetOperation", name, caller), context=contextvars.Context())
-    assert seen == ["ann", "bob"]
-
-
-@pytest.mark.parametrize("kind", ["function", "coroutine function"])
-@pytest.mark.parametrize("verb", VERBS["asgi"])
-def test_hook_sees_context_variables_of_request(verb: str, kind: str, store: Any) -> None:
-    """What a middleware has set is there, in whatever thread the hook is asked."""
-    seen: list[str] = []
-    hook = KINDS[kind](lambda *_: seen.append(WHO.get()))
-    counting, name = counting_with(store, {"authorize": hook})
-    app = asgi_app(counting, authenticate=hook)
 
     async def middleware(*arguments: Any) -> None:
         WHO.set("the request's")
         await app(*arguments)
 
-    with counting.service:
-        assert asyncio.run(ask_asgi(middleware, verb, name)).code is Code.OK
-    assert seen == ["the request's"] * 2
+    with counting.service, asyncio.Runner() as runner:
+        for verb in VERBS["asgi"]:
+            for caller, called in (("ann", app), ("bob", middleware)):
+                asked = ask_asgi(called, verb, name, caller)
+                code = runner.run(asked, context=contextvars.Context()).code
+                assert code is Code.OK or verb == "DeleteOperation"
+            assert seen == ["unset", "ann", "the request's", "bob"], verb
+            if verb == "DeleteOperation":
+                name = counting.start()
+                counting.finish(name)
+            seen.clear()
 
 
-@attrs.define
-class Uvicorn:
-    """A running uvicorn, whose application a test sets, and a client of it."""
-
-    client: httpx.Client
-    app: Any = None
-
-
-@pytest.fixture(scope="module")
-def uvicorn() -> Iterator[Uvicorn]:
-    """One server for many tests: its start and stop take longer than they do."""
+@pytest.mark.parametrize("hook", HOOKS)
+def test_uvicorn_outlives_hook_that_raises_base_exception(hook: str) -> None:
+    """The caller gets INTERNAL, and the next one is answered, by one server for all cases."""
+    served: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        await served.app(scope, receive, send)
+        await served[-1](scope, receive, send)
 
     with (
         uvicorn_serving(app, lifespan="off") as port,
         httpx.Client(base_url=f"http://{HOST}:{port}", timeout=PATIENCE) as client,
     ):
-        served = Uvicorn(client)
-        yield served
+        for error in (SystemExit, asyncio.CancelledError, BaseException):
+            for kind in ("function", "coroutine function", "async object"):
+                raised = [error("s3cret"), error("s3cret")]
 
+                def act(*_: Any, raised: list[BaseException] = raised) -> Any:
+                    if raised:
+                        raise raised.pop()
 
-@pytest.mark.parametrize("hook", HOOKS)
-@pytest.mark.parametrize("kind", ["function", "coroutine function", "async object"])
-@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError, BaseException])
-def test_uvicorn_outlives_hook_that_raises_base_exception(
-    error: type[BaseException], kind: str, hook: str, uvicorn: Uvicorn
-) -> None:
-    """The caller gets INTERNAL, and the next one is answered, by one server for all cases."""
-    bad = True
-
-    def act(*_: Any) -> Any:
-        if bad:
-            raise error("s3cret")
-        return None
-
-    hooks = {hook: KINDS[kind](act)}
-    counting = build(authorize=hooks.get("authorize"))
-    uvicorn.app = asgi_app(counting, authenticate=hooks.get("authenticate"))
-    with counting.service:
-        for method, path in [("GET", "/v1/operations"), ("POST", "/v1/count")]:
-            reply = uvicorn.client.request(method, path)
-            assert (reply.status_code, "s3cret" in reply.text) == (500, False)
-            assert answer_of(reply.status_code, reply.content).code is Code.INTERNAL
-        bad = False
-        assert uvicorn.client.get("/v1/operations").status_code == 200
+                hooks = {hook: KINDS[kind](act)}
+                counting = build(authorize=hooks.get("authorize"))
+                served.append(asgi_app(counting, authenticate=hooks.get("authenticate")))
+                for method, path in [("GET", "/v1/operations"), ("POST", "/v1/count")]:
+                    reply = client.request(method, path)
+                    assert (reply.status_code, "s3cret" in reply.text) == (500, False)
+                    assert answer_of(reply.status_code, reply.content).code is Code.INTERNAL
+                assert client.get("/v1/operations").status_code == 200
+                counting.service.close()
 
 
 # -- the service, called by coroutines ---------------------------------------------------------
@@ -410,66 +365,32 @@ async def only_ann(caller: str, verb: str, name: str) -> bool:
 
 @pytest.mark.parametrize("color", ["plain", "awaited"])
 def test_verbs_on_loop_ask_hooks_of_both_kinds(color: str, store: Any) -> None:
-    """Their async forms do what the verbs do, and await what must be awaited."""
+    """What they do where they may is in tests/engine/test_on_loops.py."""
 
     def plain(caller: str, verb: str, name: str) -> bool:
         return caller == "ann"
 
     counting = build(store, authorize=plain if color == "plain" else only_ann)
-    service = counting.service
+    service, name, wanted = counting.service, "operations/x", lro.ListOperationsRequest()
 
-    async def calls(caller: str) -> None:
-        request = CountRequest()
-        started = await counting.count.start_async(request, caller=caller)
-        named = await service.start_async(START, request, caller=caller)
-        assert await service.get_async(started.name, caller=caller) == started.operation
-        wanted = lro.ListOperationsRequest()
-        page = await service.list_async(wanted, caller=caller)
-        assert {one.name for one in page.operations} == {started.name, named.name}
-        batch = await service.batch_get_async([named.name], caller=caller)
-        assert batch.operations == (named,)
-        described = await service.describe_many_async([named.name], caller=caller)
-        assert (await service.describe_async(named.name, caller=caller)).operation == named
-        assert [one.method for one in described.descriptions] == [START]
-        await service.cancel_async(named.name, caller=caller)
-        await service.delete_async(named.name, caller=caller)
-        assert await service.wait_async(started.name, 0.0, caller=caller) == started.operation
-        watching = await service.watch([named.name], caller=caller)
-        assert [one async for one in watching] == [lro.MissingOperation(named.name)]
-
-    async def refused(name: str) -> None:
-        for verb in ("get", "cancel", "delete", "batch_get", "describe", "describe_many"):
-            wanted: Any = [name] if verb in ("batch_get", "describe_many") else name
-            with pytest.raises(lro.errors.PermissionDenied):
-                await getattr(service, f"{verb}_async")(wanted, caller="bob")
-        with pytest.raises(lro.errors.PermissionDenied):
-            await service.list_async(lro.ListOperationsRequest(), caller="bob")
-        with pytest.raises(lro.errors.PermissionDenied):
-            await counting.count.start_async(CountRequest(), caller="bob")
-        with pytest.raises(lro.errors.PermissionDenied):
-            await service.wait_async(name, 0.0, caller="bob")
-        with pytest.raises(lro.errors.NameRefused, match=name):
-            await service.watch([name], caller="bob")
+    async def refused(caller: str) -> list[bool]:
+        to_one = (service.get_async, service.cancel_async, service.delete_async)
+        to_many = (service.batch_get_async, service.describe_many_async, service.watch)
+        calls: list[Any] = [call(name, caller=caller) for call in to_one]
+        calls += [call([name], caller=caller) for call in to_many]
+        calls += [
+            service.describe_async(name, caller=caller),
+            service.list_async(wanted, caller=caller),
+            service.wait_async(name, 0.0, caller=caller),
+            counting.count.start_async(CountRequest(), caller=caller),
+            service.start_async(START, CountRequest(), caller=caller),
+        ]
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        return [isinstance(one, lro.errors.PermissionDenied) for one in found]
 
     with service:
-        asyncio.run(calls("ann"))
-        asyncio.run(refused("operations/x"))
-
-
-def test_async_authorize_of_a_batch_names_what_it_refuses() -> None:
-    """It is asked for each name in turn, and the error says which was refused."""
-    asked = []
-
-    async def authorize(caller: str, verb: str, name: str) -> bool:
-        asked.append((verb, name))
-        return name != "operations/c"
-
-    service = build(authorize=authorize).service
-    names = [f"operations/{letter}" for letter in "abcd"]
-    with pytest.raises(lro.errors.NameRefused) as caught:
-        asyncio.run(service.batch_get_async(names))
-    assert caught.value.name == "operations/c"
-    assert asked == [("GetOperation", name) for name in names[:3]]
+        assert asyncio.run(refused("ann")) == [False] * 11
+        assert asyncio.run(refused("bob")) == [True] * 11
 
 
 def test_async_local_transport_awaits_authorize() -> None:
@@ -485,16 +406,19 @@ def test_async_local_transport_awaits_authorize() -> None:
             lro.WaitOperationRequest("operations/x"),
             lro.CancelOperationRequest("operations/x"),
             lro.DeleteOperationRequest("operations/x"),
+            BatchGetOperationsRequest("", ("operations/x",)),
+            DescribeOperationsRequest("", ("operations/x",)),
         ]
         for request in requests:
             try:
-                await transport.send(Call(request=request, budget=1.0))
+                reply = (await transport.send(Call(request=request, budget=1.0))).value
                 found.append(Code.OK)
+                assert getattr(reply, "missing", ("operations/x",)) == ("operations/x",)
             except CallError as exc:
                 found.append(exc.code)
         return found
 
     missing = Code.NOT_FOUND
-    expected = [Code.OK, missing, Code.OK, missing, missing, missing]
+    expected = [Code.OK, missing, Code.OK, missing, missing, missing, Code.OK, Code.OK]
     assert asyncio.run(calls("ann")) == expected
-    assert asyncio.run(calls("bob")) == [Code.PERMISSION_DENIED] * 6
+    assert asyncio.run(calls("bob")) == [Code.PERMISSION_DENIED] * 8

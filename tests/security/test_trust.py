@@ -13,10 +13,11 @@ import pytest
 
 import lro
 from lro.executors.inline import InlineExecutor
-from lro.http import HttpReply, HttpRequest, OperationsEdge
+from lro.http import HttpReply, OperationsEdge
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from tests.http.counting_service import DOMAIN, CountMetadata, CountRequest, CountResponse
+from tests.http.counting_service import ask as request
 
 SRC: Final = Path(__file__).resolve().parents[2] / "src"
 SECRET: Final = "hunter2-and-more"
@@ -49,13 +50,9 @@ def served(store=None, function=None, **options) -> tuple[lro.Service, Operation
     return service, edge
 
 
-def ask(edge, method, path, body=None, **headers) -> HttpReply:
-    """One request."""
-    content = b"" if body is None else json.dumps(body).encode()
-    path, _, query = path.partition("?")
-    return edge.handle(
-        HttpRequest(method=method, path=path, query=query, headers=headers, body=content)
-    )
+def ask(edge, method, target, body=b"", **headers) -> HttpReply:
+    """The reply to one request."""
+    return edge.handle(request(method, target, body, **headers))
 
 
 def test_no_module_imports_a_reader_that_executes() -> None:
@@ -142,7 +139,7 @@ def test_the_log_holds_no_payload_and_no_header(caplog: pytest.LogCaptureFixture
         return CountResponse(total=request.steps)
 
     service, edge = served(function=echo, owner_only=True)
-    secret = {"authorization": f"Bearer {SECRET}", "cookie": SECRET, "x-caller": "me"}
+    secret = {"authorization": f"Bearer {SECRET}", "cookie": SECRET, "x_caller": "me"}
     made = ask(edge, "POST", "/v1/c", {"steps": 1, "label": SECRET}, **secret)
     name = json.loads(made.body)["name"]
     for method, path in (
@@ -173,11 +170,11 @@ def test_a_page_token_grants_no_access() -> None:
     service, edge = served(owner_only=True)
     names = []
     for caller in ("them", "me", "me"):
-        made = ask(edge, "POST", "/v1/c", {"steps": 1}, **{"x-caller": caller})
+        made = ask(edge, "POST", "/v1/c", {"steps": 1}, x_caller=caller)
         names.append(json.loads(made.body)["name"])
-    page = json.loads(ask(edge, "GET", "/v1/operations?pageSize=1", **{"x-caller": "me"}).body)
+    page = json.loads(ask(edge, "GET", "/v1/operations?pageSize=1", x_caller="me").body)
     path = f"/v1/operations?pageToken={page['nextPageToken']}"
-    seen = json.loads(ask(edge, "GET", path, **{"x-caller": "them"}).body)
+    seen = json.loads(ask(edge, "GET", path, x_caller="them").body)
     assert [one["name"] for one in seen["operations"]] == names[:1]
     service.close()
 
@@ -185,11 +182,11 @@ def test_a_page_token_grants_no_access() -> None:
 def test_operation_of_another_caller_looks_missing() -> None:
     """The same status, reason and sentence, but for the name."""
     service, edge = served(owner_only=True)
-    made = ask(edge, "POST", "/v1/c", {"steps": 1}, **{"x-caller": "them"})
+    made = ask(edge, "POST", "/v1/c", {"steps": 1}, x_caller="them")
     theirs = json.loads(made.body)["name"]
     missing = theirs[:-4] + "AAAA"
     replies = [
-        ask(edge, method, f"/v1/{name}{verb}", **{"x-caller": "me"})
+        ask(edge, method, f"/v1/{name}{verb}", x_caller="me")
         for name in (theirs, missing)
         for method, verb in (("GET", ""), ("DELETE", ""), ("POST", ":cancel"), ("POST", ":wait"))
     ]
@@ -205,7 +202,7 @@ def test_operation_of_another_caller_looks_missing() -> None:
 def test_no_reply_lets_another_origin_read_it() -> None:
     """CORS is the framework's part: no header of it is sent, not even to a preflight."""
     service, edge = served()
-    asked = {"origin": "https://app.example.com", "access-control-request-method": "POST"}
+    asked = {"origin": "https://app.example.com", "access_control_request_method": "POST"}
     replies = [
         ask(edge, "OPTIONS", "/v1/operations/a:cancel", **asked),
         ask(edge, "GET", "/v1/operations", **asked),

@@ -14,6 +14,7 @@ from typing import Any, cast
 import attrs
 import pytest
 
+import lro
 from lro import DescribedOperation
 from lro._engine.store_port import keeps_outbox
 from lro.adapters import OutboxStore, Record, Store
@@ -24,9 +25,8 @@ from lro.webhooks import Endpoint, EndpointDisabled, WebhookEvent, generate_secr
 from tests.services.postgres import shared_server
 from tests.waiting import until
 from tests.webhooks import receivers
-from tests.webhooks.hooked import METHOD, OTHER, SECRET, Here, end, endpoint, webhooks
+from tests.webhooks.hooked import METHOD, OTHER, SECRET, Here, end, endpoint
 from tests.webhooks.receivers import PATIENCE, Received, Said, raw_receiver, receiver
-from tests.work_messages import WorkRequest, WorkResponse
 
 on_all_stores = pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"], indirect=True)
 
@@ -65,16 +65,13 @@ def test_end_of_an_operation_is_sent_once(store: Store, here: Here) -> None:
     assert next(iter(store.find([name]).records)).notify == ""
 
 
-@pytest.mark.parametrize(
-    ("text", "event"),
-    [("", "operation.succeeded"), ("fail", "operation.failed"), ("cancel", "operation.cancelled")],
-)
-def test_type_of_the_event_is_that_of_the_end(text: str, event: str, here: Here) -> None:
+def test_type_of_the_event_is_that_of_the_end(here: Here) -> None:
     with receiver() as good:
         service, _ = here.serve([endpoint(good.url)])
-        end(service, text)
-        service.run_maintenance()
-        assert payload(good.next())["type"] == event
+        for text, event in (("", "succeeded"), ("fail", "failed"), ("cancel", "cancelled")):
+            end(service, text)
+            service.run_maintenance()
+            assert payload(good.next())["type"] == f"operation.{event}"
 
 
 def test_endpoints_get_only_the_events_and_methods_that_they_want(here: Here) -> None:
@@ -153,22 +150,10 @@ def test_failure_for_the_whole_schedule_is_given_up_and_reported_once(
         assert bad.all() == []
 
 
-def test_410_settles_and_reports_the_endpoint(here: Here) -> None:
+def test_410_settles_and_reports_the_endpoint(here: Here, caplog: pytest.LogCaptureFixture) -> None:
+    """Also where ``on_disabled`` fails, or is not there."""
     disabled: list[EndpointDisabled] = []
-    with receiver(lambda _: Said(410)) as gone:
-        service, sends = here.serve([endpoint(gone.url)], on_disabled=disabled.append)
-        name = end(service)
-        service.run_maintenance()
-        here.clock.advance(3600)
-        service.run_maintenance()
-        assert len(gone.all()) == 1
-    assert sends.owed_of(name) == {}
-    assert [one.reason for one in disabled] == ["GONE"]
 
-
-def test_410_without_on_disabled_and_failing_on_disabled_settle_too(
-    here: Here, caplog: pytest.LogCaptureFixture
-) -> None:
     def fail(_: EndpointDisabled) -> None:
         raise RuntimeError("no mail today")
 
@@ -176,29 +161,28 @@ def test_410_without_on_disabled_and_failing_on_disabled_settle_too(
         raise SystemExit
 
     with receiver(lambda _: Said(410)) as gone:
-        for on_disabled in (None, fail, leave):
+        for on_disabled in (disabled.append, None, fail, leave):
             service, sends = here.serve([endpoint(gone.url)], on_disabled=on_disabled)
             name = end(service)
-            service.run_maintenance()
+            for _ in range(2):
+                service.run_maintenance()
+                here.clock.advance(3600)
+            assert len(gone.all()) == 1
             assert sends.owed_of(name) == {}
+    assert [one.reason for one in disabled] == ["GONE"]
     assert f"{name}: on_disabled failed" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("header", "seconds"), [("120", 120), ("Tue, 01 Jan 2030 00:03:00 GMT", 180), ("1", 5)]
-)
-def test_retry_after_is_waited_for(header: str, seconds: int, here: Here) -> None:
-    with receiver(lambda _: Said(429, {"retry-after": header})) as busy:
-        service, _ = here.serve([endpoint(busy.url)])
-        end(service)
-        service.run_maintenance()
-        assert len(busy.all()) == 1
-        here.clock.advance(seconds - 0.1)
-        service.run_maintenance()
-        assert busy.all() == []
-        here.clock.advance(0.1)
-        service.run_maintenance()
-        assert len(busy.all()) == 1
+def test_retry_after_is_waited_for(here: Here) -> None:
+    date = (here.clock() + timedelta(seconds=180)).strftime("%a, %d %b %Y %H:%M:%S GMT")
+    for header, seconds in ((date, 180), ("120", 120), ("1", 5)):
+        with receiver(lambda _, header=header: Said(429, {"retry-after": header})) as busy:
+            service, _ = here.serve([endpoint(busy.url)])
+            end(service)
+            for pause, tries in ((0, 1), (seconds - 0.1, 0), (0.1, 1)):
+                here.clock.advance(pause)
+                service.run_maintenance()
+                assert len(busy.all()) == tries
 
 
 def test_retry_after_holds_for_other_operations_without_costing_them_a_try(here: Here) -> None:
@@ -217,18 +201,25 @@ def test_retry_after_holds_for_other_operations_without_costing_them_a_try(here:
         assert len(busy.all()) == 2
 
 
-def test_number_of_receivers_that_asked_for_a_pause_is_bounded(
+def test_what_is_kept_of_hosts_and_claims_is_bounded(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of those that asked for a pause; those that are forgotten are called; others wait."""
     monkeypatch.setattr("lro._webhooks.delivery._HOSTS", 1)
     with receiver(lambda _: Said(503, {"retry-after": "600"})) as busy:
         service, _ = here.serve([endpoint(f"{busy.url}/{n}") for n in range(3)])
-        end(service)
+        for calls in (3, 2):
+            end(service)
+            service.run_maintenance()
+            assert len(busy.all()) == calls
+    monkeypatch.setattr("lro._webhooks.delivery._HOSTS", 0)
+    monkeypatch.setattr("lro._webhooks.delivery._CAPACITY", 2)
+    with receiver() as good:
+        service, _ = here.serve([endpoint(good.url)])
+        for _ in range(7):
+            end(service)
         service.run_maintenance()
-        assert len(busy.all()) == 3
-        end(service)
-        service.run_maintenance()
-        assert len(busy.all()) == 2
+        assert len(good.all()) == 7
 
 
 # -- endpoints by lookup, and per start -----------------------------------------------------------
@@ -255,38 +246,41 @@ def test_lookup_is_asked_with_the_operation_and_its_caller(here: Here) -> None:
     assert operation.operation.response is not None
 
 
-@pytest.mark.parametrize("error", [RuntimeError("away"), SystemExit(3)])
-def test_lookup_that_fails_is_repeated_and_holds_up_no_other_endpoint(
-    error: BaseException, here: Here
-) -> None:
-    errors: list[BaseException] = [error]
-    with receiver() as static, receiver() as found:
+def failing_lookups(found: Endpoint) -> Iterator[Callable[..., Any]]:
+    """Lookups that fail once in each way, and then find this."""
 
-        def lookup(operation: DescribedOperation, caller: str) -> Sequence[Endpoint]:
-            if errors:
-                raise errors.pop()
-            return [endpoint(found.url)]
-
-        service, sends = here.serve([endpoint(static.url)], lookup=lookup)
-        name = end(service)
-        service.run_maintenance()
-        assert (len(static.all()), len(found.all())) == (1, 0)
-        assert sends.owed_of(name) == {"": 1}
-        here.clock.advance(5)
-        service.run_maintenance()
-        assert (len(static.all()), len(found.all())) == (0, 1)
-    assert sends.owed_of(name) == {}
-
-
-def test_lookup_that_fails_for_the_whole_schedule_is_given_up(
-    here: Here, caplog: pytest.LogCaptureFixture
-) -> None:
-    def lookup(operation: DescribedOperation, caller: str) -> Sequence[Endpoint]:
+    def raises(_: DescribedOperation, __: str) -> Any:
         raise RuntimeError("away")
 
-    service, sends = here.serve(lookup=lookup, schedule=(5.0,), on_disabled=lambda _: None)
+    def leaves_midway(_: DescribedOperation, __: str) -> Any:
+        yield found
+        raise SystemExit
+
+    def gives_what_cannot_be_called(_: DescribedOperation, __: str) -> Any:
+        return [Endpoint(url="ftp://x", secrets=(SECRET,))]
+
+    for fails in (raises, leaves_midway, gives_what_cannot_be_called):
+        given = iter((fails,))
+        yield lambda *asked, given=given: next(given, lambda *_: [found])(*asked)
+
+
+def test_lookup_that_fails_is_repeated_and_holds_up_no_other_endpoint(
+    here: Here, caplog: pytest.LogCaptureFixture
+) -> None:
+    with receiver() as static, receiver() as found:
+        for lookup in failing_lookups(endpoint(found.url)):
+            service, sends = here.serve([endpoint(static.url)], lookup=lookup)
+            name = end(service)
+            service.run_maintenance()
+            assert (len(static.all()), len(found.all())) == (1, 0)
+            assert sends.owed_of(name) == {"": 1}
+            here.clock.advance(5)
+            service.run_maintenance()
+            assert (len(static.all()), len(found.all())) == (0, 1)
+            assert sends.owed_of(name) == {}
+    service, sends = here.serve(lookup=lambda *_: 1 / 0, schedule=(5.0,), on_disabled=print)
     name = end(service)
-    for _ in range(3):
+    for _ in range(3):  # the whole schedule
         service.run_maintenance()
         here.clock.advance(60)
     assert sends.owed_of(name) == {"": -1}
@@ -305,14 +299,6 @@ def test_looked_up_endpoint_is_looked_up_again_for_the_next_try(here: Here) -> N
         service.run_maintenance()
         assert len(new.all()) == 1
         assert sends.owed_of(name) == {}
-
-
-def test_lookup_that_gives_what_cannot_be_called_is_repeated(here: Here) -> None:
-    given = [Endpoint(url="ftp://x", secrets=(SECRET,))]
-    service, sends = here.serve(lookup=lambda operation, caller: given)
-    name = end(service)
-    service.run_maintenance()
-    assert sends.owed_of(name) == {"": 1}
 
 
 def test_what_was_to_be_looked_up_is_dropped_where_there_is_no_lookup_any_more(here: Here) -> None:
@@ -376,72 +362,56 @@ def test_endpoint_that_options_refuse_later_is_given_up(
 # -- bad receivers, bad stores --------------------------------------------------------------------
 
 
-def test_slow_receiver_does_not_hold_up_others(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight of its requests could take all connections, were there more than one at a time."""
-    monkeypatch.setattr("lro._webhooks.delivery._STOP_SECONDS", 0.2)
-    taken = threading.Event()
+class Holding:
+    """A raw receiver that takes requests and answers none; each that it has taken is counted."""
 
-    def talk(connection: Any, over: threading.Event) -> None:
+    def __init__(self) -> None:
+        self.taken: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def __call__(self, connection: Any, over: threading.Event) -> None:
         connection.recv(65_536)
-        taken.set()
+        self.taken.put(None)
         over.wait(PATIENCE)
 
-    with receiver() as good, raw_receiver(talk) as slow:
-        slow = slow.replace("127.0.0.1", "localhost")
-        methods = {"slow": METHOD, "good": OTHER}
-        service, sends = here.serve(
-            [endpoint(slow, methods=(METHOD,)), endpoint(good.url, methods=(OTHER,))],
-            resolve=lambda host, port: ["127.0.0.1"],
-            timeout=60.0,
-        )
-        late = [end(service, method=methods["slow"]) for _ in range(50)]
-        sends.begin()
-        assert taken.wait(PATIENCE)
-        names = [end(service, method=methods["good"]) for _ in range(5)]
-        assert {payload(good.next())["data"]["name"] for _ in names} == {*names}
-        sends.stop()
-    tries = [sends.owed_of(name) for name in late]
-    assert {*map(len, tries)} == {1}
-    assert {tuple(one.values()) for one in tries} == {(0,)}
 
-
-def test_many_hosts_that_do_not_answer_do_not_hold_up_one_that_does(
-    here: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A caller with one domain has as many hosts as there are names below it."""
+@pytest.fixture
+def short_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests under way have little grace."""
     monkeypatch.setattr("lro._webhooks.delivery._STOP_SECONDS", 0.2)
-    taken: queue.SimpleQueue[None] = queue.SimpleQueue()
 
-    def talk(connection: Any, over: threading.Event) -> None:
-        connection.recv(65_536)
-        taken.put(None)
-        over.wait(PATIENCE)
 
-    with receiver() as good, raw_receiver(talk) as slow:
+def loopback(host: str, port: int) -> Sequence[str]:
+    """A resolver for which each host is this machine."""
+    return ["127.0.0.1"]
+
+
+@pytest.mark.usefixtures("short_stop")
+@pytest.mark.parametrize("hosts", [1, 60])
+def test_hosts_that_do_not_answer_do_not_hold_up_one_that_does(hosts: int, here: Here) -> None:
+    """One takes a connection; a caller with one domain has as many as names below it."""
+    holding = Holding()
+    with receiver() as good, raw_receiver(holding) as slow:
         port = slow.rpartition(":")[2]
         service, sends = here.serve(
-            [endpoint(good.url, methods=(OTHER,))],
-            resolve=lambda host, port: ["127.0.0.1"],
-            timeout=60.0,
-            connections=4,
+            [endpoint(good.url, methods=(OTHER,))], resolve=loopback, timeout=60.0, connections=4
         )
         names = [end(service, method=OTHER)]
         service.run_maintenance()
-        hosts = [f"http://h{number}.example.test:{port}" for number in range(60)]
-        late = [end(service, notify=[endpoint(url, id="one")]) for url in hosts]
+        urls = [f"http://h{number % hosts}.example.test:{port}" for number in range(60)]
+        late = [end(service, notify=[endpoint(url, id="one")]) for url in urls]
         sends.begin()
-        for _ in range(2):  # half of the connections
-            taken.get(timeout=PATIENCE)
+        for _ in range(min(hosts, 2)):  # half of the connections
+            holding.taken.get(timeout=PATIENCE)
         names += [end(service, method=OTHER) for _ in range(5)]
         assert {payload(good.next())["data"]["name"] for _ in names} == {*names}
         sends.stop()
-        assert taken.empty()
+        assert holding.taken.empty()
     assert [sends.owed_of(name) for name in late] == [{"start.one": 0}] * len(late)
 
 
 def test_hosts_that_wait_for_a_connection_are_called_in_turn(here: Here) -> None:
     with receiver() as good:
-        service, _ = here.serve(connections=1, resolve=lambda host, port: ["127.0.0.1"])
+        service, _ = here.serve(connections=1, resolve=loopback)
         for host in ("a", "a", "b"):
             to = endpoint(f"http://{host}.example.test:{good.port}/{host}")
             end(service, notify=[to, attrs.evolve(to, id="again")])
@@ -483,9 +453,8 @@ def test_what_a_slow_host_cannot_take_soon_is_put_off_in_the_store(
     assert [sends.owed_of(name) for name in names] == [{}] * len(names)
 
 
-@pytest.mark.parametrize("talk", [receivers.hang, receivers.drip, receivers.hang_up])
-def test_receiver_that_does_not_answer_is_a_failed_try(talk: receivers.Talk, here: Here) -> None:
-    with raw_receiver(talk) as url:
+def test_receiver_that_does_not_answer_is_a_failed_try(here: Here) -> None:
+    with raw_receiver(receivers.hang) as url:
         service, sends = here.serve([endpoint(url, id="one")], timeout=0.3)
         name = end(service)
         service.run_maintenance()
@@ -539,39 +508,25 @@ def test_operation_that_is_deleted_meanwhile_is_forgotten(here: Here) -> None:
     assert store.next_due() is None
 
 
-def test_record_that_cannot_be_read_is_not_in_the_way_of_others(
+def test_record_that_cannot_be_read_is_in_the_way_of_nothing(
     here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Others are sent, and work comes to its end."""
     with receiver() as good:
-        store = MemoryStore(here.clock)
-        service, _ = here.serve([endpoint(good.url)], store=store)
+        service, _ = here.serve([endpoint(good.url)])
+        outside = service.declare("acme.v1.Works.Outside", request=lro.Empty, response=lro.Empty)
+        for notify in ("{", "[]", '{"endpoints":[{"uri":""}]}'):
+            name = outside.start(lro.Empty()).name
+            change = functools.partial(Record.next_version, notify=notify)
+            service.store.update(name, change)
+            assert service.reporter(name).complete(lro.Empty())
         broken = end(service)
-        store.update(broken, lambda record: record.next_version(notify="{"))
-        end(service)
+        service.store.update(broken, lambda record: record.next_version(notify="{"))
+        other = end(service)
         service.run_maintenance()
-        assert len(good.all()) == 1
+        names = [payload(one)["data"]["name"] for one in good.all()]
+        assert (broken in names, other in names) == (False, True)
     assert f"{broken}: its webhooks cannot be sent now" in caplog.text
-
-
-def test_unreadable_record_of_debts_does_not_keep_work_from_its_end(here: Here) -> None:
-    sends = webhooks(here.clock)
-    service = here.make_service(MemoryStore(here.clock), webhooks=sends)
-    go = threading.Event()
-
-    @service.method(METHOD)
-    def work(request: WorkRequest) -> WorkResponse:
-        go.wait(PATIENCE)
-        return WorkResponse(text=request.text)
-
-    started = []
-    for notify in ("{", "[]", '{"endpoints":[{"uri":""}]}'):
-        started.append(work.start(WorkRequest(text=notify)))
-        change = functools.partial(Record.next_version, notify=notify)
-        service.store.update(started[-1].name, change)
-    go.set()
-    for one in started:
-        one.result(timeout=PATIENCE)
-    service.run_maintenance()
 
 
 def test_record_does_not_show_the_secrets_that_it_keeps(here: Here) -> None:
@@ -623,36 +578,21 @@ class AwayStore(MemoryStore):
         return super().claim_due(until, limit)
 
 
-def test_what_cannot_be_noted_is_sent_again_when_its_claim_is_over(
-    here: Here, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_store_that_is_away_is_asked_again(here: Here, caplog: pytest.LogCaptureFixture) -> None:
+    """What cannot be noted is sent again when its claim is over; the thread goes on."""
     store = AwayStore(here.clock)
     with receiver() as good:
-        service, _ = here.serve([endpoint(good.url)], store=store)
+        service, sends = here.serve([endpoint(good.url)], store=store)
         end(service)
         store.away = {"update"}
         service.run_maintenance()
         first = good.next()
         assert "cannot be noted: away" in caplog.text
-        store.away = set()
-        here.clock.advance(60)
-        service.run_maintenance()
-        second = good.next()
-    assert first.headers["webhook-id"] == second.headers["webhook-id"]
-    assert store.next_due() is None
-
-
-def test_store_that_is_away_is_asked_again_by_the_thread(
-    here: Here, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = AwayStore(here.clock)
-    store.away = {"claim_due"}
-    with receiver() as good:
-        service, sends = here.serve([endpoint(good.url)], store=store)
-        end(service)
+        store.away = {"claim_due"}
         with pytest.raises(Unavailable):
             sends.run_due()
-        store.asked.get()
+        while not store.asked.empty():
+            store.asked.get()
         with caplog.at_level(logging.INFO, "lro"):
             sends.begin()
             sends.begin()
@@ -661,7 +601,9 @@ def test_store_that_is_away_is_asked_again_by_the_thread(
                 here.clock.advance(60)
                 sends.wake()
                 store.asked.get(timeout=PATIENCE)
-            good.next()
+            second = good.next()
+        until(lambda: store.next_due() is None)
+    assert first.headers["webhook-id"] == second.headers["webhook-id"]
     assert "what is due cannot be read now: away" in caplog.text
     assert "sending of webhooks failed and goes on" in caplog.text
 
@@ -686,23 +628,14 @@ def test_another_process_that_has_the_record_meanwhile_keeps_it(here: Here) -> N
 # -- life -----------------------------------------------------------------------------------------
 
 
-def test_close_gives_back_what_is_under_way_without_costing_it_a_try(
-    here: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lro._webhooks.delivery._STOP_SECONDS", 0.2)
-    taken = threading.Event()
-
-    def talk(connection: Any, over: threading.Event) -> None:
-        connection.recv(65_536)
-        taken.set()
-        over.wait(PATIENCE)
-
-    store = MemoryStore(here.clock)
-    with raw_receiver(talk) as url:
+@pytest.mark.usefixtures("short_stop")
+def test_close_gives_back_what_is_under_way_without_costing_it_a_try(here: Here) -> None:
+    store, holding = MemoryStore(here.clock), Holding()
+    with raw_receiver(holding) as url:
         service, sends = here.serve([endpoint(url, id="one")], timeout=60.0, store=store)
         sends.begin()
         names = [end(service) for _ in range(3)]
-        assert taken.wait(PATIENCE)
+        holding.taken.get(timeout=PATIENCE)
         sends.stop()
         sends.stop()
         assert [sends.owed_of(name) for name in names] == [{"one": 0}] * 3
@@ -742,32 +675,37 @@ def test_forked_process_begins_again_without_claims_and_threads(here: Here) -> N
         assert good.all() == []
 
 
-def test_close_does_not_wait_for_a_lookup(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lro._webhooks.delivery._STOP_SECONDS", 0.2)
+def threads_of_webhooks() -> list[threading.Thread]:
+    """Those that have not ended."""
+    return [one for one in threading.enumerate() if one.name.startswith("lro-webhook")]
+
+
+@pytest.mark.usefixtures("short_stop")
+def test_close_does_not_wait_for_a_lookup(here: Here) -> None:
+    """Nothing is sent any more when it is over, no thread stays, and what is owed is kept."""
     asked, go = threading.Event(), threading.Event()
+    before = threads_of_webhooks()
 
     def lookup(operation: DescribedOperation, caller: str) -> Sequence[Endpoint]:
+        if asked.is_set():
+            go.wait(PATIENCE)
         asked.set()
-        go.wait(PATIENCE)
-        return []
+        return [endpoint(good.url, id="one")]
 
-    service, sends = here.serve(lookup=lookup)
-    sends.begin()
-    end(service)
-    assert asked.wait(PATIENCE)
-    sends.stop()
-    go.set()
-
-
-def test_generator_that_looks_up_and_would_end_the_program_is_repeated(here: Here) -> None:
-    def lookup(operation: DescribedOperation, caller: str) -> Iterator[Endpoint]:
-        yield endpoint("http://127.0.0.1/")
-        raise SystemExit
-
-    service, sends = here.serve(lookup=lookup)
-    name = end(service)
-    service.run_maintenance()
-    assert sends.owed_of(name) == {"": 1}
+    with receiver() as good:
+        service, sends = here.serve(lookup=lookup)
+        sends.begin()
+        end(service)
+        good.next()  # there is a thread for requests by now
+        name = end(service)
+        until(lambda: len(threads_of_webhooks()) - len(before), lambda count: count == 2)
+        sends.stop()
+        go.set()
+        until(
+            lambda: [one for one in threads_of_webhooks() if one not in before], lambda one: not one
+        )
+        assert good.all() == []
+    assert {*sends.owed_of(name).values()} == {0}
 
 
 def test_request_without_a_free_thread_is_sent_when_there_is_one(
@@ -788,31 +726,6 @@ def test_request_without_a_free_thread_is_sent_when_there_is_one(
         service.run_maintenance()
         assert len(good.all()) == 1
     assert "webhooks are sent by 0 threads" in caplog.text
-
-
-def test_host_that_is_forgotten_is_called_again(
-    here: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lro._webhooks.delivery._HOSTS", 0)
-    with receiver() as good:
-        service, _ = here.serve([endpoint(good.url)])
-        for _ in range(2):
-            end(service)
-            end(service)
-            service.run_maintenance()
-            assert len(good.all()) == 2
-
-
-def test_more_than_can_be_held_is_claimed_by_and_by(
-    here: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lro._webhooks.delivery._CAPACITY", 2)
-    with receiver() as good:
-        service, _ = here.serve([endpoint(good.url)])
-        for _ in range(7):
-            end(service)
-        service.run_maintenance()
-        assert len(good.all()) == 7
 
 
 def test_claim_that_is_nearly_over_is_not_sent(here: Here) -> None:

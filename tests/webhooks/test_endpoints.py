@@ -27,19 +27,14 @@ URL = "https://hooks.example.com/lro"
     [
         ({"url": 3}, "url", "must be a text of at most 2048 characters"),
         ({"url": "https://x/" + "a" * 2048}, "url", "must be a text of at most 2048"),
-        ({"url": ""}, "url", "must be an absolute https URL"),
-        ({"url": "/lro"}, "url", "must be an absolute https URL"),
         ({"url": "https://"}, "url", "must be an absolute https URL"),
         ({"url": "http://hooks.example.com/"}, "url", "must be an absolute https URL"),
         ({"url": "file:///etc/passwd"}, "url", "must be an absolute https URL"),
         ({"url": "https://[::1"}, "url", "is not a URL"),
-        ({"url": "https://a:b/"}, "url", "is not a URL"),
-        ({"url": "https://xn--\u00fc/"}, "url", "is not a URL"),
         ({"url": "https://xn--a/"}, "url", "is not a URL"),
         ({"url": "https://ann:pw@hooks.example.com/"}, "url", "must not have a user name"),
         ({"url": "https://hooks.example.com:8443/"}, "url", "must not have port 8443"),
         ({"url": "https://10.0.0.1/"}, "url", "must not have an address that is not global"),
-        ({"url": "https://[::1]/"}, "url", "must not have an address that is not global"),
         ({"url": "https://[::ffff:a00:1]/"}, "url", "must not have an address that is not global"),
         ({"id": "a b"}, "id", "must be 1 to 128 of the characters"),
         ({"format": "soap"}, "format", "must be one of cloudevents, standard, got 'soap'"),
@@ -50,15 +45,10 @@ URL = "https://hooks.example.com/lro"
         ({"secrets": SECRET}, "secrets", "must be several texts"),
         ({"secrets": ()}, "secrets", "must have one, by which receivers know us"),
         ({"secrets": ("whsec_short",)}, "secrets", "must each be base64 of 24 to 64 bytes"),
-        ({"secrets": ("whsec_!",)}, "secrets", "must each be base64 of 24 to 64 bytes"),
         ({"secrets": tuple(generate_secret() for _ in range(6))}, "secrets", "must be at most 5"),
         ({"headers": {"Host": "x"}}, "headers", "'Host' cannot be the name of one"),
-        ({"headers": {"Proxy-Authorization": "x"}}, "headers", "cannot be the name of one"),
         ({"headers": {"Webhook-Id": "x"}}, "headers", "cannot be the name of one"),
-        ({"headers": {"a b": "x"}}, "headers", "cannot be the name of one"),
-        ({"headers": {1: "x"}}, "headers", "cannot be the name of one"),
         ({"headers": {"A": "s3cret\r\nB: x"}}, "headers", "the value of A must be at most 4096"),
-        ({"headers": {"A": "s3cret" * 1000}}, "headers", "the value of A must be at most 4096"),
         ({"headers": {"A": 5}}, "headers", "the value of A must be at most 4096"),
         ({"headers": {f"A{n}": "x" for n in range(21)}}, "headers", "must be at most 20 texts"),
         ({"headers": [("A", "x")]}, "headers", "must be at most 20 texts"),
@@ -116,16 +106,12 @@ def test_start_with_bad_endpoints_is_refused_before_anything_is_stored(
         ({"on_disabled": lambda: None}, "on_disabled: must be a function of an"),
         ({"resolve": lambda host: []}, "resolve: must be a function of a host and a port"),
         ({"clock": 3}, "clock: must be a function"),
-        ({"random": 3}, "random: must be a function"),
         ({"allow_private": 1}, "allow_private: must be True or False"),
-        ({"allow_http": 1}, "allow_http: must be True or False"),
         ({"ports": 443}, "ports: must be several ports"),
         ({"ports": (0,)}, "ports: must be a whole number from 1 to 65535"),
         ({"proxy": ""}, "proxy: must be a text that is not empty"),
         ({"proxy": "egress:4750"}, "proxy: must be a URL such as"),
-        ({"proxy": "socks5://egress"}, "proxy: must be a URL such as"),
         ({"proxy": "http://egress:99999"}, "proxy: must be a URL such as"),
-        ({"proxy": "http://[::1"}, "proxy: must be a URL such as"),
         ({"ssl_context": True}, "ssl_context: must be an ssl.SSLContext"),
         ({"secrets": SECRET}, "secrets: must be several texts"),
         ({"timeout": 61}, "timeout: must be seconds above 0, at most 60"),
@@ -143,12 +129,9 @@ def test_option_of_another_type_is_refused(options: dict[str, Any], why: str) ->
         Webhooks(**options)
 
 
-def test_bad_common_secret_is_refused() -> None:
+def test_secrets_contexts_and_formats_of_all_endpoints_are_taken_or_refused() -> None:
     with pytest.raises(InvalidArgument, match="secrets: must each be base64"):
         Webhooks(secrets=["whsec_x"])
-
-
-def test_context_and_formats_are_taken() -> None:
     made = Webhooks(
         ssl_context=ssl.create_default_context(),
         formats={"own": lambda operation, to, event: ("text/plain", b"")},
@@ -205,27 +188,24 @@ def test_operation_in_progress_or_unknown_owes_nothing_to_ask_for(here: Here) ->
 NOW = datetime(2026, 11, 22, 9, 0, 0, 123000, tzinfo=UTC)
 
 
+FULL = Endpoint(
+    url=URL,
+    id="x",
+    secrets=(SECRET,),
+    events=("operation.failed",),
+    methods=("a.B.C",),
+    format="cloudevents",
+    payload="full",
+    headers={"A": "b"},
+)
+
+
 @pytest.mark.parametrize(
     "debts",
     [
         Debts(),
         Debts((Endpoint(url=URL),)),
-        Debts(
-            (
-                Endpoint(
-                    url=URL,
-                    id="x",
-                    secrets=(SECRET,),
-                    events=("operation.failed",),
-                    methods=("a.B.C",),
-                    format="cloudevents",
-                    payload="full",
-                    headers={"A": "b"},
-                ),
-            ),
-            {"x": Debt(3, NOW), "": Debt(0, NOW)},
-            ("y",),
-        ),
+        Debts((FULL,), {"x": Debt(3, NOW), "": Debt(0, NOW)}, ("y",)),
         Debts((), {}, ("y",)),
     ],
 )

