@@ -26,8 +26,7 @@ from lro_conform._processes import RunningCommand, run_command
 from lro_conform.server._judge import CHECKS
 from lro_conform.server._starts import CommandStarter, StartFailed, StartKind
 from tests.cli.asking import Ended, Lro
-from tests.conform.broken import Broken, cancelled_with_another_code, no_poll_interval
-from tests.conform.broken import second_cancel_that_is_refused as refuses_second_cancel
+from tests.conform.broken import FAILED, FAULTS, Broken, Layer, again, refuses
 from tests.conform.handmade import START, Operations, serving_handmade
 from tests.conform.processes import has_ended
 from tests.conform.works import REQUESTS, serving_works
@@ -90,23 +89,29 @@ def test_correct_server_conforms(call: Lro, url: str) -> None:
     assert ended.lines[-1].startswith(f"{url} conforms (")
 
 
+OTHER_CODE: Layer = FAULTS["cancel.code"][0]  # type: ignore[index]
+CANCELS = ("--only", "cancel.again", "--only", "cancel.code", "--only", "http.poll-interval")
+SECOND_REFUSED = refuses(again("cancel"), *FAILED)
+
+
 @pytest.mark.parametrize(
     ("layer", "options", "status"),
     [
-        (cancelled_with_another_code, (), 1),
-        (refuses_second_cancel, (), 0),
-        (refuses_second_cancel, ("--strict",), 1),
-        (no_poll_interval, ("--strict",), 0),
-        (cancelled_with_another_code, ("--only", "names"), 0),
+        (OTHER_CODE, (), 1),
+        (SECOND_REFUSED, (), 0),
+        (SECOND_REFUSED, ("--strict",), 1),
+        (FAULTS["http.poll-interval"], ("--strict",), 0),
+        (OTHER_CODE, ("--only", "names"), 0),
     ],
+    ids=("must", "should", "strict should", "strict info", "other"),
 )
 def test_exit_status_counts_musts_and_with_strict_shoulds(
-    call: Lro, layer: object, options: tuple[str, ...], status: int
+    call: Lro, layer: Layer, options: tuple[str, ...], status: int
 ) -> None:
     """What only informs never counts."""
-    only = () if "--only" in options else ONLY
+    only = () if "--only" in options else CANCELS
     with serving_works() as works:
-        app = Broken(OperationsApp(works.service, starts=True), layer)  # type: ignore[arg-type]
+        app = Broken(OperationsApp(works.service, starts=True), layer)
         with uvicorn_serving(app, lifespan="off") as port:
             ended = conform(call, f"http://127.0.0.1:{port}", *STARTS, *only, *options)
     assert ended.status == status
@@ -130,6 +135,8 @@ def test_report_as_junit_in_a_file(call: Lro, url: str, tmp_path: Path) -> None:
     file = tmp_path / "report.xml"
     ended = conform(call, url, *STARTS, *ONLY, "--format", "junit", "-o", str(file))
     assert (ended.status, ended.out) == (0, "")
+    start = b"<?xml version='1.0' encoding='UTF-8'?>\n<testsuites "
+    assert file.read_bytes().startswith(start)  # whatever the locale has
     root = ElementTree.parse(file).getroot()
     assert {one.get("name") for one in root} >= {"http.names", "http.errors"}
     assert root.findall(".//failure") == []
@@ -245,7 +252,10 @@ UNUSABLE = [
     (("http://x", "--start", 'POST /x "\udcff"'), "surrogates not allowed"),
     (("http://x", "--start", "POST /x " + "[" * 99_999), "is not JSON: it is nested too deeply"),
     (("http://x", "--start", "POST /x", "-o", "/nowhere/x"), "/nowhere/x: No such file or dir"),
-    (("http://user:secret@x",), "give credentials by --header or --token-file, not in the URL"),
+    (
+        ("http://user:secret@x", "--start", "POST /x"),
+        "give credentials by --header or --token-file, not in the URL",
+    ),
     (("http://x?a=1",), "the URL has a query or a fragment"),
     (("http://x:99999",), "'http://x:99999' is not a URL of http or https"),
     (("http://[::1",), "'http://[::1' is not a URL of http or https"),
@@ -259,6 +269,17 @@ UNUSABLE = [
         ("--grpc", "x:1", "--start-command", "true", "--header", "x-bin: a"),
         "the header x-bin cannot be sent over gRPC",
     ),
+    (
+        ("http://127.0.0.1:1", "--start", "POST /x"),
+        "the server did not start an operation: POST /x: no reply (ConnectError",
+    ),
+    (
+        (
+            *("--grpc", "unix:///nowhere/socket", "--call-timeout", "1"),
+            *("--start-command", "echo operations/x"),
+        ),
+        "unix:/nowhere/socket",
+    ),
 ]
 
 
@@ -266,10 +287,11 @@ UNUSABLE = [
 def test_what_cannot_be_used_ends_with_two(
     call: Lro, arguments: tuple[str, ...], said: str
 ) -> None:
-    """And with a sentence."""
+    """And with a sentence, in which no password stands."""
     ended = conform(call, *arguments)
     assert (ended.status, ended.out) == (2, "")
     assert said in ended.err
+    assert "secret" not in ended.err
 
 
 def test_token_that_no_header_can_have_ends_with_two(
@@ -281,27 +303,6 @@ def test_token_that_no_header_can_have_ends_with_two(
     assert ended.status == 2
     assert "pass word" not in ended.err
     assert "the token has characters that a header cannot have" in ended.err
-
-
-def test_server_that_is_not_there_ends_with_two(call: Lro) -> None:
-    """There is nothing to report."""
-    ended = conform(call, f"http://127.0.0.1:{free_port()}", "--start", "POST /x")
-    assert (ended.status, ended.out) == (2, "")
-    assert "the server did not start an operation: POST /x: no reply (ConnectError" in ended.err
-
-
-def test_password_in_a_url_is_not_shown(call: Lro) -> None:
-    """It would be in the report of a build."""
-    ended = conform(call, "http://user:secret@x", "--start", "POST /x")
-    assert "secret" not in ended.err
-
-
-def test_target_of_gRPC_may_name_a_resolver(call: Lro) -> None:
-    """Such as that of sockets of Unix."""
-    hook = ("--start-command", "echo operations/x")
-    ended = conform(call, "--grpc", "unix:///nowhere/socket", *hook, "--call-timeout", "1")
-    assert ended.status == 2
-    assert "unix:/nowhere/socket" in ended.err
 
 
 def test_hook_that_leaves_a_daemon_is_not_waited_for(tmp_path: Path) -> None:
@@ -389,21 +390,3 @@ def test_command_works_beside_the_main_thread(capsys: pytest.CaptureFixture[str]
     thread.start()
     thread.join()
     assert statuses == [2]
-
-
-def test_report_of_JUnit_names_its_encoding(call: Lro, url: str) -> None:
-    """Whatever the locale has."""
-    ended = conform(call, url, *STARTS, "--only", "names", "--format", "junit")
-    assert ended.out.startswith("<?xml version='1.0' encoding='UTF-8'?>\n<testsuites ")
-
-
-def test_help_says_what_it_does_to_a_server(call: Lro) -> None:
-    """And what the statuses mean."""
-    ended = conform(call, "--help")
-    assert "Do not run it against a service that others need" in " ".join(ended.out.split())
-    assert "Exit status: 0 if no must failed" in " ".join(ended.out.split())
-
-
-def test_client_is_a_command_of_its_own(call: Lro) -> None:
-    """The word after ``conform`` chooses it."""
-    assert conform(call, "client", "--help").status == 0
