@@ -84,44 +84,8 @@ def test_files_are_written(module, tmp_path, capsys):
     assert lint((tmp_path / "out/set.pb").read_bytes()) == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["books"], "books: is not module:service"),
-        (["no_such_module:books"], "cannot be imported: ModuleNotFoundError"),
-        (["odd_books:garage"], "'garage' cannot be had: ValueError: no garage"),
-    ],
-)
-def test_argument_that_is_not_a_service_is_refused(arguments, said, capsys, tmp_path):
-    """A sentence, and the status of misuse."""
-    text = "def __getattr__(name):\n    raise ValueError(f'no {name}')\n"
-    (tmp_path / "odd_books.py").write_text(text)
-    assert main(["proto", *arguments]) == 2
-    assert said in capsys.readouterr().err
-
-
 def test_folder_that_cannot_be_made_is_reported(module, tmp_path, capsys):
     """A file stands where the folder would be."""
     (tmp_path / "taken").write_text("")
     assert main(["proto", module(), "--out", "taken/here"]) == 2
     assert "taken/here/acme/v1/acme.proto: cannot be written" in capsys.readouterr().err
-
-
-def test_half_of_the_extra_is_a_missing_extra(module, monkeypatch, capsys):
-    """Whatever of it is not there."""
-    source = module()
-    for name in ("rich", "rich.console"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    monkeypatch.setitem(sys.modules, "rich", None)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)  # where findings are coloured
-    assert main(["lint", source]) == 2
-    assert "pip install 'lro[cli]'" in capsys.readouterr().err
-
-
-def test_standard_input_may_be_closed(monkeypatch, capsys):
-    """As under some supervisors."""
-    pytest.importorskip("rich")
-    monkeypatch.setattr(sys, "stdin", None)
-    assert main(["lint", "-"]) == 2
-    assert "standard input is closed" in capsys.readouterr().err
