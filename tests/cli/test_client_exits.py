@@ -89,20 +89,14 @@ def test_a_defect_is_not_hidden(
         call("wait", *names)
 
 
-def test_output_that_is_no_text_stream(asked: Asked, harness: Harness) -> None:
-    """The command can be called by others, as click's own test runner does."""
-    name = over(harness, ResizeMetadata(40), ResizeResponse())
-    found = CliRunner().invoke(app, ["get", "--json", name, "--server", asked.url])
-    assert found.exit_code == 0
-    assert name in found.output
-
-
-def test_standard_output_of_another_kind(
+def test_output_that_is_no_text_stream(
     asked: Asked, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also on a stream whose error handling cannot be changed."""
-    out = io.StringIO()
-    monkeypatch.setattr(sys, "stdout", out)
+    """The command can be called by others, as click's test runner does, with streams of theirs."""
+    name = over(harness, ResizeMetadata(40), ResizeResponse())
+    found = CliRunner().invoke(app, ["get", "--json", name, "--server", asked.url])
+    assert (found.exit_code, name in found.output) == (0, True)
+    monkeypatch.setattr(sys, "stdout", io.StringIO())  # its error handling cannot be changed
     assert main(["list", "--server", asked.url]) == 0
 
 

@@ -57,14 +57,6 @@ def test_a_finding_says_where() -> None:
     ("method", "wanted"),
     [
         (
-            Declared("Export", ("", "M")),
-            "google.longrunning.operation_info has no response_type; name a message",
-        ),
-        (
-            Declared("Export", ("ExportResponse", "Nope")),
-            "metadata_type 'Nope' is no message of the set, looked for as acme.v1.Nope",
-        ),
-        (
             Declared("Export", ("ExportResponse", "no.Pe")),
             "metadata_type 'no.Pe' is no message of the set, looked for as no.Pe or acme.v1.no.Pe",
         ),
@@ -80,15 +72,6 @@ def test_a_finding_says_where() -> None:
             " google/longrunning/operations.proto, which is not imported; import it",
         ),
         (
-            Declared("Export", ("ExportResponse", EMPTY)),
-            "metadata_type is google.protobuf.Empty, which reports no progress; give it a message",
-        ),
-        (
-            Declared("Export", (EMPTY, "M")),
-            "response_type is google.protobuf.Empty, to which no field can be added;"
-            " give it a message",
-        ),
-        (
             Declared("Export", ("M", "M")),
             "response_type is acme.v1.M; expected is ExportResponse, or a message with the option"
             " google.api.resource",
@@ -97,17 +80,6 @@ def test_a_finding_says_where() -> None:
         (
             Declared("DeleteBook", ("M", "M")),
             "response_type is acme.v1.M; after Delete it is Book or google.protobuf.Empty",
-        ),
-        (
-            Declared("Get", None),
-            "returns google.longrunning.Operation without the option"
-            " google.longrunning.operation_info; declare its response_type and metadata_type",
-        ),
-        (
-            Declared("Get", ("M", "M"), output="acme.v1.M"),
-            "returns acme.v1.M, not google.longrunning.Operation, and yet has the option"
-            " google.longrunning.operation_info; remove the option or return"
-            " google.longrunning.Operation",
         ),
     ],
 )
