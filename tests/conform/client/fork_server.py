@@ -1,17 +1,17 @@
-"""Launches adapters as forks of one process that has imported what they need."""
+"""Launches an adapter as forks of one process that has imported everything."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
-import multiprocessing
+import json
 import os
 import signal
+import socket
+import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from multiprocessing.connection import Connection
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import attrs
@@ -19,15 +19,7 @@ import attrs
 from lro_conform.client._launch import Launch
 
 _CHUNK = 64 * 1024
-_HERE = str(Path(__file__).parent)
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(
-    [
-        *("pytest", "httpx", "lro.types", "lro_client", "lro_client.transports.grpc", "grpc.aio"),
-        *("google.api_core.operations_v1", "google.api_core.operation", "requests"),
-        "tests.conform.client.fork_server",
-    ]
-)
+_PROGRAM = Path(__file__).with_name("forking.py")
 
 
 @attrs.define(eq=False)
@@ -55,35 +47,38 @@ class ForkedClient:
             os.killpg(self.number, signal.SIGKILL)
 
 
-async def reading(pipe: Connection) -> asyncio.StreamReader:
+async def reading(descriptor: int) -> asyncio.StreamReader:
     reader = asyncio.StreamReader()
     protocol = asyncio.StreamReaderProtocol(reader)
-    file = os.fdopen(os.dup(pipe.fileno()), "rb")
-    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, file)
-    pipe.close()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(descriptor))
     return reader
 
 
-def perform(adapter: str, variables: Mapping[str, str], *pipes: Connection) -> None:
-    """Be the process of a client."""
-    os.setsid()
-    for number, pipe in enumerate(pipes, 1):
-        os.dup2(pipe.fileno(), number)
-        pipe.close()
-    os.environ.update(variables)
-    sys.path.insert(0, _HERE)
-    importlib.import_module(adapter).main()
-
-
-def forks_of(adapter: str) -> Launch:
-    """What launches an adapter of this folder."""
+@contextlib.contextmanager
+def fork_server(adapter: str, *others: str) -> Iterator[Launch]:
+    """What launches an adapter; ``others`` are the modules that it imports late."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, str(_PROGRAM), str(theirs.fileno()), adapter, *others]
+    process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+    theirs.close()
 
     async def launch(variables: Mapping[str, str]) -> ForkedClient:
-        out, err = (_FORKS.Pipe(duplex=False) for _ in range(2))
-        process = _FORKS.Process(target=perform, args=(adapter, dict(variables), out[1], err[1]))
-        process.start()
-        for _, written in (out, err):
-            written.close()
-        return ForkedClient(process.pid or 0, await reading(out[0]), await reading(err[0]))
+        (out, to_out), (err, to_err) = os.pipe(), os.pipe()
+        socket.send_fds(ours, [json.dumps(dict(variables)).encode()], [to_out, to_err])
+        os.close(to_out)
+        os.close(to_err)
+        loop = asyncio.get_running_loop()
+        number = int(await loop.run_in_executor(None, ours.recv, 64))
+        return ForkedClient(number, await reading(out), await reading(err))
 
-    return launch
+    lock = asyncio.Lock()
+
+    async def one_by_one(variables: Mapping[str, str]) -> ForkedClient:
+        async with lock:
+            return await launch(variables)
+
+    try:
+        yield one_by_one
+    finally:
+        ours.close()
+        process.wait()

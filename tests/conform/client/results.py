@@ -17,12 +17,20 @@ import attrs
 
 from lro_conform import Check, Verdict
 from lro_conform.client._running import CLIENT_CHECKS, judge_client
-from tests.conform.client.fork_server import forks_of
+from tests.conform.client.fork_server import fork_server
 
 PAGE: Final = Path(__file__).parents[3] / "docs/reference/client-conformance.md"
 BEGIN: Final = "<!-- results -->\n"
 END: Final = "<!-- end of the results -->\n"
 ROW: Final = re.compile(r"\| `(?P<id>[\w.-]+)` \| (?P<level>\w+) \|(?P<cells>( [\w-]+ \|)+)")
+
+GRPC_MODULES: Final = ("grpc", "grpc.aio", "lro_client.transports.grpc")
+ADAPTERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "adapter_lro": ("lro.types", "httpx"),
+    "adapter_lro_async": ("lro.types", "httpx"),
+    "adapter_google": (),
+}
+"""By the name of the module, the modules that it imports late."""
 
 COLUMNS: Final = (
     ("adapter_lro", "http", "lro, HTTP"),
@@ -60,10 +68,11 @@ class Found:
 
 async def judge(adapter: str, transport: str) -> Found:
     """Run one adapter through all scenarios of a protocol."""
-    launch = forks_of(adapter)
-    report = await judge_client(
-        launch, CLIENT_CHECKS, target=adapter, transports=[transport], jobs=16
-    )
+    others = (*ADAPTERS[adapter], *(GRPC_MODULES if transport == "grpc" else ()))
+    with fork_server(adapter, *others) as launch:
+        report = await judge_client(
+            launch, CLIENT_CHECKS, target=adapter, transports=[transport], jobs=16
+        )
     verdicts = {one.check.id: str(one.verdict) for one in report.outcomes}
     varied = {id: VARIES.get((adapter, id), verdict) for id, verdict in verdicts.items()}
     return Found(varied, {one.check.id: one.facts for one in report.outcomes})

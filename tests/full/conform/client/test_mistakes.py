@@ -9,7 +9,7 @@ from typing import Final
 from lro_conform import ConformanceReport, Level, Verdict
 from lro_conform.client._launch import ClientProcess, Launch
 from lro_conform.client._running import CLIENT_CHECKS, judge_client
-from tests.conform.client.fork_server import forks_of
+from tests.conform.client.fork_server import fork_server
 
 MISTAKES: Final = {
     "any-type": "results.other-type",
@@ -72,7 +72,8 @@ async def judge_all(launch: Launch) -> tuple[ConformanceReport, ...]:
 
 
 def test_a_plain_client_passes_and_each_mistake_is_found() -> None:
-    plain, *mistaken = asyncio.run(judge_all(forks_of("plain_client")))
+    with fork_server("plain_client") as launch:
+        plain, *mistaken = asyncio.run(judge_all(launch))
     failed = [one for one in plain.outcomes if one.verdict is Verdict.FAILED]
     counted = [one for one in failed if one.check.level is not Level.INFO]
     assert {one.check.id: one.facts for one in counted} == {}
