@@ -727,7 +727,7 @@ FAULTS: Final[dict[str, Layer | list[Layer]]] = {
 
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
     "cancel.ends": {"end": 0.3},
-    "robust.answers": {"call_seconds": 3.0},
+    "robust.answers": {"call_seconds": 5.0},
     "auth.anonymous": {"headers": (("Authorization", "Bearer secret"),)},
     "auth.challenge": {"headers": (("Authorization", "Bearer secret"),)},
 }

@@ -41,7 +41,7 @@ def test_server_without_replies_is_not_there(behaviour: Behaviour) -> None:
         serving_hostile(behaviour) as url,
         pytest.raises(ServerUnreachable, match="the server is not there: GET /v1/operations/"),
     ):
-        judged(url, call_seconds=2)
+        judged(url, call_seconds=5)
 
 
 @pytest.mark.parametrize("behaviour", HOSTILE.values(), ids=HOSTILE)

@@ -27,6 +27,7 @@ from tests.console.serving import PATIENCE, SECURE, authenticate, counting
 from tests.http.servers import HOST, uvicorn_serving
 from tests.integrations.counting import CountRequest
 from tests.services.processes import killed_at_end
+from tests.waiting import until
 
 VERBS = ["GetOperation", "ListOperations", "DeleteOperation", "CancelOperation"]
 """What every server of operations offers."""
@@ -252,8 +253,7 @@ def test_page_that_leaves_a_stream_ends_it_at_the_server() -> None:
         with client.stream("GET", f"/v1/{name}:watch") as watched:
             assert next(watched.iter_lines())
             assert made.service.watching == 1
-        while made.service.watching:
-            client.get("/v1/operations")
+        until(lambda: client.get("/v1/operations") and made.service.watching == 0)
         made.go.set()
 
 
