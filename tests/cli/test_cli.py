@@ -19,6 +19,7 @@ pytest.importorskip("rich")
 pytest.importorskip("google.longrunning.operations_pb2")
 
 from lro.cli import main
+from lro.lint import lint
 from tests.lint.sets import BARE, GOOD, Declared, located, packed, proto
 
 WARNED = Declared("Export", ("Metadata", "Metadata"))
@@ -36,9 +37,14 @@ class ExportRequest:
 class ExportMetadata:
     rows: lro.Int32 = 0
 
+@lro.message("acme.other.v1.Row")
+@attrs.frozen
+class Row:
+    text: str = ""
+
 @attrs.frozen
 class {response}:
-    rows: lro.Int32 = 0
+    {field}
 
 books = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
 number = 7
@@ -57,9 +63,10 @@ def here(here: Path) -> Path:
     return here
 
 
-def module(name: str, response: str = "ExportResponse") -> None:
-    """Write a module with a Python service in it, and forget an earlier one of that name."""
-    Path(f"{name}.py").write_text(MODULE.format(response=response), encoding="utf-8")
+def module(name: str, response: str = "ExportResponse", field: str = "rows: lro.Int32 = 0") -> None:
+    """Write a module with a Python service in it; each test has names of its own."""
+    text = MODULE.format(response=response, field=field)
+    Path(f"{name}.py").write_text(text, encoding="utf-8")
 
 
 def test_lint_without_findings_prints_number_of_methods(capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,6 +213,35 @@ def test_a_python_service(capsys: pytest.CaptureFixture[str]) -> None:
     assert "response-type-convention" in capsys.readouterr().out
     assert main(["breaking", "kept:books", "altered:books"]) == 1
     assert "response-type-changed" in capsys.readouterr().out
+
+
+def test_proto_files_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """One as it could be kept, several under their names."""
+    module("one_file")
+    assert main(["proto", "one_file:books"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith('syntax = "proto3";\n\npackage acme.v1;\n')
+    assert "rpc Export(ExportRequest) returns (google.longrunning.Operation) {" in printed
+    module("two_files", field="row: Row | None = None")
+    assert main(["proto", "two_files:books"]) == 0
+    printed = capsys.readouterr().out
+    assert "// acme/other/v1/other.proto\n\nsyntax" in printed
+    assert "// acme/v1/acme.proto\n\nsyntax" in printed
+
+
+def test_proto_files_are_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """With a set of descriptors that the linter takes; a folder that cannot be made is named."""
+    module("written")
+    options = ["--out", "out/protos", "--descriptor-set", "out/set.pb"]
+    assert main(["proto", "written:books", *options]) == 0
+    assert capsys.readouterr().out == "out/protos/acme/v1/acme.proto\n"
+    assert main(["proto", "written:books", "--descriptor-set", "again.pb"]) == 0
+    assert capsys.readouterr().out == ""
+    assert "message ExportRequest {" in Path("out/protos/acme/v1/acme.proto").read_text("utf-8")
+    assert lint(Path("out/set.pb").read_bytes()) == []
+    Path("taken").write_text("", "utf-8")
+    assert main(["proto", "written:books", "--out", "taken/here"]) == 2
+    assert "taken/here/acme/v1/acme.proto: cannot be written" in capsys.readouterr().err
 
 
 BOTH = (["lint"], ["breaking", "good"])
