@@ -6,8 +6,13 @@ import ctypes
 import gc
 import os
 import signal
+import ssl
+import tempfile
 from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
 
+import certifi
 import hypothesis
 import pytest
 
@@ -27,6 +32,25 @@ gc.disable()  # while tests are collected, nearly all that is made is kept
 # A shell starts what runs in the background with this ignored, and tests interrupt their children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Each client of httpx reads the certificates of all authorities, which takes 70 ms of CPU. No test
+# asks a server of the internet from this process, so one of them is enough.
+bundles = {certifi.where(), os.environ.get("SSL_CERT_FILE")}
+authority = tempfile.NamedTemporaryFile(suffix=".pem")  # noqa: SIM115 - until the process ends
+authority.write(Path(certifi.where()).read_bytes().partition(b"-----END CERTIFICATE-----\n")[0])
+authority.write(b"-----END CERTIFICATE-----\n")
+authority.flush()
+create_context = ssl.create_default_context
+
+
+def create_small_context(*purpose: ssl.Purpose, **options: Any) -> ssl.SSLContext:
+    """Return a context that trusts one authority where it is to trust all of them."""
+    if options.get("cafile") in bundles - {None}:
+        options["cafile"] = authority.name
+    return create_context(*purpose, **options)
+
+
+ssl.create_default_context = create_small_context
 
 
 @pytest.hookimpl(trylast=True)

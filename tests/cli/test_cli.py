@@ -19,6 +19,7 @@ pytest.importorskip("rich")
 pytest.importorskip("google.longrunning.operations_pb2")
 
 from lro.cli import main
+from lro.lint import lint
 from tests.lint.sets import BARE, GOOD, Declared, located, packed, proto
 
 WARNED = Declared("Export", ("Metadata", "Metadata"))
@@ -36,9 +37,14 @@ class ExportRequest:
 class ExportMetadata:
     rows: lro.Int32 = 0
 
+@lro.message("acme.other.v1.Row")
+@attrs.frozen
+class Row:
+    text: str = ""
+
 @attrs.frozen
 class {response}:
-    rows: lro.Int32 = 0
+    {field}
 
 books = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
 number = 7
@@ -57,9 +63,10 @@ def here(here: Path) -> Path:
     return here
 
 
-def module(name: str, response: str = "ExportResponse") -> None:
-    """Write a module with a Python service in it, and forget an earlier one of that name."""
-    Path(f"{name}.py").write_text(MODULE.format(response=response), encoding="utf-8")
+def module(name: str, response: str = "ExportResponse", field: str = "rows: lro.Int32 = 0") -> None:
+    """Write a module with a Python service in it; each test has names of its own."""
+    text = MODULE.format(response=response, field=field)
+    Path(f"{name}.py").write_text(text, encoding="utf-8")
 
 
 def test_lint_without_findings_prints_number_of_methods(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,28 +87,16 @@ def test_a_finding_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert summary == "1 error in 1 long-running method"
 
 
-def test_a_place_that_is_not_known_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    """A set without source information names the file."""
-    Path("bad").write_bytes(packed(proto(BARE, Declared("Import"))))
+def test_lines_of_a_pipe_are_not_padded(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing stands behind the sentence; a set without source information names the file."""
+    far = Declared("Import", ("ExportResponse", "Metadata"), output="acme.v1.Metadata")
+    Path("bad").write_bytes(packed(proto(BARE, far, Declared("Add"))))
     assert main(["lint", "bad"]) == 1
-    _, line, _, summary = capsys.readouterr().out.splitlines()
-    assert line.startswith("acme/v1/books.proto ")
-    assert summary == "2 errors in 2 long-running methods"
-
-
-def test_a_terminal_has_its_own_width(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There the table is folded to fit, and nothing is cut off."""
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "60")
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert main(["lint", "bad"]) == 1
-    lines = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).splitlines()
-    assert len(lines) > 3
-    assert max(map(len, lines)) <= 60
-    assert "…" not in "".join(lines)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("acme/v1/books.proto ")
+    assert lines[-1] == "3 errors in 2 long-running methods"
+    assert [line.rstrip() for line in lines] == lines
+    assert len({line.index(" acme.v1.Books.") for line in lines[1:4]}) == 1
 
 
 def test_a_place_is_never_broken_in_a_terminal(
@@ -119,22 +114,13 @@ def test_a_place_is_never_broken_in_a_terminal(
     assert method == "  acme.v1.Books.Export missing-operation-info"
     assert len(what) > 1
     assert all(line.startswith("    ") for line in what)
+    assert max(map(len, what)) <= 60
+    assert "…" not in out
     Path("bad").write_bytes(packed(proto(BARE), proto(name="a.proto")))
     assert main(["lint", "bad", "--allow", "*:streaming-response"]) == 1
     out = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
     assert out.startswith("  * unused-allowance\n    the allowance")
     assert " \n" not in out
-
-
-def test_lines_of_a_pipe_are_not_padded(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing stands behind the sentence."""
-    far = Declared("Import", ("ExportResponse", "Metadata"), output="acme.v1.Metadata")
-    Path("bad").write_bytes(packed(proto(BARE, far)))
-    assert main(["lint", "bad"]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 4
-    assert [line.rstrip() for line in lines] == lines
-    assert len({line.index(" acme.v1.Books.") for line in lines[1:3]}) == 1
 
 
 def test_error_of_source_file_says_how_to_make_a_set(capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,11 +145,18 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == []
 
 
-def test_warnings_count_only_when_strict(capsys: pytest.CaptureFixture[str]) -> None:
-    """They are printed in either case."""
+def test_warnings_count_only_when_strict(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are printed in either case; ``-`` reads what another program writes."""
     assert main(["lint", "warned"]) == 0
     assert "1 warning in 1 long-running method" in capsys.readouterr().out
-    assert main(["lint", "--strict", "warned"]) == 1
+    given = SimpleNamespace(buffer=io.BytesIO(Path("warned").read_bytes()))
+    monkeypatch.setattr(sys, "stdin", given)
+    assert main(["lint", "--strict", "-"]) == 1
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["lint", "-"]) == 2
+    assert "standard input is closed" in capsys.readouterr().err
 
 
 def test_allowances(capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,15 +191,6 @@ def test_targets(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["breaking", "two", "good", "--target", "acme/v1/books.proto"]) == 0
 
 
-def test_standard_input(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """``-`` reads what another program writes."""
-    given = SimpleNamespace(buffer=io.BytesIO(Path("bad").read_bytes()))
-    monkeypatch.setattr(sys, "stdin", given)
-    assert main(["lint", "-"]) == 1
-
-
 def test_breaking(capsys: pytest.CaptureFixture[str]) -> None:
     """The same output and status, with the old and the new type in JSON."""
     assert main(["breaking", "good", "good"]) == 0
@@ -223,112 +207,129 @@ def test_a_python_service(capsys: pytest.CaptureFixture[str]) -> None:
     module("kept")
     module("altered", "ExportResult")
     assert main(["lint", "kept:books"]) == 0
+    Path("a:b").write_bytes(Path("good").read_bytes())  # a file of such a name is read
+    assert main(["lint", "a:b"]) == 0
     assert main(["lint", "altered:books", "--strict"]) == 1
     assert "response-type-convention" in capsys.readouterr().out
     assert main(["breaking", "kept:books", "altered:books"]) == 1
     assert "response-type-changed" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("source", "why"),
-    [
-        ("nowhere", "Error: nowhere: cannot be read: No such file or directory"),
-        ("no\0where", "cannot be read: embedded null"),
-        ("no_such_module:books", "cannot be imported: ModuleNotFoundError: No module named"),
-        ("failing:books", "Error: failing:books: cannot be imported: ZeroDivisionError"),
-        ("leaving:books", "cannot be imported: SystemExit: 3"),
-        ("plain:gone", "Error: plain:gone: there is no 'gone' in it"),
-        ("plain:number", "Error: plain:number: is int, not an lro.Service"),
-        ("plain:books.gone", "there is no 'gone'"),
-        ("text", "Error: text: 19 bytes that are no FileDescriptorSet"),
-    ],
-)
-def test_unreadable_input(source: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Status 2 and one line that says what is wrong with what; never a traceback."""
+def test_proto_files_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """One as it could be kept, several under their names."""
+    module("one_file")
+    assert main(["proto", "one_file:books"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith('syntax = "proto3";\n\npackage acme.v1;\n')
+    assert "rpc Export(ExportRequest) returns (google.longrunning.Operation) {" in printed
+    module("two_files", field="row: Row | None = None")
+    assert main(["proto", "two_files:books"]) == 0
+    printed = capsys.readouterr().out
+    assert "// acme/other/v1/other.proto\n\nsyntax" in printed
+    assert "// acme/v1/acme.proto\n\nsyntax" in printed
+
+
+def test_proto_files_are_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """With a set of descriptors that the linter takes; a folder that cannot be made is named."""
+    module("written")
+    options = ["--out", "out/protos", "--descriptor-set", "out/set.pb"]
+    assert main(["proto", "written:books", *options]) == 0
+    assert capsys.readouterr().out == "out/protos/acme/v1/acme.proto\n"
+    assert main(["proto", "written:books", "--descriptor-set", "again.pb"]) == 0
+    assert capsys.readouterr().out == ""
+    assert "message ExportRequest {" in Path("out/protos/acme/v1/acme.proto").read_text("utf-8")
+    assert lint(Path("out/set.pb").read_bytes()) == []
+    Path("taken").write_text("", "utf-8")
+    assert main(["proto", "written:books", "--out", "taken/here"]) == 2
+    assert "taken/here/acme/v1/acme.proto: cannot be written" in capsys.readouterr().err
+
+
+BOTH = (["lint"], ["breaking", "good"])
+PYTHON = (*BOTH, ["proto"], ["openapi"])
+UNUSABLE = [
+    (BOTH, "nowhere", "Error: nowhere: cannot be read: No such file or directory"),
+    (BOTH, "no\0where", "cannot be read: embedded null"),
+    (BOTH, "text", "Error: text: 19 bytes that are no FileDescriptorSet"),
+    (PYTHON, "no_such_module:books", "cannot be imported: ModuleNotFoundError: No module named"),
+    (PYTHON, "failing:books", "Error: failing:books: cannot be imported: ZeroDivisionError"),
+    (PYTHON, "leaving:books", "cannot be imported: SystemExit: 3"),
+    (PYTHON, "plain:gone", "Error: plain:gone: there is no 'gone' in it"),
+    (PYTHON[:3], "plain:number", "Error: plain:number: is int, not an lro.Service"),
+    (PYTHON, "plain:books.gone", "there is no 'gone'"),
+    (PYTHON, "odd:garage", "'garage' cannot be had: ValueError: no garage"),
+    (PYTHON[2:], "books", "Error: books: is not module:service"),
+    ([[]], "nonsense", "Error: "),
+    ([["lint", "good"]], "--nonsense", "Error: "),
+    ([["breaking"]], "good", "Error: "),
+    ([["lint", "good", "--allow"]], "*:typo", "Error: "),
+    ([["lint", "good", "--allow-file"]], "nowhere", "Error: "),
+    ([["lint", "good", "--allow-file"]], "binary", "Error: "),
+]
+
+
+@pytest.mark.parametrize(("commands", "source", "why"), UNUSABLE)
+def test_what_cannot_be_used_is_named(
+    commands: list[list[str]], source: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Status 2 and a line that says what is wrong with what; never a traceback."""
     module("plain")
     Path("failing.py").write_text("1 / 0", encoding="utf-8")
     Path("leaving.py").write_text("raise SystemExit(3)", encoding="utf-8")
+    Path("odd.py").write_text("def __getattr__(name): raise ValueError(f'no {name}')", "utf-8")
     Path("text").write_text("syntax = 'proto3';\n", encoding="utf-8")
-    assert main(["lint", source]) == 2
-    assert why in capsys.readouterr().err
-    assert main(["breaking", "good", source]) == 2
-
-
-def test_a_file_may_be_called_like_a_service() -> None:
-    """What is there is read."""
-    Path("a:b").write_bytes(Path("good").read_bytes())
-    assert main(["lint", "a:b"]) == 0
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["lint"],
-        ["nonsense"],
-        ["lint", "good", "--nonsense"],
-        ["breaking", "good"],
-        ["lint", "good", "--allow", "*:typo"],
-        ["lint", "good", "--allow-file", "nowhere"],
-        ["lint", "good", "--allow-file", "binary"],
-    ],
-)
-def test_misuse(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Status 2, with the reason on standard error."""
     Path("binary").write_bytes(b"\xff")
-    assert main(arguments) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "Error: " in captured.err
+    for command in commands:
+        assert main([*command, source]) == 2
+        captured = capsys.readouterr()
+        assert (captured.out, why in captured.err) == ("", True), captured
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """That of the distribution."""
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """That of the distribution; each command is listed, and explains itself."""
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"lro {importlib.metadata.version('lro')}\n"
-
-
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each command is listed, and explains itself."""
     assert main(["--help"]) == 0
-    listed = capsys.readouterr().out
-    assert "lint" in listed
-    assert "breaking" in listed
+    assert {"lint", "breaking"} <= {*capsys.readouterr().out.split()}
     assert main(["breaking", "-h"]) == 0
     assert "OLD" in capsys.readouterr().out
 
 
-def test_without_the_extra(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One sentence that says what to install."""
-    for name in [one for one in sys.modules if one.startswith("lro.cli.")]:
+def missing(monkeypatch: pytest.MonkeyPatch, package: str, *modules: str) -> None:
+    """Forget a package of ours, and have modules that cannot be imported."""
+    for name in [one for one in sys.modules if one.startswith(package)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr("lro.cli._app", raising=False)
-    monkeypatch.setitem(sys.modules, "click", None)
-    assert main(["lint", "good"]) == 2
-    said = capsys.readouterr().err
-    assert said == "lro: the command lro needs the extra 'cli': pip install 'lro[cli]'\n"
+    for name in modules:
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.mark.parametrize(
+    ("package", "modules", "said"),
+    [
+        ("lro.cli.", ["click"], "lro: the command lro needs the extra 'cli': pip install"),
+        ("lro.lint", ["google.longrunning"], "pip install 'lro[protobuf]'"),
+        ("rich", ["rich.console", "rich"], "pip install 'lro[cli]'"),
+    ],
+)
+def test_missing_extra_is_named(
+    package: str,
+    modules: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One sentence that says what to install."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)  # where findings are coloured
+    missing(monkeypatch, package, *modules)
+    assert main(["lint", "bad"]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_another_missing_module_is_our_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not hidden behind advice that would not help."""
-    for name in [one for one in sys.modules if one.startswith("lro.cli.")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr("lro.cli._app", raising=False)
-    monkeypatch.setitem(sys.modules, "lro.cli._commands", None)
+    missing(monkeypatch, "lro.cli.", "lro.cli._commands")
     with pytest.raises(ModuleNotFoundError, match=r"lro\.cli\._commands"):
         main(["lint", "good"])
-
-
-def test_without_protobuf(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Even then the command answers in one line."""
-    for name in [one for one in sys.modules if one.startswith("lro.lint")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "google.longrunning", None)
-    assert main(["lint", "good"]) == 2
-    assert "pip install 'lro[protobuf]'" in capsys.readouterr().err
 
 
 def test_the_module_is_the_command(
@@ -344,10 +345,9 @@ def test_the_module_is_the_command(
 
 def test_a_process(here: Path) -> None:
     """The status reaches the shell; a service with maintenance does not keep the process alive."""
-    module("alive")
+    module("alive", "ExportResult")
     text = Path("alive.py").read_text(encoding="utf-8").replace(", maintenance=False", "")
     Path("alive.py").write_text(text, encoding="utf-8")
-    for source, status in (("bad", 1), ("alive:books", 0)):
-        command = [sys.executable, "-W", "error", "-m", "lro.cli", "lint", source]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=240)
-        assert (run.returncode, run.stderr) == (status, "")
+    command = [sys.executable, "-W", "error", "-m", "lro.cli", "lint", "alive:books", "--strict"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert (run.returncode, run.stderr) == (1, "")

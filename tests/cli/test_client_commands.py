@@ -18,7 +18,7 @@ pytest.importorskip("rich")
 pytest.importorskip("uvicorn")
 
 import lro
-from lro_client.cli._terminal import Exit, worst
+from lro_client.cli._terminal import Exit
 from tests.cli.asking import IN_TIME, Asked, Lro, over, started
 from tests.client import sockets
 from tests.client.messages import NAME, ResizeMetadata, ResizeResponse, running
@@ -68,28 +68,16 @@ def test_get_as_json(call: Lro, harness: Harness) -> None:
     assert "\x1b" not in found.out
 
 
-def test_get_check(call: Lro, harness: Harness) -> None:
-    """The state as status; the worst of several."""
+def test_get_says_the_state_by_its_status(call: Lro, harness: Harness) -> None:
+    """The worst of several; of one that is missing in a sentence, and the others are printed."""
     done, failed = over(harness, ResizeResponse()), over(harness, FAILURE)
     assert call("get", "--check", done).status == Exit.DONE
     assert call("get", "--check", done, failed).status == Exit.FAILED
     assert call("get", done, failed).status == Exit.DONE
-
-
-def test_get_of_missing_operation_reports_it_and_prints_others(call: Lro, harness: Harness) -> None:
-    """One sentence on standard error; the others are printed."""
-    found = call("get", "operations/no", over(harness, ResizeResponse()))
+    found = call("get", "operations/no", done)
     assert found.status == Exit.CALL_FAILED
     assert found.err.startswith("lro: operations/no: GetOperation failed with NOT_FOUND: ")
     assert "SUCCEEDED" in found.out
-
-
-def test_the_worst_wins() -> None:
-    """A failed call, then a failure, then a cancellation, then what still runs."""
-    order = [Exit.CALL_FAILED, Exit.FAILED, Exit.CANCELLED, Exit.RUNNING, Exit.DONE]
-    for place, one in enumerate(order):
-        assert worst(order[place:]) is one
-    assert worst([]) is Exit.DONE
 
 
 def test_list(call: Lro, harness: Harness) -> None:
@@ -111,7 +99,6 @@ def test_list_some(call: Lro, harness: Harness, asked: Asked) -> None:
     assert call("list", "--filter", "state() = FAILED").out == ""
     assert call("list", "projects/p").out == ""
     assert asked.requests[-1][0] == "GET /v1/projects/p/operations"
-    assert call("list", "--limit", "0").status == Exit.MISUSED
     assert call("list", "--filter", "((").status == Exit.CALL_FAILED
 
 
@@ -139,17 +126,6 @@ def test_wait_for_several(call: Lro, harness: Harness) -> None:
     assert call("wait", "--json", *names).status == Exit.FAILED
 
 
-def test_waiting_for_too_long(call: Lro, harness: Harness) -> None:
-    """The operation goes on, and it is said how to look at it again."""
-    name = started(harness)
-    found = call("wait", name, "--timeout", IN_TIME)
-    assert (found.status, found.out) == (Exit.RUNNING, "")
-    assert found.err == (
-        f"lro: {name} did not end in time\n"
-        f"lro: the operation goes on; look again with: lro wait {name}\n"
-    )
-
-
 def test_polling_only(call: Lro, harness: Harness, asked: Asked) -> None:
     """With ``--poll`` no command asks for a Wait or a stream."""
     names = [started(harness) for _ in range(6)]
@@ -162,8 +138,14 @@ def test_polling_only(call: Lro, harness: Harness, asked: Asked) -> None:
 
 
 def test_many_that_go_on(call: Lro, harness: Harness) -> None:
-    """Not all are named."""
+    """It is said how to look at them again; of many not all are named."""
     names = [started(harness) for _ in range(12)]
+    found = call("wait", names[0], "--timeout", IN_TIME)
+    assert (found.status, found.out) == (Exit.RUNNING, "")
+    assert found.err == (
+        f"lro: {names[0]} did not end in time\n"
+        f"lro: the operation goes on; look again with: lro wait {names[0]}\n"
+    )
     found = call("wait", *names, "--timeout", IN_TIME)
     assert found.status == Exit.RUNNING
     late, going_on = found.err.splitlines()
@@ -183,14 +165,9 @@ def test_no_server_there(call: Lro) -> None:
         found = call("list", "--server", url)
         assert found.status == Exit.CALL_FAILED
         assert found.err.startswith("lro: ListOperations failed with UNAVAILABLE: ")
-
-
-def test_a_server_that_never_answers(call: Lro) -> None:
-    """No wait is longer than the timeout, and no reply came from the server."""
-    with sockets.serving(sockets.silent) as url:
+    with sockets.serving(sockets.silent) as url:  # no wait is longer than the timeout
         found = call("wait", "operations/a", "--server", url, "--timeout", "100ms")
-        assert found.status == Exit.CALL_FAILED
-        assert "DEADLINE_EXCEEDED" in found.err
+        assert (found.status, "DEADLINE_EXCEEDED" in found.err) == (Exit.CALL_FAILED, True)
         found = call("get", "operations/a", "--server", url, "--call-timeout", "100ms")
         assert found.status == Exit.CALL_FAILED
 
@@ -204,18 +181,8 @@ def test_watch_in_a_pipe(call: Lro, harness: Harness) -> None:
     assert call("watch", "--json", name).json[-1]["name"] == name
 
 
-def test_watch_by_filter(call: Lro, harness: Harness) -> None:
-    """Those that match when it begins."""
-    names = {over(harness, ResizeResponse()) for _ in range(2)}
-    found = call("watch", "--filter", "state() = SUCCEEDED")
-    assert found.status == 0
-    assert {line.split("\t")[0] for line in found.lines} == names
-    found = call("watch", "--filter", "state() = FAILED", "--parent", "projects/p")
-    assert (found.status, found.out, found.err) == (0, "", "lro: no operation matches\n")
-
-
-def test_watch_not_too_many(call: Lro, harness: Harness, asked: Asked) -> None:
-    """No more are listed than are watched, and it is said that there are more."""
+def test_watch_by_filter(call: Lro, harness: Harness, asked: Asked) -> None:
+    """Those that match when it begins; it is said that there are more."""
     names = [over(harness, ResizeResponse()) for _ in range(3)]
     found = call("watch", "--filter", "done = true", "--limit", "2")
     assert found.status == 0
@@ -223,15 +190,8 @@ def test_watch_not_too_many(call: Lro, harness: Harness, asked: Asked) -> None:
     assert found.err == "lro: more than 2 match: only 2 are watched; give --limit for more\n"
     found = call("watch", "--filter", "done = true", "--limit", "3")
     assert (len(found.lines), found.err) == (3, "")
-    assert call("watch", "--filter", "done = true", "--limit", "0").status == Exit.MISUSED
-
-
-@pytest.mark.parametrize("given", [[], ["operations/a", "--filter", "done = true"]])
-def test_watch_names_or_a_filter(call: Lro, given: list[str]) -> None:
-    """One of the two."""
-    found = call("watch", *given)
-    assert found.status == Exit.MISUSED
-    assert "give either names or --filter" in found.err
+    found = call("watch", "--filter", "state() = FAILED", "--parent", "projects/p")
+    assert (found.status, found.out, found.err) == (0, "", "lro: no operation matches\n")
 
 
 def test_cancel(call: Lro, harness: Harness) -> None:
@@ -256,16 +216,6 @@ def test_delete(call: Lro, harness: Harness) -> None:
     assert call("delete", over(harness, ResizeResponse())).status == Exit.DONE
 
 
-def test_start(call: Lro) -> None:
-    """The new operation is printed."""
-    found = call("start", PATH, START, "--json")
-    assert found.status == 0
-    assert found.json[0]["name"].startswith("operations/")
-    refused = call("start", PATH)
-    assert (refused.status, refused.out) == (Exit.CALL_FAILED, "")
-    assert "StartOperation" in refused.err or "Start failed with INVALID_ARGUMENT" in refused.err
-
-
 def test_start_and_wait(call: Lro, harness: Harness) -> None:
     """Until it is done, with the status of that."""
     harness.say(ResizeResponse(7))
@@ -274,31 +224,23 @@ def test_start_and_wait(call: Lro, harness: Harness) -> None:
     assert call("start", PATH, START, "--wait").status == Exit.FAILED
     harness.say(ResizeResponse(7))
     assert call("start", PATH, START, "--watch").lines[-1].endswith("\tSUCCEEDED\t100%")
-    assert call("start", PATH, START, "--watch", "--wait").status == Exit.MISUSED
 
 
-def test_start_once(call: Lro, harness: Harness) -> None:
+def test_start_once(call: Lro, asked: Asked) -> None:
     """Under one id nothing is started twice; auto makes one, and says which."""
+    found = call("start", PATH, START, "--validate-only", "--json")
+    assert (found.status, found.json[0]["done"], call("list").out) == (0, True, "")
+    refused = call("start", PATH)
+    assert (refused.status, refused.out) == (Exit.CALL_FAILED, "")
+    assert "Start failed with INVALID_ARGUMENT" in refused.err
+    assert call("start", f"{asked.url}{PATH}?prettyPrint=false", START).status == 0
+    assert asked.requests[-1][0] == f"POST {PATH}"
     made = str(uuid.uuid4())
     names = {call("start", PATH, START, "--json", "--request-id", made).out for _ in range(2)}
     assert len(names) == 1
     found = call("start", PATH, START, "--json", "--request-id", "auto")
     (request_id,) = re.fullmatch(r"lro: the request id is (\S{36})\n", found.err).groups()  # type: ignore[union-attr]
     assert call("start", PATH, START, "--json", "--request-id", request_id).out == found.out
-
-
-def test_validate_only(call: Lro) -> None:
-    """Nothing is started."""
-    found = call("start", PATH, START, "--validate-only", "--json")
-    assert found.status == 0
-    assert found.json[0]["done"]
-    assert call("list").out == ""
-
-
-def test_start_by_url(call: Lro, asked: Asked) -> None:
-    """The server is in it."""
-    assert call("start", f"{asked.url}{PATH}?prettyPrint=false", START).status == 0
-    assert asked.requests[-1][0] == f"POST {PATH}"
 
 
 def test_messages_from_files(call: Lro, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,22 +252,6 @@ def test_messages_from_files(call: Lro, here: Path, monkeypatch: pytest.MonkeyPa
     assert call("start", PATH, "-").status == 0
     monkeypatch.setattr(sys, "stdin", None)
     assert "standard input is closed" in call("start", PATH, "-").err
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ("{", "message: is not JSON"),
-        ("[1]", "must be a JSON object, got [1]"),
-        ("@gone", "gone: cannot be read: No such file"),
-        ("@\0", "cannot be read"),
-    ],
-)
-def test_a_start_refuses_texts_that_are_not_messages(call: Lro, given: str, expected: str) -> None:
-    """It is said what is wrong."""
-    found = call("start", PATH, given)
-    assert found.status == Exit.MISUSED
-    assert expected in found.err
 
 
 def test_control_characters_of_server_are_escaped(call: Lro) -> None:
@@ -345,7 +271,6 @@ def test_control_characters_of_server_are_escaped(call: Lro) -> None:
             assert "\nlro: all is well" not in found.out
             if "--json" in arguments:
                 assert found.json == [body]
-    assert json.loads(json.dumps(body)) == body
 
 
 def test_bare_operations(call: Lro) -> None:
@@ -356,11 +281,3 @@ def test_bare_operations(call: Lro) -> None:
     ):
         with sockets.serving(sockets.answering("200 OK", json.dumps(body))) as url:
             assert call("wait", "operations/a", "--server", url).out == expected
-
-
-@pytest.mark.parametrize("command", [("list",), ("watch", "--filter", "done = false")])
-def test_a_limit_beyond_all_numbers(call: Lro, command: tuple[str, ...]) -> None:
-    """It is a mistake of the command line, like others."""
-    found = call(*command, "--limit", str(2**63))
-    assert found.status == Exit.MISUSED
-    assert "--limit" in found.err

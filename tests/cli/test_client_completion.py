@@ -47,10 +47,6 @@ def test_scripts(call: Lro, shell: str, expected: str) -> None:
     assert found.status == 0
     assert expected in found.out
     assert f"_LRO_COMPLETE={shell}_complete" in found.out
-
-
-def test_no_such_shell(call: Lro) -> None:
-    """It is said which there are."""
     assert "'bash', 'zsh', 'fish'" in call("completion", "tcsh").err
 
 
@@ -130,9 +126,3 @@ def test_the_help_of_what_is_loaded_later(call: Lro) -> None:
         assert " ".join(command.help.split()).startswith(text)
         assert re.search(rf"^  {name} ", shown, re.MULTILINE)
     assert call("lst").status == 2
-
-
-def test_names_are_escaped(complete: Any, harness: Harness) -> None:
-    """The state stands beside a name, not in it."""
-    name = over(harness, ResizeResponse())
-    assert complete("get", name) == [name]

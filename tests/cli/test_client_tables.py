@@ -99,37 +99,35 @@ def test_list_shows_what_server_describes(call: Lro, asked: Asked) -> None:
     assert server.asked == 1
 
 
-@pytest.mark.parametrize(
-    ("status", "body"),
-    [
-        (404, {}),
-        (403, {"error": {"code": 403, "message": "no", "status": "PERMISSION_DENIED"}}),
-        (501, {}),
-        (200, {"descriptions": []}),
-        (200, {"descriptions": [], "missing": ["operations/a"]}),
-        (200, {"descriptions": [{"name": "operations/b"}], "missing": ["operations/a"]}),
-    ],
-)
+NOT_DESCRIBED: list[tuple[int, Any]] = [
+    (404, {}),
+    (403, {"error": {"code": 403, "message": "no", "status": "PERMISSION_DENIED"}}),
+    (501, {}),
+    (200, {"descriptions": []}),
+    (200, {"descriptions": [], "missing": ["operations/a"]}),
+    (200, {"descriptions": [{"name": "operations/b"}], "missing": ["operations/a"]}),
+]
+
+
 def test_list_of_server_that_does_not_describe(
-    status: int, body: Any, call: Lro, asked: Asked
-) -> None:
-    """The table is that of the operations."""
-    asked.app = Describing(status, body)
-    found = call("list")
-    heading, row = plain(found.out).splitlines()
-    assert heading.split() == ["name", "state", "done", "age", "message"]
-    assert row.split() == ["operations/a", "IN_PROGRESS", "50%"]
-    assert (found.status, found.err) == (Exit.DONE, "")
-
-
-def test_server_that_does_not_describe_is_asked_once(
     call: Lro, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not again for the next thousand of a long list."""
+    """The table is that of the operations; it is not asked again for the rest of a long list."""
+    for status, body in NOT_DESCRIBED:
+        asked.app = Describing(status, body)
+        found = call("list")
+        heading, row = plain(found.out).splitlines()
+        assert heading.split() == ["name", "state", "done", "age", "message"]
+        assert row.split() == ["operations/a", "IN_PROGRESS", "50%"]
+        assert (found.status, found.err) == (Exit.DONE, "")
     monkeypatch.setattr("lro_client.cli._printing._DESCRIBED_AT_ONCE", 1)
     asked.app = server = Describing(404, {}, listed=3)
     assert len(plain(call("list").out).splitlines()) == 4
     assert server.asked == 1
+    monkeypatch.setitem(LISTED, "name", "operations//a")  # which the client refuses to ask for
+    asked.app = server = Describing(404, {})
+    assert "operations//a" in call("list").out
+    assert server.asked == 0
 
 
 def test_list_describes_some_at_once(
@@ -142,16 +140,6 @@ def test_list_describes_some_at_once(
     rows = plain(call("list").out).splitlines()[1:]
     assert [FULL_NAME in row for row in rows] == [True] * 3
     assert [path for path, _ in asked.requests].count("POST /v1/operations:describe") == 2
-
-
-def test_operation_of_unusual_name_is_listed(
-    call: Lro, asked: Asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The client refuses to ask for it, and the table has it all the same."""
-    monkeypatch.setitem(LISTED, "name", "operations//a")
-    asked.app = server = Describing(404, {})
-    assert "operations//a" in call("list").out
-    assert server.asked == 0
 
 
 def test_get_shows_what_server_describes(call: Lro, asked: Asked) -> None:
@@ -194,20 +182,14 @@ def test_json_needs_no_descriptions(command: list[str], call: Lro, asked: Asked)
 def test_watching(call: Lro, harness: Harness) -> None:
     """The table stays on the screen as it was in the end."""
     names = [over(harness, ResizeMetadata(40), FAILURE), over(harness, ResizeResponse())]
-    found = call("watch", *names, "operations/no")
+    found = call("watch", *names, started(harness), "operations/no", "--timeout", IN_TIME)
     assert found.status == Exit.CALL_FAILED
-    last = plain(found.out).splitlines()[-4:]
+    last = plain(found.out).splitlines()[-5:]
+    assert re.search(r"IN_PROGRESS +\d+s\s*$", last.pop(3).rstrip())
     assert last[0].split() == ["name", "state", "done", "age", "left", "message"]
     assert last[1].split()[:2] == [names[0], "FAILED"]
     assert "100%" in last[2]
     assert last[3].split() == ["operations/no", "not", "known"]
-
-
-def test_row_of_operation_without_metadata(call: Lro, harness: Harness) -> None:
-    """Its row has a name, a state and an age."""
-    found = call("watch", started(harness), "--timeout", IN_TIME)
-    assert found.status == Exit.RUNNING
-    assert re.search(r"IN_PROGRESS +\d+s\s*$", plain(found.out).rstrip())
 
 
 def test_ages(call: Lro) -> None:
@@ -228,15 +210,6 @@ def test_ages(call: Lro) -> None:
         listed = {"operations": [body]}
     with sockets.serving(sockets.answering("200 OK", json.dumps(listed))) as url:
         assert re.search(r"\d{4,}d \d+h", call("list", "--server", url).out)
-
-
-def test_a_terminal_that_cannot_draw(
-    call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There are lines instead."""
-    monkeypatch.setenv("TERM", "dumb")
-    name = over(harness, ResizeResponse())
-    assert call("watch", name).lines[-1] == f"{name}\tSUCCEEDED\t100%"
 
 
 def test_rows_change(capsys: pytest.CaptureFixture[str]) -> None:
@@ -284,13 +257,16 @@ def test_how_many_are_left(call: Lro, harness: Harness, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("kind", ["dumb", "unknown", ""])
-def test_no_line_where_it_cannot_be_erased(
+def test_a_terminal_that_cannot_draw(
     call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """In a pipe there is none either, as the other tests show."""
+    """There are lines instead, and none that would have to be erased."""
     monkeypatch.setattr(sys, "stderr", screen := Screen())
     monkeypatch.setenv("TERM", kind)
     if not kind:
         monkeypatch.delenv("TERM")
-    assert call("wait", over(harness, ResizeResponse())).status == Exit.DONE
+    name = over(harness, ResizeResponse())
+    assert call("wait", name).status == Exit.DONE
     assert screen.text == ""
+    if kind:
+        assert call("watch", name).lines[-1] == f"{name}\tSUCCEEDED\t100%"

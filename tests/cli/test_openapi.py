@@ -67,9 +67,7 @@ def test_document_of_an_application_is_its_own(module, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["books"], "books: is not module:service"),
         (["{}:number"], "is int, which has no OpenAPI document"),
-        (["{}:missing"], "there is no 'missing' in it"),
         (["{}:app", "--parent", "projects/*"], "--parent: is for a service alone"),
         (["{}:books", "--parent", "/projects"], "must be patterns such as projects/*/locations/*"),
         (["{}:odd"], "Object of type set is not JSON serializable"),

@@ -1,4 +1,8 @@
-"""A correct server of the interface, and ways to break it: each fault is a layer around it."""
+"""A correct server of the interface, and a table of ways to break it.
+
+A layer stands around the server: it takes a request, and gives a reply. Most layers are made by a
+function, of what they change and where.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +11,32 @@ import base64
 import json
 import re
 from collections.abc import Awaitable, Callable
+from operator import attrgetter
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qs, quote, unquote
 
 import attrs
 
 MEMBER: Final = re.compile(r"/v1/(operations/[^/:]+)")
+TYPE: Final = "type.googleapis.com/"
+EMPTY: Final = {"@type": f"{TYPE}google.protobuf.Empty"}
 
 
 @attrs.define
 class Asked:
-    """A request, whole."""
+    """A request, whole, and what the layer remembers of the ones before."""
 
     method: str
     path: str
     query: str
     headers: dict[str, str]
     body: bytes
+    memory: dict[Any, Any]
+    server: Callable[[Asked], Awaitable[Reply]]
+
+    async def forward(self, **changes: Any) -> Reply:
+        """What the correct server answers to it, perhaps after changes."""
+        return await self.server(attrs.evolve(self, **changes))
 
     @property
     def name(self) -> str:
@@ -47,6 +60,21 @@ class Asked:
         """A query parameter; empty without one."""
         return parse_qs(self.query, keep_blank_values=True).get(key, [""])[0]
 
+    @property
+    def token(self) -> str:
+        """The page token of a list; empty for others."""
+        return self.parameter("pageToken") if self.verb == "list" else ""
+
+    @property
+    def filter(self) -> str:
+        """The filter of a list; empty for others."""
+        return self.parameter("filter") if self.verb == "list" else ""
+
+    def times(self, key: object = "") -> int:
+        """How often this was called for the key, this time included."""
+        self.memory[key] = self.memory.get(key, 0) + 1
+        return int(self.memory[key])
+
 
 @attrs.define
 class Reply:
@@ -58,26 +86,28 @@ class Reply:
 
     @property
     def json(self) -> Any:
-        """The body's value."""
-        return json.loads(self.body)
+        """The body's value; an empty object for what is not JSON."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return {}
 
-    def saying(self, value: Any, status: int | None = None) -> Reply:
-        """The same with another body, and perhaps another status."""
-        return Reply(status or self.status, self.headers, json.dumps(value).encode())
+    @property
+    def done(self) -> bool:
+        """Whether it has an operation that is done."""
+        return b'"done"' in self.body
+
+    def saying(self, value: Any) -> Reply:
+        """The same with another body."""
+        return Reply(self.status, self.headers, json.dumps(value).encode())
 
     def operations(self, change: Callable[[dict[str, Any]], Any]) -> Reply:
         """The same after a change of each operation in it."""
         value = self.json
-        for one in value.get("operations", [value] if "name" in value else []):
+        found = value.get("operations", [value] if "name" in value else [])
+        for one in found:
             change(one)
-        return self.saying(value)
-
-    def errors(self, change: Callable[[dict[str, Any]], Any]) -> Reply:
-        """The same after a change of the error in it."""
-        value = self.json
-        if "error" in value and "name" not in value:
-            change(value["error"])
-        return self.saying(value)
+        return self.saying(value) if found else self
 
 
 def replying(value: Any, status: int = 200) -> Reply:
@@ -85,48 +115,14 @@ def replying(value: Any, status: int = 200) -> Reply:
     return Reply(status, {"content-type": "application/json"}, json.dumps(value).encode())
 
 
-def refusal(status: int, code: str) -> Reply:
+def refusal(status: int = 500, code: str = "INTERNAL") -> Reply:
     """A well-formed refusal."""
-    info = {
-        "@type": "type.googleapis.com/google.rpc.ErrorInfo",
-        "reason": "BROKEN",
-        "domain": "acme.test",
-    }
-    return replying(
-        {"error": {"code": status, "status": code, "message": "no", "details": [info]}}, status
-    )
+    info = {"@type": f"{TYPE}google.rpc.ErrorInfo", "reason": "BROKEN", "domain": "acme.test"}
+    error = {"code": status, "status": code, "message": "no", "details": [info]}
+    return replying({"error": error}, status)
 
 
-Forward: TypeAlias = Callable[[Asked], Awaitable[Reply]]
-Layer: TypeAlias = Callable[[Asked, Forward, dict[str, Any]], Awaitable[Reply]]
-
-
-@attrs.frozen
-class Fault:
-    """A way to break the server, and the checks that must find it."""
-
-    name: str
-    found_by: tuple[str, ...]
-    layer: Layer
-    headers: tuple[tuple[str, str], ...] = ()
-    """What the kit is given to send."""
-    end_seconds: float = 60.0
-    """How long it waits for the end of an operation."""
-    call_seconds: float = 60.0
-    """How long it waits for a reply."""
-
-
-FAULTS: Final[list[Fault]] = []
-
-
-def fault(*found_by: str, **more: Any) -> Callable[[Layer], Layer]:
-    """Add a layer to the faults."""
-
-    def add(layer: Layer) -> Layer:
-        FAULTS.append(Fault(layer.__name__, found_by, layer, **more))
-        return layer
-
-    return add
+Layer: TypeAlias = Callable[[Asked], Awaitable[Reply]]
 
 
 @attrs.define
@@ -135,7 +131,7 @@ class Broken:
 
     app: Any
     layer: Layer
-    memory: dict[str, Any] = attrs.field(factory=dict)
+    memory: dict[Any, Any] = attrs.field(factory=dict)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body = b""
@@ -150,8 +146,10 @@ class Broken:
             scope["query_string"].decode(),
             {name.decode(): value.decode() for name, value in scope["headers"]},
             body,
+            self.memory,
+            lambda one: self._forward(scope, one),
         )
-        reply = await self.layer(asked, lambda one: self._forward(scope, one), self.memory)
+        reply = await self.layer(asked)
         headers = {**reply.headers, "content-length": str(len(reply.body))}
         pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": reply.status, "headers": pairs})
@@ -186,1082 +184,551 @@ class Broken:
         return reply
 
 
-async def nothing(asked: Asked, forward: Forward, memory: dict[str, Any]) -> Reply:
+async def nothing(asked: Asked) -> Reply:
     """The layer that breaks nothing."""
-    return await forward(asked)
+    return await asked.forward()
 
 
-# Names and starts
+# What layers are made of
+
+Where: TypeAlias = str | Callable[[Asked], object]
+"""Requests: a verb, or a condition; the empty text is for all."""
 
 
-@fault("start.operation")
-async def start_without_an_operation(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return replying({"id": 7}) if asked.verb == "start" else await forward(asked)
+def meets(where: Where, asked: Asked) -> bool:
+    """Whether a request is one of these."""
+    return where in ("", asked.verb) if isinstance(where, str) else bool(where(asked))
 
 
-@fault("start.readable")
-async def start_before_it_is_stored(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    if asked.verb == "get" and asked.name not in memory:
-        memory[asked.name] = True
-        return refusal(404, "NOT_FOUND")
-    return await forward(asked)
+def answers(where: Where, value: Any) -> Layer:
+    """Some requests do not come to the server, and have this reply."""
+    reply = value if isinstance(value, Reply) else replying(value)
+
+    async def layer(asked: Asked) -> Reply:
+        return attrs.evolve(reply) if meets(where, asked) else await asked.forward()
+
+    return layer
 
 
-@fault("names.present", "names.same")
-async def gets_without_name(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    return reply.operations(lambda one: one.pop("name")) if asked.verb == "get" else reply
+def refuses(where: Where, status: int = 500, code: str = "INTERNAL") -> Layer:
+    """Some requests do not come to the server, and are refused."""
+    return answers(where, refusal(status, code))
 
 
-@fault("names.same")
-async def gets_with_another_name(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    wrong = {"name": f"{asked.name}-x"}
-    return reply.operations(lambda one: one.update(wrong)) if asked.verb == "get" else reply
+def spoils(where: Callable[[Asked, Reply], object], value: Any) -> Layer:
+    """Some replies are replaced: by this one, or by what a function makes of the two."""
+
+    async def layer(asked: Asked) -> Reply:
+        reply = await asked.forward()
+        if not where(asked, reply):
+            return reply
+        found = value(asked, reply) if callable(value) else value
+        return found if isinstance(found, Reply) else replying(found)
+
+    return layer
 
 
-@fault("names.unique")
-async def starts_that_share_a_name(asked: Asked, forward: Forward, memory: Any) -> Reply:
+def at(where: Where, status: int = 200) -> Callable[[Asked, Reply], object]:
+    """Replies to some requests, with this status."""
+    return lambda asked, reply: meets(where, asked) and reply.status == status
+
+
+def asks(where: Where, change: Callable[[Asked], dict[str, Any]]) -> Layer:
+    """The server gets some requests with these changes."""
+
+    async def layer(asked: Asked) -> Reply:
+        return await asked.forward(**(change(asked) if meets(where, asked) else {}))
+
+    return layer
+
+
+def replaces(part: str, pattern: Any, by: Any) -> Layer:
+    """The server gets requests with a part in which something is replaced."""
+    return asks("", lambda asked: {part: re.sub(pattern, by, getattr(asked, part))})
+
+
+def each(change: Callable[[dict[str, Any]], object], where: Where = "") -> Layer:
+    """All operations in replies are changed."""
+    return spoils(lambda asked, _: meets(where, asked), lambda _, reply: reply.operations(change))
+
+
+def bodies(where: Where, change: Callable[[bytes], bytes]) -> Layer:
+    """The bytes of successful replies are changed."""
+    return spoils(
+        lambda asked, reply: meets(where, asked) and reply.status < 300,
+        lambda _, reply: attrs.evolve(reply, body=change(reply.body)),
+    )
+
+
+def failed(asked: Asked, reply: Reply) -> bool:
+    """Whether a reply is an error."""
+    return reply.status >= 400
+
+
+def evolves(**changes: Any) -> Callable[[Asked, Reply], Reply]:
+    """The same reply but for this."""
+    return lambda _, reply: attrs.evolve(reply, **changes)
+
+
+def errors(change: Callable[[dict[str, Any]], object]) -> Layer:
+    """The error in refusals is changed."""
+
+    def changed(_: Asked, reply: Reply) -> Reply:
+        value = reply.json
+        if "error" in value:
+            change(value["error"])
+        return reply.saying(value) if value else reply
+
+    return spoils(failed, changed)
+
+
+def heads(name: str, value: str | None = None) -> Layer:
+    """All replies have this header; without a value none has it."""
+
+    def changed(_: Asked, reply: Reply) -> Reply:
+        others = {key: one for key, one in reply.headers.items() if key != name}
+        return attrs.evolve(reply, headers=others if value is None else {**others, name: value})
+
+    return spoils(lambda *_: True, changed)
+
+
+def sleeps(where: Where, seconds: float | Callable[[Asked], float]) -> Layer:
+    """Some requests are held up."""
+
+    async def layer(asked: Asked) -> Reply:
+        if meets(where, asked):
+            await asyncio.sleep(seconds(asked) if callable(seconds) else seconds)
+        return await asked.forward()
+
+    return layer
+
+
+def renames(ours: str, theirs: str) -> Layer:
+    """All names are other ones outside."""
+
+    async def layer(asked: Asked) -> Reply:
+        reply = await asked.forward(path=asked.path.replace(theirs, ours))
+        return reply.operations(lambda one: one.update(name=one["name"].replace(ours, theirs)))
+
+    return layer
+
+
+def renames_tokens(make: Callable[[int], str]) -> Layer:
+    """Page tokens are other ones outside."""
+
+    async def layer(asked: Asked) -> Reply:
+        given, memory = asked.token, asked.memory
+        reply = await asked.forward(
+            query=asked.query.replace(quote(given, safe=""), memory[given])
+            if given in memory
+            else asked.query
+        )
+        if asked.verb != "list" or "nextPageToken" not in reply.json:
+            return reply
+        token = make(len(memory) + 1)
+        memory[token] = reply.json["nextPageToken"]
+        return reply.saying({**reply.json, "nextPageToken": token})
+
+    return layer
+
+
+def acts_on_all(verb: str, method: str, *suffixes: str) -> Layer:
+    """A call about one operation is followed by these about all that were started."""
+
+    async def layer(asked: Asked) -> Reply:
+        reply = await asked.forward()
+        if asked.verb == "start":
+            asked.memory[reply.json["name"]] = True
+        for name in asked.memory if asked.verb == verb else ():
+            for suffix in suffixes:
+                await asked.forward(method=method, path=f"/v1/{name}{suffix}")
+        return reply
+
+    return layer
+
+
+def refuses_by_state(verb: str, done: bool, refused: Reply) -> Layer:
+    """A verb is refused for operations that are done, or for those that are not."""
+
+    async def layer(asked: Asked) -> Reply:
+        if asked.verb == verb:
+            path = asked.path.removesuffix(f":{verb}")
+            now = await asked.forward(method="GET", path=path, body=b"")
+            if now.status == 200 and now.json.get("done", False) is done:
+                return refused
+        return await asked.forward()
+
+    return layer
+
+
+# Layers with a memory
+
+
+async def starts_that_share_a_name(asked: Asked) -> Reply:
     if asked.verb != "start":
-        return await forward(asked)
-    if asked.body not in memory:
-        memory[asked.body] = await forward(asked)
-    return memory[asked.body]
+        return await asked.forward()
+    if asked.body not in asked.memory:
+        asked.memory[asked.body] = await asked.forward()
+    return asked.memory[asked.body]
 
 
-@fault("names.form")
-async def names_with_another_collection(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    asked.path = asked.path.replace("/jobs/", "/operations/")
-    reply = await forward(asked)
-    return reply.operations(
-        lambda one: one.update(name=one["name"].replace("operations/", "jobs/"))
-    )
-
-
-@fault("names.unknown")
-async def unknown_names_that_exist(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    made = asked.verb == "get" and reply.status == 404
-    return replying({"name": asked.name}) if made else reply
-
-
-@fault("names.unknown", "errors.no-defect")
-async def unknown_names_that_crash(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    return refusal(500, "INTERNAL") if reply.status == 404 and asked.name else reply
-
-
-@fault("names.malformed")
-async def long_names_that_crash(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return refusal(500, "INTERNAL") if len(asked.path) > 2000 else await forward(asked)
-
-
-@fault("names.case")
-async def names_without_case(asked: Asked, forward: Forward, memory: Any) -> Reply:
+async def names_without_case(asked: Asked) -> Reply:
+    name = asked.memory.get(asked.name.lower(), asked.name)
+    reply = await asked.forward(path=asked.path.replace(asked.name, name))
     if asked.verb == "start":
-        reply = await forward(asked)
-        memory[reply.json["name"].lower()] = reply.json["name"]
-        return reply
-    if asked.name.lower() in memory:
-        asked.path = asked.path.replace(asked.name, memory[asked.name.lower()])
-    return await forward(asked)
-
-
-@fault("names.encoded")
-async def paths_that_are_not_decoded(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return refusal(404, "NOT_FOUND") if "%" in asked.path else await forward(asked)
-
-
-@fault("names.form")
-async def names_with_an_empty_segment(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    asked.path = asked.path.replace("operations//", "operations/")
-    reply = await forward(asked)
-    return reply.operations(
-        lambda one: one.update(name=one["name"].replace("operations/", "operations//"))
-    )
-
-
-# Results
-
-
-@fault("result.none-before-done")
-async def response_before_the_end(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    def change(one: dict[str, Any]) -> None:
-        if not one.get("done"):
-            one["response"] = {"@type": "type.googleapis.com/google.protobuf.Empty"}
-
-    return (await forward(asked)).operations(change)
-
-
-@fault("result.success")
-async def end_without_a_result(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return (await forward(asked)).operations(lambda one: one.pop("response", None))
-
-
-@fault("result.one-when-done")
-async def end_with_both(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    def change(one: dict[str, Any]) -> None:
-        if "response" in one:
-            one["error"] = {"code": 5}
-
-    return (await forward(asked)).operations(change)
-
-
-@fault("result.error-code")
-async def failure_with_code_zero(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return (await forward(asked)).operations(
-        lambda one: one.update(error={"code": 0, "message": "no"}) if "error" in one else None
-    )
-
-
-@fault("result.error-code", "json.types")
-async def failure_with_the_name_of_a_code(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return (await forward(asked)).operations(
-        lambda one: one.update(error={"code": "ABORTED"}) if "error" in one else None
-    )
-
-
-@fault("result.error-message")
-async def failure_without_a_message(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return (await forward(asked)).operations(lambda one: one.get("error", {}).pop("message", None))
-
-
-@fault("result.failure")
-async def failures_that_cannot_be_read(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    failed = asked.verb == "get" and reply.status == 200 and "error" in reply.json
-    return refusal(400, "FAILED_PRECONDITION") if failed else reply
-
-
-@fault("result.failure")
-async def failures_that_succeed(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    def change(one: dict[str, Any]) -> None:
-        if one.pop("error", None):
-            one["response"] = {"@type": "type.googleapis.com/google.protobuf.Empty"}
-
-    return (await forward(asked)).operations(change)
-
-
-@fault("any.types")
-async def metadata_without_type(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return (await forward(asked)).operations(lambda one: one["metadata"].pop("@type"))
-
-
-@fault("any.types")
-async def responses_without_type(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return (await forward(asked)).operations(lambda one: one.get("response", {}).pop("@type", 0))
-
-
-@fault("any.metadata-type")
-async def metadata_of_another_type_at_the_end(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    def change(one: dict[str, Any]) -> None:
-        if one.get("done"):
-            one["metadata"]["@type"] = "type.googleapis.com/google.protobuf.Empty"
-
-    return (await forward(asked)).operations(change)
-
-
-@fault("any.metadata-type")
-async def metadata_of_another_type_in_lists(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    if asked.verb != "list":
-        return reply
-    return reply.operations(
-        lambda one: one["metadata"].update({"@type": "type.googleapis.com/acme.v1.Summary"})
-    )
-
-
-@fault("names.present")
-async def ends_without_name(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    return reply.operations(lambda one: one.pop("name") if one.get("done") else None)
-
-
-@fault("states.final", "states.repeated-gets")
-async def done_that_is_taken_back(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-
-    def change(one: dict[str, Any]) -> None:
-        if one.get("done"):
-            memory[one["name"]] = memory.get(one["name"], 0) + 1
-            if memory[one["name"]] % 2 == 0:
-                for key in ("done", "error", "response"):
-                    one.pop(key, None)
-
-    return reply.operations(change) if asked.verb == "get" else reply
-
-
-@fault("states.final", "states.many-gets")
-async def results_that_differ(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    def change(one: dict[str, Any]) -> None:
-        memory["number"] = memory.get("number", 0) + 1
-        if "response" in one:
-            one["response"]["text"] = str(memory["number"])
-
-    return (await forward(asked)).operations(change)
-
-
-@fault("states.repeated-gets", "states.many-gets")
-async def gets_that_fail_now_and_then(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    if asked.verb == "get" and b'"done"' in reply.body:
-        memory["number"] = memory.get("number", 0) + 1
-        return refusal(503, "UNAVAILABLE") if memory["number"] % 3 == 0 else reply
+        asked.memory[reply.json["name"].lower()] = reply.json["name"]
     return reply
 
 
-@fault("metadata.times")
-async def times_that_run_backwards(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return (await forward(asked)).operations(
-        lambda one: one["metadata"].update(createTime="2999-01-01T00:00:00Z")
-    )
+async def done_that_is_taken_back(asked: Asked) -> Reply:
+    reply = await asked.forward()
+    if asked.verb == "get" and reply.done and asked.times(asked.name) % 2 == 0:
+        return reply.saying({key: reply.json[key] for key in ("name", "metadata")})
+    return reply
 
 
-# Methods
+async def results_that_differ(asked: Asked) -> Reply:
+    def change(one: dict[str, Any]) -> None:
+        if "response" in one:
+            one["response"]["text"] = str(asked.times())
+
+    return (await asked.forward()).operations(change)
 
 
-@fault("calls.get")
-async def gets_that_are_refused(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return refusal(403, "PERMISSION_DENIED") if asked.verb == "get" else await forward(asked)
+async def waits_that_hold_up_the_others(asked: Asked) -> Reply:
+    async with asked.memory.setdefault("lock", asyncio.Lock()):
+        return await asked.forward()
 
 
-@fault("calls.cancel")
-async def cancel_without_a_route(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return refusal(404, "NOT_FOUND") if asked.verb == "cancel" else await forward(asked)
-
-
-@fault("calls.delete")
-async def delete_without_a_route(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return refusal(404, "NOT_FOUND") if asked.verb == "delete" else await forward(asked)
-
-
-@fault("calls.list")
-async def list_that_crashes(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return refusal(500, "INTERNAL") if asked.verb == "list" else await forward(asked)
-
-
-@fault("calls.wait")
-async def wait_that_is_refused(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return refusal(403, "PERMISSION_DENIED") if asked.verb == "wait" else await forward(asked)
-
-
-@fault("wait.done-at-once", "wait.until-end")
-async def waits_that_last_their_timeout(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    if asked.verb == "wait" and asked.body:
-        await asyncio.sleep(float(json.loads(asked.body).get("timeout", "0s").rstrip("s")))
-    return await forward(asked)
-
-
-@fault("wait.timeout", "wait.zero")
-async def waits_that_outlast_their_timeout(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    if asked.verb == "wait":
-        await asyncio.sleep(1.5)
-    return await forward(asked)
-
-
-@fault("wait.timeout")
-async def waits_that_fail_at_their_timeout(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    late = asked.verb == "wait" and asked.body != b'{"timeout": "0s"}' and b"done" not in reply.body
-    return refusal(504, "DEADLINE_EXCEEDED") if late else reply
-
-
-@fault("wait.done-at-once")
-async def waits_with_another_result(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    if asked.verb != "wait":
-        return reply
-    return reply.operations(lambda one: one.get("response", {}).update(text="another"))
-
-
-@fault("wait.until-end")
-async def waits_that_fail_at_the_end(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    ended = asked.verb == "wait" and b'"done"' in reply.body
-    return refusal(409, "ABORTED") if ended else reply
-
-
-@fault("wait.zero")
-async def waits_of_zero_that_fail_later(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    zero = asked.verb == "wait" and asked.body == b'{"timeout": "0s"}'
-    memory["number"] = memory.get("number", 0) + zero
-    refused = zero and memory["number"] > 1
-    return refusal(400, "INVALID_ARGUMENT") if refused else await forward(asked)
-
-
-@fault("wait.waits")
-async def waits_that_do_not_wait(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    if asked.verb == "wait":
-        asked.body = b'{"timeout": "0s"}'
-    return await forward(asked)
-
-
-@fault("wait.negative")
-async def negative_timeouts_taken_for_zero(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    asked.body = asked.body.replace(b'"-1s"', b'"0s"')
-    return await forward(asked)
-
-
-@fault("wait.unknown")
-async def waits_for_what_is_not_there(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    return replying({"name": asked.name}) if asked.verb == "wait" and reply.status == 404 else reply
-
-
-@fault("wait.beside-others")
-async def waits_that_hold_up_the_others(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    async with memory.setdefault("lock", asyncio.Lock()):
-        return await forward(asked)
-
-
-@fault("cancel.empty")
-async def cancel_that_answers_the_operation(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    done = asked.verb == "cancel" and reply.status == 200
-    return replying({"name": asked.name, "done": True}) if done else reply
-
-
-@fault("cancel.ends", end_seconds=0.3)
-async def cancel_that_does_nothing(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return replying({}) if asked.verb == "cancel" else await forward(asked)
-
-
-@fault("cancel.at-once")
-async def cancel_that_takes_its_time(asked: Asked, forward: Forward, memory: Any) -> Reply:
+async def cancel_that_overwrites_results(asked: Asked) -> Reply:
+    reply = await asked.forward()
     if asked.verb == "cancel":
-        await asyncio.sleep(1.5)
-    return await forward(asked)
-
-
-@fault("cancel.code")
-async def cancelled_with_another_code(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return (await forward(asked)).operations(
-        lambda one: one["error"].update(code=10) if "error" in one else None
-    )
-
-
-@fault("cancel.code")
-async def cancelled_and_removed(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    if asked.verb == "cancel":
-        asked.path, asked.method = asked.path.removesuffix(":cancel"), "DELETE"
-    return await forward(asked)
-
-
-@fault("cancel.again")
-async def second_cancel_that_is_refused(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    if asked.verb == "cancel" and memory.setdefault(asked.name, 0):
-        return refusal(400, "FAILED_PRECONDITION")
-    memory[asked.name] = asked.verb == "cancel"
-    return await forward(asked)
-
-
-@fault("cancel.done-unchanged", "states.final")
-async def cancel_that_overwrites_results(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    if asked.verb == "cancel":
-        memory[asked.name] = True
+        asked.memory[asked.name] = True
 
     def change(one: dict[str, Any]) -> None:
-        if one["name"] in memory and one.pop("response", None):
+        if one["name"] in asked.memory and one.pop("response", None):
             one["error"] = {"code": 1, "message": "cancelled"}
 
     return reply.operations(change)
 
 
-@fault("cancel.again")
-async def cancel_of_what_is_done_refused(asked: Asked, forward: Forward, memory: Any) -> Reply:
+async def observers_of_a_race_that_disagree(asked: Asked) -> Reply:
+    reply = await asked.forward()
     if asked.verb == "cancel":
-        path = asked.path.removesuffix(":cancel")
-        now = await forward(attrs.evolve(asked, method="GET", path=path, body=b""))
-        if now.json.get("done"):
-            return refusal(400, "FAILED_PRECONDITION")
-    return await forward(asked)
-
-
-@fault("cancel.done-unchanged")
-async def cancel_of_what_is_done_crashes(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    if asked.verb == "get":
-        reply = await forward(asked)
-        memory[asked.name] = b'"done"' in reply.body
-        return reply
-    crash = asked.verb == "cancel" and memory.get(asked.name)
-    return refusal(500, "INTERNAL") if crash else await forward(asked)
-
-
-@fault("cancel.race")
-async def second_cancel_that_crashes(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    if asked.verb == "cancel" and memory.setdefault(asked.name, 0):
-        return refusal(500, "INTERNAL")
-    memory[asked.name] = asked.verb == "cancel"
-    return await forward(asked)
-
-
-@fault("cancel.unknown")
-async def cancel_of_what_is_not_there(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    return replying({}) if asked.verb == "cancel" and reply.status == 404 else reply
-
-
-@fault("cancel.no-other")
-async def cancel_of_all(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    if asked.verb == "start":
-        memory[reply.json["name"]] = True
-    for name in memory if asked.verb == "cancel" else ():
-        await forward(attrs.evolve(asked, path=f"/v1/{name}:cancel"))
-        await forward(attrs.evolve(asked, path=f"/v1/{name}:wait"))
+        asked.memory[asked.name] = 0
+    if asked.verb == "get" and reply.done and asked.name in asked.memory:
+        number = asked.times(asked.name)
+        if number > 1:
+            error = {"code": 1, "message": f"by {number}"}
+            return replying({"name": asked.name, "done": True, "error": error})
     return reply
 
 
-@fault("cancel.race")
-async def observers_of_a_race_that_disagree(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    if asked.verb == "cancel":
-        memory[asked.name] = 0
-
-    def change(one: dict[str, Any]) -> None:
-        if one.get("done") and one["name"] in memory:
-            memory[one["name"]] += 1
-            if memory[one["name"]] > 1:
-                one.pop("response", None)
-                one["error"] = {"code": 1, "message": f"by {memory[one['name']]}"}
-
-    return reply.operations(change) if asked.verb == "get" else reply
-
-
-@fault("delete.empty")
-async def delete_that_answers_the_operation(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    done = asked.verb == "delete" and reply.status == 200
-    return replying({"name": asked.name}) if done else reply
-
-
-@fault("delete.gone", "pages.deleted")
-async def delete_that_removes_nothing(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return replying({}) if asked.verb == "delete" else await forward(asked)
-
-
-@fault("delete.gone")
-async def second_delete_that_succeeds(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    if asked.verb == "delete" and reply.status == 404 and asked.name in memory:
-        return replying({})
-    memory[asked.name] = asked.verb == "delete" and reply.status == 200
-    return reply
-
-
-@fault("delete.unknown")
-async def delete_of_what_is_not_there(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    return replying({}) if asked.verb == "delete" and reply.status == 404 else reply
-
-
-@fault("delete.no-other")
-async def delete_of_all(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    if asked.verb == "start":
-        memory[reply.json["name"]] = True
-    for name in memory if asked.verb == "delete" else ():
-        await forward(attrs.evolve(asked, path=f"/v1/{name}"))
-    return reply
-
-
-@fault("delete.no-other")
-async def delete_that_cancels_all(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    if asked.verb == "start":
-        memory[reply.json["name"]] = True
-    for name in memory if asked.verb == "delete" else ():
-        path = f"/v1/{name}:cancel"
-        await forward(attrs.evolve(asked, path=path, method="POST"))
-        await forward(attrs.evolve(asked, path=f"/v1/{name}:wait", method="POST"))
-    return reply
-
-
-@fault("delete.running")
-async def delete_of_what_is_done_alone(asked: Asked, forward: Forward, memory: Any) -> Reply:
+async def deleted_that_come_back_when_done(asked: Asked) -> Reply:
     if asked.verb == "delete":
-        now = await forward(attrs.evolve(asked, method="GET"))
-        if not now.json.get("done") and now.status == 200:
-            return refusal(400, "FAILED_PRECONDITION")
-    return await forward(asked)
-
-
-@fault("delete.stays-gone")
-async def deleted_that_come_back_when_done(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    if asked.verb == "delete":
-        memory[asked.name] = True
+        asked.memory[asked.name] = True
         return replying({})
-    reply = await forward(asked)
-    gone = asked.name in memory and asked.verb == "get" and not reply.json.get("done")
+    reply = await asked.forward()
+    gone = asked.name in asked.memory and asked.verb == "get" and not reply.done
     return refusal(404, "NOT_FOUND") if gone else reply
 
 
-# Lists
-
-
-def page(*names: str, token: str = "", **more: Any) -> Reply:
-    """A page of operations in progress."""
-    return replying(
-        {"operations": [{"name": one} for one in names], "nextPageToken": token, **more}
-    )
-
-
-@fault("pages.shape")
-async def pages_as_objects(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    wrong = asked.verb == "list" and reply.status == 200
-    return replying({"operations": {"a": {}}}) if wrong else reply
-
-
-@fault("pages.shape")
-async def pages_of_names(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    wrong = asked.verb == "list" and reply.status == 200
-    return replying({"operations": ["operations/a"], "nextPageToken": 7}) if wrong else reply
-
-
-@fault("pages.shape")
-async def tokens_that_are_numbers(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    wrong = asked.verb == "list" and reply.status == 200
-    return reply.saying({**reply.json, "nextPageToken": 7}) if wrong else reply
-
-
-@fault("pages.contains", "pages.zero-size", "filters.empty")
-async def lists_that_are_empty(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    return replying({}) if asked.verb == "list" and reply.status == 200 else reply
-
-
-@fault("pages.walk")
-async def pages_that_repeat_an_operation(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    value = reply.json
-    if asked.verb == "list" and asked.parameter("pageToken") and memory.get("last"):
-        value.setdefault("operations", []).insert(0, memory["last"])
-        reply = reply.saying(value)
-    memory["last"] = (value.get("operations") or [None])[-1] if asked.verb == "list" else None
-    return reply
-
-
-@fault("pages.walk")
-async def pages_that_skip_an_operation(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    if asked.verb == "list" and asked.parameter("pageToken") and reply.status == 200:
-        value = reply.json
-        return reply.saying({**value, "operations": value["operations"][1:]})
-    return reply
-
-
-@fault("pages.walk")
-async def pages_without_end(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    if asked.verb != "list" or reply.status != 200:
-        return reply
-    value = reply.json
-    if asked.parameter("pageToken") and "nextPageToken" not in value:
-        return reply.saying({**value, "nextPageToken": asked.parameter("pageToken")})
-    return reply
-
-
-@fault("pages.size", "forms.camel-parameter")
-async def page_sizes_that_are_ignored(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    if asked.verb == "list":
-        known = {key: asked.parameter(key) for key in ("pageToken", "filter")}
-        asked.query = "&".join(f"{key}={quote(value)}" for key, value in known.items())
-        reply = await forward(asked)
-        return reply.saying({**reply.json, "nextPageToken": "qqqq"})
-    return await forward(asked)
-
-
-@fault("pages.zero-size")
-async def page_size_of_zero_refused(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    zero = asked.verb == "list" and asked.parameter("pageSize") == "0"
-    return refusal(400, "INVALID_ARGUMENT") if zero else await forward(asked)
-
-
-@fault("pages.large-size")
-async def large_page_sizes_refused(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    large = asked.verb == "list" and len(asked.parameter("pageSize")) > 4
-    return refusal(400, "INVALID_ARGUMENT") if large else await forward(asked)
-
-
-@fault("pages.negative-size")
-async def negative_page_sizes_accepted(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    asked.query = asked.query.replace("pageSize=-1", "pageSize=1")
-    return await forward(asked)
-
-
-@fault("pages.bad-token", "pages.altered-token")
-async def tokens_that_are_not_checked(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    if asked.verb == "list" and reply.status == 400 and asked.parameter("pageToken"):
-        asked.query = ""
-        return await forward(asked)
-    return reply
-
-
-@fault("pages.opaque-token")
-async def tokens_that_are_offsets(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return await renamed_tokens(asked, forward, memory, lambda number: f"{number * 10}")
-
-
-@fault("pages.opaque-token")
-async def tokens_in_base64(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    def make(number: int) -> str:
-        return base64.urlsafe_b64encode(b'{"offset": %d}' % number).decode().rstrip("=")
-
-    return await renamed_tokens(asked, forward, memory, make)
-
-
-@fault("pages.url-safe-token")
-async def tokens_that_urls_cannot_have(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return await renamed_tokens(asked, forward, memory, lambda number: f"x/y+{number}")
-
-
-async def renamed_tokens(
-    asked: Asked, forward: Forward, memory: dict[str, Any], make: Callable[[int], str]
-) -> Reply:
-    """A layer whose server gives tokens of another form."""
-    given = asked.parameter("pageToken")
-    if given in memory:
-        asked.query = asked.query.replace(quote(given, safe=""), memory[given])
-    reply = await forward(asked)
-    if asked.verb != "list" or "nextPageToken" not in reply.json:
-        return reply
-    token = make(len(memory) + 1)
-    memory[token] = reply.json["nextPageToken"]
-    return reply.saying({**reply.json, "nextPageToken": token})
-
-
-@fault("pages.other-size")
-async def page_size_that_must_stay(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    changed = asked.verb == "list" and asked.parameter("pageToken") and "pageSize=2" in asked.query
-    return refusal(400, "INVALID_ARGUMENT") if changed else await forward(asked)
-
-
-@fault("pages.other-size")
-async def later_pages_of_any_size(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    if asked.verb == "list" and asked.parameter("pageToken") and reply.status == 200:
-        return reply.saying({"operations": reply.json["operations"] * 3})
-    return reply
-
-
-@fault("pages.same-token")
-async def tokens_for_one_use(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    token = asked.parameter("pageToken")
-    if token and token in memory:
-        return refusal(400, "INVALID_ARGUMENT")
-    memory[token] = True
-    return await forward(asked)
-
-
-@fault("pages.other-filter")
-async def tokens_with_any_filter(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    if asked.parameter("pageToken"):
-        asked.query = re.sub(r"&?filter=[^&]*", "", asked.query)
-    return await forward(asked)
-
-
-@fault("pages.unknown-parent")
-async def parents_that_crash(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    foreign = asked.path.startswith("/v1/projects/")
-    return refusal(500, "UNKNOWN") if foreign else await forward(asked)
-
-
-@fault("pages.unknown-parent")
-async def parents_that_are_ignored(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    asked.path = re.sub("/v1/projects/.*", "/v1/operations", asked.path)
-    return await forward(asked)
-
-
-@fault("pages.agree")
-async def lists_without_results(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
+async def pages_that_repeat_an_operation(asked: Asked) -> Reply:
+    reply = await asked.forward()
     if asked.verb != "list":
         return reply
-    return reply.operations(lambda one: one.pop("response", one.pop("error", None)))
+    value = reply.json
+    if asked.token and asked.memory.get("last"):
+        value.setdefault("operations", []).insert(0, asked.memory["last"])
+    asked.memory["last"] = (value.get("operations") or [None])[-1]
+    return reply.saying(value)
 
 
-@fault("pages.deleted")
-async def lists_with_what_was_deleted(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
+async def page_sizes_that_are_ignored(asked: Asked) -> Reply:
+    if asked.verb != "list":
+        return await asked.forward()
+    reply = await asked.forward(query=f"pageToken={quote(asked.token)}")
+    return reply.saying({**reply.json, "nextPageToken": "qqqq"})
+
+
+async def tokens_that_are_not_checked(asked: Asked) -> Reply:
+    reply = await asked.forward()
+    return await asked.forward(query="") if asked.token and reply.status == 400 else reply
+
+
+async def lists_with_what_was_deleted(asked: Asked) -> Reply:
+    reply = await asked.forward()
     if asked.verb == "delete":
-        memory[asked.name] = True
+        asked.memory[asked.name] = {"name": asked.name}
     if asked.verb == "list" and reply.status == 200:
-        found = reply.json.get("operations", [])
-        return reply.saying({"operations": [*found, *({"name": one} for one in memory)]})
+        return replying({"operations": [*reply.json.get("operations", []), *asked.memory.values()]})
     return reply
 
 
-@fault("filters.done")
-async def filters_that_are_ignored(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    asked.query = re.sub(r"&?filter=[^&]*", "", asked.query)
-    return await forward(asked)
-
-
-@fault("filters.done")
-async def filters_that_match_nothing(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return replying({}) if asked.parameter("filter") else await forward(asked)
-
-
-@fault("filters.empty")
-async def empty_filters_refused(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    empty = asked.query.endswith("filter=")
-    return refusal(400, "INVALID_ARGUMENT") if empty else await forward(asked)
-
-
-@fault("filters.malformed", "filters.unknown-field")
-async def wrong_filters_that_match_nothing(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    wrong = asked.verb == "list" and reply.status == 400 and asked.parameter("filter")
-    return replying({}) if wrong else reply
-
-
-@fault("filters.malformed", "errors.no-defect")
-async def wrong_filters_that_crash(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    wrong = asked.verb == "list" and reply.status == 400 and asked.parameter("filter")
-    return refusal(500, "INTERNAL") if wrong else reply
-
-
-# HTTP
-
-
-@fault("routes.unknown-path")
-async def unknown_paths_with_a_page(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    return replying({}) if "lro-conform" in asked.path and reply.status == 404 else reply
-
-
-@fault("routes.unknown-verb")
-async def unknown_verbs_that_succeed(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return replying({}) if asked.path.endswith("Unknown") else await forward(asked)
-
-
-@fault("routes.wrong-method")
-async def put_that_succeeds(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return replying({}) if asked.method == "PUT" else await forward(asked)
-
-
-@fault("routes.allow")
-async def refused_method_without_allow(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    reply.headers.pop("allow", None)
-    return reply
-
-
-@fault("routes.safe-get")
-async def get_that_cancels(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    if asked.method == "GET" and asked.path.endswith(":cancel"):
-        asked.method = "POST"
-    return await forward(asked)
-
-
-@fault("routes.head")
-async def head_that_is_refused(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return refusal(405, "UNIMPLEMENTED") if asked.method == "HEAD" else await forward(asked)
-
-
-@fault("routes.options")
-async def options_that_are_refused(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return refusal(405, "UNIMPLEMENTED") if asked.method == "OPTIONS" else await forward(asked)
-
-
-@fault("forms.empty-body")
-async def empty_bodies_refused(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    empty = asked.verb == "cancel" and not asked.body
-    return refusal(400, "INVALID_ARGUMENT") if empty else await forward(asked)
-
-
-@fault("forms.media-type")
-async def charset_refused(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    named = "charset" in asked.headers.get("content-type", "")
-    return refusal(415, "INVALID_ARGUMENT") if named else await forward(asked)
-
-
-@fault("forms.malformed-body")
-async def bodies_that_are_not_read(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    asked.body = b"{}" if asked.verb == "cancel" else asked.body
-    return await forward(asked)
-
-
-@fault("forms.malformed-body", "errors.no-defect")
-async def malformed_bodies_that_crash(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    crash = asked.verb == "cancel" and reply.status == 400
-    return refusal(500, "INTERNAL") if crash else reply
-
-
-@fault("forms.unknown-field")
-async def unknown_fields_not_found(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    strange = b"lroConformUnknown" in asked.body
-    return refusal(404, "NOT_FOUND") if strange else await forward(asked)
-
-
-@fault("forms.unknown-parameter")
-async def unknown_parameters_that_crash(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    strange = "lroConformUnknown" in asked.query
-    return refusal(500, "INTERNAL") if strange else await forward(asked)
-
-
-@fault("forms.alt")
-async def alt_refused(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return refusal(400, "INVALID_ARGUMENT") if "alt=" in asked.query else await forward(asked)
-
-
-@fault("forms.snake-parameter")
-async def proto_names_refused(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    refused = "page_size" in asked.query
-    return refusal(400, "INVALID_ARGUMENT") if refused else await forward(asked)
-
-
-@fault("forms.wrong-type")
-async def wrong_types_taken_for_none(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    asked.query = asked.query.replace("pageSize=many", "")
-    return await forward(asked)
-
-
-@fault("forms.timeout")
-async def timeouts_without_a_unit(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    asked.body = asked.body.replace(b'"1"', b'"0s"')
-    return await forward(asked)
-
-
-@fault("robust.paths")
-async def bad_escapes_that_crash(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return refusal(500, "UNKNOWN") if "%zz" in asked.path else await forward(asked)
-
-
-@fault("robust.bodies")
-async def deep_bodies_that_crash(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return refusal(500, "UNKNOWN") if len(asked.body) > 99_999 else await forward(asked)
-
-
-@fault("robust.queries")
-async def bad_queries_that_crash(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return refusal(500, "UNKNOWN") if "&&&" in asked.query else await forward(asked)
-
-
-@fault("robust.get-body")
-async def bodies_of_gets_that_crash(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    crash = asked.method == "GET" and asked.body
-    return refusal(500, "UNKNOWN") if crash else await forward(asked)
-
-
-@fault("robust.answers", call_seconds=3.0)
-async def lists_that_never_answer(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    if asked.verb == "list":
-        await asyncio.Event().wait()
-    return await forward(asked)
-
-
-TOKEN: Final = (("Authorization", "Bearer secret"),)
-
-
-@fault("auth.anonymous", headers=TOKEN)
-async def anonymous_callers_let_in(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return await forward(asked)
-
-
-@fault("auth.challenge", headers=TOKEN)
-async def anonymous_callers_not_challenged(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    known = "authorization" in asked.headers
-    return await forward(asked) if known else refusal(401, "UNAUTHENTICATED")
-
-
-@fault("http.content-type")
-async def json_as_html(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    reply.headers["content-type"] = "text/html"
-    return reply
-
-
-@fault("http.content-type")
-async def json_in_latin_1(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    reply.headers["content-type"] = "application/json; charset=iso-8859-1"
-    return reply
-
-
-@fault("http.no-store")
-async def operations_for_caches(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    reply.headers["cache-control"] = "public, max-age=60"
-    return reply
-
-
-@fault("http.retry-after")
-async def retry_after_in_words(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    reply.headers["retry-after"] = "soon"
-    return reply
-
-
-@fault("http.retry-after")
-async def retry_after_with_an_offset(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    reply.headers["retry-after"] = "Wed, 25 Nov 2026 20:00:00 +0100"
-    return reply
-
-
-@fault("http.poll-interval")
-async def no_poll_interval(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    reply.headers.pop("retry-after", None)
-    return reply
-
-
-# Errors
-
-
-@fault("errors.envelope", "json.utf8", "errors.message")
-async def errors_in_plain_text(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    return reply if reply.status < 400 else attrs.evolve(reply, body=b"not found")
-
-
-@fault("json.utf8")
-async def errors_without_a_body(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    return reply if reply.status < 400 else attrs.evolve(reply, body=b"")
-
-
-@fault("errors.envelope", "errors.code")
-async def errors_with_a_code_as_text(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return (await forward(asked)).errors(lambda one: one.update(code="404"))
-
-
-@fault("errors.envelope")
-async def errors_without_status(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return (await forward(asked)).errors(lambda one: one.pop("status"))
-
-
-@fault("errors.envelope-everywhere")
-async def unknown_paths_in_plain_text(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    plain = "lro-conform" in asked.path and reply.status == 404
-    return attrs.evolve(reply, body=b"not found") if plain else reply
-
-
-@fault("errors.code")
-async def errors_with_the_code_of_grpc(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return (await forward(asked)).errors(lambda one: one.update(code=5))
-
-
-@fault("errors.mapping")
-async def errors_with_one_status(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    return reply if reply.status < 400 else attrs.evolve(reply, status=400)
-
-
-@fault("errors.message")
-async def errors_without_message(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return (await forward(asked)).errors(lambda one: one.pop("message"))
-
-
-@fault("errors.no-internals")
-async def errors_with_a_stack_trace(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    trace = 'Traceback (most recent call last):\n  File "/srv/app.py", line 7, in get'
-    return (await forward(asked)).errors(lambda one: one.update(message=trace))
-
-
-@fault("errors.detail-types")
-async def details_without_type(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return (await forward(asked)).errors(lambda one: one.update(details=[{"reason": "X"}]))
-
-
-@fault("errors.details-once")
-async def details_twice(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return (await forward(asked)).errors(lambda one: one.update(details=one["details"] * 2))
-
-
-@fault("errors.error-info")
-async def errors_without_details(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return (await forward(asked)).errors(lambda one: one.pop("details"))
-
-
-@fault("errors.error-info")
-async def reasons_in_words(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return (await forward(asked)).errors(lambda one: one["details"][0].update(reason="not found"))
-
-
-@fault("errors.error-info")
-async def reasons_without_domain(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return (await forward(asked)).errors(lambda one: one["details"][0].pop("domain"))
-
-
-@fault("json.retry-info")
-async def delays_in_milliseconds(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    delay = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": 1500}
-    return (await forward(asked)).errors(lambda one: one["details"].append(delay))
-
-
-# JSON
-
-
-def changed_body(reply: Reply, change: Callable[[bytes], bytes]) -> Reply:
-    """A reply whose body is changed if it is a success."""
-    return attrs.evolve(reply, body=change(reply.body)) if reply.status < 300 else reply
-
-
-@fault("replies.readable")
-async def lists_cut_off(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    return changed_body(reply, lambda body: body[:-2]) if asked.verb == "list" else reply
-
-
-@fault("replies.readable")
-async def lists_without_an_object(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    return changed_body(reply, lambda body: b"[]") if asked.verb == "list" else reply
-
-
-@fault("json.strict")
-async def keys_that_stand_twice(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    return changed_body(reply, lambda body: body.replace(b'"name"', b'"name":"x","name"', 1))
-
-
-@fault("json.strict")
-async def numbers_that_are_none(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    return changed_body(reply, lambda body: body.replace(b'"@type"', b'"ratio":NaN,"@type"', 1))
-
-
-@fault("json.fields")
-async def pages_with_proto_names(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    return changed_body(reply, lambda body: body.replace(b"nextPageToken", b"next_page_token"))
-
-
-@fault("json.fields")
-async def operations_with_fields_of_their_own(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return (await forward(asked)).operations(lambda one: one.update(state="RUNNING"))
-
-
-@fault("json.types")
-async def done_as_text(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    if asked.verb != "list":
-        return reply
-    return reply.operations(lambda one: one.update(done="true"))
-
-
-@fault("json.times")
-async def times_without_offset(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return (await forward(asked)).operations(
-        lambda one: one["metadata"].update(createTime="2026-01-01 12:00:00")
-    )
-
-
-@fault("json.metadata-names")
-async def metadata_with_proto_names(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return (await forward(asked)).operations(lambda one: one["metadata"].update(progress_bar=1))
-
-
-@fault("json.large-numbers")
-async def large_numbers_as_numbers(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    return (await forward(asked)).operations(lambda one: one["metadata"].update(bytes=[2**60]))
+# The table
+
+
+ZERO: Final = b'{"timeout": "0s"}'
+TRACE: Final = 'Traceback (most recent call last):\n  File "/srv/app.py", line 7, in get'
+RETRY: Final = {"@type": f"{TYPE}google.rpc.RetryInfo", "retryDelay": 1500}
+TOKENS: Final[Where] = attrgetter("token")
+FILTERS: Final[Where] = attrgetter("filter")
+MEMBERS: Final[Where] = attrgetter("name")
+NOT_FOUND: Final = (404, "NOT_FOUND")
+DENIED: Final = (403, "PERMISSION_DENIED")
+NO_METHOD: Final = (405, "UNIMPLEMENTED")
+UNKNOWN: Final = (500, "UNKNOWN")
+FAILED: Final = (400, "FAILED_PRECONDITION")
+INVALID: Final = (400, "INVALID_ARGUMENT")
+
+
+def named(asked: Asked, _: Reply) -> Any:
+    return {"name": asked.name}
+
+
+def timeout(asked: Asked) -> float:
+    return float(json.loads(asked.body or b"{}").get("timeout", "0s").rstrip("s"))
+
+
+def holds(part: str, text: Any) -> Where:
+    """Requests with this in a part of them."""
+    return lambda asked: text in getattr(asked, part)
+
+
+def again(verb: str) -> Where:
+    """Every request of this kind but the first about an operation."""
+    return lambda asked: asked.verb == verb and asked.times(asked.name) > 1
+
+
+FAULTS: Final[dict[str, Layer | list[Layer]]] = {
+    # Names and starts
+    "start.operation": answers("start", {"id": 7}),
+    "start.readable": refuses(
+        lambda asked: asked.verb == "get" and asked.times(asked.name) == 1, *NOT_FOUND
+    ),
+    "names.present names.same": each(lambda one: one.pop("name"), "get"),
+    "names.same": each(lambda one: one.update(name=f"{one['name']}-x"), "get"),
+    "names.unique": starts_that_share_a_name,
+    "names.form": [renames("operations/", "jobs/"), renames("operations/", "operations//")],
+    "names.unknown": spoils(at("get", 404), named),
+    "names.unknown errors.no-defect": spoils(at(MEMBERS, 404), refusal()),
+    "names.malformed": refuses(lambda asked: len(asked.path) > 2000),
+    "names.case": names_without_case,
+    "names.encoded": refuses(holds("path", "%"), *NOT_FOUND),
+    # Results
+    "result.none-before-done": each(lambda one: one.get("done") or one.update(response=EMPTY)),
+    "result.success": each(lambda one: one.pop("response", None)),
+    "result.one-when-done": each(lambda one: "response" in one and one.update(error={"code": 5})),
+    "result.error-code": each(
+        lambda one: "error" in one and one.update(error={"code": 0, "message": "no"})
+    ),
+    "result.error-code json.types": each(
+        lambda one: "error" in one and one.update(error={"code": "ABORTED"})
+    ),
+    "result.error-message": each(lambda one: one.get("error", {}).pop("message", None)),
+    "result.failure": [
+        spoils(
+            lambda asked, reply: at("get")(asked, reply) and "error" in reply.json, refusal(*FAILED)
+        ),
+        each(lambda one: one.pop("error", None) and one.update(response=EMPTY)),
+    ],
+    "any.types": [
+        each(lambda one: one["metadata"].pop("@type")),
+        each(lambda one: one.get("response", {}).pop("@type", 0)),
+    ],
+    "any.metadata-type": [
+        each(lambda one: one.get("done") and one["metadata"].update(EMPTY)),
+        each(lambda one: one["metadata"].update(EMPTY), "list"),
+    ],
+    "names.present": each(lambda one: one.get("done") and one.pop("name")),
+    "states.final states.repeated-gets": done_that_is_taken_back,
+    "states.final states.many-gets": results_that_differ,
+    "states.repeated-gets states.many-gets": spoils(
+        lambda asked, reply: asked.verb == "get" and reply.done and (asked.times() % 3 == 0),
+        refusal(503, "UNAVAILABLE"),
+    ),
+    "metadata.times": each(lambda one: one["metadata"].update(createTime="2999-01-01T00:00:00Z")),
+    # Methods
+    "calls.get": refuses("get", *DENIED),
+    "calls.cancel": refuses("cancel", *NOT_FOUND),
+    "calls.delete": refuses("delete", *NOT_FOUND),
+    "calls.list": refuses("list"),
+    "calls.wait": refuses("wait", *DENIED),
+    "wait.done-at-once wait.until-end": sleeps("wait", timeout),
+    "wait.timeout wait.zero": sleeps("wait", 1.5),
+    "wait.timeout": spoils(
+        lambda asked, reply: asked.verb == "wait" and asked.body != ZERO and (not reply.done),
+        refusal(504, "DEADLINE_EXCEEDED"),
+    ),
+    "wait.done-at-once": each(lambda one: one.get("response", {}).update(text="x"), "wait"),
+    "wait.until-end": spoils(
+        lambda asked, reply: asked.verb == "wait" and reply.done, refusal(409, "ABORTED")
+    ),
+    "wait.zero": refuses(
+        lambda asked: asked.verb == "wait" and asked.body == ZERO and (asked.times() > 1), *INVALID
+    ),
+    "wait.waits": asks("wait", lambda _: {"body": ZERO}),
+    "wait.negative": replaces("body", b'"-1s"', b'"0s"'),
+    "wait.unknown": spoils(at("wait", 404), named),
+    "wait.beside-others": waits_that_hold_up_the_others,
+    "cancel.empty": spoils(at("cancel"), named),
+    "cancel.ends": answers("cancel", {}),
+    "cancel.at-once": sleeps("cancel", 1.5),
+    "cancel.code": [
+        each(lambda one: "error" in one and one["error"].update(code=10)),
+        asks(
+            "cancel", lambda asked: {"path": asked.path.removesuffix(":cancel"), "method": "DELETE"}
+        ),
+    ],
+    "cancel.again": [
+        refuses(again("cancel"), *FAILED),
+        refuses_by_state("cancel", True, refusal(*FAILED)),
+    ],
+    "cancel.race": [refuses(again("cancel")), observers_of_a_race_that_disagree],
+    "cancel.done-unchanged states.final": cancel_that_overwrites_results,
+    "cancel.done-unchanged": refuses_by_state("cancel", True, refusal()),
+    "cancel.unknown": spoils(at("cancel", 404), {}),
+    "cancel.no-other": acts_on_all("cancel", "POST", ":cancel", ":wait"),
+    "delete.empty": spoils(at("delete"), named),
+    "delete.gone pages.deleted": answers("delete", {}),
+    "delete.gone": answers(again("delete"), {}),
+    "delete.unknown": spoils(at("delete", 404), {}),
+    "delete.no-other": [
+        acts_on_all("delete", "DELETE", ""),
+        acts_on_all("delete", "POST", ":cancel", ":wait"),
+    ],
+    "delete.running": refuses_by_state("delete", False, refusal(*FAILED)),
+    "delete.stays-gone": deleted_that_come_back_when_done,
+    # Lists
+    "pages.shape": [
+        spoils(at("list"), {"operations": {"a": {}}}),
+        spoils(at("list"), {"operations": ["operations/a"]}),
+        spoils(at("list"), lambda _, reply: {**reply.json, "nextPageToken": 7}),
+    ],
+    "pages.contains pages.zero-size filters.empty": spoils(at("list"), {}),
+    "pages.walk": [
+        pages_that_repeat_an_operation,
+        spoils(
+            at(TOKENS), lambda _, reply: {**reply.json, "operations": reply.json["operations"][1:]}
+        ),
+        spoils(at(TOKENS), lambda asked, reply: {"nextPageToken": asked.token, **reply.json}),
+    ],
+    "pages.size forms.camel-parameter": page_sizes_that_are_ignored,
+    "pages.zero-size": refuses(lambda asked: asked.parameter("pageSize") == "0", *INVALID),
+    "pages.large-size": refuses(lambda asked: len(asked.parameter("pageSize")) > 4, *INVALID),
+    "pages.negative-size": replaces("query", "pageSize=-1", "pageSize=1"),
+    "pages.bad-token pages.altered-token": tokens_that_are_not_checked,
+    "pages.opaque-token": [
+        renames_tokens(lambda number: f"{number * 10}"),
+        renames_tokens(
+            lambda number: base64.urlsafe_b64encode(b'{"offset": %d}' % number).decode().rstrip("=")
+        ),
+    ],
+    "pages.url-safe-token": renames_tokens(lambda number: f"x/y+{number}"),
+    "pages.other-size": [
+        refuses(lambda asked: asked.token and "pageSize=2" in asked.query, *INVALID),
+        spoils(at(TOKENS), lambda _, reply: {"operations": reply.json["operations"] * 3}),
+    ],
+    "pages.same-token": refuses(
+        lambda asked: asked.token and asked.times(asked.token) > 1, *INVALID
+    ),
+    "pages.other-filter": asks(
+        TOKENS, lambda asked: {"query": re.sub("&?filter=[^&]*", "", asked.query)}
+    ),
+    "pages.unknown-parent": [
+        refuses(lambda asked: asked.path.startswith("/v1/projects/"), *UNKNOWN),
+        replaces("path", "/v1/projects/.*", "/v1/operations"),
+    ],
+    "pages.agree": each(lambda one: one.pop("response", one.pop("error", None)), "list"),
+    "pages.deleted": lists_with_what_was_deleted,
+    "filters.done": [replaces("query", "&?filter=[^&]*", ""), answers(FILTERS, {})],
+    "filters.empty": refuses(lambda asked: asked.query.endswith("filter="), *INVALID),
+    "filters.malformed filters.unknown-field": spoils(at(FILTERS, 400), {}),
+    "filters.malformed errors.no-defect": spoils(at(FILTERS, 400), refusal()),
+    # HTTP
+    "routes.unknown-path": spoils(at(holds("path", "lro-conform"), 404), {}),
+    "routes.unknown-verb": answers(lambda asked: asked.path.endswith("Unknown"), {}),
+    "routes.wrong-method": answers(holds("method", "PUT"), {}),
+    "routes.allow": heads("allow"),
+    "routes.safe-get": asks(
+        lambda asked: asked.path.endswith(":cancel"), lambda _: {"method": "POST"}
+    ),
+    "routes.head": refuses(holds("method", "HEAD"), *NO_METHOD),
+    "routes.options": refuses(holds("method", "OPTIONS"), *NO_METHOD),
+    "forms.empty-body": refuses(
+        lambda asked: asked.verb == "cancel" and (not asked.body), *INVALID
+    ),
+    "forms.media-type": refuses(
+        lambda asked: "charset" in asked.headers.get("content-type", ""), 415, "INVALID_ARGUMENT"
+    ),
+    "forms.malformed-body": asks("cancel", lambda _: {"body": b"{}"}),
+    "forms.malformed-body errors.no-defect": spoils(at("cancel", 400), refusal()),
+    "forms.unknown-field": refuses(holds("body", b"lroConformUnknown"), *NOT_FOUND),
+    "forms.unknown-parameter": refuses(holds("query", "lroConformUnknown")),
+    "forms.alt": refuses(holds("query", "alt="), *INVALID),
+    "forms.snake-parameter": refuses(holds("query", "page_size"), *INVALID),
+    "forms.wrong-type": replaces("query", "pageSize=many", ""),
+    "forms.timeout": replaces("body", b'"1"', b'"0s"'),
+    "robust.paths": refuses(holds("path", "%zz"), *UNKNOWN),
+    "robust.bodies": refuses(lambda asked: len(asked.body) > 99999, *UNKNOWN),
+    "robust.queries": refuses(holds("query", "&&&"), *UNKNOWN),
+    "robust.get-body": refuses(lambda asked: asked.method == "GET" and asked.body, *UNKNOWN),
+    "robust.answers": sleeps("list", 3600.0),
+    "auth.anonymous": nothing,
+    "auth.challenge": refuses(
+        lambda asked: "authorization" not in asked.headers, 401, "UNAUTHENTICATED"
+    ),
+    "http.content-type": [
+        heads("content-type", "text/html"),
+        heads("content-type", "application/json; charset=iso-8859-1"),
+    ],
+    "http.no-store": heads("cache-control", "public, max-age=60"),
+    "http.retry-after": [
+        heads("retry-after", "soon"),
+        heads("retry-after", "Wed, 25 Nov 2026 20:00:00 +0100"),
+    ],
+    "http.poll-interval": heads("retry-after"),
+    # Errors
+    "errors.envelope json.utf8 errors.message": spoils(failed, evolves(body=b"not found")),
+    "json.utf8": spoils(failed, evolves(body=b"")),
+    "errors.envelope errors.code": errors(lambda one: one.update(code="404")),
+    "errors.envelope": errors(lambda one: one.pop("status")),
+    "errors.envelope-everywhere": spoils(
+        at(holds("path", "lro-conform"), 404), evolves(body=b"not found")
+    ),
+    "errors.code": errors(lambda one: one.update(code=5)),
+    "errors.mapping": spoils(failed, evolves(status=400)),
+    "errors.message": errors(lambda one: one.pop("message")),
+    "errors.no-internals": errors(lambda one: one.update(message=TRACE)),
+    "errors.detail-types": errors(lambda one: one.update(details=[{"reason": "X"}])),
+    "errors.details-once": errors(lambda one: one.update(details=one["details"] * 2)),
+    "errors.error-info": [
+        errors(lambda one: one.pop("details")),
+        errors(lambda one: one["details"][0].update(reason="not found")),
+        errors(lambda one: one["details"][0].pop("domain")),
+    ],
+    "json.retry-info": errors(lambda one: one["details"].append(RETRY)),
+    # JSON
+    "replies.readable": [bodies("list", lambda body: body[:-2]), bodies("list", lambda _: b"[]")],
+    "json.strict": [
+        bodies("", lambda body: body.replace(b'"name"', b'"name":"x","name"', 1)),
+        bodies("", lambda body: body.replace(b'"@type"', b'"ratio":NaN,"@type"', 1)),
+    ],
+    "json.fields": [
+        bodies("", lambda body: body.replace(b"nextPageToken", b"next_page_token")),
+        each(lambda one: one.update(state="RUNNING")),
+    ],
+    "json.types": each(lambda one: one.update(done="true"), "list"),
+    "json.times": each(lambda one: one["metadata"].update(createTime="2026-01-01 12:00:00")),
+    "json.metadata-names": each(lambda one: one["metadata"].update(progress_bar=1)),
+    "json.large-numbers": each(lambda one: one["metadata"].update(bytes=[2**60])),
+}
+"""By the checks that must find it, each way to break the server."""
+
+OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "cancel.ends": {"end": 0.3},
+    "robust.answers": {"call_seconds": 5.0},
+    "auth.anonymous": {"headers": (("Authorization", "Bearer secret"),)},
+    "auth.challenge": {"headers": (("Authorization", "Bearer secret"),)},
+}
+"""For what the kit is given other options than usual, among them the seconds of its pace."""

@@ -1,10 +1,10 @@
-"""Ways to break the handmade server over gRPC: a servicer of its own, or an interceptor."""
+"""Ways to break the handmade server over gRPC: changes of its servicer, and interceptors."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias
 
 import attrs
 import grpc
@@ -12,266 +12,169 @@ from google.longrunning import operations_proto_pb2 as pb
 from google.protobuf.empty_pb2 import Empty
 from google.rpc.code_pb2 import Code
 
-from lro_conform.server._starts import StartKind
 from tests.conform.handmade import DETAILS, Operations, Refused
+
+Change: TypeAlias = Callable[[Operations], None]
+"""Breaks a servicer."""
 
 
 @attrs.frozen
-class GrpcFault:
-    """A way to break the server, and the checks that must find it."""
+class Handles(grpc.ServerInterceptor):
+    """The bytes of calls of one method are handled by a function: of them, and how to go on."""
 
-    name: str
-    found_by: tuple[str, ...]
-    servicer: type[Operations] = Operations
-    interceptor: Callable[[], Any] | None = None
+    method: str
+    handle: Callable[[bytes, Any, Callable[[bytes], bytes]], bytes]
 
-
-GRPC_FAULTS: Final[list[GrpcFault]] = []
-S = TypeVar("S", bound=type[Operations])
-T = TypeVar("T", bound=type[grpc.ServerInterceptor])
-
-
-def servicer(*found_by: str) -> Callable[[S], S]:
-    """Add a broken servicer to the faults."""
-
-    def add(made: S) -> S:
-        GRPC_FAULTS.append(GrpcFault(made.__name__, found_by, servicer=made))
-        return made
-
-    return add
-
-
-def interceptor(*found_by: str) -> Callable[[T], T]:
-    """Add an interceptor, which breaks a correct servicer, to the faults."""
-
-    def add(made: T) -> T:
-        GRPC_FAULTS.append(GrpcFault(made.__name__, found_by, interceptor=made))
-        return made
-
-    return add
-
-
-@servicer("grpc.status-details")
-class DetailsOfAnotherCode(Operations):
-    def refuse(self, context: Any, error: Refused) -> None:
-        other = attrs.evolve(error, code=Code.INTERNAL).status.SerializeToString()
-        context.set_trailing_metadata([(DETAILS, other)])
-        context.abort(grpc.StatusCode[Code.Name(error.code)], error.message)
-
-
-@servicer("grpc.status-details")
-class DetailsOfAnotherMessage(Operations):
-    def refuse(self, context: Any, error: Refused) -> None:
-        context.set_trailing_metadata([(DETAILS, error.status.SerializeToString())])
-        context.abort(grpc.StatusCode[Code.Name(error.code)], f"{error.message}!")
-
-
-@servicer("grpc.status-details", "errors.error-info")
-class DetailsThatAreNone(Operations):
-    def refuse(self, context: Any, error: Refused) -> None:
-        context.set_trailing_metadata([(DETAILS, b"\xff\xff")])
-        context.abort(grpc.StatusCode[Code.Name(error.code)], error.message)
-
-
-@servicer("grpc.status-details")
-class DetailsTwice(Operations):
-    def refuse(self, context: Any, error: Refused) -> None:
-        context.set_trailing_metadata([(DETAILS, error.status.SerializeToString())] * 2)
-        context.abort(grpc.StatusCode[Code.Name(error.code)], error.message)
-
-
-@servicer("errors.error-info")
-class ErrorInfoThatIsNone(Operations):
-    def refuse(self, context: Any, error: Refused) -> None:
-        status = error.status
-        status.details[0].value = b"\xff"
-        context.set_trailing_metadata([(DETAILS, status.SerializeToString())])
-        context.abort(grpc.StatusCode[Code.Name(error.code)], error.message)
-
-
-@servicer("errors.error-info", "errors.message")
-class ErrorsWithoutDetails(Operations):
-    def refuse(self, context: Any, error: Refused) -> None:
-        context.abort(grpc.StatusCode[Code.Name(error.code)], "")
-
-
-@servicer("names.unknown", "errors.no-defect")
-class UnknownNamesThatCrash(Operations):
-    def _read(self, name: str) -> Any:
-        if name not in self._works:
-            raise KeyError(name)
-        return super()._read(name)
-
-
-@servicer("names.empty")
-class EmptyNames(Operations):
-    def GetOperation(self, request: Any, context: Any) -> Any:
-        if not request.name:
-            return pb.Operation(name="operations/x")
-        return super().GetOperation(request, context)
-
-
-@servicer("grpc.deadline")
-class WaitsBeyondDeadlines(Operations):
-    def WaitOperation(self, request: Any, context: Any) -> Any:
-        context.time_remaining = lambda: None
-        return super().WaitOperation(request, context)
-
-
-@servicer("grpc.deadline")
-class WaitsThatFailBeforeDeadlines(Operations):
-    def WaitOperation(self, request: Any, context: Any) -> Any:
-        if request.timeout.seconds > context.time_remaining():
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the deadline is too short")
-        return super().WaitOperation(request, context)
-
-
-@servicer("result.success")
-class EndsWithoutResult(Operations):
-    def _read(self, name: str) -> Any:
-        operation = super()._read(name)
-        if operation.done:
-            operation.ClearField("response")
-            operation.ClearField("error")
-        return operation
-
-
-@servicer("result.none-before-done")
-class ResponsesBeforeTheEnd(Operations):
-    def _read(self, name: str) -> Any:
-        operation = super()._read(name)
-        if not operation.done:
-            operation.response.Pack(Empty())
-        return operation
-
-
-@servicer("result.error-code")
-class FailuresWithCodeZero(Operations):
-    def _read(self, name: str) -> Any:
-        operation = super()._read(name)
-        if operation.HasField("error"):
-            operation.error.code = 0
-        return operation
-
-
-@servicer("any.types")
-class MetadataWithoutType(Operations):
-    def start(self, kind: StartKind) -> Any:
-        operation = super().start(kind)
-        operation.metadata.type_url = ""
-        return operation
-
-
-@servicer("pages.negative-size")
-class NegativePageSizes(Operations):
-    def ListOperations(self, request: Any, context: Any) -> Any:
-        request.page_size = max(request.page_size, 0)
-        return super().ListOperations(request, context)
-
-
-@servicer("pages.bad-token")
-class TokensThatAreNotChecked(Operations):
-    def ListOperations(self, request: Any, context: Any) -> Any:
-        if request.page_token not in self._tokens:
-            request.page_token = ""
-        return super().ListOperations(request, context)
-
-
-@servicer("cancel.code")
-class CancelledAndRemoved(Operations):
-    def CancelOperation(self, request: Any, context: Any) -> Any:
-        return self.DeleteOperation(pb.DeleteOperationRequest(name=request.name), context)
-
-
-@servicer("delete.gone")
-class DeletesThatRemoveNothing(Operations):
-    def DeleteOperation(self, request: Any, context: Any) -> Any:
-        return Empty()
-
-
-@servicer("wait.timeout")
-class WaitsThatOutlastTheirTimeout(Operations):
-    def WaitOperation(self, request: Any, context: Any) -> Any:
-        time.sleep(1.5)
-        return super().WaitOperation(request, context)
-
-
-def raw(function: Callable[[bytes], bytes]) -> Any:
-    """A handler that reads and writes bytes."""
-    return grpc.unary_unary_rpc_method_handler(lambda payload, context: function(payload))
-
-
-@interceptor("grpc.unknown-method")
-class UnknownMethodsThatSucceed(grpc.ServerInterceptor):
     def intercept_service(self, continuation: Any, call: Any) -> Any:
-        if call.method.endswith("LroConformUnknown"):
-            return raw(lambda payload: b"")
-        return continuation(call)
-
-
-@interceptor("grpc.malformed")
-class MalformedBytesThatAreAccepted(grpc.ServerInterceptor):
-    def intercept_service(self, continuation: Any, call: Any) -> Any:
-        handler = continuation(call)
-        if not call.method.endswith("/GetOperation"):
-            return handler
+        inner = continuation(call)
+        if not call.method.endswith(f"/{self.method}"):
+            return inner
 
         def behaviour(payload: bytes, context: Any) -> bytes:
-            if payload == b"\xff\xff\xff":
-                return b""
-            request = pb.GetOperationRequest.FromString(payload)
-            return bytes(handler.unary_unary(request, context).SerializeToString())
+            def forward(payload: bytes) -> bytes:
+                reply = inner.unary_unary(inner.request_deserializer(payload), context)
+                return bytes(inner.response_serializer(reply))
+
+            return self.handle(payload, context, forward)
 
         return grpc.unary_unary_rpc_method_handler(behaviour)
 
 
-@interceptor("grpc.malformed")
-class MalformedBytesThatLeaveItBroken(grpc.ServerInterceptor):
-    broken = False
+def refuses(trailers: Callable[[Refused], list[bytes]], message: str = "{}") -> Change:
+    """Errors have these details, and perhaps another message."""
 
-    def intercept_service(self, continuation: Any, call: Any) -> Any:
-        handler = continuation(call)
-        if not call.method.endswith("/GetOperation"):
-            return handler
+    def refuse(context: Any, error: Refused) -> None:
+        context.set_trailing_metadata([(DETAILS, one) for one in trailers(error)])
+        context.abort(grpc.StatusCode[Code.Name(error.code)], message.format(error.message))
 
-        def behaviour(payload: bytes, context: Any) -> bytes:
-            self.broken = self.broken or payload == b"\xff\xff\xff"
-            if self.broken:
-                context.abort(grpc.StatusCode.UNAVAILABLE, "broken")
-            request = pb.GetOperationRequest.FromString(payload)
-            return bytes(handler.unary_unary(request, context).SerializeToString())
-
-        return grpc.unary_unary_rpc_method_handler(behaviour)
+    return lambda servicer: setattr(servicer, "refuse", refuse)
 
 
-@interceptor("grpc.unknown-field")
-class UnknownFieldsThatAreRefused(grpc.ServerInterceptor):
-    def intercept_service(self, continuation: Any, call: Any) -> Any:
-        handler = continuation(call)
-        if not call.method.endswith("/GetOperation"):
-            return handler
+def reads(change: Callable[[Any], object]) -> Change:
+    """Operations are changed when they are read."""
 
-        def behaviour(payload: bytes, context: Any) -> bytes:
-            request = pb.GetOperationRequest.FromString(payload)
-            request.DiscardUnknownFields()
-            if request.SerializeToString() != payload:
-                context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a field is not known")
-            return bytes(handler.unary_unary(request, context).SerializeToString())
+    def broke(servicer: Operations) -> None:
+        read = servicer._read
 
-        return grpc.unary_unary_rpc_method_handler(behaviour)
+        def changed(name: str) -> Any:
+            operation = read(name)
+            change(operation)
+            return operation
 
+        servicer._read = changed  # type: ignore[method-assign]
 
-@interceptor("replies.readable")
-class RepliesThatAreNoMessages(grpc.ServerInterceptor):
-    def intercept_service(self, continuation: Any, call: Any) -> Any:
-        if call.method.endswith("/ListOperations"):
-            return raw(lambda payload: b"\xff\xff\xff")
-        return continuation(call)
+    return broke
 
 
-@interceptor("cancel.empty")
-class CancelThatAnswersAnOperation(grpc.ServerInterceptor):
-    def intercept_service(self, continuation: Any, call: Any) -> Any:
-        if call.method.endswith("/CancelOperation"):
-            return raw(lambda payload: pb.Operation(name="x").SerializeToString())
-        return continuation(call)
+def calls(method: str, handle: Callable[[Any, Any, Callable[[Any, Any], Any]], Any]) -> Change:
+    """Calls of a method are handled by a function: of the request, context, and how to go on."""
+
+    def broke(servicer: Operations) -> None:
+        inner = getattr(servicer, method)
+        setattr(servicer, method, lambda request, context: handle(request, context, inner))
+
+    return broke
+
+
+def status(error: Refused, **changes: Any) -> bytes:
+    return bytes(attrs.evolve(error, **changes).status.SerializeToString())
+
+
+def broken_info(error: Refused) -> list[bytes]:
+    found = error.status
+    found.details[0].value = b"\xff"
+    return [found.SerializeToString()]
+
+
+def unknown_that_crash(servicer: Operations) -> None:
+    read = servicer._read
+    servicer._read = lambda name: read(servicer._works[name].operation.name)  # type: ignore[method-assign]
+
+
+def too_short(request: Any, context: Any, forward: Callable[[Any, Any], Any]) -> Any:
+    if request.timeout.seconds > context.time_remaining():
+        context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the deadline is too short")
+    return forward(request, context)
+
+
+def unchecked(request: Any, context: Any, forward: Callable[[Any, Any], Any]) -> Any:
+    request.page_token = ""
+    return forward(request, context)
+
+
+def outlasting(request: Any, context: Any, forward: Callable[[Any, Any], Any]) -> Any:
+    time.sleep(1.5)
+    return forward(request, context)
+
+
+def known_alone(payload: bytes, context: Any, forward: Callable[[bytes], bytes]) -> bytes:
+    request = pb.GetOperationRequest.FromString(payload)
+    request.DiscardUnknownFields()
+    if request.SerializeToString() != payload:
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a field is not known")
+    return forward(payload)
+
+
+def breaks_for_good() -> Handles:
+    seen: list[bytes] = []
+
+    def handle(payload: bytes, context: Any, forward: Callable[[bytes], bytes]) -> bytes:
+        seen.append(payload)
+        if b"\xff\xff\xff" in seen:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "broken")
+        return forward(payload)
+
+    return Handles("GetOperation", handle)
+
+
+GRPC_FAULTS: Final[dict[str, list[Change | Handles]]] = {
+    "grpc.status-details": [
+        refuses(lambda error: [status(error, code=Code.INTERNAL)]),
+        refuses(lambda error: [status(error)], "{}!"),
+        refuses(lambda error: [status(error)] * 2),
+    ],
+    "grpc.status-details errors.error-info": [refuses(lambda _: [b"\xff\xff"])],
+    "errors.error-info": [refuses(broken_info)],
+    "errors.error-info errors.message": [refuses(lambda _: [], "")],
+    "names.unknown errors.no-defect": [unknown_that_crash],
+    "names.empty": [
+        calls(
+            "GetOperation",
+            lambda request, context, forward: (
+                forward(request, context) if request.name else pb.Operation(name="operations/x")
+            ),
+        )
+    ],
+    "grpc.deadline": [
+        calls(
+            "WaitOperation",
+            lambda request, context, forward: (
+                setattr(context, "time_remaining", lambda: None) or forward(request, context)
+            ),
+        ),
+        calls("WaitOperation", too_short),
+    ],
+    "result.success": [reads(lambda one: one.done and one.ClearField("response"))],
+    "result.none-before-done": [reads(lambda one: one.done or one.response.Pack(Empty()))],
+    "result.error-code": [
+        reads(lambda one: one.HasField("error") and one.error.ClearField("code"))
+    ],
+    "any.types": [reads(lambda one: one.metadata.ClearField("type_url"))],
+    "pages.bad-token": [calls("ListOperations", unchecked)],
+    "delete.gone": [calls("DeleteOperation", lambda *_: Empty())],
+    "wait.timeout": [calls("WaitOperation", outlasting)],
+    "grpc.unknown-method": [Handles("LroConformUnknown", lambda *_: b"")],
+    "grpc.malformed": [
+        Handles(
+            "GetOperation",
+            lambda payload, _, forward: b"" if payload == b"\xff\xff\xff" else forward(payload),
+        ),
+        breaks_for_good(),
+    ],
+    "grpc.unknown-field": [Handles("GetOperation", known_alone)],
+    "replies.readable": [Handles("ListOperations", lambda *_: b"\xff\xff\xff")],
+    "cancel.empty": [
+        Handles("CancelOperation", lambda *_: pb.Operation(name="x").SerializeToString())
+    ],
+}
+"""By the checks that must find it, each way to break the server."""

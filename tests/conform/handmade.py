@@ -7,6 +7,7 @@ would, by protobuf's own JSON.
 from __future__ import annotations
 
 import contextlib
+import json
 import secrets
 import threading
 import time
@@ -248,40 +249,23 @@ class Gateway:
             body += message.get("body", b"")
             if not message.get("more_body"):
                 break
-        status, found, headers = self._answer(scope, body)
-        text = json_format.MessageToJson(found) if not isinstance(found, bytes) else ""
-        payload = found if isinstance(found, bytes) else text.encode()
-        headers = [(b"content-type", b"application/json"), *headers]
+        status, text = self._answer(scope, body)
+        headers = [(b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": payload})
+        await send({"type": "http.response.body", "body": text.encode()})
 
-    def _answer(self, scope: Any, body: bytes) -> tuple[int, Any, list[Any]]:
+    def _answer(self, scope: Any, body: bytes) -> tuple[int, str]:
         try:
-            return 200, self._call(scope, body), []
+            return 200, json_format.MessageToJson(self._call(scope, body))
         except Ended as exc:
             error = exc.args[0]
         except Refused as exc:
             error = exc.status
         except (json_format.ParseError, UnicodeDecodeError, RecursionError, ValueError) as exc:
             error = invalid(f"the request cannot be read: {type(exc).__name__}").status
-        status = HTTP_STATUS[error.code]
-        details = [json_format.MessageToDict(one) for one in error.details]
-        shown = Struct()
-        shown.update(
-            {
-                "error": {
-                    "code": status,
-                    "message": error.message,
-                    "status": Code.Name(error.code),
-                    "details": details,
-                }
-            }
-        )
-        return (
-            status,
-            json_format.MessageToJson(shown).replace(f"{status}.0", f"{status}").encode(),
-            [],
-        )
+        shown = json_format.MessageToDict(error)
+        shown |= {"code": HTTP_STATUS[error.code], "status": Code.Name(error.code)}
+        return shown["code"], json.dumps({"error": shown})
 
     def _call(self, scope: Any, body: bytes) -> Any:
         path = unquote(scope["raw_path"].decode(), errors="strict")

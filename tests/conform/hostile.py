@@ -23,95 +23,54 @@ def reply(body: bytes, status: bytes = b"200 OK", length: int | None = None) -> 
     return head % (status, size) + b"Connection: close\r\n\r\n" + body
 
 
-def closes(line: socket.socket, over: threading.Event) -> None:
-    """Answers nothing."""
-
-
-def garbage(line: socket.socket, over: threading.Event) -> None:
-    line.sendall(b"\x00\xffSSH-2.0-nothing\r\n\r\n")
-
-
-def cut_off(line: socket.socket, over: threading.Event) -> None:
-    line.sendall(reply(STARTED, length=4000))
+def sends(*parts: bytes) -> Behaviour:
+    """Sends this, and closes the connection."""
+    return lambda line, over: line.sendall(b"".join(parts))
 
 
 def silent(line: socket.socket, over: threading.Event) -> None:
     over.wait(60)
 
 
-def drips_headers(line: socket.socket, over: threading.Event) -> None:
-    line.sendall(b"HTTP/1.1 200 OK\r\n")
-    while not over.wait(0.02):
-        line.sendall(b"X-More: 1\r\n")
+def drips(head: bytes, drop: bytes, seconds: float = 0.02) -> Behaviour:
+    """Sends a beginning, and then the same again and again, with pauses."""
+
+    def drip(line: socket.socket, over: threading.Event) -> None:
+        line.sendall(head)
+        while not over.wait(seconds):
+            line.sendall(drop)
+
+    return drip
 
 
-def drips_body(line: socket.socket, over: threading.Event) -> None:
-    line.sendall(reply(b"", length=1_000_000))
-    while not over.wait(0.02):
-        line.sendall(b" ")
+REDIRECT: Final = b"HTTP/1.1 302 Found\r\nLocation: %b\r\nContent-Length: 0\r\n\r\n"
+PACKED: Final = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
 
+LOST: Final[dict[str, Behaviour]] = {
+    "closes": sends(),
+    "garbage": sends(b"\x00\xffSSH-2.0-nothing\r\n\r\n"),
+    "cut off": sends(reply(STARTED, length=4000)),
+    "silent": silent,
+    "drips headers": drips(b"HTTP/1.1 200 OK\r\n", b"X-More: 1\r\n"),
+    "drips a body": drips(reply(b"", length=1_000_000), b" "),
+}
+"""What is no reply at all: the server counts as one that is not there."""
 
-def endless(line: socket.socket, over: threading.Event) -> None:
-    line.sendall(reply(b"", length=1 << 40))
-    while not over.is_set():
-        line.sendall(b" " * 65536)
-
-
-def bomb(line: socket.socket, over: threading.Event) -> None:
-    line.sendall(reply(b"[" * 200_000))
-
-
-def small_bomb(line: socket.socket, over: threading.Event) -> None:
-    line.sendall(reply(b"[" * 200 + b"]" * 200))
-
-
-def redirects(line: socket.socket, over: threading.Event) -> None:
-    line.sendall(b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n")
-
-
-def redirects_nowhere(line: socket.socket, over: threading.Event) -> None:
-    line.sendall(b"HTTP/1.1 302 Found\r\nLocation: http://xn--a-/\r\nContent-Length: 0\r\n\r\n")
-
-
-def packed_bomb(line: socket.socket, over: threading.Event) -> None:
-    head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
-    line.sendall(head % len(BOMB) + BOMB)
-
-
-def nowhere_named(line: socket.socket, over: threading.Event) -> None:
-    line.sendall(reply(b'{"name": "operations/"}'))
-
-
-def binary(line: socket.socket, over: threading.Event) -> None:
-    line.sendall(reply(b"\x80\x81\xff"))
-
-
-def huge_number(line: socket.socket, over: threading.Event) -> None:
-    line.sendall(reply(b'{"done": ' + b"9" * 10_000 + b"}"))
-
-
-def control_characters(line: socket.socket, over: threading.Event) -> None:
-    line.sendall(reply(b'{"error": {"message": "\\u001b[2J\\u202e"}}', status=b"418 \x1b[2J"))
-
-
-HOSTILE: Final[tuple[Behaviour, ...]] = (
-    closes,
-    garbage,
-    cut_off,
-    silent,
-    drips_headers,
-    drips_body,
-    endless,
-    bomb,
-    small_bomb,
-    redirects,
-    redirects_nowhere,
-    packed_bomb,
-    nowhere_named,
-    binary,
-    huge_number,
-    control_characters,
-)
+HOSTILE: Final[dict[str, Behaviour]] = {
+    "endless": drips(reply(b"", length=1 << 40), b" " * 65536, 0),
+    "bomb": sends(reply(b"[" * 200_000)),
+    "small bomb": sends(reply(b"[" * 200 + b"]" * 200)),
+    "redirects": sends(REDIRECT % b"/"),
+    "redirects nowhere": sends(REDIRECT % b"http://xn--a-/"),
+    "packed bomb": sends(PACKED % len(BOMB), BOMB),
+    "nowhere named": sends(reply(b'{"name": "operations/"}')),
+    "binary": sends(reply(b"\x80\x81\xff")),
+    "huge number": sends(reply(b'{"done": ' + b"9" * 10_000 + b"}")),
+    "control characters": sends(
+        reply(b'{"error": {"message": "\\u001b[2J\\u202e"}}', status=b"418 \x1b[2J")
+    ),
+}
+"""Wrong replies."""
 
 
 @contextlib.contextmanager

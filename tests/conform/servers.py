@@ -33,7 +33,6 @@ from lro_conform.server._grpc import GrpcTarget
 from lro_conform.server._http import HttpTarget
 from lro_conform.server._judge import CHECKS, judge
 from lro_conform.server._starts import FunctionStarter, HttpStarter, RequestTemplate, StartKind
-from lro_conform.server._target import Target
 from tests.conform.handmade import Gateway, Operations, serving_handmade
 from tests.conform.works import TEMPLATES, serving_works
 from tests.grpc.serving import on_asyncio, serving
@@ -64,19 +63,13 @@ class Served:
     async def _judge(
         self, pace: Pace, checks: Collection[Check], call_seconds: float
     ) -> ConformanceReport:
-        target: Target
+        kind = HttpTarget if self.address.startswith("http") else GrpcTarget
+        target = kind(address=self.address, call_seconds=call_seconds)
+        starter: Any = FunctionStarter(self.start)
         if self.templates is not None:
-            http = HttpTarget(address=self.address, call_seconds=call_seconds)
-            starter: Any = HttpStarter(http, self.templates)
-            target, log = http, http.log
-        elif self.address.startswith("http"):
-            http = HttpTarget(address=self.address, call_seconds=call_seconds)
-            target, log, starter = http, http.log, FunctionStarter(self.start)
-        else:
-            grpc = GrpcTarget(address=self.address, call_seconds=call_seconds)
-            target, log, starter = grpc, grpc.log, FunctionStarter(self.start)
+            starter = HttpStarter(target, self.templates)
         try:
-            return await judge(target, log, starter, checks=checks, pace=pace)
+            return await judge(target, target.log, starter, checks=checks, pace=pace)
         finally:
             await target.aclose()
 

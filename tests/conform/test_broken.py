@@ -15,58 +15,81 @@ from lro_conform._checks import HTTP
 from lro_conform._report import as_text
 from lro_conform.server._bench import Pace
 from lro_conform.server._judge import CHECKS, judge
-from tests.conform.broken import FAULTS, Broken, Fault, Layer, nothing
-from tests.conform.works import PATIENT, http_starter, http_target, serving_works
+from tests.conform.broken import FAULTS, OPTIONS, Broken, Layer, nothing
+from tests.conform.works import PATIENT, Works, http_starter, http_target, serving_works
+
+CASES = [
+    (ids.split(), layer)
+    for ids, found in FAULTS.items()
+    for layer in (found if isinstance(found, list) else [found])
+]
+
+
+def chosen(*wanted: str) -> list[Check]:
+    """The checks of these areas, or with these ids."""
+    return [one for one in CHECKS if one.area in wanted or one.id in wanted]
+
+
+async def judged_over(
+    works: Works, layer: Layer, checks: Collection[Check], pace: Pace, **options: Any
+) -> ConformanceReport:
+    """The report on this server with a layer around it."""
+    app = Broken(OperationsApp(works.service, starts=True), layer)
+    target = http_target(app, **{"call_seconds": 60.0, **options})
+    try:
+        return await judge(target, target.log, http_starter(target), checks=checks, pace=pace)
+    finally:
+        await target.aclose()
 
 
 def judged(
-    layer: Layer, checks: Collection[Check], pace: Pace, **options: Any
+    layer: Layer, checks: Collection[Check], pace: Pace = PATIENT, **options: Any
 ) -> ConformanceReport:
-    """The report on the correct server with a layer around it."""
-
-    async def run(app: object) -> ConformanceReport:
-        target = http_target(app, **options)
-        try:
-            starter = http_starter(target)
-            return await judge(target, target.log, starter, checks=checks, pace=pace)
-        finally:
-            await target.aclose()
-
+    """The report on a new server with a layer around it."""
     with serving_works() as works:
-        return asyncio.run(run(Broken(OperationsApp(works.service, starts=True), layer)))
+        return asyncio.run(judged_over(works, layer, checks, pace, **options))
+
+
+def verdicts(report: ConformanceReport) -> dict[str, Verdict]:
+    """What came of each check that did not pass."""
+    found = {one.check.id: one.verdict for one in report.outcomes}
+    return {id: verdict for id, verdict in found.items() if verdict is not Verdict.PASSED}
 
 
 def test_correct_server_passes_every_check() -> None:
     """Nothing fails; what is absent or cannot be judged is as expected."""
-    report = judged(nothing, CHECKS, PATIENT, call_seconds=60)
-    verdicts = {one.check.id: one.verdict for one in report.outcomes}
-    assert {id: v for id, v in verdicts.items() if v is not Verdict.PASSED} == {
+    assert verdicts(judged(nothing, CHECKS)) == {
         "auth.anonymous": Verdict.SKIPPED,
         "auth.challenge": Verdict.ABSENT,
         "json.retry-info": Verdict.ABSENT,
     }
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_broken_server_is_found_out(fault: Fault) -> None:
+@pytest.mark.parametrize("area", sorted({ids[0].partition(".")[0] for ids, _ in CASES}))
+def test_broken_server_is_found_out(area: str) -> None:
     """Each of the expected checks fails, and says what it has found."""
-    checks = [one for one in CHECKS if one.id in fault.found_by]
-    pace = attrs.evolve(PATIENT, end=fault.end_seconds, slack=0.4)
-    report = judged(
-        fault.layer, checks, pace, headers=fault.headers, call_seconds=fault.call_seconds
-    )
-    failed = {one.check.id: one for one in report.outcomes if one.verdict is Verdict.FAILED}
-    assert set(failed) == set(fault.found_by), as_text(report, verbose=True)
-    assert all(one.facts for one in failed.values())
+    cases = [one for one in CASES if one[0][0].startswith(f"{area}.")]
+
+    async def judge_all(works: Works) -> None:
+        for ids, layer in cases:
+            options = {"end": 60.0, **OPTIONS.get(" ".join(ids), {})}
+            pace = attrs.evolve(PATIENT, end=options.pop("end"), slack=0.4)
+            report = await judged_over(works, layer, chosen(*ids), pace, **options)
+            failed = {one.check.id: one for one in report.outcomes if one.verdict is Verdict.FAILED}
+            assert set(failed) == set(ids), as_text(report, verbose=True)
+            assert all(one.facts for one in failed.values())
+
+    with serving_works() as works:
+        asyncio.run(judge_all(works))
 
 
 def test_each_check_of_http_has_a_fault_that_it_finds() -> None:
     """A check that finds nothing would be no check."""
-    found = {id for fault in FAULTS for id in fault.found_by}
+    found = {id for ids, _ in CASES for id in ids}
     assert {one.id for one in CHECKS if HTTP in one.transports} - found == set()
 
 
 def test_more_than_thirty_faults_break_a_must() -> None:
     """They end the command with 1, also without ``--strict``."""
     musts = {one.id for one in CHECKS if one.level is Level.MUST}
-    assert sum(bool(musts & set(fault.found_by)) for fault in FAULTS) >= 30
+    assert sum(bool(musts & set(ids)) for ids, _ in CASES) >= 30

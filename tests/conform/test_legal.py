@@ -1,4 +1,4 @@
-"""What a server may do and few servers do: it conforms, by the words of the sources."""
+"""Correct servers with other habits: what a server may leave out, or do in its own way."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import re
 import time
 import uuid
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
@@ -18,82 +19,85 @@ import pytest
 from lro_conform import ConformanceReport, Level, Verdict
 from lro_conform._checks import HTTP
 from lro_conform._report import as_text
-from lro_conform.server import _http
+from lro_conform.server import _http, _rules_lists
 from lro_conform.server._bench import Pace
-from lro_conform.server._judge import CHECKS
-from tests.conform.broken import Asked, Forward, Layer, Reply, refusal
-from tests.conform.test_broken import judged
-from tests.conform.works import PATIENT
+from lro_conform.server._judge import CHECKS, judge
+from lro_conform.server._starts import HttpStarter, RequestTemplate, StartKind
+from tests.conform.broken import (
+    EMPTY,
+    FAILED,
+    FAULTS,
+    INVALID,
+    TOKENS,
+    TYPE,
+    Asked,
+    Layer,
+    Reply,
+    acts_on_all,
+    answers,
+    at,
+    each,
+    refusal,
+    refuses,
+    refuses_by_state,
+    replaces,
+    replying,
+    sleeps,
+    spoils,
+)
+from tests.conform.test_broken import chosen, judged, verdicts
+from tests.conform.works import PATH, PATIENT, http_target
 
-EMPTY = {"@type": "type.googleapis.com/google.protobuf.Empty"}
+PASSED, FAILS, SKIPPED, ABSENT = Verdict.PASSED, Verdict.FAILED, Verdict.SKIPPED, Verdict.ABSENT
+MUSTS = [one for one in CHECKS if one.level is Level.MUST]
+UNSUPPORTED = (501, "UNIMPLEMENTED")
 
 
-def read(reply: Reply) -> Any:
-    """The body of a success; nothing for others, and for those of HEAD."""
-    return reply.json if reply.status == 200 and reply.body else {}
+def other_ids(make: Callable[[int], str], form: str) -> Layer:
+    """Names with other ids outside; what cannot be an id is refused, as AIP-193 lets a server."""
+
+    async def layer(asked: Asked) -> Reply:
+        path, memory = unquote(asked.path, errors="surrogateescape"), asked.memory
+        if found := re.match(r"/v1/(operations/[^/:]+)", path):
+            if not re.fullmatch(f"operations/{form}", found[1]):
+                return refusal(*INVALID)
+            path = path.replace(found[1], memory.get(found[1], "operations/x"))
+        reply = await asked.forward(path=path)
+
+        def change(one: dict[str, Any]) -> None:
+            known = {name: id for id, name in memory.items()}
+            id = known.get(one["name"]) or f"operations/{make(len(memory))}"
+            memory[id], one["name"] = one["name"], id
+
+        return reply.operations(change)
+
+    return layer
 
 
-async def padded_tokens(asked: Asked, forward: Forward, memory: Any) -> Reply:
+async def padded_tokens(asked: Asked) -> Reply:
     """Base64 ends in equals signs, which AIP-158 does not forbid."""
-    asked.query = asked.query.replace("%3D%3D", "")
-    reply = await forward(asked)
-    token = read(reply).get("nextPageToken")
+    reply = await asked.forward(query=asked.query.replace("%3D%3D", ""))
+    token = reply.json.get("nextPageToken")
     return reply.saying({**reply.json, "nextPageToken": f"{token}=="}) if token else reply
 
 
-async def empty_first_page(asked: Asked, forward: Forward, memory: Any) -> Reply:
+async def empty_first_page(asked: Asked) -> Reply:
     """AIP-158: a page may be empty though there are more."""
-    if asked.verb == "list" and not asked.parameter("pageToken") and "done" not in asked.query:
-        reply = await forward(asked)
-        return reply.saying({"nextPageToken": "Qx7fK2"}) if read(reply) else reply
-    asked.query = re.sub(r"&?pageToken=Qx7fK2", "", asked.query)
-    return await forward(asked)
+    reply = await asked.forward(query=re.sub("&?pageToken=Qx7fK2", "", asked.query))
+    first = asked.verb == "list" and not asked.token and "done" not in asked.query
+    return replying({"nextPageToken": "Qx7fK2"}) if first and reply.status == 200 else reply
 
 
-async def uuids(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    """An id that is not one cannot exist: AIP-193 lets that be an INVALID_ARGUMENT."""
-    asked.path = unquote(asked.path, errors="surrogateescape")
-    found = re.match(r"/v1/operations/([^/:]+)", asked.path)
-    if found:
-        if not re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", found[1]):
-            return refusal(400, "INVALID_ARGUMENT")
-        asked.path = asked.path.replace(
-            f"operations/{found[1]}", memory.get(found[1], "operations/x")
-        )
-    reply = await forward(asked)
-    if not read(reply):
-        return reply
-
-    def change(one: dict[str, Any]) -> None:
-        known = {name: id_ for id_, name in memory.items()}
-        id_ = known.get(one["name"]) or str(uuid.uuid4())
-        memory[id_] = one["name"]
-        one["name"] = f"operations/{id_}"
-
-    return reply.operations(change)
+async def packed_replies(asked: Asked) -> Reply:
+    """The kit says that it reads gzip."""
+    reply = await asked.forward()
+    if "gzip" in asked.headers.get("accept-encoding", "") and reply.body:
+        headers = {**reply.headers, "content-encoding": "gzip"}
+        return Reply(reply.status, headers, gzip.compress(reply.body))
+    return reply
 
 
-async def nulls(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    """ProtoJSON takes a null for a field that is not set."""
-    unset = {"error": None, "response": None, "metadata": None}
-    reply = await forward(asked)
-    return reply.operations(lambda one: one.update(unset | one)) if read(reply) else reply
-
-
-async def no_results(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    """Some services might not provide the result, says operations.proto."""
-    reply = await forward(asked)
-    return reply.operations(lambda one: one.pop("response", None)) if read(reply) else reply
-
-
-async def cleaned_paths(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    """Go's ServeMux redirects paths with two slashes to those with one."""
-    if "//" in asked.path or "%2F" in asked.path:
-        return Reply(301, {"location": "/v1/elsewhere"}, b"")
-    return await forward(asked)
-
-
-async def methods_not_allowed(asked: Asked, forward: Forward, memory: Any) -> Reply:
+async def methods_not_allowed(asked: Asked) -> Reply:
     """A router answers for paths and methods that the server does not have."""
     if asked.verb == "list":
         return refusal(404, "NOT_FOUND")
@@ -101,172 +105,276 @@ async def methods_not_allowed(asked: Asked, forward: Forward, memory: Any) -> Re
         reply = refusal(405, "NOT_FOUND")
         reply.headers["allow"] = "GET"
         return reply
-    return await forward(asked)
+    return await asked.forward()
 
 
-async def packed_replies(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    """The kit says that it reads gzip."""
-    reply = await forward(asked)
-    if "gzip" in asked.headers.get("accept-encoding", "") and reply.body:
-        return Reply(
-            reply.status, {**reply.headers, "content-encoding": "gzip"}, gzip.compress(reply.body)
-        )
-    return reply
+def completes(one: dict[str, Any]) -> None:
+    """End a cancelled operation otherwise: a cancel is a best effort."""
+    if one.get("error", {}).get("code") == 1:
+        del one["error"]
+        one["response"] = EMPTY
 
 
-async def completing(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    """A cancel is a best effort: the operation may complete in spite of it."""
-    reply = await forward(asked)
-
-    def change(one: dict[str, Any]) -> None:
-        if one.get("error", {}).get("code") == 1:
-            del one["error"]
-            one["response"] = EMPTY
-
-    return reply.operations(change) if read(reply) else reply
-
-
-LEGAL: list[Layer] = [
-    padded_tokens,
-    empty_first_page,
-    uuids,
-    nulls,
-    no_results,
-    cleaned_paths,
-    methods_not_allowed,
-    packed_replies,
-    completing,
-]
+LEGAL: dict[str, Layer] = {
+    "padded tokens": padded_tokens,
+    "empty first page": empty_first_page,
+    "uuids": other_ids(lambda _: str(uuid.uuid4()), "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
+    # ProtoJSON takes a null for a field that is not set.
+    "nulls": each(lambda one: one.update(dict.fromkeys(("error", "response", "metadata")) | one)),
+    # Some services might not provide the result, says operations.proto.
+    "no results": each(lambda one: one.pop("response", None)),
+    # Go's ServeMux redirects paths with two slashes to those with one.
+    "cleaned paths": answers(
+        lambda asked: "//" in asked.path or "%2F" in asked.path,
+        Reply(301, {"location": "/v1/elsewhere"}, b""),
+    ),
+    "methods not allowed": methods_not_allowed,
+    "packed replies": packed_replies,
+    "completing": each(completes),
+}
 
 
-@pytest.mark.parametrize("layer", LEGAL, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("layer", LEGAL.values(), ids=LEGAL)
 def test_legal_server_fails_no_must(layer: Layer) -> None:
     """What failed would be a false verdict."""
-    checks = [one for one in CHECKS if one.level is Level.MUST]
-    report = judged(layer, checks, PATIENT, call_seconds=60)
+    report = judged(layer, MUSTS)
     assert report.exit_status() == 0, as_text(report)
 
 
-def verdicts(report: ConformanceReport) -> dict[str, Verdict]:
-    """What came of each check."""
-    return {one.check.id: one.verdict for one in report.outcomes}
+async def with_delays(asked: Asked) -> Reply:
+    """HTTP has dates, protobuf durations."""
+    reply = await asked.forward()
+    reply.headers["retry-after"] = "Wed, 25 Nov 2026 20:00:00 GMT"
+    value = reply.json
+    if "error" in value:
+        delay = {"@type": f"{TYPE}google.rpc.RetryInfo", "retryDelay": "1.5s"}
+        value["error"]["details"].append(delay)
+    return reply.saying(value) if value else reply
+
+
+HABITS: dict[str, tuple[Layer, str, dict[str, Verdict]]] = {
+    "cancel and wait are optional": (
+        refuses(lambda asked: asked.verb in ("cancel", "wait"), *UNSUPPORTED),
+        "delete",
+        {},
+    ),
+    "filters are optional": (
+        refuses(lambda asked: asked.filter, *INVALID),
+        "filters",
+        {one.id: ABSENT for one in chosen("filters") if one.id != "filters.empty"},
+    ),
+    "pages may be smaller": (replaces("query", r"pageSize=\d{2,}", "pageSize=1"), "pages", {}),
+    "a framework may answer for other parents, in its own form": (
+        answers(
+            lambda asked: "projects/lro-conform-unknown" in asked.path,
+            replying({"detail": "Not Found"}, 404),
+        ),
+        "pages errors",
+        {"errors.envelope-everywhere": FAILS},
+    ),
+    "metadata are optional": (
+        each(lambda one: one.pop("metadata", None)),
+        "any metadata json",
+        dict.fromkeys(("any.metadata-type", "metadata.times", "json.retry-info"), ABSENT),
+    ),
+    "ids may be numbers, whose case does not matter": (
+        other_ids(lambda number: f"{1000 + number}", r"\d+"),
+        "names start",
+        {"names.case": SKIPPED},
+    ),
+    "delays may be dates and durations": (with_delays, "http.retry-after json.retry-info", {}),
+    "delete of what is in progress may be refused": (
+        refuses_by_state("delete", False, refusal(*FAILED)),
+        "delete.empty delete.stays-gone",
+        {"delete.stays-gone": SKIPPED},
+    ),
+    "what another check has ended is replaced": (
+        acts_on_all("cancel", "POST", ":cancel", ":wait"),
+        "cancel.no-other cancel.empty routes.head http.poll-interval",
+        {"cancel.no-other": FAILS},
+    ),
+}
+
+
+@pytest.mark.parametrize(("layer", "wanted", "expected"), HABITS.values(), ids=HABITS)
+def test_server_with_a_habit_gets_these_verdicts(
+    layer: Layer, wanted: str, expected: dict[str, Verdict]
+) -> None:
+    """All other checks of these areas pass."""
+    report = judged(layer, chosen(*wanted.split()))
+    assert verdicts(report) == expected, as_text(report)
+
+
+GET_ALONE = refuses(lambda asked: asked.verb in ("list", "cancel", "wait", "delete"), *UNSUPPORTED)
+
+
+def test_server_with_get_alone_conforms() -> None:
+    """All other methods are optional."""
+    report = judged(GET_ALONE, CHECKS)
+    assert report.exit_status(strict=True) == 0, as_text(report)
+    found = verdicts(report)
+    assert {found[f"calls.{rpc}"] for rpc in ("list", "cancel", "delete", "wait")} == {ABSENT}
+    assert "result.success" not in found
+
+
+async def endless(asked: Asked) -> Reply:
+    if asked.verb != "list":
+        return await asked.forward()
+    number = asked.times()
+    page = {"operations": [{"name": f"operations/x{number}"}], "nextPageToken": f"t{number}"}
+    return replying(page)
+
+
+def test_list_that_is_too_long_to_walk_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have millions of operations."""
+    monkeypatch.setattr(_rules_lists, "_MOST_PAGES", 1)
+    ids = ("pages.contains", "pages.walk", "filters.done")
+    assert verdicts(judged(endless, chosen(*ids))) == dict.fromkeys(ids, SKIPPED)
+
+
+def test_pages_that_cannot_be_read_are_not_judged() -> None:
+    """The refusal is in the facts."""
+    report = judged(refuses(TOKENS, 403, "PERMISSION_DENIED"), chosen("pages.walk"))
+    assert verdicts(report) == {"pages.walk": SKIPPED}
+    assert "a page cannot be read: GET /v1/operations?pageSize=1" in report.outcomes[0].facts[0]
+
+
+def test_operation_that_should_take_long_and_is_done_is_no_use() -> None:
+    """The facts say what is wrong with the hook."""
+    report = judged(each(lambda one: one.update(done=True), "get"), chosen("names.same"))
+    assert verdicts(report) == {"names.same": SKIPPED}
+    assert report.outcomes[0].facts == ("the operation that should take long is done at once",)
+    assert "was not judged: no check passed and none failed" in as_text(report)
+    assert report.exit_status() == 2
+
+
+def test_server_whose_work_ends_at_once_fails_nothing() -> None:
+    """What needs work in progress is not judged; names are."""
+
+    def end(one: dict[str, Any]) -> None:
+        one.pop("error", None)
+        one.update(done=True, response=EMPTY)
+
+    report = judged(each(end), chosen("names", "cancel", "delete", "routes", "forms"))
+    found = verdicts(report)
+    assert report.exit_status() == 0, as_text(report)
+    assert "names.unknown" not in found
+    assert found["cancel.no-other"] is SKIPPED
 
 
 @pytest.mark.parametrize(
-    ("usual", "waits", "verdict"), [(60, 60, Verdict.PASSED), (0, 60, Verdict.FAILED)]
+    ("usual", "waits", "failed"), [(60, 60, False), (0, 60, True)], ids=["slow", "late"]
 )
 def test_slow_server_is_not_late(
-    monkeypatch: pytest.MonkeyPatch, usual: float, waits: float, verdict: Verdict
+    monkeypatch: pytest.MonkeyPatch, usual: float, waits: float, failed: bool
 ) -> None:
     """What it is late by is measured against what its other replies take."""
     clock = SimpleNamespace(passed=0.0, monotonic=lambda: time.monotonic() + clock.passed)
     monkeypatch.setattr(_http, "time", clock)
 
-    async def late(asked: Asked, forward: Forward, memory: Any) -> Reply:
+    async def late(asked: Asked) -> Reply:
         clock.passed += waits if asked.verb == "wait" else usual
-        return await forward(asked)
+        return await asked.forward()
 
-    checks = [one for one in CHECKS if one.id in ("wait.zero", "wait.timeout", "wait.done-at-once")]
-    pace = Pace(end=60, slack=20, hold=0.1, rounds=1)
-    report = judged(late, checks, pace, call_seconds=60)
-    assert set(verdicts(report).values()) == {verdict}, as_text(report)
-
-
-async def ending_at_once(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    """All work is done when the start is answered."""
-    reply = await forward(asked)
-    ended = {"done": True, "response": EMPTY}
-
-    def change(one: dict[str, Any]) -> None:
-        one.pop("error", None)
-        one.update(ended)
-
-    return reply.operations(change) if read(reply) else reply
+    ids = ("wait.zero", "wait.timeout", "wait.done-at-once")
+    report = judged(late, chosen(*ids), Pace(end=60, slack=20, hold=0.1, rounds=1))
+    assert verdicts(report) == (dict.fromkeys(ids, FAILS) if failed else {}), as_text(report)
 
 
-def test_server_whose_work_ends_at_once_fails_nothing() -> None:
-    """What needs work in progress is not judged; names are."""
-    checks = [one for one in CHECKS if one.area in ("names", "cancel", "delete", "routes", "forms")]
-    report = judged(ending_at_once, checks, PATIENT, call_seconds=60)
-    found = verdicts(report)
-    assert report.exit_status() == 0, as_text(report)
-    assert found["names.unknown"] is Verdict.PASSED
-    assert found["cancel.no-other"] is Verdict.SKIPPED
+WRONG_TYPES: list[tuple[Layer, str, Verdict]] = [
+    (each(lambda one: one.get("done") and one.pop("name")), "names.present", FAILS),
+    (each(lambda one: one.get("error", {}).update(details=7)), "errors.no-defect", PASSED),
+    (spoils(at("list"), {"nextPageToken": "\ud800"}), "replies.readable", FAILS),
+    (
+        spoils(at("get"), lambda _, reply: Reply(200, {"content-encoding": "br"}, reply.body)),
+        "replies.readable",
+        FAILS,
+    ),
+]
 
 
-async def nameless_ends(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    return reply.operations(lambda one: one.pop("name") if one.get("done") else None)
-
-
-async def odd_details(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    return reply.operations(lambda one: one.get("error", {}).update(details=7))
-
-
-async def broken_text(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    if asked.verb == "list":
-        return reply.saying({"operations": [], "nextPageToken": "\ud800"})
-    return reply
-
-
-async def other_coding(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    if asked.verb == "get":
-        reply.headers["content-encoding"] = "br"
-    return reply
-
-
-@pytest.mark.parametrize(
-    ("layer", "check"),
-    [
-        (nameless_ends, "names.present"),
-        (odd_details, "errors.no-defect"),
-        (broken_text, "replies.readable"),
-        (other_coding, "replies.readable"),
-    ],
-)
-def test_reply_of_wrong_types_does_not_crash_the_kit(layer: Layer, check: str) -> None:
+@pytest.mark.parametrize(("layer", "check", "expected"), WRONG_TYPES)
+def test_reply_of_wrong_types_does_not_crash_the_kit(
+    layer: Layer, check: str, expected: Verdict
+) -> None:
     """All checks are judged, and the one that it is about is not passed over."""
     areas = ("names", "states", "any", "pages", "result", "replies", "errors")
-    checks = [one for one in CHECKS if one.area in areas and HTTP in one.transports]
-    report = judged(layer, checks, attrs.evolve(PATIENT, end=0.5), call_seconds=60)
+    checks = [one for one in chosen(*areas) if HTTP in one.transports]
+    report = judged(layer, checks, attrs.evolve(PATIENT, end=0.5))
     assert len(report.outcomes) == len(checks)
-    expected = Verdict.PASSED if check == "errors.no-defect" else Verdict.FAILED
-    assert verdicts(report)[check] is expected, as_text(report)
-
-
-async def heavy(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    reply = await forward(asked)
-    return reply.operations(lambda one: one["metadata"].update(more="x" * 100_000))
+    assert verdicts(report).get(check, PASSED) is expected, as_text(report)
 
 
 def test_run_of_too_many_bytes_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """All replies are kept; so their sum has a bound, and the status is neither 0 nor 1."""
     monkeypatch.setattr("lro_conform.server._judge._MOST_BYTES", 1_000_000)
-    report = judged(heavy, [one for one in CHECKS if one.area in ("names", "states")], PATIENT)
+    heavy = each(lambda one: one["metadata"].update(more="x" * 100_000))
+    report = judged(heavy, chosen("names", "states"))
     assert report.exit_status() == 2
-    assert "was not judged whole: the replies of the run have more than 1000000 bytes" in as_text(
-        report
-    )
-
-
-async def stuck(asked: Asked, forward: Forward, memory: Any) -> Reply:
-    if asked.verb == "cancel":
-        await asyncio.sleep(60)
-    return await forward(asked)
+    told = "was not judged whole: the replies of the run have more than 1000000 bytes"
+    assert told in as_text(report)
 
 
 def test_time_limit_ends_a_check_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of many calls could take long beyond it."""
     monkeypatch.setattr("lro_conform.server._judge._PARTING_SECONDS", 0.1)
-    report = judged(
-        stuck,
-        [one for one in CHECKS if one.id in ("calls.cancel", "cancel.empty")],
-        attrs.evolve(PATIENT, total=0.5),
-        call_seconds=60,
-    )
-    assert set(verdicts(report).values()) == {Verdict.SKIPPED}
+    stuck = sleeps("cancel", 60)
+    ids = ("calls.cancel", "cancel.empty")
+    report = judged(stuck, chosen(*ids), attrs.evolve(PATIENT, total=0.5))
+    assert verdicts(report) == dict.fromkeys(ids, SKIPPED)
     assert report.exit_status() == 2
     assert json.dumps([one.facts for one in report.outcomes]).count("the 0.5 s of the run are") == 2
+
+
+def test_time_limit_ends_the_run() -> None:
+    """What was not judged by then is skipped."""
+    report = judged(GET_ALONE, CHECKS, attrs.evolve(PATIENT, total=-1))
+    assert set(verdicts(report).values()) == {SKIPPED}
+    assert "the -1 s of the run are over" in as_text(report)
+
+
+def test_run_that_is_cancelled_leaves_no_operation() -> None:
+    """Ctrl-C cancels it: what it has started is cancelled and deleted all the same."""
+    seen: list[tuple[str, str]] = []
+
+    async def interrupted(asked: Asked) -> Reply:
+        if asked.verb == "list" and asked.times() == 1:
+            raise asyncio.CancelledError
+        reply = await asked.forward()
+        seen.append((asked.verb, reply.json["name"] if asked.verb == "start" else asked.name))
+        return reply
+
+    with pytest.raises(asyncio.CancelledError):
+        judged(interrupted, CHECKS)
+    started, deleted = (
+        {name for verb, name in seen if verb == wanted} for wanted in ("start", "delete")
+    )
+    assert len(started) > 1
+    assert started <= deleted
+
+
+def test_parent_can_be_given() -> None:
+    """Else it is that of the operations that are started."""
+    seen = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append((scope["path"], (await receive()).get("body")))
+        body = b'{"name": "projects/p/operations/a"}'
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    async def run() -> ConformanceReport:
+        target, sent = http_target(app), '{"seconds": 3600, "id": "$UUID"}'
+        starter = HttpStarter(target, {StartKind.LONG: RequestTemplate("POST", PATH, sent)})
+        options: Any = {"checks": chosen("pages.zero-size"), "pace": PATIENT}
+        return await judge(target, target.log, starter, parent="projects/p", **options)
+
+    asyncio.run(run())
+    assert "/v1/projects/p/operations" in {path for path, _ in seen}
+    assert re.fullmatch(rb'\{"seconds": 3600, "id": "[0-9a-f-]{36}"\}', seen[0][1])
+
+
+def test_words_of_a_report_for_terminals_are_in_colour() -> None:
+    """Each level has its own."""
+    report = judged(FAULTS["calls.get"], chosen("calls.get"))  # type: ignore[arg-type]
+    assert "\x1b[31mFAILED must\x1b[0m calls.get" in as_text(report, styled=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import importlib.metadata
 import logging
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
@@ -33,12 +35,6 @@ from tests.integrations.counting import ANN, BOB, Counting, CountRequest
 NAMED: Any = {"authenticate": authenticate}
 
 
-@pytest.fixture(params=SERVERS)
-def kind(request: pytest.FixtureRequest) -> str:
-    """The name of a server."""
-    return str(request.param)
-
-
 @pytest.fixture
 def made() -> Iterator[Counting]:
     """A service with an operation that waits."""
@@ -56,6 +52,7 @@ def hashed(name: str) -> str:
     return found[1:]
 
 
+@pytest.mark.parametrize("kind", SERVERS)
 def test_page_and_files_come_with_their_headers(kind: str) -> None:
     """The page is looked at each time, what it names is kept for a year."""
     with console(kind) as client:
@@ -74,8 +71,10 @@ def test_page_and_files_come_with_their_headers(kind: str) -> None:
 
 
 def test_page_is_not_sent_again_to_whom_has_it(kind: str) -> None:
-    """Also where the browser names several versions."""
-    with console(kind) as client:
+    """Also where the browser names several versions; it may be framed where the options say."""
+    with console(kind, frame=("self", "https://portal.example.com")) as client:
+        policy = client.get("/").headers["content-security-policy"]
+        assert "frame-ancestors 'self' https://portal.example.com;" in policy
         tag = client.get("/").headers["etag"]
         again = client.get("/", headers={"if-none-match": f'"x",{tag}'})
         assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
@@ -152,7 +151,8 @@ def test_session_says_what_the_service_has(kind: str) -> None:
             {"path": "response.total", "type": "int"},
         ],
     }
-    del found["methods"], found["verbs"], found["version"], found["watches"]
+    assert found.pop("version") == importlib.metadata.version("lro")
+    del found["methods"], found["verbs"], found["watches"]
     assert found == {
         "title": "Images",
         "caller": "ann",
@@ -352,6 +352,7 @@ def test_pages_of_other_sites_can_do_nothing(kind: str, made: Counting) -> None:
         assert client.post(f"/v1/{name}:cancel", headers=trusted).status_code == 200
 
 
+@pytest.mark.parametrize("kind", SERVERS)
 def test_console_below_a_mount_and_a_proxy_has_relative_addresses(kind: str) -> None:
     """What the page names is found from where the browser sees it, with a slash or without."""
     with (
@@ -407,13 +408,6 @@ def test_what_is_not_the_consoles_goes_to_the_other_application(kind: str) -> No
         assert client.get("/consoles/").status_code == 404
 
 
-def test_framing_is_opened_to_the_origins_given() -> None:
-    """And to no others."""
-    with console("uvicorn", frame=("self", "https://portal.example.com")) as client:
-        policy = client.get("/").headers["content-security-policy"]
-    assert "frame-ancestors 'self' https://portal.example.com;" in policy
-
-
 WRONG: Any = [
     ({"actions": ("start",)}, "actions"),
     ({"actions": "cancel"}, "actions"),
@@ -435,13 +429,21 @@ WRONG: Any = [
 ]
 
 
-@pytest.mark.parametrize(("options", "named"), WRONG)
-def test_wrong_options_are_named(options: Any, named: str) -> None:
+async def allow_all(caller: str, action: str, name: str) -> bool:
+    return True
+
+
+def test_wrong_options_are_named() -> None:
     """When the application is made, not when it is asked."""
     made = counting()
-    for app in (asgi.ConsoleApp, wsgi.ConsoleApp):
-        with pytest.raises(DeclarationError, match=named):
-            app(made.service, **options)
+    for options, named in WRONG:
+        for app in (asgi.ConsoleApp, wsgi.ConsoleApp):
+            with pytest.raises(DeclarationError, match=named):
+                app(made.service, **options)
+    with pytest.raises(DeclarationError, match="allow"):  # it needs an event loop
+        wsgi.ConsoleApp(made.service, allow=allow_all)
+    with pytest.raises(DeclarationError, match="path"):
+        Console("")
     made.service.close()
 
 
@@ -458,23 +460,9 @@ def test_console_that_is_declared_wrongly_is_named_where_it_is_made() -> None:
     assert Console(allow=lambda *_: True, title="Counts").looks["title"] == "Counts"
 
 
-def test_hooks_that_need_an_event_loop_are_refused_under_wsgi() -> None:
-    """As those of the operations are."""
-
-    async def allow(caller: str, action: str, name: str) -> bool:
-        return True
-
-    made = counting()
-    with pytest.raises(DeclarationError, match="allow"):
-        wsgi.ConsoleApp(made.service, allow=allow)
-    with pytest.raises(DeclarationError, match="path"):
-        Console("")
-    made.service.close()
-
-
-def test_service_with_owners_needs_authentication() -> None:
-    """Then callers see their own operations, and no numbers of others."""
-    made = counting(owner_only=True)
+def test_service_with_owners_needs_authentication(tmp_path: Path) -> None:
+    """Then callers see their own operations, and no numbers of others; also where reads block."""
+    made = counting(owner_only=True, store=SQLiteStore(tmp_path / "operations.db"))
     with pytest.raises(DeclarationError, match="authenticate"):
         ConsoleEdge(made.service)
     made.count.start(CountRequest(steps=1), caller="ann").result(timeout=20)
@@ -483,20 +471,3 @@ def test_service_with_owners_needs_authentication() -> None:
         assert client.get("/v1/operations", headers=BOB).json() == {}
         assert client.get("/tally", headers=ANN).status_code == 403
         assert not client.get("/session", headers=ANN).json()["statistics"]
-
-
-def test_console_of_a_service_on_disk_is_served(tmp_path: Any) -> None:
-    """Where reads may block."""
-    made = counting(store=SQLiteStore(tmp_path / "operations.db"))
-    made.count.start(CountRequest(steps=1)).result(timeout=20)
-    with console("uvicorn", made) as client:
-        assert len(client.get("/v1/operations").json()["operations"]) == 1
-
-
-def test_version_is_that_of_the_distribution() -> None:
-    """What the page shows for reports of faults."""
-    import importlib.metadata
-
-    with console("uvicorn") as client:
-        version = client.get("/session").json()["version"]
-    assert version == importlib.metadata.version("lro")

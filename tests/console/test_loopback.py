@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -13,60 +12,53 @@ import pytest
 from lro import asgi, wsgi
 from lro.console import is_loopback_host
 from tests.console.serving import SECURE, SERVERS, authenticate, console, counting
-from tests.http.servers import HOST, environ_of_wsgiref
+from tests.http.servers import HOST, environ_of_wsgiref, uvicorn_serving
 from tests.integrations.counting import ANN
 
 ALL = ("/", "/session", "/tally", "/v1/operations")
 
 
-@pytest.fixture(params=SERVERS)
-def kind(request: pytest.FixtureRequest) -> str:
-    """The name of a server."""
-    return str(request.param)
+ELSEWHERE: list[tuple[dict[str, str], str]] = [
+    ({"host": "console.example.com"}, "for the host 'console.example.com'"),
+    ({"host": "127.0.0.1.evil.example:80"}, "for the host"),
+    ({"host": "192.0.2.7"}, "for the host"),
+    ({"host": "localhost.evil.example"}, "for the host"),
+    ({"host": "127.0.0.1:x"}, "for the host"),
+    ({"x-forwarded-for": "192.0.2.7"}, "192.0.2.7"),  # uvicorn takes it for the peer
+    ({"x-forwarded-host": "localhost"}, "sends x-forwarded-host"),
+    ({"forwarded": "for=127.0.0.1"}, "sends forwarded"),
+    ({"via": "1.1 proxy"}, "sends via"),
+    ({"x-real-ip": "127.0.0.1"}, "sends x-real-ip"),
+    ({"origin": "http://evil.example"}, "of a page of 'http://evil.example'"),
+    ({"origin": "null"}, "of a page of 'null'"),
+]
 
 
-@pytest.mark.parametrize(
-    ("headers", "why"),
-    [
-        ({"host": "console.example.com"}, "for the host 'console.example.com'"),
-        ({"host": "127.0.0.1.evil.example:80"}, "for the host"),
-        ({"host": "192.0.2.7"}, "for the host"),
-        ({"host": "localhost.evil.example"}, "for the host"),
-        ({"host": "127.0.0.1:x"}, "for the host"),
-        ({"x-forwarded-for": "192.0.2.7"}, "192.0.2.7"),  # uvicorn takes it for the peer
-        ({"x-forwarded-host": "localhost"}, "sends x-forwarded-host"),
-        ({"forwarded": "for=127.0.0.1"}, "sends forwarded"),
-        ({"via": "1.1 proxy"}, "sends via"),
-        ({"x-real-ip": "127.0.0.1"}, "sends x-real-ip"),
-        ({"origin": "http://evil.example"}, "of a page of 'http://evil.example'"),
-        ({"origin": "null"}, "of a page of 'null'"),
-    ],
-)
-def test_call_that_may_come_from_elsewhere_is_refused(kind: str, headers: Any, why: str) -> None:
+@pytest.mark.parametrize("kind", SERVERS)
+def test_call_that_may_come_from_elsewhere_is_refused(kind: str) -> None:
     """Whatever it asks for: the reply says what to do."""
-    if kind == "waitress" and any("forwarded" in name for name in headers):
-        # It takes such headers away, unless it trusts the proxy: the host has to do.
-        headers, why = {**headers, "host": "console.example.com"}, "for the host"
-    elif "x-forwarded-for" in headers and kind != "uvicorn":
-        why = "sends x-forwarded-for"
     with console(kind) as client:
-        for path in ALL:
-            refused = client.get(path, headers=headers)
-            assert refused.status_code == 403
-            message = refused.json()["error"]["message"]
-            assert why in message
-            assert "authenticate=" in message
-            assert SECURE.items() <= dict(refused.headers).items()
+        for headers, why in ELSEWHERE:
+            if kind == "waitress" and any("forwarded" in name for name in headers):
+                # It takes such headers away, unless it trusts the proxy: the host has to do.
+                headers, why = {**headers, "host": "console.example.com"}, "for the host"
+            elif "x-forwarded-for" in headers and kind != "uvicorn":
+                why = "sends x-forwarded-for"
+            for path in ALL:
+                refused = client.get(path, headers=headers)
+                assert refused.status_code == 403
+                message = refused.json()["error"]["message"]
+                assert why in message
+                assert "authenticate=" in message
+                assert SECURE.items() <= dict(refused.headers).items()
 
 
-@pytest.mark.parametrize(
-    "host", ["localhost", "LOCALHOST:8000", "127.0.0.1:1", "127.9.9.9", "[::1]:8"]
-)
-def test_call_from_this_machine_is_answered(kind: str, host: str) -> None:
+def test_call_from_this_machine_is_answered(kind: str) -> None:
     """By whatever name of it."""
     with console(kind) as client:
-        headers = {"host": host, "origin": f"http://{host}"}
-        assert client.get("/session", headers=headers).status_code == 200
+        for host in ("localhost", "LOCALHOST:8000", "127.0.0.1:1", "127.9.9.9", "[::1]:8"):
+            headers = {"host": host, "origin": f"http://{host}"}
+            assert client.get("/session", headers=headers).status_code == 200
 
 
 def test_authentication_lets_callers_in_from_everywhere(kind: str) -> None:
@@ -80,44 +72,22 @@ def test_authentication_lets_callers_in_from_everywhere(kind: str) -> None:
         assert client.get("/session", headers=away).json()["caller"] == ""
 
 
-def test_caller_on_a_unix_socket_is_not_known_to_be_near() -> None:
+def test_caller_on_a_unix_socket_is_not_known_to_be_near(monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy may stand there, which says nothing of itself."""
-    made = counting()
+    made, line = counting(), socket.socket(socket.AF_UNIX)
+    monkeypatch.setattr("tests.http.servers.listening", lambda _: line)
     with tempfile.TemporaryDirectory() as folder, made.service:
         path = str(Path(folder) / "console.sock")
-        line = socket.socket(socket.AF_UNIX)
         line.bind(path)
         line.listen()
-        with uvicorn_on(line, asgi.ConsoleApp(made.service)):
-            transport = httpx.HTTPTransport(uds=path)
-            with httpx.Client(
-                transport=transport, base_url="http://localhost", timeout=60
-            ) as client:
-                refused = client.get("/session")
+        transport = httpx.HTTPTransport(uds=path)
+        with (
+            uvicorn_serving(asgi.ConsoleApp(made.service)),
+            httpx.Client(transport=transport, base_url="http://localhost", timeout=60) as client,
+        ):
+            refused = client.get("/session")
     assert refused.status_code == 403
     assert "an unknown address" in refused.text
-
-
-def uvicorn_on(line: socket.socket, app: Any) -> Any:
-    """Uvicorn, at a socket that listens already."""
-    import contextlib
-    import threading
-
-    uvicorn = pytest.importorskip("uvicorn")
-
-    @contextlib.contextmanager
-    def served() -> Any:
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="none", loop="asyncio"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [line]})
-        thread.start()
-        try:
-            yield
-        finally:
-            server.should_exit = True
-            thread.join()
-            line.close()
-
-    return served()
 
 
 @pytest.mark.parametrize(

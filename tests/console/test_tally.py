@@ -221,33 +221,28 @@ def test_caller_has_to_be_allowed_to_list_all_parents() -> None:
         assert client.get("/session", headers=BOB).json()["parents"] == [""]
 
 
-def test_service_that_does_not_list_has_no_tally() -> None:
+class Uncounted:
+    """A store that counts nothing."""
+
+    def __init__(self) -> None:
+        self._store = MemoryStore()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("add_counts", "read_counts", "read_totals", "read_load"):
+            raise AttributeError(name)
+        return getattr(self._store, name)
+
+
+def test_service_that_does_not_list_or_count_has_no_tally() -> None:
     """As little as one that keeps its callers apart."""
-    made, _ = counted(verbs=("CancelOperation",))
-    with console("uvicorn", made) as client:
-        assert client.get("/tally").status_code == 501
+    for made in (counting(verbs=("CancelOperation",)), counting(store=Uncounted())):
+        with console("uvicorn", made) as client:
+            assert client.get("/tally").status_code == 501
+            assert not client.get("/session").json()["statistics"]
     made, _ = counted(owner_only=True)
     with console("uvicorn", made, authenticate=authenticate) as client:
         assert client.get("/tally", headers=ANN).status_code == 403
         assert not client.get("/session", headers=ANN).json()["statistics"]
-
-
-def test_store_without_counts_has_no_tally() -> None:
-    """The page then says so."""
-
-    class Plain:
-        def __init__(self, store: Any) -> None:
-            self._store = store
-
-        def __getattr__(self, name: str) -> Any:
-            if name in ("add_counts", "read_counts", "read_totals", "read_load"):
-                raise AttributeError(name)
-            return getattr(self._store, name)
-
-    made = counting(store=Plain(MemoryStore()))
-    with console("uvicorn", made) as client:
-        assert client.get("/tally").status_code == 501
-        assert not client.get("/session").json()["statistics"]
 
 
 def test_store_that_is_away_is_asked_again() -> None:

@@ -39,17 +39,15 @@ def names_of(info: OperationInfo) -> dict[str, str]:
 
 @pytest.mark.parametrize(("case", "base"), cases("opinfo_lint"))
 def test_lint(case: dict[str, Any], base: bytes) -> None:
-    """The findings are those of the case, in its order."""
-    found = lint(base + base64.b64decode(case["files"]), targets=case["targets"])
+    """The findings and the full names of types are those of the case, in its order.
+
+    The registry has the methods with both types.
+    """
+    data = base + base64.b64decode(case["files"])
+    found = lint(data, targets=case["targets"])
     assert [facts_of(one, "method", "code", "severity") for one in found] == case["expect"][
         "findings"
     ]
-
-
-@pytest.mark.parametrize(("case", "base"), cases("opinfo_lint"))
-def test_resolved(case: dict[str, Any], base: bytes) -> None:
-    """The types resolve to the full names of the case; the registry has the methods with both."""
-    data = base + base64.b64decode(case["files"])
     files = DescriptorSet(data)
     infos = {str(rpc.name): resolved_info(files, rpc) for rpc in files.rpcs("", case["targets"])}
     resolved = {method: names_of(info) for method, info in infos.items() if info is not None}

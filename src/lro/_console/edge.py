@@ -277,7 +277,7 @@ class ConsoleEdge(OperationsEdge):
             "actions": actions,
             "verbs": list(offered),
             "watches": watches,
-            "statistics": self._tallies,
+            "statistics": self._tallies and access.offers("ListOperations"),
             "cancelSupport": self.service.cancel_support.name,
             "refreshSeconds": self._refresh_seconds,
             "links": dict(self._links),

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import attrs
@@ -55,10 +55,10 @@ async def reading(descriptor: int) -> asyncio.StreamReader:
 
 
 @contextlib.contextmanager
-def fork_server(adapter: str, *others: str, flags: Sequence[str] = ()) -> Iterator[Launch]:
+def fork_server(adapter: str, *others: str) -> Iterator[Launch]:
     """What launches an adapter; ``others`` are the modules that it imports late."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, *flags, str(_PROGRAM), str(theirs.fileno()), adapter, *others]
+    command = [sys.executable, str(_PROGRAM), str(theirs.fileno()), adapter, *others]
     process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
     theirs.close()
 

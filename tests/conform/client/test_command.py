@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shlex
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,8 +36,10 @@ def python(text: str) -> list[str]:
 
 
 CONNECT = """
-import os, sys, urllib.request
-urllib.request.urlopen(os.environ["LRO_CONFORM_URL"] + "/v1/" + os.environ["LRO_CONFORM_OPERATION"])
+import contextlib, os, sys, urllib.request
+url = os.environ["LRO_CONFORM_URL"] + "/v1/" + os.environ["LRO_CONFORM_OPERATION"]
+with contextlib.suppress(OSError):
+    urllib.request.urlopen(url)
 """
 
 
@@ -53,12 +53,12 @@ def test_list_shows_the_checks_of_both_protocols() -> None:
 
 
 def test_a_client_that_conforms_ends_with_zero() -> None:
-    only = ("--only", "client.results.response", "--only", "client.errors")
+    only = ("--only", "client.results.response", "--only", "client.errors.unavailable")
     result = call(*only, "--format", "json", "--", *PLAIN)
     assert result.exit_code == 0
     found = outcomes(result)
     assert {one["verdict"] for one in found.values()} == {"passed"}
-    assert len(found) == 6
+    assert len(found) == 2
     assert json.loads(result.output)["target"] == " ".join(PLAIN)
 
 
@@ -147,47 +147,20 @@ def test_what_a_client_prints_is_read_as_the_contract_says(
 
 def test_a_task_that_a_client_does_not_have_is_absent() -> None:
     only = ("--only", "client.deletes.deleted", "--format", "json")
-    program = """
-import contextlib
-with contextlib.suppress(OSError):
-    urllib.request.urlopen(os.environ["LRO_CONFORM_URL"])
-print('{"outcome": "unsupported"}')
-"""
-    lines = CONNECT.strip().splitlines()[0] + program
-    (found,) = outcomes(call(*only, "--", *python(lines))).values()
+    program = 'print(\'{"outcome": "unsupported"}\')'
+    (found,) = outcomes(call(*only, "--", *python(CONNECT + program))).values()
     assert found["verdict"] == "absent"
     assert found["facts"] == ["the adapter does not support the task"]
 
 
-def test_a_daemon_that_keeps_the_output_open_is_not_waited_for(tmp_path: Path) -> None:
-    """It is in a session of its own, so that it is not killed with the client."""
-    number = tmp_path / "number"
-    program = f"""
-import subprocess
-daemon = subprocess.Popen(["sleep", "60"], start_new_session=True)
-open({str(number)!r}, "w").write(str(daemon.pid))
-print('{{"outcome": "lost"}}')
-os._exit(0)
-"""
+def test_what_a_client_prints_last_counts_after_a_flood(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a command of several lines is shown in one."""
+    monkeypatch.setattr("lro_conform.client._launch._MAX_OUTPUT", 1000)
+    program = 'print("x" * 100_000); print(\'{"outcome": "lost"}\')\n# \x1b[2J'
     only = ("--only", "client.results.response", "--format", "json")
     result = call(*only, "--", *python(CONNECT + program))
     (found,) = outcomes(result).values()
-    os.kill(int(number.read_text()), signal.SIGKILL)
     assert found["facts"][0] == 'the outcome must be "response", it is "lost"'
-    assert json.loads(result.output)["seconds"] < 50
-
-
-def test_what_a_client_prints_last_counts_after_a_flood(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lro_conform.client._launch._MAX_OUTPUT", 1000)
-    program = 'print("x" * 100_000); print(\'{"outcome": "lost"}\')'
-    only = ("--only", "client.results.response", "--format", "json")
-    (found,) = outcomes(call(*only, "--", *python(CONNECT + program))).values()
-    assert found["facts"][0] == 'the outcome must be "response", it is "lost"'
-
-
-def test_a_command_of_several_lines_is_shown_in_one() -> None:
-    only = ("--only", "client.results.response", "--format", "json")
-    result = call(*only, "--", *python(CONNECT + "# \x1b[2J"))
     assert r"\n# \x1b[2J" in json.loads(result.output)["target"]
 
 

@@ -30,76 +30,61 @@ def polls(*moments: float) -> list[SeenCall]:
 
 ANSWER = ClientSaid("response", response={"resource_name": "images/other"})
 
-COMPLAINTS: list[tuple[Complaint, ClientRun, str | None]] = [
-    (judging.says("lost", "error"), run(), 'the outcome must be "lost" or "error"'),
-    (judging.responds(RESPONSE), run(), 'the outcome must be "response", it is "timeout"'),
+TIMEOUT = 'it is "timeout"'
+WRONG: list[tuple[Complaint, ClientRun, str]] = [
+    (judging.says("lost", "error"), run(), TIMEOUT),
+    (judging.responds(RESPONSE), run(), TIMEOUT),
     (judging.responds(RESPONSE), run(said=ANSWER), "the response must be {"),
-    (judging.responds({"resourceName": "images/other"}), run(said=ANSWER), None),
     (judging.invents_nothing(RESPONSE), run(said=ANSWER), "the server sent no such response"),
-    (judging.invents_nothing(), run(said=ClientSaid("response")), None),
-    (judging.fails_with(5), run(), 'the outcome must be "error", it is "timeout"'),
+    (judging.fails_with(5), run(), TIMEOUT),
     (judging.fails_with(5), run(said=ClientSaid("error", 7)), "the code must be 5, it is 7"),
     (judging.fails_with(1), run(said=ClientSaid("error", True)), "the code must be 1"),
-    (
-        judging.fails_with(5, message="gone"),
-        run(said=ClientSaid("error", 5, "lost")),
-        'the message must contain "gone", it is "lost"',
-    ),
+    (judging.fails_with(5, message="a"), run(said=ClientSaid("error", 5, "b")), 'it is "b"'),
     (judging.polls_at_most(1), run(*polls(0, 1)), "it polled 2 times, at most 1 make sense"),
-    (judging.calls_once(Verb.CANCEL), run(), "it called CancelOperation 0 times instead of once"),
+    (judging.calls_once(Verb.CANCEL), run(), "it called CancelOperation 0 times"),
     (judging.calls_at_most(1), run(*polls(0, 1)), "it made 2 calls; 1 are more than enough"),
-    (judging.only_reads, run(seen(Verb.DELETE, 1)), "it called DeleteOperation, which it was"),
+    (judging.only_reads, run(seen(Verb.DELETE, 1)), "it called DeleteOperation"),
     (judging.pauses, run(*polls(*(n / 100 for n in range(90)))), "it polled 30 times a second"),
-    (judging.pauses, run(*polls(*(n / 10 for n in range(30)))), None),
-    (
+    (judging.backs_off, run(*polls(0, 0.3, 0.6, 0.9, 1.2)), "0.20 s at first, 0.20 s at last"),
+    (  # one pause is long by chance
         judging.backs_off,
-        run(*polls(0, 0.3, 0.6, 0.9, 1.2)),
-        "its pauses do not grow: 0.20 s at first, 0.20 s at last",
-    ),
-    (judging.backs_off, run(*polls(0, 0.8, 1.1, 1.5)), None),  # too few to say
-    (judging.backs_off, run(*polls(0, 0.2, 0.5, 1.1, 1.2)), None),  # the last is cut
-    (
-        judging.backs_off,  # one pause is long by chance
         run(*polls(0, 0.3, 0.6, 0.9, 1.2, 1.5, 1.8, 2.9, 3.2, 3.5)),
-        "its pauses do not grow: 0.20 s at first, 0.20 s at last",
+        "0.20 s at first, 0.20 s at last",
     ),
-    (judging.backs_off, run(*polls(0, 0.2, 0.5, 1.1)), None),
-    (judging.backs_off, run(*polls(0, 1, 2)), None),
-    (judging.backs_off, run(*polls(0, 0.2)), None),
     (
         judging.quiet_after_end,
         run(seen(Verb.GET, 0, final=True), *polls(0.05, 1)),
         "it polled 1 more times after the operation was done",
     ),
-    (judging.waits_after(0, 2), run(*polls(0, 1)), "it polled again after 1.00 s; the server had"),
-    (judging.waits_after(0, 2), run(*polls(0, 2.1)), None),
-    (judging.waits_after(0, 2), run(*polls(0)), None),
+    (judging.waits_after(0, 2), run(*polls(0, 1)), "it polled again after 1.00 s"),
     (judging.not_early, run(finished=1.0), "it gave up after 1.00 s, with a timeout of 3 s"),
     (judging.not_of_operation, run(said=ClientSaid("error", 1)), "it reports an error of the"),
-    (
-        judging.keeps_token,
-        run(*polls(0), elsewhere=polls(1)),
-        "it sent the bearer token to the server that it was redirected to",
-    ),
-    (judging.lists_names(["a"]), run(), 'the outcome must be "response", it is "timeout"'),
+    (judging.keeps_token, run(*polls(0), elsewhere=polls(1)), "it sent the bearer token to"),
+    (judging.lists_names(["a"]), run(), TIMEOUT),
     (
         judging.lists_names(["b", "a"]),
         run(said=ClientSaid("response", response=["a"])),
         'the response must be ["a", "b"], it is ["a"]',
     ),
 ]
+RIGHT: list[tuple[Complaint, ClientRun]] = [
+    (judging.responds({"resourceName": "images/other"}), run(said=ANSWER)),
+    (judging.invents_nothing(), run(said=ClientSaid("response"))),
+    (judging.pauses, run(*polls(*(n / 10 for n in range(30))))),
+    (judging.backs_off, run(*polls(0, 0.8, 1.1, 1.5))),  # too few to say
+    (judging.backs_off, run(*polls(0, 0.2, 0.5, 1.1, 1.2))),  # the last is cut
+    (judging.backs_off, run(*polls(0, 0.2, 0.5, 1.1))),
+    (judging.backs_off, run(*polls(0, 1, 2))),
+    (judging.backs_off, run(*polls(0, 0.2))),
+    (judging.waits_after(0, 2), run(*polls(0, 2.1))),
+    (judging.waits_after(0, 2), run(*polls(0))),
+]
 
 
-@pytest.mark.parametrize(("complain", "given", "sentence"), COMPLAINTS)
-def test_a_complaint_says_what_is_wrong(
-    complain: Complaint, given: ClientRun, sentence: str | None
-) -> None:
-    found = complain(given)
-    if sentence is None:
-        assert found is None
-    else:
-        assert found is not None
-        assert found.startswith(sentence)
+def test_a_complaint_says_what_is_wrong() -> None:
+    found = [(complain(given), fact) for complain, given, fact in WRONG]
+    assert [(said, fact) for said, fact in found if said is None or fact not in said] == []
+    assert [complain(given) for complain, given in RIGHT] == [None] * len(RIGHT)
 
 
 def test_a_check_of_unfinished_runs_is_judged_though_the_client_was_killed() -> None:

@@ -108,9 +108,10 @@ def test_an_unknown_method_over_grpc_is_unimplemented() -> None:
     assert [one.verb for one in played.calls] == [Verb.OTHER]
 
 
-def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("module", ["client._grpc_peer", "server._grpc"])
+def test_without_the_extra_the_error_names_it(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "grpc", None)
-    source = importlib.util.find_spec("lro_conform.client._grpc_peer")
+    source = importlib.util.find_spec(f"lro_conform.{module}")
     assert source is not None
     assert source.loader is not None
     with pytest.raises(MissingExtra, match=r"pip install 'lro\[grpc\]'"):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import signal
 import subprocess
 import sys
 from typing import Any
@@ -17,10 +15,8 @@ pytest.importorskip("rich")
 pytest.importorskip("uvicorn")
 
 from lro_client.cli._terminal import Exit
-from tests.cli.asking import COMMAND, SOURCE, Asked, over, started
+from tests.cli.asking import COMMAND, SOURCE, Asked
 from tests.client import sockets
-from tests.client.messages import ResizeMetadata, ResizeResponse
-from tests.client.real_service import Harness
 
 
 def run(asked: Asked, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -38,17 +34,6 @@ def run(asked: Asked, *arguments: str, **more: str) -> subprocess.CompletedProce
 def environment(asked: Asked, **more: str) -> dict[str, str]:
     """The variables of a process whose server is the service."""
     return {**os.environ, "LRO_SERVER": asked.url, "PYTHONPATH": str(SOURCE / "src"), **more}
-
-
-@pytest.mark.parametrize("more", [{}, {"FORCE_COLOR": "1", "NO_COLOR": "1"}])
-def test_nothing_but_text_in_a_pipe(asked: Asked, harness: Harness, more: dict[str, str]) -> None:
-    """No colours, and nothing that moves a cursor."""
-    name = over(harness, ResizeMetadata(40), ResizeResponse(7))
-    for command in (["list"], ["get", name], ["wait", name], ["watch", name]):
-        found = run(asked, *command, **more)
-        assert (found.returncode, found.stderr) == (0, "")
-        assert name in found.stdout
-        assert not re.search(r"[^\n\t -~]", found.stdout)
 
 
 def test_a_pipe_that_is_closed(asked: Asked) -> None:
@@ -92,32 +77,6 @@ def test_a_full_device(asked: Asked) -> None:
         assert found.stderr == "Error: input or output failed: No space left on device\n"
 
 
-@pytest.mark.parametrize("command", ["wait", "watch"])
-def test_interrupting(asked: Asked, harness: Harness, command: str) -> None:
-    """The operation goes on, and it is said how to look at it again."""
-    done = over(harness, ResizeResponse())
-    names = [started(harness), done]
-    waiting = subprocess.Popen(
-        [*COMMAND, command, *names],
-        env=environment(asked),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert waiting.stdout is not None
-    seen = waiting.stdout.readline()
-    while not seen.startswith(names[1]):  # then both are being followed
-        seen = waiting.stdout.readline()
-        assert seen
-    waiting.send_signal(signal.SIGINT)
-    _, err = waiting.communicate(timeout=240)
-    assert waiting.returncode == Exit.INTERRUPTED
-    assert err == (
-        f"lro: interrupted; the operation goes on; look again with: lro wait {names[0]}\n"
-    )
-    assert not harness.service.get(names[0]).done
-
-
 def test_a_locale_without_letters(asked: Asked) -> None:
     """What cannot be written is escaped, and JSON stays JSON."""
     body: Any = {"name": "operations/a", "metadata": {"@type": "x/a.B", "message": "5 ≥ 3"}}
@@ -129,8 +88,9 @@ def test_a_locale_without_letters(asked: Asked) -> None:
             asked, "get", "--json", "operations/a", "--server", url, PYTHONIOENCODING="latin-1"
         )
         assert json.loads(as_json.stdout) == body
-        plain = run(asked, "get", "--json", "operations/a", "--server", url)
+        plain = run(asked, "get", "--json", "operations/a", "--server", url, FORCE_COLOR="1")
         assert "5 ≥ 3" in plain.stdout
+        assert "\x1b" not in plain.stdout  # no colours, and nothing that moves a cursor
 
 
 def test_lint_and_help_do_not_load_client() -> None:

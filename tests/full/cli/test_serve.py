@@ -34,7 +34,6 @@ from tests.cli.serving import (
 )
 from tests.services.hosts import PATIENCE, running, until
 from tests.services.ports import free_port
-from tests.services.postgres import shared_server
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="there are no process groups")
 
@@ -328,22 +327,6 @@ def test_database_that_is_away_is_waited_for(here: Path) -> None:
     database.stop()
 
 
-def test_schema_of_another_version_is_not_served(here: Path) -> None:
-    """It does not mend itself, so the command ends at once."""
-    psycopg = pytest.importorskip("psycopg")
-    database = shared_server()
-    schema = database.fresh_schema()
-    write_service(here, POSTGRES.format(url=database.url, schema=schema))
-    assert Lro.as_process("schema", "work:service", "--create", here=here).returncode == 0
-    with psycopg.connect(database.url, autocommit=True) as plain:
-        plain.execute(f"UPDATE {schema}.versions SET version = 99")
-    for command in ("serve", "worker"):
-        ended = Lro.as_process(command, "work:service", here=here)
-        assert ended.returncode == 2
-        assert "has version 99; this library can only use version 1" in ended.stderr
-        assert "Traceback" not in ended.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -356,7 +339,12 @@ def test_schema_of_another_version_is_not_served(here: Path) -> None:
         (["serve", "work:closed", "--grpc", "0"], "has an authenticate hook for HTTP"),
         (["serve", "work:service", "--parent", "a/"], "parent"),
         (["serve", "work:service", "--workers", "2"], "cannot share a MemoryStore"),
+        (
+            ["serve", "shared:service", "--workers", "2", "--grpc", "0"],
+            "a port, which must be given",
+        ),
         (["serve", "work:service", "--port", "65536"], "65536"),
+        (["serve", "work:service", "--port", "{}"], "on 127.0.0.1:{}: Address already in use"),
         (["serve", "work:service", "--host", "no.such.host.invalid"], "cannot listen on no.such"),
         (["serve", "work:service", "--host", "a" * 80], "cannot listen on aaa"),
         (["serve", "work:service", "--host", "::1%nowhere"], "cannot listen on [::1%nowhere]:8000"),
@@ -366,24 +354,22 @@ def test_schema_of_another_version_is_not_served(here: Path) -> None:
     ],
 )
 def test_what_cannot_be_run_is_refused_in_one_sentence(
-    arguments: list[str], said: str, here: Path
+    arguments: list[str], said: str, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With the exit status of a misuse."""
     write_service(here, MEMORY)
     write_service(here, SQLITE, name="idle", maintenance=False)
-    ended = Lro.as_process(*arguments, here=here)
-    assert ended.returncode == 2, ended.stdout
-    assert said in ended.stderr
-    assert ended.stderr.startswith(("Error: ", "Usage: "))
-    assert "Traceback" not in ended.stderr
-    assert ended.stdout == ""
-
-
-def test_processes_that_share_grpc_need_a_given_port(here: Path) -> None:
-    """Each would take another one."""
-    write_service(here)
-    ended = Lro.as_process("serve", "work:service", "--workers", "2", "--grpc", "0", here=here)
-    assert (ended.returncode, "a port, which must be given" in ended.stderr) == (2, True)
+    write_service(here, SQLITE, name="shared")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = Lro(capsys)(*(one.format(port) for one in arguments))
+    assert ended.status == 2, ended.out
+    assert said.format(port) in ended.err
+    assert ended.err.startswith(("Error: ", "Usage: "))
+    assert ended.out == ""
+    for module in [sys.modules.pop(name, None) for name in ("work", "idle", "shared")]:
+        if module is not None:
+            module.service.close(0)
 
 
 def test_several_processes_need_a_system_that_passes_sockets_on(
@@ -395,16 +381,6 @@ def test_several_processes_need_a_system_that_passes_sockets_on(
     ended = Lro(capsys)("serve", "unshared:service", "--workers", "2")
     assert (ended.status, "--workers: must be 1 on this system" in ended.err) == (2, True)
     sys.modules.pop("unshared").service.close(0)
-
-
-def test_port_that_is_taken_is_refused(here: Path) -> None:
-    """By its address."""
-    write_service(here, MEMORY)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        ended = Lro.as_process("serve", "work:service", "--port", port, here=here)
-        assert ended.returncode == 2
-        assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in ended.stderr
 
 
 def test_missing_servers_are_a_missing_extra(

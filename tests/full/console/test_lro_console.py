@@ -14,10 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import httpx
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from lro import asgi
 from lro.console import page_files
@@ -28,6 +27,7 @@ from tests.console.serving import PATIENCE, SECURE, authenticate, counting
 from tests.http.servers import HOST, uvicorn_serving
 from tests.integrations.counting import CountRequest
 from tests.services.processes import killed_at_end
+from tests.waiting import until
 
 VERBS = ["GetOperation", "ListOperations", "DeleteOperation", "CancelOperation"]
 """What every server of operations offers."""
@@ -92,6 +92,38 @@ def command(*arguments: str, token: str = "") -> Iterator[tuple[httpx.Client, An
             yield client, process
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
+
+
+def run(*arguments: str) -> Result:
+    """Call the command in this process, which is interrupted as soon as it serves."""
+
+    def interrupt(_: LocalServer) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalServer, "serve_forever", interrupt)
+        return CliRunner().invoke(console, arguments)
+
+
+def raw(client: httpx.Client, line: str, *headers: str) -> str:
+    """The reply to a request that stands on the wire as given."""
+    request = "\r\n".join([line, f"Host: {HOST}", *headers, "", ""])
+    with socket.create_connection((HOST, client.base_url.port or 0)) as connection:
+        connection.sendall(request.encode())
+        connection.settimeout(PATIENCE)
+        return connection.makefile().read()
+
+
+@contextlib.contextmanager
+def replying(status: int, *headers: tuple[bytes, bytes]) -> Iterator[httpx.Client]:
+    """A client of the local server for one that answers all with this."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    with uvicorn_serving(app, lifespan="off") as port, proxied(f"http://{HOST}:{port}") as client:
+        yield client
 
 
 def test_command_shows_a_server_that_is_not_ours() -> None:
@@ -163,24 +195,12 @@ def test_command_says_at_its_start_that_credentials_are_needed(
     """And starts all the same."""
     other.token = "needed"
     monkeypatch.setenv("LRO_TOKEN", token)
-    monkeypatch.setattr(LocalServer, "serve_forever", lambda _: interrupt())
-    ended = CliRunner().invoke(console, ["--server", other.url, "--parent", "projects/p"])
+    ended = run("--server", other.url, "--parent", "projects/p")
     assert ended.exit_code == 0
     assert f"{other.url} answers UNAUTHENTICATED" in ended.stderr
     assert ("give a token in the page" in ended.stderr) is not bool(token)
     assert ended.stdout.startswith(f"http://{HOST}:")
     assert [path for _, path, _ in other.calls] == ["/v1/projects/p/operations?pageSize=1"]
-
-
-def test_command_says_at_its_start_that_the_server_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And starts all the same: it may come."""
-    monkeypatch.setattr(LocalServer, "serve_forever", lambda _: interrupt())
-    with socket.create_server((HOST, 0)) as line:
-        gone = f"http://{HOST}:{line.getsockname()[1]}"
-    ended = CliRunner().invoke(console, ["--server", gone])
-    assert ended.exit_code == 0
-    assert f"{gone} cannot be asked" in ended.stderr
-    assert ended.stdout.startswith(f"http://{HOST}:")
 
 
 def test_prefix_and_parents_are_those_of_the_server() -> None:
@@ -196,18 +216,9 @@ def test_prefix_and_parents_are_those_of_the_server() -> None:
             listed = client.get("v1/projects/p/locations/l/operations").json()
             assert [one["name"] for one in listed["operations"]] == [name]
             for refused in (client.post(f"v1/{name}:cancel", json={}), client.delete(f"v1/{name}")):
-                assert refused.status_code == 403
+                assert (refused.status_code, "does not" in refused.text) == (403, True)
+            assert client.get(f"v1/{name}").status_code == 200
         assert {method for method, path, _ in other.calls if ":" not in path} == {"GET"}
-
-
-def test_read_only_proxy_passes_on_no_action(other: OtherServer) -> None:
-    """Whatever the page asks."""
-    name = other.add("operations/b")
-    with proxied(other.url, actions=()) as client:
-        for refused in (client.post(f"/v1/{name}:cancel", json={}), client.delete(f"/v1/{name}")):
-            assert (refused.status_code, "does not" in refused.text) == (403, True)
-        assert client.get(f"/v1/{name}").status_code == 200
-    assert {method for method, _, _ in other.calls} == {"GET"}
 
 
 def test_our_server_has_all_and_streams_are_relayed() -> None:
@@ -242,8 +253,7 @@ def test_page_that_leaves_a_stream_ends_it_at_the_server() -> None:
         with client.stream("GET", f"/v1/{name}:watch") as watched:
             assert next(watched.iter_lines())
             assert made.service.watching == 1
-        while made.service.watching:
-            client.get("/v1/operations")
+        until(lambda: client.get("/v1/operations") and made.service.watching == 0)
         made.go.set()
 
 
@@ -266,57 +276,6 @@ def test_server_that_breaks_off_a_reply_does_so_here() -> None:
     line.close()
 
 
-def test_server_that_is_away_is_unavailable(other: OtherServer) -> None:
-    """The sentence says which; the session is there all the same."""
-    with socket.create_server((HOST, 0)) as line:
-        gone = f"http://{HOST}:{line.getsockname()[1]}"
-    with proxied(gone) as client:
-        refused = client.get("/v1/operations")
-        assert (refused.status_code, refused.json()["error"]["status"]) == (503, "UNAVAILABLE")
-        assert gone in refused.json()["error"]["message"]
-        assert client.get("/session").json()["verbs"] == VERBS
-
-
-def test_redirects_are_not_followed() -> None:
-    """Credentials would go elsewhere."""
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        headers = [(b"location", b"https://user:pw@elsewhere.example/")]
-        await send({"type": "http.response.start", "status": 302, "headers": headers})
-        await send({"type": "http.response.body", "body": b""})
-
-    with (
-        uvicorn_serving(app, lifespan="off") as port,
-        proxied(f"http://{HOST}:{port}") as client,
-    ):
-        refused = client.get("/v1/operations")
-    assert refused.status_code == 400
-    assert "elsewhere.example" in refused.text
-    assert "pw" not in refused.text
-
-
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"host": "evil.example"}, 403),  # a name that was made to mean this machine
-        ({"sec-fetch-site": "cross-site"}, 403),
-        ({"sec-fetch-site": "same-site"}, 403),
-        ({"origin": "http://evil.example"}, 403),
-        ({"origin": "null"}, 403),
-        ({"sec-fetch-site": "same-origin"}, 200),
-        ({}, 200),
-    ],
-)
-def test_pages_of_other_sites_reach_nothing(other: OtherServer, headers: Any, status: int) -> None:
-    """Not what they read, and not what they would do."""
-    name = other.add("operations/b")
-    with proxied(other.url) as client:
-        assert client.get("/session", headers=headers).status_code == status
-        assert client.get("/v1/operations", headers=headers).status_code == status
-        assert client.post(f"/v1/{name}:cancel", headers=headers).status_code == status
-    assert other.operations[name].get("done", False) is (status == 200)
-
-
 def test_without_the_secret_there_is_nothing(other: OtherServer) -> None:
     """For other users of the machine."""
     with proxied(other.url) as client:
@@ -325,97 +284,6 @@ def test_without_the_secret_there_is_nothing(other: OtherServer) -> None:
             assert httpx.get(f"{at.rstrip('/')}{path}").status_code == 404
         assert httpx.get(f"http://{client.base_url.netloc.decode()}/").status_code == 404
     assert other.calls == []
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("POST", "/v1/images:resize"),
-        ("POST", "/v1/operations"),
-        ("POST", "/v1/operations/x:resize"),
-        ("GET", "/v1/users"),
-        ("GET", "/v1/operations/../users"),
-        ("GET", "/v1/%2e%2e/operations"),
-        ("GET", "/v1/x%2f..%2fusers/operations"),
-        ("GET", "/v1/users#/operations"),
-        ("GET", "/v1/users#x/operations/y"),
-        ("GET", "/v1/x\\..\\users/operations"),
-        ("DELETE", "/v1/operations"),
-        ("DELETE", "/v1/operations/x:cancel"),
-        ("DELETE", "/session"),
-        ("GET", "/v2/operations"),
-        ("GET", "/tally"),
-    ],
-)
-def test_what_the_page_does_not_ask_is_not_passed_on(
-    other: OtherServer, method: str, path: str
-) -> None:
-    """The credentials are for operations only."""
-    with proxied(other.url) as client:
-        raw = httpx.URL(f"{str(client.base_url).rstrip('/')}/")
-        with socket.create_connection((HOST, raw.port or 0)) as line:  # the path as it stands
-            line.sendall(f"{method} /s3cret{path} HTTP/1.0\r\nHost: {HOST}\r\n\r\n".encode())
-            assert b" 404 " in line.recv(65536).partition(b"\r\n")[0]
-    assert other.calls == []
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        "Content-Length: 1048577",
-        "Content-Length: x",
-        f"Content-Length: {'9' * 5000}",
-        "Transfer-Encoding: chunked",
-    ],
-)
-def test_body_without_a_bound_is_refused(other: OtherServer, header: str) -> None:
-    """Nothing of it is read."""
-    with proxied(other.url) as client:
-        port = client.base_url.port or 0
-        with socket.create_connection((HOST, port)) as line:
-            request = (
-                f"POST /s3cret/v1/operations:watch HTTP/1.1\r\nHost: {HOST}\r\n{header}\r\n\r\n"
-            )
-            line.sendall(request.encode())
-            assert b" 400 " in line.recv(65536).partition(b"\r\n")[0]
-
-
-def test_headers_are_passed_on_byte_by_byte(other: OtherServer) -> None:
-    """Both ways, whatever they hold."""
-    with proxied(other.url) as client:
-        reply = client.get("/v1/operations", headers={b"accept": b"text/\xff"})
-        assert reply.status_code == 200
-    assert other.calls[-1][2]["accept"] == "text/\xff"
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        headers = [(b"content-type", "text/\u20ac".encode())]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": b"{}"})
-
-    with (
-        uvicorn_serving(app, lifespan="off") as port,
-        proxied(f"http://{HOST}:{port}") as client,
-    ):
-        reply = client.get("/v1/operations")
-    assert dict(reply.headers.raw)[b"content-type"] == "text/\u20ac".encode()
-
-
-@pytest.mark.parametrize(
-    "line", ["PUT /s3cret/session HTTP/1.1", "GET / x HTTP/1.1", "CONNECT x:1 HTTP/1.1"]
-)
-def test_what_is_no_request_of_the_page_gets_no_other_page(
-    line: str, other: OtherServer, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Its reply has the headers of all others."""
-    with (
-        proxied(other.url) as client,
-        socket.create_connection((HOST, client.base_url.port or 0)) as taken,
-    ):
-        taken.sendall(f"{line}\r\nHost: {HOST}\r\n\r\n".encode())
-        reply = taken.makefile().read()
-    assert '"this is no request that the page makes"' in reply
-    assert "content-security-policy" in reply
-    assert capfd.readouterr().err == ""
 
 
 def test_page_that_breaks_off_writes_nothing_on_the_terminal(
@@ -458,61 +326,6 @@ def test_files_are_kept_by_the_browser(other: OtherServer) -> None:
             assert client.head(path).content == b""
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ([], "no server is known"),
-        (["--server", "grpc://localhost:1"], "over HTTP only"),
-        (["--server", "localhost"], "a server is http://HOST"),
-        (["--server", "http://x", "--parent", "a/../b"], "is not a parent"),
-        (["--server", "http://x", "--port", "70000"], "70000"),
-    ],
-)
-def test_wrong_arguments_are_named(arguments: list[str], text: str) -> None:
-    """As those of the other commands are."""
-    ended = CliRunner().invoke(console, arguments)
-    assert ended.exit_code == 2
-    assert text in ended.output
-
-
-def test_port_that_is_taken_is_named(other: OtherServer) -> None:
-    """Instead of another one."""
-    arguments = ["--server", other.url, "--port", str(other.server_port)]
-    ended = CliRunner().invoke(console, arguments)
-    assert (ended.exit_code, f"port {other.server_port} cannot be used" in ended.output) == (
-        2,
-        True,
-    )
-
-
-@pytest.mark.parametrize("opens", [True, False])
-def test_browser_is_given_a_file_that_leads_to_the_page(
-    opens: bool, other: OtherServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The secret stands in no argument of a process, and the file is its user's alone."""
-    seen: list[tuple[str, int]] = []
-
-    def show(url: str) -> None:
-        file = Path(url.removeprefix("file://"))
-        seen.append((file.read_text(), file.parent.stat().st_mode & 0o777))
-
-    monkeypatch.setattr("webbrowser.open", show)
-    monkeypatch.setattr(LocalServer, "serve_forever", lambda _: interrupt())
-    ended = CliRunner().invoke(console, ["--server", other.url, *(["--open"] if opens else [])])
-    assert ended.exit_code == 0, ended.output
-    if opens:
-        assert seen == [
-            (f'<meta http-equiv="refresh" content="0;url={ended.output.strip()}">', 0o700)
-        ]
-    else:
-        assert seen == []
-
-
-def interrupt() -> None:
-    """End a command as Ctrl-C does."""
-    raise KeyboardInterrupt
-
-
 def test_credentials_of_google_are_sent(
     other: OtherServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -535,7 +348,142 @@ def test_credentials_of_google_are_sent(
     assert other.calls[-1][2]["authorization"] == "Bearer adc-token"
 
 
-def test_command_has_a_text_for_the_help() -> None:
-    """Which is read from its source, without loading it."""
-    assert isinstance(console, click.Command)
-    assert (console.help or "").startswith("Show the operations of a server in the browser")
+def test_server_that_is_away_is_named() -> None:
+    """The command starts all the same: it may come. The session is there, too."""
+    with socket.create_server((HOST, 0)) as line:
+        gone = f"http://{HOST}:{line.getsockname()[1]}"
+    ended = run("--server", gone)
+    assert ended.exit_code == 0
+    assert f"{gone} cannot be asked" in ended.stderr
+    assert ended.stdout.startswith(f"http://{HOST}:")
+    with proxied(gone) as client:
+        refused = client.get("/v1/operations")
+        assert (refused.status_code, refused.json()["error"]["status"]) == (503, "UNAVAILABLE")
+        assert gone in refused.json()["error"]["message"]
+        assert client.get("/session").json()["verbs"] == VERBS
+
+
+def test_redirects_are_not_followed() -> None:
+    """Credentials would go elsewhere."""
+    with replying(302, (b"location", b"https://user:pw@elsewhere.example/")) as client:
+        refused = client.get("/v1/operations")
+    assert refused.status_code == 400
+    assert "elsewhere.example" in refused.text
+    assert "pw" not in refused.text
+
+
+def test_headers_are_passed_on_byte_by_byte(other: OtherServer) -> None:
+    """Both ways, whatever they hold."""
+    with proxied(other.url) as client:
+        reply = client.get("/v1/operations", headers={b"accept": b"text/\xff"})
+        assert reply.status_code == 200
+    assert other.calls[-1][2]["accept"] == "text/\xff"
+    with replying(200, (b"content-type", "text/\u20ac".encode())) as client:
+        reply = client.get("/v1/operations")
+    assert dict(reply.headers.raw)[b"content-type"] == "text/\u20ac".encode()
+
+
+def test_pages_of_other_sites_reach_nothing(other: OtherServer) -> None:
+    """Not what they read, and not what they would do."""
+    name = other.add("operations/b")
+    with proxied(other.url) as client:
+        for headers, status in (
+            ({"host": "evil.example"}, 403),  # a name that was made to mean this machine
+            ({"sec-fetch-site": "cross-site"}, 403),
+            ({"sec-fetch-site": "same-site"}, 403),
+            ({"origin": "http://evil.example"}, 403),
+            ({"origin": "null"}, 403),
+            ({"sec-fetch-site": "same-origin"}, 200),
+            ({}, 200),
+        ):
+            assert "done" not in other.operations[name]
+            assert client.get("/session", headers=headers).status_code == status
+            assert client.get("/v1/operations", headers=headers).status_code == status
+            assert client.post(f"/v1/{name}:cancel", headers=headers).status_code == status
+            if status == 200:
+                assert other.operations[name].pop("done")
+
+
+def test_what_the_page_does_not_ask_is_not_passed_on(other: OtherServer) -> None:
+    """The credentials are for operations only."""
+    with proxied(other.url) as client:
+        for asked in (
+            "POST /v1/images:resize",
+            "POST /v1/operations",
+            "POST /v1/operations/x:resize",
+            "GET /v1/users",
+            "GET /v1/operations/../users",
+            "GET /v1/%2e%2e/operations",
+            "GET /v1/x%2f..%2fusers/operations",
+            "GET /v1/users#/operations",
+            "GET /v1/users#x/operations/y",
+            "GET /v1/x\\..\\users/operations",
+            "DELETE /v1/operations",
+            "DELETE /v1/operations/x:cancel",
+            "DELETE /session",
+            "GET /v2/operations",
+            "GET /tally",
+        ):
+            reply = raw(client, f"{asked.replace(' ', ' /s3cret')} HTTP/1.0")
+            assert " 404 " in reply.partition("\n")[0], asked
+    assert other.calls == []
+
+
+def test_what_is_no_request_of_the_page_gets_no_other_page(
+    other: OtherServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its reply has the headers of all others; a body without a bound is not read."""
+    watch = "POST /s3cret/v1/operations:watch HTTP/1.1"
+    with proxied(other.url) as client:
+        for line in (
+            "PUT /s3cret/session HTTP/1.1",
+            "GET / x HTTP/1.1",
+            "CONNECT x:1 HTTP/1.1",
+        ):
+            reply = raw(client, line)
+            assert '"this is no request that the page makes"' in reply
+            assert "content-security-policy" in reply
+        for header in (
+            "Content-Length: 1048577",
+            "Content-Length: x",
+            f"Content-Length: {'9' * 5000}",
+            "Transfer-Encoding: chunked",
+        ):
+            assert " 400 " in raw(client, watch, header).partition("\n")[0]
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "no server is known"),
+        (["--server", "grpc://localhost:1"], "over HTTP only"),
+        (["--server", "localhost"], "a server is http://HOST"),
+        (["--server", "http://x", "--parent", "a/../b"], "is not a parent"),
+        (["--server", "http://x", "--port", "70000"], "70000"),
+        (["--server", "http://x", "--port", "{}"], "port {} cannot be used"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: list[str], text: str, other: OtherServer) -> None:
+    """As those of the other commands are; a port that is taken is not another one."""
+    port = other.server_port
+    ended = run(*(one.format(port) for one in arguments))
+    assert (ended.exit_code, text.format(port) in ended.output) == (2, True), ended.output
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_browser_is_given_a_file_that_leads_to_the_page(
+    opens: bool, other: OtherServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The secret stands in no argument of a process, and the file is its user's alone."""
+    seen: list[tuple[str, int]] = []
+
+    def show(url: str) -> None:
+        file = Path(url.removeprefix("file://"))
+        seen.append((file.read_text(), file.parent.stat().st_mode & 0o777))
+
+    monkeypatch.setattr("webbrowser.open", show)
+    ended = run("--server", other.url, *(["--open"] if opens else []))
+    assert ended.exit_code == 0, ended.output
+    page = f'<meta http-equiv="refresh" content="0;url={ended.output.strip()}">'
+    assert seen == ([(page, 0o700)] if opens else [])

@@ -7,7 +7,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,8 +23,7 @@ if shutil.which("tmux") is None or shutil.which("bash") is None:
 from tests.cli.asking import SOURCE, Asked, over, started
 from tests.client.messages import ResizeMetadata, ResizeResponse
 from tests.client.real_service import Harness
-
-PATIENCE_SECONDS = 120.0
+from tests.waiting import PATIENCE, until
 
 
 @attrs.frozen
@@ -38,7 +36,7 @@ class Terminal:
         """Run a command of tmux; what it prints."""
         command = ["tmux", "-L", self.socket, *arguments]
         return subprocess.run(
-            command, check=True, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+            command, check=True, capture_output=True, text=True, timeout=PATIENCE
         ).stdout
 
     def type(self, text: str, *keys: str) -> None:
@@ -53,14 +51,7 @@ class Terminal:
 
     def shows(self, *texts: str) -> str:
         """The screen, as soon as all of these texts stand on it."""
-        until = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            screen = self.screen().rstrip()
-            missing = [text for text in texts if text not in screen]
-            if not missing:
-                return screen
-            assert time.monotonic() < until, f"{missing} not in:\n{screen}"
-            time.sleep(0.05)
+        return until(self.screen, lambda shown: all(text in shown for text in texts)).rstrip()
 
     def run(self, command: str) -> None:
         """Type a command and press Enter; its status will be shown as ``(0)``."""
@@ -92,54 +83,30 @@ def terminal(asked: Asked, here: Path) -> Iterator[Terminal]:
         made.tmux("kill-server")
 
 
-def test_watching(terminal: Terminal, harness: Harness) -> None:
-    """A table that goes with the operation, and stands there in the end."""
+def test_watching_and_interrupting(terminal: Terminal, harness: Harness) -> None:
+    """A table that goes with the operation, which Ctrl-C leaves alone."""
     name = started(harness)
     terminal.run(f"lro watch {name}")
     terminal.shows("name", "state", "age", name, "IN_PROGRESS")
+    terminal.type("", "C-c")
+    terminal.shows("(130)", f"interrupted; the operation goes on; look again with: lro wait {name}")
+    terminal.run(f"lro watch {name}")
+    terminal.shows("IN_PROGRESS")
     harness.say(ResizeMetadata(40))
-    screen = terminal.shows("40%")
-    assert "━" in screen
+    assert "━" in terminal.shows("40%")
     harness.say(ResizeResponse(7))
     screen = terminal.shows("(0)", "SUCCEEDED", "100%")
     assert screen.count(name) == 1
     assert "IN_PROGRESS" not in screen
 
 
-def test_interrupting(terminal: Terminal, harness: Harness) -> None:
-    """Ctrl-C leaves the operation alone, and says how to look at it again."""
-    name = started(harness)
-    terminal.run(f"lro watch {name}")
-    terminal.shows("IN_PROGRESS")
-    terminal.type("", "C-c")
-    terminal.shows("(130)", f"interrupted; the operation goes on; look again with: lro wait {name}")
-    harness.say(ResizeResponse(7))
-    terminal.run(f"lro wait {name}")
-    terminal.shows("(0)", "SUCCEEDED", '"sizeBytes":"7"')
-
-
-def test_starting_and_watching(terminal: Terminal, harness: Harness) -> None:
-    """From the start to the end in one command."""
-    harness.say(ResizeMetadata(40), ResizeResponse(7))
-    terminal.run("""lro start /v1/images:resize '{"source": "a.png"}' --watch""")
-    terminal.shows("(0)", "SUCCEEDED")
-    terminal.run("lro get operations/no")
-    terminal.shows("(5)", "NOT_FOUND")
-
-
-@pytest.mark.parametrize("plain", [False, True])
-def test_colours(terminal: Terminal, harness: Harness, plain: bool) -> None:
-    """A list is in colour, unless NO_COLOR says not."""
-    over(harness, ResizeResponse())
-    terminal.run("NO_COLOR=1 lro list" if plain else "lro list")
-    terminal.shows("(0)", "SUCCEEDED")
-    coloured = "\x1b[32mSUCCEEDED" in terminal.screen("-e")
-    assert coloured is not plain
-
-
-def test_completing(terminal: Terminal, harness: Harness) -> None:
-    """The tab key completes commands, options and names."""
+def test_colours_and_completion(terminal: Terminal, harness: Harness) -> None:
+    """A list is in colour unless NO_COLOR says not; the tab key completes options and names."""
     name = over(harness, ResizeResponse(7))
+    for before in ("", "NO_COLOR=1 "):
+        terminal.run(f"{before}lro list")
+        terminal.shows("(0)", "SUCCEEDED")
+        assert ("\x1b[32mSUCCEEDED" in terminal.screen("-e")) is not bool(before)
     terminal.run('eval "$(lro completion bash)"')
     terminal.shows("(0)")
     terminal.type("clear; lro wat", "Tab")
@@ -150,5 +117,3 @@ def test_completing(terminal: Terminal, harness: Harness) -> None:
     terminal.shows("SUCCEEDED")
     terminal.type("clear; lro get operations/", "Tab")
     terminal.shows(f"lro get {name}")
-    terminal.type("", "Enter")
-    terminal.shows("state     SUCCEEDED", '"sizeBytes": "7"')
