@@ -136,7 +136,7 @@ def by_wsgi(asked: Hostile) -> tuple[int, dict[str, str], bytes]:
     return int(status[:3]), {name.lower(): value for name, value in headers}, body
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(REQUESTS)
 def test_hostile_request_is_answered_in_the_terms_of_the_protocol(asked: Hostile) -> None:
     """With a monitor, or an error whose code stands in a header too; never with 500."""
