@@ -28,27 +28,36 @@ from tests.integrations.counting import (
     ANN,
     BOB,
     BOX,
-    OPTIONS,
+    CHALLENGE,
+    CONSOLE,
+    PARENTS,
     START,
     Counting,
     CountMetadata,
     CountRequest,
     CountResponse,
-    Served,
     build,
     name_of,
-    serving,
+    refused,
+    served_by,
 )
+
+
+def found_caller(request: Request, authorization: str | None) -> str:
+    """The caller of a request, by a token."""
+    if status := refused(request.headers):
+        raise HTTPException(status, "not you", CHALLENGE if status == 401 else None)
+    return name_of(authorization)
 
 
 def by_header(counting: Counting) -> FastAPI:
     """A plain dependency; the endpoint leaves the body to the library."""
 
-    def caller(authorization: Annotated[str | None, Header()] = None) -> str:
-        return name_of(authorization)
+    def caller(request: Request, authorization: Annotated[str | None, Header()] = None) -> str:
+        return found_caller(request, authorization)
 
-    operations = Operations(counting.service, caller=caller, **OPTIONS)
-    router = operations.router(starts=True)
+    operations = Operations(counting.service, caller=caller, **PARENTS)
+    router = operations.router(starts=True, console=CONSOLE)
 
     @router.post("/v1/shelves/{shelf}/things:count")
     async def start(
@@ -66,15 +75,16 @@ def by_user(counting: Counting) -> FastAPI:
     """A dependency with ``yield``, below a prefix; an endpoint on the application."""
 
     async def user(request: Request) -> AsyncIterator[str]:
-        yield name_of(request.headers.get("authorization"))
+        yield found_caller(request, request.headers.get("authorization"))
 
     async def caller(user: Annotated[str, Depends(user)]) -> str:
         return user
 
-    operations = Operations(counting.service, caller=caller, **OPTIONS)
+    operations = Operations(counting.service, caller=caller, **PARENTS)
     app = FastAPI()
     app.add_exception_handler(lro.LroError, operations.refuse)
-    app.include_router(operations.router(starts=counting.starts), prefix="/api/{tenant}")
+    router = operations.router(starts=counting.starts, console=CONSOLE)
+    app.include_router(router, prefix="/api/{tenant}")
 
     @app.post("/v1/shelves/a/things:count")
     async def start(here: Annotated[RequestOperations, Depends(operations)]) -> Any:
@@ -83,15 +93,16 @@ def by_user(counting: Counting) -> FastAPI:
     return app
 
 
-@pytest.fixture(params=["header", "user"], scope="module")
-def served(request: pytest.FixtureRequest) -> Iterator[Served]:
-    """An application behind uvicorn."""
-    if request.param == "header":
-        with serving(by_header) as found:
-            yield found
-    else:
-        with serving(by_user, prefix="/api/ü%20b") as found:
-            yield found
+def unnamed(counting: Counting) -> FastAPI:
+    """A console whose callers have no names."""
+    app = FastAPI()
+    app.include_router(Operations(counting.service).router(console=CONSOLE))
+    return app
+
+
+served = served_by(
+    header=(by_header, {"unnamed": unnamed}), user=(by_user, {"prefix": "/api/ü%20b"})
+)
 
 
 class CountBody(BaseModel):
@@ -207,8 +218,9 @@ def test_what_fastapi_refuses_has_our_form_on_the_router(client: TestClient) -> 
     assert reason(bad, 400) == "MALFORMED_REQUEST"
     text = client.post("/v1/read:count", content=b"{}", headers={"content-type": "text/plain"})
     assert reason(text, 415) == "UNSUPPORTED_MEDIA_TYPE"
-    empty = client.post("/v1/read:count")
-    assert violations(empty) == ["body"]
+    assert violations(client.post("/v1/read:count")) == ["body"]
+    assert violations(client.post("/v1/read:count?n=x", json={"steps": 1})) == ["n"]
+    assert client.get("/number?n=x").status_code == 422  # which is the application's own
 
 
 def test_own_fields_of_a_body_that_is_not_an_object_are_ignored(client: TestClient) -> None:
@@ -223,17 +235,6 @@ def test_unknown_method_is_a_fault_of_the_server(client: TestClient) -> None:
     """A mistake of the application shows in the log, and not to callers."""
     reply = client.post("/v1/other:count", json={})
     assert reason(reply, 500) == "INTERNAL"
-
-
-def test_wrong_query_alone_is_named(client: TestClient) -> None:
-    """Where the body is fine."""
-    reply = client.post("/v1/read:count?n=x", json={"steps": 1})
-    assert violations(reply) == ["n"]
-
-
-def test_other_endpoints_keep_the_form_of_fastapi(client: TestClient) -> None:
-    """A 422 of the application's own stays one."""
-    assert client.get("/number?n=x").status_code == 422
 
 
 def test_endpoint_whose_errors_would_not_reach_callers_is_refused(counting: Counting) -> None:
@@ -264,28 +265,16 @@ def test_refusals_of_a_dependency_have_our_form(
             assert reply.headers["x-pot"] == "tea"
 
 
-def test_redirect_of_a_dependency_stays_one(client: TestClient) -> None:
-    """Only errors are put into our form."""
-    reply = client.get(
-        "/v1/operations", headers={"authorization": "Bearer away"}, follow_redirects=False
+def test_other_callers_of_a_dependency(client: TestClient) -> None:
+    """Only errors are put into our form, and None is a caller without a name."""
+    away, unnamed = (
+        client.get(
+            "/v1/operations", headers={"authorization": f"Bearer {name}"}, follow_redirects=False
+        )
+        for name in ("away", "none")
     )
-    assert (reply.status_code, reply.headers["location"]) == (303, "/")
-
-
-def test_caller_without_a_name_sees_operations_without_owner(client: TestClient) -> None:
-    """None is a caller without a name."""
-    reply = client.get("/v1/operations", headers={"authorization": "Bearer none"})
-    assert (reply.status_code, reply.json()) == (200, {})
-
-
-def test_service_closes_with_the_application(counting: Counting) -> None:
-    """The router brings its lifespan along; what the application opens is closed later."""
-    app = with_models(counting)
-    with TestClient(app, headers=ANN) as client:
-        assert client.post(START, json={}).status_code == 200
-    assert counting.service.waiting == 0
-    with pytest.raises(lro.errors.Unavailable):
-        counting.count.start(CountRequest())
+    assert (away.status_code, away.headers["location"]) == (303, "/")
+    assert (unnamed.status_code, unnamed.json()) == (200, {})
 
 
 def test_service_without_callers_needs_no_dependency() -> None:
