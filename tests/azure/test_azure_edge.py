@@ -19,7 +19,6 @@ import pytest
 import lro
 from lro import Code, asgi, wsgi
 from lro.azure import AzureApp, AzureEdge
-from lro.errors import Unauthenticated
 from lro.executors.threads import ThreadExecutor
 from lro.http import HttpRequest, Start
 from tests.azure.works import APPS, PATH, MakeMedia, TranscodeRequest, each_kind
@@ -417,61 +416,40 @@ def test_call_that_is_refused(
         assert [one["target"] for one in error["details"]] == ["width"]
 
 
-def test_busy_target_is_409(make_media: MakeMedia) -> None:
-    """While its work runs."""
-    media = make_media()
+def test_start_while_the_target_or_the_queue_is_taken(make_media: MakeMedia) -> None:
+    """As other edges say it."""
+    media = make_media({"executor": ThreadExecutor(1, queue=1)})
     assert media.start("target").status_code == 202
     check_error(media.start("target"), 409, "TARGET_BUSY", Code.ABORTED)
-
-
-def test_full_queue_is_429(make_media: MakeMedia) -> None:
-    """With the time to try again."""
-    media = make_media({"executor": ThreadExecutor(1, queue=1)})
-    replies = [media.start("wait") for _ in range(4)]
+    replies = [media.start("wait") for _ in range(3)]
     check_error(replies[-1], 429, "RESOURCE_EXHAUSTED", Code.RESOURCE_EXHAUSTED)
 
 
-def test_verb_that_is_off_is_501(make_media: MakeMedia) -> None:
-    """Cancel is one."""
-    media = make_media({"verbs": ["DescribeOperations"]})
-    reply = media.call("POST", "/v1/operations/x:cancel")
-    check_error(reply, 501, "METHOD_NOT_SUPPORTED", Code.UNIMPLEMENTED)
-
-
-def test_caller_who_is_not_known_is_401(make_media: MakeMedia) -> None:
-    """With the challenge."""
-
-    def refuse(headers: Any) -> str:
-        raise Unauthenticated("a token is needed")
-
-    media = make_media(authenticate=refuse)
-    for reply in (media.start(), media.call("GET", "/v1/operations/x")):
-        check_error(reply, 401, "UNAUTHENTICATED", Code.UNAUTHENTICATED)
-        assert reply.headers["www-authenticate"] == "Bearer"
-
-
 @pytest.mark.parametrize(
-    ("code", "status", "shown"),
+    ("error", "status", "code"),
     [
-        (Code.UNAVAILABLE, 503, "UNAVAILABLE"),
-        (Code.DEADLINE_EXCEEDED, 503, "DEADLINE_EXCEEDED"),
-        (Code.PERMISSION_DENIED, 403, "PERMISSION_DENIED"),
-        (Code.INTERNAL, 500, "INTERNAL"),
+        (lro.errors.Unavailable("later"), 503, Code.UNAVAILABLE),
+        # It may be tried again.
+        (lro.StatusError(Code.DEADLINE_EXCEEDED, "later"), 503, Code.DEADLINE_EXCEEDED),
+        (lro.errors.PermissionDenied("not you"), 403, Code.PERMISSION_DENIED),
+        (lro.errors.Unauthenticated("a token is needed"), 401, Code.UNAUTHENTICATED),
+        (lro.StatusError(Code.INTERNAL, "a secret"), 500, Code.INTERNAL),
+        (lro.errors.MethodNotSupported("Start"), 501, Code.UNIMPLEMENTED),
     ],
 )
 def test_start_that_a_hook_refuses(
-    make_media: MakeMedia, code: Code, status: int, shown: str
+    make_media: MakeMedia, error: lro.LroError, status: int, code: Code
 ) -> None:
-    """A start is not hidden; what is over by its deadline may be tried again."""
+    """A start is not hidden; what the server has done wrong is."""
 
     def refuse(caller: str, verb: str, name: str) -> bool:
-        if code is Code.UNAVAILABLE:
-            raise lro.errors.Unavailable("later")
-        raise lro.StatusError(code, "a secret")
+        raise error
 
     reply = make_media({"authorize": refuse}, authenticate=lambda headers: "ann").start()
-    error = check_error(reply, status, shown, code)
-    assert (code is Code.INTERNAL) == ("secret" not in error["message"] and status == 500)
+    why = "METHOD_NOT_SUPPORTED" if status == 501 else code.name
+    shown = check_error(reply, status, why, code)
+    assert "secret" not in shown["message"]
+    assert ("www-authenticate" in reply.headers) == (status == 401)
 
 
 def test_operation_of_another_caller_is_not_found(make_media: MakeMedia) -> None:
