@@ -330,15 +330,15 @@ def schema_of(document: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_document_has_every_route_beside_the_applications_own(counting: Counting) -> None:
-    """The verbs, the starts with their types, the lock of OAuth2."""
+def test_document_has_every_route_and_the_messages_of_starts(counting: Counting) -> None:
+    """The verbs, the starts with their types and the library's fields, links, OAuth2's lock."""
     app = with_models(counting)
     document = checked(app)
     paths = document["paths"]
     assert {"/number", "/v1/read:count", START, "/v1/operations"} <= set(paths)
     assert "/v1/projects/{project}/operations/{operation}:wait" in paths
-    get = paths["/v1/operations/{operation}"]["get"]
-    assert get["security"] == [{"OAuth2PasswordBearer": []}]
+    get, start = paths["/v1/operations/{operation}"]["get"], paths[START]["post"]
+    assert get["security"] == start["security"] == [{"OAuth2PasswordBearer": []}]
     assert [one["name"] for one in get["parameters"]] == ["operation"]
     assert get["tags"] == ["work"]
     reply = paths["/v1/read:count"]["post"]["responses"]
@@ -346,33 +346,25 @@ def test_document_has_every_route_beside_the_applications_own(counting: Counting
     assert "lro__CountBody" in str(schema_of(document, reply["200"])["properties"]["response"])
     assert "steps" in document["components"]["schemas"]["lro__CountBody"]["properties"]
     assert list(references(reply["default"])) == ["lro__Error"]
-    assert TestClient(app).get("/docs").status_code == 200
-
-
-def test_document_shows_the_messages_of_starts(counting: Counting) -> None:
-    """The request with the fields of the library, both types, the header, the links."""
-    document = checked(with_models(counting))
-    start = document["paths"][START]["post"]
-    assert start["security"] == [{"OAuth2PasswordBearer": []}]
     asked = schema_of(document, start["requestBody"])
     assert asked["description"] == "What to count."
     assert set(asked["properties"]) == {"steps", "label", "requestId", "validateOnly"}
-    at_box = document["paths"][BOX]["post"]
+    at_box = paths[BOX]["post"]
     assert [one["name"] for one in at_box["parameters"]] == ["label", "Prefer"]
     assert "label" not in schema_of(document, at_box["requestBody"])["properties"]
-    own = document["paths"]["/v1/form:count"]["post"]
-    for call in (start, own):
+    for call in (start, paths["/v1/form:count"]["post"]):
         assert "Prefer" in [one["name"] for one in call["parameters"]]
         reply = call["responses"]["200"]
         headers = {"Operation-Id", "Retry-After", "Preference-Applied"}
         assert set(reply["headers"]) == headers
         assert set(call["responses"]["202"]["headers"]) == headers | {"Location"}
         assert set(reply["links"]) == {"get", "cancel", "wait", "delete"}
+        types = ["acme__v1__CountResponse", "acme__v1__CountMetadata"]
         fields = schema_of(document, reply)["properties"]
-        assert "acme__v1__CountResponse" in references(fields["response"])
-        assert "acme__v1__CountMetadata" in references(fields["metadata"])
-        types = call["x-aep-long-running-operation"]
-        assert list(references(types)) == ["acme__v1__CountResponse", "acme__v1__CountMetadata"]
+        for name, kind in zip(("response", "metadata"), types, strict=True):
+            assert kind in references(fields[name])
+        assert list(references(call["x-aep-long-running-operation"])) == types
+    assert TestClient(app).get("/docs").status_code == 200
 
 
 class Page(BaseModel):
