@@ -39,11 +39,9 @@ from a2a.utils.errors import (
 )
 from lro.a2a import SCHEMAS_URI, Handler, add_to, agent_card, routes
 from lro.errors import DeclarationError, MethodNotSupported, MissingExtra
-from lro.executors.threads import ThreadExecutor
-from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from lro.webhooks import Webhooks
-from tests.a2a.serving import COUNT, JSONRPC, REST, VERSION, make_agent, message
+from tests.a2a.serving import COUNT, REST, VERSION, make_agent, message
 from tests.http.counting_service import (
     DOMAIN,
     CountRequest,
@@ -476,29 +474,6 @@ def test_the_card_comes_first_and_may_be_cached(made: Made) -> None:
         True,
     )
     assert asked(app, "GET", "/anything/else").status_code == 404
-
-
-def test_the_lifespan_of_the_service_is_that_of_the_application() -> None:
-    """As with every other edge."""
-    service = lro.Service(MemoryStore(), ThreadExecutor(1), domain=DOMAIN)
-
-    @service.method("acme.v1.Things.Quick")
-    def quick(request: CountRequest) -> CountResponse:
-        return CountResponse(total=request.steps)
-
-    _, handler = make_agent(CountService(service, quick), [quick])  # type: ignore[arg-type]
-    app = Starlette(routes=routes(handler), lifespan=service.lifespan)
-
-    async def used() -> Any:
-        async with app.router.lifespan_context(app):
-            transport = httpx.ASGITransport(app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
-                call = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage"}
-                call |= {"params": {"message": message()}}
-                return (await http.post(JSONRPC, json=call, headers=VERSION)).json()
-
-    task = asyncio.run(used())["result"]["task"]
-    assert task["artifacts"][0]["parts"][0]["data"] == {"total": 3}
 
 
 def test_each_process_answers_for_each_task(tmp_path: Path) -> None:

@@ -73,46 +73,39 @@ def test_start_is_answered_202_with_the_monitor(make_media: MakeMedia) -> None:
     assert media.call("GET", url).status_code == 200
 
 
-def test_operation_that_waits_for_a_worker_is_not_started(make_media: MakeMedia) -> None:
-    """And it has no time of expiry yet."""
+def test_operation_that_goes_on_waits_for_a_worker_or_is_running(make_media: MakeMedia) -> None:
+    """It has no time of expiry yet; at work it has its metadata."""
     media = make_media({"executor": ThreadExecutor(1)})
-    media.start("wait")
-    reply = media.start("wait")
-    assert {*reply.json()} == {"id", "status", "createdAt", "lastUpdatedAt"}
-    assert reply.json()["status"] == "NotStarted"
-    polled = media.call("GET", reply.headers["operation-location"])
-    assert monitor(polled) == monitor(reply)
-    assert polled.headers["retry-after"] == "1"
+    started = [media.start("wait") for _ in range(2)]
+    assert {*started[1].json()} == {"id", "status", "createdAt", "lastUpdatedAt"}
+    until(lambda: media.service.get(f"operations/{started[0].json()['id']}").metadata)
+    for one, more in zip(
+        started,
+        ({"status": "Running", "metadata": {"percent": 40}}, {"status": "NotStarted"}),
+        strict=True,
+    ):
+        reply = media.call("GET", one.headers["operation-location"])
+        assert monitor(reply) == {"id": one.json()["id"], **more}
+        assert (reply.status_code, reply.headers["retry-after"]) == (200, "1")
 
 
-def test_operation_at_work_is_running(make_media: MakeMedia) -> None:
-    """With its metadata, also when it has been asked to stop."""
-    media = make_media()
-    started = media.start("wait")
-    name = f"operations/{started.json()['id']}"
-    until(lambda: media.service.get(name).metadata)
-    reply = media.call("GET", started.headers["operation-location"])
-    assert monitor(reply) == {
-        "id": started.json()["id"],
-        "status": "Running",
-        "metadata": {"percent": 40},
-    }
-    assert (reply.status_code, reply.headers["retry-after"]) == (200, "1")
-
-
-def test_operation_that_is_asked_to_stop_is_running(make_media: MakeMedia) -> None:
-    """Its work, which is done elsewhere, has not answered yet."""
+def test_operation_that_is_asked_to_stop_goes_on(make_media: MakeMedia) -> None:
+    """Its work, which is done elsewhere, has not answered yet: the cancel is answered 202."""
     media = make_media()
     method = media.service.declare(
         "media.v1.Videos.Elsewhere", request=TranscodeRequest, response=lro.Empty
     )
     name = method.start(TranscodeRequest()).name
-    assert media.service.reporter(name).report(lro.OperationMetadata(progress_percent=1))
-    media.service.cancel(name)
+    worker = media.service.reporter(name)
+    assert worker.report(lro.OperationMetadata(progress_percent=1))
+    reply = media.call("POST", f"/v1/{name}:cancel")
+    assert (reply.status_code, reply.headers["retry-after"]) == (202, "1")
+    assert worker.cancel_requested
     body = media.call("GET", f"/v1/{name}").json()
+    assert body == reply.json()
     assert body["status"] == "NotStarted"  # no worker of this library has begun
     assert body["kind"] == "media.v1.Videos.Elsewhere"
-    assert media.service.reporter(name).acknowledge_cancel()
+    assert worker.acknowledge_cancel()
     body = media.call("GET", f"/v1/{name}").json()
     assert (body["status"], body["error"]["code"]) == ("Canceled", "Cancelled")
 
@@ -211,17 +204,6 @@ def test_cancel_is_answered_202_and_200_when_it_has_ended(make_media: MakeMedia)
     assert again.json()["error"]["innererror"] == {"code": "CANCELLED"}
     assert again.json() == media.call("GET", url).json()
     assert "retry-after" not in again.headers
-
-
-def test_cancel_of_work_that_goes_on_is_answered_202() -> None:
-    """The work, which is done elsewhere, has not answered yet."""
-    counting = build()
-    name = counting.start()
-    edge = AzureEdge(counting.service)
-    reply = edge.handle(ask("POST", f"/v1/{name}:cancel", host="here"))
-    assert reply.status == 202
-    assert dict(reply.headers)["retry-after"] == "1"
-    assert counting.service.reporter(name).cancel_requested
 
 
 def test_only_validated_request_starts_nothing(make_media: MakeMedia) -> None:

@@ -122,16 +122,3 @@ def test_decorators_and_aborts_refuse_in_our_form() -> None:
                 assert (large.status_code, (await large.json)["error"]["code"]) == (413, 413)
 
     asyncio.run(call())
-
-
-def test_service_without_callers_needs_no_function() -> None:
-    """Where all callers may do everything."""
-    counting = build(owner_only=False, authorize=None)
-    app = Quart("open")
-    Operations(counting.service, starts=True).init_app(app)
-
-    async def call() -> None:
-        async with app.test_app():
-            assert (await app.test_client().post(START, json={})).status_code == 200
-
-    asyncio.run(call())
