@@ -35,7 +35,6 @@ __all__ = [
     "test_console_without_a_caller_is_for_this_machine",
     "test_errors_are_those_of_the_plain_edge",
     "test_errors_of_own_starts_are_those_of_the_plain_edge",
-    "test_escaped_slash_in_a_name_reaches_the_edge",
     "test_exception_of_the_framework_refuses_in_our_format",
     "test_google_client_reads_lists_cancels_and_deletes",
     "test_life_of_an_operation_through_our_client",
@@ -236,12 +235,6 @@ def test_operation_of_another_caller_is_not_found(served: Served) -> None:
     assert served.http.get(at, headers=BOB).status_code == 404
     listed = served.http.get(f"{served.prefix}/v1/operations", headers=BOB).json()
     assert started["name"] not in {one["name"] for one in listed.get("operations", [])}
-
-
-def test_escaped_slash_in_a_name_reaches_the_edge(served: Served) -> None:
-    """The name that the error quotes is the one that was sent."""
-    reply = served.http.get(f"{served.prefix}/v1/operations/a%2Fb", headers=ANN)
-    assert reply.json()["error"]["message"] == "there is no operation 'operations/a%2Fb'"
 
 
 def test_watch_streams_until_the_operation_is_done(served: Served) -> None:

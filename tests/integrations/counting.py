@@ -42,6 +42,12 @@ def name_of(authorization: str | None) -> str:
     return caller
 
 
+def reason(reply: Any, status: int) -> str:
+    """The reason of an error of ours."""
+    assert reply.status_code == status, reply.text
+    return str(reply.json()["error"]["details"][0]["reason"])
+
+
 CHALLENGE = {"WWW-Authenticate": "Basic"}
 
 

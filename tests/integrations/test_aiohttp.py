@@ -159,9 +159,8 @@ def test_body_in_pieces_is_put_together() -> None:
         assert httpx.post(url + START, content=pieces, headers=headers).status_code == 200
 
 
-def test_start_in_an_application_without_our_routes_says_no_place() -> None:
+def test_start_in_an_application_without_our_routes_says_no_place(counting: Counting) -> None:
     """They may be served by another process."""
-    counting = build()
     operations = Operations(counting.service, caller=caller, accepted=True)
 
     async def own(request: web.Request) -> web.Response:
@@ -171,9 +170,7 @@ def test_start_in_an_application_without_our_routes_says_no_place() -> None:
     app.router.add_post(OWN, own)
     with addressed(app) as url:
         reply = httpx.post(url + OWN, json={"steps": -1}, headers=ANN)
-    counting.go.set()
     assert (reply.status_code, "location" in reply.headers) == (202, False)
-    counting.service.close()
 
 
 @contextlib.contextmanager

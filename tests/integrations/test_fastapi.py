@@ -38,6 +38,7 @@ from tests.integrations.counting import (
     CountResponse,
     build,
     name_of,
+    reason,
     refused,
     served_by,
 )
@@ -174,23 +175,9 @@ def with_models(counting: Counting) -> FastAPI:
 
 
 @pytest.fixture
-def counting() -> Iterator[Counting]:
-    """A service."""
-    found = build()
-    yield found
-    found.service.close()
-
-
-@pytest.fixture
 def client(counting: Counting) -> TestClient:
     """The application with models, without its lifespan."""
     return TestClient(with_models(counting), headers=ANN, raise_server_exceptions=False)
-
-
-def reason(reply: Any, status: int) -> str:
-    """The reason of an error of ours."""
-    assert reply.status_code == status, reply.text
-    return str(reply.json()["error"]["details"][0]["reason"])
 
 
 def violations(reply: Any) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from tests.integrations.counting import (
     OWN,
     START,
     Counting,
-    build,
     name_of,
     refused,
     served_by,
@@ -71,14 +69,6 @@ served = served_by(
     plain=(application, {**WSGI, "unnamed": unnamed}),
     prefixed=(prefixed, {**WSGI, "prefix": "/api/%C3%BC%20b"}),
 )
-
-
-@pytest.fixture(scope="module")
-def counting() -> Iterator[Counting]:
-    """A service for the tests that need no server."""
-    made = build()
-    with made.service:
-        yield made
 
 
 def test_errors_of_the_framework_are_left_alone(counting: Counting) -> None:

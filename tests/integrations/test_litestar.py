@@ -34,6 +34,7 @@ from tests.integrations.counting import (
     CountResponse,
     build,
     name_of,
+    reason,
     refused,
     served_by,
 )
@@ -129,25 +130,11 @@ def guarded(counting: Counting) -> Litestar:
 
 
 @pytest.fixture
-def counting() -> Iterator[Counting]:
-    """A service."""
-    found = build()
-    yield found
-    found.service.close()
-
-
-@pytest.fixture
 def client(counting: Counting) -> Iterator[TestClient[Litestar]]:
     """The application with a guard."""
     with TestClient(guarded(counting)) as found:
         found.headers.update(ANN)
         yield found
-
-
-def reason(reply: Any, status: int) -> str:
-    """The reason of an error of ours."""
-    assert reply.status_code == status, reply.text
-    return str(reply.json()["error"]["details"][0]["reason"])
 
 
 def test_body_that_litestar_reads_starts_an_operation(client: TestClient[Litestar]) -> None:

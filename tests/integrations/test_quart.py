@@ -22,7 +22,6 @@ from tests.integrations.counting import (
     OWN,
     START,
     Counting,
-    build,
     name_of,
     refused,
     served_by,
@@ -95,9 +94,8 @@ def signed_in(view: Any) -> Any:
     return checked
 
 
-def test_decorators_and_aborts_refuse_in_our_form() -> None:
+def test_decorators_and_aborts_refuse_in_our_form(counting: Counting) -> None:
     """Errors are ours, redirects are left as they are."""
-    counting = build()
     operations = Operations(
         counting.service, starts=True, caller=caller, decorators=[signed_in], max_body=10**8
     )
