@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
@@ -20,7 +21,6 @@ from a2a.types import a2a_pb2, a2a_pb2_grpc
 from lro.a2a import Handler, add_to, agent_card, routes
 from tests.http.counting_service import DOMAIN, CountService, build
 from tests.http.servers import HOST, uvicorn_serving
-from tests.services.ports import free_port
 
 VERSION = {"A2A-Version": "1.0"}
 REST = "/a2a/rest"
@@ -85,9 +85,29 @@ class Agent:
 
 
 @contextlib.contextmanager
+def reserved(option: int) -> Iterator[int]:
+    """A port that is ours: only servers that set this option, too, can listen there."""
+    with socket.socket() as line:
+        line.setsockopt(socket.SOL_SOCKET, option, 1)
+        line.bind((HOST, 0))
+        yield line.getsockname()[1]
+
+
+@contextlib.contextmanager
 def serving(counting: CountService | None = None, **more: Any) -> Iterator[Agent]:
     """Serve an agent over all three bindings."""
-    port, rpc_port = free_port(), free_port()
+    with (
+        reserved(socket.SO_REUSEADDR) as port,
+        reserved(socket.SO_REUSEPORT) as rpc_port,
+        _serving(port, rpc_port, counting, more) as agent,
+    ):
+        yield agent
+
+
+@contextlib.contextmanager
+def _serving(
+    port: int, rpc_port: int, counting: CountService | None, more: dict[str, Any]
+) -> Iterator[Agent]:
     url, rpc = f"http://{HOST}:{port}", f"{HOST}:{rpc_port}"
     counting, handler = make_agent(counting, url=url, rpc=rpc, **more)
 
