@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -118,27 +117,13 @@ def hooked() -> Iterator[Entered]:
 
 async def ask(app: Any, method: str, path: str, body: bytes = b"") -> Any:
     """The JSON of the reply to a request over ASGI."""
-    sent: list[dict[str, Any]] = []
-    scope = {
-        "type": "http",
-        "method": method,
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
-        "scheme": "http",
-        "root_path": "",
-    }
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
-
-    await app(scope, receive, send)
-    assert sent[0]["status"] == 200, sent
-    return json.loads(b"".join(message.get("body", b"") for message in sent))
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app), base_url="http://localhost"
+    ) as http:
+        json = {"content-type": "application/json"}
+        reply = await http.request(method, path, content=body, headers=json)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
 
 
 def entered_in_server() -> dict[str, dict[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import re
@@ -34,9 +35,6 @@ NOT_OURS: Final = {
 }
 """What looks like a name of ours: the domain of errors, Celery's task, metrics and attributes."""
 
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-each_linked = pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
-
 
 @pytest.mark.parametrize(
     "page", [one for one in PAGES if one.stem not in LONG], ids=lambda one: one.stem
@@ -46,41 +44,12 @@ def test_the_code_runs(page: Path, tmp_path: Path) -> None:
     run_code(page, tmp_path)
 
 
-@each_page
-def test_python_is_called_python(page: Path) -> None:
-    """No block is left out because its language has another name, or none."""
-    assert [block for block in blocks(page) if block.language in OTHER_PYTHON] == []
-
-
-@each_page
-def test_what_is_not_run_says_why(page: Path) -> None:
-    """Each marker gives a reason, and stands right before a block of Python."""
-    markers = list(NOT_RUN.finditer(page.read_text(encoding="utf-8")))
-    marked = [b for b in blocks(page) if b.language == "python" and NOT_RUN.search(b.comment)]
-    assert all(marker["reason"] for marker in markers)
-    assert len(markers) == len(marked)
-
-
+@functools.cache
 def sessions() -> set[str]:
     """The sessions of noxfile.py: the functions that it decorates so."""
     nodes = ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8")).body
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
     return {f.name for f in functions if any("session" in ast.unparse(d) for d in f.decorator_list)}
-
-
-@each_linked
-def test_commands_name_sessions(page: Path) -> None:
-    """``$ python3 run.py NAME`` in a console block names a session of noxfile.py."""
-    shown = "".join(block.text for block in blocks(page) if block.language == "console")
-    named = re.findall(r"^\$ python3 run\.py (\w+)", shown, re.MULTILINE)
-    assert set(named) <= sessions()
-
-
-@each_linked
-def test_a_link_stands_on_one_line(page: Path) -> None:
-    """Its target at least: some renderers take one that goes on in the next line for text."""
-    texts = [token.content for token in tokens(page) if token.type == "inline"]
-    assert [text for text in texts if re.search(r"\]\([^()]*\n", text)] == []
 
 
 def targets(page: Path) -> Iterator[str]:
@@ -92,6 +61,7 @@ def targets(page: Path) -> Iterator[str]:
                 yield str(target)
 
 
+@functools.cache
 def anchors(page: Path) -> set[str]:
     """The fragments by which the headings of a page can be reached."""
     found, inside = set(), False
@@ -103,22 +73,8 @@ def anchors(page: Path) -> set[str]:
     return found
 
 
-@each_linked
-def test_links_lead_somewhere(page: Path) -> None:
-    """A link within the project reaches a file of it, and a heading if it names one."""
-    for target in targets(page):
-        if re.match(r"[a-z]+:", target):
-            continue
-        path, _, fragment = target.partition("#")
-        reached = (page.parent / path).resolve() if path else page
-        # The docs are also read apart from the repository: they are a world of their own.
-        within = DOCS if page.is_relative_to(DOCS) else ROOT
-        assert reached.is_relative_to(within), target
-        assert reached.exists(), target
-        assert not fragment or fragment in anchors(reached), target
-
-
-def found(name: str) -> bool:
+@functools.cache
+def is_there(name: str) -> bool:
     """Whether a dotted name is a module, or is in one."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
@@ -135,14 +91,61 @@ def found(name: str) -> bool:
     return False
 
 
-@each_linked
-def test_names_of_ours_exist(page: Path) -> None:
-    """``lro.x`` and ``lro_client.x`` in the text are what a reader would find by that name."""
-    for block in tokens(page):
-        for token in block.children or []:
-            if token.type == "code_inline":
-                for name in NAME.findall(token.content):
-                    assert name in NOT_OURS or found(name), name
+def of_code(page: Path, text: str) -> Iterator[str]:
+    """What is wrong with the blocks of a page.
+
+    A block is left out only where a comment right before it says why, and not because its language
+    has another name, or none.
+    """
+    every = list(blocks(page))
+    yield from (
+        f"{block.line}: not called python" for block in every if block.language in OTHER_PYTHON
+    )
+    markers = list(NOT_RUN.finditer(text))
+    yield from (f"no reason: {marker[0]}" for marker in markers if not marker["reason"])
+    marked = [one for one in every if one.language == "python" and NOT_RUN.search(one.comment)]
+    if len(marked) != len(markers):
+        yield "a marker that stands before no block of Python"
+    for name in re.findall(r"\bbench/[\w./-]*\w", text):
+        if not (ROOT / name).exists():
+            yield f"cites {name}, which is not there"
+
+
+def of_text(page: Path, text: str) -> Iterator[str]:
+    """What is wrong with the links, the commands and the names of a page."""
+    console = "".join(block.text for block in blocks(page) if block.language == "console")
+    named = re.findall(r"^\$ python3 run\.py (\w+)", console, re.MULTILINE)
+    yield from (f"no session: {name}" for name in {*named} - sessions())
+    if found := MACHINE_PATH.search(text):
+        yield f"a path of some machine: {found[0]}"
+    for token in tokens(page):
+        # Some renderers take a link whose target goes on in the next line for text.
+        if token.type == "inline" and re.search(r"\]\([^()]*\n", token.content):
+            yield f"a link on two lines: {token.content}"
+        for child in token.children or []:
+            if child.type == "code_inline":
+                for name in NAME.findall(child.content):
+                    if name not in NOT_OURS and not is_there(name):
+                        yield f"no such name: {name}"
+    for target in targets(page):
+        path, _, fragment = target.partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        reached = (page.parent / path).resolve() if path else page
+        # The docs are also read apart from the repository: they are a world of their own.
+        if not reached.is_relative_to(DOCS if page.is_relative_to(DOCS) else ROOT):
+            yield f"leads out of the docs: {target}"
+        elif not reached.exists() or (fragment and fragment not in anchors(reached)):
+            yield f"leads nowhere: {target}"
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_the_page_points_at_exists(page: Path) -> None:
+    """Links within the project, sessions, names of ours, benches; and all Python is checked."""
+    text = page.read_text(encoding="utf-8")
+    assert list(of_text(page, text)) == []
+    if page in PAGES:
+        assert list(of_code(page, text)) == []
 
 
 def shown(default: object) -> str:
@@ -170,16 +173,3 @@ def test_defaults_of_executors_are_those_of_the_code(name: str) -> None:
         for key, default in given.items()
     }
     assert documented == wanted
-
-
-@each_linked
-def test_no_path_of_a_machine(page: Path) -> None:
-    """What is written holds on every machine."""
-    assert MACHINE_PATH.search(page.read_text(encoding="utf-8")) is None
-
-
-@each_page
-def test_cited_benches_exist(page: Path) -> None:
-    """A figure says where it was measured, and that is there."""
-    cited = re.findall(r"\bbench/[\w./-]*\w", page.read_text(encoding="utf-8"))
-    assert [name for name in cited if not (ROOT / name).exists()] == []

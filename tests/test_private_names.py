@@ -26,14 +26,15 @@ def is_private(name: str) -> bool:
 def private_names(tree: ast.Module) -> Iterator[str]:
     """Yield "imported" or "read" for each use of a private name in a module."""
     for node in ast.walk(tree):
-        match node:
-            case ast.ImportFrom(module=str(module)) if module.split(".")[0] in OURS:
-                inside = any(map(is_private, module.split(".")))
-                yield from ("imported" for one in node.names if inside or is_private(one.name))
-            case ast.Attribute(value=ast.Name(id="self" | "cls")):
-                pass
-            case ast.Attribute(attr=name) if is_private(name):
+        if isinstance(node, ast.Attribute):
+            own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            if is_private(node.attr) and not own:
                 yield "read"
+        elif isinstance(node, ast.ImportFrom):
+            module = (node.module or "").split(".")
+            if module[0] in OURS:
+                inside = any(map(is_private, module))
+                yield from ("imported" for one in node.names if inside or is_private(one.name))
 
 
 def test_private_names_become_fewer() -> None:

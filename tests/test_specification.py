@@ -19,9 +19,6 @@ CITING: Final = [
     ),
 ]
 
-ELSEWHERE: Final = re.compile(r"\b(?:defects? \d|design(?: §|: ))")
-"""How docstrings once cited documents that users of the library do not have."""
-
 RULE: Final = r"§\d+(?:\.\d+)?(?:\(\d+\))?"
 CITED: Final = re.compile(rf"\bspec\s+({RULE}(?:(?:,\s+|\s+to\s+|\s+and\s+|-)(?:{RULE}|\(\d+\)))*)")
 """``spec §1.8``, ``spec §5.1-§5.4, §5.15``, ``spec §11.5(2), (3)``."""
@@ -47,12 +44,6 @@ def cited(text: str) -> list[str]:
             section = found[-1].partition("(")[0] if rule.startswith("(") else ""
             found.append(section + rule.removeprefix("§"))
     return found
-
-
-def test_no_other_document_is_cited() -> None:
-    """One that stands elsewhere helps no reader."""
-    found = [path.name for path in CITING if ELSEWHERE.search(path.read_text("utf-8"))]
-    assert found == [Path(__file__).name] * found.count(Path(__file__).name)
 
 
 def test_each_cited_rule_is_in_the_specification() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
@@ -20,7 +21,6 @@ from a2a.types import a2a_pb2, a2a_pb2_grpc
 from lro.a2a import Handler, add_to, agent_card, routes
 from tests.http.counting_service import DOMAIN, CountService, build
 from tests.http.servers import HOST, uvicorn_serving
-from tests.services.ports import free_port
 
 VERSION = {"A2A-Version": "1.0"}
 REST = "/a2a/rest"
@@ -85,9 +85,29 @@ class Agent:
 
 
 @contextlib.contextmanager
+def reserved(option: int) -> Iterator[int]:
+    """A port that is ours: only servers that set this option, too, can listen there."""
+    with socket.socket() as line:
+        line.setsockopt(socket.SOL_SOCKET, option, 1)
+        line.bind((HOST, 0))
+        yield line.getsockname()[1]
+
+
+@contextlib.contextmanager
 def serving(counting: CountService | None = None, **more: Any) -> Iterator[Agent]:
     """Serve an agent over all three bindings."""
-    port, rpc_port = free_port(), free_port()
+    with (
+        reserved(socket.SO_REUSEADDR) as port,
+        reserved(socket.SO_REUSEPORT) as rpc_port,
+        _serving(port, rpc_port, counting, more) as agent,
+    ):
+        yield agent
+
+
+@contextlib.contextmanager
+def _serving(
+    port: int, rpc_port: int, counting: CountService | None, more: dict[str, Any]
+) -> Iterator[Agent]:
     url, rpc = f"http://{HOST}:{port}", f"{HOST}:{rpc_port}"
     counting, handler = make_agent(counting, url=url, rpc=rpc, **more)
 
@@ -113,26 +133,30 @@ def serving(counting: CountService | None = None, **more: Any) -> Iterator[Agent
 
 # -- one call by each of the bindings ---------------------------------------------------------
 
-HTTP_CODES = {
+PROTOCOL = {
     "TASK_NOT_FOUND": (-32001, 404, "NOT_FOUND"),
     "TASK_NOT_CANCELABLE": (-32002, 400, "FAILED_PRECONDITION"),
     "PUSH_NOTIFICATION_NOT_SUPPORTED": (-32003, 400, "FAILED_PRECONDITION"),
     "UNSUPPORTED_OPERATION": (-32004, 400, "FAILED_PRECONDITION"),
     "CONTENT_TYPE_NOT_SUPPORTED": (-32005, 400, "INVALID_ARGUMENT"),
-    "EXTENDED_AGENT_CARD_NOT_CONFIGURED": (-32007, 400, "FAILED_PRECONDITION"),
-    "VERSION_NOT_SUPPORTED": (-32009, 400, "FAILED_PRECONDITION"),
     "INVALID_PARAMS": (-32602, 400, "INVALID_ARGUMENT"),
 }
 """By the reason of an error: its code of JSON-RPC, its HTTP status, its status (A2A 5.4)."""
+OURS = {"TARGET_BUSY": "ABORTED", "HOOK_FAILED": "INTERNAL"}
 
 
 @attrs.frozen
 class Failed:
-    """An error, as far as all bindings say it alike."""
+    """An error, as all bindings say it alike, each with the codes that belong to its reason."""
 
-    status: str
     reason: str
     message: str
+
+
+def codes_of(reason: str) -> tuple[int, int, str]:
+    """The codes of an error; the protocol has none for those of services."""
+    code = lro.Code[OURS.get(reason, reason)] if reason not in PROTOCOL else None
+    return PROTOCOL[reason] if code is None else (-32603, code.http, code.name)
 
 
 @attrs.frozen
@@ -154,36 +178,16 @@ def by_jsonrpc(agent: Agent, asked: Asked) -> Any:
         assert reply.status_code == 200
         return value["result"] or {}
     error = value["error"]
-    status = "UNKNOWN"
     reason = _reason(error["data"])
-    if reason in HTTP_CODES:
-        code, _, status = HTTP_CODES[reason]
-        assert (reply.status_code, error["code"]) == (200, code)
-    else:
-        assert error["code"] == -32603
-        status = _STATUS_OF[reason]
-        assert reply.status_code == {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403}.get(
-            status, 200
-        )
-    return Failed(status, reason, error["message"])
-
-
-_STATUS_OF = {
-    "UNAUTHENTICATED": "UNAUTHENTICATED",
-    "PERMISSION_DENIED": "PERMISSION_DENIED",
-    "TARGET_BUSY": "ABORTED",
-    "ABORTED": "ABORTED",
-    "RESOURCE_EXHAUSTED": "RESOURCE_EXHAUSTED",
-    "UNAVAILABLE": "UNAVAILABLE",
-    "INTERNAL": "INTERNAL",
-    "HOOK_FAILED": "INTERNAL",
-}
+    code, http, _ = codes_of(reason)
+    assert (reply.status_code, error["code"]) == (http if http in (401, 403) else 200, code)
+    return Failed(reason, error["message"])
 
 
 def _reason(details: Any) -> str:
     found = [one for one in details if one["@type"].endswith("/google.rpc.ErrorInfo")]
     assert len(found) == 1
-    own = found[0]["reason"] not in HTTP_CODES
+    own = found[0]["reason"] not in PROTOCOL
     assert found[0]["domain"] == (DOMAIN if own else "a2a-protocol.org")
     return str(found[0]["reason"])
 
@@ -229,12 +233,9 @@ def by_rest(agent: Agent, asked: Asked) -> Any:
         return value
     error = value["error"]
     reason = _reason(error["details"])
-    if reason in HTTP_CODES:
-        assert (reply.status_code, error["status"]) == HTTP_CODES[reason][1:]
-    else:
-        assert reply.status_code == lro.Code[error["status"]].http
+    assert (reply.status_code, error["status"]) == codes_of(reason)[1:]
     assert error["code"] == reply.status_code
-    return Failed(error["status"], reason, error["message"])
+    return Failed(reason, error["message"])
 
 
 def by_grpc(agent: Agent, asked: Asked) -> Any:
@@ -256,7 +257,9 @@ def by_grpc(agent: Agent, asked: Asked) -> Any:
         status = status_pb2.Status.FromString(trailers["grpc-status-details-bin"])
         details = [json_format.MessageToDict(one) for one in status.details]
         assert status.code == error.code().value[0]
-        return Failed(error.code().name, _reason(details), error.details())
+        reason = _reason(details)
+        assert error.code().name == codes_of(reason)[2]
+        return Failed(reason, error.details())
     shown = json_format.MessageToDict(
         found, always_print_fields_with_no_presence=asked.verb == "ListTasks"
     )

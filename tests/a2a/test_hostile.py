@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pytest.importorskip("a2a")
@@ -36,22 +37,19 @@ from tests.a2a.serving import (
     WAYS,
     Agent,
     Asked,
-    Failed,
     by_grpc,
     make_agent,
     message,
     serving,
 )
-from tests.http.counting_service import CountRequest, CountResponse, build
+from tests.http.counting_service import build
+from tests.waiting import PATIENCE, until_async
 
 VERBS = [
     *("SendMessage", "SendStreamingMessage", "GetTask", "ListTasks", "CancelTask"),
     *("SubscribeToTask", "GetExtendedAgentCard", "CreateTaskPushNotificationConfig"),
     *("message/send", "message/stream", "tasks/get", "tasks/cancel", "tasks/resubscribe"),
 ]
-quick = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 
 
 @pytest.fixture(autouse=True)
@@ -122,47 +120,39 @@ def encoded(value: Any) -> bytes:
     return json.dumps(value).encode("utf-8", "surrogatepass")
 
 
-@quick
-@given(st.sampled_from(VERBS), messages() | shaped, shaped)
-def test_any_params_of_json_rpc_are_answered(
-    call: Callable[..., httpx.Response], verb: str, params: Any, request_id: Any
-) -> None:
-    """With the id of the call where it is one."""
+def of_json_rpc(verb: str, params: Any, request_id: Any) -> Any:
+    """A call of JSON-RPC, whose id may be none."""
     body = {"jsonrpc": "2.0", "id": request_id, "method": verb, "params": params}
     headers = {"A2A-Version": "0.3" if "/" in verb else "1.0"}
-    reply = call("POST", JSONRPC, content=encoded(body), headers=headers)
-    check(reply)
+    return "POST", JSONRPC, {"content": encoded(body), "headers": headers}
 
 
-@quick
-@given(st.binary(max_size=80) | shaped.map(encoded))
-def test_any_body_is_answered(call: Callable[..., httpx.Response], body: bytes) -> None:
-    """By both bindings of HTTP."""
-    for path in (JSONRPC, f"{REST}/message:send", f"{REST}/v1/message:send"):
-        check(call("POST", path, content=body))
-
-
-@quick
-@given(messages())
-def test_any_message_of_rest_is_answered(call: Callable[..., httpx.Response], body: Any) -> None:
-    """Blocking and streaming."""
-    for path in ("message:send", "message:stream"):
-        check(call("POST", f"{REST}/{path}", content=encoded(body)))
-
-
-@quick
-@given(
-    st.text(st.characters(codec="utf-8", exclude_characters="/?#"), min_size=1, max_size=30),
-    st.dictionaries(st.sampled_from(FIELDS), st.text(st.characters(codec="utf-8")), max_size=3),
+ids = st.text(st.characters(codec="utf-8", exclude_characters="/?#"), min_size=1, max_size=30)
+tasks = ids.map(lambda task_id: f"{REST}/tasks/{quote(task_id, safe='')}")
+queries = st.dictionaries(
+    st.sampled_from(FIELDS), st.text(st.characters(codec="utf-8")), max_size=3
+).map(lambda query: {"params": query})
+sends = [JSONRPC, *(f"{REST}/{path}" for path in ("message:send", "message:stream"))]
+bodies = st.binary(max_size=80) | (messages() | shaped).map(encoded)
+requests: Any = st.one_of(
+    st.builds(of_json_rpc, st.sampled_from(VERBS), messages() | shaped, shaped),
+    st.tuples(
+        st.just("POST"),
+        st.sampled_from([*sends, f"{REST}/v1/message:send"]),
+        bodies.map(lambda body: {"content": body}),
+    ),
+    st.tuples(st.just("GET"), tasks | st.just(f"{REST}/tasks"), queries),
+    st.tuples(st.just("GET"), tasks.map("{}:subscribe".format), queries),
+    st.tuples(st.just("POST"), tasks.map("{}:cancel".format), queries),
 )
-def test_any_id_and_query_is_answered(
-    call: Callable[..., httpx.Response], task_id: str, query: Any
-) -> None:
-    """In paths and in queries."""
-    path = f"{REST}/tasks/{quote(task_id, safe='')}"
-    for method, suffix in (("GET", ""), ("POST", ":cancel"), ("GET", ":subscribe")):
-        check(call(method, path + suffix, params=query))
-    check(call("GET", f"{REST}/tasks", params=query))
+
+
+@settings(max_examples=250)
+@given(requests)
+def test_any_request_is_answered(call: Callable[..., httpx.Response], request: Any) -> None:
+    """By both bindings of HTTP: calls, messages, bodies, ids and queries of any form."""
+    method, path, more = request
+    check(call(method, path, **more))
 
 
 @pytest.mark.parametrize(
@@ -210,26 +200,41 @@ def test_other_media_types_and_sites_are_refused(call: Callable[..., httpx.Respo
     assert call("GET", f"{REST}/tasks", headers=site).status_code == 200
 
 
-def test_a_caller_who_leaves_before_the_body_ends_gets_nothing() -> None:
-    """There is nothing to answer."""
-    counting, handler = make_agent(build())
+def left(path: str, body: object, stays: Callable[[lro.Service], bool]) -> list[str]:
+    """What a caller hears, and is told, who goes away once the service is as said."""
+    counting, handler = make_agent(build(), wait=timedelta(minutes=5))
     app = Starlette(routes=routes(handler))
+    kind, version = (b"content-type", b"application/json"), (b"a2a-version", b"1.0")
+    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode()}
+    scope |= {"headers": [kind, version], "query_string": b"", "scheme": "http"}
+    pending = [] if body is None else [{"type": "http.request", "body": json.dumps(body).encode()}]
+    seen: list[str] = []
 
-    async def left() -> list[Any]:
-        sent: list[Any] = []
+    async def receive() -> Any:
+        if not pending:
+            await until_async(lambda: stays(counting.service))
+        found = pending.pop() if pending else {"type": "http.disconnect"}
+        seen.append(found["type"])
+        return found
 
-        async def receive() -> Any:
-            return {"type": "http.disconnect"}
+    async def send(message: Any) -> None:
+        seen.append(message["type"])
 
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        scope = {"type": "http", "method": "POST", "path": JSONRPC, "headers": [], "app": app}
-        await app({**scope, "query_string": b""}, receive, send)
-        return sent
-
-    assert asyncio.run(left()) == []
+    asyncio.run(asyncio.wait_for(app(scope, receive, send), PATIENCE))
+    assert counting.service.waiting == 0
     counting.service.close(0)
+    return seen
+
+
+@pytest.mark.parametrize("path", [JSONRPC, f"{REST}/message:send"])
+def test_a_caller_who_leaves_waits_no_longer(path: str) -> None:
+    """The task stays, and other callers may wait in its place; without a body nothing is said."""
+    body: Any = {"message": message()}
+    if path == JSONRPC:
+        body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": body}
+    assert left(path, None, lambda service: True) == ["http.disconnect"]
+    heard = left(path, body, lambda service: service.waiting == 1)
+    assert heard[:2] == ["http.request", "http.disconnect"]
 
 
 # -- gRPC -------------------------------------------------------------------------------------
@@ -242,7 +247,7 @@ def agent() -> Iterator[Agent]:
         yield served
 
 
-@quick
+@settings(max_examples=40)
 @given(st.binary(max_size=60), st.sampled_from(["SendMessage", "GetTask", "ListTasks"]))
 def test_any_bytes_over_grpc_are_answered(agent: Agent, sent: bytes, verb: str) -> None:
     """With an error about the call; bytes that are no message are refused by grpcio itself."""
@@ -257,26 +262,12 @@ def test_any_bytes_over_grpc_are_answered(agent: Agent, sent: bytes, verb: str) 
         assert error.code().name in fine, error
 
 
-def deep(levels: int) -> Any:
-    """A data part with lists in lists."""
-    request = a2a_pb2.SendMessageRequest()
-    made = request.message
-    made.message_id, made.role = "deep", a2a_pb2.ROLE_USER
-    inner = made.parts.add().data.struct_value.fields["rest"]
-    for _ in range(levels):
-        inner = inner.list_value.values.add()
-    inner.null_value = 0
-    return request
-
-
-@pytest.mark.parametrize("levels", [1, 20, 40])
-def test_deep_data_is_refused_as_over_http(agent: Agent, levels: int) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_deep_data_is_refused(agent: Agent, way: str) -> None:
     """As far as protobuf reads it at all."""
-    stub: Any = a2a_pb2_grpc.A2AServiceStub(agent.channel)
-    with pytest.raises(grpc.RpcError) as caught:
-        stub.SendMessage(deep(levels), timeout=60)
-    error: Any = caught.value
-    assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+    nested = functools.reduce(lambda inner, _: [inner], range(40), [None])
+    refused = WAYS[way](agent, Asked("SendMessage", {"message": message(way, {"rest": nested})}))
+    assert refused.reason == "INVALID_PARAMS"
 
 
 def test_another_version_over_grpc_is_refused(agent: Agent) -> None:
@@ -289,35 +280,6 @@ def test_another_version_over_grpc_is_refused(agent: Agent) -> None:
         error: Any = caught.value
         wanted = "FAILED_PRECONDITION" if version in ("2.0", "99", "1x") else "NOT_FOUND"
         assert error.code().name == wanted
-
-
-# -- errors of the application ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("code", [lro.Code.INVALID_ARGUMENT, lro.Code.ABORTED])
-@pytest.mark.parametrize("text", ["é\n" * 50_000, "half \ud800"])
-def test_texts_of_the_application_are_sent_as_far_as_they_fit(
-    way: str, code: lro.Code, text: str
-) -> None:
-    """Clients of gRPC refuse long trailers, and JSON has no halves of characters."""
-    counting = build(owner_only=True)
-
-    def validate(_: object) -> None:
-        if code is lro.Code.ABORTED:
-            raise lro.errors.StatusError(code, text)
-        raise ValueError(text)
-
-    @counting.service.method("acme.v1.Things.Check", validate=validate)
-    def method(request: CountRequest) -> CountResponse:
-        return CountResponse(total=request.steps)
-
-    with serving(counting, methods=[method]) as agent:
-        found = WAYS[way](agent, Asked("SendMessage", {"message": message()}))
-    assert isinstance(found, Failed)
-    assert found.status == code.name
-    assert text[:5].rstrip("\ud800") in found.message
-    assert len(found.message) <= 4000
 
 
 def test_values_of_parts_are_not_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,34 +319,3 @@ def test_a_large_message_starts_as_a_small_one(agent: Agent) -> None:
     bad = {"steps": "?", "label": "x" * 70_000}
     found = [by_grpc(agent, Asked("SendMessage", {"message": message("bad", bad)}))]
     assert found[0].reason == "INVALID_PARAMS"
-
-
-@pytest.mark.parametrize("path", [JSONRPC, f"{REST}/message:send"])
-def test_a_caller_who_leaves_waits_no_longer(path: str) -> None:
-    """The task stays, and other callers may wait in its place."""
-    counting, handler = make_agent(build(), wait=timedelta(seconds=2))
-    app = Starlette(routes=routes(handler))
-    body: Any = {"message": message()}
-    if path == JSONRPC:
-        body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": body}
-    kind, version = (b"content-type", b"application/json"), (b"a2a-version", b"1.0")
-    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode()}
-    scope |= {"headers": [kind, version], "query_string": b"", "scheme": "http"}
-    pending: list[Any] = [{"type": "http.request", "body": json.dumps(body).encode()}]
-    seen: list[str] = []
-
-    async def receive() -> Any:
-        while not pending and not counting.service.waiters.waits:
-            await asyncio.sleep(0)
-        found = pending.pop() if pending else {"type": "http.disconnect"}
-        seen.append(found["type"])
-        return found
-
-    async def send(_: Any) -> None: ...
-
-    async def left() -> None:
-        await app(scope, receive, send)
-
-    asyncio.run(left())
-    assert (seen, counting.service.waiters.waits) == (["http.request", "http.disconnect"], 0)
-    counting.service.close(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,7 @@ from google.protobuf import json_format
 import lro
 from a2a.server.context import ServerCallContext
 from a2a.types import StreamResponse, TaskPushNotificationConfig
-from lro.a2a import PUSH, Handler, PushFormat, agent_card
-from lro.errors import DeclarationError
+from lro.a2a import PUSH, PushFormat
 from lro.stores.sqlite import SQLiteStore
 from lro.webhooks import Endpoint, Webhooks
 from tests.a2a.serving import WAYS, Agent, Asked, Failed, make_agent, message, serving
@@ -30,6 +30,7 @@ from tests.webhooks.receivers import Receiver, receiver
 from tests.work_messages import WorkRequest, WorkResponse
 
 SECRET = "whsec_" + "A" * 32
+CREATE = "CreateTaskPushNotificationConfig"
 CONTEXT = ServerCallContext(state={"headers": {"x-caller": "ann"}})
 
 
@@ -45,14 +46,14 @@ class Pushing:
         """What a binding answers."""
         return WAYS[way](self.agent, Asked(verb, fields, caller))
 
-    def start(self, config: Any = None, **more: Any) -> str:
+    def start(self, config: Any = None) -> Any:
         """The id of a new task of ann."""
         configuration = {"returnImmediately": True}
         if config is not None:
             configuration["taskPushNotificationConfig"] = config
-        made = {"message": message(**more), "configuration": configuration}
+        made = {"message": message(str(uuid.uuid4())), "configuration": configuration}
         found = self.ask("jsonrpc", "SendMessage", **made)
-        return found if isinstance(found, Failed) else str(found["task"]["id"])
+        return found if isinstance(found, Failed) else found["task"]["id"]
 
     def end(self, task_id: str) -> None:
         """End the task, and send what that owes."""
@@ -69,16 +70,20 @@ def pushing_service(store: Any = None, **options: Any) -> tuple[CountService, We
     return build(store, types=types, owner_only=True, webhooks=webhooks), webhooks
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture
 def pushing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pushing]:
-    """An agent that pushes, on either store."""
-    sqlite = request.param == "sqlite"
+    """An agent that pushes, in memory or where a test says."""
+    sqlite = getattr(request, "param", "memory") == "sqlite"
     store = SQLiteStore(tmp_path / "operations.db", clock=lambda: NOW) if sqlite else None
     counting, webhooks = pushing_service(store)
     with serving(counting, webhooks=webhooks) as agent, receiver() as to:
         yield Pushing(agent, webhooks, to)
 
 
+each_store = pytest.mark.parametrize("pushing", ["memory", "sqlite"], indirect=True)
+
+
+@each_store
 def test_the_end_is_pushed_to_where_the_start_asked_for(pushing: Pushing) -> None:
     """A StreamResponse with the task, the token, and the credentials (A2A 4.3.3)."""
     authentication = {"scheme": "Bearer", "credentials": "s3cret"}
@@ -108,6 +113,7 @@ def test_a_large_task_is_pushed_without_its_artifacts(pushing: Pushing) -> None:
     assert "artifacts" not in json.loads(body)["task"]
 
 
+@each_store
 @pytest.mark.parametrize("way", WAYS)
 def test_configurations_come_and_go_while_the_task_goes_on(pushing: Pushing, way: str) -> None:
     """Created, shown without secrets, replaced, listed, deleted (A2A 3.1.7-3.1.10)."""
@@ -116,9 +122,9 @@ def test_configurations_come_and_go_while_the_task_goes_on(pushing: Pushing, way
     given = {"taskId": task_id, "id": "mine", "url": url, "token": "t0ken"}
     shown = {"taskId": task_id, "id": "mine", "url": url}
     before = pushing.agent.service.describe(f"operations/{task_id}", caller="ann")
-    assert pushing.ask(way, "CreateTaskPushNotificationConfig", **given) == shown
-    again = pushing.ask(way, "CreateTaskPushNotificationConfig", **given)
-    other = pushing.ask(way, "CreateTaskPushNotificationConfig", taskId=task_id, url=url)
+    assert pushing.ask(way, CREATE, **given) == shown
+    again = pushing.ask(way, CREATE, **given)
+    other = pushing.ask(way, CREATE, taskId=task_id, url=url)
     assert (again, other["url"], other["id"][:3]) == (shown, url, "ep_")
     one = {"taskId": task_id, "id": "mine"}
     assert pushing.ask(way, "GetTaskPushNotificationConfig", **one) == shown
@@ -136,53 +142,44 @@ def test_configurations_come_and_go_while_the_task_goes_on(pushing: Pushing, way
     assert [json.loads(one.body)["task"]["id"] for one in pushing.to.all()] == [task_id]
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_what_cannot_be_pushed_to_is_refused(pushing: Pushing, way: str) -> None:
-    """By the rules of webhooks; the field is that of the configuration."""
-    task_id = pushing.start()
-    many = {"url": "ftp://a.example", "id": "x", "taskId": task_id}
-    found = pushing.ask(way, "CreateTaskPushNotificationConfig", **many)
-    assert found.reason == "INVALID_PARAMS"
-    text = "task_push_notification_config.url: must be an absolute http or https URL"
-    assert found.message == text
-    for number in range(10):
-        pushing.ask(
-            way,
-            "CreateTaskPushNotificationConfig",
-            taskId=task_id,
-            url=f"{pushing.to.url}/{number}",
-        )
-    found = pushing.ask(
-        way, "CreateTaskPushNotificationConfig", taskId=task_id, url=f"{pushing.to.url}/more"
-    )
-    assert found.message == "task_push_notification_config: must be at most 10 endpoints"
-    bad = pushing.start({"url": "no"}, message_id="bad")
-    assert isinstance(bad, Failed)
-    assert bad.reason == "INVALID_PARAMS"
+def test_what_cannot_be_pushed_to_is_refused(pushing: Pushing) -> None:
+    """By the rules of webhooks, in each binding; the field is that of the configuration."""
+    for way in WAYS:
+        task_id, config = pushing.start(), "task_push_notification_config"
+        for number in range(10):
+            pushing.ask(way, CREATE, taskId=task_id, url=f"{pushing.to.url}/{number}")
+        for more, says in (
+            ({"url": "ftp://a.example"}, f"{config}.url: must be an absolute http or https URL"),
+            ({"url": pushing.to.url}, f"{config}: must be at most 10 endpoints"),
+            ({"id": "x" * 121}, f"{config}.id: must have at most 120 characters"),
+        ):
+            given = {"taskId": task_id, "id": "x", "url": pushing.to.url, **more}
+            found = pushing.ask(way, CREATE, **given)
+            assert (found.reason, found.message) == ("INVALID_PARAMS", says)
+    assert pushing.start({"url": "no"}).reason == "INVALID_PARAMS"
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_another_callers_configurations_are_not_found(pushing: Pushing, way: str) -> None:
+def test_another_callers_configurations_are_not_found(pushing: Pushing) -> None:
     """As their tasks."""
     task_id = pushing.start({"url": pushing.to.url, "id": "mine"})
     one = {"taskId": task_id, "id": "mine"}
-    for verb, fields in (
-        ("CreateTaskPushNotificationConfig", {"taskId": task_id, "url": pushing.to.url}),
-        ("GetTaskPushNotificationConfig", one),
-        ("ListTaskPushNotificationConfigs", {"taskId": task_id}),
-        ("DeleteTaskPushNotificationConfig", one),
-    ):
-        found = pushing.ask(way, verb, "eve", **fields)
-        assert (found.reason, found.message) == ("TASK_NOT_FOUND", f"there is no task '{task_id}'")
+    for way in WAYS:
+        for verb, fields in (
+            (CREATE, {"taskId": task_id, "url": pushing.to.url}),
+            ("GetTaskPushNotificationConfig", one),
+            ("ListTaskPushNotificationConfigs", {"taskId": task_id}),
+            ("DeleteTaskPushNotificationConfig", one),
+        ):
+            found = pushing.ask(way, verb, "eve", **fields)
+            said = ("TASK_NOT_FOUND", f"there is no task '{task_id}'")
+            assert (found.reason, found.message) == said
 
 
 def test_a_task_that_has_ended_takes_no_configuration(pushing: Pushing) -> None:
     """It has nothing to push any more; what it has can be deleted."""
     task_id = pushing.start({"url": pushing.to.url, "id": "mine"})
     pushing.agent.counting.finish(f"operations/{task_id}")
-    found = pushing.ask(
-        "rest", "CreateTaskPushNotificationConfig", taskId=task_id, url=pushing.to.url
-    )
+    found = pushing.ask("rest", CREATE, taskId=task_id, url=pushing.to.url)
     assert (found.reason, "has ended" in found.message) == ("UNSUPPORTED_OPERATION", True)
     pushing.ask("rest", "DeleteTaskPushNotificationConfig", taskId=task_id, id="mine")
     pushing.webhooks.run_due()
@@ -211,30 +208,11 @@ def test_a_configuration_takes_the_place_of_no_endpoint_of_the_application(looke
         with serving(counting, webhooks=webhooks) as agent:
             name = counting.start(caller="ann", notify=[] if looked_up else [own])
             given = {"taskId": name.rpartition("/")[2], "id": "own", "url": f"{to.url}/client"}
-            found = WAYS["rest"](agent, Asked("CreateTaskPushNotificationConfig", given))
+            found = WAYS["rest"](agent, Asked(CREATE, given))
             assert found == given
             counting.finish(name)
             webhooks.run_due()
         assert sorted(one.path for one in to.all()) == ["/hook/client", "/hook/own"]
-
-
-def test_long_ids_of_configurations_are_refused(pushing: Pushing) -> None:
-    """The field is that of the configuration."""
-    given = {"taskId": pushing.start(), "url": pushing.to.url, "id": "x" * 121}
-    found = pushing.ask("rest", "CreateTaskPushNotificationConfig", **given)
-    assert found.message == "task_push_notification_config.id: must have at most 120 characters"
-
-
-def test_the_card_promises_push_if_there_are_webhooks() -> None:
-    """Neither without the other (A2A 3.3.4)."""
-    counting, webhooks = pushing_service()
-    for push, given in ((True, None), (False, webhooks), (True, 3)):
-        card = agent_card(
-            [counting.count], name="n", description="d", version="1", url="u", push=push
-        )
-        with pytest.raises(DeclarationError, match="webhooks"):
-            Handler(counting.service, [counting.count], card, webhooks=given)  # type: ignore[arg-type]
-    counting.service.close(0)
 
 
 def test_addresses_within_are_refused() -> None:

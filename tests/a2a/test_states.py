@@ -1,8 +1,14 @@
-"""Every state and every error of A2A once, over all three bindings (A2A 4.1.3, 5.4)."""
+"""Every state and every error of A2A once, over all three bindings (A2A 4.1.3, 5.4).
+
+Comments name the requirements ("MUST") of the TCK of A2A, as far as they concern an agent whose
+tasks are operations: it never asks for input or credentials, answers no Message, and has one card.
+"""
 
 from __future__ import annotations
 
-import threading
+import json
+import re
+import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -18,7 +24,17 @@ import lro
 import lro.wire
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
-from tests.a2a.serving import COUNT, WAYS, Agent, Asked, Failed, message, serving
+from tests.a2a.serving import (
+    COUNT,
+    JSONRPC,
+    REST,
+    WAYS,
+    Agent,
+    Asked,
+    Failed,
+    message,
+    serving,
+)
 from tests.http.counting_service import (
     DOMAIN,
     NOW,
@@ -26,300 +42,32 @@ from tests.http.counting_service import (
     CountRequest,
     CountResponse,
     CountService,
+    Quality,
     build,
 )
+from tests.waiting import until
 
 way = pytest.mark.parametrize("way", WAYS)
 STAMP = NOW.isoformat().replace("+00:00", "Z")
-METADATA = "type.googleapis.com/acme.v1.CountMetadata"
-RESPONSE = "type.googleapis.com/acme.v1.CountResponse"
-
-
-@pytest.fixture(scope="module")
-def agent() -> Iterator[Agent]:
-    """An agent whose tasks belong to their callers."""
-    with serving() as served:
-        yield served
-
-
-def start(agent: Agent, **options: Any) -> str:
-    """The name of a new operation of ann."""
-    return agent.counting.start(caller="ann", **options)
-
-
-def the_status(agent: Agent, name: str) -> Any:
-    """The error of an operation as HTTP shows it."""
-    operation = agent.service.get(name, caller="ann")
-    return lro.wire.operation_to_json(operation, agent.service.types)["error"]
-
-
-def nothing(agent: Agent, name: str) -> None:
-    """Leave the operation as it is."""
-
-
-def report(agent: Agent, name: str) -> None:
-    """Report metadata."""
-    agent.service.reporter(name).report(CountMetadata(percent=40))
-
-
-def ask_to_stop(agent: Agent, name: str) -> None:
-    """Ask for the work to stop, which it does not yet."""
-    agent.service.cancel(name, caller="ann")
-
-
-def succeed(agent: Agent, name: str) -> None:
-    """End well."""
-    agent.counting.finish(name, total=2**31 - 1)
-
-
-def finish_without(agent: Agent, name: str) -> None:
-    """End without a result."""
-    agent.service.reporter(name).finish()
-
-
-def fail(agent: Agent, name: str) -> None:
-    """End with an error of the work."""
-    agent.service.reporter(name).fail(lro.StatusError(lro.Code.DATA_LOSS, "lost it", why="LOST"))
-
-
-def stop(agent: Agent, name: str) -> None:
-    """End as cancelled."""
-    ask_to_stop(agent, name)
-    agent.service.reporter(name).acknowledge_cancel()
-
-
-STATES: dict[str, tuple[Callable[[Agent, str], None], dict[str, Any], Any]] = {
-    "submitted": (nothing, {"state": "TASK_STATE_SUBMITTED"}, None),
-    "reported": (report, {"state": "TASK_STATE_SUBMITTED"}, None),
-    "cancel requested": (
-        ask_to_stop,
-        {"state": "TASK_STATE_SUBMITTED", "parts": [{"text": "cancellation requested"}]},
-        None,
-    ),
-    "completed": (
-        succeed,
-        {"state": "TASK_STATE_COMPLETED"},
-        {"data": {"total": 2**31 - 1}, "metadata": {"@type": RESPONSE}},
-    ),
-    "completed without a result": (finish_without, {"state": "TASK_STATE_COMPLETED"}, None),
-    "failed": (fail, {"state": "TASK_STATE_FAILED", "parts": "lost it"}, None),
-    "canceled": (
-        stop,
-        {"state": "TASK_STATE_CANCELED", "parts": "the operation was cancelled"},
-        None,
-    ),
-}
-
-
-@way
-@pytest.mark.parametrize("case", STATES)
-def test_each_state_is_shown_with_its_fields(agent: Agent, way: str, case: str) -> None:
-    """A task is the operation, field by field (A2A 4.1)."""
-    act, said, artifact = STATES[case]
-    name = start(agent)
-    act(agent, name)
-    task_id = name.rpartition("/")[2]
-
-    task = WAYS[way](agent, Asked("GetTask", {"id": task_id}))
-
-    status: dict[str, Any] = {"state": said["state"], "timestamp": STAMP}
-    parts = said.get("parts")
-    if isinstance(parts, str):
-        data = {"data": the_status(agent, name), "mediaType": "application/json"}
-        parts = [{"text": parts}, data]
-    if parts is not None:
-        status["message"] = {
-            "messageId": f"{task_id}-status",
-            "contextId": task_id,
-            "taskId": task_id,
-            "role": "ROLE_AGENT",
-            "parts": parts,
-        }
-    metadata: dict[str, Any] = {f"{DOMAIN}/method": COUNT}
-    if case == "reported":
-        metadata[f"{DOMAIN}/metadata"] = {"@type": METADATA, "percent": 40}
-    wanted: dict[str, Any] = {
-        "id": task_id,
-        "contextId": task_id,
-        "status": status,
-        "metadata": metadata,
-    }
-    if artifact is not None:
-        part = {**artifact, "mediaType": "application/json"}
-        wanted["artifacts"] = [{"artifactId": "response", "name": "response", "parts": [part]}]
-    assert task == wanted
-
-
-@way
-def test_work_that_has_begun_is_working(way: str) -> None:
-    """A claim makes of a submitted task one that is worked on (A2A 4.1.3)."""
-    begun, go_on = threading.Event(), threading.Event()
-    service = lro.Service(MemoryStore(), ThreadExecutor(1), domain=DOMAIN, maintenance=False)
-
-    @service.method("acme.v1.Things.Hold")
-    def hold(request: CountRequest) -> CountResponse:
-        begun.set()
-        assert go_on.wait(60)
-        return CountResponse()
-
-    with serving(CountService(service, hold)) as agent:  # type: ignore[arg-type]
-        asked = {"message": message(way), "configuration": {"returnImmediately": True}}
-        first = WAYS[way](agent, Asked("SendMessage", asked))["task"]
-        assert first["status"]["state"] in ("TASK_STATE_SUBMITTED", "TASK_STATE_WORKING")
-        assert begun.wait(60)
-        second = WAYS[way](agent, Asked("GetTask", {"id": first["id"]}))
-        assert second["status"]["state"] == "TASK_STATE_WORKING"
-        go_on.set()
-
-
-@attrs.frozen
-class Refusal:
-    """A call that is refused, and with what."""
-
-    verb: str
-    fields: dict[str, Any]
-    status: str
-    reason: str
-    says: str
-    caller: str = "ann"
-
-
-MISSING = "P7Ic2222222222222222222"
-PUSH = {"taskId": "$running", "url": "https://client.example/push"}
-
-
-def send(data: Any = None, configuration: Any = None, **more: Any) -> dict[str, Any]:
-    """The request of a SendMessage, with an id that is new each time."""
-    made = {"message": message("$new", data, **more)}
-    return made | ({} if configuration is None else {"configuration": configuration})
-
-
-TEXT = [{"text": "count to three"}]
-NOT_FOUND = ("NOT_FOUND", "TASK_NOT_FOUND", "there is no task")
-INVALID = ("INVALID_ARGUMENT", "INVALID_PARAMS")
-UNSUPPORTED = ("FAILED_PRECONDITION", "UNSUPPORTED_OPERATION")
-NO_PUSH = ("FAILED_PRECONDITION", "PUSH_NOTIFICATION_NOT_SUPPORTED", "Push")
-NO_CONTENT = ("INVALID_ARGUMENT", "CONTENT_TYPE_NOT_SUPPORTED")
-REFUSALS = {
-    "get what is not there": Refusal("GetTask", {"id": MISSING}, *NOT_FOUND),
-    "get by what is no id": Refusal("GetTask", {"id": "operations~1"}, *NOT_FOUND),
-    "get another's": Refusal("GetTask", {"id": "$running"}, *NOT_FOUND, "eve"),
-    "get what is forbidden": Refusal("GetTask", {"id": "$running"}, *NOT_FOUND, "bob"),
-    "cancel what is not there": Refusal("CancelTask", {"id": MISSING}, *NOT_FOUND),
-    "cancel another's": Refusal("CancelTask", {"id": "$running"}, *NOT_FOUND, "eve"),
-    "cancel what has ended": Refusal(
-        "CancelTask", {"id": "$done"}, "FAILED_PRECONDITION", "TASK_NOT_CANCELABLE", "has ended"
-    ),
-    "subscribe to what is not there": Refusal("SubscribeToTask", {"id": MISSING}, *NOT_FOUND),
-    "subscribe to another's": Refusal("SubscribeToTask", {"id": "$running"}, *NOT_FOUND, "eve"),
-    "subscribe to what has ended": Refusal(
-        "SubscribeToTask", {"id": "$done"}, *UNSUPPORTED, "has ended"
-    ),
-    "follow up what is not there": Refusal("SendMessage", send(taskId=MISSING), *NOT_FOUND),
-    "follow up another's": Refusal("SendMessage", send(taskId="$running"), *NOT_FOUND, "eve"),
-    "follow up what has ended": Refusal(
-        "SendMessage", send(taskId="$done"), *UNSUPPORTED, "has ended"
-    ),
-    "follow up what goes on": Refusal(
-        "SendMessage", send(taskId="$running"), *UNSUPPORTED, "takes no further messages"
-    ),
-    "follow up in another context": Refusal(
-        "SendMessage", send(taskId="$running", contextId="other"), *INVALID, "message.context_id"
-    ),
-    "start in a context": Refusal("SendMessage", send(contextId="mine"), *INVALID, "is not kept"),
-    "start with a wrong field": Refusal(
-        "SendMessage", send({"steps": "many"}), *INVALID, "steps: must be an int32, got 'many'"
-    ),
-    "start with an unknown field": Refusal(
-        "SendMessage", send({"stepz": 1}), *INVALID, "is not a field of"
-    ),
-    "start with half a number": Refusal(
-        "SendMessage", send({"steps": 1.5}), *INVALID, "steps: must be an int32, got 1.5"
-    ),
-    "start with no object": Refusal("SendMessage", send([1]), *INVALID, "must be"),
-    "start an unknown skill": Refusal(
-        "SendMessage",
-        send(metadata={f"{DOMAIN}/method": "acme.v1.Other"}),
-        *INVALID,
-        f"must be one of {COUNT}, got 'acme.v1.Other'",
-    ),
-    "name the skill by no text": Refusal(
-        "SendMessage", send(metadata={f"{DOMAIN}/method": 3}), *INVALID, "got 3"
-    ),
-    "start again with another request": Refusal(
-        "SendMessage", {"message": message("$used", {"steps": 4})}, *INVALID, "message.message_id"
-    ),
-    "start by text": Refusal(
-        "SendMessage", send(parts=TEXT), *NO_CONTENT, "a message needs a data part"
-    ),
-    "start by another media type": Refusal(
-        "SendMessage",
-        send(parts=[{"data": {}, "mediaType": "application/xml"}]),
-        *NO_CONTENT,
-        "parts of 'application/xml' are not read; the agent reads application/json",
-    ),
-    "start with a push": Refusal(
-        "SendMessage",
-        send(configuration={"taskPushNotificationConfig": {"url": "https://client.example"}}),
-        *NO_PUSH,
-    ),
-    "create a push": Refusal("CreateTaskPushNotificationConfig", PUSH, *NO_PUSH),
-    "get a push": Refusal(
-        "GetTaskPushNotificationConfig", {"taskId": "$running", "id": "p"}, *NO_PUSH
-    ),
-    "list pushes": Refusal("ListTaskPushNotificationConfigs", {"taskId": "$running"}, *NO_PUSH),
-    "delete a push": Refusal(
-        "DeleteTaskPushNotificationConfig", {"taskId": "$running", "id": "p"}, *NO_PUSH
-    ),
-    "get the extended card": Refusal("GetExtendedAgentCard", {}, *UNSUPPORTED, "no extended card"),
-    "say no message": Refusal("SendMessage", {}, *INVALID, "Validation failed"),
-    "say no parts": Refusal("SendMessage", send(parts=[]), *INVALID, "Validation failed"),
-    "list a page of none": Refusal(
-        "ListTasks", {"pageSize": 0}, *INVALID, "page_size: must be from 1 to 100, got 0"
-    ),
-    "list a page of 101": Refusal("ListTasks", {"pageSize": 101}, *INVALID, "page_size"),
-    "list by a false token": Refusal("ListTasks", {"pageToken": "x"}, *INVALID, "page_token"),
-    "list less than no history": Refusal(
-        "ListTasks", {"historyLength": -1}, *INVALID, "history_length"
-    ),
-    "start what is forbidden": Refusal(
-        "SendMessage", send(), "PERMISSION_DENIED", "PERMISSION_DENIED", "not bob", "bob"
-    ),
-    "list what is forbidden": Refusal(
-        "ListTasks", {}, "PERMISSION_DENIED", "PERMISSION_DENIED", "not bob", "bob"
-    ),
-    "stream what is forbidden": Refusal(
-        "SendStreamingMessage", send(), "PERMISSION_DENIED", "PERMISSION_DENIED", "not bob", "bob"
-    ),
-    "say no name": Refusal(
-        "GetTask", {"id": MISSING}, "UNAUTHENTICATED", "UNAUTHENTICATED", "say who you are", ""
-    ),
-    "say a name that breaks the hook": Refusal(
-        "GetTask", {"id": MISSING}, "INTERNAL", "INTERNAL", "the server failed", "mallory"
-    ),
-    "start what is busy": Refusal(
-        "SendMessage", send({"label": "busy"}), "ABORTED", "TARGET_BUSY", ""
-    ),
-    "start what is too much": Refusal(
-        "SendMessage", send({"label": "full"}), "RESOURCE_EXHAUSTED", "RESOURCE_EXHAUSTED", "much"
-    ),
-    "start what a rule of the application forbids": Refusal(
-        "SendMessage", send({"label": "odd"}), *INVALID, "no odd ones"
-    ),
-    "start while away": Refusal(
-        "SendMessage", send({"label": "away"}), "UNAVAILABLE", "UNAVAILABLE", "later"
-    ),
-}
+MEASURE = "acme.v1.Things.Measure"
+SUBMITTED, WORKING, COMPLETED = (
+    f"TASK_STATE_{name}" for name in ("SUBMITTED", "WORKING", "COMPLETED")
+)
 
 
 def refuse(request: CountRequest) -> None:
     """Refuse a request as its label says."""
-    if request.label == "full":
-        raise lro.errors.ResourceExhausted("too much to do", timedelta(seconds=7))
-    if request.label == "odd":
-        raise lro.StatusError(lro.Code.INVALID_ARGUMENT, "no odd ones")
-    if request.label == "away":
-        raise lro.errors.Unavailable("come later")
+    errors = {
+        "full": lro.errors.ResourceExhausted("too much to do", timedelta(seconds=7)),
+        "odd": lro.StatusError(lro.Code.INVALID_ARGUMENT, "no odd ones"),
+        "away": lro.errors.Unavailable("come later"),
+        "long": lro.StatusError(lro.Code.ABORTED, "é\n" * 50_000),
+        "long value": ValueError("é\n" * 50_000),
+        "half": lro.StatusError(lro.Code.ABORTED, "half \ud800"),
+        "half value": ValueError("half \ud800"),
+    }
+    if request.label in errors:
+        raise errors[request.label]
 
 
 def authorize(caller: str, verb: str, name: str) -> None:
@@ -329,87 +77,341 @@ def authorize(caller: str, verb: str, name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def refusing() -> Iterator[tuple[Agent, dict[str, str]]]:
-    """An agent that has something to refuse, and ids for it."""
-    counting = build(owner_only=True, authorize=authorize)
-    options = lro.Options(
-        validate=refuse, exclusive_target=lambda request: "it" if request.label == "busy" else ""
-    )
-    service = counting.service
+def agent() -> Iterator[Agent]:
+    """An agent whose tasks belong to their callers, and which has something to refuse."""
+    service = build(owner_only=True, authorize=authorize).service
     method = service.declare(
-        "acme.v1.Things.Measure",
+        MEASURE,
         request=CountRequest,
         response=CountResponse,
         metadata=CountMetadata,
-        options=options,
+        options=lro.Options(
+            validate=refuse,
+            exclusive_target=lambda request: "it" if request.label == "busy" else "",
+        ),
     )
     method.start(CountRequest(label="busy"), caller="ann")
-    with serving(CountService(service, method), methods=[method]) as agent:
-        running = agent.counting.start(caller="ann")
-        done = agent.counting.start(caller="ann")
-        agent.counting.finish(done)
-        WAYS["rest"](agent, Asked("SendMessage", {"message": message("used")} | AT_ONCE))
-        ids = {"$running": running.rpartition("/")[2], "$done": done.rpartition("/")[2]}
-        yield agent, ids | {"$used": "used"}
+    with serving(CountService(service, method), methods=[method]) as served:
+        yield served
+
+
+def succeed(worker: lro.Reporter) -> None:
+    """End well, with metadata."""
+    response = CountResponse(total=2**31 - 1, quality=Quality.GOOD)
+    worker.complete(response, metadata=CountMetadata(percent=100))
+
+
+def fail(worker: lro.Reporter) -> None:
+    """End with an error of the work."""
+    details = (lro.types.Help(links=()), lro.types.LocalizedMessage("de", "nein"))
+    worker.fail(lro.StatusError(lro.Code.DATA_LOSS, "lost it", details, why="LOST"))
+
+
+STATES: dict[str, tuple[Callable[[lro.Reporter], object], str, str]] = {
+    "submitted": (lambda worker: None, "SUBMITTED", ""),
+    "reported": (lambda worker: worker.report(CountMetadata(percent=40)), "SUBMITTED", ""),
+    "cancel requested": (lambda worker: None, "SUBMITTED", "cancellation requested"),
+    "completed": (succeed, "COMPLETED", ""),
+    "completed without a result": (lambda worker: worker.finish(), "COMPLETED", ""),
+    "failed": (fail, "FAILED", "lost it"),
+    "canceled": (
+        lambda worker: worker.acknowledge_cancel(),
+        "CANCELED",
+        "the operation was cancelled",
+    ),
+}
+"""What the work does, the state, and the text beside it."""
+
+
+@way
+@pytest.mark.parametrize("case", STATES)
+def test_each_state_is_shown_with_its_fields(agent: Agent, way: str, case: str) -> None:
+    """A task is the operation that HTTP and gRPC show, field by field (A2A 4.1)."""
+    act, state, said = STATES[case]
+    service, name = agent.service, agent.counting.start(caller="ann")
+    if case.startswith("cancel"):
+        service.cancel(name, caller="ann")
+    act(service.reporter(name))
+    shown = lro.wire.operation_to_json(service.get(name, caller="ann"), service.types)
+    task_id = name.rpartition("/")[2]
+    metadata = {f"{DOMAIN}/method": MEASURE}
+    if "metadata" in shown:
+        metadata[f"{DOMAIN}/metadata"] = shown["metadata"]
+    status: dict[str, Any] = {"state": f"TASK_STATE_{state}", "timestamp": STAMP}
+    wanted: dict[str, Any] = {
+        "id": task_id,
+        "contextId": task_id,
+        "status": status,
+        "metadata": metadata,
+    }
+    parts: list[Any] = [{"text": said}] if said else []
+    if "error" in shown:
+        parts.append({"data": shown["error"], "mediaType": "application/json"})
+    if parts:
+        status["message"] = {
+            "messageId": f"{task_id}-status",
+            "contextId": task_id,
+            "taskId": task_id,
+            "role": "ROLE_AGENT",
+            "parts": parts,
+        }
+    if case == "completed":
+        data: Any = dict(shown["response"])
+        part = {"metadata": {"@type": data.pop("@type")}, "data": data}
+        part["mediaType"] = "application/json"
+        wanted["artifacts"] = [{"artifactId": "response", "name": "response", "parts": [part]}]
+    assert WAYS[way](agent, Asked("GetTask", {"id": task_id})) == wanted
+    assert ("metadata" in shown) == (case in ("reported", "completed"))
+
+
+# -- what a task does -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def working() -> Iterator[Agent]:
+    """An agent that counts by itself, from 100 steps on until it is cancelled."""
+    service = lro.Service(MemoryStore(), ThreadExecutor(4), domain=DOMAIN, maintenance=False)
+
+    @service.method(COUNT)
+    def count(request: CountRequest, job: lro.Job) -> CountResponse:
+        while request.steps >= 100:
+            job.sleep(60)
+        return CountResponse(total=request.steps)
+
+    with serving(CountService(service, count)) as served:  # type: ignore[arg-type]
+        yield served
+
+
+@way
+def test_a_task_goes_from_its_start_to_its_end(working: Agent, way: str) -> None:
+    """Started, waited for, followed, read, listed, cancelled (A2A 3.1.1-3.1.5, 3.2, 3.4, 5.5)."""
+
+    def ask(verb: str, **fields: Any) -> Any:
+        return WAYS[way](working, Asked(verb, fields))
+
+    def send(steps: int, verb: str = "SendMessage", **configuration: Any) -> Any:
+        said = message(str(uuid.uuid4()), {"steps": steps})
+        return ask(verb, message=said, configuration=configuration)["task"]
+
+    ended = send(1)  # CORE-SEND-001
+    assert set(ended) == {"id", "contextId", "status", "artifacts", "metadata"}  # DM-SERIAL
+    assert ended["contextId"] == ended["id"]  # CORE-MULTI-001a
+    assert set(ended["status"]) == {"state", "timestamp"}
+    assert ended["status"]["state"] == COMPLETED
+    assert re.fullmatch(r"[\d-]{10}T[\d:]{8}(\.\d{3})?Z", ended["status"]["timestamp"])
+    assert len(ended["artifacts"]) == 1
+    assert ask("GetTask", id=ended["id"], historyLength=1) == ended  # CORE-GET-001, CORE-HIST-002
+    begun = send(100, returnImmediately=True)  # CORE-EXECUTION-MODE-002
+    assert begun["status"]["state"] in (SUBMITTED, WORKING)
+    assert begun["id"] != ended["id"]  # CORE-MULTI-003
+    until(lambda: ask("GetTask", id=begun["id"])["status"]["state"], lambda one: one == WORKING)
+    streamed = send(1, "SendStreamingMessage")  # CORE-STREAM-001
+    page = ask("ListTasks", pageSize=1)  # CORE-LIST-002
+    assert set(page) == {"tasks", "nextPageToken", "pageSize", "totalSize"}
+    assert page["tasks"][0]["id"] == streamed["id"]
+    assert page["nextPageToken"]
+    assert ask("ListTasks", pageSize=100)["nextPageToken"] == ""
+    assert ask("CancelTask", id=begun["id"])["id"] == begun["id"]  # CORE-CANCEL-001
+
+
+@pytest.mark.parametrize(
+    ("version", "statuses"),
+    [
+        *(("1.0", (404, 400)), ("1.0.7", (404, 400)), ("", (400, 404)), (None, (400, 404))),
+        *(("2.0", (400, 400)), ("0.2", (400, 400)), ("x", (400, 400))),
+    ],
+)
+def test_versions_are_distinguished(
+    working: Agent, version: str | None, statuses: tuple[int, int]
+) -> None:
+    """Patches do not count, and no version is 0.3 (A2A 3.6)."""
+    replies = []
+    for path in ("/", "/v1/"):
+        request = working.http.build_request("GET", f"{REST}{path}tasks/{MISSING}")
+        del request.headers["a2a-version"]
+        if version is not None:
+            request.headers["a2a-version"] = version
+        replies.append(working.http.send(request))
+    assert tuple(one.status_code for one in replies) == statuses
+    if statuses[0] == 400:
+        assert replies[0].json()["error"]["details"][0]["reason"] == "VERSION_NOT_SUPPORTED"
+
+
+def test_replies_have_their_media_types(working: Agent) -> None:
+    """A2A 9.1, 11.1, 14.1.1; streams are of events (9.4.2, 11.7)."""
+    http = working.http
+    call = {"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}}
+    body = {"message": message("media")}
+    rpc = {**call, "method": "SendStreamingMessage", "params": {"message": message("media-2")}}
+    own = {"content-type": "application/a2a+json"}
+    replies = [
+        http.get(f"{REST}/tasks"),
+        http.post(f"{REST}/message:send", content=json.dumps(body), headers=own),
+        http.post(JSONRPC, json=call),
+        http.post(f"{REST}/message:stream", json=body),
+        http.post(JSONRPC, json=rpc),
+    ]
+    assert [one.headers["content-type"].partition(";")[0] for one in replies] == [
+        *("application/a2a+json", "application/a2a+json", "application/json"),
+        *("text/event-stream", "text/event-stream"),
+    ]
+
+
+# -- errors -----------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Refusal:
+    """A call that is refused, and with what."""
+
+    verb: str
+    fields: dict[str, Any]
+    reason: str
+    says: str
+    caller: str = "ann"
+
+
+MISSING = "P7Ic2222222222222222222"
+RUNNING, ENDED = {"id": "$running"}, {"id": "$done"}
+PUSH_OF = {"taskId": "$running", "id": "p"}
+TEXT = [{"text": "count to three"}]
+XML = [{"data": {}, "mediaType": "application/xml"}]
+PUSH = {"taskPushNotificationConfig": {"url": "https://client.example"}}
+NOT_FOUND = ("TASK_NOT_FOUND", "there is no task")
+INVALID, UNSUPPORTED = "INVALID_PARAMS", "UNSUPPORTED_OPERATION"
+NO_PUSH = ("PUSH_NOTIFICATION_NOT_SUPPORTED", "Push")
+NO_CONTENT = "CONTENT_TYPE_NOT_SUPPORTED"
+FORBIDDEN = ("PERMISSION_DENIED", "not bob", "bob")
+METHOD = f"{DOMAIN}/method"
+
+
+def sent(reason: str, says: str, caller: str = "ann", data: Any = None, **more: Any) -> Refusal:
+    """A message that is refused, with an id that is new each time."""
+    configuration = more.pop("configuration", {})
+    fields = {"message": message("$new", data, **more), "configuration": configuration}
+    return Refusal("SendMessage", fields, reason, says, caller)
+
+
+def labelled(label: str, reason: str, says: str) -> Refusal:
+    """A message whose request the application refuses for its label."""
+    return sent(reason, says, data={"label": label})
+
+
+REFUSALS = {
+    **{
+        f"{verb} of {said}": Refusal(verb, fields, *NOT_FOUND, caller)
+        for verb in ("GetTask", "CancelTask", "SubscribeToTask")
+        for said, fields, caller in (
+            ("what is not there", {"id": MISSING}, "ann"),
+            ("what is no id", {"id": "operations~1"}, "ann"),
+            ("another's", RUNNING, "eve"),
+            ("what is forbidden", RUNNING, "bob"),
+        )
+    },
+    # CORE-CANCEL-002, STREAM-SUB-003
+    "cancel what has ended": Refusal("CancelTask", ENDED, "TASK_NOT_CANCELABLE", "has ended"),
+    "subscribe to what has ended": Refusal("SubscribeToTask", ENDED, UNSUPPORTED, "has ended"),
+    # CORE-SEND-002, CORE-MULTI-002a, CORE-MULTI-006
+    "follow up what is not there": sent(*NOT_FOUND, taskId=MISSING),
+    "follow up another's": sent(*NOT_FOUND, "eve", taskId="$running"),
+    "follow up what has ended": sent(UNSUPPORTED, "has ended", taskId="$done"),
+    "follow up what goes on": sent(UNSUPPORTED, "takes no further", taskId="$running"),
+    "another context": sent(INVALID, "message.context_id", taskId="$running", contextId="other"),
+    "start in a context": sent(INVALID, "is not kept", contextId="mine"),
+    "wrong field": sent(INVALID, "steps: must be an int32, got 'many'", data={"steps": "many"}),
+    "unknown field": sent(INVALID, "is not a field of", data={"stepz": 1}),
+    "half a number": sent(INVALID, "steps: must be an int32, got 1.5", data={"steps": 1.5}),
+    "no object": sent(INVALID, "must be", data=[1]),
+    "unknown skill": sent(
+        INVALID,
+        f"must be one of {MEASURE}, got 'acme.v1.Other'",
+        metadata={METHOD: "acme.v1.Other"},
+    ),
+    "skill that is no text": sent(INVALID, "got 3", metadata={METHOD: 3}),
+    "another request with the same id": Refusal(
+        "SendMessage", {"message": message("$used", {"steps": 4})}, INVALID, "message.message_id"
+    ),
+    # CORE-SEND-003
+    "text": sent(NO_CONTENT, "a message needs a data part", parts=TEXT),
+    "another media type": sent(
+        NO_CONTENT,
+        "parts of 'application/xml' are not read; the agent reads application/json",
+        parts=XML,
+    ),
+    # CORE-CAP-001, CORE-CAP-003
+    "start with a push": sent(*NO_PUSH, configuration=PUSH),
+    "create a push": Refusal(
+        "CreateTaskPushNotificationConfig", {**PUSH_OF, "url": "https://client.example"}, *NO_PUSH
+    ),
+    "get a push": Refusal("GetTaskPushNotificationConfig", PUSH_OF, *NO_PUSH),
+    "list pushes": Refusal("ListTaskPushNotificationConfigs", {"taskId": "$running"}, *NO_PUSH),
+    "delete a push": Refusal("DeleteTaskPushNotificationConfig", PUSH_OF, *NO_PUSH),
+    "extended card": Refusal("GetExtendedAgentCard", {}, UNSUPPORTED, "no extended card"),
+    # CORE-ERR-002
+    "no message": Refusal("SendMessage", {}, INVALID, "Validation failed"),
+    "no parts": sent(INVALID, "Validation failed", parts=[]),
+    "page of none": Refusal("ListTasks", {"pageSize": 0}, INVALID, "must be from 1 to 100, got 0"),
+    "page of 101": Refusal("ListTasks", {"pageSize": 101}, INVALID, "page_size"),
+    "false token": Refusal("ListTasks", {"pageToken": "x"}, INVALID, "page_token"),
+    "less than no history": Refusal("ListTasks", {"historyLength": -1}, INVALID, "history_length"),
+    "start what is forbidden": sent(*FORBIDDEN),
+    "list what is forbidden": Refusal("ListTasks", {}, *FORBIDDEN),
+    "stream what is forbidden": attrs.evolve(sent(*FORBIDDEN), verb="SendStreamingMessage"),
+    "no name": Refusal("GetTask", {"id": MISSING}, "UNAUTHENTICATED", "say who you are", ""),
+    "broken hook": Refusal("GetTask", {"id": MISSING}, "INTERNAL", "the server failed", "mallory"),
+    "busy target": labelled("busy", "TARGET_BUSY", ""),
+    "full": labelled("full", "RESOURCE_EXHAUSTED", "too much"),
+    "rule of the application": labelled("odd", INVALID, "no odd ones"),
+    "away": labelled("away", "UNAVAILABLE", "later"),
+    "a long text": labelled("long", "ABORTED", "é"),
+    "a long text of a value": labelled("long value", INVALID, "é"),
+    "half a character": labelled("half", "ABORTED", "half"),
+    "half a character of a value": labelled("half value", INVALID, "half"),
+}
 
 
 AT_ONCE = {"configuration": {"returnImmediately": True}}
 """Makes a SendMessage answer before the end, which these tests bring about."""
 
 
-def filled(value: Any, places: dict[str, str]) -> Any:
-    """A request with its ids in it."""
-    if isinstance(value, dict):
-        return {key: filled(one, places) for key, one in value.items()}
-    if isinstance(value, list):
-        return [filled(one, places) for one in value]
-    if isinstance(value, str):
-        return places.get(value, value).replace(COUNT, "acme.v1.Things.Measure")
-    return value
+@pytest.fixture(scope="module")
+def ids(agent: Agent) -> dict[str, str]:
+    """Ids of tasks and messages, by what stands for them in the table."""
+    running, done = (agent.counting.start(caller="ann") for _ in range(2))
+    agent.counting.finish(done)
+    WAYS["rest"](agent, Asked("SendMessage", {"message": message("used")} | AT_ONCE))
+    found = {"$running": running, "$done": done, "$used": "used"}
+    return {place: name.rpartition("/")[2] for place, name in found.items()}
 
 
 @way
 @pytest.mark.parametrize("case", REFUSALS)
 def test_each_error_is_said_alike_by_all_bindings(
-    refusing: tuple[Agent, dict[str, str]], way: str, case: str
+    agent: Agent, ids: dict[str, str], way: str, case: str
 ) -> None:
     """Code, status, reason and sentence; nothing of what went wrong inside (A2A 3.3.2, 5.4)."""
-    agent, ids = refusing
     wanted = REFUSALS[case]
-    fields = filled(wanted.fields, ids | {"$new": f"{way}-{case}"})
-    found = WAYS[way](agent, Asked(wanted.verb, fields, wanted.caller))
-    assert isinstance(found, Failed)
-    assert (found.status, found.reason) == (wanted.status, wanted.reason)
-    assert wanted.says.replace(COUNT, "acme.v1.Things.Measure") in found.message
-    assert "secret" not in found.message
+    text = json.dumps(wanted.fields)
+    for place, found in (ids | {"$new": f"{way}-{case}"}).items():
+        text = text.replace(place, found)
+    fields = json.loads(text)
+    refused = WAYS[way](agent, Asked(wanted.verb, fields, wanted.caller))
+    assert isinstance(refused, Failed)
+    assert refused.reason == wanted.reason
+    assert wanted.says in refused.message
+    assert "secret" not in refused.message
+    assert len(refused.message) <= 4000  # clients of gRPC refuse long trailers
+    if refused.reason == "TASK_NOT_FOUND":  # whether it exists is not shown (A2A 13.1)
+        task_id = fields.get("id") or fields["message"]["taskId"]
+        assert refused.message == f"there is no task {task_id!r}"
 
 
-def test_retry_and_challenge_stand_in_headers(refusing: tuple[Agent, dict[str, str]]) -> None:
+def test_retry_and_challenge_stand_in_headers(agent: Agent) -> None:
     """What HTTP says beside the body (A2A 3.3.2: retry guidance, challenge)."""
-    agent, _ = refusing
     full = {"message": message("full", {"label": "full"})}
     call = {"jsonrpc": "2.0", "id": "x", "method": "SendMessage", "params": full}
-    replies = [
-        agent.http.post("/a2a/rest/message:send", json=full),
-        agent.http.post("/a2a/jsonrpc", json=call),
-    ]
-    assert [(one.status_code, one.headers["retry-after"]) for one in replies] == [
-        (429, "7"),
-        (200, "7"),
-    ]
-    for path in ("/a2a/rest/tasks", "/a2a/jsonrpc"):
-        kind = "GET" if path.endswith("tasks") else "POST"
-        reply = agent.http.request(
-            kind, path, headers={"x-caller": ""}, json=call if kind == "POST" else None
-        )
+    for path, body, status in ((f"{REST}/message:send", full, 429), (JSONRPC, call, 200)):
+        reply = agent.http.post(path, json=body)
+        assert (reply.status_code, reply.headers["retry-after"]) == (status, "7")
+        reply = agent.http.post(path, json=body, headers={"x-caller": ""})
         assert (reply.status_code, reply.headers["www-authenticate"]) == (401, "Bearer")
-
-
-def test_another_callers_task_is_not_found_in_the_same_words(agent: Agent) -> None:
-    """Whether it exists is not shown (A2A 13.1)."""
-    task_id = start(agent).rpartition("/")[2]
-    other = task_id[:-1] + ("A" if task_id[-1] != "A" else "B")
-    for ask in WAYS.values():
-        theirs = ask(agent, Asked("GetTask", {"id": task_id}, "eve"))
-        missing = ask(agent, Asked("GetTask", {"id": other}, "eve"))
-        assert attrs.evolve(theirs, message=theirs.message.replace(task_id, other)) == missing

@@ -22,6 +22,7 @@ from a2a.utils.errors import TaskNotFoundError, UnsupportedOperationError
 from a2a.utils.proto_utils import to_stream_response
 from tests.a2a.serving import JSONRPC, REST, Agent, make_agent, message, serving
 from tests.http.counting_service import DOMAIN, CountMetadata, build
+from tests.waiting import until
 
 CONTEXT = ServerCallContext(state={"headers": {"x-caller": "ann"}})
 
@@ -132,13 +133,7 @@ def test_a_stream_whose_reader_leaves_is_let_go(agent: Agent) -> None:
     assert agent.service.watching == 3
     for one in streams:
         one.close()
-
-    async def all_gone() -> None:
-        async with asyncio.timeout(60):
-            while agent.service.watching:
-                await asyncio.sleep(0.01)
-
-    asyncio.run(all_gone())
+    until(lambda: agent.service.watching, lambda count: count == 0)
 
 
 async def events(stream: AsyncIterator[Any]) -> list[str]:

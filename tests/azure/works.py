@@ -124,12 +124,16 @@ class Media:
 MakeMedia = Callable[..., Media]
 
 
-@pytest.fixture(params=list(APPS))
+each_kind = pytest.mark.parametrize("make_media", list(APPS), indirect=True)
+"""For tests of calls that both kinds of application serve."""
+
+
+@pytest.fixture
 def make_media(request: pytest.FixtureRequest) -> Iterator[MakeMedia]:
-    """Makes services behind an application of each kind; options of the edge begin with it."""
+    """Makes services behind an application over ASGI; options of the edge begin with it."""
     with ExitStack() as stack:
 
         def make(options: Any = None, **edge: Any) -> Media:
-            return Media(request.param, stack, options or {}, **edge)
+            return Media(getattr(request, "param", "asgi"), stack, options or {}, **edge)
 
         yield make

@@ -9,11 +9,13 @@ import uuid
 import warnings
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urljoin
 
 import httpx
 import pytest
 
 import lro
+from lro.console import page_files
 from lro_client import Client
 from tests.integrations.counting import (
     ANN,
@@ -27,10 +29,13 @@ from tests.integrations.counting import (
 from tests.waiting import until
 
 __all__ = [
-    "test_caller_who_leaves_ends_the_wait_of_an_own_start",
+    "test_caller_who_leaves_ends_the_wait",
+    "test_console_acts_for_the_caller_of_the_framework",
+    "test_console_serves_its_page_to_everyone",
+    "test_console_without_a_caller_is_for_this_machine",
     "test_errors_are_those_of_the_plain_edge",
     "test_errors_of_own_starts_are_those_of_the_plain_edge",
-    "test_escaped_slash_in_a_name_reaches_the_edge",
+    "test_exception_of_the_framework_refuses_in_our_format",
     "test_google_client_reads_lists_cancels_and_deletes",
     "test_life_of_an_operation_through_our_client",
     "test_operation_of_another_caller_is_not_found",
@@ -203,22 +208,23 @@ def test_own_start_waits_as_the_caller_prefers(served: Served) -> None:
         assert found["name"] == reply.json()["name"]
 
 
-def test_caller_who_leaves_ends_the_wait_of_an_own_start(served: Served) -> None:
-    """No waiter is left, and the operation goes on."""
-    served.counting.go.clear()
-    service = served.counting.service
-    url = served.http.base_url
-    head = [f"POST {served.own_path} HTTP/1.1", f"Host: {url.host}", "Prefer: wait=60"]
-    head += [f"{name}: {value}" for name, value in (ANN | JSON).items()]
-    body = '{"steps": -1}'
-    text = "\r\n".join([*head, f"Content-Length: {len(body)}", "", body])
-    with socket.create_connection((url.host, url.port)) as line:
-        line.sendall(text.encode())
-        until(lambda: service.waiting)
-    until(lambda: service.waiting, lambda count: count == 0)
-    page = served.http.get(f"{served.prefix}/v1/operations?filter=done%3Dfalse", headers=ANN).json()
-    assert page["operations"]
-    served.counting.go.set()
+@pytest.mark.parametrize("own", [True, False])
+def test_caller_who_leaves_ends_the_wait(served: Served, own: bool) -> None:
+    """Of an own start and of the verb: no waiter is left, and the operation goes on."""
+    service, url = served.counting.service, served.http.base_url
+    with work_held(served):
+        name = served.counting.count.start(CountRequest(steps=-1), caller="ann").name
+        path = served.own_path if own else f"{served.prefix}/v1/{name}:wait"
+        body = '{"steps": -1}' if own else "{}"
+        raw = served.http.build_request("POST", path).url.raw_path.decode()
+        head = [f"POST {raw} HTTP/1.1", f"Host: {url.host}", "Prefer: wait=60"]
+        head += [f"{name}: {value}" for name, value in (ANN | JSON).items()]
+        text = "\r\n".join([*head, f"Content-Length: {len(body)}", "", body])
+        with socket.create_connection((url.host, url.port)) as line:
+            line.sendall(text.encode())
+            until(lambda: service.waiting)
+        until(lambda: service.waiting, lambda count: count == 0)
+        assert not service.get(name, caller="ann").done
 
 
 def test_operation_of_another_caller_is_not_found(served: Served) -> None:
@@ -229,12 +235,6 @@ def test_operation_of_another_caller_is_not_found(served: Served) -> None:
     assert served.http.get(at, headers=BOB).status_code == 404
     listed = served.http.get(f"{served.prefix}/v1/operations", headers=BOB).json()
     assert started["name"] not in {one["name"] for one in listed.get("operations", [])}
-
-
-def test_escaped_slash_in_a_name_reaches_the_edge(served: Served) -> None:
-    """The name that the error quotes is the one that was sent."""
-    reply = served.http.get(f"{served.prefix}/v1/operations/a%2Fb", headers=ANN)
-    assert reply.json()["error"]["message"] == "there is no operation 'operations/a%2Fb'"
 
 
 def test_watch_streams_until_the_operation_is_done(served: Served) -> None:
@@ -249,6 +249,81 @@ def test_watch_streams_until_the_operation_is_done(served: Served) -> None:
         served.counting.go.set()
         *_, last = lines
         assert json.loads(last.partition(":")[2])["done"]
+
+
+CODES = {
+    **dict.fromkeys((400, 413, 415), lro.Code.INVALID_ARGUMENT),
+    401: lro.Code.UNAUTHENTICATED,
+    403: lro.Code.PERMISSION_DENIED,
+    404: lro.Code.NOT_FOUND,
+    429: lro.Code.RESOURCE_EXHAUSTED,
+    503: lro.Code.UNAVAILABLE,
+}
+
+
+def test_exception_of_the_framework_refuses_in_our_format(served: Served) -> None:
+    """What finds the caller may raise one: its status, text and challenge are kept."""
+    for status in served.refuses:
+        headers = {"x-refuse": str(status)}
+        reply = served.http.get(f"{served.prefix}/v1/operations/x", headers=headers)
+        assert reply.status_code == status, reply.text
+        assert reply.json()["error"]["status"] == CODES[status].name
+        assert ("www-authenticate" in reply.headers) == (status == 401)
+        assert ("retry-after" in reply.headers) == (status in (429, 503))
+        own = served.http.post(served.own_path, headers=headers)  # which may be the framework's
+        assert own.status_code == status
+        assert "not you" in reply.text
+        assert "not you" in own.text
+
+
+def test_console_serves_its_page_to_everyone(served: Served) -> None:
+    """The path without a slash leads to the one with it; without a caller there is no data."""
+    at = f"{served.prefix}/console"
+    moved = served.http.get(f"{at}?x=1")
+    assert (moved.status_code, urljoin(at, moved.headers["location"])) == (307, f"{at}/?x=1")
+    for path, file in page_files().items():
+        reply = served.http.get(at + path)
+        assert (reply.status_code, reply.content) == (200, file.content)
+        assert "trusted-types" in reply.headers["content-security-policy"]
+        assert served.http.post(at + path).status_code in (403, 405)
+    for path in ("/session", "/v1/operations"):
+        refused = served.http.get(at + path)
+        assert (refused.status_code, refused.json()["error"]["status"]) == (401, "UNAUTHENTICATED")
+    assert served.http.get(f"{at}/unknown", headers=ANN).status_code == 404
+
+
+def test_console_acts_for_the_caller_of_the_framework(served: Served) -> None:
+    """Others' operations are not there; what it does not offer is refused, as are other sites."""
+    at = f"{served.prefix}/console"
+    session = served.http.get(f"{at}/session", headers=ANN).json()
+    found = [session[key] for key in ("caller", "title", "actions", "watches", "parents")]
+    assert found == ["ann", "Counts", ["cancel"], served.streams, ["", "projects"][:1]]
+    with work_held(served):
+        name = served.counting.count.start(CountRequest(steps=-1), caller="ann").name
+        for headers, there in ((ANN, True), (BOB, False)):
+            listed = served.http.get(f"{at}/v1/operations", headers=headers).json()
+            assert (name in {one["name"] for one in listed.get("operations", ())}) == there
+        assert served.http.delete(f"{at}/v1/{name}", headers=ANN).status_code == 403
+        other = {"sec-fetch-site": "cross-site", "origin": "https://evil.example"}
+        for headers, status in ((ANN | other, 403), (BOB, 404), (ANN, 200)):
+            reply = served.http.post(f"{at}/v1/{name}:cancel", headers=headers)
+            assert reply.status_code == status
+        for verb in ("describe", "batchGet"):
+            names = {"names": [name]}
+            reply = served.http.post(f"{at}/v1/operations:{verb}", json=names, headers=ANN)
+            assert name in reply.text
+
+
+def test_console_without_a_caller_is_for_this_machine(served: Served) -> None:
+    """A call through a proxy is refused, and one for another host."""
+    if served.unnamed is None:
+        return
+    assert served.unnamed.get("/console/session").json()["caller"] == ""
+    for headers in ({"via": "1.1 proxy"}, {"host": "console.example.com"}):
+        for path in ("/", "/session", "/v1/operations"):
+            refused = served.unnamed.get(f"/console{path}", headers=headers)
+            assert (refused.status_code, path) == (403, path)
+            assert "authenticate=" in refused.text
 
 
 def test_unknown_path_is_left_to_the_framework(served: Served) -> None:

@@ -8,51 +8,30 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
 import attrs
 import httpx
+import pytest
 
 import lro
 from lro.asgi import OperationsApp
+from lro.console import Console
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
+from tests.http.counting_service import DOMAIN, CountMetadata, CountRequest, CountResponse
 from tests.http.servers import HOST, uvicorn_serving
 
 START, OWN = "/v1/things:count", "/v1/shelves/a/things:count"
 BOX = "/v1/boxes/{label}:count"
-DOMAIN = "acme.example"
-OPTIONS: Any = {"parents": ["projects/*"]}
-"""What every edge under test is made with."""
+CONSOLE = Console("/console", title="Counts", actions=("cancel",))
+PARENTS: Any = {"parents": ["projects/*"]}
+OPTIONS: Any = {**PARENTS, "console": CONSOLE}
+"""What every integration under test is made with."""
 TOKENS = {"Bearer a1": "ann", "Bearer b2": "bob"}
 ANN, BOB = ({"authorization": token} for token in TOKENS)
-
-
-@lro.message("acme.v1.CountRequest")
-@attrs.frozen
-class CountRequest:
-    """What to count."""
-
-    steps: lro.Int32 = 0
-    label: str = ""
-
-
-@lro.message("acme.v1.CountMetadata")
-@attrs.frozen
-class CountMetadata:
-    """How far the counting is."""
-
-    percent: lro.Int32 = 0
-
-
-@lro.message("acme.v1.CountResponse")
-@attrs.frozen
-class CountResponse:
-    """What was counted."""
-
-    total: lro.Int32 = 0
 
 
 def name_of(authorization: str | None) -> str:
@@ -61,6 +40,20 @@ def name_of(authorization: str | None) -> str:
     if caller is None:
         raise lro.errors.Unauthenticated("a token is needed")
     return caller
+
+
+def reason(reply: Any, status: int) -> str:
+    """The reason of an error of ours."""
+    assert reply.status_code == status, reply.text
+    return str(reply.json()["error"]["details"][0]["reason"])
+
+
+CHALLENGE = {"WWW-Authenticate": "Basic"}
+
+
+def refused(headers: Any) -> int:
+    """The status by which the framework's own exception is to refuse a call, or 0."""
+    return int(headers.get("x-refuse", 0))
 
 
 def authorize(caller: str, verb: str, name: str) -> bool:
@@ -121,11 +114,14 @@ class Served:
     counting: Counting
     http: httpx.Client
     plain: httpx.Client
+    unnamed: httpx.Client | None = None
+    """Reaches a console whose callers have no names, and no server stands before it."""
     prefix: str = ""
     own_path: str = OWN
     """Where an endpoint of the application starts operations."""
-    reads_itself: bool = True
-    """Whether that endpoint leaves the reading of the body to the library."""
+    streams: bool = True
+    refuses: Collection[int] = (400, 401, 403, 404, 413, 415, 429, 503)
+    """The statuses of exceptions that the framework has."""
 
     @property
     def url(self) -> str:
@@ -151,29 +147,51 @@ class Served:
 @contextlib.contextmanager
 def serving(
     make: Callable[[Counting], Any],
-    prefix: str = "",
-    own_path: str = OWN,
     *,
     serve: Callable[[Any], AbstractContextManager[int]] = uvicorn_serving,
     counting: Counting | None = None,
+    unnamed: Callable[[Counting], Any] | None = None,
+    closes: bool = True,
     **options: Any,
 ) -> Iterator[Served]:
     """An application that ``make`` makes of a service, and the plain edge with another service.
 
     ``serve`` gives the port at which a server of the framework's kind serves the application.
+    ``unnamed`` makes one with a console whose callers have no names. With ``closes`` the service
+    must have been closed when the server has stopped.
     """
     counting, other = counting or build(), build()
+    anyone = build(owner_only=False, authorize=None)
 
     def authenticate(headers: Any) -> str:
         return name_of(headers.get("authorization"))
 
-    plain = OperationsApp(
-        other.service,
-        starts={START: other.count, OWN: other.count},
-        authenticate=authenticate,
-        **OPTIONS,
-    )
-    with serve(make(counting)) as port, uvicorn_serving(plain) as plain_port:
-        urls = [f"http://{HOST}:{one}" for one in (port, plain_port)]
-        with httpx.Client(base_url=urls[0]) as http, httpx.Client(base_url=urls[1]) as beside:
-            yield Served(counting, http, beside, prefix, own_path, **options)
+    starts = {START: other.count, OWN: other.count}
+    plain = OperationsApp(other.service, starts=starts, authenticate=authenticate, **PARENTS)
+    with contextlib.ExitStack() as stack:
+
+        def client(port: int) -> httpx.Client:
+            return stack.enter_context(httpx.Client(base_url=f"http://{HOST}:{port}"))
+
+        port, beside = (
+            stack.enter_context(one) for one in (serve(make(counting)), uvicorn_serving(plain))
+        )
+        if unnamed is not None:
+            options["unnamed"] = client(stack.enter_context(serve(unnamed(anyone))))
+        yield Served(counting, client(port), client(beside), **options)
+        counting.go.set()
+    if closes:  # with the application
+        with pytest.raises(lro.errors.Unavailable):
+            counting.count.start(CountRequest())
+
+
+def served_by(**kinds: tuple[Callable[[Counting], Any], dict[str, Any]]) -> Any:
+    """The fixture ``served`` of a module: applications, each with its options of ``serving``."""
+
+    @pytest.fixture(params=kinds, scope="module")
+    def served(request: pytest.FixtureRequest) -> Iterator[Served]:
+        make, options = kinds[request.param]
+        with serving(make, **options) as found:
+            yield found
+
+    return served

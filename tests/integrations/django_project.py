@@ -9,7 +9,15 @@ from typing import Any
 
 import django
 
-from tests.integrations.counting import OPTIONS, OWN, CountRequest, build, name_of
+from tests.integrations.counting import (
+    CONSOLE,
+    OPTIONS,
+    OWN,
+    CountRequest,
+    build,
+    name_of,
+    refused,
+)
 
 FOLDER = tempfile.mkdtemp(prefix="lro-django-")
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
@@ -63,7 +71,7 @@ LRO = {
     "CALLER": f"{__name__}.caller",
     "STARTS": True,
     "PARENTS": OPTIONS["parents"],
-    "CONSOLE": "/console",
+    "CONSOLE": CONSOLE,
 }
 
 counting = build()
@@ -72,8 +80,12 @@ service = counting.service
 
 def caller(request: Any) -> str:
     """The caller whose token the request has, or the user who is signed in."""
+    from django.core.exceptions import PermissionDenied
+
     from lro.integrations.django import signed_in_user
 
+    if refused(request.headers):
+        raise PermissionDenied("not you")
     if "authorization" in request.headers or not request.user.is_authenticated:
         return name_of(request.headers.get("authorization"))
     return signed_in_user(request)

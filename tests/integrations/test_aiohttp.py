@@ -17,6 +17,8 @@ from tests.http.servers import HOST, listening
 from tests.integrations.checks import *  # noqa: F403
 from tests.integrations.counting import (
     ANN,
+    CHALLENGE,
+    CONSOLE,
     OPTIONS,
     OWN,
     START,
@@ -25,7 +27,8 @@ from tests.integrations.counting import (
     Served,
     build,
     name_of,
-    serving,
+    refused,
+    served_by,
 )
 from tests.waiting import until
 
@@ -36,9 +39,17 @@ from aiohttp import web  # noqa: E402
 from lro.integrations.aiohttp import Operations  # noqa: E402
 
 
-async def caller(request: Any) -> str:
+def find_caller(request: Any) -> str:
     """The caller of a request."""
+    if status := refused(request.headers):
+        kind = type("Refused", (web.HTTPException,), {"status_code": status})
+        raise kind(text="not you", headers=CHALLENGE if status == 401 else None)
     return name_of(request.headers.get("authorization"))
+
+
+async def caller(request: Any) -> str:
+    """The same by a coroutine function."""
+    return find_caller(request)
 
 
 def application(counting: Counting, **options: Any) -> Any:
@@ -62,8 +73,15 @@ def application(counting: Counting, **options: Any) -> Any:
 def part(counting: Counting) -> Any:
     """The same as a part of another application."""
     whole = web.Application(client_max_size=2 << 20)
-    whole.add_subapp("/api", application(counting))
+    whole.add_subapp("/api", application(counting, caller=find_caller))
     return whole
+
+
+def unnamed(counting: Counting) -> Any:
+    """A console whose callers have no names."""
+    app = web.Application()
+    Operations(counting.service, console=CONSOLE).setup(app)
+    return app
 
 
 @contextlib.contextmanager
@@ -100,15 +118,10 @@ def addressed(app: Any) -> Iterator[str]:
         yield f"http://{HOST}:{port}"
 
 
-@pytest.fixture(params=["whole", "part"], scope="module")
-def served(request: pytest.FixtureRequest) -> Iterator[Served]:
-    """An application behind aiohttp's own server."""
-    if request.param == "whole":
-        with serving(application, serve=aiohttp_serving) as found:
-            yield found
-    else:
-        with serving(part, prefix="/api", own_path=f"/api{OWN}", serve=aiohttp_serving) as found:
-            yield found
+served = served_by(
+    whole=(application, {"serve": aiohttp_serving, "unnamed": unnamed}),
+    part=(part, {"serve": aiohttp_serving, "prefix": "/api", "own_path": f"/api{OWN}"}),
+)
 
 
 def test_errors_of_the_framework_are_left_alone() -> None:
@@ -146,9 +159,8 @@ def test_body_in_pieces_is_put_together() -> None:
         assert httpx.post(url + START, content=pieces, headers=headers).status_code == 200
 
 
-def test_start_in_an_application_without_our_routes_says_no_place() -> None:
+def test_start_in_an_application_without_our_routes_says_no_place(counting: Counting) -> None:
     """They may be served by another process."""
-    counting = build()
     operations = Operations(counting.service, caller=caller, accepted=True)
 
     async def own(request: web.Request) -> web.Response:
@@ -158,18 +170,7 @@ def test_start_in_an_application_without_our_routes_says_no_place() -> None:
     app.router.add_post(OWN, own)
     with addressed(app) as url:
         reply = httpx.post(url + OWN, json={"steps": -1}, headers=ANN)
-    counting.go.set()
     assert (reply.status_code, "location" in reply.headers) == (202, False)
-    counting.service.close()
-
-
-def test_service_stops_with_the_application() -> None:
-    """Nothing is started after that."""
-    counting = build()
-    with addressed(part(counting)):
-        assert counting.count.start(CountRequest()).name
-    with pytest.raises(lro.errors.Unavailable):
-        counting.count.start(CountRequest())
 
 
 @contextlib.contextmanager
@@ -182,37 +183,14 @@ def waited_for() -> Iterator[tuple[Counting, str, str]]:
     counting.go.set()
 
 
-@pytest.fixture
-def waiting() -> Iterator[tuple[Counting, str, str]]:
-    """The same for a whole test."""
-    with waited_for() as found:
-        yield found
-
-
-def held_call(address: str, request: str) -> socket.socket:
-    """A call that is sent, and whose answer is not read."""
-    line = socket.create_connection(tuple(address.removeprefix("http://").split(":")))  # type: ignore[arg-type]
-    line.sendall(request.replace("\n", "\r\n").encode())
-    return line
-
-
-def test_caller_who_goes_away_frees_the_wait(waiting: tuple[Counting, str, str]) -> None:
-    """The wait ends long before its time."""
-    counting, address, name = waiting
-    call = f"POST /v1/{name}:wait HTTP/1.1\nhost: x\nauthorization: Bearer a1\n\n"
-    with held_call(address, call):
-        until(lambda: counting.service.waiting, lambda count: count == 1)
-    until(lambda: counting.service.waiting, lambda count: count == 0)
-
-
-def test_caller_who_goes_away_in_the_middle_of_the_body_is_not_answered(
-    waiting: tuple[Counting, str, str],
-) -> None:
+def test_caller_who_goes_away_in_the_middle_of_the_body_is_not_answered() -> None:
     """The server goes on."""
-    _, address, name = waiting
     head = "host: x\nauthorization: Bearer a1\ncontent-type: application/json\ncontent-length: 100"
-    held_call(address, f"POST /v1/{name}:wait HTTP/1.1\n{head}\n\n{{").close()
-    assert httpx.get(f"{address}/v1/{name}", headers=ANN).status_code == 200
+    with waited_for() as (_, address, name):
+        call = f"POST /v1/{name}:wait HTTP/1.1\n{head}\n\n{{".replace("\n", "\r\n")
+        with socket.create_connection((HOST, int(address.rpartition(":")[2]))) as line:
+            line.sendall(call.encode())
+        assert httpx.get(f"{address}/v1/{name}", headers=ANN).status_code == 200
 
 
 def test_stop_of_the_server_ends_waits_at_once() -> None:
@@ -228,29 +206,6 @@ def test_stop_of_the_server_ends_waits_at_once() -> None:
         until(lambda: counting.service.waiting, lambda count: count == 1)
     caller.join()
     assert replies[0].json()["error"]["status"] == "UNAVAILABLE"
-
-
-def test_plain_caller_function_is_called_in_a_thread() -> None:
-    """What it raises as an HTTP exception is answered in our format."""
-    threads: set[str] = set()
-
-    def find(request: web.Request) -> str:
-        threads.add(threading.current_thread().name)
-        if request.headers["x"] == "1":
-            raise web.HTTPForbidden(text="not you")
-        return "ann"
-
-    async def find_awaited(request: web.Request) -> str:
-        raise web.HTTPUnauthorized(headers={"WWW-Authenticate": 'Basic realm="x"'})
-
-    with addressed(application(build(), caller=find)) as address:
-        refused = httpx.get(f"{address}/v1/operations", headers={"x": "1"})
-        assert (refused.status_code, refused.json()["error"]["message"]) == (403, "not you")
-        assert httpx.get(f"{address}/v1/operations", headers={"x": "2"}).status_code == 200
-    assert all(name.startswith("asyncio_") for name in threads)
-    with addressed(application(build(), caller=find_awaited)) as address:
-        refused = httpx.get(f"{address}/v1/operations")
-        assert refused.headers["www-authenticate"] == 'Basic realm="x"'
 
 
 def test_what_is_no_application_is_refused() -> None:

@@ -6,7 +6,7 @@ import contextlib
 import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -14,11 +14,10 @@ import httpx
 import pytest
 
 import lro
-from lro.console import page_files
 from lro.integrations._base import make_edge
 from lro.stores.sqlite import SQLiteStore
 from tests.http.servers import HOST, uvicorn_serving, waitress_serving
-from tests.integrations.counting import ANN, START, CountRequest, Served, build, serving
+from tests.integrations.counting import ANN, START, CountRequest, Served, build, served_by
 from tests.integrations.wsgi_checks import *  # noqa: F403
 
 django = pytest.importorskip("django")
@@ -28,7 +27,6 @@ django.setup()
 from django.conf import settings  # noqa: E402
 from django.contrib.auth.models import AnonymousUser, User  # noqa: E402
 from django.core.asgi import get_asgi_application  # noqa: E402
-from django.core.exceptions import PermissionDenied  # noqa: E402
 from django.core.management import CommandError, call_command  # noqa: E402
 from django.core.wsgi import get_wsgi_application  # noqa: E402
 from django.db import connection, transaction  # noqa: E402
@@ -49,18 +47,14 @@ def uvicorn_without_lifespan(app: Any) -> Iterator[int]:
         yield port
 
 
-KINDS: Mapping[str, tuple[Any, Any, str]] = {
-    "WSGI": (get_wsgi_application, waitress_serving, ""),
-    "ASGI, below a prefix": (get_asgi_application, uvicorn_without_lifespan, "/api"),
-}
-
-
-@pytest.fixture(params=KINDS, scope="module")
-def served(request: pytest.FixtureRequest) -> Iterator[Served]:
-    """The project behind a server."""
-    make, serve, prefix = KINDS[request.param]
-    with serving(lambda _: make(), prefix=prefix, serve=serve, counting=counting) as found:
-        yield found
+DJANGO: Any = {"counting": counting, "streams": False, "closes": False, "refuses": (403,)}
+served = served_by(
+    wsgi=(lambda _: get_wsgi_application(), {**DJANGO, "serve": waitress_serving}),
+    asgi_below_a_prefix=(
+        lambda _: get_asgi_application(),
+        {**DJANGO, "serve": uvicorn_without_lifespan, "prefix": "/api"},
+    ),
+)
 
 
 def test_view_that_has_read_a_form_starts_an_operation(served: Served) -> None:
@@ -78,25 +72,6 @@ def test_errors_of_the_framework_are_left_alone() -> None:
         404,
         "text/html; charset=utf-8",
     )
-
-
-def test_console_is_served_to_the_callers_of_the_project(served: Served) -> None:
-    """Its page to every one, and what has data to those that ``CALLER`` knows."""
-    at = f"{served.prefix}/console"
-    assert served.http.get(at).headers["location"] == "./console/"
-    assert "<html" in served.http.get(f"{at}/").text
-    for path, file in page_files().items():
-        assert served.http.get(f"{at}{path}").content == file.content
-    assert served.http.get(f"{at}/session").status_code == 401
-    session = served.http.get(f"{at}/session", headers=ANN).json()
-    assert (session["caller"], session["watches"]) == ("ann", False)
-    name = served.start()
-    names = {"names": [name]}
-    described = served.http.post(f"{at}/v1/operations:describe", json=names, headers=ANN)
-    assert described.json()["descriptions"][0]["name"] == name
-    assert served.http.post(f"{at}/v1/operations:describe", json=names).status_code == 401
-    assert served.http.delete(f"{at}/v1/{name}", headers=ANN).status_code == 200
-    assert served.http.get(f"{at}/v1/operations/a%2Fb%20c", headers=ANN).status_code == 404
 
 
 def test_user_who_is_signed_in_by_a_session_owns_the_operation() -> None:
@@ -174,17 +149,11 @@ def test_only_users_who_are_signed_in_call_by_default() -> None:
 
 
 def test_user_without_the_permission_is_refused() -> None:
-    """As is one whom the project's own function refuses by Django's exception."""
+    """Others are not."""
     user = SimpleNamespace(has_perm=lambda permission: permission == "shop.see")
     assert ask(lambda request: "ann", user, PERMISSION="shop.see") == "ann"
     with pytest.raises(lro.errors.PermissionDenied, match=r"no permission shop\.do"):
         ask(lambda request: "ann", user, PERMISSION="shop.do")
-
-    def refuse(request: Any) -> str:
-        raise PermissionDenied("not you")
-
-    with pytest.raises(lro.errors.PermissionDenied, match="not you"):
-        ask(refuse, user)
 
 
 def test_limit_of_django_counts_if_it_is_smaller() -> None:

@@ -28,27 +28,37 @@ from tests.integrations.counting import (
     ANN,
     BOB,
     BOX,
-    OPTIONS,
+    CHALLENGE,
+    CONSOLE,
+    PARENTS,
     START,
     Counting,
     CountMetadata,
     CountRequest,
     CountResponse,
-    Served,
     build,
     name_of,
-    serving,
+    reason,
+    refused,
+    served_by,
 )
+
+
+def found_caller(request: Request, authorization: str | None) -> str:
+    """The caller of a request, by a token."""
+    if status := refused(request.headers):
+        raise HTTPException(status, "not you", CHALLENGE if status == 401 else None)
+    return name_of(authorization)
 
 
 def by_header(counting: Counting) -> FastAPI:
     """A plain dependency; the endpoint leaves the body to the library."""
 
-    def caller(authorization: Annotated[str | None, Header()] = None) -> str:
-        return name_of(authorization)
+    def caller(request: Request, authorization: Annotated[str | None, Header()] = None) -> str:
+        return found_caller(request, authorization)
 
-    operations = Operations(counting.service, caller=caller, **OPTIONS)
-    router = operations.router(starts=True)
+    operations = Operations(counting.service, caller=caller, **PARENTS)
+    router = operations.router(starts=True, console=CONSOLE)
 
     @router.post("/v1/shelves/{shelf}/things:count")
     async def start(
@@ -66,15 +76,16 @@ def by_user(counting: Counting) -> FastAPI:
     """A dependency with ``yield``, below a prefix; an endpoint on the application."""
 
     async def user(request: Request) -> AsyncIterator[str]:
-        yield name_of(request.headers.get("authorization"))
+        yield found_caller(request, request.headers.get("authorization"))
 
     async def caller(user: Annotated[str, Depends(user)]) -> str:
         return user
 
-    operations = Operations(counting.service, caller=caller, **OPTIONS)
+    operations = Operations(counting.service, caller=caller, **PARENTS)
     app = FastAPI()
     app.add_exception_handler(lro.LroError, operations.refuse)
-    app.include_router(operations.router(starts=counting.starts), prefix="/api/{tenant}")
+    router = operations.router(starts=counting.starts, console=CONSOLE)
+    app.include_router(router, prefix="/api/{tenant}")
 
     @app.post("/v1/shelves/a/things:count")
     async def start(here: Annotated[RequestOperations, Depends(operations)]) -> Any:
@@ -83,15 +94,16 @@ def by_user(counting: Counting) -> FastAPI:
     return app
 
 
-@pytest.fixture(params=["header", "user"], scope="module")
-def served(request: pytest.FixtureRequest) -> Iterator[Served]:
-    """An application behind uvicorn."""
-    if request.param == "header":
-        with serving(by_header) as found:
-            yield found
-    else:
-        with serving(by_user, prefix="/api/ü%20b") as found:
-            yield found
+def unnamed(counting: Counting) -> FastAPI:
+    """A console whose callers have no names."""
+    app = FastAPI()
+    app.include_router(Operations(counting.service).router(console=CONSOLE))
+    return app
+
+
+served = served_by(
+    header=(by_header, {"unnamed": unnamed}), user=(by_user, {"prefix": "/api/ü%20b"})
+)
 
 
 class CountBody(BaseModel):
@@ -163,23 +175,9 @@ def with_models(counting: Counting) -> FastAPI:
 
 
 @pytest.fixture
-def counting() -> Iterator[Counting]:
-    """A service."""
-    found = build()
-    yield found
-    found.service.close()
-
-
-@pytest.fixture
 def client(counting: Counting) -> TestClient:
     """The application with models, without its lifespan."""
     return TestClient(with_models(counting), headers=ANN, raise_server_exceptions=False)
-
-
-def reason(reply: Any, status: int) -> str:
-    """The reason of an error of ours."""
-    assert reply.status_code == status, reply.text
-    return str(reply.json()["error"]["details"][0]["reason"])
 
 
 def violations(reply: Any) -> list[str]:
@@ -207,8 +205,9 @@ def test_what_fastapi_refuses_has_our_form_on_the_router(client: TestClient) -> 
     assert reason(bad, 400) == "MALFORMED_REQUEST"
     text = client.post("/v1/read:count", content=b"{}", headers={"content-type": "text/plain"})
     assert reason(text, 415) == "UNSUPPORTED_MEDIA_TYPE"
-    empty = client.post("/v1/read:count")
-    assert violations(empty) == ["body"]
+    assert violations(client.post("/v1/read:count")) == ["body"]
+    assert violations(client.post("/v1/read:count?n=x", json={"steps": 1})) == ["n"]
+    assert client.get("/number?n=x").status_code == 422  # which is the application's own
 
 
 def test_own_fields_of_a_body_that_is_not_an_object_are_ignored(client: TestClient) -> None:
@@ -223,17 +222,6 @@ def test_unknown_method_is_a_fault_of_the_server(client: TestClient) -> None:
     """A mistake of the application shows in the log, and not to callers."""
     reply = client.post("/v1/other:count", json={})
     assert reason(reply, 500) == "INTERNAL"
-
-
-def test_wrong_query_alone_is_named(client: TestClient) -> None:
-    """Where the body is fine."""
-    reply = client.post("/v1/read:count?n=x", json={"steps": 1})
-    assert violations(reply) == ["n"]
-
-
-def test_other_endpoints_keep_the_form_of_fastapi(client: TestClient) -> None:
-    """A 422 of the application's own stays one."""
-    assert client.get("/number?n=x").status_code == 422
 
 
 def test_endpoint_whose_errors_would_not_reach_callers_is_refused(counting: Counting) -> None:
@@ -264,28 +252,16 @@ def test_refusals_of_a_dependency_have_our_form(
             assert reply.headers["x-pot"] == "tea"
 
 
-def test_redirect_of_a_dependency_stays_one(client: TestClient) -> None:
-    """Only errors are put into our form."""
-    reply = client.get(
-        "/v1/operations", headers={"authorization": "Bearer away"}, follow_redirects=False
+def test_other_callers_of_a_dependency(client: TestClient) -> None:
+    """Only errors are put into our form, and None is a caller without a name."""
+    away, unnamed = (
+        client.get(
+            "/v1/operations", headers={"authorization": f"Bearer {name}"}, follow_redirects=False
+        )
+        for name in ("away", "none")
     )
-    assert (reply.status_code, reply.headers["location"]) == (303, "/")
-
-
-def test_caller_without_a_name_sees_operations_without_owner(client: TestClient) -> None:
-    """None is a caller without a name."""
-    reply = client.get("/v1/operations", headers={"authorization": "Bearer none"})
-    assert (reply.status_code, reply.json()) == (200, {})
-
-
-def test_service_closes_with_the_application(counting: Counting) -> None:
-    """The router brings its lifespan along; what the application opens is closed later."""
-    app = with_models(counting)
-    with TestClient(app, headers=ANN) as client:
-        assert client.post(START, json={}).status_code == 200
-    assert counting.service.waiting == 0
-    with pytest.raises(lro.errors.Unavailable):
-        counting.count.start(CountRequest())
+    assert (away.status_code, away.headers["location"]) == (303, "/")
+    assert (unnamed.status_code, unnamed.json()) == (200, {})
 
 
 def test_service_without_callers_needs_no_dependency() -> None:
@@ -341,15 +317,15 @@ def schema_of(document: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_document_has_every_route_beside_the_applications_own(counting: Counting) -> None:
-    """The verbs, the starts with their types, the lock of OAuth2."""
+def test_document_has_every_route_and_the_messages_of_starts(counting: Counting) -> None:
+    """The verbs, the starts with their types and the library's fields, links, OAuth2's lock."""
     app = with_models(counting)
     document = checked(app)
     paths = document["paths"]
     assert {"/number", "/v1/read:count", START, "/v1/operations"} <= set(paths)
     assert "/v1/projects/{project}/operations/{operation}:wait" in paths
-    get = paths["/v1/operations/{operation}"]["get"]
-    assert get["security"] == [{"OAuth2PasswordBearer": []}]
+    get, start = paths["/v1/operations/{operation}"]["get"], paths[START]["post"]
+    assert get["security"] == start["security"] == [{"OAuth2PasswordBearer": []}]
     assert [one["name"] for one in get["parameters"]] == ["operation"]
     assert get["tags"] == ["work"]
     reply = paths["/v1/read:count"]["post"]["responses"]
@@ -357,33 +333,25 @@ def test_document_has_every_route_beside_the_applications_own(counting: Counting
     assert "lro__CountBody" in str(schema_of(document, reply["200"])["properties"]["response"])
     assert "steps" in document["components"]["schemas"]["lro__CountBody"]["properties"]
     assert list(references(reply["default"])) == ["lro__Error"]
-    assert TestClient(app).get("/docs").status_code == 200
-
-
-def test_document_shows_the_messages_of_starts(counting: Counting) -> None:
-    """The request with the fields of the library, both types, the header, the links."""
-    document = checked(with_models(counting))
-    start = document["paths"][START]["post"]
-    assert start["security"] == [{"OAuth2PasswordBearer": []}]
     asked = schema_of(document, start["requestBody"])
     assert asked["description"] == "What to count."
     assert set(asked["properties"]) == {"steps", "label", "requestId", "validateOnly"}
-    at_box = document["paths"][BOX]["post"]
+    at_box = paths[BOX]["post"]
     assert [one["name"] for one in at_box["parameters"]] == ["label", "Prefer"]
     assert "label" not in schema_of(document, at_box["requestBody"])["properties"]
-    own = document["paths"]["/v1/form:count"]["post"]
-    for call in (start, own):
+    for call in (start, paths["/v1/form:count"]["post"]):
         assert "Prefer" in [one["name"] for one in call["parameters"]]
         reply = call["responses"]["200"]
         headers = {"Operation-Id", "Retry-After", "Preference-Applied"}
         assert set(reply["headers"]) == headers
         assert set(call["responses"]["202"]["headers"]) == headers | {"Location"}
         assert set(reply["links"]) == {"get", "cancel", "wait", "delete"}
+        types = ["acme__v1__CountResponse", "acme__v1__CountMetadata"]
         fields = schema_of(document, reply)["properties"]
-        assert "acme__v1__CountResponse" in references(fields["response"])
-        assert "acme__v1__CountMetadata" in references(fields["metadata"])
-        types = call["x-aep-long-running-operation"]
-        assert list(references(types)) == ["acme__v1__CountResponse", "acme__v1__CountMetadata"]
+        for name, kind in zip(("response", "metadata"), types, strict=True):
+            assert kind in references(fields[name])
+        assert list(references(call["x-aep-long-running-operation"])) == types
+    assert TestClient(app).get("/docs").status_code == 200
 
 
 class Page(BaseModel):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,14 +10,14 @@ import lro
 from tests.http.servers import waitress_serving
 from tests.integrations.counting import (
     ANN,
+    CONSOLE,
     OPTIONS,
     OWN,
     START,
     Counting,
-    Served,
-    build,
     name_of,
-    serving,
+    refused,
+    served_by,
 )
 from tests.integrations.wsgi_checks import *  # noqa: F403
 
@@ -31,6 +30,8 @@ from lro.integrations.flask import Operations  # noqa: E402
 
 def caller() -> str:
     """The caller of the present request."""
+    if status := refused(flask.request.headers):
+        flask.abort(status, "not you")
     return name_of(flask.request.headers.get("authorization"))
 
 
@@ -56,23 +57,18 @@ def prefixed(counting: Counting) -> Any:
     return application(counting, url_prefix="/api/<tenant>")
 
 
-@pytest.fixture(params=["plain", "prefixed"], scope="module")
-def served(request: pytest.FixtureRequest) -> Iterator[Served]:
-    """An application behind waitress."""
-    if request.param == "plain":
-        with serving(application, serve=waitress_serving) as found:
-            yield found
-    else:
-        with serving(prefixed, prefix="/api/%C3%BC%20b", serve=waitress_serving) as found:
-            yield found
+def unnamed(counting: Counting) -> Any:
+    """A console whose callers have no names."""
+    app = flask.Flask(__name__)
+    Operations(counting.service, console=CONSOLE).init_app(app)
+    return app
 
 
-@pytest.fixture(scope="module")
-def counting() -> Iterator[Counting]:
-    """A service for the tests that need no server."""
-    made = build()
-    with made.service:
-        yield made
+WSGI: Any = {"serve": waitress_serving, "streams": False, "closes": False}
+served = served_by(
+    plain=(application, {**WSGI, "unnamed": unnamed}),
+    prefixed=(prefixed, {**WSGI, "prefix": "/api/%C3%BC%20b"}),
+)
 
 
 def test_errors_of_the_framework_are_left_alone(counting: Counting) -> None:
@@ -107,16 +103,6 @@ def test_decorators_guard_every_view(counting: Counting) -> None:
     assert caller.get("/v1/operations", headers=ANN).status_code == 200
     assert caller.get("/v1/operations?colour=red").headers["location"] == "/sign-in"
     assert seen == ["/v1/operations"] * 3
-
-
-def test_http_exception_of_the_caller_function_is_answered_in_our_format(
-    counting: Counting,
-) -> None:
-    """``abort(403)`` is PERMISSION_DENIED."""
-    app = flask.Flask(__name__)
-    Operations(counting.service, caller=lambda: flask.abort(403, "not you")).init_app(app)
-    refused = app.test_client().get("/v1/operations")
-    assert (refused.status_code, refused.json["error"]["message"]) == (403, "not you")
 
 
 def test_body_limit_of_the_application_counts_if_it_is_smaller(counting: Counting) -> None:

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("litestar")
 
 from litestar import Litestar, Request, get, post
-from litestar.exceptions import NotAuthorizedException, PermissionDeniedException
+from litestar.exceptions import HTTPException, PermissionDeniedException
 from litestar.testing import TestClient
 
 try:
@@ -24,16 +24,19 @@ from tests.integrations.checks import *  # noqa: F403
 from tests.integrations.counting import (
     ANN,
     BOB,
+    CHALLENGE,
+    CONSOLE,
     OPTIONS,
     START,
     Counting,
     CountMetadata,
     CountRequest,
     CountResponse,
-    Served,
     build,
     name_of,
-    serving,
+    reason,
+    refused,
+    served_by,
 )
 
 pytestmark = pytest.mark.filterwarnings(
@@ -41,11 +44,22 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
+def find_caller(request: Request[Any, Any, Any]) -> str:
+    """The caller of a request."""
+    if status := refused(request.headers):
+        raise HTTPException(
+            "not you", status_code=status, headers=CHALLENGE if status == 401 else None
+        )
+    return name_of(request.headers.get("authorization"))
+
+
+async def find_caller_awaited(request: Request[Any, Any, Any]) -> str:
+    """The same by a coroutine function."""
+    return find_caller(request)
+
+
 def plain(counting: Counting) -> Litestar:
     """A plain function gives the caller."""
-
-    def caller(request: Request[Any, Any, Any]) -> str:
-        return name_of(request.headers.get("authorization"))
 
     @post("/v1/shelves/{shelf:str}/things:count", status_code=200)
     async def start(
@@ -54,15 +68,12 @@ def plain(counting: Counting) -> Litestar:
         assert (shelf, bool(operations.caller)) == ("a", True)
         return await operations.start(counting.count)
 
-    plugin = OperationsPlugin(counting.service, starts=True, caller=caller, **OPTIONS)
+    plugin = OperationsPlugin(counting.service, starts=True, caller=find_caller, **OPTIONS)
     return Litestar([start], plugins=[plugin], logging_config=None)
 
 
 def prefixed(counting: Counting) -> Litestar:
     """Below a prefix, with a coroutine function."""
-
-    async def caller(request: Request[Any, Any, Any]) -> str:
-        return name_of(request.headers.get("authorization"))
 
     @post("/v1/shelves/a/things:count", status_code=200)
     async def start(
@@ -70,21 +81,18 @@ def prefixed(counting: Counting) -> Litestar:
     ) -> Operation[CountResponse, CountMetadata]:
         return await operations.start(counting.count)
 
-    plugin = OperationsPlugin(
-        counting.service, starts=counting.starts, caller=caller, prefix="/api/b", **OPTIONS
-    )
+    options = {"caller": find_caller_awaited, "prefix": "/api/b", **OPTIONS}
+    plugin = OperationsPlugin(counting.service, starts=counting.starts, **options)
     return Litestar([start], plugins=[plugin], logging_config=None)
 
 
-@pytest.fixture(params=["plain", "prefixed"], scope="module")
-def served(request: pytest.FixtureRequest) -> Iterator[Served]:
-    """An application behind uvicorn."""
-    if request.param == "plain":
-        with serving(plain) as found:
-            yield found
-    else:
-        with serving(prefixed, prefix="/api/b") as found:
-            yield found
+def unnamed(counting: Counting) -> Litestar:
+    """A console whose callers have no names."""
+    plugin = OperationsPlugin(counting.service, console=CONSOLE)
+    return Litestar(plugins=[plugin], logging_config=None)
+
+
+served = served_by(plain=(plain, {"unnamed": unnamed}), prefixed=(prefixed, {"prefix": "/api/b"}))
 
 
 def guarded(counting: Counting) -> Litestar:
@@ -92,8 +100,6 @@ def guarded(counting: Counting) -> Litestar:
 
     def caller(request: Request[Any, Any, Any]) -> Any:
         token = request.headers.get("authorization", "")
-        if not token:
-            raise NotAuthorizedException("sign in", headers={"WWW-Authenticate": "Basic"})
         return (
             {"none": None, "number": 7}.get(token)
             if token in ("none", "number")
@@ -124,25 +130,11 @@ def guarded(counting: Counting) -> Litestar:
 
 
 @pytest.fixture
-def counting() -> Iterator[Counting]:
-    """A service."""
-    found = build()
-    yield found
-    found.service.close()
-
-
-@pytest.fixture
 def client(counting: Counting) -> Iterator[TestClient[Litestar]]:
     """The application with a guard."""
     with TestClient(guarded(counting)) as found:
         found.headers.update(ANN)
         yield found
-
-
-def reason(reply: Any, status: int) -> str:
-    """The reason of an error of ours."""
-    assert reply.status_code == status, reply.text
-    return str(reply.json()["error"]["details"][0]["reason"])
 
 
 def test_body_that_litestar_reads_starts_an_operation(client: TestClient[Litestar]) -> None:
@@ -165,10 +157,7 @@ def test_what_litestar_refuses_has_our_form_with_our_handlers(
 
 
 def test_refusals_of_guards_and_callers_have_our_form(client: TestClient[Litestar]) -> None:
-    """With the challenge of the exception."""
-    refused = client.get("/v1/operations/x", headers={"authorization": ""})
-    assert reason(refused, 401) == "UNAUTHENTICATED"
-    assert refused.headers["www-authenticate"] == "Basic"
+    """What is no name is a fault of the server; None is a caller without a name."""
     assert reason(client.get("/v1/operations/x", headers={"x-bad": "1"}), 403) == (
         "PERMISSION_DENIED"
     )

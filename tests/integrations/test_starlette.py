@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,16 +21,18 @@ from starlette.testclient import TestClient
 from lro.integrations.starlette import Operations
 from tests.integrations.checks import *  # noqa: F403
 from tests.integrations.counting import (
+    CHALLENGE,
+    CONSOLE,
     OPTIONS,
     OWN,
     START,
     TOKENS,
     Counting,
     CountRequest,
-    Served,
     build,
     name_of,
-    serving,
+    refused,
+    served_by,
 )
 
 
@@ -39,6 +40,8 @@ def by_header(counting: Counting) -> Starlette:
     """Routes of the application itself, with a plain function that gives the caller."""
 
     def caller(request: Request) -> str:
+        if status := refused(request.headers):
+            raise HTTPException(status, "not you", CHALLENGE if status == 401 else None)
         return name_of(request.headers.get("authorization"))
 
     operations = Operations(counting.service, starts=True, caller=caller, **OPTIONS)
@@ -62,6 +65,8 @@ def by_middleware(counting: Counting) -> Starlette:
     """Routes below a mount, with the user of a middleware."""
 
     async def caller(request: Request) -> str:
+        if status := refused(request.headers):
+            raise HTTPException(status, "not you", CHALLENGE if status == 401 else None)
         if not request.user.is_authenticated:
             return name_of(None)
         return str(request.user.display_name)
@@ -81,34 +86,15 @@ def by_middleware(counting: Counting) -> Starlette:
     )
 
 
-@pytest.fixture(params=["header", "middleware"], scope="module")
-def served(request: pytest.FixtureRequest) -> Iterator[Served]:
-    """An application behind uvicorn."""
-    if request.param == "header":
-        with serving(by_header) as found:
-            yield found
-    else:
-        with serving(by_middleware, prefix="/api%20%C3%BC") as found:
-            yield found
+def unnamed(counting: Counting) -> Starlette:
+    """A console whose callers have no names."""
+    return Starlette(routes=Operations(counting.service, console=CONSOLE).routes)
 
 
-@pytest.mark.parametrize("awaited", [True, False])
-def test_exception_of_a_caller_function_refuses(awaited: bool) -> None:
-    """An HTTPException has our form; TestClient works without the lifespan."""
-    counting = build()
-
-    def refuse(request: Request) -> str:
-        raise HTTPException(401, "sign in", {"WWW-Authenticate": "Basic"})
-
-    async def refuse_async(request: Request) -> str:
-        return refuse(request)
-
-    caller: Any = refuse_async if awaited else refuse
-    operations = Operations(counting.service, starts=True, caller=caller)
-    reply = TestClient(Starlette(routes=operations.routes)).post(START, json={})
-    assert (reply.status_code, reply.headers["www-authenticate"]) == (401, "Basic")
-    assert reply.json()["error"]["message"] == "sign in"
-    counting.service.close()
+served = served_by(
+    header=(by_header, {"unnamed": unnamed}),
+    middleware=(by_middleware, {"prefix": "/api%20%C3%BC"}),
+)
 
 
 def test_form_that_the_endpoint_has_read_is_no_body() -> None:
@@ -129,9 +115,10 @@ def test_form_that_the_endpoint_has_read_is_no_body() -> None:
 
 
 @pytest.mark.parametrize("error", [StopIteration, SystemExit, GeneratorExit])
-def test_caller_that_raises_what_no_coroutine_can_fails(error: type[BaseException]) -> None:
+def test_caller_that_raises_what_no_coroutine_can_fails(
+    counting: Counting, error: type[BaseException]
+) -> None:
     """Nothing waits for ever, and the server goes on."""
-    counting = build()
 
     def caller(request: Request) -> str:
         raise error

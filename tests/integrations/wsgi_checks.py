@@ -7,7 +7,7 @@ from tests.integrations.checks import *  # noqa: F403
 from tests.integrations.counting import ANN, Served
 
 OF_LOOPS = (
-    "test_caller_who_leaves_ends_the_wait_of_an_own_start",
+    "test_caller_who_leaves_ends_the_wait",
     "test_watch_streams_until_the_operation_is_done",
 )
 __all__ = [

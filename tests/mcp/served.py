@@ -19,7 +19,7 @@ VERSION: Final = "2026-07-28"
 TOOL: Final = "acme.v1.Things.Count"
 
 REPLIES: Final[list[tuple[str, dict[str, Any]]]] = []
-"""The RPC and the result of each reply since the schemas were last asked."""
+"""The RPC and the result of each reply since the schemas were last asked, or ``"error"`` and it."""
 
 
 @attrs.frozen
@@ -89,6 +89,8 @@ class Caller:
         assert message["id"] == body["id"]
         if "result" in message:
             check(rpc, message["result"])
+        else:
+            REPLIES.append(("error", message["error"]))
         return Reply(reply.status_code, message)
 
     def call(

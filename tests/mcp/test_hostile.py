@@ -70,7 +70,7 @@ def anyone() -> Iterator[Caller]:
     service.close()
 
 
-def send(caller: Caller, body: Any, **headers: str) -> httpx.Response:
+def send(caller: Caller, body: Any, **headers: Any) -> httpx.Response:
     """Send what may be no request, as JSON of Python, which has NaN and halves of characters."""
     method = body.get("method") if isinstance(body, dict) else None
     sent = {
@@ -81,6 +81,57 @@ def send(caller: Caller, body: Any, **headers: str) -> httpx.Response:
     }
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     return caller.client.post("/mcp", content=content, headers=sent)
+
+
+def rpc(method: str, meta: Any = None, **params: Any) -> dict[str, Any]:
+    """The body of a request."""
+    asked = {**params, "_meta": envelope() if meta is None else meta}
+    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": asked}
+
+
+def call_of(tool: str, arguments: Any, declared: bool) -> tuple[Any, dict[str, Any]]:
+    """A call of a tool, and its headers."""
+    meta = envelope(declared=declared)
+    return rpc("tools/call", meta, name=tool, arguments=arguments), {"Mcp-Name": tool}
+
+
+def meta_of(method: str, capabilities: Any, key: Any, depth: int) -> tuple[Any, dict[str, Any]]:
+    """A request with capabilities and a request id of any form."""
+    for name in [TASKS, "extensions"][:depth]:
+        capabilities = {name: capabilities}
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": VERSION,
+        "io.modelcontextprotocol/clientCapabilities": capabilities,
+        "lro.local/request-id": key,
+    }
+    name = TOOL if method == "tools/call" else "2a7c"
+    return rpc(method, meta, **SAID), {"Mcp-Name": name}
+
+
+SAID = {"name": TOOL, "arguments": {"steps": 1}, "taskId": "2a7c", "inputResponses": {}}
+methods = st.sampled_from(REQUESTS)
+requests: Any = st.one_of(
+    st.builds(call_of, st.sampled_from(TOOLS), values, st.booleans()),
+    st.tuples(
+        st.builds(rpc, st.sampled_from(REQUESTS[1:]), taskId=values, inputResponses=values),
+        st.just({}),
+    ),
+    st.builds(meta_of, methods, values, values, st.integers(0, 3)),
+    st.tuples(
+        st.builds(lambda method: rpc(method, **SAID), methods),
+        st.fixed_dictionaries(
+            {
+                "Mcp-Name": st.text(
+                    st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=30
+                ),
+                "X-Caller": st.text(
+                    st.characters(min_codepoint=33, max_codepoint=255), max_size=30
+                ).map(lambda text: text.encode("latin-1")),
+            }
+        ),
+    ),
+    st.tuples(values, st.just({})),
+)
 
 
 def check_refusal_or_result(reply: httpx.Response) -> None:
@@ -98,72 +149,24 @@ def check_refusal_or_result(reply: httpx.Response) -> None:
         assert message["result"]["resultType"] in ("complete", "task")
 
 
-@settings(max_examples=40)
-@given(tool=st.sampled_from(TOOLS), arguments=values, declared=st.booleans())
-def test_arguments_of_any_form(anyone: Caller, tool: str, arguments: Any, declared: bool) -> None:
-    params = {"name": tool, "arguments": arguments, "_meta": envelope(declared=declared)}
-    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-    check_refusal_or_result(send(anyone, body, **{"Mcp-Name": tool}))
-
-
-@settings(max_examples=40)
-@given(rpc=st.sampled_from(REQUESTS[1:]), task_id=values, responses=values)
-def test_ids_of_tasks_of_any_form(anyone: Caller, rpc: str, task_id: Any, responses: Any) -> None:
-    params = {"taskId": task_id, "inputResponses": responses, "_meta": envelope()}
-    check_refusal_or_result(
-        send(anyone, {"jsonrpc": "2.0", "id": 1, "method": rpc, "params": params})
-    )
-
-
-@settings(max_examples=40)
-@given(rpc=st.sampled_from(REQUESTS), capabilities=values, key=values, depth=st.integers(0, 3))
-def test_capabilities_and_request_ids_of_any_form(
-    anyone: Caller, rpc: str, capabilities: Any, key: Any, depth: int
-) -> None:
-    for name in [TASKS, "extensions"][:depth]:
-        capabilities = {name: capabilities}
-    meta = {
-        "io.modelcontextprotocol/protocolVersion": VERSION,
-        "io.modelcontextprotocol/clientCapabilities": capabilities,
-        "lro.local/request-id": key,
-    }
-    params = {"name": TOOL, "arguments": {"steps": 1}, "taskId": "2a7c", "inputResponses": {}}
-    body = {"jsonrpc": "2.0", "id": 1, "method": rpc, "params": {**params, "_meta": meta}}
-    name = TOOL if rpc == "tools/call" else "2a7c"
-    check_refusal_or_result(send(anyone, body, **{"Mcp-Name": name}))
-
-
-@settings(max_examples=40)
-@given(
-    rpc=st.sampled_from(REQUESTS),
-    name=st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=30),
-    caller=st.text(st.characters(min_codepoint=33, max_codepoint=255), max_size=30),
-)
-def test_headers_of_any_form(anyone: Caller, rpc: str, name: str, caller: str) -> None:
-    params = {"name": TOOL, "taskId": "2a7c", "inputResponses": {}, "_meta": envelope()}
-    body = {"jsonrpc": "2.0", "id": 1, "method": rpc, "params": params}
-    headers: Any = {"Mcp-Name": name, "X-Caller": caller.encode("latin-1")}
+@settings(max_examples=150)
+@given(request=requests)
+def test_requests_of_any_form(anyone: Caller, request: Any) -> None:
+    """Arguments, ids of tasks, capabilities, request ids, headers and whole bodies."""
+    body, headers = request
     check_refusal_or_result(send(anyone, body, **headers))
-
-
-@settings(max_examples=40)
-@given(body=values)
-def test_bodies_of_any_form(anyone: Caller, body: Any) -> None:
-    check_refusal_or_result(send(anyone, body))
 
 
 @pytest.mark.parametrize("depth", [50, 99, 200, 900, 100_000])
 def test_deep_arguments(anyone: Caller, depth: int) -> None:
-    deep = f'{{"a":{"[" * depth}{"]" * depth}}}'
-    params = json.dumps({"name": TOOLS[1], "_meta": envelope()})[:-1] + f',"arguments":{deep}}}'
-    body = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}'.encode()
-    check_refusal_or_result(send(anyone, body, **{"Mcp-Name": TOOLS[1]}))
+    body, headers = call_of(TOOLS[1], {"a": "DEEP"}, True)
+    content = json.dumps(body).replace('"DEEP"', "[" * depth + "]" * depth).encode()
+    check_refusal_or_result(send(anyone, content, **headers))
 
 
 def test_half_a_character_in_arguments_is_the_result_of_the_tool(anyone: Caller) -> None:
-    params = {"name": TOOL, "arguments": {"label": "\ud800"}, "_meta": envelope()}
-    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-    result = send(anyone, body, **{"Mcp-Name": TOOL}).json()["result"]
+    body, headers = call_of(TOOL, {"label": "\ud800"}, True)
+    result = send(anyone, body, **headers).json()["result"]
     assert result["isError"] is True
     assert result["content"][0]["text"].startswith("arguments: are not JSON")
 
@@ -173,17 +176,14 @@ def test_refusals_are_no_faults_of_the_server(
 ) -> None:
     with caplog.at_level(logging.ERROR):
         for params in ({"taskId": "\ud800"}, {"taskId": 7}, {}, {"taskId": "x" * 100_000}):
-            asked = {**params, "_meta": envelope()}
-            body = {"jsonrpc": "2.0", "id": 1, "method": "tasks/get", "params": asked}
-            assert send(anyone, body).status_code == 400
+            assert send(anyone, rpc("tasks/get", **params)).status_code == 400
     assert not caplog.records
 
 
 def test_half_a_character_in_a_request_id_is_an_error_of_the_client(anyone: Caller) -> None:
     meta = {**envelope(), "lro.local/request-id": "\ud800"}
-    params = {"name": TOOL, "arguments": {}, "_meta": meta}
-    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
-    error = send(anyone, body, **{"Mcp-Name": TOOL}).json()["error"]
+    reply = send(anyone, rpc("tools/call", meta, **SAID), **{"Mcp-Name": TOOL})
+    error = reply.json()["error"]
     assert (error["code"], error["message"]) == (-32602, "request_id: has half a character")
 
 
@@ -230,31 +230,36 @@ def check_internal(found: tuple[int, Any], text: str = "the server failed intern
 
 
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("detail", DETAILS)
-@pytest.mark.parametrize("where", ["authenticate", "validate", "work"])
 def test_a_detail_without_a_json_form_is_a_fault_of_the_server(
-    serve: Serve, call: Callable[[Caller], Any], detail: Packed, where: str
+    serve: Serve, call: Callable[[Caller], Any]
 ) -> None:
     """No such thing reaches the SDK, which would end with HTTP 500 or say its exception's text."""
+    here, detail = "", DETAILS[0]
 
-    def fail(*_: Any) -> Any:
-        raise lro.errors.StatusError(lro.Code.INVALID_ARGUMENT, "no", (detail,))
+    def fail(where: str) -> None:
+        if where == here:
+            raise lro.errors.StatusError(lro.Code.INVALID_ARGUMENT, "no", (detail,))
 
     def authenticate(headers: Any) -> str:
-        return str(fail() if where == "authenticate" else "ann")
+        fail("authenticate")
+        return "ann"
 
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
 
-    @service.method(TOOL, validate=fail if where == "validate" else None)
+    @service.method(TOOL, validate=lambda request: fail("validate"))
     def count(request: CountRequest) -> CountResponse:
-        raise fail()
+        fail("work")
+        return CountResponse()
 
-    found = call(serve(service, authenticate=authenticate))
-    if where == "work" and not isinstance(detail.payload, bytes):  # what is kept of it says so
-        check_internal(found, "what the method gave cannot be encoded")
-    else:
-        check_internal(found)
-    service.close(0)
+    caller = serve(service, authenticate=authenticate)
+    for detail in DETAILS:
+        for here in ("authenticate", "validate", "work"):
+            if here == "work" and not isinstance(
+                detail.payload, bytes
+            ):  # what is kept of it says so
+                check_internal(call(caller), "what the method gave cannot be encoded")
+            else:
+                check_internal(call(caller))
 
 
 def test_metadata_without_a_json_form_is_a_fault_of_the_server(serve: Serve) -> None:
@@ -266,7 +271,6 @@ def test_metadata_without_a_json_form_is_a_fault_of_the_server(serve: Serve) -> 
     name = count.start(CountRequest(), metadata=DETAILS[1]).name
     reply = caller.task("tasks/get", name.rpartition("/")[2])
     check_internal((reply.status, reply.message))
-    service.close(0)
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -294,4 +298,3 @@ def test_what_a_hook_or_a_store_raises_is_not_said(
     reads.append("")
     check_internal(call(caller))
     assert len(reads) > 1
-    service.close(0)

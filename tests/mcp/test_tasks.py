@@ -43,6 +43,7 @@ VALUE = {
     "isError": False,
     "_meta": {f"{DOMAIN}/response-type": f"{URL}acme.v1.CountResponse"},
 }
+RPCS = ("tasks/get", "tasks/update", "tasks/cancel")
 NO_VALUE = {"resultType": "complete", "content": [], "isError": False}
 
 
@@ -139,26 +140,21 @@ def test_each_state_has_its_form(serve: Serve, state: str) -> None:
     }
 
 
-@pytest.mark.parametrize("reason", ["deleted", "expired", "never there", "no id", "a path"])
-@pytest.mark.parametrize("rpc", ["tasks/get", "tasks/update", "tasks/cancel"])
-def test_what_cannot_be_seen_is_not_found_in_the_same_words(
-    serve: Serve, rpc: str, reason: str
-) -> None:
+def test_what_cannot_be_seen_is_not_found_in_the_same_words(serve: Serve) -> None:
     moment = NOW
     counting = build(MemoryStore(lambda: moment), keep_for=timedelta(minutes=1))
-    name = counting.start()
-    task_id = name.removeprefix("operations/")
-    if reason == "deleted":
-        counting.service.delete(name)
-    elif reason == "expired":
-        counting.finish(name)
-        moment += timedelta(hours=1)
-    else:
-        task_id = {"never there": "2a7c", "no id": "ä", "a path": f"a/operations/{task_id}"}[reason]
-    headers = {"Mcp-Name": "=?base64?w6Q=?="} if reason == "no id" else {}
-    refused = serve(counting.service).task(rpc, task_id, headers=headers)
-    assert refused.status == 400
-    assert refused.error == {"code": -32602, "message": NOTHING}
+    caller = serve(counting.service)
+    deleted, expired = (counting.start().removeprefix("operations/") for _ in range(2))
+    counting.service.delete(f"operations/{deleted}")
+    counting.finish(f"operations/{expired}")
+    moment += timedelta(hours=1)
+    there = counting.start()
+    for task_id in (deleted, expired, "2a7c", "ä", f"a/{there}", there):
+        headers = {"Mcp-Name": "=?base64?w6Q=?="} if task_id == "ä" else {}
+        for rpc in RPCS:
+            refused = caller.task(rpc, task_id, headers=headers)
+            assert refused.status == 400
+            assert refused.error == {"code": -32602, "message": NOTHING}
 
 
 def test_time_to_live_counts_from_creation_and_only_after_the_end(serve: Serve) -> None:
@@ -211,59 +207,35 @@ def test_cancel_is_acknowledged_whether_or_not_the_work_is_over(serve: Serve) ->
     assert (shown["status"], "statusMessage" in shown) == ("completed", False)
 
 
-@pytest.mark.parametrize("rpc", ["tasks/list", "tasks/result"])
-@pytest.mark.parametrize("declared", [True, False])
-def test_requests_of_earlier_tasks_are_not_found(serve: Serve, rpc: str, declared: bool) -> None:
-    refused = serve(build().service).ask(rpc, meta=envelope(declared=declared))
-    assert refused.refusal == (404, -32601)
-
-
-@pytest.mark.parametrize("rpc", ["tasks/get", "tasks/update", "tasks/cancel"])
-def test_task_requests_need_a_client_that_declares_tasks(serve: Serve, rpc: str) -> None:
+def test_clients_that_declare_no_tasks_and_earlier_requests_are_refused(serve: Serve) -> None:
     counting = build()
+    caller = serve(counting.service)
     task_id = counting.start().removeprefix("operations/")
-    refused = serve(counting.service).task(rpc, task_id, meta=envelope(declared=False))
-    assert refused.refusal == (400, -32021)
-    assert refused.error["data"] == {"requiredCapabilities": {"extensions": {TASKS: {}}}}
+    for declared in (True, False):
+        for rpc in ("tasks/list", "tasks/result"):
+            refused = caller.ask(rpc, meta=envelope(declared=declared))
+            assert refused.refusal == (404, -32601)
+    for rpc in RPCS:
+        refused = caller.task(rpc, task_id, meta=envelope(declared=False))
+        assert refused.refusal == (400, -32021)
+        assert refused.error["data"] == {"requiredCapabilities": {"extensions": {TASKS: {}}}}
 
 
-@pytest.mark.parametrize(
-    ("header", "passes"),
-    [
-        ("{}", True),
-        ("=?base64?{base64}?=", True),
-        (None, True),
-        ("", False),
-        ("operations/{}", False),
-        ("=?base64?{}?=", False),
-        ("=?base64??=", False),
-    ],
-)
-@pytest.mark.parametrize("rpc", ["tasks/get", "tasks/update", "tasks/cancel"])
-def test_name_header_of_a_task_request_has_the_id_of_the_task(
-    serve: Serve, rpc: str, header: str | None, passes: bool
-) -> None:
+def test_name_header_of_a_task_request_has_the_id_of_the_task(serve: Serve) -> None:
     counting = build()
+    caller = serve(counting.service)
     task_id = counting.start().removeprefix("operations/")
     encoded = base64.b64encode(task_id.encode()).decode()
-    name = header and header.format(task_id, base64=encoded)
-    answered = serve(counting.service).task(rpc, task_id, headers={"Mcp-Name": name})
-    if passes:
-        assert answered.result["resultType"] == "complete"
-    else:
-        assert answered.refusal == (400, -32020)
+    for rpc in RPCS:
+        for name in (task_id, f"=?base64?{encoded}?=", None):
+            answered = caller.task(rpc, task_id, headers={"Mcp-Name": name})
+            assert answered.result["resultType"] == "complete"
+        for name in ("", f"operations/{task_id}", f"=?base64?{task_id}?=", "=?base64??="):
+            answered = caller.task(rpc, task_id, headers={"Mcp-Name": name})
+            assert answered.refusal == (400, -32020)
 
 
 # -- errors of starts -------------------------------------------------------------------------
-
-
-def refusing(error: Exception) -> Callable[[CountRequest], None]:
-    """A function ``validate`` that raises this."""
-
-    def validate(_: CountRequest) -> None:
-        raise error
-
-    return validate
 
 
 Refusal = tuple[Exception, tuple[int, int] | str]
@@ -289,25 +261,33 @@ AT_STARTS: dict[str, Refusal] = {
 }
 
 
-@pytest.mark.parametrize("reason", AT_STARTS)
-def test_errors_of_starts_are_for_the_model_where_it_can_do_something(
-    serve: Serve, reason: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    error, wanted = AT_STARTS[reason]
-    service = build().service
-    options = lro.Options(validate=refusing(error))
-    method = service.declare(
-        "acme.v1.Things.Refuse", request=CountRequest, response=CountResponse, options=options
+def refusing(service: lro.Service) -> Any:
+    """A method that refuses the start of a request whose label is one of these reasons."""
+
+    def validate(request: CountRequest) -> None:
+        raise AT_STARTS[request.label][0]
+
+    return service.declare(
+        "acme.v1.Things.Refuse",
+        request=CountRequest,
+        response=CountResponse,
+        options=lro.Options(validate=validate),
     )
-    answered = serve(service, method).call(tool="acme.v1.Things.Refuse")
-    assert "secret" not in json.dumps(answered.message)
-    if isinstance(wanted, str):
-        assert answered.result["isError"] is True
-        assert wanted in answered.result["content"][0]["text"]
-        assert answered.result["_meta"][f"{DOMAIN}/status"]["code"]
-    else:
-        assert answered.refusal == wanted
-        assert answered.error["data"]["code"]
+
+
+def test_errors_of_starts_are_for_the_model_where_it_can_do_something(serve: Serve) -> None:
+    service = build().service
+    caller = serve(service, refusing(service))
+    for reason, (_, wanted) in AT_STARTS.items():
+        answered = caller.call({"label": reason}, "acme.v1.Things.Refuse")
+        assert "secret" not in json.dumps(answered.message)
+        if isinstance(wanted, str):
+            assert answered.result["isError"] is True
+            assert wanted in answered.result["content"][0]["text"]
+            assert answered.result["_meta"][f"{DOMAIN}/status"]["code"]
+        else:
+            assert answered.refusal == wanted, reason
+            assert answered.error["data"]["code"]
 
 
 def test_arguments_that_do_not_fit_are_the_result_of_the_tool(serve: Serve) -> None:
@@ -336,13 +316,12 @@ def test_start_with_a_known_request_id_gives_the_same_task(serve: Serve) -> None
     assert caller.call({"steps": 3}).result["taskId"] not in (first["taskId"], other["taskId"])
 
 
-@pytest.mark.parametrize(
-    "given", [7, ["a"], {"a": 1}, True, "00000000-0000-0000-0000-000000000000"]
-)
-def test_request_id_that_is_none_is_refused(serve: Serve, given: object) -> None:
-    refused = serve(build().service).call({}, meta={f"{DOMAIN}/request-id": given})
-    assert refused.refusal == (400, -32602)
-    assert refused.error["data"]["details"][0]["reason"] == "INVALID_REQUEST_ID"
+def test_request_id_that_is_none_is_refused(serve: Serve) -> None:
+    caller = serve(build().service)
+    for given in (7, ["a"], {"a": 1}, True, "00000000-0000-0000-0000-000000000000"):
+        refused = caller.call({}, meta={f"{DOMAIN}/request-id": given})
+        assert refused.refusal == (400, -32602)
+        assert refused.error["data"]["details"][0]["reason"] == "INVALID_REQUEST_ID"
 
 
 def test_work_that_is_over_at_once_needs_no_task(serve: Serve) -> None:
@@ -407,13 +386,11 @@ def test_errors_of_the_hook_authorize_have_their_codes(
             raise error
 
     caller = serve(build(authorize=authorize).service)
-    created = caller.call()
-    assert created.refusal == wanted  # who may not read a task is not given one
-    for rpc in ("tasks/get", "tasks/update", "tasks/cancel"):
-        refused = caller.task(rpc, "2a7c")
+    # Who may not read a task is not given one.
+    for refused in (caller.call(), *(caller.task(rpc, "2a7c") for rpc in RPCS)):
         assert refused.refusal == wanted
-        assert wanted != (400, -32602) or refused.error == {"code": -32602, "message": NOTHING}
         assert "secret" not in json.dumps(refused.message)
+        assert wanted != (400, -32602) or refused.error["message"] == NOTHING
 
 
 def test_store_that_is_away_is_an_internal_error(serve: Serve) -> None:
@@ -440,7 +417,7 @@ def test_task_of_another_caller_is_not_found(serve: Serve) -> None:
     caller = serve(counting.service, authenticate=by_header)
     ann, ben = {"X-Caller": "ann"}, {"X-Caller": "ben"}
     task_id = caller.call(headers=ann).result["taskId"]
-    for rpc in ("tasks/get", "tasks/update", "tasks/cancel"):
+    for rpc in RPCS:
         refused = caller.task(rpc, task_id, headers=ben)
         unknown = caller.task(rpc, "2a7c", headers=ben)
         assert refused.refusal == (400, -32602)

@@ -32,6 +32,7 @@ from tests.http.counting_service import (
 )
 from tests.http.servers import HOST
 from tests.mcp.served import TOOL, Serve, envelope, served
+from tests.waiting import until, until_async
 
 
 def tools_of(extension: TasksExtension) -> dict[str, dict[str, Any]]:
@@ -52,14 +53,9 @@ def tool(request: type, response: type, **options: Any) -> dict[str, Any]:
     return tools_of(TasksExtension(service, **options))["acme.v1.Things.Made"]
 
 
-@pytest.mark.parametrize(
-    "response", [lro.types.Empty, lro.Any, lro.types.ListValue, lro.types.StringValue]
-)
-def test_responses_that_are_no_objects_of_a_known_form_have_no_schema(response: type) -> None:
-    assert "outputSchema" not in tool(CountRequest, response)
-
-
-def test_request_of_any_form_has_an_open_schema() -> None:
+def test_messages_of_any_form_have_open_schemas() -> None:
+    for response in (lro.types.Empty, lro.Any, lro.types.ListValue, lro.types.StringValue):
+        assert "outputSchema" not in tool(CountRequest, response)
     assert tool(Struct, CountResponse)["inputSchema"]["properties"] == {}
 
 
@@ -124,29 +120,22 @@ def test_tool_is_not_called_past_the_protocol() -> None:
         ({"authenticate": "ann"}, "authenticate: "),
         ({"parent": "people/ann"}, "parent: "),
         ({"service": None}, "service: must be a Service"),
+        ({"service": build(owner_only=True).service}, "authenticate: is needed"),
+        ({"methods": [build().count]}, "acme.v1.Things.Count: is not declared by this service"),
+        ({"methods": None, "places": True}, "parent: is needed, since acme.v1.Things.Placed"),
     ],
 )
 def test_options_are_checked(options: dict[str, Any], said: str) -> None:
     service = build().service
     service.declare("acme.v1.Things.Other", request=CountRequest, response=CountResponse)
+    if options.pop("places", False):
+        placed = lro.Options(parent=lambda _: "places/a")
+        service.declare(
+            "acme.v1.Things.Placed", request=CountRequest, response=CountResponse, options=placed
+        )
     with pytest.raises(lro.DeclarationError) as refused:
         TasksExtension(**{"service": service, **options})
     assert str(refused.value).startswith(said)
-
-
-def test_methods_of_another_service_are_refused() -> None:
-    with pytest.raises(lro.DeclarationError, match="not declared by this service"):
-        TasksExtension(build().service, [build().count])
-
-
-def test_method_that_gives_parents_needs_the_option_parent() -> None:
-    service = build().service
-    placed = lro.Options(parent=lambda _: "places/a")
-    service.declare(
-        "acme.v1.Things.Placed", request=CountRequest, response=CountResponse, options=placed
-    )
-    with pytest.raises(lro.DeclarationError, match=r"parent: is needed, since acme\.v1\.Things"):
-        TasksExtension(service)
 
 
 def test_open_ids_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -157,11 +146,6 @@ def test_open_ids_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
         TasksExtension(build().service, authenticate=lambda _: "ann")
         TasksExtension(build(owner_only=True).service, authenticate=lambda _: "ann")
     assert not caplog.records
-
-
-def test_owner_only_needs_callers_with_names() -> None:
-    with pytest.raises(lro.DeclarationError, match="authenticate: is needed"):
-        TasksExtension(build(owner_only=True).service)
 
 
 # -- clients that know no tasks ---------------------------------------------------------------
@@ -184,11 +168,12 @@ def test_client_without_tasks_gets_a_handle_and_reads_on(serve: Serve) -> None:
     assert done["structuredContent"] == {"total": 3}
 
 
-@pytest.mark.parametrize("arguments", [{}, {"id": 3}, {"id": "2a7c"}, {"id": "a/b"}, {"id": None}])
-def test_read_tool_has_no_operation_for_another_id(serve: Serve, arguments: dict[str, Any]) -> None:
-    refused = serve(build().service).call(arguments, "operations.get", declared=False).result
-    assert refused["isError"] is True
-    assert refused["content"][0]["text"].startswith("task not found")
+def test_read_tool_has_no_operation_for_another_id(serve: Serve) -> None:
+    caller = serve(build().service)
+    for arguments in ({}, {"id": 3}, {"id": "2a7c"}, {"id": "a/b"}, {"id": None}):
+        refused = caller.call(arguments, "operations.get", declared=False).result
+        assert refused["isError"] is True
+        assert refused["content"][0]["text"].startswith("task not found")
 
 
 def test_read_tool_shows_how_the_work_ended(serve: Serve) -> None:
@@ -219,12 +204,6 @@ def test_server_that_refuses_clients_without_tasks_starts_nothing(serve: Serve) 
     assert caller.call({"id": "2a7c"}, "operations.get").result["isError"] is True  # by the SDK
 
 
-async def until(condition: Any) -> None:
-    """Return when something has become true."""
-    while not condition():
-        await asyncio.sleep(0.001)
-
-
 def test_client_without_tasks_is_given_the_result_that_comes_in_time() -> None:
     counting = build(max_wait=timedelta(hours=1))
     server = MCPServer("things", extensions=[TasksExtension(counting.service, wait=3600)])
@@ -236,7 +215,7 @@ def test_client_without_tasks_is_given_the_result_that_comes_in_time() -> None:
                 if tool_name != TOOL:
                     arguments = {"id": counting.start().removeprefix("operations/")}
                 call = asyncio.create_task(client.call_tool(tool_name, arguments))
-                await until(lambda: counting.service.waiting)
+                await until_async(lambda: counting.service.waiting)
                 listed = counting.service.list(lro.ListOperationsRequest(filter="done=false"))
                 counting.finish(listed.operations[0].name)
                 assert (await call).structured_content == {"total": 3}
@@ -276,8 +255,8 @@ def test_wait_ends_when_its_client_goes_away(json_response: bool) -> None:
                 f"Content-Length: {len(body)}\r\n\r\n{body}"
             )
             line.sendall(head.encode())
-            asyncio.run(until(lambda: counting.service.waiting == 1))
-        asyncio.run(until(lambda: counting.service.waiting == 0))
+            until(lambda: counting.service.waiting, lambda count: count == 1)
+        until(lambda: counting.service.waiting, lambda count: count == 0)
         assert len(counting.service.list(lro.ListOperationsRequest()).operations) == 1
 
 

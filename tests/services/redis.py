@@ -7,14 +7,13 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.services.ports import free_port
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 
 class Redis:
@@ -34,11 +33,7 @@ class Redis:
             self._process = subprocess.Popen(
                 [self._binary, *self._options()], stdout=log, stderr=log, cwd=self._directory
             )
-        end = time.monotonic() + PATIENCE
-        while not self._answers():
-            assert self._process.poll() is None, self._log()
-            assert time.monotonic() < end, f"no answer: {self._log()}"
-            time.sleep(0.005)  # between attempts to connect; there is nothing to be woken by
+        until(self._answers)
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         """End it, and return when it has ended. Idempotent."""
@@ -81,6 +76,8 @@ class Redis:
         return [word for name, value in settings.items() for word in (f"--{name}", value)]
 
     def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self._log()
         try:
             return self.ask("PING") == b"+PONG\r\n"
         except OSError:

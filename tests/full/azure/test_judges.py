@@ -6,7 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +35,6 @@ from tests.services.npm import AZURE, node_modules, run_node
 ROOT: Final = Path(__file__).resolve().parents[3]
 VERSION: Final = "2026-11-01"
 FINALLY: Final = [None, {"final-state-via": "operation-location"}]
-each_way = pytest.mark.parametrize("lro_options", FINALLY, ids=["default", "operation-location"])
 
 
 class Polled:
@@ -88,55 +87,18 @@ def body_of(response: Any) -> Any:
 def poller(polled: Polled, client: Any, source: str, lro_options: Any) -> LROPoller[Any]:
     """A poller of an operation that it has started."""
     initial = client.send_request(polled.request(source), _return_pipeline_response=True)
-    initial.http_response.raise_for_status()
     if source == "wait":
         polled.cancel(body_of(initial))
     return LROPoller(client, initial, body_of, LROBasePolling(30, lro_options=lro_options))
 
 
-def client_of(polled: Polled) -> PipelineClient[Any, Any]:
-    return PipelineClient(polled.url, policies=[RequestIdPolicy()])
-
-
-def check_end(source: str, status: str, error: HttpResponseError) -> None:
-    """What a poller says of an operation that has not succeeded."""
-    assert error.status_code in (200, 202)
-    assert error.error is not None
-    wanted = ("NO_VIDEO", "there is no video") if source == "refused" else ("CANCELLED", "the")
-    assert error.error.code == wanted[0]
-    assert str(error.error.message).startswith(wanted[1])
-    assert body_of_error(error)["status"] == status
-
-
-def body_of_error(error: HttpResponseError) -> Any:
-    response: Any = error.response
-    return json.loads(response.text())
-
-
-@each_way
-def test_poller_finishes_an_operation_that_succeeds(polled: Polled, lro_options: Any) -> None:
-    """The result is the last monitor, with the result of the work in it."""
+def polled_to_the_end(polled: Polled, source: str, lro_options: Any) -> Any:
+    """What a poller gives at the end of an operation."""
     with client_of(polled) as client:
-        found = poller(polled, client, "a.mov", lro_options).result(timeout=120)
-    assert (found["status"], found["result"]) == ("Succeeded", {"uri": "b.mp4"})
+        return poller(polled, client, source, lro_options).result(timeout=120)
 
 
-@each_way
-@pytest.mark.parametrize(("source", "status"), [("refused", "Failed"), ("wait", "Canceled")])
-def test_poller_finishes_an_operation_that_does_not_succeed(
-    polled: Polled, lro_options: Any, source: str, status: str
-) -> None:
-    """It raises the error of the operation."""
-    with client_of(polled) as client, pytest.raises(HttpResponseError) as raised:
-        poller(polled, client, source, lro_options).result(timeout=120)
-    check_end(source, status, raised.value)
-
-
-@each_way
-@pytest.mark.parametrize(
-    ("source", "status"), [("a.mov", "Succeeded"), ("refused", "Failed"), ("wait", "Canceled")]
-)
-def test_async_poller_finishes(polled: Polled, lro_options: Any, source: str, status: str) -> None:
+def awaited_to_the_end(polled: Polled, source: str, lro_options: Any) -> Any:
     """The same with coroutines."""
     pytest.importorskip("aiohttp")
 
@@ -149,12 +111,30 @@ def test_async_poller_finishes(polled: Polled, lro_options: Any, source: str, st
             method = AsyncLROBasePolling(30, lro_options=lro_options)
             return await AsyncLROPoller(client, initial, body_of, method).result()
 
-    if status == "Succeeded":
-        assert asyncio.run(poll())["result"] == {"uri": "b.mp4"}
-        return
-    with pytest.raises(HttpResponseError) as raised:
-        asyncio.run(poll())
-    check_end(source, status, raised.value)
+    return asyncio.run(poll())
+
+
+def client_of(polled: Polled) -> PipelineClient[Any, Any]:
+    return PipelineClient(polled.url, policies=[RequestIdPolicy()])
+
+
+@pytest.mark.parametrize("poll", [polled_to_the_end, awaited_to_the_end])
+@pytest.mark.parametrize("lro_options", FINALLY, ids=["default", "operation-location"])
+def test_poller_finishes(polled: Polled, lro_options: Any, poll: Callable[..., Any]) -> None:
+    """It gives the last monitor with the result in it, or raises the error of the operation."""
+    found = poll(polled, "a.mov", lro_options)
+    assert (found["status"], found["result"]) == ("Succeeded", {"uri": "b.mp4"})
+    for source, status, code, says in (
+        ("refused", "Failed", "NO_VIDEO", "there is no video"),
+        ("wait", "Canceled", "CANCELLED", "the"),
+    ):
+        with pytest.raises(HttpResponseError) as raised:
+            poll(polled, source, lro_options)
+        error: Any = raised.value
+        assert error.status_code in (200, 202)
+        assert error.error.code == code
+        assert str(error.error.message).startswith(says)
+        assert json.loads(error.response.text())["status"] == status
 
 
 RESUMING: Final = """

@@ -34,6 +34,7 @@ from tests.http.counting_service import CountRequest, CountResponse, build
 from tests.http.servers import HOST
 from tests.mcp.polling import GetTask, Polling, Task, TaskParams
 from tests.mcp.served import TOOL, Caller, served
+from tests.waiting import until, until_async
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -150,8 +151,7 @@ def test_work_on_the_event_loop_of_the_server_is_awaited_without_a_thread() -> N
         server = MCPServer("things", extensions=[TasksExtension(service, [wait], wait=3600)])
         async with Client(server) as client:
             call = asyncio.create_task(client.call_tool("acme.v1.Things.Wait", {"steps": 3}))
-            while not service.waiting:
-                await asyncio.sleep(0.001)
+            await until_async(lambda: service.waiting)
             may_end.set()
             assert (await call).structured_content == {"total": 3}
         await asyncio.to_thread(service.close)
@@ -183,8 +183,8 @@ def test_another_process_ends_the_task_of_a_server_that_was_killed(tmp_path: Pat
         process.wait()
     may_end.touch()
     with running(file, may_end) as (_, caller):
-        task: dict[str, Any] = {"status": "working"}
-        while task["status"] == "working":
-            task = caller.task("tasks/get", task_id).result
+        task = until(
+            lambda: caller.task("tasks/get", task_id).result, lambda one: one["status"] != "working"
+        )
         assert task["status"] == "completed"
         assert task["result"]["structuredContent"] == {"text": "A"}

@@ -19,9 +19,9 @@ from mcp.server.mcpserver import MCPServer
 
 import lro
 from lro.mcp import TasksExtension
-from tests.http.counting_service import CountRequest, CountResponse, build
-from tests.mcp.served import REPLIES, served
-from tests.mcp.test_tasks import STATES
+from tests.http.counting_service import DOMAIN, CountRequest, CountResponse, build
+from tests.mcp.served import REPLIES, envelope, served
+from tests.mcp.test_tasks import AT_STARTS, RPCS, STATES, refusing
 from tests.mcp.test_tools import tool
 from tests.services.npm import MCP, node_modules, run_node
 
@@ -29,57 +29,83 @@ JUDGE: Final = """
 import { readFileSync } from "node:fs";
 import * as v2 from "@modelcontextprotocol/ext-tasks/core/v2";
 const schemas = {
+  "error": v2.ErrorV2Schema,
   "tools/call": v2.CallToolResultV2Schema,
   "tools/call task": v2.CreateTaskResultV2Schema,
-  "tools/list": null,
+  "tools/list": v2.ToolV2Schema,
   "tasks/get": v2.GetTaskResultV2Schema,
   "tasks/update": v2.UpdateTaskResultV2Schema,
   "tasks/cancel": v2.CancelTaskResultV2Schema,
 };
-let judged = 0;
-for (const [rpc, result] of JSON.parse(readFileSync(process.argv[2], "utf8"))) {
-  const results = rpc === "tools/list" ? result.tools : [result];
-  const key = result.resultType === "task" ? `${rpc} task` : rpc;
-  const schema = rpc === "tools/list" ? v2.ToolV2Schema : schemas[key];
-  for (const one of schema ? results : []) { schema.parse(one); judged += 1; }
-  if (rpc === "tasks/get" && result.status === "completed")
-    v2.CallToolResultV2Schema.parse(result.result);
-}
-console.log(judged);
+const wrong = {};
+JSON.parse(readFileSync(process.argv[2], "utf8")).forEach(([rpc, result], place) => {
+  const schema = schemas[result.resultType === "task" ? `${rpc} task` : rpc];
+  try {
+    for (const one of rpc === "tools/list" ? result.tools : [result]) schema.parse(one);
+    if (rpc === "tasks/get" && result.status === "completed")
+      v2.CallToolResultV2Schema.parse(result.result);
+  } catch (error) { wrong[place] = `${rpc}: ${error.message}`; }
+});
+console.log(JSON.stringify(wrong));
 """
+NEEDED: Final = {
+    "error": "code",
+    "tools/call": "content",
+    "tools/list": "tools",
+    "tasks/get": "taskId",
+    "tasks/update": "resultType",
+    "tasks/cancel": "resultType",
+}
+"""A field without which a reply is wrong."""
 
 
-def judged(replies: list[tuple[str, dict[str, Any]]], folder: Path) -> int:
-    """How many of these replies have a schema; all of them fit."""
+def misfits(replies: list[tuple[str, dict[str, Any]]], folder: Path) -> dict[str, str]:
+    """What is wrong with which of these replies, by its place."""
     path = folder / "replies.json"
     path.write_text(json.dumps(replies))
-    return int(run_node(node_modules(MCP), JUDGE, str(path)))
+    found: dict[str, str] = json.loads(run_node(node_modules(MCP), JUDGE, str(path)))
+    return found
 
 
-def test_replies_fit_the_schemas_of_the_specification(tmp_path: Path) -> None:
+def kind_of(rpc: str, result: dict[str, Any]) -> tuple[Any, ...]:
+    """What a reply says, roughly: replies of one kind have the same fields."""
+    return rpc, *(result.get(key) for key in ("resultType", "status", "isError", "code"))
+
+
+def test_each_reply_fits_the_schemas_of_the_specification(tmp_path: Path) -> None:
+    """Every state read in every way, and every refusal; a fault in a reply of any kind is found."""
     node_modules(MCP)
     REPLIES.clear()
     counting = build()
-    server = MCPServer("things", extensions=[TasksExtension(counting.service, wait=0)])
-    with served(server) as caller:
+    methods = [counting.count, refusing(counting.service)]
+    extension = TasksExtension(counting.service, methods, wait=0)
+    with served(MCPServer("things", extensions=[extension])) as caller:
         caller.ask("tools/list")
-        for act, _ in STATES.values():
-            task_id = caller.call().result["taskId"]
+        for state, (act, _) in STATES.items():
+            known = {f"{DOMAIN}/request-id": state}
+            task_id = caller.call(meta=known).result["taskId"]
             act(counting, counting.service.reporter(f"operations/{task_id}"))
-            caller.task("tasks/get", task_id)
-            caller.task("tasks/update", task_id)
-            caller.task("tasks/cancel", task_id)
-            caller.call({"id": task_id}, "operations.get", declared=False)
-        caller.call(declared=False)
+            for declared in (True, False):
+                caller.call(meta=known, declared=declared)  # the same operation, as it is now
+                caller.call({"id": task_id}, "operations.get", declared=declared)
+            for rpc in RPCS:
+                caller.task(rpc, task_id)
+        for reason in [*AT_STARTS, "none of these"]:
+            for declared in (True, False):
+                caller.call({"label": reason}, "acme.v1.Things.Refuse", declared=declared)
         caller.call({"steps": "many"})
-    assert len(REPLIES) > 4 * len(STATES)
-    assert judged(REPLIES, tmp_path) == len(REPLIES) + 1  # two tools are listed in one reply
-
-
-def test_a_reply_that_does_not_fit_is_found(tmp_path: Path) -> None:
-    node_modules(MCP)
-    with pytest.raises(AssertionError, match="taskId"):
-        judged([("tasks/get", {"resultType": "complete", "status": "working"})], tmp_path)
+        for rpc in (*RPCS, "tasks/list"):
+            caller.task(rpc, "2a7c")
+            caller.task(rpc, "2a7c", meta=envelope(declared=False))
+        caller.task("tasks/get", "2a7c", headers={"Mcp-Name": "other"})
+    assert misfits(REPLIES, tmp_path) == {}
+    kinds = {kind_of(*reply): reply for reply in REPLIES}
+    assert len(kinds) >= 16, kinds.keys()
+    broken = []
+    for rpc, result in kinds.values():
+        needed = "taskId" if result.get("resultType") == "task" else NEEDED[rpc]
+        broken.append((rpc, {key: one for key, one in result.items() if key != needed}))
+    assert misfits(broken, tmp_path).keys() == {str(place) for place in range(len(broken))}
 
 
 class Colour(enum.Enum):

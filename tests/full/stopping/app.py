@@ -8,13 +8,30 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 
+import attrs
+
 import lro
 from lro import asgi, wsgi
 from lro.adapters import Executor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.sqlite import SQLiteStore
-from tests.full.stopping.messages import WorkMetadata, WorkRequest, WorkResponse
 from tests.services.hosts import BROKER, FOLDER, START_PATH
+
+
+@lro.message("stopping.v1.WorkRequest")
+@attrs.frozen
+class WorkRequest:
+    """How long the work takes; below zero: until there is a file ``go`` in the folder."""
+
+    milliseconds: lro.Int32 = 0
+
+
+@lro.message("stopping.v1.WorkResponse")
+@attrs.frozen
+class WorkResponse:
+    """How long the work took."""
+
+    milliseconds: lro.Int32 = 0
 
 
 def note(log: str, line: str) -> None:
@@ -51,7 +68,7 @@ service = lro.Service(
 
 
 @service.method("stopping.v1.Works.Work", path=START_PATH)
-def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+def work(request: WorkRequest, job: lro.Job) -> WorkResponse:
     """Take as long as the request says."""
     note("begun", job.name)
     go, steps = os.path.join(os.environ[FOLDER], "go"), request.milliseconds // 20

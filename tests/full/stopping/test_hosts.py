@@ -85,6 +85,7 @@ def hypercorn(*options: str) -> tuple[str, ...]:
     return ("-m", "hypercorn", *bound, *options, "work:asgi_app")
 
 
+FREE: Final = ("--factory", "--port", "0", "--timeout-graceful-shutdown", "5")
 KINDS: Final = {
     "uvicorn": Kind(("uvicorn",), ("-m", "uvicorn", "work:asgi_app", "--port", "0")),
     "uvicorn, processes": Kind(
@@ -102,7 +103,14 @@ KINDS: Final = {
     "gunicorn, sync": Kind(("gunicorn",), gunicorn("-c", "/dev/null", "-w", "3"), 2, 1),
     "gunicorn, threads": Kind(("gunicorn",), gunicorn("-c", "/dev/null", "--threads", "12")),
     "gunicorn, threads, preload": Kind(("gunicorn",), gunicorn("--threads", "12", "--preload")),
-    "Flask": Kind(("flask", "gunicorn"), within("tests.full.stopping.in_flask:app")),
+    "Flask": Kind(("flask", "gunicorn"), within("tests.full.stopping.in_frameworks:flask()")),
+    **{
+        name: Kind(
+            (name, "uvicorn"),
+            ("-m", "uvicorn", f"tests.full.stopping.in_frameworks:{name}", *FREE),
+        )
+        for name in ("fastapi", "starlette", "litestar", "quart")
+    },
     "Django": Kind(("django", "gunicorn"), within("tests.full.stopping.in_django:application")),
     "aiohttp": Kind(("aiohttp",), ("-m", "tests.full.stopping.in_aiohttp")),
     "waitress": Kind(("waitress",), ("serve.py",)),

@@ -1,0 +1,63 @@
+"""The application of these tests as routes of frameworks: factories."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.full.stopping.app import service
+
+
+def nobody(request: Any = None) -> None:
+    """Callers have no names."""
+
+
+def flask() -> Any:
+    """Served by WSGI; the others by ASGI."""
+    from flask import Flask
+
+    from lro.integrations.flask import Operations
+
+    app = Flask(__name__)
+    Operations(service, caller=nobody, starts=True).init_app(app)
+    return app
+
+
+def fastapi() -> Any:
+    """The router brings its lifespan along."""
+    from fastapi import FastAPI
+
+    from lro.integrations.fastapi import Operations
+
+    app = FastAPI()
+    app.include_router(Operations(service, caller=lambda: None).router(starts=True))
+    return app
+
+
+def starlette() -> Any:
+    """With the lifespan of the service."""
+    from starlette.applications import Starlette
+
+    from lro.integrations.starlette import Operations
+
+    operations = Operations(service, caller=nobody, starts=True)
+    return Starlette(routes=operations.routes, lifespan=service.lifespan)
+
+
+def litestar() -> Any:
+    """By its plugin."""
+    from litestar import Litestar
+
+    from lro.integrations.litestar import OperationsPlugin
+
+    return Litestar(plugins=[OperationsPlugin(service, caller=nobody, starts=True)])
+
+
+def quart() -> Any:
+    """Before and after serving."""
+    from quart import Quart
+
+    from lro.integrations.quart import Operations
+
+    app = Quart(__name__)
+    Operations(service, caller=nobody, starts=True).init_app(app)
+    return app
