@@ -35,7 +35,7 @@ from lro.testing._samples import ids, insert, record_of
 from lro.types import Json
 from tests.filters.every_field_kind import NAME, Everything
 from tests.filters.messages import ExportMetadata, ImportMetadata, Stage, url
-from tests.stores.record_strategies import EarlierExport
+from tests.stores.list_agreement import EarlierExport
 from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkRequest
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import subprocess
 import sys
 from collections import Counter
@@ -16,7 +15,6 @@ from tests.services.processes import killed_at_end
 from tests.stores.list_agreement import Tally, run
 from tests.stores.list_walks import make_service as walked_service
 from tests.stores.list_walks import run_walks
-from tests.stores.list_writers import fill, walk, writing_process
 from tests.stores.samples import ids
 from tests.stores.test_outbox import owing
 from tests.stores.test_within import REQUEST, method_of
@@ -84,21 +82,6 @@ def test_each_record_is_claimed_by_one_process(place):
         found = Counter(said_by(CLAIMER, place, 3).splitlines())
         assert found == {f"operations/{name} 6": 1 for name in names}
         assert store.next_due() > store.now() + timedelta(seconds=300)
-
-
-def test_walks_are_exact_beside_processes_that_write(place):
-    """Nothing is lost, doubled or out of order where the changes come at any moment."""
-    parent, sizes, count = "walks/processes", random.Random(0), 120
-    with walked_service(place.open()) as service, contextlib.ExitStack() as stack:
-        fill(service.store, parent)
-        writers = [
-            stack.enter_context(writing_process(place, parent, number, count))
-            for number in range(2)
-        ]
-        while any(writer.poll() is None for writer in writers):
-            walk(service, parent, "done = false", sizes, set())
-        assert [writer.returncode for writer in writers] == [0, 0]
-        assert walk(service, parent, "", sizes, set()) > count
 
 
 def test_many_walks_are_exact(place, clock):
