@@ -152,18 +152,6 @@ def test_joining_from_the_loop_itself_does_not_hang():
     assert found == [False]
 
 
-def test_joining_on_the_loop_after_the_stop():
-    """With nothing left to wait for, the loop ends itself."""
-    executor = AsyncioExecutor()
-    executor.reserve().release()
-    executor.stop()
-    found = []
-    executor._loop.call_soon_threadsafe(lambda: found.append(executor.join(0)))
-    executor._thread.join(PATIENCE)
-    assert found == [True]
-    assert executor._loop.is_closed()
-
-
 @pytest.mark.parametrize(
     ("make", "reach"),
     [
@@ -244,20 +232,6 @@ def test_fewer_threads_than_wanted_do_the_work(monkeypatch, caplog):
     assert "1 threads instead of 3" in caplog.text
     executor.stop()
     assert executor.join(PATIENCE)
-
-
-def test_a_slot_from_before_a_fork_is_of_no_use():
-    """The loop that it was for lives in the parent."""
-    executor = AsyncioExecutor()
-    slot = executor.reserve()
-    loop, thread = executor._loop, executor._thread
-    executor._reset_after_fork()  # as in a forked child, but that the loop does run here
-    with pytest.raises(Unavailable):
-        slot.submit(Work("a"))
-    executor._ended = True
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(PATIENCE)
-    assert loop.is_closed()
 
 
 FORKED = """

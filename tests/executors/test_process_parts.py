@@ -33,7 +33,7 @@ def call_of(do, *, function=process_methods.task, reference=None, **options):
     """What a parent says to have a task done."""
     with Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
         spec = service.method("acme.v1.Works.Parts", **CLASSES)(function).spec
-    rest = {"do": do, "pipe": os.devnull, "how": "cancelled"}
+    rest = {"do": do, "pipe": os.devnull, "how": "detail"}
     return _messages.RunFunction(
         reference=attrs.evolve(reference_to(spec), **(reference or {})),
         name="operations/a",
@@ -102,7 +102,7 @@ def answer(number, error=None):
         ("await_on", [ASKED], _messages.Stopped(ASKED.why)),
         ("await_on", [OVERDUE], _messages.Stopped(OVERDUE.why)),
         ("await_report", [answer(1)], "before,1,False,half"),
-        ("half_a_detail", [], Code.INTERNAL),
+        ("fail", [], Code.INTERNAL),
     ],
 )
 def test_call_ends_as_its_messages_say_that_came_before_it_began(do, script, last):

@@ -26,8 +26,8 @@ def name_of(check):
     return check.__name__
 
 
-@pytest.fixture(params=["memory", "sqlite", "sqlite without a cache", "postgres"])
-def make_store(request, tmp_path, monkeypatch):
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def make_store(request, tmp_path):
     """Makes an empty store by a clock."""
     numbers = itertools.count()
     if request.param == "memory":
@@ -35,8 +35,6 @@ def make_store(request, tmp_path, monkeypatch):
     if request.param == "postgres":
         pytest.importorskip("psycopg")
         return store_maker(shared_server())
-    if request.param == "sqlite without a cache":  # which must not be what makes it right
-        monkeypatch.setattr("lro.stores._rows.MAX_BYTES", 0)
     return lambda clock: SQLiteStore(tmp_path / f"{next(numbers)}.db", clock=clock)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,25 +13,7 @@ from lro.adapters import StatisticsStore
 from lro.stores._counting import PRUNED_ROWS
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
-from lro.stores.sqlite import _statements as sql
 from lro.testing import START, ManualClock
-from tests.stores.samples import held, insert
-
-
-def test_load_is_read_by_an_index(tmp_path: Path) -> None:
-    """In its order: so no more rows are looked at than the limit says."""
-    path = tmp_path / "operations.db"
-    SQLiteStore(path).close()
-    with closing(sqlite3.connect(path)) as plain:
-        explained = plain.execute(f"EXPLAIN QUERY PLAN {sql.LOAD}", (9, 9, "", 10))
-        plan = [row[3] for row in explained]
-        reads = [step for step in plan if "operations" in step]
-        assert reads == ["SEARCH operations USING INDEX operations_states (parent=? AND state=?)"]
-        assert [step for step in plan if "B-TREE" in step] == ["USE TEMP B-TREE FOR GROUP BY"]
-        explained = plain.execute(f"EXPLAIN QUERY PLAN {sql.COUNTS}", (1, 0, 9))
-        plan = [row[3] for row in explained]
-        wanted = "SEARCH minutes USING INDEX sqlite_autoindex_minutes_1 (step=? AND minute>?)"
-        assert plan == [wanted]
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
@@ -73,18 +53,3 @@ def test_store_without_the_methods_keeps_no_statistics() -> None:
 
     assert keeps_statistics(MemoryStore())
     assert not keeps_statistics(Half())
-
-
-@pytest.mark.parametrize("limit", [1, 3])
-def test_load_beyond_the_limit_is_not_counted(tmp_path: Path, limit: int) -> None:
-    """However many parents there are, and whichever the store."""
-    make = partial(SQLiteStore, tmp_path / "operations.db")
-    for store in (MemoryStore(), make()):
-        with closing(store):
-            for number in range(8):
-                record = held(ManualClock(), str(number), parent=f"p/{number % 4}")
-                insert(store, record)
-            found = store.read_load([f"p/{n}" for n in range(4)], limit)
-            assert found.capped
-            assert sum(one.waiting + one.running for one in found.methods) == limit
-            assert sum(found.owners.values()) == limit

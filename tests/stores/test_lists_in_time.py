@@ -9,9 +9,7 @@ from contextlib import closing
 import pytest
 
 from lro._engine.store_port import SCAN
-from lro._filters.prefilter import UNKNOWN, KeyIn
 from lro.errors import Unavailable
-from lro.stores._list_queries import ListQuery, StatementTooSlow, retry_smaller
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore, _file, _pages, _store
 from tests.engine.engine_parts import maintenance_over
@@ -19,27 +17,6 @@ from tests.filters.test_indexes import KEYED, WANTED, fill, plain, schema
 from tests.stores.samples import end_of, held, ids, insert, record_of
 
 __all__ = ["plain", "schema"]
-
-
-def test_what_goes_translate_timeout_is_done_for_fewer():
-    """A tenth each time; and if one alone is too much, the caller gets the reason."""
-    asked = []
-
-    def action(size):
-        asked.append(size)
-        if size > 1:
-            raise StatementTooSlow(Unavailable("too large"))
-        return size
-
-    assert retry_smaller(action, 500) == 1
-    assert asked == [500, 50, 5, 1]
-    assert retry_smaller(action, 1) == 1
-
-    def never(size):
-        raise StatementTooSlow(Unavailable("too large"))
-
-    with pytest.raises(Unavailable, match="too large"):
-        retry_smaller(never, 7)
 
 
 def test_a_look_in_sqlite_is_given_up(tmp_path, clock, monkeypatch):
@@ -89,17 +66,6 @@ def test_an_index_that_was_dropped_is_done_without(tmp_path, clock):
     store.close()
     with pytest.raises(Unavailable, match="closed"):
         store.page("", None, 9, WANTED)
-
-
-def test_many_values_are_not_looked_up_one_by_one(store, clock):
-    """Databases do not join hundreds of looks."""
-    fill(store, clock)
-    store.index({"k1"})
-    many = KeyIn("k1", frozenset({"a", *map(str, range(500))}))
-    assert set(ids(store.page("", None, 9, many).records)) >= {"a", "c", "d"}
-    walk = ListQuery.of(many, None, {"k1"}, _pages.DIALECT)
-    assert (walk.order, walk.values) == ("", ())
-    assert ListQuery.of(WANTED, None, {"k1"}, _pages.DIALECT).values == ["a", UNKNOWN]
 
 
 class Postgres:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sqlite3
 from contextlib import closing
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +13,6 @@ from lro._model.operation import settle_notifications, with_debt
 from lro.adapters import OutboxStore, Record
 from lro.errors import LeaseLost
 from lro.stores.memory import MemoryStore
-from lro.stores.sqlite import SQLiteStore
-from lro.stores.sqlite import _statements as sql
 from lro.testing import ManualClock, run_store_check
 from lro.testing._owing import an_end_owes_notifications
 from tests.places import Place
@@ -49,38 +45,6 @@ def test_what_another_process_has_claimed_or_settled_is_not_cached(place: Place)
         assert list(ours.find(["operations/a"]).records) == [after]
         assert after.operation == before.operation
         assert ours.next_due() is theirs.next_due() is None
-
-
-def test_settling_keeps_the_result(place: Place) -> None:
-    """Which is not sent again: it may be large."""
-    clock = ManualClock()
-    with closing(place.open(clock)) as store, closing(place.open(clock)) as other:
-        owing(store, clock, "a")
-        (claimed,) = store.claim_due(clock() + timedelta(seconds=9), 1)
-        assert claimed.result is not None
-        store.update(claimed.name, settle_notifications(claimed, "x", clock()))
-        assert other.get(claimed.name).result == claimed.result
-        assert store.get(claimed.name) == other.get(claimed.name)
-
-
-@pytest.mark.parametrize(
-    ("statement", "values", "index"),
-    [
-        (sql.ANY_DUE, (1,), "operations_debts (notify_at<?)"),
-        (sql.DUE, (1, 9), "operations_debts (notify_at<?)"),
-        (sql.NEXT_DUE, (), "operations_debts (notify_at>?)"),
-        (sql.EXPIRED, (1, 9), "operations_expiry (<expr><?)"),
-    ],
-)
-def test_what_is_due_is_read_by_its_index(
-    statement: str, values: tuple[object, ...], index: str, tmp_path: Path
-) -> None:
-    """In its order: so no more rows are looked at than the limit says."""
-    path = tmp_path / "operations.db"
-    SQLiteStore(path).close()
-    with closing(sqlite3.connect(path)) as plain:
-        ((*_, step),) = plain.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
-    assert step.replace("COVERING ", "") == f"SEARCH operations USING INDEX {index}"
 
 
 def test_a_store_without_both_methods_keeps_no_outbox() -> None:

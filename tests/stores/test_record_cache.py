@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
-import attrs
 import pytest
 
 from lro.stores import _rows
-from lro.stores._rows import RecordCache, stamp_of
+from lro.stores._rows import RecordCache
 from lro.testing import ManualClock
-from tests.stores.samples import end_of, held, record_of
+from tests.stores.samples import end_of, record_of
 
 
 @pytest.fixture
@@ -35,37 +32,6 @@ def test_the_oldest_records_are_dropped(clock: ManualClock) -> None:
     for name in list(cache._kept):
         cache.forget(name)
     assert cache._bytes == 0
-
-
-def test_a_record_is_current_with_its_stamp_only(clock: ManualClock) -> None:
-    """A version of the same number that was written at another time is another one."""
-    cache = RecordCache()
-    record = cache.keep(record_of(clock), 7)
-    assert cache.current(record.name, stamp_of(record)) is record
-    assert cache.text_length(record.name) == 7
-    clock.advance(1)
-    other = attrs.evolve(record, update_time=clock())
-    assert cache.current(record.name, stamp_of(other)) is None
-    assert cache.current("operations/b", stamp_of(record)) is None
-    assert cache.text_length("operations/b") == 0
-    cache.reset_after_fork()
-    assert cache.get(record.name) is None
-
-
-def test_a_renewal_changes_only_leases_of_its_owner(clock: ManualClock) -> None:
-    """It is of a known record with a lease, and the record is current with its new stamp."""
-    cache = RecordCache()
-    until = clock() + timedelta(hours=1)
-    for record in (held(clock, "a"), record_of(clock, "b", owner="us")):
-        cache.keep(record, 0)
-    for owner, name in (("us", "x"), ("them", "a"), ("us", "b"), ("us", "a")):
-        cache.renewed(owner, until, f"operations/{name}")
-    renewed, other = cache.get("operations/a"), cache.get("operations/b")
-    assert renewed is not None
-    assert other is not None
-    assert renewed.lease_until == until
-    assert cache.current(renewed.name, stamp_of(renewed)) is renewed
-    assert other.lease_until is None
 
 
 def test_an_ended_record_is_kept_only_if_it_was_asked_for(clock: ManualClock) -> None:

@@ -30,7 +30,6 @@ from tests.stores.samples import (
     insert,
     key_of,
     listed,
-    made_later,
     record_of,
     removal,
     report_of,
@@ -163,30 +162,6 @@ def test_what_is_handed_in_is_decided_on_what_is_stored(one, two, clock):
     assert listed(two) == []
     with pytest.raises(OperationNotFound):
         changed_later(one, "a", removal)
-
-
-def test_repeated_starts_that_are_handed_in_find_the_first(one, clock):
-    """Of a name that is taken, only the first is stored."""
-    first = made_later(one, record_of(clock), key_of("a"))
-    again = made_later(one, record_of(clock, "b"), key_of("a"))
-    assert (first.fresh, again.fresh, again.record) == (True, False, first.record)
-    for key in (None, key_of("b")):
-        with pytest.raises(InvalidArgument, match="'operations/a' is taken"):
-            made_later(one, record_of(clock, caller="other"), key)
-    assert insert(one, record_of(clock, "c"), key_of("b")).fresh
-    assert one.get("operations/a") == first.record
-
-
-def test_identical_starts_of_two_stores_make_one(one, two, clock):
-    """Sixty at once, with a target, through two stores."""
-
-    def start(number):
-        return insert((one, two)[number % 2], record_of(clock, str(number), target="t"), key_of())
-
-    found = together(60, start)
-    assert sum(answer.fresh for answer in found) == 1
-    assert len({answer.record.name for answer in found}) == 1
-    assert len(listed(one)) == 1
 
 
 def test_a_key_of_yesterday_does_not_help_with_a_busy_target(one, clock):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import os
 import sqlite3
 import threading
 from contextlib import closing
@@ -14,6 +16,7 @@ import pytest
 from lro import Any
 from lro.errors import TargetBusy, Unavailable
 from lro.stores.sqlite import SQLiteStore
+from lro.stores.sqlite import _statements as sql
 from tests.stores.samples import (
     METHODS,
     REQUEST,
@@ -207,19 +210,54 @@ def test_poll_states_reads_only_what_may_have_changed(file_store, path, clock, w
     assert sorted(file_store.poll_states(odd).finished) == sorted(odd)
 
 
-PLANS = {
-    "DELETE FROM starts WHERE name = 'x'": "starts_names",
-    "SELECT rowid FROM starts WHERE at <= 1 LIMIT 9": "starts_age",
-}
+DUE = "SEARCH operations USING INDEX operations_debts (notify_at"
+PLANS = [
+    ("DELETE FROM starts WHERE name = 'x'", (), "SEARCH starts USING INDEX starts_names (name=?)"),
+    ("SELECT rowid FROM starts WHERE at <= 1", (), "SEARCH starts USING INDEX starts_age (at<?)"),
+    (sql.ANY_DUE, (1,), f"{DUE}<?)"),
+    (sql.DUE, (1, 9), f"{DUE}<?)"),
+    (sql.NEXT_DUE, (), f"{DUE}>?)"),
+    (sql.EXPIRED, (1, 9), "SEARCH operations USING INDEX operations_expiry (<expr><?)"),
+    (
+        sql.LOAD,
+        (9, 9, "", 10),
+        "SEARCH operations USING INDEX operations_states (parent=? AND state=?)",
+    ),
+    (
+        sql.COUNTS,
+        (1, 0, 9),
+        "SEARCH minutes USING INDEX sqlite_autoindex_minutes_1 (step=? AND minute>?)",
+    ),
+]
 
 
-@pytest.mark.parametrize("statement", PLANS)
-def test_request_keys_are_found_by_an_index(path, statement):
-    """Undoing one of a million starts reads no other."""
+def test_every_row_is_found_by_an_index(path):
+    """In its order: so no more rows are looked at than are wanted."""
     SQLiteStore(path).close()
     with closing(sqlite3.connect(path)) as plain:
-        ((*_, plan),) = plain.execute(f"EXPLAIN QUERY PLAN {statement}").fetchall()
-    assert PLANS[statement] in plan
+        for statement, values, wanted in PLANS:
+            rows = plain.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
+            steps = [step.replace("COVERING ", "") for *_, step in rows]
+            assert [step for step in steps if wanted.split()[1] in step] == [wanted]
+            sorts = [step for step in steps if "B-TREE" in step]
+            assert sorts == (["USE TEMP B-TREE FOR GROUP BY"] if statement == sql.LOAD else [])
+
+
+@pytest.mark.platform
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_forked_process_knows_nothing_of_what_its_parent_has_read(file_store, clock):
+    """A thread of the parent may have been about to change what it remembers."""
+    insert(file_store, record_of(clock))
+    known = file_store.get("operations/a")
+    assert file_store.get("operations/a") is known
+    child = os.fork()
+    if not child:
+        found = 2
+        with contextlib.suppress(BaseException):
+            found = int(file_store.get("operations/a") is known)
+        os._exit(found)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 # -- sweeps and the log ---------------------------------------------------------------------------

@@ -144,23 +144,6 @@ def test_writes_that_are_refused_keep_no_others(file_store, clock, wire, path):
     assert file_store.get("operations/taken") == record_of(clock, "taken")
 
 
-def test_changes_of_one_record_follow_each_other(file_store, clock, wire):
-    """In one group too; one that removes it, or changes nothing, goes by itself."""
-    for name in "ab":
-        insert(file_store, record_of(clock, name))
-    with one_group(file_store, wire) as later:
-        for name, caller in (("a", "x"), ("b", "y"), ("a", "z")):
-            later.update(name, called(caller))
-        later.update("b", lambda record: record)
-    assert [one.caller for one in later.all()] == ["x", "y", "z", "y"]
-    assert file_store.get("operations/a").version == 3
-    with one_group(file_store, wire):
-        later.update("a", removal)
-        later.update("b", cancel_of(clock))
-    assert later.all()[0] is None
-    assert listed(file_store) == ["b"]
-
-
 def test_without_update_from_each_is_written_alone(file_store, clock, wire, monkeypatch):
     """SQLite before 3.35 has none that says what it has updated."""
     monkeypatch.setattr("lro.stores.sqlite._record_writes.UPDATE_FROM", False)
@@ -265,16 +248,6 @@ def test_a_commit_that_fails_fails_all(file_store, clock, wire):
     assert found[0] is not found[2]
     assert listed(file_store) == ["taken"]
     assert insert(file_store, record_of(clock, "a")).fresh
-
-
-def test_a_group_in_which_all_fail_commits_nothing(file_store, clock, wire):
-    """There is nothing to sync to disk."""
-    with one_group(file_store, wire) as later:
-        wire.said.clear()
-        for name in "ab":
-            later.update(name, cancel_of(clock))
-    assert kinds(later.all()) == ["OperationNotFound"] * 2
-    assert "COMMIT" not in wire.said
 
 
 def test_a_rollback_that_fails_costs_the_connection(file_store, clock, wire):
@@ -419,22 +392,6 @@ def test_a_thread_without_work_ends_and_another_follows(file_store, clock, monke
     for name in "abc":
         assert made_later(file_store, record_of(clock, name)).fresh
         until(threads_that_write, lambda found: not found)
-
-
-def test_a_thread_whose_turn_it_is_not_goes_on_waiting(file_store, clock, wire, monkeypatch):
-    """Another leads meanwhile, for longer than it would live."""
-    monkeypatch.setattr("lro.stores._group_commit._IDLE_SECONDS", 0.001)
-    later = Later(file_store)
-
-    def hand_in_slowly(_):
-        later.insert(record_of(clock, "b"))
-        until(threads_that_write)
-        threading.Event().wait(0.05)  # many times as long as it lives without work
-
-    wire.when(BEGIN, hand_in_slowly)
-    insert(file_store, record_of(clock))
-    assert kinds(later.all()) == ["done"]
-    assert listed(file_store) == ["a", "b"]
 
 
 def test_a_closed_store_ends_its_thread_and_refuses_what_comes(file_store, clock):

@@ -222,10 +222,10 @@ def both(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("how", process_methods.FAILURES)
-@pytest.mark.parametrize(("method", "do"), [("Task", "fail"), ("AsyncTask", "await_fail")])
-def test_a_failure_is_reported_as_in_a_thread(both, method, do, how):
+@pytest.mark.parametrize("method", ["Task", "AsyncTask"])
+def test_a_failure_is_reported_as_in_a_thread(both, method, how):
     """The same code, words and details, whatever was raised."""
-    in_thread, in_child = both(method, request(do, rest={"how": how}))
+    in_thread, in_child = both(method, request("fail", rest={"how": how}))
     assert in_child == in_thread
 
 
@@ -235,12 +235,11 @@ def test_a_failure_is_reported_as_in_a_thread(both, method, do, how):
         ("Task", "echo"),
         ("Task", "report_once"),
         ("Task", "from_another_thread"),
-        ("Task", "wrong_class"),
-        ("Task", "unencodable"),
-        ("Task", "wrong_report"),
+        ("Task", "give:wrong class"),
+        ("Task", "give:unencodable"),
+        ("Task", "report_wrongly"),
         ("Task", "nowhere"),
         ("AsyncTask", "await_report"),
-        ("AsyncTask", "cancel_itself"),
         ("Short", ""),
         ("Nothing", ""),
     ],
@@ -253,7 +252,7 @@ def test_an_end_is_as_in_a_thread(both, method, do):
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize(("method", "do"), [("Again", "flaky"), ("Aagain", "await_flaky")])
+@pytest.mark.parametrize(("method", "do"), [("Again", "flaky"), ("Aagain", "flaky")])
 def test_a_function_is_tried_again_where_it_runs(both, method, do, size):
     """As often as the method says."""
     in_thread, in_child = both(method, request(do, size=size))
@@ -290,11 +289,11 @@ def test_large_messages_cross(harness):
 @pytest.mark.parametrize(
     ("function", "do"),
     [
-        (process_methods.task, "half_a_pair"),
-        (process_methods.task, "packed_half_a_pair"),
-        (process_methods.task, "half_a_detail"),
-        (process_methods.task, "report_half_a_pair"),
-        (process_methods.async_task, "await_half_a_pair"),
+        (process_methods.task, "give:half a pair"),
+        (process_methods.task, "give:packed"),
+        (process_methods.task, "fail"),
+        (process_methods.task, "report_wrongly:half a pair"),
+        (process_methods.async_task, "give:half a pair"),
     ],
 )
 def test_what_no_text_can_hold_ends_the_operation(harness, function, do):
@@ -303,7 +302,7 @@ def test_what_no_text_can_hold_ends_the_operation(harness, function, do):
     who = service.method(f"{NAME}Who", **CLASSES)(process_methods.task)
     before = child_of(service, who)
     for _ in range(2):
-        operation = ended(service, method.start(request(do)))
+        operation = ended(service, method.start(request(do, rest={"how": "detail"})))
         assert reason(operation) == (Code.INTERNAL, "ENCODING_FAILED")
     assert child_of(service, who) == before
 
@@ -342,7 +341,7 @@ LADDER = [
     (process_methods.task, "never_look", "Cancelled"),
     (process_methods.task, "write_on", None),
     (process_methods.task, "stubborn", "no"),
-    (process_methods.task, "die_when_stopped", None),
+    (process_methods.task, "look:die", None),
     (process_methods.async_task, "await_on", "CancelledError"),
     (process_methods.async_task, "await_never", None),
     (process_methods.async_task, "await_stubbornly", None),
@@ -378,29 +377,19 @@ def test_overdue_work_stops(harness, mail, function, do, said):
 
 
 @pytest.mark.parametrize(
-    ("function", "do"),
-    [(process_methods.task, "finish_anyway"), (process_methods.async_task, "await_and_finish")],
+    ("function", "do"), [(process_methods.task, "look"), (process_methods.async_task, "await_on")]
 )
-def test_work_that_is_done_is_done(harness, mail, function, do):
-    """A result that comes after the request to stop counts."""
+def test_work_that_is_to_stop_may_end_otherwise(harness, mail, function, do):
+    """A result that comes after the request counts, and so does an error."""
     service, method = harness(function, own={"grace": timedelta(seconds=PATIENCE)})
-    operation = method.start(request(do, mail))
-    assert mail.line() == "begun"
-    service.cancel(operation.name)
-    assert answer(service, ended(service, operation)) == "done"
-
-
-@pytest.mark.parametrize(
-    ("function", "do"),
-    [(process_methods.task, "fail_instead"), (process_methods.async_task, "await_and_fail")],
-)
-def test_work_may_fail_when_it_is_to_stop(harness, mail, function, do):
-    """The error that it ends with is what the operation ends with."""
-    service, method = harness(function, own={"grace": timedelta(seconds=PATIENCE)})
-    operation = method.start(request(do, mail))
-    assert mail.line() == "begun"
-    service.cancel(operation.name)
-    assert reason(ended(service, operation)) == (Code.INVALID_ARGUMENT, "INVALID_ARGUMENT")
+    found = []
+    for end in ("finish", "fail"):
+        operation = method.start(request(f"{do}:{end}", mail))
+        assert mail.line() == "begun"
+        service.cancel(operation.name)
+        found.append(ended(service, operation))
+    assert answer(service, found[0]) == "done"
+    assert reason(found[1]) == (Code.INVALID_ARGUMENT, "INVALID_ARGUMENT")
 
 
 @pytest.mark.parametrize("do", ["look", "stubborn"])
@@ -492,7 +481,7 @@ def test_a_child_that_died_idle_is_replaced(harness):
 
 MIXED = {
     "echo": None,
-    "wrong_class": (Code.INTERNAL, "ENCODING_FAILED"),
+    "give:wrong class": (Code.INTERNAL, "ENCODING_FAILED"),
     "exit_at_once": (Code.ABORTED, "WORKER_LOST"),
     "crash": (Code.ABORTED, "WORKER_LOST"),
     "look": (Code.CANCELLED, "CANCELLED"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import subprocess
 import sys
 from collections import Counter
@@ -11,6 +12,8 @@ from datetime import timedelta
 import pytest
 
 from lro.executors.inline import InlineExecutor
+from lro.stores.sqlite import SQLiteStore
+from lro.testing import STORE_CHECKS, run_store_check
 from tests.services.processes import killed_at_end
 from tests.stores.list_agreement import Tally, run
 from tests.stores.list_walks import make_service as walked_service
@@ -88,6 +91,14 @@ def test_many_walks_are_exact(place, clock):
     """Four times as many as in the default tier."""
     with walked_service(place.open(clock)) as service:
         run_walks(service, clock, 60)
+
+
+@pytest.mark.parametrize("check", STORE_CHECKS, ids=lambda check: check.__name__)
+def test_store_without_a_cache_keeps_its_promise(check, tmp_path, monkeypatch):
+    """What it remembers must not be what makes it right."""
+    monkeypatch.setattr("lro.stores._rows.MAX_BYTES", 0)
+    numbers = itertools.count()
+    run_store_check(check, lambda clock: SQLiteStore(tmp_path / f"{next(numbers)}.db", clock=clock))
 
 
 def test_stores_agree_with_the_evaluator_on_many_lists():
