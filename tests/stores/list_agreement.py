@@ -1,4 +1,4 @@
-"""Every store lists what the bare evaluator says, whatever records and filters Hypothesis draws."""
+"""Every store lists what the bare evaluator says, whatever records and filters come by chance."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import collections
 import contextlib
 import enum
 import itertools
+import random
 import tempfile
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,9 +16,6 @@ from typing import Final, TypeAlias
 from unittest.mock import patch
 
 import attrs
-import hypothesis
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from lro import (
     Any,
@@ -55,7 +53,6 @@ from tests.service_fixtures import store_of
 from tests.vector_files import vectors
 from tests.work_messages import WorkRequest
 
-Draw: TypeAlias = st.DrawFn
 Facts: TypeAlias = Mapping[str, Sequence[tuple[str, Json]]]
 """By kind: what can stand on the left of a test, and a value that is found there."""
 
@@ -95,61 +92,63 @@ class EarlierExport:
 
 # -- records --------------------------------------------------------------------------------------
 
-TEXTS: Final = (
+TEXTS: Final[Sequence[Json]] = (
     *("a", "data", "Data", "datasets/alpha", "export", "COPYING", "FAILED", "true", "null", "NaN"),
     *("5", "05", "5.0", "-1", "Infinity", "a.b", "a*b", "*", "\\*", 'say "hi"', "back\\slash"),
     *("Straße", "STRASSE", "ſtop", "stop", "\u212a", "k", "İstanbul", "ﬁne", "FINE", "i\u0307x"),
     *("x\0y", "line\nbreak", "tab\t", "\x7f", "\u2028", "\ufeff", "\U0001f642", "\uffff", "%_'[^"),
-    *("2024-03-01T08:00:00Z", "1.5s", "operations/", '"', "',true]", "{}", "?", "-", "e\u0301"),
+    *("2024-03-01T08:00:00Z", "1.5s", "operations/", '"', "',true]", "{}", "?", "-", "e\u0301", ""),
 )
-TEXT: Final = st.sampled_from(("", *TEXTS)) | st.text("ab*ß\"\\'. İ", max_size=4)
-INTEGERS: Final[st.SearchStrategy[Json]] = st.sampled_from(
-    [
-        *(0, 1, 5, 7, -1, 2**31 - 1, -(2**31), 2**53, 2**53 + 1, 2**63 - 1, 5.0, 5.5, -0.0),
-        *("0", "5", "05", "-0", "-1", "9007199254740993", "18446744073709551615", "1e3", "", "٥"),
-        *(10**30, 1e30, 1e308, "9" * 20, "9" * 21, True),
-    ]
+INTEGERS: Final[Sequence[Json]] = (
+    *(0, 1, 5, 7, -1, 2**31 - 1, -(2**31), 2**53, 2**53 + 1, 2**63 - 1, 5.0, 5.5, -0.0),
+    *("0", "5", "05", "-0", "-1", "9007199254740993", "18446744073709551615", "1e3", "", "٥"),
+    *(10**30, 1e30, 1e308, "9" * 20, "9" * 21, True),
 )
-DOUBLES: Final[st.SearchStrategy[Json]] = st.sampled_from(
-    [
-        *(0.1, 0.5, 5, 5.5, -0.0, 0, 1.7976931348623157e308, -1e308, 5e-324, 1e-300, 10**30),
-        *(16777217, 0.10000000149011612, 3.4028235e38, 1e39, "NaN", "Infinity", "-Infinity", "5"),
-    ]
+DOUBLES: Final[Sequence[Json]] = (
+    *(0.1, 0.5, 5, 5.5, -0.0, 0, 1.7976931348623157e308, -1e308, 5e-324, 1e-300, 10**30),
+    *(16777217, 0.10000000149011612, 3.4028235e38, 1e39, "NaN", "Infinity", "-Infinity", "5"),
 )
-TIMES: Final = st.sampled_from(
-    [
-        *("2024-03-01T08:00:00Z", "2024-03-01T08:00:00.500Z", "2024-03-01T09:00:00+01:00", "soon"),
-        *("2024-03-01T08:00:00.000000001Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59.9Z"),
-    ]
+TIMES: Final[Sequence[Json]] = (
+    *("2024-03-01T08:00:00Z", "2024-03-01T08:00:00.500Z", "2024-03-01T09:00:00+01:00", "soon"),
+    *("2024-03-01T08:00:00.000000001Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59.9Z"),
 )
-KEYS: Final = st.sampled_from(["team", "a.b", "a", "n", "", 'k"y', "k\\y", "7", "true", "ß"])
-LOOSE: Final = st.recursive(
-    st.sampled_from([None, True, False, 5, 5.5, 0, 1e30, -0.0]) | TEXT,
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=2),
-    max_leaves=4,
+STAGES: Final[Sequence[Json]] = ("COPYING", "COPYING", "QUEUED", 0, 2, 99, "NOPE", "")
+KEYS: Final = ("team", "a.b", "a", "n", "", 'k"y', "k\\y", "7", "true", "ß")
+LOOSE: Final[Sequence[Json]] = (
+    *(None, True, False, 5, 5.5, 0, 1e30, -0.0, [], {}, ["data", None], {"a": {"a.b": "k"}}),
+    *TEXTS,
 )
-STAGES: Final = st.sampled_from(["COPYING", "COPYING", "QUEUED", 0, 2, 99, "NOPE", ""])
-STEPS: Final = st.fixed_dictionaries({"name": TEXT, "ok": st.booleans(), "stage": STAGES})
-FIELDS: Final[Mapping[str, st.SearchStrategy[Json]]] = {
-    **dict.fromkeys(("target", "verb", "note", "uri"), TEXT),
+STEPS: Final[Sequence[Json]] = [
+    {"name": name, "ok": name != "a", "stage": stage}
+    for name, stage in zip(TEXTS, STAGES * 9, strict=False)
+]
+
+
+def keyed(values: Sequence[Json]) -> Sequence[Json]:
+    """Maps with some of these values."""
+    return [{}, *({KEYS[n % 10]: value, KEYS[-n % 7]: values[0]} for n, value in enumerate(values))]
+
+
+FIELDS: Final[Mapping[str, Sequence[Json]]] = {
+    **dict.fromkeys(("target", "verb", "note", "uri"), TEXTS),
     **dict.fromkeys(("progressPercent", "bytesDone", "quota", "priority", "retries"), INTEGERS),
     **dict.fromkeys(("snapshotId", "rowsRead", "bytes_done"), INTEGERS),
     **dict.fromkeys(("rate", "ratio"), DOUBLES),
-    **dict.fromkeys(("cancelRequested", "dryRun"), st.sampled_from([True, False, "true"])),
+    **dict.fromkeys(("cancelRequested", "dryRun"), (True, False, "true")),
     "stage": STAGES,
     "createTime": TIMES,
-    "elapsed": st.sampled_from(["1.5s", "1.500s", "0s", "-0.5s", "0.000000001s", "soon"]),
-    "labels": st.dictionaries(KEYS, TEXT, max_size=2),
-    "counters": st.dictionaries(KEYS, INTEGERS, max_size=2),
-    "shardNames": st.dictionaries(st.sampled_from(["7", "0", "-1"]), TEXT, max_size=2),
-    "stepIndex": st.dictionaries(KEYS, STEPS, max_size=2),
+    "elapsed": ("1.5s", "1.500s", "0s", "-0.5s", "0.000000001s", "soon"),
+    "labels": keyed(TEXTS),
+    "counters": keyed(INTEGERS),
+    "shardNames": [{"7": text, "0": "a"} for text in TEXTS],
+    "stepIndex": keyed(STEPS),
     "currentStep": STEPS,
-    "steps": st.lists(STEPS, max_size=2),
-    "tags": st.lists(TEXT, max_size=2),
-    "window": st.fixed_dictionaries({"startTime": TIMES}),
-    "warning": st.fixed_dictionaries({"code": INTEGERS, "message": TEXT}),
-    "extra": st.dictionaries(KEYS, LOOSE, max_size=3),
-    "payload": st.just({"@type": url("lrofix.v1.Book"), "title": "data"}),
+    "steps": [STEPS[n : n + 2] for n in range(9)],
+    "tags": [TEXTS[n : n + 2] for n in range(40)],
+    "window": [{"startTime": time} for time in TIMES],
+    "warning": [{"code": n, "message": text} for n, text in zip(INTEGERS, TEXTS, strict=False)],
+    "extra": keyed(LOOSE),
+    "payload": ({"@type": url("lrofix.v1.Book"), "title": "data"},),
     "unknown": LOOSE,
 }
 """The fields of metadata in JSON, with values that are right, wrong or odd."""
@@ -169,55 +168,83 @@ def binary_messages() -> list[Any]:
 BINARY: Final = binary_messages()
 
 
-def seldom(draw: Draw, one_in: int) -> bool:
-    """True for one in so many; what is drawn first, and most, is False."""
-    return draw(st.integers(1, one_in)) == one_in
+METADATA: Final = (
+    *["lrofix.v1.ExportMetadata"] * 5,
+    *["lrofix.v1.ImportMetadata"] * 2,
+    *("google.protobuf.Struct", "acme.v1.Unknown", "", "binary"),
+)
 
 
-def payload(draw: Draw, wanted: Sequence[str]) -> Json:
-    """The JSON of a message, of some of these fields and others, which is not always right."""
-    names = draw(st.lists(st.sampled_from([*FIELDS, *wanted * 5]), max_size=6))
-    made = {name: draw(LOOSE if seldom(draw, 10) else FIELDS[name]) for name in names}
-    # A database keeps what JSON says: integers of more than 64 bits may come back as floats.
-    return reread(dumps(made).decode())
+OPERATORS: Final = ("=", "=", "=", ":", ":", "!=", "<", "<=", ">", ">=")
 
 
-@st.composite
-def metadata(draw: Draw, wanted: Sequence[str]) -> Any | None:
-    """What stands in a record's metadata: ``wanted`` are fields that are there more often."""
-    kinds = ["lrofix.v1.ExportMetadata"] * 5 + ["lrofix.v1.ImportMetadata"] * 2
-    kind = draw(
-        st.sampled_from([*kinds, "google.protobuf.Struct", "acme.v1.Unknown", "", "binary"])
-    )
-    if kind == "binary" and BINARY:
-        return draw(st.sampled_from(BINARY))
-    return Any(url(kind), payload(draw, wanted)) if kind else None
+class Chance(random.Random):
+    """Chooses what is put into stores, and what is asked of them."""
 
+    def seldom(self, one_in: int = 10) -> bool:
+        """True for one in so many."""
+        return self.randrange(one_in) == 0
 
-@st.composite
-def results(draw: Draw) -> Any | Status | None:
-    """How an operation ends."""
-    if draw(st.booleans()):
-        code, details = draw(st.sampled_from([1, 1, 3, 5, 13])), draw(st.booleans())
-        return Status(code, draw(TEXT), (Any(url("acme.v1.Unknown"), {"a": "data"}),) * details)
-    title = st.fixed_dictionaries({}, optional={"title": TEXT, "pageCount": INTEGERS})
-    made = Any(url("lrofix.v1.Book"), reread(dumps(draw(title)).decode()))
-    return draw(st.sampled_from([made, made, made, None, *BINARY[:1]]))
+    def metadata(self, wanted: Sequence[str]) -> Any | None:
+        """What stands in a record's metadata: ``wanted`` are fields that are there more often."""
+        kind = self.choice(METADATA)
+        if kind == "binary" and BINARY:
+            return self.choice(BINARY)
+        names = self.choices([*FIELDS, *wanted * 5], k=self.randrange(7))
+        made = {name: self.choice(LOOSE if self.seldom() else FIELDS[name]) for name in names}
+        # A database keeps what JSON says: integers of more than 64 bits may come back as floats.
+        return Any(url(kind), reread(dumps(made).decode())) if kind else None
 
+    def result(self) -> Any | Status | None:
+        """How an operation ends."""
+        if self.seldom(2):
+            details = (Any(url("acme.v1.Unknown"), {"a": "data"}),) * self.randrange(2)
+            return Status(self.choice([1, 1, 3, 5, 13]), str(self.choice(TEXTS)), details)
+        book: Json = {"title": self.choice(TEXTS), "pageCount": self.choice(INTEGERS[:13])}
+        made = Any(url("lrofix.v1.Book"), book)
+        return self.choice([made, made, made, None, *BINARY[:1]])
 
-CHANGES: Final = ("report", "report", "cancel", "end", "end", "delete")
+    def change(self, wanted: Sequence[str], now: datetime) -> Change:
+        """What happens to a record: a report, an end, a request to cancel or to delete."""
+        match self.choice(["report", "report", "cancel", "end", "end", "delete"]):
+            case "report":
+                return report(self.metadata(wanted) or PACKED, None, now)
+            case "end":
+                kept = timedelta(seconds=self.choice([10**6, 10**6, 10**6, 1, 0]))
+                return end(self.result(), now=now, keep_for=kept)
+            case "delete":
+                return delete(now)
+        return request_cancel(now)
 
+    def filter(self, facts: Facts, depth: int = 3) -> str:
+        """A filter, in most cases a valid one."""
+        if depth == 3 and self.seldom():
+            return str(self.choice(VECTORS))
+        how = self.choice([*["test"] * 5, "NOT ", "-", " AND ", " ", " OR ", " OR "])
+        if how == "test" or not depth:
+            return self.test(facts)
+        if how in ("NOT ", "-"):
+            return f"{how}({self.filter(facts, depth - 1)})"
+        return how.join(f"({self.filter(facts, depth - 1)})" for _ in range(self.randint(2, 3)))
 
-@st.composite
-def changes(draw: Draw, wanted: Sequence[str], now: datetime) -> Change:
-    """What happens to a record: a report, an end, a request to cancel or to delete."""
-    what = draw(st.sampled_from(CHANGES))
-    if what == "report":
-        return report(draw(metadata(wanted)), None, now)
-    if what == "end":
-        kept = timedelta(seconds=draw(st.sampled_from([10**6, 10**6, 10**6, 1, 0])))
-        return end(draw(results()), now=now, keep_for=kept)
-    return delete(now) if what == "delete" else request_cancel(now)
+    def test(self, facts: Facts) -> str:
+        """A test of a value that is there, or nearly."""
+        kind = self.choice([*["packed"] * 3, *["indexed"] * 3, "record", "name", "text"])
+        left, value = self.choice(facts[kind])
+        if kind == "text":
+            begin = self.randrange(len(str(value)))
+            piece = str(value)[begin : begin + self.randint(1, 9)]
+            return quoted(self.choice([piece, piece.upper(), piece.casefold()]))
+        if self.seldom():
+            return f"{left}:*"
+        if self.seldom():
+            value = self.choice(facts[kind])[1]
+        literal = quoted(value)
+        if isinstance(value, str) and self.seldom(6):  # a part of it, with a wildcard
+            literal = '"*' + quoted(value[self.randint(0, len(value)) :])[1:]
+        elif not isinstance(value, str) and self.seldom(2):
+            literal = dumps(value).decode()
+        return f"{left}{self.choice(OPERATORS)}{literal}"
 
 
 # -- services and stores --------------------------------------------------------------------------
@@ -420,11 +447,6 @@ def listed(
     raise AssertionError(f"the list of {text!r} has no end")
 
 
-# -- filters --------------------------------------------------------------------------------------
-
-OPERATORS: Final = ("=", "=", "=", ":", ":", "!=", "<", "<=", ">", ">=")
-
-
 def facts_of(records: Sequence[Record], indexed: Sequence[str]) -> Facts:
     """What can be asked of these records; those of ``indexed`` paths are a kind of their own."""
     found: dict[str, list[tuple[str, Json]]] = {
@@ -471,128 +493,64 @@ def quoted(value: Json) -> str:
     return dumps(text).decode().replace("*", "\\*")
 
 
-@st.composite
-def filters(draw: Draw, facts: Facts, depth: int = 3) -> str:
-    """A filter, in most cases a valid one."""
-    if depth == 3 and seldom(draw, 10):
-        return draw(st.sampled_from(VECTORS))
-    how = draw(st.sampled_from([*["test"] * 5, "NOT ", "-", " AND ", " ", " OR ", " OR "]))
-    if how == "test" or not depth:
-        return draw(tests(facts))
-    if how in ("NOT ", "-"):
-        return f"{how}({draw(filters(facts, depth - 1))})"
-    some = [draw(filters(facts, depth - 1)) for _ in range(draw(st.integers(2, 3)))]
-    return how.join(f"({one})" for one in some)
+# -- by chance ------------------------------------------------------------------------------------
 
-
-@st.composite
-def tests(draw: Draw, facts: Facts) -> str:
-    """A test of a value that is there, or nearly."""
-    kind = draw(st.sampled_from([*["packed"] * 3, *["indexed"] * 3, "record", "name", "text"]))
-    left, value = draw(st.sampled_from(facts[kind]))
-    if kind == "text":
-        text = str(value)
-        begin = draw(st.integers(0, len(text) - 1))
-        piece = text[begin : begin + draw(st.integers(1, 9))]
-        return quoted(draw(st.sampled_from([piece, piece.upper(), piece.casefold()])))
-    if seldom(draw, 10):
-        return f"{left}:*"
-    if seldom(draw, 10):
-        value = draw(st.sampled_from(facts[kind]))[1]
-    op = draw(st.sampled_from(OPERATORS))
-    literal = quoted(value)
-    if isinstance(value, str) and seldom(draw, 6):  # a part of it, with a wildcard
-        place = draw(st.integers(0, len(value)))
-        literal = '"*' + quoted(value[place:])[1:]
-    elif not isinstance(value, str) and draw(st.booleans()):
-        literal = dumps(value).decode()
-    return f"{left}{op}{literal}"
-
-
-# -- what is drawn --------------------------------------------------------------------------------
-
-PARENTS: Final = ("", "", "", "", "p/x")
+PARENTS: Final = ("", "", "", "", "p/x/")
 IDS: Final = ("{}", "{}", "data-{}", "{}/b", "ß{}", "É{}", "🙂{}", "Data{}")
 
 
-@st.composite
-def histories(draw: Draw, past: Past, clock: ManualClock, wanted: Sequence[str]) -> None:
+def fill(past: Past, clock: ManualClock, chance: Chance, wanted: Sequence[str]) -> None:
     """Records come and change."""
     names: list[str] = []
-    by = st.sampled_from([0, 0, 0, 1, 2])
-    for count in range(draw(st.integers(8, 16))):
-        clock.advance(microseconds=draw(st.sampled_from([0, 0, 0, 1, 1, 1000, 1_000_000])))
-        parent = draw(st.sampled_from(PARENTS))
-        names.append(
-            (f"{parent}/" if parent else "")
-            + "operations/"
-            + draw(st.sampled_from(IDS)).format(count)
-        )
+    for count in range(chance.randint(8, 16)):
+        clock.advance(microseconds=chance.choice([0, 0, 0, 1, 1, 1000, 1_000_000]))
+        parent = chance.choice(PARENTS)
+        names.append(f"{parent}operations/{chance.choice(IDS).format(count)}")
         record = Record(
             name=names[-1],
-            parent=parent,
-            method=draw(st.sampled_from([EXPORT, EXPORT, IMPORT])),
-            metadata=draw(metadata(wanted)),
+            parent=parent.rstrip("/"),
+            method=chance.choice([EXPORT, EXPORT, IMPORT]),
+            metadata=chance.metadata(wanted),
             create_time=clock(),
             update_time=clock(),
-            caller=draw(st.sampled_from(["", "ann", "bob"])),
-            target=draw(st.sampled_from(["", "", f"target-{count}"])),
+            caller=chance.choice(["", "ann", "bob"]),
+            target=chance.choice(["", "", f"target-{count}"]),
         )
-        past.insert(record, draw(by))
-        for _ in range(draw(st.integers(0, 2))):
-            change = draw(changes(wanted, clock()))
-            past.change(draw(st.sampled_from(names)), change, draw(by))
+        past.insert(record, chance.choice([0, 0, 0, 1, 2]))
+        for _ in range(chance.randrange(3)):
+            change = chance.change(wanted, clock())
+            past.change(chance.choice(names), change, chance.choice([0, 0, 0, 1, 2]))
 
 
-def run(kinds: Sequence[str], sets: int, tally: Tally, seed: int | None = None) -> None:
-    """Compare filters over so many sets of records; with a seed, others than usually."""
-    chosen = settings(
-        max_examples=sets,
-        deadline=None,
-        database=None,
-        derandomize=seed is None,
-        suppress_health_check=list(HealthCheck),
-        phases=[Phase.generate],
-    )
-
-    @chosen
-    @given(data=st.data())
-    def one(data: st.DataObject) -> None:
-        indexes = {
-            name: tuple(data.draw(st.lists(st.sampled_from(paths), max_size=4, unique=True)))
-            for name, paths in PATHS.items()
+def compare(kinds: Sequence[str], seed: int, tally: Tally) -> None:
+    """Compare some filters over a set of records."""
+    chance, clock = Chance(seed), ManualClock()
+    indexes = {
+        name: tuple(chance.sample(paths, chance.randrange(5))) for name, paths in PATHS.items()
+    }
+    indexed = [json_name(path) for paths in indexes.values() for path in paths]
+    wanted = [path.partition(".")[0] for path in indexed]
+    tick, ticks = chance.choice([0.0, 0.0, 0.001, 0.2]), itertools.count()
+    options = {"owner_only": chance.seldom(6), "structs": chance.seldom(6)}
+    with stores_of(kinds, clock) as stores:
+        past = Past(indexes, stores, clock)
+        fill(past, clock, chance, wanted)
+        clock.advance(chance.choice([0, 1, 10]))
+        known = chance.choice([indexes, indexes, indexes, {}])
+        services = {
+            kind: declared(store, known, clock=lambda: next(ticks) * tick, **options)
+            for kind, store in stores.items()
         }
-        indexed = [json_name(path) for paths in indexes.values() for path in paths]
-        wanted = [path.partition(".")[0] for path in indexed]
-        clock, ticks = ManualClock(), itertools.count()
-        tick = data.draw(st.sampled_from([0.0, 0.0, 0.001, 0.2]))
-        owner_only, structs = seldom(data.draw, 6), seldom(data.draw, 6)
-        with stores_of(kinds, clock) as stores:
-            past = Past(indexes, stores, clock)
-            data.draw(histories(past, clock, wanted))
-            clock.advance(data.draw(st.sampled_from([0, 1, 10])))
-            known = data.draw(st.sampled_from([indexes, indexes, indexes, {}]))
-            services = {
-                kind: declared(
-                    store,
-                    known,
-                    structs=structs,
-                    owner_only=owner_only,
-                    clock=lambda: next(ticks) * tick,
+        both = Comparison(
+            past=past, services=services, tally=tally, owner_only=options["owner_only"]
+        )
+        facts = facts_of([*past.records.values()], indexed)
+        scan, batch = chance.choice([1, 2, 3, 7, 2000]), chance.choice([1, 3, 200])
+        with patch.multiple(listing, SCAN=scan, _BATCH=batch):
+            for _ in range(FILTERS_EACH):
+                both.check(
+                    chance.filter(facts),
+                    chance.choice(PARENTS).rstrip("/"),
+                    chance.choices([1, 2, 3, 5, 0], k=3),
+                    chance.choice(["", "ann", "bob", "carl"]),
                 )
-                for kind, store in stores.items()
-            }
-            tally["sets of records"] += 1
-            both = Comparison(past=past, services=services, tally=tally, owner_only=owner_only)
-            facts = facts_of([*past.records.values()], indexed)
-            scan = data.draw(st.sampled_from([1, 2, 3, 7, 2000]))
-            with patch.multiple(listing, SCAN=scan, _BATCH=data.draw(st.sampled_from([1, 3, 200]))):
-                for _ in range(FILTERS_EACH):
-                    both.check(
-                        data.draw(filters(facts)),
-                        data.draw(st.sampled_from(PARENTS)),
-                        data.draw(st.lists(st.sampled_from([1, 2, 3, 5, 0]), min_size=1)),
-                        data.draw(st.sampled_from(["", "ann", "bob", "carl"])),
-                    )
-
-    (one if seed is None else hypothesis.seed(seed)(one))()
