@@ -33,7 +33,7 @@ from lro.executors.celery import CeleryExecutor
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.testing import REMOTE_CHECKS, check_remote_executor, run_remote_check
-from lro.testing._executors import NameReceiver, Work
+from lro.testing._executors import Work
 from tests.waiting import PATIENCE
 
 NUMBERS = itertools.count()
@@ -310,19 +310,6 @@ def test_a_message_of_a_malformed_name_is_dropped(caplog):
         other.start()
         other.join(PATIENCE)
     assert len(dropped(caplog)) == 2
-
-
-def test_what_went_back_comes_again(make_remote):
-    """Through the broker, to the same worker or another."""
-    receiver, away = NameReceiver(), iter([True])
-
-    def work(name):
-        if next(away, False):
-            unavailable(name)
-        receiver.work(name)
-
-    make_remote(work).reserve().submit(Work(NAME))
-    receiver.arrives(NAME)
 
 
 @pytest.mark.parametrize("begun", [False, True])

@@ -14,7 +14,10 @@ from lro._model.operation import take_over
 from lro.adapters import CancelSupport
 from lro.errors import OperationNotFound, ResourceExhausted, Unavailable
 from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from tests.engine.engine_parts import maintenance_over
 from tests.service_steps import answer, ended, reason, recovered
+from tests.stores.samples import held, insert
 from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -346,3 +349,26 @@ def test_a_clock_that_is_set(make_service, store, clock, caplog):
         two.run_maintenance()
     go.set()
     assert answer(one, ended(one, name)) == "done"
+
+
+def test_leases_are_renewed_though_a_sweep_fails(clock, caplog):
+    """It is tried again in a minute; leases and orphans are seen to meanwhile."""
+
+    class Sticking(MemoryStore):
+        def expire(self, limit):
+            raise Unavailable("too large")
+
+    store, recovered = Sticking(clock), []
+    insert(store, held(clock, seconds=0))
+    at = [0.0]
+    maintenance = maintenance_over(
+        store, seconds=lambda: at[0], methods=["M"], recover=recovered.append
+    )
+    clock.advance(1)
+    maintenance.run_due()
+    for _ in range(2):
+        at[0] += 1.0
+        clock.advance(1)
+        maintenance.run_due()
+    assert len(recovered) == 2
+    assert caplog.text.count("what has expired cannot be removed now") == 1

@@ -23,6 +23,7 @@ from lro import (
     Options,
     Service,
     message,
+    number,
 )
 from lro._filters.prefilter import ABSENT, KeyIn, key_value
 from lro.adapters import Store
@@ -35,7 +36,6 @@ from lro.testing._samples import ids, insert, record_of
 from lro.types import Json
 from tests.filters.every_field_kind import NAME, Everything
 from tests.filters.messages import ExportMetadata, ImportMetadata, Stage, url
-from tests.stores.list_agreement import EarlierExport
 from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkRequest
 
@@ -267,6 +267,20 @@ def test_who_does_not_know_an_index_does_not_falsify_it(store: Store) -> None:
     service(store).reporter(operation).report(ExportMetadata(target="new"))
     assert listed(knows, "metadata.target = new") == [operation]
     assert listed(knows, "metadata.target = old") == []
+
+
+class EarlierStage(enum.Enum):
+    STAGE_UNSPECIFIED = 0
+    QUEUED = 1
+
+
+@message("lrofix.v1.ExportMetadata")
+@attrs.frozen
+class EarlierExport:
+    """The metadata as an earlier release knows it: with fewer fields, and fewer stages."""
+
+    verb: str = attrs.field(default="", metadata=number(4))
+    stage: EarlierStage = attrs.field(default=EarlierStage.STAGE_UNSPECIFIED, metadata=number(9))
 
 
 @pytest.fixture

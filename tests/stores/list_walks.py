@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Mapping
+import random
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 import attrs
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 
 from lro import Code, Empty, ListOperationsRequest, LroError, Service, Status, TypeRegistry
 from lro._model.operation import end, report
@@ -110,130 +101,100 @@ class Walk:
         return self.last is not None and key <= self.last
 
 
-WHICH: Final = st.integers(0, 99)
+class Walks:
+    """A list under a new parent of a store, walked and changed in turns, as chance has it.
 
-
-class Walks(RuleBasedStateMachine):
-    """A list under a new parent of a store, walked and changed in turns.
-
-    ``service`` and ``clock`` serve all examples: their lists do not touch, and time only goes on.
+    ``service`` and ``clock`` serve all lists: they do not touch, and time only goes on.
     What matches is what the whole list shows while nothing changes.
     """
 
-    parents = itertools.count()
-
-    def __init__(self, service: Service, clock: ManualClock) -> None:
-        super().__init__()
-        self.service, self.clock = service, clock
-        self.parent = f"walks/{next(self.parents)}"
+    def __init__(self, service: Service, clock: ManualClock, seed: int) -> None:
+        self.service, self.clock, self.chance = service, clock, random.Random(seed)
+        self.parent = f"walks/{seed}"
         self.keys: dict[str, Key] = {}
-        self.filter = ""
+        self.filter = FILTERS[seed % len(FILTERS)]
         self.walks: list[Walk] = []
         self.earlier: list[Walk] = []
 
-    @initialize(
-        filter=st.sampled_from(FILTERS),
-        first=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=12),
-    )
-    def begin(self, filter: str, first: Iterable[tuple[int, int]]) -> None:
-        """A list with something in it, and a walk at its beginning."""
-        self.filter = filter
-        for number, (moment, percent) in enumerate(first):
-            self.insert(moment, percent, "aBb豈𝄞"[number % 5], held=bool(number % 2))
-            if number % 3 == 0:
-                self.complete(number, number % 2 * Code.INTERNAL, 300)
+    def run(self) -> None:
+        """Begin with something in the list, change and walk, and come to the ends of all walks."""
+        for _ in range(self.chance.randrange(12)):
+            self.insert()
         self.start_over()
+        changes = [self.insert, self.insert, self.complete, self.report, self.delete, self.advance]
+        walks = [*[self.turn] * 5, self.return_to, self.start_over, self.delete_the_place]
+        for _ in range(40):
+            self.chance.choice(changes + walks)()
+            matching = self.matching()
+            for walk in (*self.walks, *self.earlier):
+                walk.due &= matching.keys()
+        for walk in (*self.walks, *self.earlier):  # those from earlier tokens too
+            for _ in range(100):
+                if not walk.ended:
+                    walk.take(*self.page(3, walk.token), matching)
+            assert walk.ended, "the walk does not end"
 
-    @rule(
-        moment=st.integers(0, 3),
-        percent=st.integers(0, 2),
-        letter=st.sampled_from("aBb豈𝄞"),
-        held=st.booleans(),
-    )
-    def insert(self, moment: int, percent: int, letter: str, held: bool) -> None:
+    def insert(self) -> None:
         """A new operation, anywhere in the order; one that is held is only hidden by a delete."""
-        name = f"{self.parent}/operations/{letter}-{len(self.keys)}"
-        created = START + timedelta(seconds=moment)
+        chance, moment = self.chance, self.chance.randrange(4)
+        name = f"{self.parent}/operations/{chance.choice('aBb豈𝄞')}-{len(self.keys)}"
+        created, percent = START + timedelta(seconds=moment), chance.randrange(3)
         lease = {"owner": "w", "attempt": 1, "lease_until": self.clock() + timedelta(days=99)}
-        insert(self.service.store, self.parent, name, created, percent, **(lease if held else {}))
+        held = lease if chance.randrange(2) else {}
+        insert(self.service.store, self.parent, name, created, percent, **held)
         insert(self.service.store, f"{self.parent}/below/it", f"{name}-below", created, percent)
         self.keys[name] = -moment, name
 
-    @rule(
-        which=WHICH,
-        code=st.sampled_from([0, Code.CANCELLED, Code.INTERNAL]),
-        seconds=st.sampled_from([0, 10, 300]),
-    )
-    def complete(self, which: int, code: int, seconds: int) -> None:
-        """An operation ends, and expires so many seconds later."""
+    def complete(self) -> None:
+        """An operation ends, and expires some time later."""
+        code = self.chance.choice([0, 0, Code.CANCELLED, Code.INTERNAL])
         result = Status(code, "did not go well") if code else EMPTY
-        self.change(which, end(result, now=self.clock(), keep_for=timedelta(seconds=seconds)))
+        kept = timedelta(seconds=self.chance.choice([0, 10, 300]))
+        self.change(end(result, now=self.clock(), keep_for=kept))
 
-    @rule(which=WHICH, percent=st.integers(0, 2))
-    def report(self, which: int, percent: int) -> None:
+    def report(self) -> None:
         """An operation gets on."""
-        self.change(which, report(metadata(percent), None, self.clock()))
+        self.change(report(metadata(self.chance.randrange(3)), None, self.clock()))
 
-    def change(self, which: int, change: Change) -> None:
+    def change(self, change: Change) -> None:
         """Change an operation, unless it is gone or over."""
         with contextlib.suppress(LroError, IndexError):
-            self.service.store.update([*self.keys][which % max(1, len(self.keys))], change)
+            self.service.store.update(self.chance.choice([*self.keys]), change)
 
-    @rule(which=WHICH)
-    def delete(self, which: int) -> None:
+    def delete(self) -> None:
         """An operation is deleted."""
         with contextlib.suppress(LroError, IndexError):
-            self.service.delete([*self.keys][which % max(1, len(self.keys))])
+            self.service.delete(self.chance.choice([*self.keys]))
 
-    @precondition(lambda self: self.walks and self.walks[0].last)
-    @rule()
     def delete_the_place(self) -> None:
         """The operation that was shown last is deleted: a token outlives it."""
-        with contextlib.suppress(LroError):
-            self.service.delete(self.walks[0].last[1])  # type: ignore[index]  # see above
+        for walk in self.walks[:1]:
+            with contextlib.suppress(LroError):
+                if walk.last is not None:
+                    self.service.delete(walk.last[1])
 
-    @rule(seconds=st.sampled_from([1, 10, 300]), sweep=st.booleans())
-    def advance(self, seconds: int, sweep: bool) -> None:
+    def advance(self) -> None:
         """Time goes on: something expires, and may be swept away."""
-        self.clock.advance(seconds)
-        if sweep:
+        self.clock.advance(self.chance.choice([1, 10, 300]))
+        if self.chance.randrange(2):
             self.service.store.expire(1000)
 
-    @rule(size=st.integers(1, 4))
-    def turn(self, size: int) -> None:
+    def turn(self) -> None:
         """Every walk reads a page."""
-        matching = self.matching()
+        matching, size = self.matching(), self.chance.randint(1, 4)
         for walk in self.walks:
             if not walk.ended:
                 self.earlier = [*self.earlier[-EARLIER_WALKS:], walk.copy()]
                 walk.take(*self.page(size, walk.token), matching)
 
-    @precondition(lambda self: self.earlier)
-    @rule(which=st.integers(0, EARLIER_WALKS))
-    def return_to(self, which: int) -> None:
+    def return_to(self) -> None:
         """A walk goes on from the token of an earlier page (spec §3.4(5))."""
-        self.walks = [self.walks[0], self.earlier[which % len(self.earlier)].copy()]
+        for walk in self.chance.sample(self.earlier, min(1, len(self.earlier))):
+            self.walks = [self.walks[0], walk.copy()]
 
-    @rule()
     def start_over(self) -> None:
         """Another walk begins, now."""
         self.walks = [*self.walks[:1], Walk(due=set(self.matching()))]
-
-    @invariant()
-    def forget(self) -> None:
-        """Only what matches still can be due."""
-        matching = self.matching()
-        for walk in (*self.walks, *self.earlier):
-            walk.due &= matching.keys()
-
-    def teardown(self) -> None:
-        """All walks come to their ends, those from earlier tokens too."""
-        matching = self.matching()
-        for walk in (*self.walks, *self.earlier):
-            for _ in range(100):
-                if not walk.ended:
-                    walk.take(*self.page(3, walk.token), matching)
-            assert walk.ended, "the walk does not end"
 
     def page(self, size: int, token: str) -> tuple[list[str], str]:
         """The names on a page, and the next token."""
@@ -251,11 +212,3 @@ class Walks(RuleBasedStateMachine):
             some, token = self.page(1000, token)
             names += some
         return {name: self.keys[name] for name in names}
-
-
-def run_walks(service: Service, clock: ManualClock, examples: int) -> None:
-    """Walk and change so many lists."""
-    run_state_machine_as_test(
-        lambda: Walks(service, clock),  # type: ignore[arg-type]  # a function will do
-        settings=settings(max_examples=examples, stateful_step_count=40, deadline=None),
-    )

@@ -9,6 +9,7 @@ import sys
 import threading
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import pytest
@@ -21,6 +22,7 @@ from psycopg import errors
 
 import lro.stores.postgres
 from lro import Any, DeclarationError, InvalidArgument, State
+from lro._engine.store_port import SCAN
 from lro._filters.prefilter import EVERYTHING, Column, InState, KeyIn, NameIn, TextContains, all_of
 from lro.adapters import Cursor, Renewed
 from lro.errors import MissingExtra, OperationNotFound, TargetBusy, Unavailable
@@ -28,8 +30,10 @@ from lro.stores.postgres import SCHEMA_VERSION, PostgresStore
 from lro.stores.postgres import _statements as statements
 from lro.stores.postgres._connections import PERIOD_SECONDS, ServerClock
 from lro.stores.postgres._notifications import Announcer, payloads
+from tests.filters.test_indexes import KEYED, WANTED, fill
 from tests.services.postgres import UNHURRIED, PostgresServer, shared_server
 from tests.stores.samples import (
+    METHODS,
     REQUEST,
     Later,
     called,
@@ -46,6 +50,7 @@ from tests.stores.samples import (
     made_later,
     record_of,
     removal,
+    report_of,
     together,
 )
 from tests.waiting import PATIENCE, until
@@ -303,6 +308,70 @@ def test_large_metadata_is_not_sent_again(store, opened, clock, postgres_wire):
     assert (other.metadata, other.cancel_requested) == (big, True)
 
 
+# -- locks of others ------------------------------------------------------------------------------
+
+
+@contextmanager
+def locked(plain, statement, *values):
+    """What a stranger locks by a statement."""
+    with plain.transaction():
+        plain.execute(statement, values)
+        yield
+
+
+@pytest.mark.parametrize("mode", ["SHARE", "ACCESS EXCLUSIVE"])
+def test_a_locked_table_is_an_outage(opened, schema, plain, clock, mode):
+    """Also one that can be read: no lease is renewed, no process is taken for dead."""
+    store = opened(statement_seconds=5.0)  # a fifth of it for locks
+    insert(store, held(clock))
+    clock.advance(20)
+    with locked(plain, f"LOCK TABLE {schema}.operations IN {mode} MODE"):
+        for call in (lambda: store.renew("us", clock()), lambda: store.orphans(METHODS, 9)):
+            with pytest.raises(Unavailable):
+                call()
+    assert len(store.orphans(METHODS, 9).records) == 1
+
+
+def test_many_locked_rows_hold_up_a_renewal_for_a_moment(store, schema, plain, clock, monkeypatch):
+    """Each is waited for shortly, and not all of them; those that are free are renewed."""
+    monkeypatch.setattr("lro.stores.postgres._store._LOCK_MS", 1)
+    names = [f"operations/{number}" for number in range(4)]
+    for number in range(4):
+        insert(store, held(clock, str(number)))
+    store.update(names[0], cancel_of(clock))
+    moment = clock() + timedelta(hours=1)
+    row = f"SELECT 1 FROM {schema}.operations WHERE name <> %s FOR UPDATE"
+    with locked(plain, row, names[0]):
+        for seconds in (1.0, 0):
+            monkeypatch.setattr("lro.stores.postgres._store._LOCKED_SECONDS", seconds)
+            found = store.renew("us", moment, names)
+            assert (found.cancel_requested, sorted(found.left)) == ([names[0]], names[1:])
+        assert store.get(names[0]).lease_until == moment
+    assert store.renew("us", moment, names) == Renewed([names[0]], [])
+
+
+def test_a_failure_while_a_locked_row_is_waited_for_is_raised(
+    store, schema, plain, clock, monkeypatch
+):
+    """Only a lock that others keep is no failure."""
+    insert(store, held(clock))
+    gone = b"SELECT FROM gone WHERE (%s, %s, %s, %s, %s::bigint) IS NULL"
+    monkeypatch.setattr("lro.stores.postgres._statements.RENEW_WAITING", gone)
+    row = f"SELECT 1 FROM {schema}.operations FOR UPDATE"
+    with locked(plain, row), pytest.raises(Unavailable):
+        store.renew("us", clock(), ["operations/a"])
+
+
+def test_a_report_prolongs_a_lease_that_is_not_renewed(store, clock):
+    """In the statement that writes it, if less than half of it is left."""
+    insert(store, held(clock, seconds=15))
+    for seconds, owner, left in ((7, "us", 8), (1, "us", 15), (10, "them", 5)):
+        clock.advance(seconds)
+        lease = timedelta(seconds=15)
+        store.update("operations/a", report_of(clock, REQUEST, owner, lease))
+        assert store.get("operations/a").lease_until == clock() + timedelta(seconds=left)
+
+
 # -- plans ----------------------------------------------------------------------------------------
 
 SOME_ID = "0" * 32
@@ -391,17 +460,58 @@ def test_a_page_is_found_by_its_index(store, link, postgres_wire, index):
         assert "Incremental Sort" in plan
 
 
+def test_a_look_that_the_server_ends_is_tried_for_fewer_records(store, clock, postgres_wire):
+    """A tenth each time; other failures are raised."""
+    fill(store, clock)
+    postgres_wire.values.clear()
+    postgres_wire.fail("", errors.QueryCanceled("statement timeout"), times=2)
+    assert ids(store.page("", None, 9).records) == ["a", "b", "c", "d"]
+    assert [values[3] for values in postgres_wire.values] == [SCAN, SCAN // 10, SCAN // 100]
+    store.close()
+    with pytest.raises(Unavailable, match="closed"):
+        store.page("", None, 9)
+
+
+def test_a_sweep_that_the_server_ends_goes_on_with_fewer(store, clock, postgres_wire):
+    """Large records take long to remove: fewer are removed at once, and all of them in the end."""
+    for number in range(25):
+        insert(store, record_of(clock, f"{number:02}"))
+        store.update(f"operations/{number:02}", end_of(clock, days=1))
+    clock.advance(days=2)
+    postgres_wire.values.clear()
+    postgres_wire.fail("", errors.QueryCanceled("statement timeout"))
+    removed = store.expire(20)
+    assert (len(removed.names), removed.more) == (20, True)
+    assert [values[1] for values in postgres_wire.values if len(values) == 2][:2] == [20, 2]
+    removed = store.expire(1000)
+    assert (len(removed.names), removed.more) == (5, False)
+
+
+def test_an_index_in_a_schema_of_any_name(opened, clock):
+    """Which PostgreSQL would fold, or read as several names."""
+    for name in ("Upper", "with space", "with.dot"):
+        store = opened(schema=name)
+        insert(store, record_of(clock, keys=KEYED))
+        store.index({"k1"})
+        assert store._setup.keys == {"k1"}
+        assert ids(store.page("", None, 9, WANTED).records) == ["a"]
+
+
+def test_who_may_not_make_an_index_does_without(server, schema, opened, plain, clock, caplog):
+    """A user who owns nothing there; the log says what the owner is to do."""
+    fill(opened(), clock)
+    plain.execute(f"CREATE ROLE guest_{schema} LOGIN; GRANT USAGE ON SCHEMA {schema} TO PUBLIC")
+    rights = "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES"
+    plain.execute(f"GRANT {rights} IN SCHEMA {schema} TO guest_{schema}")
+    url = server.url.replace("lro@", f"guest_{schema}@")
+    with closing(PostgresStore(url, schema=schema, clock=clock, **UNHURRIED)) as store:
+        store.index({"k1"})
+        assert ids(store.page("", None, 9, WANTED).records) == ["a", "c", "d"]
+        assert store._setup.keys == frozenset()
+    assert "CREATE INDEX CONCURRENTLY operations_by_k1" in caplog.text
+
+
 # -- the clock ------------------------------------------------------------------------------------
-
-
-class Ticks:
-    """A monotonic clock that the test moves."""
-
-    def __init__(self):
-        self.seconds = 100.0
-
-    def __call__(self):
-        return self.seconds
 
 
 def test_the_clock_is_the_servers(opened, plain, postgres_wire, monkeypatch):
@@ -424,19 +534,19 @@ def test_the_clock_is_the_servers(opened, plain, postgres_wire, monkeypatch):
 
 def test_the_clock_goes_on_between_measurements():
     """As the monotonic clock does; one caller in a minute is told to measure it again."""
-    ticks = Ticks()
-    clock = ServerClock(ticks)
+    ticks = [100.0]
+    clock = ServerClock(lambda: ticks[0])
     assert [clock.due(), clock.due()] == [True, False]
     clock.measured(1_000_000_000_000, 99.0, 100.0)
     assert clock.now() == datetime.fromtimestamp(1_000_000.5, UTC)
-    ticks.seconds += PERIOD_SECONDS
+    ticks[0] += PERIOD_SECONDS
     assert clock.now() == datetime.fromtimestamp(1_000_000.5 + PERIOD_SECONDS, UTC)
     assert [clock.due(), clock.due()] == [True, False]
 
 
 def test_the_clock_does_not_tremble():
     """Only a narrower measurement, or one that contradicts the last, moves it."""
-    clock = ServerClock(Ticks())
+    clock = ServerClock(lambda: 100.0)
     clock.measured(1_000_000_000_000, 99.9, 100.1)
     first = clock.now()
     clock.measured(1_000_000_200_000, 99.8, 100.2)
@@ -746,6 +856,10 @@ def test_a_removal_that_is_handed_in_meets_a_change(store, opened, clock):
     assert listed(store) == []
 
 
+NOTHING = SimpleNamespace(fetchall=lambda: [(None, False, None, None, None, None)])
+"""The answer of a server that finds nothing in the way of a start."""
+
+
 def test_an_obstacle_that_is_gone_when_it_is_looked_for_is_none(store, clock, postgres_wire):
     """Once, the start is made; all the time, it is given up, and says so."""
     insert(store, record_of(clock))
@@ -753,23 +867,11 @@ def test_an_obstacle_that_is_gone_when_it_is_looked_for_is_none(store, clock, po
     postgres_wire.when(find, lambda _: store.update("operations/a", removal))
     assert made_later(store, record_of(clock)).fresh
     for start in (insert, made_later):
-        postgres_wire.when(find, nothing_there, times=10)
+        postgres_wire.when(find, lambda _: NOTHING, times=10)
         with pytest.raises(Unavailable, match="faster than it can be read"):
             start(store, record_of(clock))
     with pytest.raises(InvalidArgument, match="is taken"):
         insert(store, record_of(clock))
-
-
-class Nothing(list):
-    """The answer of a server that finds nothing in the way of a start."""
-
-    def fetchall(self):
-        return [(None, False, None, None, None, None)]
-
-
-def nothing_there(_):
-    """Answer that nothing is in the way."""
-    return Nothing()
 
 
 def test_at_the_end_of_the_process_no_other_thread_is_needed(store, opened, clock, monkeypatch):

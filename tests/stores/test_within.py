@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from lro import Empty, InvalidArgument, Job, ListOperationsRequest, Service, State
+from lro import Empty, InvalidArgument, Job, ListOperationsRequest, Service
 from lro._engine.maintenance import Maintenance
 from lro.errors import OperationNotFound, RequestIdConflict, TargetBusy, Unavailable
 from lro.executors.inline import InlineExecutor
@@ -222,17 +222,6 @@ def test_validate_only_checks_and_stores_nothing(database, connection, service, 
     connection.commit()
     assert database.counts() == (1, 1, 1)
     assert service.get(first.name)
-
-
-def test_cancelled_before_it_has_begun_ends_cancelled(
-    database, connection, service, work, done, clock
-):
-    name = work.start(REQUEST, within=connection).name
-    connection.commit()
-    service.cancel(name)
-    maintained(service, clock)
-    assert database.store.get(name).state is State.CANCELLED
-    assert done == []
 
 
 def test_method_without_function_is_stored_for_others(database, connection, service, clock):
@@ -599,20 +588,6 @@ def test_commit_that_comes_late_is_left_to_the_orphan_scan(connection, service, 
     clock.advance(15)
     service.run_maintenance()
     assert service.get(name).done
-
-
-@ON_SQLITE
-def test_process_that_dies_after_the_commit_leaves_the_work_to_others(
-    database, connection, service, work, make_service, clock, done
-):
-    name = work.start(REQUEST, within=connection).name
-    connection.commit()
-    other = make_service(database.store, InlineExecutor())
-    method_of(other, done)
-    other.run_maintenance()
-    assert answer(other, other.get(name)) == "a"
-    maintained(service, clock)  # finds that it was begun
-    assert done == ["a"]
 
 
 @ON_SQLITE

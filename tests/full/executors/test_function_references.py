@@ -108,6 +108,10 @@ def other(request: Plain, job: lro.Job[WorkMetadata]) -> WorkResponse:
 
 undecorated = service.method("acme.v1.Works.Other")(other)
 
+@service.method("acme.v1.Works.Twice")
+def twice(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+    return WorkResponse(text=2 * request.text)
+
 @service.method("acme.v1.Works.Plain")
 def plain(request: Plain, job: lro.Job[WorkMetadata]) -> WorkResponse:
     return WorkResponse(text="plain " + request.text)
@@ -120,27 +124,12 @@ def test_a_decorated_function_brings_its_registry(module, service, caplog):
     service.closing(made.service)
     operation = made.plain.start(made.Plain("text"))
     assert answer(made.service, ended(made.service, operation)) == "plain text"
+    again = service.method("acme.v1.Works.Again")(made.twice.spec.function)  # by another service
+    for one, method in ((service, again), (made.service, made.twice)):
+        assert answer(one, ended(one, method.start(WorkRequest(text="x")))) == "xx"
     other = made.undecorated.start(made.Plain("text"))
     assert reason(ended(made.service, other)) == UNFIT
     assert "a codec that only the registry of its service has" in caplog.text
-
-
-def test_a_decorated_function_may_be_declared_once_more(module, service):
-    """By another service: then the child makes a registry of the classes that it imports."""
-    made = module(
-        "twice_place",
-        """
-        service = lro.Service(MemoryStore(), ProcessExecutor(1))
-
-        @service.method("acme.v1.Works.Twice")
-        def twice(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
-            return WorkResponse(text=2 * request.text)
-        """,
-    )
-    service.closing(made.service)
-    again = service.method("acme.v1.Works.Again")(made.twice.spec.function)
-    for one, method in ((service, again), (made.service, made.twice)):
-        assert answer(one, ended(one, method.start(WorkRequest(text="x")))) == "xx"
 
 
 def test_classes_keep_their_names(module, service):
@@ -498,29 +487,29 @@ def test_functions_of_other_main_modules_are_refused(tmp_path, arguments, read):
     assert "Work: is in the main module, which no other process can import" in ran.stderr
 
 
-@pytest.mark.parametrize("ending", ["", "sys.exit(0)"])
-def test_the_operation_says_that_the_main_module_needs_its_guard(tmp_path, ending):
+UNGUARDED = SCRIPT.replace('if __name__ == "__main__":\n    for', "if True:\n    for")
+BROKEN = SCRIPT.replace("tried = []", "tried = []\nif is_worker_process(): 1 / 0")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (UNGUARDED, "this process runs functions for another one, and starts none"),
+        (UNGUARDED + "sys.exit(0)", "this process runs functions for another one, and starts none"),
+        (BROKEN, "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_the_operation_says_that_the_main_module_needs_its_guard(tmp_path, text, why):
     """The child does what the script does, and fails; the reason was in the log alone (40)."""
     script = tmp_path / "program.py"
-    script.write_text(
-        SCRIPT.replace('if __name__ == "__main__":\n    for', "if True:\n    for") + ending
-    )
+    script.write_text(text)
     ran = run(str(script))
     wanted = (
         "the method cannot be run by the worker process, which cannot import the main module: "
         'it needs its guard, if __name__ == "__main__"\n'
     )
     assert ran.stdout == 2 * wanted
-    assert "this process runs functions for another one, and starts none" in ran.stderr
-
-
-def test_a_script_that_cannot_be_imported_again(tmp_path):
-    """Without its guard it would start itself for ever; here it fails, each time again."""
-    script = tmp_path / "program.py"
-    script.write_text(SCRIPT.replace("tried = []", "tried = []\nif is_worker_process(): 1 / 0"))
-    ran = run(str(script))
-    assert ran.stdout.count("cannot import the main module: it needs its guard") == 2
-    assert ran.stderr.count("ZeroDivisionError: division by zero") == 2
+    assert ran.stderr.count(why) == 2
 
 
 def test_a_main_module_need_not_be_importable(monkeypatch):

@@ -13,9 +13,8 @@ from datetime import timedelta
 
 import pytest
 
-from lro import Code, DeclarationError, Limits, Service, State, WorkerLost, testing
+from lro import Code, DeclarationError, Limits, Service, State, WorkerLost
 from lro.adapters import CancelSupport
-from lro.errors import Unavailable
 from lro.executors.processes import ProcessExecutor
 from lro.executors.processes._process import ChildProcess, MessageReader
 from lro.executors.threads import ThreadExecutor
@@ -100,12 +99,6 @@ def gone(pid):
 # -- the contract ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("check", testing.EXECUTOR_CHECKS, ids=lambda check: check.__name__)
-def test_it_keeps_every_promise(check):
-    """Tasks run in its threads; children are for the functions of methods."""
-    testing.run_executor_check(check, lambda at_once, waiting: ProcessExecutor(at_once, waiting))
-
-
 def test_what_it_says_of_itself():
     """It can end what it runs; as many children as processors, none before the first need."""
     executor = ProcessExecutor()
@@ -177,22 +170,6 @@ def test_a_child_that_stops_in_the_midst_of_its_answer_is_ended(harness, monkeyp
     assert half.wait(PATIENCE)
     service.cancel(operation.name)
     assert reason(ended(service, operation)) == (Code.CANCELLED, "CANCELLED")
-
-
-def test_without_a_thread_there_is_no_room(monkeypatch):
-    """The process has too many, or is ending."""
-
-    def refuse(thread):
-        raise RuntimeError("can't start new thread")
-
-    executor = ProcessExecutor(1, 0)
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
-        for _ in range(2):
-            with pytest.raises(Unavailable, match="can't start new thread"):
-                executor.reserve()
-    executor.reserve().release()
-    executor.stop()
 
 
 # -- the same as in threads --------------------------------------------------------------------
@@ -524,20 +501,6 @@ def test_a_child_that_does_not_leave_is_killed(harness):
     service, method = harness(own={"recycle": 1})
     ended(service, method.start(request("hang_at_exit")))
     assert answer(service, ended(service, method.start(request("echo")))) == " 0"
-
-
-@pytest.mark.parametrize("do", ["hold_on", "look"])
-def test_a_closed_service_leaves_no_child(harness, mail, do):
-    """Neither an idle one nor one that was at work."""
-    service, method = harness(own={})
-    operation = method.start(request(do, mail))
-    if do == "look":
-        assert mail.line() == "begun"
-    else:
-        ended(service, operation)
-    service.close(timedelta(0))
-    mail.end()
-    assert harness.executor.join(PATIENCE)
 
 
 PARENT = """

@@ -15,11 +15,10 @@ from lro.executors.inline import InlineExecutor
 from lro.stores.sqlite import SQLiteStore
 from lro.testing import STORE_CHECKS, run_store_check
 from tests.services.processes import killed_at_end
-from tests.stores.list_agreement import Tally, compare
+from tests.stores.list_agreement import compare
+from tests.stores.list_walks import Walks
 from tests.stores.list_walks import make_service as walked_service
-from tests.stores.list_walks import run_walks
-from tests.stores.samples import ids
-from tests.stores.test_outbox import owing
+from tests.stores.samples import ids, owing
 from tests.stores.test_within import REQUEST, method_of
 from tests.waiting import PATIENCE
 
@@ -90,7 +89,8 @@ def test_each_record_is_claimed_by_one_process(place):
 def test_many_walks_are_exact(place, clock):
     """Four times as many as in the default tier."""
     with walked_service(place.open(clock)) as service:
-        run_walks(service, clock, 60)
+        for seed in range(100, 160):
+            Walks(service, clock, seed).run()
 
 
 @pytest.mark.parametrize("check", STORE_CHECKS, ids=lambda check: check.__name__)
@@ -104,10 +104,8 @@ def test_store_without_a_cache_keeps_its_promise(check, tmp_path, monkeypatch):
 def test_stores_agree_with_the_evaluator_on_many_lists():
     """More sets of records than in the default tier, and other ones."""
     pytest.importorskip("psycopg")
-    tally = Tally()
-    for seed in range(100, 140):
-        compare(("memory", "sqlite", "postgres"), seed, tally)
-    assert tally["match something"] > 200
+    kinds = ("memory", "sqlite", "postgres")
+    assert sum(compare(kinds, seed) for seed in range(100, 140)) > 200
 
 
 def test_a_server_that_was_started_again_is_still_the_same(make_service):
