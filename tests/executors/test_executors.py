@@ -9,11 +9,9 @@ import subprocess
 import sys
 import threading
 
-import attrs
 import pytest
 
 import lro
-import lro.stores.memory
 from lro.adapters import CancelSupport
 from lro.errors import Unavailable
 from lro.executors import asyncio as asyncio_executor
@@ -21,19 +19,12 @@ from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
 from lro.executors.processes import ProcessExecutor
 from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
 from lro.testing._executors import Work
+from tests.service_steps import answer
 from tests.stores.samples import together
 from tests.waiting import PATIENCE
-
-
-@attrs.frozen
-class WaitRequest:
-    number: lro.Int32 = 0
-
-
-@attrs.frozen
-class WaitResponse:
-    number: lro.Int32 = 0
+from tests.work_messages import WorkRequest, WorkResponse
 
 
 class Coroutine(Work):
@@ -306,19 +297,17 @@ def test_the_inline_executor_waits_for_other_threads():
 
 def test_the_inline_executor_does_async_work_below_a_running_event_loop():
     """A loop of its own needs a thread of its own there; the caller waits."""
-    service = lro.Service(lro.stores.memory.MemoryStore(), InlineExecutor(), maintenance=False)
+    with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
 
-    @service.method("acme.v1.Waits.Wait", metadata=lro.Empty)
-    async def wait(request: WaitRequest) -> WaitResponse:
-        await asyncio.sleep(0)
-        return WaitResponse(request.number)
+        @service.method("acme.v1.Waits.Wait", metadata=lro.Empty)
+        async def wait(request: WorkRequest) -> WorkResponse:
+            await asyncio.sleep(0)
+            return WorkResponse(request.text)
 
-    async def start():
-        return wait.start(WaitRequest(7)).operation
+        async def start():
+            return wait.start(WorkRequest("a")).operation
 
-    with service:
-        operation = asyncio.run(start())
-        assert service.types.unpack(operation.response, WaitResponse) == WaitResponse(7)
+        assert answer(service, asyncio.run(start())) == "a"
 
 
 def test_work_that_waits_is_replaced_and_counted_once():

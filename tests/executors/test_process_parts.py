@@ -13,6 +13,7 @@ import attrs
 import pytest
 
 from lro import Cancelled, Code, Service
+from lro._engine.job import AttemptEnded
 from lro.errors import DeadlineExceeded, LeaseLost, ResourceExhausted, Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.executors.processes import _messages
@@ -216,13 +217,16 @@ def test_last_words_of_a_dead_child_count():
     assert supervision(_messages.Done(response)).response() == response
 
 
-def test_child_is_used_again_if_all_was_understood():
+@pytest.mark.parametrize(
+    ("last", "error"),
+    [(_messages.AttemptReplaced(2), LeaseLost), (_messages.FunctionNotFound(), AttemptEnded)],
+)
+def test_child_is_used_again_if_all_was_understood(last, error):
     """Else what it says later would be taken for the answer to another call."""
-    replaced = _messages.AttemptReplaced(2)
-    fine = supervision(_messages.Ready(), replaced)
-    with pytest.raises(LeaseLost):
+    fine = supervision(_messages.Ready(), last)
+    with pytest.raises(error):
         fine.response()
-    broken = supervision(_messages.Report(1, _messages.Any()), replaced)
+    broken = supervision(_messages.Report(1, _messages.Any()), last)
     with pytest.raises(KeyError):
         broken.response()
     assert (fine.unusable, broken.unusable) == (False, True)

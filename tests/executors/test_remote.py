@@ -11,8 +11,8 @@ import pytest
 from lro import Code, Job, WorkerLost
 from lro._engine.job import WorkerDied
 from lro._model.operation import take_over
-from lro.adapters import CancelSupport
-from lro.errors import OperationNotFound, ResourceExhausted, Unavailable
+from lro.errors import OperationNotFound, Unavailable
+from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from tests.engine.engine_parts import maintenance_over
@@ -26,54 +26,24 @@ ID = "3f2504e0-4f89-41d3-9a0c-0305e82c3301"
 MINUTE = timedelta(minutes=1)
 
 
-class Sending:
+class Sending(InlineExecutor):
     """Keeps the names that it is to send; the test delivers them."""
 
-    cancel_support = CancelSupport.COOPERATIVE
     redelivery = MINUTE
-    worker_idle = False
-    submits_block = False
+    worker_idle = submits_block = False
 
     def __init__(self):
-        self.sent = []
-        self.error = None
-        self.full = False
-        self.running = True
-
-    def attach(self, work, close, begin):
-        self.work = work
-
-    def admit(self, spec):
-        """Anything."""
-
-    def begin_here(self):
-        """Any thread will do."""
-
-    def abandoned(self):
-        return ()
-
-    def reserve(self):
-        if self.full:
-            raise ResourceExhausted("full", timedelta(seconds=1))
-        return self
+        super().__init__()
+        self.sent, self.error = [], None
 
     def submit(self, task):
         if self.error is not None:
             raise self.error
         self.sent.append(task.name)
 
-    def release(self):
-        """Nothing was taken."""
-
-    def withdraw(self, name):
-        return False
-
     def stop(self):
         self.error = Unavailable("the executor is stopping")
         return ()
-
-    def join(self, seconds):
-        return True
 
 
 @pytest.fixture

@@ -342,6 +342,15 @@ def test_calls_of_the_store_are_measured_where_that_is_asked_for(
     assert counts["update",] >= 1
 
 
+def test_calls_of_the_store_are_not_measured_by_default(
+    make_service: MakeService, numbers: Numbers, measured: Measured
+) -> None:
+    """Nothing stands between the service and its store then."""
+    service = make_service(telemetry=measured())
+    service.get(work(service).start(WorkRequest()).name)
+    assert numbers.points("lro.store.call.duration") == {}
+
+
 def test_write_that_a_store_refuses_at_once_is_measured(
     make_service: MakeService, numbers: Numbers, measured: Measured
 ) -> None:

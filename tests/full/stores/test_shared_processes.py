@@ -16,8 +16,6 @@ from lro.stores.sqlite import SQLiteStore
 from lro.testing import STORE_CHECKS, run_store_check
 from tests.services.processes import killed_at_end
 from tests.stores.list_agreement import compare
-from tests.stores.list_walks import Walks
-from tests.stores.list_walks import make_service as walked_service
 from tests.stores.samples import ids, owing
 from tests.stores.test_within import REQUEST, method_of
 from tests.waiting import PATIENCE
@@ -84,13 +82,6 @@ def test_each_record_is_claimed_by_one_process(place):
         found = Counter(said_by(CLAIMER, place, 3).splitlines())
         assert found == {f"operations/{name} 6": 1 for name in names}
         assert store.next_due() > store.now() + timedelta(seconds=300)
-
-
-def test_many_walks_are_exact(place, clock):
-    """Four times as many as in the default tier."""
-    with walked_service(place.open(clock)) as service:
-        for seed in range(100, 160):
-            Walks(service, clock, seed).run()
 
 
 @pytest.mark.parametrize("check", STORE_CHECKS, ids=lambda check: check.__name__)
