@@ -45,7 +45,8 @@ def submit(executor, task):
 
 def finished(executor, task):
     """Submit a task and wait for its end."""
-    finished(executor, task)
+    submit(executor, task)
+    assert task.over.wait(PATIENCE)
 
 
 def ends(executor):
