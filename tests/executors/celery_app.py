@@ -17,6 +17,7 @@ from lro import Service
 from lro.adapters import Store
 from lro.executors.celery import CeleryExecutor
 from lro.stores.sqlite import SQLiteStore
+from lro.webhooks import Endpoint, Webhooks
 from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -99,7 +100,18 @@ def held(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
 SETTINGS = "LRO_TEST_CELERY"
 """The environment variable that a worker finds the four arguments of :func:`build` in."""
 
+URL = "LRO_TEST_WEBHOOK"
+"""The environment variable that a worker finds the URL in to which ends are notified, if any."""
+
+
+def webhooks(url: str) -> Webhooks:
+    """What notifies this URL."""
+    endpoint = Endpoint(url=url, secrets=("whsec_" + "c2VjcmV0" * 4,))
+    return Webhooks([endpoint], allow_private=True, allow_http=True, ports=None)
+
+
 _made: tuple[Any, Any] = (None, None)
 if SETTINGS in os.environ:
-    _made = build(*os.environ[SETTINGS].split("|"))
+    _options = {"webhooks": webhooks(os.environ[URL])} if URL in os.environ else {}
+    _made = build(*os.environ[SETTINGS].split("|"), **_options)
 app, service = _made

@@ -18,7 +18,7 @@ from lro import Code, Operation
 from lro.errors import Unavailable
 from lro.executors import _celery_messages
 from lro.testing._executors import Work
-from tests.executors import celery_webhooks_app
+from tests.executors import celery_app
 from tests.executors.celery_workers import Harness, Worker
 from tests.service_steps import answer, ended, reason, unpacked
 from tests.services.postgres import shared_server
@@ -188,10 +188,10 @@ def test_a_worker_is_killed(harness):
 def test_a_worker_notifies_the_ends_of_its_work(broker, tmp_path, monkeypatch, pool):
     """The process that ends it, or that of the worker; the one that has started it does not."""
     with receiver() as hooks:
-        monkeypatch.setenv(celery_webhooks_app.URL, hooks.url)
-        mine = celery_webhooks_app.webhooks(hooks.url)
+        monkeypatch.setenv(celery_app.URL, hooks.url)
+        mine = celery_app.webhooks(hooks.url)
         harness = Harness(broker.url, tmp_path, maintenance=False, webhooks=mine)
-        with contextlib.closing(harness), harness.worker(pool, celery_webhooks_app.__name__):
+        with contextlib.closing(harness), harness.worker(pool):
             name = harness.start("Echo", "abc")
             ended(harness.service, name)
             event = json.loads(hooks.next().body)

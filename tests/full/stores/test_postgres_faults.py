@@ -598,20 +598,17 @@ PRELUDE = """
 import os, sys, warnings
 from datetime import UTC, datetime
 from lro import Any
-from lro.adapters import Record, RequestKey
+from lro.adapters import Record
 from lro.errors import Unavailable
 from lro.stores.postgres import PostgresStore
 
 warnings.simplefilter("error")
 warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 
-def insert(store, name, key=None):
+def use(store, name):
     now = datetime.now(UTC)
     record = Record(name=name, parent="", method="M", create_time=now, update_time=now)
-    return store.insert(record, Any(), key)
-
-def use(store, name):
-    assert insert(store, name).fresh
+    assert store.insert(record, Any(), None).fresh
     assert store.get(name).name == name
     store.notify_others(name)
 
