@@ -409,7 +409,10 @@ def meanwhile(proxied, make, postgres_wire, schema):
 
 @pytest.mark.parametrize(
     ("change", "error", "why"),
-    [(cancel_of, Unavailable, "is not known"), (lambda clock: removal, OperationNotFound, "")],
+    [
+        (cancel_of, Unavailable, "is not known"),
+        (lambda clock: removal, OperationNotFound, "operations/a"),
+    ],
 )
 def test_an_update_that_was_overtaken_may_be_unknown(
     proxied, proxy, meanwhile, clock, change, error, why
