@@ -111,11 +111,16 @@ def test_without_celery_it_says_what_to_install(monkeypatch):
 
 def test_what_it_says_of_itself():
     """Its reach and its time for redelivery; a wrong option is refused where it is given."""
-    executor = CeleryExecutor(app_on("memory://"), redelivery=timedelta(minutes=5))
+    executor = CeleryExecutor(app_on("memory://"), queue="q", redelivery=timedelta(minutes=5))
     assert executor.cancel_support is CancelSupport.COOPERATIVE
     assert executor.redelivery == timedelta(minutes=5)
     assert (executor.join(0), executor.stop()) == (True, ())
-    for wrong in ({"redelivery": timedelta()}, {"broker_timeout": 1}, {"connections": 0}):
+    for wrong in (
+        {"redelivery": timedelta()},
+        {"broker_timeout": 1},
+        {"queue": ""},
+        {"connections": 0},
+    ):
         with pytest.raises(DeclarationError, match=next(iter(wrong))):
             CeleryExecutor(app_on("memory://"), **wrong)
 

@@ -203,6 +203,20 @@ def test_fewer_threads_than_wanted_do_the_work(monkeypatch, caplog):
     assert ends(executor)
 
 
+def test_a_slot_from_before_a_fork_is_of_no_use():
+    """The loop that it was for lives in the parent."""
+    executor = AsyncioExecutor()
+    slot = executor.reserve()
+    loop, thread = executor._loop, executor._thread
+    executor._reset_after_fork()  # as in a forked child, but that the loop does run here
+    with pytest.raises(Unavailable):
+        slot.submit(Work("a"))
+    executor._ended = True
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(PATIENCE)
+    assert loop.is_closed()
+
+
 FORKED = """
 import os, sys, warnings
 from lro.executors.{module} import {name}

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from lro import Any, InvalidArgument
 from lro.errors import OperationNotFound, Unavailable
+from lro.stores._group_commit import GroupCommit
 from lro.stores.sqlite import SQLiteStore, _writer
 from lro.stores.sqlite._writer import FairLock
 from lro.testing import ManualClock
@@ -366,6 +367,27 @@ def test_a_thread_without_work_ends_and_another_follows(file_store, clock, monke
     for name in "abc":
         assert made_later(file_store, record_of(clock, name)).fresh
         until(threads_that_write, lambda found: not found)
+
+
+def test_a_thread_whose_turn_it_is_not_goes_on_waiting(file_store, clock, wire, monkeypatch):
+    """Another leads meanwhile, for longer than it would live."""
+    monkeypatch.setattr("lro.stores._group_commit._IDLE_SECONDS", 0.001)
+    later, turns, live_on = Later(file_store), [], GroupCommit._live_on
+
+    def noted(self, *, timely):
+        turns.append(timely)
+        return live_on(self, timely=timely)
+
+    def hand_in_slowly(_):
+        later.insert(record_of(clock, "b"))
+        until(lambda: turns.count(False) > 2)
+
+    monkeypatch.setattr(GroupCommit, "_live_on", noted)
+
+    wire.when(BEGIN, hand_in_slowly)
+    insert(file_store, record_of(clock))
+    assert kinds(later.all()) == ["done"]
+    assert listed(file_store) == ["a", "b"]
 
 
 def test_a_closed_store_ends_its_thread_and_refuses_what_comes(file_store, clock):
