@@ -17,7 +17,8 @@ from lro import Service
 from lro.adapters import Store
 from lro.executors.celery import CeleryExecutor
 from lro.stores.sqlite import SQLiteStore
-from tests.waiting import PATIENCE
+from lro.webhooks import Endpoint, Webhooks
+from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 LEASE = timedelta(seconds=5)
@@ -87,17 +88,30 @@ def add_methods(service: Service) -> None:
 def held(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
     """Work that reports who does it, then goes on until the file of the request is there."""
     job.report(WorkMetadata(percent=job.attempt, note=str(os.getpid())))
-    for _ in range(round(PATIENCE / 0.02)):
-        if Path(request.text).exists():
-            return WorkResponse(text=f"{os.getpid()}")
-        job.sleep(0.02)  # wakes up at once for a cancellation
-    raise AssertionError("no test let the work end")
+
+    def may_end() -> bool:
+        job.raise_if_cancelled()
+        return Path(request.text).exists()
+
+    until(may_end)
+    return WorkResponse(text=f"{os.getpid()}")
 
 
 SETTINGS = "LRO_TEST_CELERY"
 """The environment variable that a worker finds the four arguments of :func:`build` in."""
 
+URL = "LRO_TEST_WEBHOOK"
+"""The environment variable that a worker finds the URL in to which ends are notified, if any."""
+
+
+def webhooks(url: str) -> Webhooks:
+    """What notifies this URL."""
+    endpoint = Endpoint(url=url, secrets=("whsec_" + "c2VjcmV0" * 4,))
+    return Webhooks([endpoint], allow_private=True, allow_http=True, ports=None)
+
+
 _made: tuple[Any, Any] = (None, None)
 if SETTINGS in os.environ:
-    _made = build(*os.environ[SETTINGS].split("|"))
+    _options = {"webhooks": webhooks(os.environ[URL])} if URL in os.environ else {}
+    _made = build(*os.environ[SETTINGS].split("|"), **_options)
 app, service = _made

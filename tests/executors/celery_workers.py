@@ -16,7 +16,7 @@ from typing import Any
 from lro import ListOperationsRequest, Operation
 from tests.executors import celery_app
 from tests.service_steps import unpacked
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkMetadata, WorkRequest
 
 
@@ -34,15 +34,12 @@ class Worker:
             text=True,
         )
         self._said: list[str] = []
-        self._arrived = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def says(self, text: str, times: int = 1) -> None:
         """Return when it has logged so many lines with this text."""
-        with self._arrived:
-            said = self._arrived.wait_for(lambda: self.count(text) >= times, PATIENCE)
-            assert said, f"{text!r} came {self.count(text)} times in: {''.join(self._said)}"
+        until(lambda: (self.count(text), *self._said), lambda seen: seen[0] >= times)
 
     def count(self, text: str) -> int:
         """How many lines with this text it has logged."""
@@ -64,9 +61,7 @@ class Worker:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            with self._arrived:
-                self._said.append(line)
-                self._arrived.notify_all()
+            self._said.append(line)
 
 
 class Harness:
@@ -97,7 +92,7 @@ class Harness:
         finally:
             worker.close()
 
-    def start(self, method: str, text: str, **options: str) -> str:
+    def start(self, method: str, text: str, **options: Any) -> str:
         """Start an operation; its name."""
         request = WorkRequest(text=text)
         return self.service.start(f"acme.v1.Works.{method}", request, **options).name
@@ -108,14 +103,15 @@ class Harness:
 
     def begun(self, name: str, attempt: int = 1) -> WorkMetadata:
         """What the function reports in this attempt, once it has."""
-        for _ in range(round(PATIENCE / 0.05)):
-            found = self.service.wait(name, timedelta(seconds=0.05))
+
+        def look() -> WorkMetadata | None:
+            found = self.service.get(name)
             assert not found.done, found
-            if found.metadata is not None:
-                metadata = unpacked(self.service, found)
-                if metadata.percent == attempt:
-                    return metadata
-        raise AssertionError(f"{name} has not begun attempt {attempt}")
+            return None if found.metadata is None else unpacked(self.service, found)
+
+        found = until(look, lambda seen: seen is not None and seen.percent == attempt)
+        assert found is not None
+        return found
 
     def stored(self) -> list[Operation]:
         """All operations."""

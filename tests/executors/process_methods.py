@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import ctypes
+import inspect
 import logging
 import os
 import signal
@@ -193,37 +194,35 @@ FAILURES: Final[dict[typing.Any, Callable[[], BaseException]]] = {
     "task": lambda: asyncio.CancelledError(),
     "odd": lambda: OddError(Code.INTERNAL, "x"),
     "surrogate": lambda: StatusError(Code.DATA_LOSS, "half a pair: \udcff"),
+    "detail": lambda: StatusError(
+        Code.DATA_LOSS, "gone", (Any("type.googleapis.com/x.Y", {"a": "\udcff"}),)
+    ),
 }
 
 
-def wrong_class(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    return 5  # type: ignore[return-value]  # that is the point
+def given(request: WorkRequest) -> str:
+    """What follows the name of the task."""
+    return str(request.rest["do"]).partition(":")[2]
 
 
-def unencodable(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    return WorkResponse(text=3)  # type: ignore[arg-type]  # that is the point
+GIVEN: Final[dict[str, typing.Any]] = {
+    "wrong class": 5,
+    "unencodable": WorkResponse(text=3),  # type: ignore[arg-type]  # that is the point
+    "half a pair": WorkResponse(text="\udcff"),
+    # What is packed already is taken as well.
+    "packed": Any("type.googleapis.com/acme.v1.WorkResponse", {"text": "\udcff"}),
+}
 
 
-def half_a_pair(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    return WorkResponse(text="\udcff")
+def give(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+    """Return what can be no response."""
+    response: WorkResponse = GIVEN[given(request)]
+    return response
 
 
-def packed_half_a_pair(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    packed = Any("type.googleapis.com/acme.v1.WorkResponse", {"text": "\udcff"})
-    return packed  # type: ignore[return-value]  # what is packed already is taken as well
-
-
-def half_a_detail(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    raise StatusError(Code.DATA_LOSS, "gone", (Any("type.googleapis.com/x.Y", {"a": "\udcff"}),))
-
-
-def report_half_a_pair(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    job.report(WorkMetadata(note="\udcff"))
-    return WorkResponse()
-
-
-def wrong_report(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    job.report("half")  # type: ignore[arg-type]  # that is the point
+def report_wrongly(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+    wrong: typing.Any = "half"
+    job.report(WorkMetadata(note="\udcff") if given(request) == "half a pair" else wrong)
     return WorkResponse()
 
 
@@ -237,15 +236,27 @@ def flaky(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 # -- what is stopped ---------------------------------------------------------------------------
 
 
+def stopped(request: WorkRequest, error: BaseException) -> WorkResponse:
+    """Say that it is stopped, and stop; or ``finish``, ``fail`` or ``die`` instead."""
+    match given(request):
+        case "finish":
+            return WorkResponse(text="done")
+        case "fail":
+            raise InvalidArgument("size", "is odd") from None
+        case "die":
+            os._exit(1)
+    say(request, type(error).__name__)
+    raise error
+
+
 def look(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Stops when it looks, and says so."""
+    """Stops when it looks."""
     say(request, "begun")
     try:
-        while True:
-            job.sleep(3600)
+        job.sleep(3600)
     except (Cancelled, DeadlineExceeded) as exc:
-        say(request, type(exc).__name__)
-        raise
+        return stopped(request, exc)
+    raise AssertionError
 
 
 def report_on(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -257,15 +268,14 @@ def report_on(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 
 
 def never_look(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Is interrupted, and says so."""
+    """Is interrupted."""
     hold(request)
     say(request, "begun")
     try:
-        while True:
-            time.sleep(3600)
+        time.sleep(3600)
     except (Cancelled, DeadlineExceeded) as exc:
-        say(request, type(exc).__name__)
-        raise
+        return stopped(request, exc)
+    raise AssertionError
 
 
 def write_on(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -284,26 +294,6 @@ def stubborn(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
             time.sleep(3600)
         except (Cancelled, DeadlineExceeded):
             say(request, "no")
-
-
-def finish_anyway(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Is asked to stop, and is done."""
-    say(request, "begun")
-    try:
-        job.sleep(3600)
-    except (Cancelled, DeadlineExceeded):
-        return WorkResponse(text="done")
-    raise AssertionError
-
-
-def fail_instead(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Is asked to stop, and fails."""
-    say(request, "begun")
-    try:
-        job.sleep(3600)
-    except (Cancelled, DeadlineExceeded):
-        raise InvalidArgument("size", "is odd") from None
-    raise AssertionError
 
 
 # -- what dies ---------------------------------------------------------------------------------
@@ -327,14 +317,6 @@ def die_once(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     if job.attempt == 1:
         os._exit(1)
     return WorkResponse(text=f"attempt {job.attempt}")
-
-
-def die_when_stopped(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    say(request, "begun")
-    try:
-        job.sleep(3600)
-    finally:
-        os._exit(1)
 
 
 def run_a_program(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -425,23 +407,10 @@ def lose(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
             raise
 
 
-TASKS: Final = {
-    function.__name__: function
-    for function in (
-        echo, report_once, who, big, lines, from_another_thread, left_behind, now_report, fail,
-        wrong_class, unencodable, half_a_pair, packed_half_a_pair, half_a_detail,
-        report_half_a_pair, wrong_report,
-        flaky, look, report_on, never_look, write_on, stubborn, finish_anyway,
-        fail_instead, exit_at_once, kill_itself, crash, die_once, die_when_stopped,
-        run_a_program, fork, fork_and_die, fork_unnoticed, hang_at_exit, hold_on, signals,
-        start_more, settings, lose,
-    )
-}  # fmt: skip
-
-
 def task(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     """Do what the request says under ``do``."""
-    return TASKS[str(request.rest["do"])](request, job)
+    found: WorkResponse = globals()[str(request.rest["do"]).partition(":")[0]](request, job)
+    return found
 
 
 def short(request: WorkRequest) -> WorkResponse:
@@ -454,36 +423,18 @@ def nothing(request: WorkRequest) -> None:
 
 
 async def async_task(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """An async function: it does what the request says."""
-    return await ASYNC_TASKS[str(request.rest["do"])](request, job)
+    """An async function: it does what the request says, and awaits what can be awaited."""
+    found: typing.Any = task(request, job)
+    return await found if inspect.isawaitable(found) else found
 
 
 async def await_on(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Is interrupted where it awaits, and says so."""
+    """Is interrupted where it awaits."""
     say(request, "begun")
     try:
         await asyncio.sleep(3600)
-    except asyncio.CancelledError:
-        say(request, "CancelledError")
-        raise
-    raise AssertionError
-
-
-async def await_and_finish(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    say(request, "begun")
-    try:
-        await asyncio.sleep(3600)
-    except asyncio.CancelledError:
-        return WorkResponse(text="done")
-    raise AssertionError
-
-
-async def await_and_fail(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    say(request, "begun")
-    try:
-        await asyncio.sleep(3600)
-    except asyncio.CancelledError:
-        raise InvalidArgument("size", "is odd") from None
+    except asyncio.CancelledError as exc:
+        return stopped(request, exc)
     raise AssertionError
 
 
@@ -504,35 +455,10 @@ async def await_stubbornly(request: WorkRequest, job: Job[WorkMetadata]) -> Work
             pass
 
 
-async def cancel_itself(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    raise asyncio.CancelledError
-
-
-async def await_flaky(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    return flaky(request, job)
-
-
 async def await_report(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     before = job.metadata
     await job.report_async(HALF)
     return _learnt(job, before)
-
-
-async def await_half_a_pair(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    return half_a_pair(request, job)
-
-
-async def await_fail(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    return fail(request, job)
-
-
-ASYNC_TASKS: Final = {
-    function.__name__: function
-    for function in (
-        await_on, await_and_finish, await_and_fail, await_never, await_stubbornly, cancel_itself,
-        await_flaky, await_report, await_fail, await_half_a_pair,
-    )
-}  # fmt: skip
 
 
 # -- what is around functions ------------------------------------------------------------------

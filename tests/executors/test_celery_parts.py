@@ -33,7 +33,7 @@ from lro.executors.celery import CeleryExecutor
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.testing import REMOTE_CHECKS, check_remote_executor, run_remote_check
-from lro.testing._executors import NameReceiver, Work
+from lro.testing._executors import Work
 from tests.waiting import PATIENCE
 
 NUMBERS = itertools.count()
@@ -109,25 +109,20 @@ def test_without_celery_it_says_what_to_install(monkeypatch):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("redelivery", timedelta()), ("broker_timeout", 1), ("connections", 0)],
-)
-def test_an_option_is_refused_where_it_is_given(name, value):
-    """Not with the first start."""
-    with pytest.raises(DeclarationError, match=name):
-        CeleryExecutor(app_on("memory://"), **{name: value})
-
-
 def test_what_it_says_of_itself():
-    """Its reach and its time for redelivery; that nothing runs before it is attached."""
-    executor = CeleryExecutor(app_on("memory://"), redelivery=timedelta(minutes=5))
-    assert (executor.cancel_support, executor.redelivery) == (
-        CancelSupport.COOPERATIVE,
-        timedelta(minutes=5),
-    )
-    assert executor.join(0)
-    assert executor.stop() == ()
+    """Its reach and its time for redelivery; a wrong option is refused where it is given."""
+    executor = CeleryExecutor(app_on("memory://"), queue="q", redelivery=timedelta(minutes=5))
+    assert executor.cancel_support is CancelSupport.COOPERATIVE
+    assert executor.redelivery == timedelta(minutes=5)
+    assert (executor.join(0), executor.stop()) == (True, ())
+    for wrong in (
+        {"redelivery": timedelta()},
+        {"broker_timeout": 1},
+        {"queue": ""},
+        {"connections": 0},
+    ):
+        with pytest.raises(DeclarationError, match=next(iter(wrong))):
+            CeleryExecutor(app_on("memory://"), **wrong)
 
 
 def test_two_services_on_an_app_need_two_names():
@@ -143,16 +138,13 @@ def test_two_services_on_an_app_need_two_names():
 def test_settings_of_the_app_do_not_change_the_task():
     """What the promises rest on is ours to say."""
     app = app_on("memory://")
-    app.conf.update(
-        task_acks_late=False,
-        task_reject_on_worker_lost=False,
-        task_serializer="yaml",
-        task_ignore_result=False,
-    )
+    ours = {"acks_late": True, "reject_on_worker_lost": True, "ignore_result": True}
+    app.conf.update({f"task_{name}": not value for name, value in ours.items()})
+    app.conf.task_serializer = "yaml"
     CeleryExecutor(app).attach(print)
     task = app.tasks["lro.work"]
-    assert (task.acks_late, task.reject_on_worker_lost) == (True, True)
-    assert (task.serializer, task.ignore_result) == ("json", True)
+    assert {name: getattr(task, name) for name in ours} == ours
+    assert task.serializer == "json"
 
 
 def test_an_eager_app_does_the_work_at_once():
@@ -169,23 +161,23 @@ def test_an_eager_app_does_the_work_at_once():
 # -- the broker ---------------------------------------------------------------------------------
 
 
+def publisher(*, app=None, seconds=1, connections=1):
+    return NamePublisher(app or app_on("memory://"), timedelta(seconds=seconds), connections)
+
+
 @pytest.mark.parametrize("scheme", ["redis", "amqp"])
 def test_a_broker_that_is_not_there(unused_address, scheme, monkeypatch):
     """A start is refused; those right after it too, without another attempt."""
     executor = CeleryExecutor(app_on(f"{scheme}://{unused_address}"))
-    with pytest.raises(Unavailable, match=r"cannot be reached now \(Connection"):
-        executor.reserve()
-    monkeypatch.setattr(NamePublisher, "publish", None)
-    with pytest.raises(Unavailable, match=r"cannot be reached now \(Connection"):
-        executor.reserve()
+    for _ in range(2):
+        with pytest.raises(Unavailable, match=r"cannot be reached now \(Connection"):
+            executor.reserve()
+        monkeypatch.setattr(NamePublisher, "publish", None)
 
 
 def test_every_broker_of_a_list_is_tried(unused_address):
     """The app names several; each gets its turn before a start is refused."""
-    broker = NamePublisher(
-        app_on([f"redis://{unused_address}", "memory://"]), timedelta(seconds=1), 1
-    )
-    broker.check_reachable()
+    publisher(app=app_on([f"redis://{unused_address}", "memory://"])).check_reachable()
 
 
 @pytest.mark.parametrize(
@@ -196,7 +188,7 @@ def test_limits_are_those_of_our_connections_only(url, option):
     """Settings of the app for its broker stay as they are, and are heeded."""
     app = app_on(url)
     app.conf.broker_transport_options = {"visibility_timeout": 7}
-    connection = NamePublisher(app, timedelta(seconds=3), 1)._connect()
+    connection = publisher(app=app, seconds=3)._connect()
     assert connection.connect_timeout == 3
     assert connection.transport_options["visibility_timeout"] == 7
     assert {option} <= {None, *connection.transport_options}
@@ -205,9 +197,9 @@ def test_limits_are_those_of_our_connections_only(url, option):
 
 def test_a_dead_connection_is_replaced_once():
     """The broker was started again: what failed over the old connection is done over a new one."""
-    broker = NamePublisher(app_on("memory://"), timedelta(seconds=1), 1)
+    broker = publisher()
     broker.check_reachable()
-    failures = [OperationalError("gone"), OperationalError("gone"), OperationalError("gone")]
+    failures = [OperationalError("gone") for _ in range(3)]
 
     def act(connection):
         if failures:
@@ -222,7 +214,7 @@ def test_a_dead_connection_is_replaced_once():
 
 def test_all_connections_are_in_use():
     """A start that gets none in time raises; the broker does not count as away."""
-    broker = NamePublisher(app_on("memory://"), timedelta(seconds=0.01), 1)
+    broker = publisher(seconds=0.01)
 
     def act(connection):
         with pytest.raises(Unavailable, match="all 1 connections"):
@@ -234,47 +226,43 @@ def test_all_connections_are_in_use():
 
 def test_an_answer_is_believed_for_a_moment(monkeypatch):
     """Then the broker is asked again."""
-    asked = []
-    broker = NamePublisher(app_on("memory://"), timedelta(seconds=1), 1)
+    asked, broker = [], publisher()
     monkeypatch.setattr(_celery_messages, "_open_channel", asked.append)
-    monkeypatch.setattr(_celery_messages, "FRESH_SECONDS", float("inf"))
-    broker.check_reachable()
-    broker.check_reachable()
-    monkeypatch.setattr(_celery_messages, "FRESH_SECONDS", 0.0)
-    broker.check_reachable()
-    assert len(asked) == 2
+    for seconds, times in ((float("inf"), 1), (float("inf"), 1), (0.0, 2)):
+        monkeypatch.setattr(_celery_messages, "FRESH_SECONDS", seconds)
+        broker.check_reachable()
+        assert len(asked) == times
 
 
 def test_a_child_makes_connections_of_its_own():
     """After a fork; those of the parent are left alone."""
-    broker = NamePublisher(app_on("memory://"), timedelta(seconds=1), 1)
+    broker = publisher()
     broker.check_reachable()
     pool = broker._pool
     broker._reset_after_fork()
-    assert broker._inherited is pool
     broker.check_reachable()
-    assert broker._pool is not pool
+    assert broker._inherited is pool is not broker._pool
 
 
 def test_closed_publisher_closes_its_connections():
     """One that is in use is closed when its call ends, and no new one is made."""
-    publisher, used = NamePublisher(app_on("memory://"), timedelta(seconds=1), 10), []
+    broker, used = publisher(connections=10), []
 
     def act(connection):
         used.append(connection)
         connection.default_channel  # noqa: B018  # opens it
         if len(used) == 2:
-            publisher.publish(act)
-            publisher.close()
+            broker.publish(act)
+            broker.close()
             assert [one.connected for one in used] == [True, True, False]
 
-    publisher.publish(act)
+    broker.publish(act)
     assert used[0].connected  # is kept for the next call
-    publisher.publish(act)
+    broker.publish(act)
     assert used[0] is used[1]
     assert [one.connected for one in used] == [False, False, False]
     with pytest.raises(Unavailable, match="the executor is stopping"):
-        publisher.publish(act)
+        broker.publish(act)
 
 
 # -- the worker ---------------------------------------------------------------------------------
@@ -329,81 +317,50 @@ def test_a_message_of_a_malformed_name_is_dropped(caplog):
     assert len(dropped(caplog)) == 2
 
 
-def test_what_went_back_comes_again(make_remote):
-    """Through the broker, to the same worker or another."""
-    receiver, away = NameReceiver(), iter([True])
-
-    def work(name):
-        if next(away, False):
-            unavailable(name)
-        receiver.work(name)
-
-    make_remote(work).reserve().submit(Work(NAME))
-    receiver.arrives(NAME)
-
-
 @pytest.mark.parametrize("begun", [False, True])
 def test_work_is_begun_once(monkeypatch, begun):
     """A signal may come while its thread is started, before it has begun or after."""
-    seen = []
-    worker_task = CeleryWorkerTask(seen.append, None)
-    errors = [SoftTimeLimitExceeded()]
+    seen, errors = [], [SoftTimeLimitExceeded()]
     whole = threading.Thread.start
 
     def start(thread):
-        if not errors:
-            whole(thread)
-            return
-        if begun:
+        if begun or not errors:
             whole(thread)
             thread.join(PATIENCE)
-        raise errors.pop()
+        if errors:
+            raise errors.pop()
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    worker_task.run(NAME)
+    CeleryWorkerTask(seen.append, None).run(NAME)
     assert seen == [NAME]
 
 
-def test_work_whose_process_ends_first_is_not_begun(monkeypatch):
-    """The signal came while the thread was started: it finds that it is too late."""
-    seen, threads = [], []
+@pytest.mark.parametrize(
+    ("error", "raised", "closes"),
+    [
+        (RuntimeError("can't start new thread"), Reject, 0),  # it is for another worker
+        (NotImplementedError("kill_job"), Reject, 1),  # which a signal has raised there
+        (SystemExit(1), SystemExit, 1),
+    ],
+)
+def test_work_whose_thread_cannot_be_started_is_not_begun(monkeypatch, error, raised, closes):
+    """Not even by the thread, if it begins all the same: it finds that it is too late."""
+    seen, closed, threads = [], [], []
 
     def start(thread):
         threads.append(thread)
-        raise SystemExit(1)
+        raise error
 
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", start)
-        with pytest.raises(SystemExit):
-            CeleryWorkerTask(seen.append, None).run(NAME)
-    threads[0].start()
-    threads[0].join(PATIENCE)
-    assert seen == []
-
-
-def test_a_worker_ends_while_a_thread_is_started(monkeypatch):
-    """An error that a signal raised there is not taken for one of the start itself."""
-    closed = []
-
-    def start(thread):
-        raise NotImplementedError("kill_job")
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    with pytest.raises(Reject, match="kill_job"):
-        CeleryWorkerTask(print, closed.append).run(NAME)
-    assert closed == [timedelta()]
-
-
-def test_no_thread_can_be_started(monkeypatch):
-    """The process has too many: the message is for another worker."""
-
-    def start(thread):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    with pytest.raises(Reject, match="can't start new thread") as caught:
-        CeleryWorkerTask(print, None).run(NAME)
-    assert caught.value.requeue
+        with pytest.raises(raised, match=str(error)) as caught:
+            CeleryWorkerTask(seen.append, closed.append).run(NAME)
+    assert raised is SystemExit or caught.value.requeue
+    assert closed == [timedelta()] * closes
+    if closes:
+        threads[0].start()
+        threads[0].join(PATIENCE)
+        assert seen == []
 
 
 class Consumer:
@@ -466,12 +423,12 @@ def test_an_error_of_the_work_is_an_error_of_the_task():
 class Signalled:
     """Work in whose midst a signal handler raises an error in the main thread."""
 
-    def __init__(self, error, close=...):
+    def __init__(self, error, hand_back=None):
         self.closed = []
         self.may_end = threading.Event()
         self.handled = threading.Event()
-        self.error = error
-        self.worker_task = CeleryWorkerTask(self.work, self.close if close is ... else close)
+        self.error, self.hand_back = error, hand_back
+        self.worker_task = CeleryWorkerTask(self.work, self.close)
         before = signal.signal(signal.SIGUSR2, self.handle)
         self.restore = lambda: signal.signal(signal.SIGUSR2, before)
 
@@ -487,6 +444,8 @@ class Signalled:
     def close(self, drain):
         self.closed.append(drain)
         self.may_end.set()
+        if self.hand_back is not None:
+            raise self.hand_back
         assert self.worker_task.join(PATIENCE)
 
 
@@ -500,8 +459,8 @@ def signalled():
     gc.collect()
     gc.disable()
 
-    def make(error, close=...):
-        made.append(Signalled(error, close))
+    def make(*given):
+        made.append(Signalled(*given))
         return made[-1]
 
     yield make
@@ -510,21 +469,22 @@ def signalled():
         one.restore()
 
 
-def test_a_process_of_a_pool_is_ended(signalled):
-    """Celery raises SystemExit there: the work is handed back first."""
-    work = signalled(SystemExit(-241))
-    with pytest.raises(SystemExit):
+@pytest.mark.parametrize(
+    ("error", "hand_back", "raised"),
+    [
+        (SystemExit(-241), None, SystemExit),  # as Celery raises it in a process of a pool
+        (NotImplementedError("kill_job"), None, Reject),  # where a worker has no pool
+        (SystemExit(1), ValueError("the store is broken"), SystemExit),  # left to its lease then
+    ],
+)
+def test_a_worker_is_ended(signalled, caplog, error, hand_back, raised):
+    """The work is handed back first, and so is its message."""
+    work = signalled(error, hand_back)
+    with caplog.at_level(logging.ERROR, "lro"), pytest.raises(raised) as caught:
         work.worker_task.run(NAME)
+    assert raised is SystemExit or caught.value.requeue
     assert work.closed == [timedelta()]
-
-
-def test_a_worker_without_pool_is_ended(signalled):
-    """Celery raises an error of its own there: the message goes back too."""
-    work = signalled(NotImplementedError("kill_job"))
-    with pytest.raises(Reject) as caught:
-        work.worker_task.run(NAME)
-    assert caught.value.requeue
-    assert work.closed == [timedelta()]
+    assert ("could not be handed back" in caplog.text) == (hand_back is not None)
 
 
 def test_the_soft_time_limit_is_not_for_operations(signalled, caplog):
@@ -537,22 +497,10 @@ def test_the_soft_time_limit_is_not_for_operations(signalled, caplog):
     assert "soft time limit" in caplog.text
 
 
-def test_what_cannot_be_handed_back_is_left_to_its_lease(signalled, caplog):
-    """The process ends all the same."""
-
-    def fail(drain):
-        work.may_end.set()
-        raise ValueError("the store is broken")
-
-    work = signalled(SystemExit(1), fail)
-    with caplog.at_level(logging.ERROR, "lro"), pytest.raises(SystemExit):
-        work.worker_task.run(NAME)
-    assert "could not be handed back" in caplog.text
-
-
 def test_work_without_a_way_to_hand_it_back(signalled):
     """Then its lease runs out."""
-    work = signalled(SystemExit(1), None)
+    work = signalled(SystemExit(1))
+    work.worker_task = CeleryWorkerTask(work.work, None)
     with pytest.raises(SystemExit):
         work.worker_task.run(NAME)
     work.may_end.set()

@@ -9,29 +9,22 @@ import subprocess
 import sys
 import threading
 
-import attrs
 import pytest
 
 import lro
-import lro.stores.memory
 from lro.adapters import CancelSupport
 from lro.errors import Unavailable
 from lro.executors import asyncio as asyncio_executor
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
+from lro.executors.processes import ProcessExecutor
 from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
 from lro.testing._executors import Work
+from tests.service_steps import answer
+from tests.stores.samples import together
 from tests.waiting import PATIENCE
-
-
-@attrs.frozen
-class WaitRequest:
-    number: lro.Int32 = 0
-
-
-@attrs.frozen
-class WaitResponse:
-    number: lro.Int32 = 0
+from tests.work_messages import WorkRequest, WorkResponse
 
 
 class Coroutine(Work):
@@ -56,6 +49,12 @@ def finished(executor, task):
     assert task.over.wait(PATIENCE)
 
 
+def ends(executor):
+    """Stop an executor; whether it has ended."""
+    executor.stop()
+    return executor.join(PATIENCE)
+
+
 def test_a_task_that_ends_the_loop_ends_nothing_else(caplog):
     """A function may make asyncio tasks of its own, and one of these may raise SystemExit."""
     executor = AsyncioExecutor()
@@ -70,13 +69,10 @@ def test_a_task_that_ends_the_loop_ends_nothing_else(caplog):
 
     first, second = Coroutine("first", body), Work("second", is_async=True, held=False)
     with caplog.at_level(logging.ERROR, "lro"):
-        submit(executor, first)
-        assert first.over.wait(PATIENCE)
-    submit(executor, second)
-    assert second.over.wait(PATIENCE)
+        finished(executor, first)
+    finished(executor, second)
     assert "goes on" in caplog.text
-    executor.stop()
-    assert executor.join(PATIENCE)
+    assert ends(executor)
 
 
 def test_what_a_function_left_behind_is_cancelled():
@@ -96,10 +92,8 @@ def test_what_a_function_left_behind_is_cancelled():
         await asyncio.sleep(0)
 
     task = Coroutine("a", body)
-    submit(executor, task)
-    assert task.over.wait(PATIENCE)
-    executor.stop()
-    assert executor.join(PATIENCE)
+    finished(executor, task)
+    assert ends(executor)
     assert cancelled.is_set()
     assert executor.kept.get_loop().is_closed()
 
@@ -109,11 +103,7 @@ def test_the_loop_ends_once():
     executor = AsyncioExecutor()
     slot = executor.reserve()
     executor.stop()
-    threads = [threading.Thread(target=executor.join, args=(PATIENCE,)) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(PATIENCE)
+    assert together(3, lambda _: executor.join(PATIENCE)) == [True] * 3
     assert executor._loop.is_closed()
     with pytest.raises(Unavailable):
         slot.submit(Work("late"))
@@ -146,35 +136,16 @@ def test_joining_from_the_loop_itself_does_not_hang():
         found.append(executor.join(0))
 
     task = Coroutine("a", body)
-    submit(executor, task)
-    assert task.over.wait(PATIENCE)
+    finished(executor, task)
     assert executor.join(PATIENCE)
     assert found == [False]
 
 
-def test_joining_on_the_loop_after_the_stop():
-    """With nothing left to wait for, the loop ends itself."""
-    executor = AsyncioExecutor()
-    executor.reserve().release()
-    executor.stop()
-    found = []
-    executor._loop.call_soon_threadsafe(lambda: found.append(executor.join(0)))
-    executor._thread.join(PATIENCE)
-    assert found == [True]
-    assert executor._loop.is_closed()
-
-
-@pytest.mark.parametrize(
-    ("make", "reach"),
-    [
-        (InlineExecutor, CancelSupport.COOPERATIVE),
-        (ThreadExecutor, CancelSupport.COOPERATIVE),
-        (AsyncioExecutor, CancelSupport.AT_AWAIT),
-    ],
-)
-def test_each_says_how_far_it_reaches(make, reach):
+def test_each_says_how_far_it_reaches():
     """A thread cannot be stopped, a coroutine only where it awaits."""
-    assert make().cancel_support is reach
+    for make in (InlineExecutor, ThreadExecutor):
+        assert make().cancel_support is CancelSupport.COOPERATIVE
+    assert AsyncioExecutor().cancel_support is CancelSupport.AT_AWAIT
 
 
 @pytest.mark.parametrize("make", [ThreadExecutor, AsyncioExecutor])
@@ -182,8 +153,7 @@ def test_an_executor_without_work_has_no_thread(make):
     """It may be made before a server forks, or for nothing; stopping it is harmless."""
     before = set(threading.enumerate())
     executor = make()
-    executor.stop()
-    assert executor.join(PATIENCE)
+    assert ends(executor)
     assert set(threading.enumerate()) <= before
 
 
@@ -192,21 +162,10 @@ def test_threads_are_started_once(make):
     """However many ask at the same time."""
     executor = make()
     before = set(threading.enumerate())
-    barrier = threading.Barrier(4)
-
-    def ask():
-        barrier.wait(PATIENCE)
-        executor.reserve().release()
-
-    askers = [threading.Thread(target=ask) for _ in range(4)]
-    for asker in askers:
-        asker.start()
-    for asker in askers:
-        asker.join(PATIENCE)
+    together(4, lambda _: executor.reserve().release())
     assert len(set(threading.enumerate()) - before) == 1
     finished(executor, Work("a", held=False))
-    executor.stop()
-    assert executor.join(PATIENCE)
+    assert ends(executor)
 
 
 def refuse_threads(monkeypatch, *, after=0):
@@ -222,18 +181,17 @@ def refuse_threads(monkeypatch, *, after=0):
     monkeypatch.setattr(threading.Thread, "start", limited)
 
 
-@pytest.mark.parametrize("make", [lambda: ThreadExecutor(1, 0), lambda: AsyncioExecutor(1, 0)])
-def test_without_a_thread_there_is_no_room(make, monkeypatch):
+@pytest.mark.parametrize("kind", [ThreadExecutor, AsyncioExecutor, ProcessExecutor])
+def test_without_a_thread_there_is_no_room(kind, monkeypatch):
     """The process has too many, or is ending: the start raises, and the caller may ask again."""
-    executor = make()
+    executor = kind(1, 0)
     with monkeypatch.context() as patch:
         refuse_threads(patch)
         for _ in range(2):
             with pytest.raises(Unavailable, match="can't start new thread"):
                 executor.reserve()
     finished(executor, Work("a", held=False))
-    executor.stop()
-    assert executor.join(PATIENCE)
+    assert ends(executor)
 
 
 def test_fewer_threads_than_wanted_do_the_work(monkeypatch, caplog):
@@ -242,8 +200,7 @@ def test_fewer_threads_than_wanted_do_the_work(monkeypatch, caplog):
     refuse_threads(monkeypatch, after=1)
     finished(executor, Work("a", held=False))
     assert "1 threads instead of 3" in caplog.text
-    executor.stop()
-    assert executor.join(PATIENCE)
+    assert ends(executor)
 
 
 def test_a_slot_from_before_a_fork_is_of_no_use():
@@ -324,10 +281,8 @@ def test_a_function_waits_until_a_thread_can_be_started(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", refused)
     task = Work("a", held=False)
-    executor.reserve().submit(task)
-    assert task.over.wait(PATIENCE)
-    executor.stop()
-    assert executor.join(PATIENCE)
+    finished(executor, task)
+    assert ends(executor)
     assert refusals == []
 
 
@@ -357,19 +312,17 @@ def test_the_inline_executor_waits_for_other_threads():
 
 def test_the_inline_executor_does_async_work_below_a_running_event_loop():
     """A loop of its own needs a thread of its own there; the caller waits."""
-    service = lro.Service(lro.stores.memory.MemoryStore(), InlineExecutor(), maintenance=False)
+    with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
 
-    @service.method("acme.v1.Waits.Wait", metadata=lro.Empty)
-    async def wait(request: WaitRequest) -> WaitResponse:
-        await asyncio.sleep(0)
-        return WaitResponse(request.number)
+        @service.method("acme.v1.Waits.Wait", metadata=lro.Empty)
+        async def wait(request: WorkRequest) -> WorkResponse:
+            await asyncio.sleep(0)
+            return WorkResponse(request.text)
 
-    async def start():
-        return wait.start(WaitRequest(7)).operation
+        async def start():
+            return wait.start(WorkRequest("a")).operation
 
-    with service:
-        operation = asyncio.run(start())
-        assert service.types.unpack(operation.response, WaitResponse) == WaitResponse(7)
+        assert answer(service, asyncio.run(start())) == "a"
 
 
 def test_work_that_waits_is_replaced_and_counted_once():
@@ -387,6 +340,5 @@ def test_work_that_waits_is_replaced_and_counted_once():
     slot.release()
     busy.let_end()
     assert again.over.wait(PATIENCE)
-    executor.stop()
-    assert executor.join(PATIENCE)
+    assert ends(executor)
     assert not waiting.over.is_set()

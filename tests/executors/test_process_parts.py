@@ -13,6 +13,7 @@ import attrs
 import pytest
 
 from lro import Cancelled, Code, Service
+from lro._engine.job import AttemptEnded
 from lro.errors import DeadlineExceeded, LeaseLost, ResourceExhausted, Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.executors.processes import _messages
@@ -33,7 +34,7 @@ def call_of(do, *, function=process_methods.task, reference=None, **options):
     """What a parent says to have a task done."""
     with Service(MemoryStore(), InlineExecutor(), maintenance=False) as service:
         spec = service.method("acme.v1.Works.Parts", **CLASSES)(function).spec
-    rest = {"do": do, "pipe": os.devnull, "how": "cancelled"}
+    rest = {"do": do, "pipe": os.devnull, "how": "detail"}
     return _messages.RunFunction(
         reference=attrs.evolve(reference_to(spec), **(reference or {})),
         name="operations/a",
@@ -102,7 +103,7 @@ def answer(number, error=None):
         ("await_on", [ASKED], _messages.Stopped(ASKED.why)),
         ("await_on", [OVERDUE], _messages.Stopped(OVERDUE.why)),
         ("await_report", [answer(1)], "before,1,False,half"),
-        ("half_a_detail", [], Code.INTERNAL),
+        ("fail", [], Code.INTERNAL),
     ],
 )
 def test_call_ends_as_its_messages_say_that_came_before_it_began(do, script, last):
@@ -216,13 +217,16 @@ def test_last_words_of_a_dead_child_count():
     assert supervision(_messages.Done(response)).response() == response
 
 
-def test_child_is_used_again_if_all_was_understood():
+@pytest.mark.parametrize(
+    ("last", "error"),
+    [(_messages.AttemptReplaced(2), LeaseLost), (_messages.FunctionNotFound(), AttemptEnded)],
+)
+def test_child_is_used_again_if_all_was_understood(last, error):
     """Else what it says later would be taken for the answer to another call."""
-    replaced = _messages.AttemptReplaced(2)
-    fine = supervision(_messages.Ready(), replaced)
-    with pytest.raises(LeaseLost):
+    fine = supervision(_messages.Ready(), last)
+    with pytest.raises(error):
         fine.response()
-    broken = supervision(_messages.Report(1, _messages.Any()), replaced)
+    broken = supervision(_messages.Report(1, _messages.Any()), last)
     with pytest.raises(KeyError):
         broken.response()
     assert (fine.unusable, broken.unusable) == (False, True)

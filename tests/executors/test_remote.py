@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
-import time
 from datetime import timedelta
 
 import pytest
@@ -13,11 +11,13 @@ import pytest
 from lro import Code, Job, WorkerLost
 from lro._engine.job import WorkerDied
 from lro._model.operation import take_over
-from lro.adapters import CancelSupport
-from lro.errors import OperationNotFound, ResourceExhausted, Unavailable
+from lro.errors import OperationNotFound, Unavailable
+from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
+from tests.engine.engine_parts import maintenance_over
 from tests.service_steps import answer, ended, reason, recovered
+from tests.stores.samples import held, insert
 from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -26,54 +26,24 @@ ID = "3f2504e0-4f89-41d3-9a0c-0305e82c3301"
 MINUTE = timedelta(minutes=1)
 
 
-class Sending:
+class Sending(InlineExecutor):
     """Keeps the names that it is to send; the test delivers them."""
 
-    cancel_support = CancelSupport.COOPERATIVE
     redelivery = MINUTE
-    worker_idle = False
-    submits_block = False
+    worker_idle = submits_block = False
 
     def __init__(self):
-        self.sent = []
-        self.error = None
-        self.full = False
-        self.running = True
-
-    def attach(self, work, close, begin):
-        self.work = work
-
-    def admit(self, spec):
-        """Anything."""
-
-    def begin_here(self):
-        """Any thread will do."""
-
-    def abandoned(self):
-        return ()
-
-    def reserve(self):
-        if self.full:
-            raise ResourceExhausted("full", timedelta(seconds=1))
-        return self
+        super().__init__()
+        self.sent, self.error = [], None
 
     def submit(self, task):
         if self.error is not None:
             raise self.error
         self.sent.append(task.name)
 
-    def release(self):
-        """Nothing was taken."""
-
-    def withdraw(self, name):
-        return False
-
     def stop(self):
         self.error = Unavailable("the executor is stopping")
         return ()
-
-    def join(self, seconds):
-        return True
 
 
 @pytest.fixture
@@ -297,39 +267,6 @@ class Elsewhere(ThreadExecutor):
         task.run(self._through)
 
 
-def test_the_function_is_called_through_the_executor(make_service, store):
-    """It is given the method, the request and the job, and repeats what is to be repeated."""
-    seen = []
-
-    def through(spec, request, job):
-        seen.append((spec.full_name, request.text, job.attempt))
-        return WorkResponse("from afar")
-
-    service = with_method(make_service(store, Elsewhere(through)), attempts=3, retry_on=(OSError,))
-    found = ended(service, service.start(NAME, WorkRequest("it")))
-    assert (answer(service, found), seen) == ("from afar", [(NAME, "it", 1)])
-
-
-@pytest.mark.parametrize("policy", WorkerLost)
-def test_a_process_that_dies_under_its_function(make_service, store, policy, caplog):
-    """The truth is known at once, without waiting for a lease to run out."""
-    deaths = [WorkerDied("killed by signal 9")]
-
-    def through(spec, request, job):
-        if deaths:
-            raise deaths.pop()
-        return WorkResponse(f"attempt {job.attempt}")
-
-    service = make_service(store, Elsewhere(through), maintenance=True, clock=time.monotonic)
-    with_method(service, worker_lost=policy)
-    found = ended(service, service.start(NAME, WorkRequest()))
-    if policy is WorkerLost.FAIL:
-        assert reason(found) == (Code.ABORTED, "WORKER_LOST")
-    else:
-        assert answer(service, found) == "attempt 2"
-    assert "killed by signal 9" in caplog.text
-
-
 def test_a_death_that_comes_too_late(make_service, store, clock):
     """Another worker has the operation by then."""
     taken = threading.Event()
@@ -349,117 +286,6 @@ def test_a_death_that_comes_too_late(make_service, store, clock):
     assert executor.join(PATIENCE)
     assert store.get(name).owner == "them"
     assert service.late_writes == 1
-
-
-# -- stores whose reads block ---------------------------------------------------------------------
-
-
-class Blocking(MemoryStore):
-    """Reads may block: an event loop must not do them itself."""
-
-    reads_block = writes_block = True
-
-    def __init__(self, clock):
-        super().__init__(clock)
-        self.readers = set()
-
-    def get(self, name):
-        self.readers.add(threading.current_thread())
-        return super().get(name)
-
-
-@pytest.mark.parametrize("owner_only", [False, True])
-def test_coroutines_wait_on_a_store_that_blocks(make_service, clock, owner_only):
-    """Every look is made aside."""
-    store = Blocking(clock)
-    service = make_service(store, owner_only=owner_only)
-    method = service.declare(
-        NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
-    )
-    name = method.start(WorkRequest()).name
-    loops = []
-
-    async def main():
-        loops.append(threading.current_thread())
-        store.readers.clear()
-        waiters = [asyncio.create_task(service.wait_async(name, PATIENCE)) for _ in range(3)]
-        while service.waiting < 3:
-            await asyncio.sleep(0)
-        await asyncio.to_thread(work)
-        return await asyncio.gather(*waiters)
-
-    def work():
-        for percent in range(3):
-            service.reporter(name).report(WorkMetadata(percent))
-        service.reporter(name).complete(WorkResponse("x"))
-
-    assert [one.done for one in asyncio.run(main())] == [True] * 3
-    assert store.readers.isdisjoint(loops)
-
-
-def test_notification_during_a_read_of_the_store_is_not_lost(make_service, clock):
-    """The read under way may be too early to find the change: there is another one."""
-    store = Blocking(clock)
-    service = make_service(store)
-    method = service.declare(
-        NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
-    )
-    name = method.start(WorkRequest()).name
-    reading, notified = threading.Event(), threading.Event()
-    whole = store.find
-
-    def find(names, max_bytes):
-        found = whole(names, max_bytes)
-        if not reading.is_set():
-            reading.set()
-            assert notified.wait(PATIENCE)
-        return found
-
-    async def main():
-        store.find = find
-        waiter = asyncio.create_task(service.wait_async(name, 2 * PATIENCE))
-        while not reading.is_set():
-            service._runtime.updater.notifier.notify(name)  # nothing has changed yet
-            await asyncio.sleep(0.001)
-        await asyncio.to_thread(service.reporter(name).complete, WorkResponse("x"))
-        await asyncio.sleep(0)
-        notified.set()
-        return await asyncio.wait_for(waiter, PATIENCE)
-
-    assert asyncio.run(main()).done
-
-
-@pytest.mark.parametrize("colour", ["thread", "coroutine"])
-def test_a_store_that_is_away_for_a_while(make_service, clock, colour):
-    """Waiters are not sent away: it may be back in time. At the end of their time they fail."""
-    store = MemoryStore(clock)
-    service = make_service(store)
-    method = service.declare(
-        NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
-    )
-    name = method.start(WorkRequest()).name
-    looks = []
-
-    def away_later(read):
-        def look(*asked):
-            looks.append(asked)
-            if len(looks) <= 2:  # a coroutine listens before its first look, a thread after it
-                service._runtime.updater.notifier.notify(name)
-            if len(looks) > 1:
-                raise Unavailable("away")
-            return read(*asked)
-
-        return look
-
-    def wait():
-        if colour == "coroutine":
-            return asyncio.run(service.wait_async(name, 0.05))
-        return service.wait(name, 0.05)
-
-    store.get, store.find = away_later(store.get), away_later(store.find)
-    with pytest.raises(Unavailable, match="away"):
-        wait()
-    assert len(looks) >= 3
 
 
 def test_a_clock_that_is_set(make_service, store, clock, caplog):
@@ -493,3 +319,26 @@ def test_a_clock_that_is_set(make_service, store, clock, caplog):
         two.run_maintenance()
     go.set()
     assert answer(one, ended(one, name)) == "done"
+
+
+def test_leases_are_renewed_though_a_sweep_fails(clock, caplog):
+    """It is tried again in a minute; leases and orphans are seen to meanwhile."""
+
+    class Sticking(MemoryStore):
+        def expire(self, limit):
+            raise Unavailable("too large")
+
+    store, recovered = Sticking(clock), []
+    insert(store, held(clock, seconds=0))
+    at = [0.0]
+    maintenance = maintenance_over(
+        store, seconds=lambda: at[0], methods=["M"], recover=recovered.append
+    )
+    clock.advance(1)
+    maintenance.run_due()
+    for _ in range(2):
+        at[0] += 1.0
+        clock.advance(1)
+        maintenance.run_due()
+    assert len(recovered) == 2
+    assert caplog.text.count("what has expired cannot be removed now") == 1

@@ -16,7 +16,6 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.sqlite import SQLiteStore
 from tests.executors.process_methods import echo
 from tests.service_steps import answer, ended
-from tests.services.redis import redis_server
 from tests.work_messages import WorkRequest
 
 METHOD = "acme.v1.Works.Echo"
@@ -58,16 +57,3 @@ def test_event_loop_does_the_work_after_the_commit(tmp_path):
             assert service.types.unpack(found.response, WorkRequest) == WorkRequest("abc")
 
     asyncio.run(use())
-
-
-def test_worker_of_celery_is_sent_the_name_after_the_commit(tmp_path):
-    """Long before a name that was lost on its way would be sent again."""
-    pytest.importorskip("celery")
-    from tests.executors.celery_workers import Harness
-
-    with redis_server(tmp_path) as broker, contextlib.ExitStack() as stack:
-        harness = Harness(broker.url, tmp_path, redelivery=600)
-        stack.callback(harness.close)
-        stack.enter_context(harness.worker("solo"))
-        name = committed(harness.service, METHOD, tmp_path / "operations.db")
-        assert answer(harness.service, ended(harness.service, name)) == "cba"

@@ -23,6 +23,7 @@ from lro import (
     Options,
     Service,
     message,
+    number,
 )
 from lro._filters.prefilter import ABSENT, KeyIn, key_value
 from lro.adapters import Store
@@ -231,6 +232,68 @@ def test_what_cannot_be_an_index_is_refused(path: str, why: str) -> None:
         service(MemoryStore(), path)
     assert why in str(e.value)
     assert repr(path) in str(e.value)
+
+
+def test_who_does_not_know_an_index_does_not_falsify_it(store: Store) -> None:
+    """A process without it reports, another one finds the operation by its new metadata."""
+    knows = service(store, "target")
+    operation = reported(knows, {"target": "old"})
+    assert listed(knows, "metadata.target = old") == [operation]
+    service(store).reporter(operation).report(ExportMetadata(target="new"))
+    assert listed(knows, "metadata.target = new") == [operation]
+    assert listed(knows, "metadata.target = old") == []
+
+
+class EarlierStage(enum.Enum):
+    STAGE_UNSPECIFIED = 0
+    QUEUED = 1
+
+
+@message("lrofix.v1.ExportMetadata")
+@attrs.frozen
+class EarlierExport:
+    """The metadata as an earlier release knows it: with fewer fields, and fewer stages."""
+
+    verb: str = attrs.field(default="", metadata=number(4))
+    stage: EarlierStage = attrs.field(default=EarlierStage.STAGE_UNSPECIFIED, metadata=number(9))
+
+
+@pytest.fixture
+def earlier(store: Store) -> Service:
+    """A release that knows neither the field ``target`` nor the enum's new name."""
+    made = service(store, "verb", "stage", metadata=EarlierExport)
+    declare(made, "acme.v1.Works.Import", ImportMetadata, "target")
+    return made
+
+
+def test_an_earlier_release_does_not_falsify_an_index(store: Store, earlier: Service) -> None:
+    """It is asked to cancel the operation."""
+    later = service(store, "verb", "stage", "target")
+    one, other = reported(later, {"target": "new", "stage": "COPYING"}), reported(later, {})
+    earlier.cancel(one)
+    earlier.cancel(other)
+    for text in ("metadata.target = new", "metadata.stage = COPYING"):
+        assert listed(later, text) == [one]
+    assert listed(later, "metadata.target = ''") == [other]
+
+
+def test_metadata_in_binary_form_does_not_grow_the_index(store: Store, earlier: Service) -> None:
+    """The fields that it does not know are there, though it cannot read them."""
+    pytest.importorskip("google.protobuf")
+    later = service(store, "verb", "stage", "target")
+
+    def binary(made: Service, message: object) -> str:
+        packed = made.types.pack(message)
+        operation = reported(later, made.types.binary_payload(packed))
+        earlier.cancel(operation)
+        return operation
+
+    whole = binary(later, ExportMetadata(target="new", stage=Stage.COPYING, verb="copy"))
+    known = binary(earlier, EarlierExport(verb="copy"))
+    for text in ("metadata.target = new", "metadata.stage = COPYING"):
+        assert listed(later, text) == [whole]
+    assert {*listed(later, "metadata.verb = copy")} == {known, whole}
+    assert [len(keys_of(later, each)) for each in (whole, known)] == [1, 3]
 
 
 def test_a_time_of_expiry_may_change(clock: ManualClock) -> None:

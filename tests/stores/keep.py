@@ -100,11 +100,8 @@ class Kept:
             exclusive_target=lambda request: request.text,
         )(self._hold)
 
-    def __enter__(self) -> Kept:
-        self.service.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """End the work that is held, and the service."""
         self.release.set()
         self.service.close(0)
 
@@ -135,7 +132,7 @@ class Kept:
 
 def fill(store: Any, clock: ManualClock, dump: Callable[[], str]) -> str:
     """Have a service write each kind of record, and dump the store while work runs."""
-    with Kept(store, clock) as kept:
+    with contextlib.closing(Kept(store, clock)) as kept:
         kept.copy.start(SAMPLE, request_id=REQUEST_ID, caller="ann").result(PATIENCE)
         clock.advance(1)
         with contextlib.suppress(WorkFailed):

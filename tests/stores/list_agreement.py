@@ -1,113 +1,278 @@
-"""Every store lists what the bare evaluator says.
-
-``python -m tests.stores.list_agreement --examples N`` compares as many filters as you like.
-"""
+"""Every store lists what the bare evaluator says, whatever records and filters come by chance."""
 
 from __future__ import annotations
 
-import argparse
 import collections
 import contextlib
 import itertools
+import random
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 from unittest.mock import patch
 
 import attrs
-import hypothesis
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
-from lro import Any, ListOperationsRequest, Service, TypeRegistry
+from lro import (
+    Any,
+    Empty,
+    ListOperationsRequest,
+    LroError,
+    Options,
+    Service,
+    State,
+    Status,
+    Struct,
+    TypeRegistry,
+)
 from lro._engine import listing
 from lro._filters.filter import Filter, compile_filter
-from lro._filters.indexes import CALLER
 from lro._filters.types import MessageType
+from lro._messages.json_text import reread
+from lro._messages.schema import json_name
 from lro.adapters import Record, Store
 from lro.errors import InvalidFilter
-from lro.stores._list_queries import ListQuery
+from lro.executors.inline import InlineExecutor
+from lro.stores._rows import micros
 from lro.stores.memory import MemoryStore
-from lro.stores.sqlite import SQLiteStore
-from lro.stores.sqlite._pages import DIALECT
 from lro.testing import ManualClock
-from tests.stores.filter_strategies import facts_of, filters
-from tests.stores.indexed_services import (
-    BINARY,
-    EXPORT,
-    KNOWN,
-    PATHS,
-    RELEASES,
-    Harness,
-    Past,
-    harnesses,
-)
-from tests.stores.record_strategies import PARENTS, happenings
+from lro.types import Json
+from lro.wire import dumps
+from tests.filters.messages import Book, ExportMetadata, ExportResponse, ImportMetadata, url
+from tests.service_fixtures import store_of
+from tests.vector_files import vectors
+from tests.work_messages import WorkRequest
+
+Facts: TypeAlias = Mapping[str, Sequence[tuple[str, Json]]]
+"""By kind: what can stand on the left of a test, and a value that is found there."""
 
 FILTERS_EACH: Final = 20
 """Filters for one set of records."""
+EXPORT: Final = "acme.v1.Works.Export"
+IMPORT: Final = "acme.v1.Works.Import"
+PATHS: Final[Mapping[str, tuple[str, ...]]] = {
+    EXPORT: (
+        *("target", "verb", "stage", "cancel_requested", "progress_percent", "bytesDone", "rate"),
+        *("quota", "ratio", "create_time", "elapsed", "priority", "note", "retries", "dryRun"),
+        *("labels.team", 'labels."a.b"', "counters.n", "shard_names.7", "current_step.stage"),
+        *("window.start_time", "uri", "snapshot_id", "warning.message", "step_index.a.ok"),
+    ),
+    IMPORT: ("target", "priority", "rows_read", "stage"),
+}
+"""What can be an index of the methods."""
+REQUEST: Final = Any(url("acme.v1.WorkRequest"), {})
+VECTORS: Final = tuple(case["filter"] for case in vectors("filter_eval")["cases"])
 
 
-@attrs.frozen(kw_only=True)
-class Ask:
-    """How lists are asked for: by which release, and how far one look of a store goes."""
+# -- records --------------------------------------------------------------------------------------
 
-    release: int
-    scan: int
-    batch: int
-    tick_seconds: float
-
-
-ASKS: Final = st.builds(
-    Ask,
-    release=st.sampled_from([*[RELEASES - 1] * 6, 0, -1]),
-    scan=st.sampled_from([1, 2, 3, 7, 2000]),
-    batch=st.sampled_from([1, 3, 200]),
-    tick_seconds=st.sampled_from([0.0, 0.0, 0.001, 0.2]),
+TEXTS: Final[Sequence[Json]] = (
+    *("a", "data", "Data", "datasets/alpha", "export", "COPYING", "FAILED", "true", "null", "NaN"),
+    *("5", "05", "5.0", "-1", "Infinity", "a.b", "a*b", "*", "\\*", 'say "hi"', "back\\slash"),
+    *("Straße", "STRASSE", "ſtop", "stop", "\u212a", "k", "İstanbul", "ﬁne", "FINE", "i\u0307x"),
+    *("x\0y", "line\nbreak", "tab\t", "\x7f", "\u2028", "\ufeff", "\U0001f642", "\uffff", "%_'[^"),
+    *("2024-03-01T08:00:00Z", "1.5s", "operations/", '"', "',true]", "{}", "?", "-", "e\u0301", ""),
 )
-PROCESSES: Final = RELEASES + 6
-"""How many processes write: those of each release, one without indexes, two with other types."""
+INTEGERS: Final[Sequence[Json]] = (
+    *(0, 1, 5, 7, -1, 2**31 - 1, -(2**31), 2**53, 2**53 + 1, 2**63 - 1, 5.0, 5.5, -0.0),
+    *("0", "5", "05", "-0", "-1", "9007199254740993", "18446744073709551615", "1e3", "", "٥"),
+    *(10**30, 1e30, 1e308, "9" * 20, "9" * 21, True),
+)
+DOUBLES: Final[Sequence[Json]] = (
+    *(0.1, 0.5, 5, 5.5, -0.0, 0, 1.7976931348623157e308, -1e308, 5e-324, 1e-300, 10**30),
+    *(16777217, 0.10000000149011612, 3.4028235e38, 1e39, "NaN", "Infinity", "-Infinity", "5"),
+)
+TIMES: Final[Sequence[Json]] = (
+    *("2024-03-01T08:00:00Z", "2024-03-01T08:00:00.500Z", "2024-03-01T09:00:00+01:00", "soon"),
+    *("2024-03-01T08:00:00.000000001Z", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59.9Z"),
+)
+STAGES: Final[Sequence[Json]] = ("COPYING", "COPYING", "QUEUED", 0, 2, 99, "NOPE", "")
+KEYS: Final = ("team", "a.b", "a", "n", "", 'k"y', "k\\y", "7", "true", "ß")
+LOOSE: Final[Sequence[Json]] = (
+    *(None, True, False, 5, 5.5, 0, 1e30, -0.0, [], {}, ["data", None], {"a": {"a.b": "k"}}),
+    *TEXTS,
+)
+STEPS: Final[Sequence[Json]] = [
+    {"name": name, "ok": name != "a", "stage": stage}
+    for name, stage in zip(TEXTS, STAGES * 9, strict=False)
+]
 
-SIZES: Final = st.lists(st.sampled_from([1, 2, 3, 5, 0]), min_size=1, max_size=3)
-CALLERS: Final = st.sampled_from(["", "ann", "bob", "carl"])
+
+def keyed(values: Sequence[Json]) -> Sequence[Json]:
+    """Maps with some of these values."""
+    return [{}, *({KEYS[n % 10]: value, KEYS[-n % 7]: values[0]} for n, value in enumerate(values))]
 
 
-class Tally(collections.Counter[str]):
-    """What was compared, by kind."""
+FIELDS: Final[Mapping[str, Sequence[Json]]] = {
+    **dict.fromkeys(("target", "verb", "note", "uri"), TEXTS),
+    **dict.fromkeys(("progressPercent", "bytesDone", "quota", "priority", "retries"), INTEGERS),
+    **dict.fromkeys(("snapshotId", "rowsRead", "bytes_done"), INTEGERS),
+    **dict.fromkeys(("rate", "ratio"), DOUBLES),
+    **dict.fromkeys(("cancelRequested", "dryRun"), (True, False, "true")),
+    "stage": STAGES,
+    "createTime": TIMES,
+    "elapsed": ("1.5s", "1.500s", "0s", "-0.5s", "0.000000001s", "soon"),
+    "labels": keyed(TEXTS),
+    "counters": keyed(INTEGERS),
+    "shardNames": [{"7": text, "0": "a"} for text in TEXTS],
+    "stepIndex": keyed(STEPS),
+    "currentStep": STEPS,
+    "steps": [STEPS[n : n + 2] for n in range(9)],
+    "tags": [TEXTS[n : n + 2] for n in range(40)],
+    "window": [{"startTime": time} for time in TIMES],
+    "warning": [{"code": n, "message": text} for n, text in zip(INTEGERS, TEXTS, strict=False)],
+    "extra": keyed(LOOSE),
+    "payload": ({"@type": url("lrofix.v1.Book"), "title": "data"},),
+    "unknown": LOOSE,
+}
+"""The fields of metadata in JSON, with values that are right, wrong or odd."""
+KNOWN: Final = TypeRegistry(ExportMetadata, ExportResponse, ImportMetadata, Book)
+PACKED: Final = KNOWN.pack(ExportMetadata(target="data", priority=5, labels={"team": "a"}))
 
-    def add(self, text: str, names: Sequence[str], service: Service, only: str | None) -> None:
-        """Count a filter, and which way a store goes for it."""
-        specs, types = service.specs.values(), service.types
-        request = ListOperationsRequest(filter=text)
-        query = listing.CheckedList.of(
-            request, service.store, specs, types, service.methods.indexes
+
+def binary_messages() -> list[Any]:
+    """Messages in binary form, also broken and unknown ones; none without protobuf."""
+    try:
+        wired = Any(PACKED.type_url, KNOWN.binary_payload(PACKED))
+    except LroError:
+        return []
+    return [wired, Any(PACKED.type_url, b"\xff\xff"), Any(url("acme.v1.Unknown"), b"data")]
+
+
+BINARY: Final = binary_messages()
+
+
+METADATA: Final = (
+    *["lrofix.v1.ExportMetadata"] * 5,
+    *["lrofix.v1.ImportMetadata"] * 2,
+    *("google.protobuf.Struct", "acme.v1.Unknown", "", "binary"),
+)
+
+
+OPERATORS: Final = ("=", "=", "=", ":", ":", "!=", "<", "<=", ">", ">=")
+
+
+class Chance(random.Random):
+    """Chooses what is put into stores, and what is asked of them."""
+
+    def seldom(self, one_in: int = 10) -> bool:
+        """True for one in so many."""
+        return self.randrange(one_in) == 0
+
+    def metadata(self, wanted: Sequence[str]) -> Any | None:
+        """What stands in a record's metadata: ``wanted`` are fields that are there more often."""
+        kind = self.choice(METADATA)
+        if kind == "binary" and BINARY:
+            return self.choice(BINARY)
+        names = self.choices([*FIELDS, *wanted * 5], k=self.randrange(7))
+        made = {name: self.choice(LOOSE if self.seldom() else FIELDS[name]) for name in names}
+        # A database keeps what JSON says: integers of more than 64 bits may come back as floats.
+        return Any(url(kind), reread(dumps(made).decode())) if kind else None
+
+    def filter(self, facts: Facts, depth: int = 3) -> str:
+        """A filter, in most cases a valid one."""
+        if depth == 3 and self.seldom():
+            return str(self.choice(VECTORS))
+        how = self.choice([*["test"] * 5, "NOT ", "-", " AND ", " ", " OR ", " OR "])
+        if how == "test" or not depth:
+            return self.test(facts)
+        if how in ("NOT ", "-"):
+            return f"{how}({self.filter(facts, depth - 1)})"
+        return how.join(f"({self.filter(facts, depth - 1)})" for _ in range(self.randint(2, 3)))
+
+    def test(self, facts: Facts) -> str:
+        """A test of a value that is there, or nearly."""
+        kind = self.choice([*["packed"] * 3, *["indexed"] * 3, "record", *["name"] * 2, "text"])
+        left, value = self.choice(facts[kind])
+        if kind == "text":
+            begin = self.randrange(len(str(value)))
+            piece = str(value)[begin : begin + self.randint(1, 9)]
+            return quoted(self.choice([piece, piece.upper(), piece.casefold()]))
+        if self.seldom():
+            return f"{left}:*"
+        if self.seldom():
+            value = self.choice(facts[kind])[1]
+        literal = quoted(value)
+        if isinstance(value, str) and self.seldom(6):  # a part of it, with a wildcard
+            literal = '"*' + quoted(value[self.randint(0, len(value)) :])[1:]
+        elif not isinstance(value, str) and self.seldom(2):
+            literal = dumps(value).decode()
+        equality = isinstance(value, bool) or kind in ("indexed", "name") or left == "state()"
+        op = self.choice(OPERATORS[:6] if equality and not self.seldom(6) else OPERATORS)
+        return f"{left}{op}{literal}"
+
+
+# -- services and stores --------------------------------------------------------------------------
+
+
+def declared(
+    store: Store,
+    indexes: Mapping[str, tuple[str, ...]],
+    *,
+    structs: bool = False,
+    **options: typing.Any,
+) -> Service:
+    """A service over a store whose methods have these indexes.
+
+    With ``structs`` no path is unknown, since a Struct can be metadata, and none has an index.
+    """
+    made = Service(store, InlineExecutor(), maintenance=False, **options)
+    known = {EXPORT: (ExportMetadata, ExportResponse), IMPORT: (ImportMetadata, Book)}
+    if structs:
+        known["acme.v1.Works.Struct"] = Struct, Empty
+    for name, (of_metadata, response) in known.items():
+        made.declare(
+            name,
+            request=WorkRequest,
+            response=response,
+            metadata=of_metadata,
+            options=Options(indexed_paths=indexes.get(name, ())),
         )
-        walk = ListQuery.of(query.prefilter(only), None, service.methods.indexes.keys, DIALECT)
-        way = "nowhere"
-        if not walk.nothing:
-            order = "by index" if walk.order else "in plain order"
-            way = "by names" if walk.names else "by state" if walk.order == "state" else order
-        self["filters"] += 1
-        self["match something"] += bool(names)
-        self["names listed"] += len(names)
-        self[way] += 1
-        self[f"{way}, match something"] += bool(names)
-        self["by the caller's key"] += walk.order == CALLER
-        self["with more said in SQL"] += walk.residue[0] != "TRUE"
+    return made
+
+
+def keep(
+    records: Sequence[Record], stores: Iterable[Store], indexes: Mapping[str, tuple[str, ...]]
+) -> Sequence[Record]:
+    """Insert records, every second one by a process that knows of no index; those that are kept."""
+    apart = MemoryStore(ManualClock())
+    writers = [declared(apart, indexes), declared(apart, {})]
+    kept = [writers[n % 2].specs[one.method].stamp(one) for n, one in enumerate(records)]
+    for store in stores:
+        for record in kept:
+            store.insert(record, REQUEST, None)
+    return kept
+
+
+@contextlib.contextmanager
+def stores_of(kinds: Sequence[str], clock: ManualClock) -> Iterator[dict[str, Store]]:
+    """An empty store of each kind."""
+    with contextlib.ExitStack() as stack:
+        stores: dict[str, Store] = {}
+        for kind in kinds:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            stores[kind] = stack.enter_context(store_of(kind, clock, folder))
+        yield stores
+
+
+# -- comparing ------------------------------------------------------------------------------------
 
 
 @attrs.frozen(kw_only=True)
 class Comparison:
     """The lists of several services beside the bare evaluator."""
 
-    past: Past
-    harness: Harness
+    records: Sequence[Record]
     services: Mapping[str, Service]
-    tally: Tally
+    tally: collections.Counter[str] = attrs.field(factory=collections.Counter)
+    """How many filters were compared, refused, and matched something."""
+    owner_only: bool = False
 
-    def check(self, text: str, parent: str, sizes: Sequence[int], caller: str) -> None:
+    def check(
+        self, text: str, parent: str = "", sizes: Sequence[int] = (7, 1, 50), caller: str = ""
+    ) -> None:
         """One filter: the same names in the same order, or the same refusal."""
         some = next(iter(self.services.values()))
         wanted = compiled(text, some)
@@ -116,13 +281,16 @@ class Comparison:
             for kind, service in self.services.items():
                 assert refused(service, text), f"{kind} does not refuse {text!r}"
             return
-        only = caller if self.harness.owner_only else None
-        seen = self.past.visible(parent, only)
-        names = [one.name for one in seen if wanted.matches(readable(one, some.types))]
-        self.tally.add(text, names, some, only)
+        only = caller if self.owner_only else None
+        seen = [one for one in self.records if one.parent == parent and only in (None, one.caller)]
+        seen = [one for one in seen if wanted.matches(readable(one, some.types))]
+        seen.sort(key=lambda one: (-micros(one.create_time), one.name))  # spec §3.4(2)
+        names = [one.name for one in seen]
+        self.tally["filters"] += 1
+        self.tally["match something"] += bool(names)
         for kind, service in self.services.items():
             found = listed(service, text, parent, sizes, caller)
-            wrong = [self.past.records.get(name) for name in {*found} ^ {*names}]
+            wrong = [one for one in self.records if (one.name in found) != (one.name in names)]
             assert found == names, f"{kind}: {text!r}: {found}, wanted {names}: {wrong}"
 
 
@@ -159,7 +327,7 @@ def readable(record: Record, types: TypeRegistry) -> Record:
 
 
 def listed(
-    service: Service, text: str, parent: str, sizes: Sequence[int], caller: str = ""
+    service: Service, text: str, parent: str, sizes: Sequence[int], caller: str
 ) -> list[str]:
     """The names on all pages of a list."""
     names: list[str] = []
@@ -174,101 +342,113 @@ def listed(
     raise AssertionError(f"the list of {text!r} has no end")
 
 
-@contextlib.contextmanager
-def stores_of(kinds: Sequence[str], clock: ManualClock) -> Iterator[dict[str, Store]]:
-    """An empty store of each kind."""
-    with contextlib.ExitStack() as stack:
-        stores: dict[str, Store] = {}
-        for kind in kinds:
-            if kind == "memory":
-                stores[kind] = MemoryStore(clock)
-            elif kind == "sqlite":
-                folder = stack.enter_context(tempfile.TemporaryDirectory())
-                stores[kind] = SQLiteStore(Path(folder) / "operations.db", clock=clock)
-            else:
-                stores[kind] = stack.enter_context(postgres_store(clock))
-            stack.callback(stores[kind].close)
-        yield stores
+def facts_of(records: Sequence[Record], indexed: Sequence[str]) -> Facts:
+    """What can be asked of these records; those of ``indexed`` paths are a kind of their own."""
+    found: dict[str, list[tuple[str, Json]]] = {
+        "record": [("state()", "IN_PROGRESS"), ("done", False)],
+        "name": [("name", "operations/a"), *(("name", one.name) for one in records)],
+        "packed": [("metadata.target", "data"), ("metadata.priority", 5)],
+    }
+    for one in records:
+        at = one.create_time.isoformat().replace("+00:00", "Z")
+        found["record"] += [("state()", one.state.value), ("create_time()", at)]
+        found["record"].append(("cancel_requested()", one.cancel_requested))
+        if one.end_time is not None:
+            found["record"].append(("end_time()", at))
+        if one.error is not None:
+            found["record"] += [
+                ("error.code", one.error.code),
+                ("error.message", one.error.message),
+            ]
+        for source, packed in (("metadata", one.metadata), ("response", one.response)):
+            if packed is not None and not isinstance(packed.payload, bytes):
+                found["record"].append((f"type({source})", packed.type_name))
+                found["packed"] += below(source, packed.payload)
+    places = {f"metadata.{path}" for path in indexed}
+    found["indexed"] = [fact for fact in found["packed"] if fact[0] in places] or found["packed"]
+    found["text"] = [("", value) for _, value in found["packed"] if value and value is not True]
+    return found
 
 
-@contextlib.contextmanager
-def postgres_store(clock: ManualClock) -> Iterator[Store]:
-    """A store in a schema of its own, which is gone afterwards."""
-    import psycopg
-
-    from lro.stores.postgres import PostgresStore
-    from tests.services.postgres import UNHURRIED, shared_server
-
-    server = shared_server()
-    schema = server.fresh_schema()
-    yield PostgresStore(server.url, schema=schema, clock=clock, **UNHURRIED)
-    with psycopg.connect(server.url, autocommit=True) as link:
-        link.execute(f'DROP SCHEMA "{schema}" CASCADE'.encode())
+def below(path: str, value: Json) -> Iterator[tuple[str, Json]]:
+    """The values in a message, and how a filter calls their places."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from below(f"{path}.{key if key.isidentifier() else quoted(key)}", inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from below(path, inner)
+    else:
+        yield path, value
 
 
-def run(kinds: Sequence[str], sets: int, tally: Tally, seed: int | None = None) -> None:
-    """Compare filters over so many sets of records; with a seed, others than usually."""
-    chosen = settings(
-        max_examples=sets,
-        deadline=None,
-        database=None,
-        derandomize=seed is None,
-        suppress_health_check=list(HealthCheck),
-        phases=[Phase.generate] if seed is not None else [Phase.generate, Phase.shrink],
-    )
-
-    @chosen
-    @given(
-        harness=harnesses(),
-        ask=ASKS,
-        data=st.data(),
-    )
-    def one(harness: Harness, ask: Ask, data: st.DataObject) -> None:
-        methods, fields = [*PATHS, EXPORT], harness.fields()
-        made = data.draw(happenings(methods, BINARY, PROCESSES, RELEASES, fields))
-        clock, ticks = ManualClock(), itertools.count()
-        with stores_of(kinds, clock) as stores:
-            past = Past(harness, stores, clock)
-            for what in made:
-                past.happen(what)
-            clock.advance(data.draw(st.sampled_from([0, 1, 10])))
-            services = {
-                kind: harness.service(store, ask.release, lambda: next(ticks) * ask.tick_seconds)
-                for kind, store in stores.items()
-            }
-            tally["sets of records"] += 1
-            tally["records"] += len(past.records)
-            both = Comparison(past=past, harness=harness, services=services, tally=tally)
-            facts = facts_of(past.records.values(), KNOWN, harness.paths(ask.release))
-            with patch.multiple(listing, SCAN=ask.scan, _BATCH=ask.batch):
-                for _ in range(FILTERS_EACH):
-                    text, parent = (
-                        data.draw(filters(facts)),
-                        data.draw(st.sampled_from(("", *PARENTS))),
-                    )
-                    both.check(text, parent, data.draw(SIZES), data.draw(CALLERS))
-
-    (one if seed is None else hypothesis.seed(seed)(one))()
+def quoted(value: Json) -> str:
+    """A value as a text in quotes, without wildcards."""
+    text = value if isinstance(value, str) else dumps(value).decode()
+    return dumps(text).decode().replace("*", "\\*")
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Compare so many filters, and say what they were."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.stores.list_agreement", description=__doc__
-    )
-    parser.add_argument("--examples", type=int, default=10_000, help="how many filters")
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6)
-    kinds = ("memory", "sqlite", "postgres")
-    parser.add_argument("--store", nargs="*", default=kinds, choices=kinds)
-    options = parser.parse_args(arguments)
-    print(f"seed {options.seed}", flush=True)
-    tally, began, seed = Tally(), time.monotonic(), options.seed
-    while tally["filters"] < options.examples:
-        left = options.examples - tally["filters"]
-        run(options.store, min(100, left // FILTERS_EACH + 1), tally, seed)
-        seed += 1
-        print(f"{time.monotonic() - began:.0f} s", dict(sorted(tally.items())), flush=True)
+# -- by chance ------------------------------------------------------------------------------------
+
+PARENTS: Final = ("", "", "", "", "p/x/")
+IDS: Final = ("{}", "{}", "data-{}", "{}/b", "ß{}", "É{}", "🙂{}", "Data{}")
 
 
-if __name__ == "__main__":
-    main()
+BOOK: Final = url("lrofix.v1.Book")
+ENDS: Final = (
+    *[(State.IN_PROGRESS, None)] * 3,
+    *((State.SUCCEEDED, result) for result in (Any(BOOK, {"title": "data"}), PACKED, *BINARY[:1])),
+    *((State.FAILED, Status(code, text)) for code, text in ((5, "data"), (13, "Straße"), (3, ""))),
+    (State.CANCELLED, Status(1, "stopped", (Any(url("acme.v1.Unknown"), {"a": "data"}),))),
+)
+
+
+def records_of(chance: Chance, clock: ManualClock, wanted: Sequence[str]) -> Iterator[Record]:
+    """Records in any state, with anything in them."""
+    for count in range(chance.randint(8, 20)):
+        clock.advance(microseconds=chance.choice([0, 0, 0, 1, 1, 1000, 1_000_000]))
+        parent, (state, result) = chance.choice(PARENTS), chance.choice(ENDS)
+        yield Record(
+            name=f"{parent}operations/{chance.choice(IDS).format(count)}",
+            parent=parent.rstrip("/"),
+            method=chance.choice([EXPORT, EXPORT, IMPORT]),
+            metadata=chance.metadata(wanted),
+            state=state,
+            result=result,
+            create_time=clock(),
+            update_time=clock(),
+            end_time=None if result is None else clock(),
+            cancel_requested=chance.seldom(4),
+            caller=chance.choice(["", "ann", "bob"]),
+        )
+
+
+def compare(kinds: Sequence[str], seed: int) -> int:
+    """Compare some filters over a set of records; how many matched something."""
+    chance, clock = Chance(seed), ManualClock()
+    indexes = {
+        name: tuple(chance.sample(paths, chance.randrange(5))) for name, paths in PATHS.items()
+    }
+    indexed = [json_name(path) for paths in indexes.values() for path in paths]
+    wanted = [path.partition(".")[0] for path in indexed]
+    tick, ticks = chance.choice([0.0, 0.0, 0.001, 0.2]), itertools.count()
+    options = {"owner_only": chance.seldom(6), "structs": chance.seldom(6)}
+    with stores_of(kinds, clock) as stores:
+        records = keep([*records_of(chance, clock, wanted)], stores.values(), indexes)
+        known = chance.choice([indexes, indexes, indexes, {}])
+        services = {
+            kind: declared(store, known, clock=lambda: next(ticks) * tick, **options)
+            for kind, store in stores.items()
+        }
+        both = Comparison(records=records, services=services, owner_only=options["owner_only"])
+        facts = facts_of(records, indexed)
+        scan, batch = chance.choice([1, 2, 3, 7, 2000]), chance.choice([1, 3, 200])
+        with patch.multiple(listing, SCAN=scan, _BATCH=batch):
+            for _ in range(FILTERS_EACH):
+                both.check(
+                    chance.filter(facts),
+                    chance.choice(PARENTS).rstrip("/"),
+                    chance.choices([1, 2, 3, 5, 0], k=3),
+                    chance.choice(["", "ann", "bob", "carl"]),
+                )
+    return both.tally["match something"]

@@ -1,26 +1,19 @@
-"""Walks through lists while the lists change: what a walk must show, by a small model."""
+"""Walks through lists while the lists change: what a walk must show, beside the list as it is."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+import random
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 import attrs
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 
-from lro import Code, Empty, ListOperationsRequest, Service, Status, TypeRegistry
+from lro import Code, Empty, ListOperationsRequest, LroError, Service, Status, TypeRegistry
 from lro._model.operation import end, report
-from lro.adapters import Record
+from lro.adapters import Change, Record
 from lro.executors.inline import InlineExecutor
 from lro.testing import START, ManualClock
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -34,49 +27,16 @@ EARLIER_WALKS: Final = 4
 Key: TypeAlias = tuple[float, str]
 """Sorts as lists do: newest creation first, equal times by name (spec §3.4(2))."""
 
-
-def key_of(create_time: datetime, name: str) -> Key:
-    """The place of an operation in a list."""
-    return (START - create_time).total_seconds(), name
-
-
-@attrs.define(kw_only=True)
-class Known:
-    """An operation, as the model knows it; ``code`` is that of its error, 0 while it has none."""
-
-    key: Key
-    percent: int
-    state: str = "IN_PROGRESS"
-    code: int = 0
-    expires: datetime | None = None
+FILTERS: Final = (
+    *("", "done = true", "state() = IN_PROGRESS", "state() = FAILED OR state() = SUCCEEDED"),
+    *("NOT error.code = 13", "metadata.percent = 1", "metadata.percent > 0 AND done = false"),
+    *("-metadata.percent:* AND (done = true OR metadata:*)", "name = *b* OR name = *0", "stage-2"),
+    f"create_time() >= '{START.isoformat()[:17]}02Z'",
+    f"create_time() < '{START.isoformat()[:17]}01Z' state() != CANCELLED",
+)
 
 
-def _since(moment: int) -> str:
-    return (START + timedelta(seconds=moment)).isoformat().replace("+00:00", "Z")
-
-
-FILTERS: Final[Mapping[str, Callable[[Known], bool]]] = {
-    "": lambda one: True,
-    "done = true": lambda one: one.state != "IN_PROGRESS",
-    "state() = IN_PROGRESS": lambda one: one.state == "IN_PROGRESS",
-    "state() = FAILED OR state() = SUCCEEDED": lambda one: one.state in ("FAILED", "SUCCEEDED"),
-    "NOT error.code = 13": lambda one: one.code != 13,
-    "metadata.percent = 1": lambda one: one.percent == 1,
-    "metadata.percent > 0 AND done = false": (
-        lambda one: one.percent > 0 and one.state == "IN_PROGRESS"
-    ),
-    "-metadata.percent:* AND (done = true OR metadata:*)": lambda one: one.percent == 0,
-    f"create_time() >= '{_since(2)}'": lambda one: one.key[0] <= -2,
-    f"create_time() < '{_since(1)}' state() != CANCELLED": (
-        lambda one: one.key[0] > -1 and one.state != "CANCELLED"
-    ),
-    "name = *b* OR name = *0": lambda one: "b" in one.key[1] or one.key[1].endswith("0"),
-    "stage-2": lambda one: one.percent == 2,
-}
-"""Filters, and the same said in Python."""
-
-
-def make_service(store: Any, clock: ManualClock | None = None) -> Service:
+def make_service(store: Any) -> Service:
     """A service over a store that declares the method whose operations are listed."""
     service = Service(store, InlineExecutor(), maintenance=False)
     service.declare(METHOD, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata)
@@ -112,9 +72,6 @@ class Walk:
     that it has not shown. It goes by the token alone: pages may be short, also empty.
     """
 
-    service: Service
-    parent: str
-    filter: str
     token: str = ""
     last: Key | None = None
     due: set[str]
@@ -124,198 +81,134 @@ class Walk:
         """Another walk that goes on from the same place."""
         return attrs.evolve(self, due=set(self.due))
 
-    def narrow(self, matching: Mapping[str, Known]) -> None:
-        """The list has changed: only what matches still can be due."""
-        self.due &= matching.keys()
-
-    def turn(self, size: int, matching: Mapping[str, Known]) -> int:
-        """Read a page and check it against what matches now; how many operations it shows."""
-        request = ListOperationsRequest(
-            name=self.parent, filter=self.filter, page_size=size, page_token=self.token
-        )
-        page = self.service.list(request)
-        names = [operation.name for operation in page.operations]
-        assert len(names) <= size
+    def take(self, names: list[str], token: str, matching: Mapping[str, Key]) -> None:
+        """Check a page against what matches now."""
         assert not set(names) - matching.keys(), "shown, and does not match or is not there"
-        keys = [matching[name].key for name in names]
+        keys = [matching[name] for name in names]
         before = [] if self.last is None else [self.last]
         ascending = all(one < other for one, other in itertools.pairwise(before + keys))
         assert ascending, "out of order, or shown twice"
-        self.token, self.last = page.next_page_token, max(before + keys, default=None)
+        self.token, self.last = token, max(before + keys, default=None)
         self.due -= set(names)
         self.ended = not self.token
-        passed = [name for name in self.due if self.ended or self._passed(matching[name].key)]
+        passed = [name for name in self.due if self.ended or self._passed(matching[name])]
         assert not passed, f"never shown: {passed}"
         if self.ended:
-            left = [name for name, one in matching.items() if not self._passed(one.key)]
+            left = [name for name, key in matching.items() if not self._passed(key)]
             assert not left, f"no token, but these follow: {left}"
-        return len(names)
 
     def _passed(self, key: Key) -> bool:
         return self.last is not None and key <= self.last
 
 
-class Walks(RuleBasedStateMachine):
-    """A list under a new parent of a store, walked and changed in turns.
+class Walks:
+    """A list under a new parent of a store, walked and changed in turns, as chance has it.
 
-    ``service`` and ``clock`` serve all examples: their lists do not touch, and time only goes on.
+    ``service`` and ``clock`` serve all lists: they do not touch, and time only goes on.
+    What matches is what the whole list shows while nothing changes.
     """
 
-    parents = itertools.count()
-
-    def __init__(self, service: Service, clock: ManualClock) -> None:
-        super().__init__()
-        self.service, self.clock = service, clock
-        self.parent = f"walks/{next(self.parents)}"
-        self.known: dict[str, Known] = {}
-        self.count = 0
-        self.filter = ""
+    def __init__(self, service: Service, clock: ManualClock, seed: int) -> None:
+        self.service, self.clock, self.chance = service, clock, random.Random(seed)
+        self.parent = f"walks/{seed}"
+        self.keys: dict[str, Key] = {}
+        self.filter = FILTERS[seed % len(FILTERS)]
         self.walks: list[Walk] = []
         self.earlier: list[Walk] = []
 
-    @initialize(
-        filter=st.sampled_from(list(FILTERS)),
-        first=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=12),
-    )
-    def begin(self, filter: str, first: Iterable[tuple[int, int]]) -> None:
-        """A list with something in it, and a walk at its beginning."""
-        self.filter = filter
-        for number, (moment, percent) in enumerate(first):
-            self.insert(moment, percent, "aBb豈𝄞"[number % 5], held=bool(number % 2))
-            if number % 3 == 0:
-                self.complete(number, number % 2 * Code.INTERNAL, 300)
-        self.walks = [self.walk()]
+    def run(self) -> None:
+        """Begin with something in the list, change and walk, and come to the ends of all walks."""
+        for _ in range(self.chance.randrange(12)):
+            self.insert()
+        self.start_over()
+        changes = [self.insert, self.insert, self.complete, self.report, self.delete, self.advance]
+        walks = [*[self.turn] * 5, self.return_to, self.start_over, self.delete_the_place]
+        for _ in range(40):
+            self.chance.choice(changes + walks)()
+            matching = self.matching()
+            for walk in (*self.walks, *self.earlier):
+                walk.due &= matching.keys()
+        for walk in (*self.walks, *self.earlier):  # those from earlier tokens too
+            for _ in range(100):
+                if not walk.ended:
+                    walk.take(*self.page(3, walk.token), matching)
+            assert walk.ended, "the walk does not end"
 
-    def walk(self) -> Walk:
-        """A walk at the beginning."""
-        due = set(self.matching())
-        return Walk(service=self.service, parent=self.parent, filter=self.filter, due=due)
-
-    @rule(
-        moment=st.integers(0, 3),
-        percent=st.integers(0, 2),
-        letter=st.sampled_from("aBb豈𝄞"),
-        held=st.booleans(),
-    )
-    def insert(self, moment: int, percent: int, letter: str, held: bool) -> None:
+    def insert(self) -> None:
         """A new operation, anywhere in the order; one that is held is only hidden by a delete."""
-        self.count += 1
-        name = f"{self.parent}/operations/{letter}-{self.count}"
-        created = START + timedelta(seconds=moment)
+        chance, moment = self.chance, self.chance.randrange(4)
+        name = f"{self.parent}/operations/{chance.choice('aBb豈𝄞')}-{len(self.keys)}"
+        created, percent = START + timedelta(seconds=moment), chance.randrange(3)
         lease = {"owner": "w", "attempt": 1, "lease_until": self.clock() + timedelta(days=99)}
-        insert(self.service.store, self.parent, name, created, percent, **(lease if held else {}))
+        held = lease if chance.randrange(2) else {}
+        insert(self.service.store, self.parent, name, created, percent, **held)
         insert(self.service.store, f"{self.parent}/below/it", f"{name}-below", created, percent)
-        self.known[name] = Known(key=key_of(created, name), percent=percent)
-        self.changed()
+        self.keys[name] = -moment, name
 
-    @precondition(lambda self: self.known)
-    @rule(
-        which=st.integers(0, 99),
-        code=st.sampled_from([0, Code.CANCELLED, Code.INTERNAL]),
-        seconds=st.sampled_from([0, 10, 300]),
-    )
-    def complete(self, which: int, code: int, seconds: int) -> None:
-        """An operation ends, and expires so many seconds later."""
-        name, one = self.pick(which)
-        if one.state != "IN_PROGRESS":
-            return
+    def complete(self) -> None:
+        """An operation ends, and expires some time later."""
+        code = self.chance.choice([0, 0, Code.CANCELLED, Code.INTERNAL])
         result = Status(code, "did not go well") if code else EMPTY
-        change = end(result, now=self.clock(), keep_for=timedelta(seconds=seconds))
-        self.service.store.update(name, change)
-        states = {0: "SUCCEEDED", Code.CANCELLED: "CANCELLED", Code.INTERNAL: "FAILED"}
-        one.state, one.code = states[code], code
-        one.expires = self.clock() + timedelta(seconds=seconds)
-        self.changed()
+        kept = timedelta(seconds=self.chance.choice([0, 10, 300]))
+        self.change(end(result, now=self.clock(), keep_for=kept))
 
-    @precondition(lambda self: self.known)
-    @rule(which=st.integers(0, 99), percent=st.integers(0, 2))
-    def report(self, which: int, percent: int) -> None:
+    def report(self) -> None:
         """An operation gets on."""
-        name, one = self.pick(which)
-        if one.state == "IN_PROGRESS":
-            self.service.store.update(name, report(metadata(percent), None, self.clock()))
-            one.percent = percent
-            self.changed()
+        self.change(report(metadata(self.chance.randrange(3)), None, self.clock()))
 
-    @precondition(lambda self: self.known)
-    @rule(which=st.integers(0, 99))
-    def delete(self, which: int) -> None:
+    def change(self, change: Change) -> None:
+        """Change an operation, unless it is gone or over."""
+        with contextlib.suppress(LroError, IndexError):
+            self.service.store.update(self.chance.choice([*self.keys]), change)
+
+    def delete(self) -> None:
         """An operation is deleted."""
-        name, _ = self.pick(which)
-        self.service.delete(name)
-        del self.known[name]
-        self.changed()
+        with contextlib.suppress(LroError, IndexError):
+            self.service.delete(self.chance.choice([*self.keys]))
 
-    @precondition(lambda self: self.walks and self.walks[0].last)
-    @rule()
     def delete_the_place(self) -> None:
         """The operation that was shown last is deleted: a token outlives it."""
-        for name in [name for name, one in self.known.items() if one.key == self.walks[0].last]:
-            self.service.delete(name)
-            del self.known[name]
-        self.changed()
+        for walk in self.walks[:1]:
+            with contextlib.suppress(LroError):
+                if walk.last is not None:
+                    self.service.delete(walk.last[1])
 
-    @rule(seconds=st.sampled_from([1, 10, 300]), sweep=st.booleans())
-    def advance(self, seconds: int, sweep: bool) -> None:
+    def advance(self) -> None:
         """Time goes on: something expires, and may be swept away."""
-        self.clock.advance(seconds)
-        if sweep:
+        self.clock.advance(self.chance.choice([1, 10, 300]))
+        if self.chance.randrange(2):
             self.service.store.expire(1000)
-        self.changed()
 
-    @rule(size=st.integers(1, 4))
-    def turn(self, size: int) -> None:
+    def turn(self) -> None:
         """Every walk reads a page."""
-        matching = self.matching()
+        matching, size = self.matching(), self.chance.randint(1, 4)
         for walk in self.walks:
             if not walk.ended:
                 self.earlier = [*self.earlier[-EARLIER_WALKS:], walk.copy()]
-                walk.turn(size, matching)
+                walk.take(*self.page(size, walk.token), matching)
 
-    @precondition(lambda self: self.earlier)
-    @rule(which=st.integers(0, EARLIER_WALKS))
-    def return_to(self, which: int) -> None:
+    def return_to(self) -> None:
         """A walk goes on from the token of an earlier page (spec §3.4(5))."""
-        self.walks = [self.walks[0], self.earlier[which % len(self.earlier)].copy()]
+        for walk in self.chance.sample(self.earlier, min(1, len(self.earlier))):
+            self.walks = [self.walks[0], walk.copy()]
 
-    @rule()
     def start_over(self) -> None:
         """Another walk begins, now."""
-        self.walks = [self.walks[0], self.walk()]
+        self.walks = [*self.walks[:1], Walk(due=set(self.matching()))]
 
-    def teardown(self) -> None:
-        """All walks come to their ends, those from earlier tokens too."""
-        matching = self.matching()
-        for walk in (*self.walks, *self.earlier):
-            turns = itertools.count()
-            while not walk.ended:
-                walk.turn(3, matching)
-                assert next(turns) < 100, "the walk does not end"
+    def page(self, size: int, token: str) -> tuple[list[str], str]:
+        """The names on a page, and the next token."""
+        request = ListOperationsRequest(
+            name=self.parent, filter=self.filter, page_size=size, page_token=token
+        )
+        page = self.service.list(request)
+        assert len(page.operations) <= size
+        return [operation.name for operation in page.operations], page.next_page_token
 
-    def pick(self, which: int) -> tuple[str, Known]:
-        """One of the operations that are there."""
-        names = list(self.known)
-        name = names[which % len(names)]
-        return name, self.known[name]
-
-    def matching(self) -> Mapping[str, Known]:
-        """What a list would show now."""
-        match = FILTERS[self.filter]
-        return {name: one for name, one in self.known.items() if match(one)}
-
-    def changed(self) -> None:
-        """Forget what has expired, in the store and in the walks."""
-        now = self.clock()
-        kept = {n: one for n, one in self.known.items() if not one.expires or now < one.expires}
-        self.known = kept
-        matching = self.matching()
-        for walk in (*self.walks, *self.earlier):
-            walk.narrow(matching)
-
-
-def run_walks(service: Service, clock: ManualClock, examples: int, **options: Any) -> None:
-    """Walk and change so many lists; ``options`` are more settings of Hypothesis."""
-    run_state_machine_as_test(
-        lambda: Walks(service, clock),  # type: ignore[arg-type]  # a function will do
-        settings=settings(max_examples=examples, stateful_step_count=40, deadline=None, **options),
-    )
+    def matching(self) -> Mapping[str, Key]:
+        """What the list shows now, with the places."""
+        names, token = self.page(1000, "")
+        while token:
+            some, token = self.page(1000, token)
+            names += some
+        return {name: self.keys[name] for name in names}

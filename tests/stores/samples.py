@@ -11,7 +11,7 @@ from typing import Any, Final
 import attrs
 
 from lro import Any as Message
-from lro._model.operation import claim, end, report, request_cancel
+from lro._model.operation import claim, end, report, request_cancel, with_debt
 from lro.adapters import Change, Done, Inserted, Record, RequestKey
 from tests.waiting import PATIENCE
 
@@ -68,6 +68,13 @@ def cancel_of(clock: Clock) -> Change:
 def report_of(clock: Clock, metadata: Message | None, *lease: Any) -> Change:
     """The change that reports metadata; ``lease`` is the owner and the length of its lease."""
     return report(metadata, None, clock(), *lease)
+
+
+def owing(store: Any, clock: Clock, *unique_ids: str) -> None:
+    """Put in records that have ended and owe a notification."""
+    for unique_id in unique_ids:
+        insert(store, record_of(clock, unique_id))
+        store.update(f"operations/{unique_id}", with_debt(end_of(clock), lambda _: True))
 
 
 def removal(record: Record) -> None:

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import closing
 
 import pytest
 
-from lro import testing
-from lro._engine.store_port import READ_BYTES, SCAN
+from lro import DeclarationError, testing
+from lro._engine.store_port import READ_BYTES, keeps_outbox, keeps_statistics
 from lro._filters.prefilter import EVERYTHING, bounds_of
 from lro.adapters import Expired, Found, Inserted, Page
 from lro.errors import TargetBusy
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.inline import InlineExecutor
+from lro.executors.processes import ProcessExecutor
 from lro.executors.threads import ThreadExecutor
+from lro.stores._counting import PRUNED_ROWS
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from tests.services.postgres import shared_server, store_maker
 from tests.stores.samples import insert, key_of, record_of
 
-EXECUTORS = {"threads": ThreadExecutor, "asyncio": AsyncioExecutor}
+EXECUTORS = {"threads": ThreadExecutor, "asyncio": AsyncioExecutor, "processes": ProcessExecutor}
 
 
 def name_of(check):
     return check.__name__
 
 
-@pytest.fixture(params=["memory", "sqlite", "sqlite without a cache", "postgres"])
-def make_store(request, tmp_path, monkeypatch):
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def make_store(request, tmp_path):
     """Makes an empty store by a clock."""
     numbers = itertools.count()
     if request.param == "memory":
@@ -35,8 +38,6 @@ def make_store(request, tmp_path, monkeypatch):
     if request.param == "postgres":
         pytest.importorskip("psycopg")
         return store_maker(shared_server())
-    if request.param == "sqlite without a cache":  # which must not be what makes it right
-        monkeypatch.setattr("lro.stores._rows.MAX_BYTES", 0)
     return lambda clock: SQLiteStore(tmp_path / f"{next(numbers)}.db", clock=clock)
 
 
@@ -72,146 +73,111 @@ def test_every_check_says_its_promise():
         assert len({check.__name__ for check in checks}) == len(checks)
 
 
-class Forgetful(MemoryStore):
-    """Loses the request."""
-
-    def request(self, name):
-        raise KeyError(name)
+def forgotten(self, name):
+    """Lose the request."""
+    raise KeyError(name)
 
 
-class Greedy(MemoryStore):
-    """Lets any number work on one target."""
-
-    def insert(self, record, request, key, *, check_only=False):
-        try:
-            return super().insert(record, request, key, check_only=check_only)
-        except TargetBusy:
-            return Inserted(record, fresh=True)
+def inserted_anyway(self, record, request, key, *, check_only=False):
+    """Let any number work on one target."""
+    try:
+        return MemoryStore.insert(self, record, request, key, check_only=check_only)
+    except TargetBusy:
+        return Inserted(record, fresh=True)
 
 
-class Generous(MemoryStore):
-    """Shows callers what they must not see any more."""
-
-    def page(self, parent, after, limit, narrowing=EVERYTHING, scan=SCAN, most=READ_BYTES):
-        return Page([r for r in self._records.values() if r.parent == parent][:limit], None)
+def all_there_are(self, parent, after, limit, *more):
+    """Show callers what they must not see any more."""
+    return Page([r for r in self._records.values() if r.parent == parent][:limit], None)
 
 
-class Hasty(MemoryStore):
-    """Leaves out what the narrowing does not cover."""
-
-    def page(self, parent, after, limit, narrowing=EVERYTHING, scan=SCAN, most=READ_BYTES):
-        found = super().page(parent, after, limit, narrowing, scan, most)
-        wanted = bounds_of(narrowing).keys.values()
-        kept = [
-            r for r in found.records if all(any(v in (r.keys or "") for v in w) for w in wanted)
-        ]
-        return Page(kept, found.reached)
+def covered_alone(self, parent, after, limit, narrowing=EVERYTHING, *more):
+    """Leave out what the narrowing does not cover."""
+    found = MemoryStore.page(self, parent, after, limit, narrowing, *more)
+    wanted = bounds_of(narrowing).keys.values()
+    kept = [r for r in found.records if all(any(v in (r.keys or "") for v in w) for w in wanted)]
+    return Page(kept, found.reached)
 
 
-class Stuck(MemoryStore):
-    """Looks at the same records over and over."""
-
-    def page(self, parent, after, limit, narrowing=EVERYTHING, scan=SCAN, most=READ_BYTES):
-        found = super().page(parent, None, limit, narrowing, scan, most)
-        return Page(found.records, found.reached)
+def change_of_before(self, name, change):
+    """Read and write without any lock: an update in between is lost."""
+    changed = change(self.get(name))
+    return MemoryStore.update(self, name, lambda _: changed)
 
 
-class Careless(MemoryStore):
-    """Reads and writes without any lock: an update in between is lost."""
-
-    def update(self, name, change):
-        changed = change(self.get(name))
-        return super().update(name, lambda _: changed)
+def visible_alone(self, names, most=READ_BYTES):
+    """Find what callers can see, and nothing else."""
+    found = MemoryStore.find(self, names, most)
+    return Found([record for record in found.records if record.visible(self.now())], found.rest)
 
 
-class Blind(MemoryStore):
-    """Finds what callers can see, and nothing else."""
-
-    def find(self, names, most=READ_BYTES):
-        found = super().find(names, most)
-        return Found([record for record in found.records if record.visible(self.now())], found.rest)
+def as_often_as_asked(self, names, most=READ_BYTES):
+    """Find a record as often as it is asked for."""
+    return Found([record for name in names for record in MemoryStore.find(self, [name]).records])
 
 
-class Repetitive(MemoryStore):
-    """Finds a record as often as it is asked for."""
-
-    def find(self, names, most=READ_BYTES):
-        return Found([record for name in names for record in super().find([name]).records])
-
-
-class Endless(MemoryStore):
-    """Has pages of any number of bytes."""
-
-    def page(self, parent, after, limit, narrowing=EVERYTHING, scan=SCAN, most=READ_BYTES):
-        return super().page(parent, after, limit, narrowing, scan)
+def due_to_all(self, until, limit):
+    """Give out what is due to all that ask."""
+    due = self._lists.due(self.now(), limit)
+    return [record.next_version(notify_at=until) for record in due]
 
 
-class Boundless(MemoryStore):
-    """Finds any number of bytes."""
-
-    def find(self, names, most=READ_BYTES):
-        return super().find(names)
-
-
-class Lavish(MemoryStore):
-    """Gives out what is due to all that ask."""
-
-    def claim_due(self, until, limit):
-        due = self._lists.due(self.now(), limit)
-        return [record.next_version(notify_at=until) for record in due]
+def debts_kept_for_ever(self, limit):
+    """Keep what owes something for ever."""
+    kept = [r for r in self._records.values() if r.notify_at is not None]
+    self._lists.remove(kept)
+    found = MemoryStore.expire(self, limit)
+    for record in kept:
+        self._lists.add(record)
+    return found
 
 
-class Retentive(MemoryStore):
-    """Keeps what owes something for ever."""
-
-    def expire(self, limit):
-        kept = [r for r in self._records.values() if r.notify_at is not None]
-        self._lists.remove(kept)
-        found = super().expire(limit)
-        for record in kept:
-            self._lists.add(record)
-        return found
-
-
-class Strict(MemoryStore):
-    """Removes what has expired, whatever it owes."""
-
-    def expire(self, limit):
-        for record in [r for r in self._records.values() if r.expire_time]:
-            if record.expire_time <= self.now():
-                self._replace(record.next_version(notify_at=None))
-        return super().expire(limit)
+def debts_removed(self, limit):
+    """Remove what has expired, whatever it owes."""
+    for record in [r for r in self._records.values() if r.expire_time]:
+        if record.expire_time <= self.now():
+            self._replace(record.next_version(notify_at=None))
+    return MemoryStore.expire(self, limit)
 
 
 BROKEN = [
-    (Lavish, "what_is_due_is_claimed"),
-    (Retentive, "expiry_waits_for_debts"),
-    (Strict, "expiry_waits_for_debts"),
-    (Blind, "records_are_found_by_their_names"),
-    (Repetitive, "records_are_found_by_their_names"),
-    (Forgetful, "a_record_comes_back_as_it_went_in"),
-    (Greedy, "a_check_makes_every_check"),
-    (Generous, "pages_leave_out_what_callers_cannot_see"),
-    (Hasty, "a_page_has_all_that_meets_a_narrowing"),
-    (Stuck, "pages_go_on_after_a_place"),
-    (Endless, "pages_are_bounded_in_bytes"),
-    (Boundless, "what_is_found_is_bounded_in_bytes"),
-    (Careless, "updates_are_serialised"),
+    ("what_is_due_is_claimed", {"claim_due": due_to_all}),
+    ("expiry_waits_for_debts", {"expire": debts_kept_for_ever}),
+    ("expiry_waits_for_debts", {"expire": debts_removed}),
+    ("records_are_found_by_their_names", {"find": visible_alone}),
+    ("records_are_found_by_their_names", {"find": as_often_as_asked}),
+    ("a_record_comes_back_as_it_went_in", {"request": forgotten}),
+    ("a_check_makes_every_check", {"insert": inserted_anyway}),
+    ("pages_leave_out_what_callers_cannot_see", {"page": all_there_are}),
+    ("a_page_has_all_that_meets_a_narrowing", {"page": covered_alone}),
+    (
+        "pages_go_on_after_a_place",  # but look at the same records over and over
+        {"page": lambda self, parent, after, *more: MemoryStore.page(self, parent, None, *more)},
+    ),
+    (
+        "pages_are_bounded_in_bytes",
+        {"page": lambda self, *given: MemoryStore.page(self, *given[:5])},
+    ),
+    (
+        "what_is_found_is_bounded_in_bytes",
+        {"find": lambda self, names, *_: MemoryStore.find(self, names)},
+    ),
+    ("updates_are_serialised", {"update": change_of_before}),
 ]
 
 
-@pytest.mark.parametrize(("broken", "promise"), BROKEN)
-def test_a_broken_store_is_found(broken, promise):
+@pytest.mark.parametrize(("promise", "methods"), BROKEN)
+def test_a_broken_store_is_found(promise, methods):
     """The failure names the promise that was not kept."""
     (check,) = (check for check in testing.STORE_CHECKS if check.__name__ == promise)
     with pytest.raises(AssertionError, match=promise):
-        testing.run_store_check(check, broken)
+        testing.run_store_check(check, type("Broken", (MemoryStore,), methods))
 
 
 def test_one_broken_promise_fails_all_checks():
     """Those that come before it are kept."""
     with pytest.raises(AssertionError, match="a_record_comes_back_as_it_went_in: KeyError"):
-        testing.check_store(Forgetful)
+        testing.check_store(type("Broken", (MemoryStore,), {"request": forgotten}))
 
 
 class Deaf(ThreadExecutor):
@@ -265,3 +231,37 @@ def test_memory_forgets_only_what_it_should():
     clock.advance(days=1)
     assert store.expire(3) == Expired((), {}, more=True)
     assert store.expire(3) == Expired((), {}, more=False)
+
+
+@pytest.mark.parametrize(
+    ("keeps", "method"), [(keeps_statistics, "read_load"), (keeps_outbox, "next_due")]
+)
+def test_a_store_without_all_methods_keeps_nothing_of_its_kind(keeps, method):
+    """All are needed; and there is nothing to check there."""
+    half = type("Half", (MemoryStore,), {method: property()})
+    assert keeps(MemoryStore())
+    assert not keeps(half())
+    testing.check_store(half)
+
+
+def test_old_minutes_go_in_many_turns(tmp_path):
+    """After a long time without any counts one call does not remove them all."""
+    clock = testing.ManualClock()
+    with closing(SQLiteStore(tmp_path / "operations.db", clock=clock)) as store:
+        for _ in range(4):
+            store.add_counts(clock(), {f"M{n}": {"a": 1} for n in range(300)})
+            clock.advance(minutes=1)
+        clock.advance(days=9)
+        left = []
+        for _ in range(4):
+            store.add_counts(clock(), {})
+            steps = (store.read_counts(testing.START, step_minutes=n) for n in (1, 5, 30))
+            left.append(sum(map(len, steps)))
+        assert left == [max(0, 300 * (4 + 1 + 1) - PRUNED_ROWS * turn) for turn in range(1, 5)]
+
+
+@pytest.mark.parametrize("step", [0, 2, 60])
+def test_other_steps_are_refused(step):
+    """By the argument's name, with what there is."""
+    with pytest.raises(DeclarationError, match=r"step_minutes: must be one of \(1, 5, 30\)"):
+        MemoryStore().read_counts(testing.START, step_minutes=step)

@@ -13,8 +13,7 @@ import pytest
 from packaging.version import Version
 
 from lro.errors import OperationNotFound, TargetBusy, WorkFailed
-from lro.stores import sqlite
-from lro.stores.sqlite import SQLiteStore
+from lro.stores.sqlite import SCHEMA_VERSION, SQLiteStore
 from lro.testing import ManualClock
 from lro.types import ErrorInfo, QuotaFailure
 from tests.services.postgres import UNHURRIED, shared_server
@@ -67,7 +66,7 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
     clock = ManualClock()
     clock.advance(minutes=15)
     store = OPENED[database](text_of(release, database), tmp_path, clock)
-    with Kept(store, clock) as service:
+    with contextlib.closing(Kept(store, clock)) as service:
         yield service
 
 
@@ -129,24 +128,21 @@ def schema_in(text: str) -> set[str]:
     return {" ".join(statement.split()) for statement in made}
 
 
-def test_schema_of_sqlite_is_the_newest_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("database", OPENED)
+def test_schema_is_the_newest_kept(database: str, tmp_path: Path) -> None:
     """The failure says to those who change it what else is to be done."""
     newest = RELEASES[-1]
-    kept, today = schema_in(text_of(newest, "sqlite")), schema_in(keep.keep_sqlite(tmp_path))
-    assert f"PRAGMA user_version = {sqlite.SCHEMA_VERSION};" in today
-    assert today == kept, MISSING.format("SQLite", newest, newest)
+    if database == "sqlite":
+        made, version = keep.keep_sqlite(tmp_path), f"PRAGMA user_version = {SCHEMA_VERSION};"
+    else:
+        pytest.importorskip("psycopg")
+        from lro.stores import postgres
 
-
-def test_schema_of_postgres_is_the_newest_kept() -> None:
-    """The failure says to those who change it what else is to be done."""
-    pytest.importorskip("psycopg")
-    from lro.stores.postgres import SCHEMA_VERSION
-
-    newest = RELEASES[-1]
-    made = keep.keep_postgres(keep.new_database(shared_server()))
-    kept, today = schema_in(text_of(newest, "postgres")), schema_in(made)
-    assert f"INSERT INTO versions VALUES (1, {SCHEMA_VERSION});" in today
-    assert today == kept, MISSING.format("PostgreSQL", newest, newest)
+        made = keep.keep_postgres(keep.new_database(shared_server()))
+        version = f"INSERT INTO versions VALUES (1, {postgres.SCHEMA_VERSION});"
+    today = schema_in(made)
+    assert version in today
+    assert today == schema_in(text_of(newest, database)), MISSING.format(database, newest, newest)
 
 
 def test_each_release_is_kept() -> None:

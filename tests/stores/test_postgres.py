@@ -9,6 +9,7 @@ import sys
 import threading
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import pytest
@@ -21,6 +22,7 @@ from psycopg import errors
 
 import lro.stores.postgres
 from lro import Any, DeclarationError, InvalidArgument, State
+from lro._engine.store_port import SCAN
 from lro._filters.prefilter import EVERYTHING, Column, InState, KeyIn, NameIn, TextContains, all_of
 from lro.adapters import Cursor, Renewed
 from lro.errors import MissingExtra, OperationNotFound, TargetBusy, Unavailable
@@ -28,8 +30,10 @@ from lro.stores.postgres import SCHEMA_VERSION, PostgresStore
 from lro.stores.postgres import _statements as statements
 from lro.stores.postgres._connections import PERIOD_SECONDS, ServerClock
 from lro.stores.postgres._notifications import Announcer, payloads
+from tests.filters.test_indexes import KEYED, WANTED, fill
 from tests.services.postgres import UNHURRIED, PostgresServer, shared_server
 from tests.stores.samples import (
+    METHODS,
     REQUEST,
     Later,
     called,
@@ -46,6 +50,7 @@ from tests.stores.samples import (
     made_later,
     record_of,
     removal,
+    report_of,
     together,
 )
 from tests.waiting import PATIENCE, until
@@ -173,15 +178,11 @@ def test_a_schema_made_by_the_operator_is_used(server, plain):
         refused.secret()
 
 
-@pytest.mark.parametrize("schema", ["", "pg_mine", "x" * 61, "a\0b", "\ud800"])
-def test_a_name_that_no_schema_can_have_is_refused(server, schema):
-    """Before anything is connected."""
-    with pytest.raises(DeclarationError, match="schema"):
-        PostgresStore(server.url, schema=schema)
-
-
-def test_a_url_that_is_none_is_refused():
-    """The error does not show it, as it may hold a password."""
+def test_arguments_that_cannot_be_right_are_refused(server):
+    """Before anything is connected. A URL is not shown, as it may hold a password."""
+    for schema in ("", "pg_mine", "x" * 61, "a\0b", "\ud800"):
+        with pytest.raises(DeclarationError, match="schema"):
+            PostgresStore(server.url, schema=schema)
     with pytest.raises(DeclarationError, match="no connection string") as refused:
         PostgresStore("secret word")
     assert "secret" not in str(refused.value)
@@ -251,18 +252,6 @@ def test_names_may_be_as_long_as_they_may_be(store, opened, clock):
         assert subscription.next_changes(PATIENCE) == {record.name}
 
 
-@pytest.mark.parametrize("bad", ["operations/a\0b", "operations/a\ud800b"])
-def test_what_has_a_name_that_cannot_be_stored_is_not_found(store, clock, bad):
-    """No verb comes to grief over it."""
-    for call in (store.get, store.request, lambda name: store.update(name, lambda r: r)):
-        with pytest.raises(OperationNotFound):
-            call(bad)
-    store.forget(bad)
-    store.notify_others(bad)
-    assert store.poll_states([bad]).finished == {bad}
-    assert list(store.page(bad, None, 9).records) == []
-
-
 def test_keys_and_targets_cross(server, opened, schema, clock, plain):
     """Starts that want the same things in other orders do not wait for each other in a circle."""
     stores = opened(), opened()
@@ -308,17 +297,6 @@ def test_a_sweep_passes_by_what_others_write(store, schema, clock, plain):
     assert [count(plain, schema, name) for name in ("operations", "inputs", "starts")] == [0] * 3
 
 
-def test_pages_of_one_moment_go_on_within_it(store, clock):
-    """Where the index gives only the order of moments, names are put in order."""
-    for number in range(30):
-        insert(store, record_of(clock, f"{number:02d}"))
-    found, place = [], None
-    while page := store.page("", place, 7).records:
-        found += ids(page)
-        place = Cursor(page[-1].create_time, page[-1].name)
-    assert found == [f"{number:02d}" for number in range(30)]
-
-
 def test_large_metadata_is_not_sent_again(store, opened, clock, postgres_wire):
     """A change that leaves it alone does not carry it."""
     big = Any("x/a.Big", {"data": "x" * 500_000})
@@ -328,6 +306,70 @@ def test_large_metadata_is_not_sent_again(store, opened, clock, postgres_wire):
     assert len(str(postgres_wire.values)) < 2000
     other = opened().get("operations/a")
     assert (other.metadata, other.cancel_requested) == (big, True)
+
+
+# -- locks of others ------------------------------------------------------------------------------
+
+
+@contextmanager
+def locked(plain, statement, *values):
+    """What a stranger locks by a statement."""
+    with plain.transaction():
+        plain.execute(statement, values)
+        yield
+
+
+@pytest.mark.parametrize("mode", ["SHARE", "ACCESS EXCLUSIVE"])
+def test_a_locked_table_is_an_outage(opened, schema, plain, clock, mode):
+    """Also one that can be read: no lease is renewed, no process is taken for dead."""
+    store = opened(statement_seconds=5.0)  # a fifth of it for locks
+    insert(store, held(clock))
+    clock.advance(20)
+    with locked(plain, f"LOCK TABLE {schema}.operations IN {mode} MODE"):
+        for call in (lambda: store.renew("us", clock()), lambda: store.orphans(METHODS, 9)):
+            with pytest.raises(Unavailable):
+                call()
+    assert len(store.orphans(METHODS, 9).records) == 1
+
+
+def test_many_locked_rows_hold_up_a_renewal_for_a_moment(store, schema, plain, clock, monkeypatch):
+    """Each is waited for shortly, and not all of them; those that are free are renewed."""
+    monkeypatch.setattr("lro.stores.postgres._store._LOCK_MS", 1)
+    names = [f"operations/{number}" for number in range(4)]
+    for number in range(4):
+        insert(store, held(clock, str(number)))
+    store.update(names[0], cancel_of(clock))
+    moment = clock() + timedelta(hours=1)
+    row = f"SELECT 1 FROM {schema}.operations WHERE name <> %s FOR UPDATE"
+    with locked(plain, row, names[0]):
+        for seconds in (1.0, 0):
+            monkeypatch.setattr("lro.stores.postgres._store._LOCKED_SECONDS", seconds)
+            found = store.renew("us", moment, names)
+            assert (found.cancel_requested, sorted(found.left)) == ([names[0]], names[1:])
+        assert store.get(names[0]).lease_until == moment
+    assert store.renew("us", moment, names) == Renewed([names[0]], [])
+
+
+def test_a_failure_while_a_locked_row_is_waited_for_is_raised(
+    store, schema, plain, clock, monkeypatch
+):
+    """Only a lock that others keep is no failure."""
+    insert(store, held(clock))
+    gone = b"SELECT FROM gone WHERE (%s, %s, %s, %s, %s::bigint) IS NULL"
+    monkeypatch.setattr("lro.stores.postgres._statements.RENEW_WAITING", gone)
+    row = f"SELECT 1 FROM {schema}.operations FOR UPDATE"
+    with locked(plain, row), pytest.raises(Unavailable):
+        store.renew("us", clock(), ["operations/a"])
+
+
+def test_a_report_prolongs_a_lease_that_is_not_renewed(store, clock):
+    """In the statement that writes it, if less than half of it is left."""
+    insert(store, held(clock, seconds=15))
+    for seconds, owner, left in ((7, "us", 8), (1, "us", 15), (10, "them", 5)):
+        clock.advance(seconds)
+        lease = timedelta(seconds=15)
+        store.update("operations/a", report_of(clock, REQUEST, owner, lease))
+        assert store.get("operations/a").lease_until == clock() + timedelta(seconds=left)
 
 
 # -- plans ----------------------------------------------------------------------------------------
@@ -380,16 +422,16 @@ def plan_of(link, statement, values):
     return plan, {*re.findall(r"Index (?:Only )?Scan.* using (\w+)", plan)}
 
 
-@pytest.mark.parametrize("name", PLANNED)
-def test_every_row_is_found_by_an_index(link, name):
+def test_every_row_is_found_by_an_index(link):
     """Also by a plan made for empty tables, which may be kept while they grow."""
-    plan, indexes = plan_of(link, getattr(statements, name), PLANNED[name])
-    assert not [slow for slow in SLOW if slow in plan]
-    sorts = plan.replace("Incremental Sort", "").count("->  Sort ")
-    assert sorts == SORTS.get(name, 0)
-    wanted = INDEXES.get(name, indexes)
-    assert indexes <= wanted
-    assert (indexes & wanted - {"operations_pkey"}) or name not in INDEXES
+    for name, values in PLANNED.items():
+        plan, indexes = plan_of(link, getattr(statements, name), values)
+        assert not [slow for slow in SLOW if slow in plan], name
+        sorts = plan.replace("Incremental Sort", "").count("->  Sort ")
+        assert sorts == SORTS.get(name, 0), name
+        wanted = INDEXES.get(name, indexes)
+        assert indexes <= wanted, name
+        assert (indexes & wanted - {"operations_pkey"}) or name not in INDEXES, name
 
 
 FAILED = InState(frozenset({State.FAILED}))
@@ -418,60 +460,93 @@ def test_a_page_is_found_by_its_index(store, link, postgres_wire, index):
         assert "Incremental Sort" in plan
 
 
+def test_a_look_that_the_server_ends_is_tried_for_fewer_records(store, clock, postgres_wire):
+    """A tenth each time; other failures are raised."""
+    fill(store, clock)
+    postgres_wire.values.clear()
+    postgres_wire.fail("", errors.QueryCanceled("statement timeout"), times=2)
+    assert ids(store.page("", None, 9).records) == ["a", "b", "c", "d"]
+    assert [values[3] for values in postgres_wire.values] == [SCAN, SCAN // 10, SCAN // 100]
+    store.close()
+    with pytest.raises(Unavailable, match="closed"):
+        store.page("", None, 9)
+
+
+def test_a_sweep_that_the_server_ends_goes_on_with_fewer(store, clock, postgres_wire):
+    """Large records take long to remove: fewer are removed at once, and all of them in the end."""
+    for number in range(25):
+        insert(store, record_of(clock, f"{number:02}"))
+        store.update(f"operations/{number:02}", end_of(clock, days=1))
+    clock.advance(days=2)
+    postgres_wire.values.clear()
+    postgres_wire.fail("", errors.QueryCanceled("statement timeout"))
+    removed = store.expire(20)
+    assert (len(removed.names), removed.more) == (20, True)
+    assert [values[1] for values in postgres_wire.values if len(values) == 2][:2] == [20, 2]
+    removed = store.expire(1000)
+    assert (len(removed.names), removed.more) == (5, False)
+
+
+def test_an_index_in_a_schema_of_any_name(opened, clock):
+    """Which PostgreSQL would fold, or read as several names."""
+    for name in ("Upper", "with space", "with.dot"):
+        store = opened(schema=name)
+        insert(store, record_of(clock, keys=KEYED))
+        store.index({"k1"})
+        assert store._setup.keys == {"k1"}
+        assert ids(store.page("", None, 9, WANTED).records) == ["a"]
+
+
+def test_who_may_not_make_an_index_does_without(server, schema, opened, plain, clock, caplog):
+    """A user who owns nothing there; the log says what the owner is to do."""
+    fill(opened(), clock)
+    plain.execute(f"CREATE ROLE guest_{schema} LOGIN; GRANT USAGE ON SCHEMA {schema} TO PUBLIC")
+    rights = "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES"
+    plain.execute(f"GRANT {rights} IN SCHEMA {schema} TO guest_{schema}")
+    url = server.url.replace("lro@", f"guest_{schema}@")
+    with closing(PostgresStore(url, schema=schema, clock=clock, **UNHURRIED)) as store:
+        store.index({"k1"})
+        assert ids(store.page("", None, 9, WANTED).records) == ["a", "c", "d"]
+        assert store._setup.keys == frozenset()
+    assert "CREATE INDEX CONCURRENTLY operations_by_k1" in caplog.text
+
+
 # -- the clock ------------------------------------------------------------------------------------
 
 
-class Ticks:
-    """A monotonic clock that the test moves."""
-
-    def __init__(self):
-        self.seconds = 100.0
-
-    def __call__(self):
-        return self.seconds
-
-
 def test_the_clock_is_the_servers(opened, plain, postgres_wire, monkeypatch):
-    """Measured by a connection that is made anyway; what it shows lies between two answers."""
+    """Measured by a connection that is made anyway, and a minute later along with a call."""
     store = opened(clock=None)
     (before,) = plain.execute("SELECT clock_timestamp()").fetchone()
     shown = store.now()
     (after,) = plain.execute("SELECT clock_timestamp()").fetchone()
-    leeway = timedelta(seconds=1)
     assert shown.tzinfo is UTC
-    assert before - leeway <= shown <= after + leeway
-    asked = [one for one in postgres_wire.said if one.startswith("SELECT (extract(epoch")]
-    assert asked == []
-
-
-def test_the_clock_is_measured_again_by_a_call_that_is_made_anyway(opened, postgres_wire):
-    """A minute after the last measurement, along with the next call; not by a thread."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lro.stores.postgres._connections.PERIOD_SECONDS", 0.0)
-        store = opened(clock=None)
-        store.poll_states(["operations/a"])
-        postgres_wire.said.clear()
-        store.poll_states(["operations/a"])
-        assert postgres_wire.said[0].startswith("SELECT (extract(epoch")
-        assert len(postgres_wire.said) == 2
+    assert before - timedelta(seconds=1) <= shown <= after + timedelta(seconds=1)
+    asks = "SELECT (extract(epoch"
+    assert [one for one in postgres_wire.said if one.startswith(asks)] == []
+    monkeypatch.setattr("lro.stores.postgres._connections.PERIOD_SECONDS", 0.0)
+    store = opened(clock=None)
+    store.poll_states(["operations/a"])
+    postgres_wire.said.clear()
+    store.poll_states(["operations/a"])
+    assert [one.startswith(asks) for one in postgres_wire.said] == [True, False]
 
 
 def test_the_clock_goes_on_between_measurements():
     """As the monotonic clock does; one caller in a minute is told to measure it again."""
-    ticks = Ticks()
-    clock = ServerClock(ticks)
+    ticks = [100.0]
+    clock = ServerClock(lambda: ticks[0])
     assert [clock.due(), clock.due()] == [True, False]
     clock.measured(1_000_000_000_000, 99.0, 100.0)
     assert clock.now() == datetime.fromtimestamp(1_000_000.5, UTC)
-    ticks.seconds += 10
-    assert clock.now() == datetime.fromtimestamp(1_000_010.5, UTC)
-    ticks.seconds += PERIOD_SECONDS - 10
+    ticks[0] += PERIOD_SECONDS
+    assert clock.now() == datetime.fromtimestamp(1_000_000.5 + PERIOD_SECONDS, UTC)
     assert [clock.due(), clock.due()] == [True, False]
 
 
 def test_the_clock_does_not_tremble():
     """Only a narrower measurement, or one that contradicts the last, moves it."""
-    clock = ServerClock(Ticks())
+    clock = ServerClock(lambda: 100.0)
     clock.measured(1_000_000_000_000, 99.9, 100.1)
     first = clock.now()
     clock.measured(1_000_000_200_000, 99.8, 100.2)
@@ -573,40 +648,28 @@ def test_idle_a_store_asks_the_server_nothing(opened, postgres_wire):
     assert postgres_wire.said == []
 
 
-def test_lost_announcements_are_logged(caplog):
-    """And those that come later are sent."""
-    sent = threading.Event()
-
-    def send(found):
-        if "fails" in found[0]:
-            raise Unavailable("away")
-        sent.set()
-
-    speaker = Announcer(send, "me")
-    speaker.announce("operations/fails")
-    until(lambda: caplog.messages)
-    speaker.announce("operations/a")
-    assert sent.wait(PATIENCE)
-    speaker.stop()
-    assert caplog.messages == ["1 announcements were not sent: away"]
-
-
-def test_announcements_are_gathered(monkeypatch):
+def test_announcements_are_gathered_and_those_that_are_lost_are_logged(caplog, monkeypatch):
     """What comes shortly after the first is sent together, and each name once."""
-    monkeypatch.setattr("lro.stores.postgres._notifications.PERIOD_SECONDS", PATIENCE)
     sent, first = [], threading.Event()
 
     def send(found):
-        sent.append([name for text in found for name in json.loads(text)[1:]])
+        names = [name for text in found for name in json.loads(text)[1:]]
+        if "fails" in names:
+            raise Unavailable("away")
+        sent.append(names)
         first.set()
 
     speaker = Announcer(send, "me")
+    speaker.announce("fails")
+    until(lambda: caplog.messages)
+    monkeypatch.setattr("lro.stores.postgres._notifications.PERIOD_SECONDS", PATIENCE)
     speaker.announce("a")
     assert first.wait(PATIENCE)
     for name in "bcbcb":
         speaker.announce(name)
     speaker.stop()
     assert sent == [["a"], ["b", "c"]]
+    assert caplog.messages == ["1 announcements were not sent: away"]
 
 
 def test_an_announcer_that_can_have_no_thread_is_quiet(monkeypatch):
@@ -618,17 +681,6 @@ def test_an_announcer_that_can_have_no_thread_is_quiet(monkeypatch):
     monkeypatch.setattr(threading.Thread, "start", no_thread)
     speaker = Announcer(lambda found: None, "me")
     speaker.announce("operations/a")
-    speaker.stop()
-
-
-def test_a_sleeping_announcer_is_woken():
-    """It need not be the first announcement."""
-    sent = threading.Semaphore(0)
-    speaker = Announcer(lambda found: sent.release(), "me")
-    for name in "abcd":
-        speaker.announce(name)
-        assert sent.acquire(timeout=PATIENCE)
-        threading.Event().wait(0.03)  # as a rule it sleeps then; it is right in any case
     speaker.stop()
 
 
@@ -804,6 +856,10 @@ def test_a_removal_that_is_handed_in_meets_a_change(store, opened, clock):
     assert listed(store) == []
 
 
+NOTHING = SimpleNamespace(fetchall=lambda: [(None, False, None, None, None, None)])
+"""The answer of a server that finds nothing in the way of a start."""
+
+
 def test_an_obstacle_that_is_gone_when_it_is_looked_for_is_none(store, clock, postgres_wire):
     """Once, the start is made; all the time, it is given up, and says so."""
     insert(store, record_of(clock))
@@ -811,23 +867,11 @@ def test_an_obstacle_that_is_gone_when_it_is_looked_for_is_none(store, clock, po
     postgres_wire.when(find, lambda _: store.update("operations/a", removal))
     assert made_later(store, record_of(clock)).fresh
     for start in (insert, made_later):
-        postgres_wire.when(find, nothing_there, times=10)
+        postgres_wire.when(find, lambda _: NOTHING, times=10)
         with pytest.raises(Unavailable, match="faster than it can be read"):
             start(store, record_of(clock))
     with pytest.raises(InvalidArgument, match="is taken"):
         insert(store, record_of(clock))
-
-
-class Nothing(list):
-    """The answer of a server that finds nothing in the way of a start."""
-
-    def fetchall(self):
-        return [(None, False, None, None, None, None)]
-
-
-def nothing_there(_):
-    """Answer that nothing is in the way."""
-    return Nothing()
 
 
 def test_at_the_end_of_the_process_no_other_thread_is_needed(store, opened, clock, monkeypatch):

@@ -9,28 +9,30 @@ from datetime import UTC, datetime, timedelta
 
 import attrs
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from lro import Any, InvalidArgument, State, Status
-from lro.adapters import OutboxStore, Record, StatisticsStore, Store
-from lro.errors import NotApplied, OperationNotFound, RequestIdConflict, TargetBusy, Unavailable
-from lro.stores.sqlite import SQLiteStore
+from lro import Any, InvalidArgument
+from lro._model.operation import settle_notifications
+from lro.adapters import OutboxStore, StatisticsStore, Store
+from lro.errors import (
+    LeaseLost,
+    NotApplied,
+    OperationNotFound,
+    TargetBusy,
+    Unavailable,
+)
+from lro.stores._rows import RecordCache
 from tests.stores.samples import (
     DONE,
-    METHODS,
-    REQUEST,
     called,
     cancel_of,
     changed_later,
     claim_of,
     end_of,
     held,
-    ids,
     insert,
     key_of,
     listed,
-    made_later,
+    owing,
     record_of,
     removal,
     report_of,
@@ -86,25 +88,6 @@ def test_threads_open_a_new_database_at_once(place, clock):
         assert len({*secrets}) == 1
     with closing(place.open(clock)) as store:
         assert listed(store) == ["0", "1", "2", "3", "4", "5"]
-
-
-def test_a_reopened_database_keeps_everything(place, clock):
-    """Records, requests, leases, keys, targets and the secret."""
-    with closing(place.open(clock)) as store:
-        insert(store, held(clock, "a", target="t"), key_of())
-        store.update("operations/a", claim_of(clock))
-        insert(store, record_of(clock, "done"))
-        store.update("operations/done", end_of(clock))
-        before = store.get("operations/a"), store.get("operations/done"), store.secret()
-    with closing(place.open(clock)) as store:
-        assert (store.get("operations/a"), store.get("operations/done"), store.secret()) == before
-        assert store.request("operations/a") == REQUEST
-        assert ids(store.orphans(METHODS, 9).records) == ["a"]
-        assert not insert(store, record_of(clock, "b"), key_of()).fresh
-        with pytest.raises(TargetBusy):
-            insert(store, record_of(clock, "b", target="t"))
-        with pytest.raises(RequestIdConflict):
-            insert(store, record_of(clock, "b"), key_of(fingerprint="g"))
 
 
 def test_two_stores_see_each_other(one, two, clock):
@@ -165,30 +148,6 @@ def test_what_is_handed_in_is_decided_on_what_is_stored(one, two, clock):
         changed_later(one, "a", removal)
 
 
-def test_repeated_starts_that_are_handed_in_find_the_first(one, clock):
-    """Of a name that is taken, only the first is stored."""
-    first = made_later(one, record_of(clock), key_of("a"))
-    again = made_later(one, record_of(clock, "b"), key_of("a"))
-    assert (first.fresh, again.fresh, again.record) == (True, False, first.record)
-    for key in (None, key_of("b")):
-        with pytest.raises(InvalidArgument, match="'operations/a' is taken"):
-            made_later(one, record_of(clock, caller="other"), key)
-    assert insert(one, record_of(clock, "c"), key_of("b")).fresh
-    assert one.get("operations/a") == first.record
-
-
-def test_identical_starts_of_two_stores_make_one(one, two, clock):
-    """Sixty at once, with a target, through two stores."""
-
-    def start(number):
-        return insert((one, two)[number % 2], record_of(clock, str(number), target="t"), key_of())
-
-    found = together(60, start)
-    assert sum(answer.fresh for answer in found) == 1
-    assert len({answer.record.name for answer in found}) == 1
-    assert len(listed(one)) == 1
-
-
 def test_a_key_of_yesterday_does_not_help_with_a_busy_target(one, clock):
     """It is a new start then, and is refused as one (spec §9.2(2), §9.5)."""
     insert(one, record_of(clock, target="t"), key_of())
@@ -227,10 +186,19 @@ def test_what_cannot_be_written_leaves_nothing(one, clock):
 
 def test_json_may_hold_any_character_and_keeps_its_types(place, clock):
     """U+0000 too; and Python holds 1 and true for equal, JSON does not."""
-    odd = Any("x/a.Odd", {"text": '\0\u2028\ud7ff"\\', "\0": ["\0"], "a": 1})
+    odd = Any(
+        "x/a.Odd",
+        {"text": '\0\u2028\ud7ff"\\', "\0": ["\0"], "a": 1, "b": [2**62, 5e-324, -0.0, None]},
+    )
+    first = datetime(1, 1, 2, tzinfo=UTC)
+    record = record_of(
+        clock, metadata=odd, create_time=first, update_time=datetime.max.replace(tzinfo=UTC)
+    )
     with closing(place.open(clock)) as store:
-        store.insert(record_of(clock, metadata=odd), odd, None)
-        assert (store.get("operations/a").metadata, store.request("operations/a")) == (odd, odd)
+        store.insert(record, odd, None)
+    with closing(place.open(clock)) as store:
+        assert repr(store.get("operations/a")) == repr(record)
+        assert store.request("operations/a") == odd
         other = attrs.evolve(odd, payload={**odd.payload, "a": True})
         store.update("operations/a", lambda found: found.next_version(metadata=other))
     with closing(place.open(clock)) as store:
@@ -255,64 +223,45 @@ def test_many_records_are_remembered_and_the_oldest_forgotten(one, two, clock, m
     assert one.get(names[-1]).lease_until == clock() + timedelta(hours=1)
 
 
-TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=9)
-TIMES = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30), timezones=st.just(UTC)).map(
-    lambda moment: moment.replace(fold=0)
-)
-JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**70), 2**70)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | TEXTS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
-    max_leaves=8,
-)
-MESSAGES = st.builds(Any, TEXTS, JSON | st.binary(max_size=9))
-STATUSES = st.builds(Status, st.integers(0, 16), TEXTS, st.lists(MESSAGES, max_size=2).map(tuple))
-RECORDS = st.builds(
-    Record,
-    name=st.just("operations/a"),
-    parent=TEXTS,
-    method=TEXTS,
-    state=st.sampled_from(State),
-    metadata=st.none() | MESSAGES,
-    result=st.none() | MESSAGES | STATUSES,
-    create_time=TIMES,
-    update_time=TIMES,
-    start_time=st.none() | TIMES,
-    end_time=st.none() | TIMES,
-    expire_time=st.none() | TIMES,
-    cancel_requested=st.booleans(),
-    attempt=st.integers(0, 2**31 - 1),
-    lost_attempts=st.integers(0, 2**31 - 1),
-    owner=TEXTS,
-    lease_until=st.none() | TIMES,
-    caller=TEXTS,
-    request_id=TEXTS,
-    target=TEXTS,
-    version=st.integers(1, 2**31 - 1),
-)
+def test_what_another_process_has_claimed_or_settled_is_not_cached(one, two, clock):
+    """A record that callers ask for again and again is kept; a claim makes it another."""
+    owing(one, clock, "a")
+    for _ in range(2):
+        before = one.get("operations/a")
+        assert before.notify_at == clock()
+    (claimed,) = two.claim_due(clock() + timedelta(seconds=9), 9)
+    assert one.get("operations/a") == claimed
+    assert list(one.find(["operations/a"]).records) == [claimed]
+    assert list(one.claim_due(clock() + timedelta(seconds=9), 9)) == []
+    with pytest.raises(LeaseLost):
+        one.update(before.name, settle_notifications(before, "", None))
+    after = two.update(before.name, settle_notifications(claimed, "", None))
+    assert one.get("operations/a") == after
+    assert list(one.find(["operations/a"]).records) == [after]
+    assert after.operation == before.operation
+    assert one.next_due() is two.next_due() is None
 
 
-@pytest.fixture(scope="module")
-def forgetful(tmp_path_factory):
-    """A store that reads all records from its file."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lro.stores._rows.MAX_BYTES", 0)
-        with closing(SQLiteStore(tmp_path_factory.mktemp("trips") / "a.db")) as store:
-            yield store
-
-
-@settings(max_examples=40)
-@given(RECORDS, RECORDS)
-def test_any_record_comes_back_from_a_file(forgetful, first, second):
-    """As it was inserted, and as it was changed, whatever is in it."""
-    forgetful.forget("operations/a")
-    insert(forgetful, first)
-    assert repr(forgetful.get("operations/a")) == repr(first)
-    forgetful.update("operations/a", lambda _: second)
-    assert repr(forgetful.get("operations/a")) == repr(second)
+def test_an_ended_record_is_kept_only_if_it_was_asked_for(clock):
+    """Before its end, or since: what no caller asks for must not fill the cache."""
+    cache = RecordCache()
+    for name in "abc":
+        cache.keep(record_of(clock, name), 7)
+    assert cache.get("operations/b") is not None
+    current = cache._kept["operations/c"]
+    assert cache.current("operations/c", current.stamp) is current.record
+    ended = {name: end_of(clock)(record_of(clock, name)) for name in "abcd"}
+    for record in ended.values():
+        cache.keep(record, 7)
+    assert cache.get("operations/a") is None
+    assert cache.get("operations/b") is ended["b"]
+    assert cache.get("operations/c") is ended["c"]
+    assert cache.get("operations/d") is None
+    cache.keep(ended["d"], 7, wanted=True)
+    assert cache.get("operations/d") is ended["d"]
+    for record in ended.values():
+        cache.forget(record.name)
+    assert cache._bytes == 0
 
 
 def test_a_change_of_a_file_that_writes_is_refused(file_store, clock):

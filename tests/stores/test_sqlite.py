@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import json
+import os
 import sqlite3
 import threading
 from contextlib import closing
@@ -12,8 +15,11 @@ import attrs
 import pytest
 
 from lro import Any
+from lro._engine.store_port import SCAN
 from lro.errors import TargetBusy, Unavailable
-from lro.stores.sqlite import SQLiteStore
+from lro.stores.sqlite import SQLiteStore, _file, _pages, _store
+from lro.stores.sqlite import _statements as sql
+from tests.filters.test_indexes import WANTED, fill
 from tests.stores.samples import (
     METHODS,
     REQUEST,
@@ -21,33 +27,15 @@ from tests.stores.samples import (
     cancel_of,
     end_of,
     held,
+    ids,
     insert,
     key_of,
     listed,
     record_of,
     report_of,
-    together,
 )
 from tests.stores.wires import filled, stranger
 from tests.waiting import PATIENCE
-
-
-def test_threads_share_a_store(file_store, clock):
-    """Every verb from many threads at once; what each has done is there."""
-
-    def work(number):
-        for turn in range(5):
-            record = held(clock, f"{number}-{turn}", target=f"t{number}")
-            insert(file_store, record, key_of(f"{number}-{turn}"))
-            assert file_store.get(record.name).target == record.target  # others renew its lease
-            file_store.renew("us", clock())
-            file_store.orphans(METHODS, 5)
-            file_store.page("", None, 5)
-            file_store.update(record.name, end_of(clock))
-        return number
-
-    assert together(8, work) == list(range(8))
-    assert len(listed(file_store)) == 40
 
 
 def test_an_existing_file_is_opened_without_writing(path):
@@ -78,6 +66,18 @@ def test_a_lock_held_too_long_is_unavailable(path, clock):
             assert list(store.expire(9).names) == []
         assert insert(store, record_of(clock, "b"), key_of("other")).fresh
         assert store.update("operations/a", end_of(clock)).done
+
+
+def test_a_look_of_a_locked_file_fails(path, clock):
+    """There is an orphan, and its process could not have renewed its lease."""
+    with closing(SQLiteStore(path, clock=clock, busy_seconds=0.01)) as store:
+        with stranger(path):
+            assert store.orphans(METHODS, 9).records == ()
+        insert(store, held(clock, seconds=0))
+        with stranger(path):
+            for call in (lambda: store.orphans(METHODS, 9), lambda: store.renew("us", clock(), [])):
+                with pytest.raises(Unavailable):
+                    call()
 
 
 def test_a_lock_held_shortly_is_waited_for(path, clock, wire):
@@ -207,19 +207,91 @@ def test_poll_states_reads_only_what_may_have_changed(file_store, path, clock, w
     assert sorted(file_store.poll_states(odd).finished) == sorted(odd)
 
 
-PLANS = {
-    "DELETE FROM starts WHERE name = 'x'": "starts_names",
-    "SELECT rowid FROM starts WHERE at <= 1 LIMIT 9": "starts_age",
-}
+DUE = "SEARCH operations USING INDEX operations_debts (notify_at"
+PLANS = [
+    ("DELETE FROM starts WHERE name = 'x'", (), "SEARCH starts USING INDEX starts_names (name=?)"),
+    ("SELECT rowid FROM starts WHERE at <= 1", (), "SEARCH starts USING INDEX starts_age (at<?)"),
+    (sql.ANY_DUE, (1,), f"{DUE}<?)"),
+    (sql.DUE, (1, 9), f"{DUE}<?)"),
+    (sql.NEXT_DUE, (), f"{DUE}>?)"),
+    (sql.EXPIRED, (1, 9), "SEARCH operations USING INDEX operations_expiry (<expr><?)"),
+    (
+        sql.LOAD,
+        (9, 9, "", 10),
+        "SEARCH operations USING INDEX operations_states (parent=? AND state=?)",
+    ),
+    (
+        sql.COUNTS,
+        (1, 0, 9),
+        "SEARCH minutes USING INDEX sqlite_autoindex_minutes_1 (step=? AND minute>?)",
+    ),
+]
 
 
-@pytest.mark.parametrize("statement", PLANS)
-def test_request_keys_are_found_by_an_index(path, statement):
-    """Undoing one of a million starts reads no other."""
+def test_every_row_is_found_by_an_index(path):
+    """In its order: so no more rows are looked at than are wanted."""
     SQLiteStore(path).close()
     with closing(sqlite3.connect(path)) as plain:
-        ((*_, plan),) = plain.execute(f"EXPLAIN QUERY PLAN {statement}").fetchall()
-    assert PLANS[statement] in plan
+        for statement, values, wanted in PLANS:
+            rows = plain.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
+            steps = [step.replace("COVERING ", "") for *_, step in rows]
+            assert [step for step in steps if wanted.split()[1] in step] == [wanted]
+            sorts = [step for step in steps if "B-TREE" in step]
+            assert sorts == (["USE TEMP B-TREE FOR GROUP BY"] if statement == sql.LOAD else [])
+
+
+@pytest.mark.platform
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_forked_process_knows_nothing_of_what_its_parent_has_read(file_store, clock):
+    """A thread of the parent may have been about to change what it remembers."""
+    insert(file_store, record_of(clock))
+    known = file_store.get("operations/a")
+    assert file_store.get("operations/a") is known
+    child = os.fork()
+    if not child:
+        found = 2
+        with contextlib.suppress(BaseException):
+            found = int(file_store.get("operations/a") is known)
+        os._exit(found)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_look_that_goes_too_far_is_given_up(file_store, clock, monkeypatch):
+    """One that goes on for too long is tried for fewer records, in the end for one."""
+    fill(file_store, clock)
+    real, scans = _pages.find, []
+
+    def find(rows, records, walk, parent, limit, scan, now, max_bytes):
+        scans.append(scan)
+        seconds = 0.0 if scan > 5 else 60.0
+        rows, records = (functools.partial(one, seconds=seconds) for one in (rows, records))
+        return real(rows, records, walk, parent, limit, scan, now, max_bytes)
+
+    monkeypatch.setattr(_pages, "find", find)
+    monkeypatch.setattr(_file, "_STEPS", 1)
+    assert ids(file_store.page("", None, 9).records) == ["a", "b", "c", "d"]
+    assert scans == [SCAN, SCAN // 10, SCAN // 100]
+    monkeypatch.setattr(_store, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(_pages, "find", real)
+    with pytest.raises(Unavailable, match="SQLITE_INTERRUPT"):
+        file_store.page("", None, 9)
+    assert file_store.get("operations/a").name == "operations/a"
+
+
+def test_an_index_that_was_dropped_is_done_without(file_store, path, clock):
+    """By the list that meets with it, and all others."""
+    fill(file_store, clock)
+    file_store.index({"k1"})
+    with closing(sqlite3.connect(path)) as other:
+        other.execute(f"DROP INDEX {_pages.index_name('k1')}")
+    for _ in range(2):
+        assert ids(file_store.page("", None, 9, WANTED).records) == ["a", "c", "d"]
+        assert file_store._keys == frozenset()
+    file_store.index({"k1"})
+    file_store.close()
+    with pytest.raises(Unavailable, match="closed"):
+        file_store.page("", None, 9, WANTED)
 
 
 # -- sweeps and the log ---------------------------------------------------------------------------

@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 
 from lro import Any, InvalidArgument
 from lro.errors import OperationNotFound, Unavailable
+from lro.stores._group_commit import GroupCommit
 from lro.stores.sqlite import SQLiteStore, _writer
 from lro.stores.sqlite._writer import FairLock
+from lro.testing import ManualClock
 from tests.stores.samples import (
     DONE,
     REQUEST,
@@ -87,19 +89,6 @@ def test_a_group_is_one_transaction_of_few_statements(file_store, clock, wire):
         file_store.request(records[0].name)
 
 
-def test_a_lone_write_is_a_transaction_of_its_own_statements(file_store, clock, wire):
-    """What the process knows is not read; the request goes with the end."""
-    assert wire.words(lambda: insert(file_store, record_of(clock))) == [
-        *("BEGIN", "INSERT", "INSERT", "COMMIT"),
-    ]
-    assert wire.words(lambda: file_store.update("operations/a", called("c"))) == [
-        *("BEGIN", "UPDATE", "COMMIT"),
-    ]
-    assert wire.words(lambda: file_store.update("operations/a", end_of(clock))) == [
-        *("BEGIN", "UPDATE", "DELETE", "COMMIT"),
-    ]
-
-
 def test_no_caller_is_answered_before_the_commit(file_store, clock, wire, path):
     """While it is not on disk, no reader sees it, and no caller goes on."""
     seen, answered = [], []
@@ -115,50 +104,6 @@ def test_no_caller_is_answered_before_the_commit(file_store, clock, wire, path):
     assert {one.record.name for one in answered} == {"operations/a", "operations/b"}
     with closing(SQLiteStore(path, clock=clock)) as other:
         assert listed(other) == ["a", "b", "c"]
-
-
-def test_writes_that_are_refused_keep_no_others(file_store, clock, wire, path):
-    """A taken name, a used key, a wrong message, no record; and what others have changed."""
-    insert(file_store, record_of(clock, "taken"))
-    insert(file_store, record_of(clock, "keyed"), key_of("a"))
-    with one_group(file_store, wire) as later:
-        later.insert(record_of(clock, "a"))
-        later.insert(record_of(clock, "taken"))
-        later.insert(record_of(clock, "b"), key_of("b"))
-        later.insert(record_of(clock, "c"), key_of("a", "other"))
-        later.insert(record_of(clock, "d"), key_of("a"))
-    found = later.all()
-    assert kinds(found) == ["done", "InvalidArgument", "done", "RequestIdConflict", "done"]
-    assert (found[4].fresh, found[4].record.name) == (False, "operations/keyed")
-    with closing(SQLiteStore(path, clock=clock)) as other:
-        other.update("operations/a", cancel_of(clock))
-    with one_group(file_store, wire):
-        for name in ("a", "b", "none"):
-            later.update(name, called("ann"))
-        wrong = Any("x/y", {"a": {1, 2}})
-        later.update("taken", lambda record: record.next_version(metadata=wrong))
-    a, b, none, unwritable = later.all()
-    assert (a.caller, a.cancel_requested, b.caller) == ("ann", True, "ann")
-    assert isinstance(none, OperationNotFound)
-    assert isinstance(unwritable, TypeError | ValueError)
-    assert file_store.get("operations/taken") == record_of(clock, "taken")
-
-
-def test_changes_of_one_record_follow_each_other(file_store, clock, wire):
-    """In one group too; one that removes it, or changes nothing, goes by itself."""
-    for name in "ab":
-        insert(file_store, record_of(clock, name))
-    with one_group(file_store, wire) as later:
-        for name, caller in (("a", "x"), ("b", "y"), ("a", "z")):
-            later.update(name, called(caller))
-        later.update("b", lambda record: record)
-    assert [one.caller for one in later.all()] == ["x", "y", "z", "y"]
-    assert file_store.get("operations/a").version == 3
-    with one_group(file_store, wire):
-        later.update("a", removal)
-        later.update("b", cancel_of(clock))
-    assert later.all()[0] is None
-    assert listed(file_store) == ["b"]
 
 
 def test_without_update_from_each_is_written_alone(file_store, clock, wire, monkeypatch):
@@ -204,24 +149,29 @@ def test_a_statement_for_many_that_fails_is_made_good(file_store, clock, wire, b
     assert [file_store.request(f"operations/{name}") for name in "cd"] == [REQUEST, REQUEST]
 
 
-WRITES = ("inserts", "repeats", "with a key", "with that key", "changes", "removes", "fails")
+WRITES = (
+    *("inserts", "repeats", "with a key", "with that key", "with that key, but another"),
+    *("changes", "changes elsewhere", "removes", "fails", "cannot be written"),
+)
 
 
 @settings(max_examples=25)
 @given(groups=st.lists(st.lists(st.sampled_from(WRITES), min_size=1, max_size=6), max_size=4))
 def test_every_group_is_as_if_each_were_alone(groups, tmp_path_factory):
     """Whatever is written together: answers and records are those of one after the other."""
-    from lro.testing import ManualClock
-
     clock = ManualClock()
-    stores = [filled(tmp_path_factory.mktemp("g") / "a.db", clock, ["first"]) for _ in "ab"]
+    paths = [tmp_path_factory.mktemp("g") / "a.db" for _ in "ab"]
+    stores = [filled(path, clock, ["first"]) for path in paths]
     number = 0
     for group in groups:
         found = []
         begun = number
-        for alone, store in zip((True, False), stores, strict=True):
+        for alone, store, path in zip((True, False), stores, paths, strict=True):
             number = begun
             later, answers = Later(store), []
+            if "changes elsewhere" in group:
+                with closing(SQLiteStore(path, clock=clock)) as other:
+                    other.update("operations/first", cancel_of(clock))
             for kind in group:
                 number += 1
                 hand_in(later, kind, number, clock)
@@ -235,6 +185,11 @@ def test_every_group_is_as_if_each_were_alone(groups, tmp_path_factory):
         store.close()
 
 
+def unwritable(record):
+    """Change a record to what is no JSON."""
+    return record.next_version(metadata=Any("x/y", {"a": {1}}))
+
+
 def hand_in(later, kind, number, clock):
     """Hand in a write of this kind."""
     record = record_of(clock, str(number))
@@ -243,7 +198,10 @@ def hand_in(later, kind, number, clock):
         "repeats": lambda: later.insert(record_of(clock, "first")),
         "with a key": lambda: later.insert(record, key_of(str(number))),
         "with that key": lambda: later.insert(record, key_of("r")),
+        "with that key, but another": lambda: later.insert(record, key_of("r", "other")),
         "changes": lambda: later.update("first", called(str(number))),
+        "changes elsewhere": lambda: later.update("first", called(str(number))),
+        "cannot be written": lambda: later.update("first", unwritable),
         "removes": lambda: later.update(str(number - 1), removal),
         "fails": lambda: later.update("first", lambda _: 1 / 0),
     }
@@ -265,16 +223,6 @@ def test_a_commit_that_fails_fails_all(file_store, clock, wire):
     assert found[0] is not found[2]
     assert listed(file_store) == ["taken"]
     assert insert(file_store, record_of(clock, "a")).fresh
-
-
-def test_a_group_in_which_all_fail_commits_nothing(file_store, clock, wire):
-    """There is nothing to sync to disk."""
-    with one_group(file_store, wire) as later:
-        wire.said.clear()
-        for name in "ab":
-            later.update(name, cancel_of(clock))
-    assert kinds(later.all()) == ["OperationNotFound"] * 2
-    assert "COMMIT" not in wire.said
 
 
 def test_a_rollback_that_fails_costs_the_connection(file_store, clock, wire):
@@ -424,12 +372,17 @@ def test_a_thread_without_work_ends_and_another_follows(file_store, clock, monke
 def test_a_thread_whose_turn_it_is_not_goes_on_waiting(file_store, clock, wire, monkeypatch):
     """Another leads meanwhile, for longer than it would live."""
     monkeypatch.setattr("lro.stores._group_commit._IDLE_SECONDS", 0.001)
-    later = Later(file_store)
+    later, turns, live_on = Later(file_store), [], GroupCommit._live_on
+
+    def noted(self, *, timely):
+        turns.append(timely)
+        return live_on(self, timely=timely)
 
     def hand_in_slowly(_):
         later.insert(record_of(clock, "b"))
-        until(threads_that_write)
-        threading.Event().wait(0.05)  # many times as long as it lives without work
+        until(lambda: turns.count(False) > 2)
+
+    monkeypatch.setattr(GroupCommit, "_live_on", noted)
 
     wire.when(BEGIN, hand_in_slowly)
     insert(file_store, record_of(clock))
@@ -509,20 +462,6 @@ def test_closing_ends_all_waiting(path, clock, wire):
 # -- turns ----------------------------------------------------------------------------------------
 
 WITHOUT_FCNTL = pytest.mark.skipif(_writer.fcntl is None, reason="this system has no such locks")
-
-
-@pytest.mark.platform
-@WITHOUT_FCNTL
-def test_a_turn_is_of_one_at_a_time(tmp_path):
-    """Who has it keeps it until it gives it; then it is the other's."""
-    one, two = FairLock(str(tmp_path / "a.db")), FairLock(str(tmp_path / "a.db"))
-    assert (one.take(0.0), two.take(0.0), one.take(0.01)) == (True, False, True)
-    one.release()
-    assert (two.take(0.02), one.take(0.03)) == (True, False)
-    two.close()
-    assert one.take(0.04)
-    one.close()
-    one.release()
 
 
 @pytest.mark.platform

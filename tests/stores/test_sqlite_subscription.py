@@ -12,9 +12,9 @@ import pytest
 from lro.errors import Unavailable
 from lro.stores.sqlite import SQLiteStore
 from lro.stores.sqlite._connections import FileWatch
-from tests.stores.samples import called, insert, record_of
+from tests.stores.samples import insert, record_of
 from tests.stores.wires import sqlite_error
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE
 
 LOOK = "PRAGMA data_version"
 
@@ -146,23 +146,6 @@ def test_a_busy_moment_is_nothing_to_a_subscription(subscription, file_store, ot
 
 
 # -- reported by the system -----------------------------------------------------------------------
-
-
-@pytest.mark.platform
-@REPORTED
-def test_a_quiet_file_is_hardly_looked_at(file_store, other, clock, wire):
-    """Much less often than by polling, and a write still ends a long wait."""
-    insert(other, record_of(clock))
-    with closing(file_store.listen()) as subscription:
-        subscription.next_changes(0)
-        assert subscription.next_changes(1.0) == ()
-        wire.said.clear()
-        assert subscription.next_changes(1.0) == ()
-        assert wire.said.count(LOOK) <= 10  # by polling a hundred
-        listener = Listener(subscription)
-        until(lambda: LOOK in wire.said)
-        other.update("operations/a", called("c"))
-        assert listener.over() == [None]
 
 
 @pytest.fixture

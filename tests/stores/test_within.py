@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from lro import Empty, InvalidArgument, Job, ListOperationsRequest, Service, State
+from lro import Empty, InvalidArgument, Job, ListOperationsRequest, Service
 from lro._engine.maintenance import Maintenance
 from lro.errors import OperationNotFound, RequestIdConflict, TargetBusy, Unavailable
 from lro.executors.inline import InlineExecutor
@@ -22,8 +22,6 @@ from tests.stores.user_databases import (
     POSTGRES,
     SQLITE,
     database_of,
-    django_connection,
-    engine,
     run,
 )
 from tests.waiting import PATIENCE, until
@@ -34,7 +32,12 @@ OTHER_ID = "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e02"
 REQUEST = WorkRequest("a")
 
 
-@pytest.fixture(params=KINDS)
+EACH_LIBRARY = pytest.mark.parametrize("kind", KINDS, indirect=True)
+ON_SQLITE = pytest.mark.parametrize("kind", ["sqlite3"], indirect=True)
+ON_POSTGRES = pytest.mark.parametrize("kind", ["psycopg"], indirect=True)
+
+
+@pytest.fixture(params=["sqlite3", "psycopg"])
 def kind(request):
     """What the start is within."""
     if request.param in POSTGRES:
@@ -98,24 +101,26 @@ def absent(service, name):
 # -- the operation is there if, and only if, the transaction commits ------------------------------
 
 
-def test_committed_start_is_worked_on_after_the_commit(
+@EACH_LIBRARY
+def test_committed_starts_are_worked_on_after_the_commit(
     database, connection, service, work, done, clock
 ):
     database.note(connection, "mine")
-    name = work.start(REQUEST, within=connection).name
-    assert absent(service, name)
+    names = [work.start(WorkRequest(text), within=connection).name for text in "ab"]
+    assert all(absent(service, name) for name in names)
     assert database.counts() == (0, 0, 0)
     maintained(service, clock)
     assert done == []
     connection.commit()
-    assert service.get(name).done is False
+    assert service.get(names[0]).done is False
     clock.advance(0.02)
     service.run_maintenance()
-    assert answer(service, service.get(name)) == "a"
-    assert done == ["a"]
+    assert [answer(service, service.get(name)) for name in names] == ["a", "b"]
+    assert sorted(done) == ["a", "b"]
     assert database.notes == ["mine"]
 
 
+@EACH_LIBRARY
 def test_rolled_back_start_leaves_nothing(database, connection, service, work, done, clock):
     database.note(connection, "mine")
     name = work.start(REQUEST, request_id=ID, target="t", within=connection).name
@@ -128,30 +133,12 @@ def test_rolled_back_start_leaves_nothing(database, connection, service, work, d
     assert service.list(ListOperationsRequest()).operations == ()
     assert service.workers.held() == frozenset()
     assert (done, database.notes) == ([], [])
-    # The request id and the target are free.
-    again = work.start(REQUEST, request_id=ID, target="t")
+    # The request id and the target are free, also for the transaction that follows.
+    again = work.start(REQUEST, request_id=ID, target="t", within=connection)
+    connection.commit()
+    maintained(service, clock)
     assert again.name != name
     assert answer(service, service.get(again.name)) == "a"
-
-
-def test_several_starts_of_one_transaction_are_all_worked_on(
-    database, connection, service, work, done, clock
-):
-    names = [work.start(WorkRequest(text), within=connection).name for text in "abc"]
-    connection.commit()
-    maintained(service, clock)
-    assert [answer(service, service.get(name)) for name in names] == ["a", "b", "c"]
-    assert sorted(done) == ["a", "b", "c"]
-
-
-def test_transaction_that_follows_is_another_one(database, connection, service, work, clock):
-    first = work.start(REQUEST, within=connection).name
-    connection.rollback()
-    second = work.start(REQUEST, within=connection).name
-    connection.commit()
-    maintained(service, clock)
-    assert absent(service, first)
-    assert service.get(second).done
 
 
 # -- request ids, targets, conflicts ----------------------------------------------------------
@@ -174,46 +161,27 @@ def test_repeated_request_id_gives_the_same_operation(
     assert work.start(REQUEST, request_id=ID, within=connection).done
 
 
-def test_used_request_id_is_refused_and_the_transaction_goes_on(
-    database, connection, service, work, clock
-):
-    work.start(REQUEST, request_id=ID)
-    database.note(connection, "before")
-    with pytest.raises(RequestIdConflict):
-        work.start(WorkRequest("b"), request_id=ID, within=connection)
-    database.note(connection, "after")
-    kept = work.start(WorkRequest("c"), request_id=OTHER_ID, within=connection)
-    connection.commit()
-    maintained(service, clock)
-    assert database.notes == ["after", "before"]
-    assert answer(service, service.get(kept.name)) == "c"
-
-
-def test_busy_target_is_refused_and_the_transaction_goes_on(
-    database, connection, service, work, clock
-):
-    database.note(connection, "before")
-    first = work.start(REQUEST, target="t", within=connection)
-    with pytest.raises(TargetBusy):
-        work.start(REQUEST, target="t", within=connection)
-    database.note(connection, "after")
-    connection.commit()
-    with pytest.raises(TargetBusy):
-        work.start(REQUEST, target="t")
-    with pytest.raises(TargetBusy):
-        work.start(REQUEST, target="t", request_id=ID, within=connection)
-    connection.rollback()
-    maintained(service, clock)
-    assert service.get(first.name).done
-    assert database.notes == ["after", "before"]
-    assert answer(service, service.get(work.start(REQUEST, target="t").name)) == "a"
-
-
-def test_refused_start_begins_no_transaction_that_locks(database, connection, service, work):
+@EACH_LIBRARY
+def test_refused_start_leaves_the_transaction_as_it_was(database, connection, service, work, clock):
     work.start(REQUEST, request_id=ID)
     with pytest.raises(RequestIdConflict):
         work.start(WorkRequest("b"), request_id=ID, within=connection)
     assert work.start(REQUEST).done  # which would wait for the lock of a file
+    database.note(connection, "before")
+    with pytest.raises(RequestIdConflict):
+        work.start(WorkRequest("b"), request_id=ID, within=connection)
+    first = work.start(REQUEST, target="t", within=connection)
+    for options in ({}, {"request_id": OTHER_ID}, {"validate_only": True}):
+        with pytest.raises(TargetBusy):  # it sees what the transaction has written
+            work.start(REQUEST, target="t", within=connection, **options)
+    database.note(connection, "after")
+    connection.commit()
+    with pytest.raises(TargetBusy):
+        work.start(REQUEST, target="t")
+    maintained(service, clock)
+    assert service.get(first.name).done
+    assert database.notes == ["after", "before"]
+    assert answer(service, service.get(work.start(REQUEST, target="t").name)) == "a"
 
 
 # -- what else a start takes ------------------------------------------------------------------
@@ -246,27 +214,14 @@ def test_arguments_are_stored_as_by_any_start(database, connection, make_service
 
 
 def test_validate_only_checks_and_stores_nothing(database, connection, service, work, clock):
-    first = work.start(REQUEST, request_id=ID, target="t", within=connection)
+    first = work.start(REQUEST, request_id=ID, within=connection)
     checked = work.start(REQUEST, validate_only=True, within=connection)
     assert (checked.name, checked.done) == ("", True)
     assert service.types.unpack(checked.operation.response, Empty) == Empty()
     assert work.start(REQUEST, request_id=ID, validate_only=True, within=connection).done
-    with pytest.raises(TargetBusy):  # it sees what the transaction has written
-        work.start(REQUEST, target="t", validate_only=True, within=connection)
     connection.commit()
     assert database.counts() == (1, 1, 1)
     assert service.get(first.name)
-
-
-def test_cancelled_before_it_has_begun_ends_cancelled(
-    database, connection, service, work, done, clock
-):
-    name = work.start(REQUEST, within=connection).name
-    connection.commit()
-    service.cancel(name)
-    maintained(service, clock)
-    assert database.store.get(name).state is State.CANCELLED
-    assert done == []
 
 
 def test_method_without_function_is_stored_for_others(database, connection, service, clock):
@@ -285,6 +240,7 @@ async def started_on_loop(method, **options):
     return await method.start_async(REQUEST, **options)
 
 
+@EACH_LIBRARY
 def test_start_on_a_loop_takes_a_connection_too(database, connection, kind, service, work, clock):
     if kind.startswith("django"):
         from django.core.exceptions import SynchronousOnlyOperation
@@ -309,99 +265,49 @@ def refused(method, connection, why, **options):
     assert caught.value.field == "within"
 
 
+VALIDATED = ({}, {"validate_only": True})
+
+
 @pytest.mark.parametrize("kind", SQLITE, indirect=True)
-@pytest.mark.parametrize("options", [{}, {"validate_only": True}])
-def test_other_file_is_refused_before_anything_is_written(
-    database, kind, tmp_path, service, work, options
-):
+def test_other_file_is_refused_before_anything_is_written(database, kind, tmp_path, service, work):
     other = tmp_path / "other"
     other.mkdir()
     with database_of(kind, other) as stranger:
         connection = stranger.open(kind)
         stranger.note(connection, "before")
-        refused(work, connection, "is to another", **options)
+        for options in VALIDATED:
+            refused(work, connection, "is to another", **options)
         stranger.note(connection, "after")
         connection.commit()
         assert stranger.notes == ["after", "before"]
         assert stranger.counts() == database.counts() == (0, 0, 0)
 
 
-@pytest.mark.parametrize("options", [{}, {"validate_only": True}])
-def test_connection_that_commits_each_statement_is_refused(database, kind, service, work, options):
-    opened = {
-        "sqlite3": lambda: _sqlite_autocommit(database),
-        "psycopg": lambda: _psycopg_autocommit(database),
-        "django": lambda: _django_autocommit(database),
-        "sqlalchemy": lambda: _alchemy_autocommit(database),
-        "session": lambda: _session_autocommit(database),
-    }
-    connection = opened[kind.partition("-")[0]]()
-    refused(work, connection, "no transaction is open", **options)
+@EACH_LIBRARY
+def test_connection_that_commits_each_statement_is_refused(database, kind, service, work):
+    connection = database.open(kind, autocommit=True)
+    for options in VALIDATED:
+        refused(work, connection, "no transaction is open", **options)
     assert database.counts() == (0, 0, 0)
 
 
-def _sqlite_autocommit(database):
-    made = sqlite3.connect(database.place, isolation_level=None)
-    return database.stack.enter_context(contextlib.closing(made))
+class AsyncSession:
+    async def run_sync(self): ...
 
 
-def _psycopg_autocommit(database):
-    import psycopg
-
-    made = psycopg.connect(database.place, autocommit=True)
-    return database.stack.enter_context(contextlib.closing(made))
-
-
-def _django_autocommit(database):
-    made = django_connection(database.place)
-    database.stack.callback(made.close)
-    return made
+def test_what_is_no_connection_is_refused(work):
+    for given in (object(), "connection", 0, sqlite3):
+        refused(work, given, "must be a connection of .*, got an object of")
+    why = "must be a synchronous connection or session, got .*AsyncSession"
+    refused(work, AsyncSession(), why)
 
 
-def _alchemy_autocommit(database):
-    made = engine(database.place, database.stack, isolation_level="AUTOCOMMIT")
-    return database.stack.enter_context(made.connect())
-
-
-def _session_autocommit(database):
-    from sqlalchemy.orm import Session
-
-    made = engine(database.place, database.stack, isolation_level="AUTOCOMMIT")
-    return database.stack.enter_context(Session(made))
-
-
-@pytest.fixture
-def any_work(store, make_service):
-    """A method on either store."""
-    return method_of(make_service(store, InlineExecutor()))
-
-
-either_store = pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
-
-
-@either_store
-@pytest.mark.parametrize("given", [object(), "connection", 0, sqlite3])
-def test_what_is_no_connection_is_refused(any_work, given):
-    refused(any_work, given, "must be a connection of .*, got an object of")
-
-
-@either_store
-def test_asynchronous_connection_is_refused(any_work):
-    class AsyncSession:
-        async def run_sync(self): ...
-
-    refused(
-        any_work, AsyncSession(), "must be a synchronous connection or session, got .*AsyncSession"
-    )
-
-
-def test_connection_of_the_other_database_is_refused(database, kind, tmp_path, service, work):
+def test_connection_of_the_other_database_is_refused(database, kind, tmp_path, work):
     pytest.importorskip("psycopg")
-    kinds = dict(zip(SQLITE + POSTGRES, POSTGRES + SQLITE, strict=True))
-    other = tmp_path / "other"
-    other.mkdir()
-    with database_of(kinds[kind], other) as stranger:
-        refused(work, stranger.open(kinds[kind]), "must be a connection of")
+    other = {"sqlite3": "psycopg", "psycopg": "sqlite3"}[kind]
+    (tmp_path / "other").mkdir()
+    with database_of(other, tmp_path / "other") as stranger:
+        refused(work, stranger.open(other), "must be a connection of")
 
 
 def test_store_that_cannot_says_which_can(make_service, tmp_path):
@@ -410,6 +316,7 @@ def test_store_that_cannot_says_which_can(make_service, tmp_path):
         refused(work, connection, "a MemoryStore cannot .*PostgresStore and the SQLiteStore can")
 
 
+@ON_SQLITE
 def test_closed_service_refuses(database, connection, service, work):
     service.close()
     with pytest.raises(Unavailable):
@@ -422,48 +329,24 @@ def test_closed_service_refuses(database, connection, service, work):
 # -- what only one of the databases has -------------------------------------------------------
 
 
-@pytest.fixture
-def on_sqlite(tmp_path, clock):
-    with database_of("sqlite3", tmp_path, clock) as made:
-        yield made
-
-
-@pytest.fixture
-def on_postgres(tmp_path, clock):
-    pytest.importorskip("psycopg")
-    with database_of("psycopg", tmp_path, clock) as made:
-        yield made
-
-
-def test_link_to_the_file_is_the_file(on_sqlite, make_service, clock, tmp_path):
+@ON_SQLITE
+def test_file_is_known_under_another_name_and_in_a_transaction_begun_by_hand(
+    database, service, work, tmp_path
+):
     link = tmp_path / "link.db"
-    link.symlink_to(on_sqlite.place)
-    service = make_service(on_sqlite.store, InlineExecutor())
-    with contextlib.closing(sqlite3.connect(link)) as connection:
-        name = method_of(service).start(REQUEST, within=connection).name
-        connection.commit()
+    link.symlink_to(database.place)
+    with contextlib.closing(sqlite3.connect(link, isolation_level=None)) as connection:
+        connection.execute("BEGIN")
+        name = work.start(REQUEST, within=connection).name
+        assert absent(service, name)
+        connection.execute("COMMIT")
     assert service.get(name)
-
-
-def test_file_in_memory_is_another_one(on_sqlite, make_service):
-    work = method_of(make_service(on_sqlite.store, InlineExecutor()))
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         refused(work, connection, "is to another file")
 
 
-def test_transaction_that_was_begun_by_hand_is_taken(on_sqlite, make_service, clock):
-    service = make_service(on_sqlite.store, InlineExecutor())
-    with contextlib.closing(sqlite3.connect(on_sqlite.place, isolation_level=None)) as connection:
-        connection.execute("BEGIN")
-        name = method_of(service).start(REQUEST, within=connection).name
-        assert absent(service, name)
-        connection.execute("COMMIT")
-    assert service.get(name)
-
-
-def test_rows_and_texts_of_another_form_do_no_harm(on_sqlite, make_service):
-    work = method_of(make_service(on_sqlite.store, InlineExecutor()))
-    connection = on_sqlite.open("sqlite3")
+@ON_SQLITE
+def test_rows_and_texts_of_another_form_do_no_harm(connection, work):
     connection.row_factory = lambda *_: None
     first = work.start(REQUEST, request_id=ID, within=connection)
     assert work.start(REQUEST, request_id=ID, within=connection).name == first.name
@@ -471,14 +354,13 @@ def test_rows_and_texts_of_another_form_do_no_harm(on_sqlite, make_service):
     refused(work, connection, "text_factory")
 
 
-def test_locked_file_is_unavailable_and_nothing_is_begun(on_sqlite, make_service):
-    work = method_of(make_service(on_sqlite.store, InlineExecutor()))
-    other = on_sqlite.open("sqlite3")
-    on_sqlite.note(other, "mine")
-    with contextlib.closing(sqlite3.connect(on_sqlite.place, timeout=0)) as connection:
+@ON_SQLITE
+def test_locked_file_is_unavailable_and_nothing_is_begun(database, connection, work):
+    database.note(connection, "mine")
+    with contextlib.closing(sqlite3.connect(database.place, timeout=0)) as other:
         with pytest.raises(Unavailable):
-            work.start(REQUEST, within=connection)
-        assert not connection.in_transaction
+            work.start(REQUEST, within=other)
+        assert not other.in_transaction
 
 
 def test_own_write_beside_an_open_transaction_is_unavailable(tmp_path, make_service):
@@ -499,37 +381,35 @@ def test_own_write_beside_an_open_transaction_is_unavailable(tmp_path, make_serv
         (lambda connection: connection.execute("PRAGMA query_only = ON"), "may only read"),
     ],
 )
-def test_file_connection_that_cannot_write_is_refused(on_sqlite, make_service, spoil, why):
-    work = method_of(make_service(on_sqlite.store, InlineExecutor()))
-    connection = on_sqlite.open("sqlite3")
+@ON_SQLITE
+def test_file_connection_that_cannot_write_is_refused(connection, work, spoil, why):
     connection.execute("BEGIN")
     spoil(connection)
     refused(work, connection, why)
 
 
-def test_half_done_start_is_undone_though_the_transaction_commits(on_sqlite, make_service, clock):
-    service = make_service(on_sqlite.store, InlineExecutor())
-    connection = on_sqlite.open("sqlite3")
-    on_sqlite.note(connection, "before")
-    connection.set_authorizer(
-        lambda action, table, *_: (
-            sqlite3.SQLITE_DENY
-            if (action, table) == (sqlite3.SQLITE_INSERT, "inputs")
-            else sqlite3.SQLITE_OK
-        )
-    )
+def deny_inputs(action, table, *_):
+    """Let no row into the table of requests."""
+    wrong = (action, table) == (sqlite3.SQLITE_INSERT, "inputs")
+    return sqlite3.SQLITE_DENY if wrong else sqlite3.SQLITE_OK
+
+
+@ON_SQLITE
+def test_half_done_start_is_undone_though_the_transaction_commits(database, connection, work):
+    database.note(connection, "before")
+    connection.set_authorizer(deny_inputs)
     with pytest.raises(Unavailable):
-        method_of(service).start(REQUEST, within=connection)
+        work.start(REQUEST, within=connection)
     connection.set_authorizer(None)
     connection.commit()
-    assert (on_sqlite.counts(), on_sqlite.notes) == ((0, 0, 0), ["before"])
+    assert (database.counts(), database.notes) == ((0, 0, 0), ["before"])
 
 
-def test_other_database_of_the_server_is_another_one(on_postgres, make_service):
+@ON_POSTGRES
+def test_other_database_of_the_server_is_another_one(database, work):
     import psycopg
 
-    work = method_of(make_service(on_postgres.store, InlineExecutor()))
-    url = on_postgres.place.rpartition("/")[0] + "/template1"
+    url = database.place.rpartition("/")[0] + "/template1"
     with contextlib.closing(psycopg.connect(url)) as connection:
         refused(work, connection, "is to another database")
 
@@ -543,115 +423,104 @@ def test_other_database_of_the_server_is_another_one(on_postgres, make_service):
         (b"SET ROLE pg_monitor", "may not write to the store's tables"),
     ],
 )
-def test_connection_that_cannot_write_is_refused(on_postgres, make_service, statement, why):
+@ON_POSTGRES
+def test_connection_that_cannot_write_is_refused(connection, work, statement, why):
     import psycopg
 
-    work = method_of(make_service(on_postgres.store, InlineExecutor()))
-    with contextlib.closing(psycopg.connect(on_postgres.place)) as connection:
-        with contextlib.suppress(psycopg.errors.DivisionByZero):
-            connection.execute(statement)
-        refused(work, connection, why)
+    with contextlib.suppress(psycopg.errors.DivisionByZero):
+        connection.execute(statement)
+    refused(work, connection, why)
 
 
-def test_connection_in_pipeline_mode_is_refused_and_goes_on(on_postgres, make_service):
+@ON_POSTGRES
+def test_connection_in_pipeline_mode_is_refused_and_goes_on(database, connection, service, work):
     """What is asked for there is answered later."""
-    service = make_service(on_postgres.store, InlineExecutor())
-    work = method_of(service)
-    connection = on_postgres.open("psycopg")
     with connection.pipeline():
-        with pytest.raises(InvalidArgument, match="in pipeline mode"):
-            work.start(REQUEST, within=connection)
-        on_postgres.note(connection, "mine")
+        refused(work, connection, "in pipeline mode")
+        database.note(connection, "mine")
     name = work.start(REQUEST, within=connection).name
     connection.commit()
     assert service.get(name).name == name
-    assert on_postgres.notes == ["mine"]
+    assert database.notes == ["mine"]
 
 
-def test_lost_connection_is_unavailable(on_postgres, make_service):
-    work = method_of(make_service(on_postgres.store, InlineExecutor()))
-    connection = on_postgres.open("psycopg")
-    on_postgres.rows(f"SELECT pg_terminate_backend({connection.info.backend_pid})")
+@ON_POSTGRES
+def test_lost_connection_is_unavailable(database, connection, work):
+    database.rows(f"SELECT pg_terminate_backend({connection.info.backend_pid})")
     with pytest.raises(Unavailable):
         work.start(REQUEST, within=connection)
 
 
-def test_closed_connection_of_sqlalchemy_is_its_own_error(on_postgres, make_service):
+@ON_POSTGRES
+def test_closed_connection_of_sqlalchemy_is_its_own_error(database, work):
     import sqlalchemy.exc
 
-    work = method_of(make_service(on_postgres.store, InlineExecutor()))
-    connection = on_postgres.open("sqlalchemy")
+    connection = database.open("sqlalchemy")
     connection.close()
     with pytest.raises(sqlalchemy.exc.ResourceClosedError):
         work.start(REQUEST, within=connection)
 
 
-def test_value_that_the_database_cannot_keep_is_refused(on_postgres, make_service):
-    work = method_of(make_service(on_postgres.store, InlineExecutor()))
-    connection = on_postgres.open("psycopg")
+@ON_POSTGRES
+def test_value_that_the_database_cannot_keep_is_refused(database, connection, work):
     work.start(REQUEST)  # makes the tables
-    table = f"{on_postgres.tables}operations"
-    with contextlib.closing(on_postgres.open("psycopg")) as owner:
-        owner.execute(f"ALTER TABLE {table} ALTER caller TYPE varchar(3)".encode())
-        owner.commit()
+    other = database.open("psycopg")
+    run(other, f"ALTER TABLE {database.tables}operations ALTER caller TYPE varchar(3)")
+    other.commit()
     with pytest.raises(InvalidArgument, match="cannot be kept by the database"):
         work.start(REQUEST, caller="a caller", within=connection)
-    on_postgres.note(connection, "after")
+    database.note(connection, "after")
     connection.commit()
-    assert on_postgres.notes == ["after"]
+    assert database.notes == ["after"]
 
 
-def test_start_of_the_same_moment_is_waited_for(on_postgres, make_service):
+@ON_POSTGRES
+def test_start_of_the_same_moment_is_waited_for(database, connection, service, work):
     """The first to commit has the target; the other finds it busy, and its transaction goes on."""
-    service = make_service(on_postgres.store, InlineExecutor())
-    work = method_of(service)
-    first, second = on_postgres.open("psycopg"), on_postgres.open("psycopg")
-    on_postgres.note(second, "before")
-    kept = work.start(REQUEST, target="t", within=first)
+    second = database.open("psycopg")
+    database.note(second, "before")
+    kept = work.start(REQUEST, target="t", within=connection)
     pid, found = second.info.backend_pid, []
 
     def start():
-        try:
+        with pytest.raises(TargetBusy):
             work.start(REQUEST, target="t", within=second)
-        except Exception as exc:
-            found.append(exc)
+        found.append(True)
 
     thread = threading.Thread(target=start)
     thread.start()
     waiting = f"SELECT wait_event_type FROM pg_stat_activity WHERE pid = {pid}"
-    until(lambda: on_postgres.rows(waiting), lambda found: found == [("Lock",)])
-    first.commit()
+    until(lambda: database.rows(waiting), lambda seen: seen == [("Lock",)])
+    connection.commit()
     thread.join(PATIENCE)
-    assert [type(error) for error in found] == [TargetBusy]
+    assert found == [True]
     second.commit()
-    assert on_postgres.notes == ["before"]
+    assert database.notes == ["before"]
     assert service.get(kept.name)
 
 
-def test_obstacle_that_cannot_be_seen_is_unavailable(on_postgres, make_service):
-    work = method_of(make_service(on_postgres.store, ThreadExecutor(1)))
-    connection = on_postgres.open("psycopg")
+@ON_POSTGRES
+def test_obstacle_that_cannot_be_seen_is_unavailable(database, connection, work):
     connection.isolation_level = 3  # psycopg.IsolationLevel.REPEATABLE_READ
-    on_postgres.note(connection, "before")  # from now on it sees nothing that others commit
-    with contextlib.closing(on_postgres.open("psycopg")) as other:
-        work.start(REQUEST, target="t", within=other)
-        other.commit()
+    database.note(connection, "before")  # from now on it sees nothing that others commit
+    other = database.open("psycopg")
+    work.start(REQUEST, target="t", within=other)
+    other.commit()
     with pytest.raises(Unavailable):
         work.start(REQUEST, target="t", within=connection)
     connection.commit()
-    assert on_postgres.notes == ["before"]
+    assert database.notes == ["before"]
 
 
+@ON_POSTGRES
 def test_obstacle_that_is_gone_when_it_is_looked_for_is_none(
-    on_postgres, make_service, monkeypatch
+    database, connection, service, work, monkeypatch
 ):
-    service = make_service(on_postgres.store, InlineExecutor())
-    work, connection = method_of(service), on_postgres.open("psycopg")
     first = work.start(REQUEST, target="t", within=connection)
 
     def find_nothing(*_):
         monkeypatch.undo()
-        run(connection, f"DELETE FROM {on_postgres.tables}operations")
+        run(connection, f"DELETE FROM {database.tables}operations")
 
     monkeypatch.setattr("lro.stores.postgres._within.find_obstacle", find_nothing)
     second = work.start(REQUEST, target="t", within=connection)
@@ -660,23 +529,22 @@ def test_obstacle_that_is_gone_when_it_is_looked_for_is_none(
     assert service.get(second.name)
 
 
-def test_error_of_a_listener_of_sqlalchemy_is_raised_as_it_is(on_sqlite, make_service):
+@ON_SQLITE
+def test_error_of_a_listener_of_sqlalchemy_is_raised_as_it_is(database, work):
     from sqlalchemy import event
 
-    work = method_of(make_service(on_sqlite.store, InlineExecutor()))
-    made = engine(on_sqlite.place, on_sqlite.stack)
+    connection = database.open("sqlalchemy")
 
-    @event.listens_for(made, "before_cursor_execute")
+    @event.listens_for(connection, "before_cursor_execute")
     def listen(connection, cursor, statement, *_):
         if statement.startswith("INSERT INTO inputs"):
             raise RuntimeError("of the application")
 
-    with made.connect() as connection:
-        on_sqlite.note(connection, "before")
-        with pytest.raises(RuntimeError, match="of the application"):
-            work.start(REQUEST, within=connection)
-        connection.commit()
-    assert (on_sqlite.counts(), on_sqlite.notes) == ((0, 0, 0), ["before"])
+    database.note(connection, "before")
+    with pytest.raises(RuntimeError, match="of the application"):
+        work.start(REQUEST, within=connection)
+    connection.commit()
+    assert (database.counts(), database.notes) == ((0, 0, 0), ["before"])
 
 
 # -- when the work begins ---------------------------------------------------------------------
@@ -708,9 +576,8 @@ def test_work_begins_without_being_asked_for(ticking, kind):
         assert [answer(service, ended(service, name)) for name in names] == ["a", "a"]
 
 
-def test_commit_that_comes_late_is_left_to_the_orphan_scan(
-    database, connection, service, work, done, clock
-):
+@ON_SQLITE
+def test_commit_that_comes_late_is_left_to_the_orphan_scan(connection, service, work, done, clock):
     name = work.start(REQUEST, within=connection).name
     clock.advance(61)
     service.run_maintenance()  # the last look
@@ -723,26 +590,12 @@ def test_commit_that_comes_late_is_left_to_the_orphan_scan(
     assert service.get(name).done
 
 
-def test_process_that_dies_after_the_commit_leaves_the_work_to_others(
-    database, connection, service, work, make_service, clock, done
-):
-    name = work.start(REQUEST, within=connection).name
-    connection.commit()
-    other = make_service(database.store, InlineExecutor())
-    method_of(other, done)
-    other.run_maintenance()
-    assert answer(other, other.get(name)) == "a"
-    maintained(service, clock)  # finds that it was begun
-    assert done == ["a"]
-
-
+@ON_SQLITE
 def test_leases_are_renewed_before_committed_work_is_begun(
-    on_sqlite, make_service, clock, monkeypatch
+    connection, service, work, clock, monkeypatch
 ):
     """What was looked for in vain, because a renewal had become due, is begun after that."""
-    service = make_service(on_sqlite.store, InlineExecutor())
-    connection = on_sqlite.open("sqlite3")
-    name = method_of(service).start(REQUEST, within=connection).name
+    name = work.start(REQUEST, within=connection).name
     connection.commit()
     monkeypatch.setattr(Maintenance, "_renewal_due", True)
     maintained(service, clock)

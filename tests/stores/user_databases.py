@@ -32,10 +32,10 @@ class UserDatabase:
     notes_table: str
     stack: contextlib.ExitStack
 
-    def open(self, kind: str) -> Any:
+    def open(self, kind: str, *, autocommit: bool = False) -> Any:
         """A connection or session of this kind, which is closed in the end."""
         library, _, _ = kind.partition("-")
-        return _OPEN[library](self.place, self.stack)
+        return _OPEN[library](self.place, self.stack, autocommit)
 
     def note(self, connection: Any, text: str) -> None:
         """Write a row of the application's own, on a connection of any kind."""
@@ -107,28 +107,24 @@ def database_of(
         yield made
 
 
-def _sqlite3(place: str, stack: contextlib.ExitStack) -> Any:
-    return stack.enter_context(contextlib.closing(sqlite3.connect(place, timeout=10)))
+def _sqlite3(place: str, stack: contextlib.ExitStack, autocommit: bool) -> Any:
+    level = None if autocommit else ""
+    made = sqlite3.connect(place, timeout=10, isolation_level=level)
+    return stack.enter_context(contextlib.closing(made))
 
 
-def _psycopg(place: str, stack: contextlib.ExitStack) -> Any:
+def _psycopg(place: str, stack: contextlib.ExitStack, autocommit: bool) -> Any:
     import psycopg
     from psycopg.rows import dict_row
 
     # With factories as an application may have them.
-    connection = psycopg.connect(place, row_factory=dict_row, cursor_factory=psycopg.ClientCursor)
-    return stack.enter_context(contextlib.closing(connection))
+    made = psycopg.connect(
+        place, autocommit=autocommit, row_factory=dict_row, cursor_factory=psycopg.ClientCursor
+    )
+    return stack.enter_context(contextlib.closing(made))
 
 
-def _django(place: str, stack: contextlib.ExitStack) -> Any:
-    connection = django_connection(place)
-    connection.set_autocommit(False)  # as Django does where a transaction begins
-    stack.callback(connection.close)
-    return connection
-
-
-def django_connection(place: str) -> Any:
-    """A connection of Django, which commits each statement outside of its transactions."""
+def _django(place: str, stack: contextlib.ExitStack, autocommit: bool) -> Any:
     import django
     from django.conf import settings
     from django.db.utils import ConnectionHandler
@@ -143,29 +139,34 @@ def django_connection(place: str) -> Any:
         said = conninfo_to_dict(place)
         database = {"ENGINE": "django.db.backends.postgresql", "NAME": said["dbname"]}
         database |= {key.upper(): str(said[key]) for key in ("user", "host", "port")}
-    return ConnectionHandler({"default": database})["default"]
+    connection = ConnectionHandler({"default": database})["default"]
+    stack.callback(connection.close)
+    if not autocommit:
+        connection.set_autocommit(False)  # as Django does where a transaction begins
+    return connection
 
 
-def engine(place: str, stack: contextlib.ExitStack, **options: Any) -> Any:
-    """An engine of SQLAlchemy."""
+def _engine(place: str, stack: contextlib.ExitStack, autocommit: bool) -> Any:
     import sqlalchemy
 
     url = f"sqlite:///{place}"
     if place.startswith("postgresql:"):
         url = "postgresql+psycopg" + place.removeprefix("postgresql")
-    made = sqlalchemy.create_engine(url, **options)
+    made = sqlalchemy.create_engine(
+        url, **({"isolation_level": "AUTOCOMMIT"} if autocommit else {})
+    )
     stack.callback(made.dispose)
     return made
 
 
-def _sqlalchemy(place: str, stack: contextlib.ExitStack) -> Any:
-    return stack.enter_context(engine(place, stack).connect())
+def _sqlalchemy(place: str, stack: contextlib.ExitStack, autocommit: bool) -> Any:
+    return stack.enter_context(_engine(place, stack, autocommit).connect())
 
 
-def _session(place: str, stack: contextlib.ExitStack) -> Any:
+def _session(place: str, stack: contextlib.ExitStack, autocommit: bool) -> Any:
     from sqlalchemy.orm import Session
 
-    return stack.enter_context(Session(engine(place, stack)))
+    return stack.enter_context(Session(_engine(place, stack, autocommit)))
 
 
 _OPEN: Final = {

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS
 from tests.full.across.parties import Apart, Inside, Party
@@ -88,15 +88,12 @@ def wait(options: argparse.Namespace) -> None:
 
 
 def records(options: argparse.Namespace) -> None:
-    """Random traces of calls, of stores and of services, so many of each: equal on all stores."""
-    from tests.full.across.test_records import run_traces as run_store_traces
-    from tests.stores.test_model import run_traces as run_service_traces
+    """Random traces of calls, so many of them: equal on all stores."""
+    from tests.full.across.test_records import run_traces
 
-    chosen: dict[str, Any] = {"derandomize": False, "database": None}
-    for what, run in (("stores", run_store_traces), ("services", run_service_traces)):
-        with timed("all", what):
-            run(options.examples, **chosen)
-            print(f"{options.examples} traces", end="")
+    with timed("all", "stores"):
+        run_traces(options.examples, derandomize=False, database=None)
+        print(f"{options.examples} traces", end="")
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import signal
-import time
+import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,16 +14,16 @@ import pytest
 
 pytest.importorskip("celery")
 
-from lro import Code
+from lro import Code, Operation
 from lro.errors import Unavailable
 from lro.executors import _celery_messages
 from lro.testing._executors import Work
-from tests.executors import celery_webhooks_app
+from tests.executors import celery_app
 from tests.executors.celery_workers import Harness, Worker
 from tests.service_steps import answer, ended, reason, unpacked
 from tests.services.postgres import shared_server
 from tests.services.redis import Redis, redis_server
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 from tests.webhooks.receivers import receiver
 
 REQUEST_ID = "6f1c1ec3-3f4c-4b52-9c3d-9a4be6f1d2aa"
@@ -83,6 +83,16 @@ def test_another_process_does_the_work(busy):
     assert unpacked(harness.service, operation).note != str(os.getpid())
 
 
+def test_a_worker_is_sent_the_name_after_the_commit(broker, tmp_path):
+    """Long before a name that was lost on its way would be sent again."""
+    harness = Harness(broker.url, tmp_path, redelivery=600)
+    with contextlib.closing(harness), harness.worker("solo"):
+        with contextlib.closing(sqlite3.connect(tmp_path / "operations.db", timeout=60)) as link:
+            name = harness.start("Echo", "abc", within=link)
+            link.commit()
+        assert answer(harness.service, ended(harness.service, name)) == "cba"
+
+
 def test_a_cancel_reaches_the_worker(busy):
     """And progress comes out of it."""
     harness, _ = busy
@@ -106,7 +116,9 @@ def test_a_name_may_come_twice(busy, tmp_path):
     gate.touch()
     ended(harness.service, held)
     send(harness, held)
-    worker.says("succeeded", before + 8)
+    send(harness, "operations/unknown")  # it may have been deleted
+    worker.says("succeeded", before + 9)
+    assert not worker.count("operations/unknown: not begun")
     assert tally.read_text() == f"{counted}\n"
 
 
@@ -148,15 +160,6 @@ def test_a_message_that_names_no_operation_is_dropped(broker, tmp_path, pool):
         assert not worker.count("Traceback")
 
 
-def test_a_well_formed_name_of_no_operation_is_done_with(busy):
-    """It may have been deleted: nothing is logged, and nothing goes back."""
-    harness, worker = busy
-    before = worker.count("succeeded")
-    send(harness, "operations/unknown")
-    worker.says("succeeded", before + 1)
-    assert not worker.count("operations/unknown: not begun")
-
-
 def test_a_process_of_the_pool_is_killed(busy):
     """The operation ends with the truth, and the worker goes on with a new process."""
     harness, _ = busy
@@ -185,10 +188,10 @@ def test_a_worker_is_killed(harness):
 def test_a_worker_notifies_the_ends_of_its_work(broker, tmp_path, monkeypatch, pool):
     """The process that ends it, or that of the worker; the one that has started it does not."""
     with receiver() as hooks:
-        monkeypatch.setenv(celery_webhooks_app.URL, hooks.url)
-        mine = celery_webhooks_app.webhooks(hooks.url)
+        monkeypatch.setenv(celery_app.URL, hooks.url)
+        mine = celery_app.webhooks(hooks.url)
         harness = Harness(broker.url, tmp_path, maintenance=False, webhooks=mine)
-        with contextlib.closing(harness), harness.worker(pool, celery_webhooks_app.__name__):
+        with contextlib.closing(harness), harness.worker(pool):
             name = harness.start("Echo", "abc")
             ended(harness.service, name)
             event = json.loads(hooks.next().body)
@@ -255,6 +258,13 @@ def test_the_store_is_on_another_machine(far):
         assert reason(ended(harness.service, held[1])) == (Code.ABORTED, "WORKER_LOST")
 
 
+def found_by(harness: Harness, name: str) -> Operation | None:
+    """An operation once it is done; None while the store is away."""
+    with contextlib.suppress(Unavailable):
+        return ended(harness.service, name)
+    return None
+
+
 def test_the_store_is_away_when_a_name_comes(far):
     """The message goes round until it is back."""
     harness, unattended = far(), far()
@@ -264,14 +274,7 @@ def test_the_store_is_away_when_a_name_comes(far):
         with shared_server().away():
             send(harness, name)
             worker.says("its message goes back to the broker")
-        end = time.monotonic() + PATIENCE
-        while True:
-            with contextlib.suppress(Unavailable):
-                found = ended(harness.service, name)
-                break
-            assert time.monotonic() < end
-            time.sleep(0.1)
-        assert found.response is not None
+        assert until(lambda: found_by(harness, name)).response is not None
     assert tally.read_text() == f"{name}\n"
 
 
@@ -282,10 +285,7 @@ def test_closed_service_leaves_no_connection_to_the_broker(mortal, shaky):
         shaky.start("Echo", "abc")
         assert len(asking.client_list()) > 1
         shaky.close()
-        end = time.monotonic() + PATIENCE
-        while len(asking.client_list()) > 1:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(lambda: len(asking.client_list()), lambda count: count <= 1)
 
 
 @pytest.mark.parametrize("request_id", ["", REQUEST_ID])
@@ -330,8 +330,8 @@ def test_the_broker_comes_back_empty(mortal, shaky):
     """What was started before is done, and so is what is started after, by the same worker."""
     with shaky.worker("threads"):
         assert ended(shaky.service, shaky.start("Echo", "abc")).done
-        while mortal.ask("HLEN", "unacked") != b":0\r\n":
-            pass  # Celery does not survive a broker that dies under an acknowledgement
+        # Celery does not survive a broker that dies under an acknowledgement.
+        until(lambda: mortal.ask("HLEN", "unacked"), lambda said: said == b":0\r\n")
         mortal.kill()
         mortal.start()
         after = shaky.start("Echo", "abc")

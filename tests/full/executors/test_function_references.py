@@ -108,6 +108,10 @@ def other(request: Plain, job: lro.Job[WorkMetadata]) -> WorkResponse:
 
 undecorated = service.method("acme.v1.Works.Other")(other)
 
+@service.method("acme.v1.Works.Twice")
+def twice(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
+    return WorkResponse(text=2 * request.text)
+
 @service.method("acme.v1.Works.Plain")
 def plain(request: Plain, job: lro.Job[WorkMetadata]) -> WorkResponse:
     return WorkResponse(text="plain " + request.text)
@@ -120,29 +124,12 @@ def test_a_decorated_function_brings_its_registry(module, service, caplog):
     service.closing(made.service)
     operation = made.plain.start(made.Plain("text"))
     assert answer(made.service, ended(made.service, operation)) == "plain text"
+    again = service.method("acme.v1.Works.Again")(made.twice.spec.function)  # by another service
+    for one, method in ((service, again), (made.service, made.twice)):
+        assert answer(one, ended(one, method.start(WorkRequest(text="x")))) == "xx"
     other = made.undecorated.start(made.Plain("text"))
     assert reason(ended(made.service, other)) == UNFIT
     assert "a codec that only the registry of its service has" in caplog.text
-
-
-def test_a_decorated_function_may_be_declared_once_more(module, service):
-    """By another service: then the child makes a registry of the classes that it imports."""
-    made = module(
-        "twice_place",
-        """
-        service = lro.Service(MemoryStore(), ProcessExecutor(1))
-
-        @service.method("acme.v1.Works.Twice")
-        def twice(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
-            return WorkResponse(text=2 * request.text)
-        """,
-    )
-    service.closing(made.service)
-    again = service.method("acme.v1.Works.Again")(made.twice.spec.function)
-    operation = again.start(WorkRequest(text="x"))
-    assert answer(service, ended(service, operation)) == "xx"
-    operation = made.twice.start(WorkRequest(text="y"))
-    assert answer(made.service, ended(made.service, operation)) == "yy"
 
 
 def test_classes_keep_their_names(module, service):
@@ -295,97 +282,69 @@ def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
 """
 
 
-@pytest.mark.parametrize(
-    ("start", "said"),
-    [
-        ("if is_worker_process(): raise ValueError('not here')", "ValueError: not here"),
-        ("if is_worker_process(): import nothing_of_that_name", "No module named 'nothing_of_that"),
-        ("if is_worker_process(): sys.exit('not here')", "SystemExit: not here"),
-    ],
-)
-def test_a_module_that_a_child_cannot_import(module, service, caplog, start, said):
-    """Its operations end with an error, the log says why."""
-    made = module("failing_place", f"{start}\n{BODY}")
-    for _ in range(2):
-        assert said in refusal_error(service, made.work, caplog)
-        service.specs.clear()
-        service.methods.infos._infos.clear()
-        assert said in caplog.text
-        caplog.clear()
-
-
-def test_a_module_that_ends_the_child(module, service):
-    """That is the end of its worker."""
-    made = module("deadly_place", f"if is_worker_process(): os._exit(3)\n{BODY}")
-    method = service.method(NAME)(made.work)
-    operation = ended(service, method.start(WorkRequest()))
-    assert reason(operation) == (Code.ABORTED, "WORKER_LOST")
-
-
-def test_a_module_whose_import_does_not_end(module):
-    """Is stopped like work that does not end."""
-    executor = ProcessExecutor(1, grace=timedelta(0))
-    with Service(MemoryStore(), executor) as service:
-        made = module(
-            "slow_place", f"import time\nif is_worker_process(): time.sleep(3600)\n{BODY}"
-        )
-        method = service.method(NAME, time_limit=timedelta(seconds=0.5))(made.work)
-        operation = ended(service, method.start(WorkRequest()))
-        assert reason(operation) == (Code.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (
-            "if is_worker_process(): del work",
-            "AttributeError: module 'changed_place' has no attribute",
-        ),
-        ("if is_worker_process(): work = None", "is not at changed_place:work in a child process"),
-        (
-            "if is_worker_process(): work = service.method('a.B.C')(work.spec.function)",
-            "is not at changed_place:work in a child process",
-        ),
-    ],
-)
-def test_a_module_that_is_another_in_the_child(module, service, caplog, change, said):
-    """The method is not there, or another one is."""
-    text = f"""
+LOST = (Code.ABORTED, "WORKER_LOST")
+DECORATED = f"""
 service = lro.Service(MemoryStore(), ProcessExecutor(1))
 
-@service.method("acme.v1.Works.Work")
+@service.method("{NAME}")
 {BODY.strip()}
 
-{change}
-"""
-    made = module("changed_place", text)
-    service.closing(made.service)
-    operation = ended(made.service, made.work.start(WorkRequest()))
-    assert reason(operation) == UNFIT
-    assert said in caplog.text
-
-
-def test_a_request_that_the_child_cannot_read(module, service, caplog):
-    """Its class is another one there."""
-    made = module(
-        "strange_place",
+if is_worker_process(): """
+ELSEWHERE = "is not at other_place:work in a child process"
+OTHER_PLACES = [
+    (f"if is_worker_process(): raise ValueError('not here')\n{BODY}", "ValueError: not here"),
+    (f"if is_worker_process(): import nothing_of_that\n{BODY}", "No module named 'nothing_of_that"),
+    (f"if is_worker_process(): sys.exit('not here')\n{BODY}", "SystemExit: not here"),
+    (f"{DECORATED}del work", "AttributeError: module 'other_place' has no attribute"),
+    (f"{DECORATED}work = None", ELSEWHERE),
+    (f"{DECORATED}work = service.method('a.B.C')(work.spec.function)", ELSEWHERE),
+    (
         """
         import attrs
 
         @attrs.frozen
         class Wish:
-            if is_worker_process():
-                text: int = 0
-            else:
-                text: str = ""
+            text: int if is_worker_process() else str = 0 if is_worker_process() else ""
 
-        def wish(request: Wish, job: lro.Job[WorkMetadata]) -> WorkResponse:
+        def work(request: Wish, job: lro.Job[WorkMetadata]) -> WorkResponse:
             return WorkResponse(text="done")
         """,
-    )
-    operation = ended(service, service.method(NAME)(made.wish).start(made.Wish("no number")))
-    assert reason(operation) == UNFIT
-    assert InvalidArgument.__name__ in caplog.text
+        InvalidArgument.__name__,
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), OTHER_PLACES)
+def test_a_module_that_is_another_in_the_child(module, service, caplog, text, said):
+    """Its operations end with an error, and the log says why; the child is used again."""
+    made = module("other_place", text)
+    own = getattr(made, "service", service)
+    service.closing(own)
+    who = own.method(f"{NAME}Who", **CLASSES)(process_methods.who)
+    child = answer(own, ended(own, who.start(WorkRequest())))
+    method = made.work if own is not service else service.method(NAME)(made.work)
+    request = getattr(made, "Wish", WorkRequest)(text="no number")
+    for _ in range(2):
+        assert reason(ended(own, method.start(request))) == UNFIT
+        assert said in caplog.text
+        caplog.clear()
+    assert answer(own, ended(own, who.start(WorkRequest()))) == child
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        ("os._exit(3)", LOST),  # that is the end of its worker
+        ("import time; time.sleep(3600)", (Code.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")),
+    ],
+)
+def test_a_module_whose_import_does_not_end(module, start, end):
+    """Is stopped like work that does not end."""
+    made = module("slow_place", f"if is_worker_process(): {start}\n{BODY}")
+    with Service(MemoryStore(), ProcessExecutor(1, grace=timedelta(0))) as service:
+        limit = None if end == LOST else timedelta(seconds=0.5)
+        method = service.method(NAME, time_limit=limit)(made.work)
+        assert reason(ended(service, method.start(WorkRequest()))) == end
 
 
 # -- children that do not start ----------------------------------------------------------------
@@ -504,56 +463,53 @@ def run(*arguments, **options):
     )
 
 
-@pytest.mark.parametrize("suffix", [".py", ""])
-def test_functions_of_a_script_are_found(tmp_path, suffix):
-    """It is imported once more, under another name, so that its guard holds."""
-    script = tmp_path / f"program{suffix}"
-    script.write_text(SCRIPT)
-    ran = run(str(script), "--option")
-    assert (ran.stdout, ran.stderr) == (2 * "__mp_main__ True True ['--option']\n", "")
-
-
-def test_functions_of_a_module_that_is_run_are_found(tmp_path):
-    """python -m package.module: by that name."""
+@pytest.mark.parametrize("file", ["program.py", "program", "package/program.py"])
+def test_functions_of_a_main_module_are_found(tmp_path, file):
+    """It is imported once more, under another name, so that its guard holds; or, by -m, its own."""
     (tmp_path / "package").mkdir()
-    (tmp_path / "package" / "program.py").write_text(SCRIPT)
-    ran = run("-m", "package.program", cwd=tmp_path)
-    assert (ran.stdout, ran.stderr) == (2 * "package.program True True []\n", "")
+    (tmp_path / file).write_text(SCRIPT)
+    if "package" in file:
+        ran, name = run("-m", "package.program", "--option", cwd=tmp_path), "package.program"
+    else:
+        ran, name = run(str(tmp_path / file), "--option"), "__mp_main__"
+    assert (ran.stdout, ran.stderr) == (2 * f"{name} True True ['--option']\n", "")
 
 
-@pytest.mark.parametrize("how", ["package", "text"])
-def test_functions_of_other_main_modules_are_refused(tmp_path, how):
+@pytest.mark.parametrize(
+    ("arguments", "read"), [(["-m", "package"], None), (["-c", SCRIPT], None), (["-"], SCRIPT)]
+)
+def test_functions_of_other_main_modules_are_refused(tmp_path, arguments, read):
     """What was typed in is nowhere to be found; the __main__ of a package has no guard, mostly."""
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__main__.py").write_text(SCRIPT)
-    ran = run(*(["-m", "package"] if how == "package" else ["-c", SCRIPT]), cwd=tmp_path)
+    ran = run(*arguments, cwd=tmp_path, input=read)
     assert ran.returncode == 1
     assert "Work: is in the main module, which no other process can import" in ran.stderr
 
 
-@pytest.mark.parametrize("ending", ["", "sys.exit(0)"])
-def test_the_operation_says_that_the_main_module_needs_its_guard(tmp_path, ending):
+UNGUARDED = SCRIPT.replace('if __name__ == "__main__":\n    for', "if True:\n    for")
+BROKEN = SCRIPT.replace("tried = []", "tried = []\nif is_worker_process(): 1 / 0")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (UNGUARDED, "this process runs functions for another one, and starts none"),
+        (UNGUARDED + "sys.exit(0)", "this process runs functions for another one, and starts none"),
+        (BROKEN, "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_the_operation_says_that_the_main_module_needs_its_guard(tmp_path, text, why):
     """The child does what the script does, and fails; the reason was in the log alone (40)."""
     script = tmp_path / "program.py"
-    script.write_text(
-        SCRIPT.replace('if __name__ == "__main__":\n    for', "if True:\n    for") + ending
-    )
+    script.write_text(text)
     ran = run(str(script))
     wanted = (
         "the method cannot be run by the worker process, which cannot import the main module: "
         'it needs its guard, if __name__ == "__main__"\n'
     )
     assert ran.stdout == 2 * wanted
-    assert "this process runs functions for another one, and starts none" in ran.stderr
-
-
-def test_a_script_that_cannot_be_imported_again(tmp_path):
-    """Without its guard it would start itself for ever; here it fails, each time again."""
-    script = tmp_path / "program.py"
-    script.write_text(SCRIPT.replace("tried = []", "tried = []\nif is_worker_process(): 1 / 0"))
-    ran = run(str(script))
-    assert ran.stdout.count("cannot import the main module: it needs its guard") == 2
-    assert ran.stderr.count("ZeroDivisionError: division by zero") == 2
+    assert ran.stderr.count(why) == 2
 
 
 def test_a_main_module_need_not_be_importable(monkeypatch):

@@ -13,9 +13,8 @@ from datetime import timedelta
 
 import pytest
 
-from lro import Code, DeclarationError, Limits, Service, State, WorkerLost, testing
+from lro import Code, DeclarationError, Limits, Service, State, WorkerLost
 from lro.adapters import CancelSupport
-from lro.errors import Unavailable
 from lro.executors.processes import ProcessExecutor
 from lro.executors.processes._process import ChildProcess, MessageReader
 from lro.executors.threads import ThreadExecutor
@@ -100,12 +99,6 @@ def gone(pid):
 # -- the contract ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("check", testing.EXECUTOR_CHECKS, ids=lambda check: check.__name__)
-def test_it_keeps_every_promise(check):
-    """Tasks run in its threads; children are for the functions of methods."""
-    testing.run_executor_check(check, lambda at_once, waiting: ProcessExecutor(at_once, waiting))
-
-
 def test_what_it_says_of_itself():
     """It can end what it runs; as many children as processors, none before the first need."""
     executor = ProcessExecutor()
@@ -179,22 +172,6 @@ def test_a_child_that_stops_in_the_midst_of_its_answer_is_ended(harness, monkeyp
     assert reason(ended(service, operation)) == (Code.CANCELLED, "CANCELLED")
 
 
-def test_without_a_thread_there_is_no_room(monkeypatch):
-    """The process has too many, or is ending."""
-
-    def refuse(thread):
-        raise RuntimeError("can't start new thread")
-
-    executor = ProcessExecutor(1, 0)
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
-        for _ in range(2):
-            with pytest.raises(Unavailable, match="can't start new thread"):
-                executor.reserve()
-    executor.reserve().release()
-    executor.stop()
-
-
 # -- the same as in threads --------------------------------------------------------------------
 
 
@@ -222,10 +199,10 @@ def both(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("how", process_methods.FAILURES)
-@pytest.mark.parametrize(("method", "do"), [("Task", "fail"), ("AsyncTask", "await_fail")])
-def test_a_failure_is_reported_as_in_a_thread(both, method, do, how):
+@pytest.mark.parametrize("method", ["Task", "AsyncTask"])
+def test_a_failure_is_reported_as_in_a_thread(both, method, how):
     """The same code, words and details, whatever was raised."""
-    in_thread, in_child = both(method, request(do, rest={"how": how}))
+    in_thread, in_child = both(method, request("fail", rest={"how": how}))
     assert in_child == in_thread
 
 
@@ -235,12 +212,11 @@ def test_a_failure_is_reported_as_in_a_thread(both, method, do, how):
         ("Task", "echo"),
         ("Task", "report_once"),
         ("Task", "from_another_thread"),
-        ("Task", "wrong_class"),
-        ("Task", "unencodable"),
-        ("Task", "wrong_report"),
+        ("Task", "give:wrong class"),
+        ("Task", "give:unencodable"),
+        ("Task", "report_wrongly"),
         ("Task", "nowhere"),
         ("AsyncTask", "await_report"),
-        ("AsyncTask", "cancel_itself"),
         ("Short", ""),
         ("Nothing", ""),
     ],
@@ -253,7 +229,7 @@ def test_an_end_is_as_in_a_thread(both, method, do):
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize(("method", "do"), [("Again", "flaky"), ("Aagain", "await_flaky")])
+@pytest.mark.parametrize(("method", "do"), [("Again", "flaky"), ("Aagain", "flaky")])
 def test_a_function_is_tried_again_where_it_runs(both, method, do, size):
     """As often as the method says."""
     in_thread, in_child = both(method, request(do, size=size))
@@ -290,11 +266,11 @@ def test_large_messages_cross(harness):
 @pytest.mark.parametrize(
     ("function", "do"),
     [
-        (process_methods.task, "half_a_pair"),
-        (process_methods.task, "packed_half_a_pair"),
-        (process_methods.task, "half_a_detail"),
-        (process_methods.task, "report_half_a_pair"),
-        (process_methods.async_task, "await_half_a_pair"),
+        (process_methods.task, "give:half a pair"),
+        (process_methods.task, "give:packed"),
+        (process_methods.task, "fail"),
+        (process_methods.task, "report_wrongly:half a pair"),
+        (process_methods.async_task, "give:half a pair"),
     ],
 )
 def test_what_no_text_can_hold_ends_the_operation(harness, function, do):
@@ -303,7 +279,7 @@ def test_what_no_text_can_hold_ends_the_operation(harness, function, do):
     who = service.method(f"{NAME}Who", **CLASSES)(process_methods.task)
     before = child_of(service, who)
     for _ in range(2):
-        operation = ended(service, method.start(request(do)))
+        operation = ended(service, method.start(request(do, rest={"how": "detail"})))
         assert reason(operation) == (Code.INTERNAL, "ENCODING_FAILED")
     assert child_of(service, who) == before
 
@@ -342,7 +318,7 @@ LADDER = [
     (process_methods.task, "never_look", "Cancelled"),
     (process_methods.task, "write_on", None),
     (process_methods.task, "stubborn", "no"),
-    (process_methods.task, "die_when_stopped", None),
+    (process_methods.task, "look:die", None),
     (process_methods.async_task, "await_on", "CancelledError"),
     (process_methods.async_task, "await_never", None),
     (process_methods.async_task, "await_stubbornly", None),
@@ -378,29 +354,19 @@ def test_overdue_work_stops(harness, mail, function, do, said):
 
 
 @pytest.mark.parametrize(
-    ("function", "do"),
-    [(process_methods.task, "finish_anyway"), (process_methods.async_task, "await_and_finish")],
+    ("function", "do"), [(process_methods.task, "look"), (process_methods.async_task, "await_on")]
 )
-def test_work_that_is_done_is_done(harness, mail, function, do):
-    """A result that comes after the request to stop counts."""
+def test_work_that_is_to_stop_may_end_otherwise(harness, mail, function, do):
+    """A result that comes after the request counts, and so does an error."""
     service, method = harness(function, own={"grace": timedelta(seconds=PATIENCE)})
-    operation = method.start(request(do, mail))
-    assert mail.line() == "begun"
-    service.cancel(operation.name)
-    assert answer(service, ended(service, operation)) == "done"
-
-
-@pytest.mark.parametrize(
-    ("function", "do"),
-    [(process_methods.task, "fail_instead"), (process_methods.async_task, "await_and_fail")],
-)
-def test_work_may_fail_when_it_is_to_stop(harness, mail, function, do):
-    """The error that it ends with is what the operation ends with."""
-    service, method = harness(function, own={"grace": timedelta(seconds=PATIENCE)})
-    operation = method.start(request(do, mail))
-    assert mail.line() == "begun"
-    service.cancel(operation.name)
-    assert reason(ended(service, operation)) == (Code.INVALID_ARGUMENT, "INVALID_ARGUMENT")
+    found = []
+    for end in ("finish", "fail"):
+        operation = method.start(request(f"{do}:{end}", mail))
+        assert mail.line() == "begun"
+        service.cancel(operation.name)
+        found.append(ended(service, operation))
+    assert answer(service, found[0]) == "done"
+    assert reason(found[1]) == (Code.INVALID_ARGUMENT, "INVALID_ARGUMENT")
 
 
 @pytest.mark.parametrize("do", ["look", "stubborn"])
@@ -492,7 +458,7 @@ def test_a_child_that_died_idle_is_replaced(harness):
 
 MIXED = {
     "echo": None,
-    "wrong_class": (Code.INTERNAL, "ENCODING_FAILED"),
+    "give:wrong class": (Code.INTERNAL, "ENCODING_FAILED"),
     "exit_at_once": (Code.ABORTED, "WORKER_LOST"),
     "crash": (Code.ABORTED, "WORKER_LOST"),
     "look": (Code.CANCELLED, "CANCELLED"),
@@ -535,20 +501,6 @@ def test_a_child_that_does_not_leave_is_killed(harness):
     service, method = harness(own={"recycle": 1})
     ended(service, method.start(request("hang_at_exit")))
     assert answer(service, ended(service, method.start(request("echo")))) == " 0"
-
-
-@pytest.mark.parametrize("do", ["hold_on", "look"])
-def test_a_closed_service_leaves_no_child(harness, mail, do):
-    """Neither an idle one nor one that was at work."""
-    service, method = harness(own={})
-    operation = method.start(request(do, mail))
-    if do == "look":
-        assert mail.line() == "begun"
-    else:
-        ended(service, operation)
-    service.close(timedelta(0))
-    mail.end()
-    assert harness.executor.join(PATIENCE)
 
 
 PARENT = """

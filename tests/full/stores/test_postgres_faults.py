@@ -267,6 +267,15 @@ def test_a_store_closed_meanwhile_keeps_no_connection(postgres_wire, store, cloc
     assert postgres_wire.connections[-1].closed
 
 
+def test_a_subscription_that_may_not_listen_is_unavailable(store, postgres_wire):
+    """As on a server that only repeats another one."""
+    listen = "Composed([SQL('LISTEN"
+    postgres_wire.fail(listen, psycopg.errors.ReadOnlySqlTransaction())
+    with pytest.raises(Unavailable, match="ReadOnlySqlTransaction"):
+        store.listen()
+    assert postgres_wire.connections[-1].closed
+
+
 def test_an_interrupted_call_leaves_no_transaction_open(make, clock, postgres_wire):
     """A connection that is not idle is not used again; nor is the place of one lost."""
     store = make(connections=1)
@@ -294,15 +303,6 @@ def test_a_connection_that_cannot_be_set_up_is_closed(server, postgres_wire):
         postgres_wire.fail("SELECT set_config", psycopg.errors.UndefinedObject())
         with pytest.raises(Unavailable, match="UndefinedObject"):
             store.now()
-    assert postgres_wire.connections[-1].closed
-
-
-def test_a_subscription_that_may_not_listen_is_unavailable(store, postgres_wire):
-    """As on a server that only repeats another one."""
-    listen = "Composed([SQL('LISTEN"
-    postgres_wire.fail(listen, psycopg.errors.ReadOnlySqlTransaction())
-    with pytest.raises(Unavailable, match="ReadOnlySqlTransaction"):
-        store.listen()
     assert postgres_wire.connections[-1].closed
 
 
@@ -369,53 +369,29 @@ def test_an_insert_whose_answer_is_lost_has_the_true_outcome(proxied, proxy, clo
 
 
 @LOSSES
-def test_an_update_whose_answer_is_lost_has_the_true_outcome(proxied, proxy, clock, what):
-    """It is applied once: the version has gone up by one, and the end is reached."""
-    record = held(clock)
-    insert(proxied, record)
-    proxy.lose_next(what)
-    taken = proxied.update(record.name, claim_of(clock, seconds=9))
-    assert proxy.lost.is_set()
+def test_what_is_asked_has_the_true_outcome_though_the_answer_is_lost(proxied, proxy, clock, what):
+    """An update is applied once, a removal too; a read is asked again."""
+    insert(proxied, held(clock))
+
+    def losing(call):
+        proxy.lose_next(what)
+        found = call()
+        assert proxy.lost.is_set()
+        return found
+
+    taken = losing(lambda: proxied.update("operations/a", claim_of(clock, seconds=9)))
     assert (taken.attempt, taken.version) == (1, 2)
-    proxy.lose_next(what)
-    ended = proxied.update(record.name, end_of(clock))
-    assert proxy.lost.is_set()
-    assert proxied.get(record.name) == ended
-    assert (ended.result, ended.version) == (DONE, 3)
+    asked = losing(lambda: changed_later(proxied, "a", cancel_of(clock)))
+    assert (asked.cancel_requested, asked.version) == (True, 3)
+    ended = losing(lambda: proxied.update("operations/a", end_of(clock)))
+    assert (ended.result, ended.version) == (DONE, 4)
+    for _ in range(2):  # the first time it is prepared
+        assert losing(lambda: proxied.get("operations/a")) == ended
     with pytest.raises(OperationNotFound):
-        proxied.request(record.name)
-
-
-@LOSSES
-def test_a_removal_whose_answer_is_lost_has_the_true_outcome(proxied, proxy, clock, what):
-    """It is gone."""
-    insert(proxied, record_of(clock))
-    proxy.lose_next(what)
-    assert proxied.update("operations/a", removal) is None
-    assert proxy.lost.is_set()
+        proxied.request("operations/a")
+    assert losing(lambda: proxied.update("operations/a", removal)) is None
     with pytest.raises(OperationNotFound):
         proxied.get("operations/a")
-
-
-@LOSSES
-def test_a_read_whose_answer_is_lost_is_asked_again(proxied, proxy, clock, what):
-    """No caller notices."""
-    insert(proxied, record_of(clock))
-    for _ in range(2):  # the first time it is prepared
-        proxy.lose_next(what)
-        assert proxied.get("operations/a").name == "operations/a"
-        assert proxy.lost.is_set()
-
-
-@LOSSES
-def test_what_is_handed_in_has_the_true_outcome(proxied, proxy, clock, what):
-    """Also where its answer is lost, or the question."""
-    insert(proxied, record_of(clock))
-    proxy.lose_next(what)
-    changed = changed_later(proxied, "a", cancel_of(clock))
-    assert proxy.lost.is_set()
-    assert (changed.cancel_requested, changed.version) == (True, 2)
-    assert proxied.get("operations/a") == changed
 
 
 @pytest.fixture
@@ -431,22 +407,21 @@ def meanwhile(proxied, make, postgres_wire, schema):
     return act
 
 
-def test_an_update_that_was_overtaken_may_be_unknown(proxied, proxy, meanwhile, clock):
-    """Where a later version is there, it cannot be known whether ours was before it."""
+@pytest.mark.parametrize(
+    ("change", "error", "why"),
+    [
+        (cancel_of, Unavailable, "is not known"),
+        (lambda clock: removal, OperationNotFound, "operations/a"),
+    ],
+)
+def test_an_update_that_was_overtaken_may_be_unknown(
+    proxied, proxy, meanwhile, clock, change, error, why
+):
+    """Where a later version is there, ours may have been before it; or there is no record."""
     insert(proxied, held(clock))
-    other = meanwhile(lambda one: one.update("operations/a", cancel_of(clock)))
+    meanwhile(lambda one: one.update("operations/a", change(clock)))
     proxy.lose_next("answer")
-    with pytest.raises(Unavailable, match="is not known"):
-        proxied.update("operations/a", claim_of(clock))
-    assert other.get("operations/a").version == 3
-
-
-def test_an_update_of_what_is_then_gone_is_not_found(proxied, proxy, meanwhile, clock):
-    """There is no record of this name, whichever removal was first."""
-    insert(proxied, held(clock))
-    meanwhile(lambda one: one.update("operations/a", removal))
-    proxy.lose_next("answer")
-    with pytest.raises(OperationNotFound):
+    with pytest.raises(error, match=why):
         proxied.update("operations/a", claim_of(clock))
 
 
@@ -598,18 +573,6 @@ def test_time_that_was_used_up_by_culprits_is_up(store, clock, postgres_wire, mo
     assert listed(store) == ["first"]
 
 
-def test_a_target_taken_at_the_last_moment_is_busy(make, schema, clock):
-    """Two processes find it free at once: the slower one is refused by the index, in its turn."""
-    stores = make(schema=schema), make(schema=schema)
-    for turn in range(40):
-
-        def start(number, turn=turn):
-            name = f"{turn}-{number}"
-            return insert(stores[number], record_of(clock, name, target=f"t{turn}"))
-
-        assert sorted(kinds(together(2, start))) == ["TargetBusy", "done"]
-
-
 def test_a_target_that_only_the_index_knows_to_be_taken_is_busy(store, schema, plain, clock):
     """An insert that is not committed yet cannot be seen, only waited for."""
     insert(store, record_of(clock, "a", target="t"))
@@ -638,35 +601,21 @@ PRELUDE = """
 import os, sys, warnings
 from datetime import UTC, datetime
 from lro import Any
-from lro.adapters import Record, RequestKey
+from lro.adapters import Record
 from lro.errors import Unavailable
 from lro.stores.postgres import PostgresStore
 
 warnings.simplefilter("error")
 warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 
-def insert(store, name, key=None):
+def use(store, name):
     now = datetime.now(UTC)
     record = Record(name=name, parent="", method="M", create_time=now, update_time=now)
-    return store.insert(record, Any(), key)
-
-def use(store, name):
-    assert insert(store, name).fresh
+    assert store.insert(record, Any(), None).fresh
     assert store.get(name).name == name
     store.notify_others(name)
 
 store = PostgresStore(sys.argv[1], schema=sys.argv[2])
-"""
-
-OPENER = """
-print("ready", flush=True)
-sys.stdin.readline()
-names = []
-for number in range(20):
-    key = RequestKey("M", "", str(number), "f")
-    names.append(insert(store, f"operations/{sys.argv[3]}-{number}", key).record.name)
-print(store.secret().hex(), *names, flush=True)
-store.close()
 """
 
 FORKER = """
@@ -704,25 +653,6 @@ def process(program, *arguments):
     """A process of its own, with pipes; killed at the end."""
     command = [sys.executable, "-c", PRELUDE + program, *map(str, arguments)]
     return killed_at_end(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-
-def test_processes_open_a_new_schema_at_once(server, schema, make):
-    """One makes the tables, all work, share one secret, and start what is the same only once."""
-    with ExitStack() as stack:
-        running = [
-            stack.enter_context(process(OPENER, server.url, schema, number)) for number in range(4)
-        ]
-        assert [one.stdout.readline() for one in running] == ["ready\n"] * 4
-        for one in running:
-            one.stdin.write("go\n")
-            one.stdin.flush()
-        said = [one.stdout.readline().split() for one in running]
-        assert [one.wait(PATIENCE) for one in running] == [0] * 4
-    assert len({tuple(words) for words in said}) == 1
-    store = make(schema=schema)
-    secret, *names = said[0]
-    assert store.secret().hex() == secret
-    assert listed(store) == sorted(name.removeprefix("operations/") for name in names)
 
 
 @pytest.mark.parametrize(

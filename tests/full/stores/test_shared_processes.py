@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import random
+import itertools
 import subprocess
 import sys
 from collections import Counter
@@ -12,13 +12,11 @@ from datetime import timedelta
 import pytest
 
 from lro.executors.inline import InlineExecutor
+from lro.stores.sqlite import SQLiteStore
+from lro.testing import STORE_CHECKS, run_store_check
 from tests.services.processes import killed_at_end
-from tests.stores.list_agreement import Tally, run
-from tests.stores.list_walks import make_service as walked_service
-from tests.stores.list_walks import run_walks
-from tests.stores.list_writers import fill, walk, writing_process
-from tests.stores.samples import ids
-from tests.stores.test_outbox import owing
+from tests.stores.list_agreement import compare
+from tests.stores.samples import ids, owing
 from tests.stores.test_within import REQUEST, method_of
 from tests.waiting import PATIENCE
 
@@ -86,33 +84,19 @@ def test_each_record_is_claimed_by_one_process(place):
         assert store.next_due() > store.now() + timedelta(seconds=300)
 
 
-def test_walks_are_exact_beside_processes_that_write(place):
-    """Nothing is lost, doubled or out of order where the changes come at any moment."""
-    parent, sizes, count = "walks/processes", random.Random(0), 120
-    with walked_service(place.open()) as service, contextlib.ExitStack() as stack:
-        fill(service.store, parent)
-        writers = [
-            stack.enter_context(writing_process(place, parent, number, count))
-            for number in range(2)
-        ]
-        while any(writer.poll() is None for writer in writers):
-            walk(service, parent, "done = false", sizes, set())
-        assert [writer.returncode for writer in writers] == [0, 0]
-        assert walk(service, parent, "", sizes, set()) > count
-
-
-def test_many_walks_are_exact(place, clock):
-    """Four times as many as in the default tier."""
-    with walked_service(place.open(clock)) as service:
-        run_walks(service, clock, 60)
+@pytest.mark.parametrize("check", STORE_CHECKS, ids=lambda check: check.__name__)
+def test_store_without_a_cache_keeps_its_promise(check, tmp_path, monkeypatch):
+    """What it remembers must not be what makes it right."""
+    monkeypatch.setattr("lro.stores._rows.MAX_BYTES", 0)
+    numbers = itertools.count()
+    run_store_check(check, lambda clock: SQLiteStore(tmp_path / f"{next(numbers)}.db", clock=clock))
 
 
 def test_stores_agree_with_the_evaluator_on_many_lists():
     """More sets of records than in the default tier, and other ones."""
     pytest.importorskip("psycopg")
-    tally = Tally()
-    run(("memory", "sqlite", "postgres"), 24, tally, 1)
-    assert tally["match something"] > 50
+    kinds = ("memory", "sqlite", "postgres")
+    assert sum(compare(kinds, seed) for seed in range(100, 140)) > 200
 
 
 def test_a_server_that_was_started_again_is_still_the_same(make_service):

@@ -10,10 +10,9 @@ from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
-from lro import Any
 from lro.stores.sqlite import SQLiteStore
 from tests.services.processes import killed_at_end
-from tests.stores.samples import end_of, listed, together
+from tests.stores.samples import end_of, listed
 from tests.waiting import PATIENCE
 
 PRELUDE = """
@@ -51,16 +50,6 @@ for thread in threads: thread.start()
 for thread in threads: thread.join()
 say(store.secret().hex())
 store.close()
-"""
-
-WRITER = """
-store, number = SQLiteStore(sys.argv[1]), 0
-while True:
-    name = insert(store, number, Any("x/a.Request", {"number": number}))
-    say(f"{name} inserted")
-    store.update(name, lambda record: record.next_version(caller="changed"))
-    say(f"{name} changed")
-    number += 1
 """
 
 DYING = """
@@ -194,23 +183,6 @@ def sound(path):
     """Whether SQLite finds nothing wrong with a file."""
     with closing(sqlite3.connect(path)) as plain:
         return plain.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-
-
-def test_what_was_acknowledged_survives_a_kill(path):
-    """After kill -9 every write that was answered is there, for all that come at once then."""
-    with process(WRITER, path) as writer:
-        said = [writer.stdout.readline().split() for _ in range(41)]
-        writer.kill()
-        said += [line.split() for line in writer.stdout if line.endswith("\n")]
-    changed = {name for name, what in said if what == "changed"}
-    assert len(changed) >= 20
-    stores = together(4, lambda _: SQLiteStore(path))
-    for store in stores:
-        for name, _ in said:
-            assert store.get(name).caller == "changed" or name not in changed
-            assert store.request(name) == Any("x/a.Request", {"number": int(name[11:])})
-        store.close()
-    assert sound(path)
 
 
 @pytest.mark.parametrize("open_before", [True, False])
