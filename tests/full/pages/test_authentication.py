@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
+import runpy
 import ssl
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import httpx
@@ -71,18 +72,14 @@ def presenting(folder: Path, *, certificate: bool) -> ssl.SSLContext:
 
 @pytest.fixture
 def page_module(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The page's gRPC server, as its module."""
+    """What the page's module with the gRPC server has."""
     pytest.importorskip("grpc")
     pytest.importorskip("google.longrunning.operations_proto_pb2")
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
-    source = importlib.util.spec_from_file_location("mtls_grpc", folder / "mtls_grpc.py")
-    assert source is not None
-    assert source.loader is not None
-    module = importlib.util.module_from_spec(source)
     with ExitStack() as stack:
         stack.callback(sys.modules.pop, "work", None)
-        source.loader.exec_module(module)
+        module = SimpleNamespace(**runpy.run_path("mtls_grpc.py"))
         stack.callback(module.service.close)
         stack.callback(lambda: module.server.stop(None).wait())
         module.server.start()
