@@ -26,6 +26,7 @@ from tests.http.servers import asgi_inside, wsgi_inside
 from tests.page_texts import fences
 from tests.services.hosts import running
 from tests.services.ports import free_port
+from tests.waiting import PATIENCE
 from tests.webhooks.certificates import issue
 
 PAGE: Final = "how-to/client-certificates.md"
@@ -133,8 +134,8 @@ def test_http_servers_ask_for_certificates(folder: Path, server: str) -> None:
     command = [*command_of(server), *bound[server]]
     with running(("-m", *command), folder, "server.log") as host:
         host.says(re.compile(r"Listening at|running on"))
-        url = f"https://localhost:{port}"
-        with httpx.Client(verify=presenting(folder, certificate=True), base_url=url) as client:
+        options: Any = {"base_url": f"https://localhost:{port}", "timeout": PATIENCE}
+        with httpx.Client(verify=presenting(folder, certificate=True), **options) as client:
             assert client.get("/v1/operations").status_code == 200
             if server == "gunicorn":
                 started = client.post("/v1/works:touch", json={}).json()["name"]
@@ -142,7 +143,7 @@ def test_http_servers_ask_for_certificates(folder: Path, server: str) -> None:
                 assert started in names
                 assert len(names) == 2
         with (
-            httpx.Client(verify=presenting(folder, certificate=False), base_url=url) as client,
+            httpx.Client(verify=presenting(folder, certificate=False), **options) as client,
             pytest.raises(httpx.TransportError),
         ):
             client.get("/v1/operations")
