@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from tests.full.browser.conftest import Show
+from tests.full.browser.conftest import PATIENCE, Show
 from tests.full.browser.reading import dialog, panel, row
 from tests.full.browser.scripted import SESSION, Scripted
 from tests.full.browser.staged import Stage
@@ -178,7 +178,8 @@ def test_1000_operations_are_cancelled_though_some_refuse(
     page.get_by_label("all that the filter matches").check()
     page.get_by_role("button", name="Cancel…").click()
     page.get_by_role("button", name="Yes, cancel").dblclick()
-    expect(dialog(page)).to_contain_text("900 done, 100 refused. Only the first 1,000 of them.")
+    done = "900 done, 100 refused. Only the first 1,000 of them."
+    expect(dialog(page)).to_contain_text(done, timeout=5 * PATIENCE)  # each is drawn
     assert page.evaluate("window.most") == 8
     expect(dialog(page).get_by_role("listitem")).to_have_count(1_000)
     expect(dialog(page).get_by_role("listitem").filter(has_text="It is busy.")).to_have_count(100)
