@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 OpenPage: TypeAlias = "Callable[..., Page]"
 Serve: TypeAlias = Callable[..., str]
+Show: TypeAlias = "Callable[..., Page]"
 
-PATIENCE: int = 10_000
+PATIENCE: int = 60_000
 """Milliseconds that a test waits for what it expects to see; two processors serve many tests."""
 
 REPORTS = """
@@ -70,11 +71,25 @@ def site(stage: Stage, serve: Serve) -> str:
     return serve(stage.service, title="Acme", refresh_seconds=1)
 
 
+@contextmanager
+def window(browser: Browser, **options: Any) -> Iterator[BrowserContext]:
+    """A window with nothing remembered, closed when no handler of a route is at work any more.
+
+    What a handler raises because its page has gone, Playwright raises in whichever test runs then.
+    """
+    with browser.new_context(**options) as opened:
+        opened.set_default_timeout(PATIENCE)
+        try:
+            yield opened
+        finally:
+            for one in (*opened.pages, opened):
+                one.unroute_all(behavior="wait")
+
+
 @pytest.fixture
 def context(browser: Browser, serve: Serve) -> Iterator[BrowserContext]:
     """The cookies and the storage of one test; it is closed before a server waits for it."""
-    with browser.new_context(viewport={"width": 1280, "height": 900}) as opened:
-        opened.set_default_timeout(PATIENCE)
+    with window(browser, viewport={"width": 1280, "height": 900}) as opened:
         opened.add_init_script(REPORTS)
         yield opened
 
@@ -100,6 +115,12 @@ def open_page(context: BrowserContext) -> Iterator[OpenPage]:
 
 
 @pytest.fixture
-def page(open_page: OpenPage, site: str) -> Page:
+def show(open_page: OpenPage, site: str) -> Show:
+    """Opens the console of ``stage`` in a tab, by what follows its address."""
+    return lambda fragment="": open_page(site + fragment)
+
+
+@pytest.fixture
+def page(show: Show) -> Page:
     """The console of ``stage``, open at its list."""
-    return open_page(site)
+    return show()

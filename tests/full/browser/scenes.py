@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -134,7 +133,7 @@ def scenes(names: dict[str, str]) -> list[Scene]:
         Scene("empty", "#/?parent=projects/empty", "There are no operations yet."),
         Scene("wrong filter", "#/?filter=state+%3D+FAILED", "expected one of the fields"),
         Scene("nothing found", "#/?filter=error.code+%3D+3", "No operation matches this filter."),
-        Scene("short page", "#/", names["waiting"][-8:], before=short_page),
+        Scene("short page", "#/", names["waiting"][-8:], before=_cut_pages),
         Scene("marked", "#/", listed, mark),
         Scene("bulk over", "#/", listed, bulk),
         Scene("cancel asked", at("moving"), when, press("Cancel…")),
@@ -147,8 +146,8 @@ def scenes(names: dict[str, str]) -> list[Scene]:
         Scene("overview", "#/overview", "Ended, per minute: 52 in all"),
         Scene("methods", "#/methods", "Filter by", _open_all),
         Scene("help", "#/", listed, lambda page: page.keyboard.press("?")),
-        Scene("token asked", "#/", "A token for the API", before=refused("**/session", 401)),
-        Scene("trouble", "#/", "Trying again", before=refused("**/v1/operations?*", 503)),
+        Scene("token asked", "#/", "A token for the API", before=_refused("**/session", 401)),
+        Scene("trouble", "#/", "Trying again", before=_refused("**/v1/operations?*", 503)),
         Scene("paused", "#/", listed, press("Live")),
     ]
 
@@ -158,21 +157,18 @@ def _open_all(page: Page) -> None:
         each.click()
 
 
-def short_page(page: Page) -> None:
+def _cut_pages(page: Page) -> None:
     """Have each page of the list end early, as the server's do that look for 0.5 s in vain."""
 
     def cut(route: Any) -> None:
         reply = route.fetch()
-        found = json.loads(reply.body())
-        route.fulfill(
-            response=reply,
-            json={"operations": found.get("operations", [])[:2], "nextPageToken": "more"},
-        )
+        short = {"operations": reply.json().get("operations", [])[:2], "nextPageToken": "more"}
+        route.fulfill(response=reply, json=short)
 
     page.route("**/v1/operations?*", cut)
 
 
-def refused(pattern: str, status: int) -> Callable[[Page], object]:
+def _refused(pattern: str, status: int) -> Callable[[Page], object]:
     """Have the calls to these addresses refused."""
     return lambda page: page.route(pattern, _answer(status))
 

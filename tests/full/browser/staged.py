@@ -16,12 +16,11 @@ from lro.asgi import ConsoleApp
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from tests.http.servers import HOST, uvicorn_serving
+from tests.waiting import PATIENCE, until
 
 WORKERS: Final = 4
 _LOOK_SECONDS: Final = 0.02
 """How often work that waits for its next step looks whether it is to stop."""
-
-_LONGEST_SECONDS: Final = 3600.0  # closing ends it; a module may be at it for minutes
 
 
 @attrs.frozen
@@ -60,12 +59,11 @@ Step = Callable[[Any], object]
 class Stage:
     """The service, and the steps that its work waits for."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self) -> None:
         self._steps: dict[str, queue.Queue[Step]] = {}
         self._held: dict[str, threading.Event] = {}
         self._over = threading.Event()
-        options = {"domain": "acme.test", **options}
-        self.service = lro.Service(MemoryStore(), ThreadExecutor(WORKERS), **options)
+        self.service = lro.Service(MemoryStore(), ThreadExecutor(WORKERS), domain="acme.test")
         self.resize: Any = self.service.method("acme.images.v1.Images.Resize")(self._resize)
         self.load: Any = self.service.method(
             "acme.data.v1.Data.Import", indexed_paths=("dataset",)
@@ -86,8 +84,7 @@ class Stage:
             except queue.Empty:
                 job.raise_if_cancelled()
                 continue
-            response = step(job)
-            if response is not None:
+            if (response := step(job)) is not None:
                 return response
         raise lro.StatusError(lro.Code.ABORTED, "the test is over")
 
@@ -121,11 +118,7 @@ class Stage:
     def pause(self, key: str) -> None:
         """Have it look no more whether it is to stop, until :meth:`go_on`."""
         held = self._held[key] = threading.Event()
-
-        def wait(_: object) -> None:
-            held.wait(_LONGEST_SECONDS)
-
-        self.do(key, wait)
+        self.do(key, lambda _: held.wait() and None)
 
     def go_on(self, key: str) -> None:
         """End its pause."""
@@ -133,12 +126,11 @@ class Stage:
 
     def await_calm(self, *keys: str) -> None:
         """Wait until the work of these keys has begun its last step."""
-        while not all(self._steps[key].empty() for key in keys):
-            self._over.wait(_LOOK_SECONDS)
+        until(lambda: all(self._steps[key].empty() for key in keys))
 
     def ended(self, name: str) -> lro.Operation:
         """The operation, once it is done."""
-        return self.service.wait(name, timedelta(seconds=20))
+        return self.service.wait(name, PATIENCE)
 
     def close(self) -> None:
         """Stop the service and what still runs."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests.full.browser.conftest import window
 from tests.full.browser.scenes import Shown, one_of_each, scenes
 
 pytest.importorskip("playwright.sync_api")
@@ -45,7 +46,7 @@ def shown() -> Iterator[Shown]:
 @pytest.fixture
 def bare(browser: Browser) -> Iterator[Page]:
     """A page in which the scripts of axe may run, although the policy of the console forbids it."""
-    with browser.new_context(bypass_csp=True) as context:
+    with window(browser, bypass_csp=True) as context:
         yield context.new_page()
 
 

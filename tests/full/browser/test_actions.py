@@ -5,19 +5,17 @@ from __future__ import annotations
 import pytest
 
 import lro
-from tests.full.browser.conftest import OpenPage, Serve
+from tests.full.browser.conftest import OpenPage, Serve, Show
 from tests.full.browser.reading import dialog, open_operation, row
 from tests.full.browser.staged import Stage
 
 expect = pytest.importorskip("playwright.sync_api").expect
 
 
-def test_cancel_says_what_it_can_do_and_that_it_was_asked(
-    stage: Stage, open_page: OpenPage, site: str
-) -> None:
+def test_cancel_says_what_it_can_do_and_that_it_was_asked(stage: Stage, show: Show) -> None:
     """The work has not looked yet, so it goes on."""
     name = stage.start("busy")
-    page = open_page(site)
+    page = show()
     open_operation(page, name)
     stage.pause("busy")
     page.get_by_role("button", name="Cancel…").click()
@@ -30,12 +28,10 @@ def test_cancel_says_what_it_can_do_and_that_it_was_asked(
     expect(page.locator(".big")).to_have_text("Cancelled")
 
 
-def test_dialog_that_is_dismissed_changes_nothing(
-    stage: Stage, open_page: OpenPage, site: str
-) -> None:
+def test_dialog_that_is_dismissed_changes_nothing(stage: Stage, show: Show) -> None:
     """Escape closes it, and gives the focus back."""
     name = stage.start("work")
-    page = open_page(f"{site}#/{name}")
+    page = show(f"#/{name}")
     button = page.get_by_role("button", name="Delete…")
     button.click()
     expect(dialog(page)).to_contain_text("Delete does not stop it")
@@ -45,23 +41,10 @@ def test_dialog_that_is_dismissed_changes_nothing(
     assert not stage.service.get(name).done
 
 
-def test_delete_leads_back_to_the_list(stage: Stage, open_page: OpenPage, site: str) -> None:
-    """The record is gone."""
-    name = stage.start("work")
-    stage.succeed("work")
-    stage.ended(name)
-    page = open_page(f"{site}#/{name}")
-    page.get_by_role("button", name="Delete…").click()
-    dialog(page).get_by_role("button", name="Yes, delete").click()
-    expect(page.get_by_text("There are no operations yet.")).to_be_visible()
-    with pytest.raises(lro.errors.OperationNotFound):
-        stage.service.get(name)
-
-
-def test_marked_rows_are_cancelled_together(stage: Stage, open_page: OpenPage, site: str) -> None:
+def test_marked_rows_are_cancelled_together(stage: Stage, show: Show) -> None:
     """The dialog lists each result."""
     names = [stage.start(f"work {number}") for number in range(3)]
-    page = open_page(site)
+    page = show()
     for name in names[:2]:
         row(page, name).get_by_role("checkbox").check()
     expect(page.get_by_text("2 marked")).to_be_visible()
@@ -75,15 +58,13 @@ def test_marked_rows_are_cancelled_together(stage: Stage, open_page: OpenPage, s
     expect(row(page, names[2])).not_to_contain_text("Cancelled")
 
 
-def test_all_that_the_filter_matches_is_deleted(
-    stage: Stage, open_page: OpenPage, site: str
-) -> None:
+def test_all_that_the_filter_matches_is_deleted(stage: Stage, show: Show) -> None:
     """Also what is on no page yet."""
     for number in range(60):
         stage.start(f"work {number}")
         stage.succeed(f"work {number}")
     kept = stage.start("kept")
-    page = open_page(f"{site}#/?filter=state()%20%3D%20SUCCEEDED%20OR%20done%20%3D%20true")
+    page = show("#/?filter=state()%20%3D%20SUCCEEDED%20OR%20done%20%3D%20true")
     expect(page.get_by_role("row")).to_have_count(51)
     page.get_by_role("checkbox", name="Mark all that are shown").check()
     page.get_by_label("all that the filter matches").check()
@@ -112,21 +93,10 @@ def test_first_refusal_stops_the_rest(stage: Stage, open_page: OpenPage, serve: 
     assert 1 <= len([name for name in asked if name]) <= 8
 
 
-def test_reader_sees_no_buttons(stage: Stage, open_page: OpenPage, serve: Serve) -> None:
-    """Where the console only shows."""
-    name = stage.start("work")
-    page = open_page(serve(stage.service, actions=()))
-    expect(row(page, name)).to_be_visible()
-    expect(page.get_by_role("checkbox")).to_have_count(0)
-    open_operation(page, name)
-    expect(page.get_by_role("tab", name="Raw")).to_be_visible()
-    expect(page.get_by_role("button", name="…")).to_have_count(0)
-
-
-def test_keys_alone_do_all(stage: Stage, open_page: OpenPage, site: str) -> None:
+def test_keys_alone_do_all(stage: Stage, show: Show) -> None:
     """Filter, move, mark, cancel, open, and delete."""
     first, second = stage.start("first"), stage.start("second")
-    page = open_page(site)
+    page = show()
     expect(row(page, first)).to_be_visible()
     page.keyboard.press("/")
     box = page.get_by_role("searchbox", name="Filter")
@@ -157,12 +127,14 @@ def test_keys_alone_do_all(stage: Stage, open_page: OpenPage, site: str) -> None
     page.keyboard.press("Enter")
     expect(row(page, second)).to_be_visible()
     expect(row(page, first)).to_have_count(0)
+    with pytest.raises(lro.errors.OperationNotFound):
+        stage.service.get(first)
 
 
-def test_single_keys_can_be_switched_off(stage: Stage, open_page: OpenPage, site: str) -> None:
+def test_single_keys_can_be_switched_off(stage: Stage, show: Show) -> None:
     """For those who speak to their browser (WCAG 2.1.4); the choice is kept."""
     stage.start("work")
-    page = open_page(site)
+    page = show()
     page.get_by_role("button", name="Keys and settings").click()
     dialog(page).get_by_label("Single keys are on").uncheck()
     page.keyboard.press("Escape")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import lro
-from tests.full.browser.conftest import OpenPage, Serve
+from tests.full.browser.conftest import OpenPage, Serve, Show
 from tests.full.browser.reading import row
 from tests.full.browser.staged import Stage
 
@@ -17,21 +17,13 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 
-def test_empty_list_says_that_there_is_nothing(page: Page) -> None:
-    """It is not a table without rows."""
-    expect(page.get_by_text("There are no operations yet.")).to_be_visible()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Operations")
-
-
-def test_row_shows_state_method_progress_and_error(
-    stage: Stage, open_page: OpenPage, site: str
-) -> None:
+def test_row_shows_state_method_progress_and_error(stage: Stage, show: Show) -> None:
     """Each state has a word, the failed one its code."""
     moving, failed = stage.start("moving"), stage.start("failed")
     stage.fail("failed", lro.StatusError(lro.Code.UNAVAILABLE, "the disk is full"))
     stage.ended(failed)
     stage.progress("moving", 0.4, "reading rows")
-    page = open_page(site)
+    page = show()
     expect(row(page, moving)).to_contain_text("In progress")
     expect(row(page, moving)).to_contain_text("Resize")
     expect(row(page, moving)).to_contain_text("40 %")
@@ -41,10 +33,10 @@ def test_row_shows_state_method_progress_and_error(
     expect(row(page, failed)).to_contain_text("the disk is full")
 
 
-def test_progress_is_shown_while_it_happens(stage: Stage, open_page: OpenPage, site: str) -> None:
+def test_progress_is_shown_while_it_happens(stage: Stage, show: Show) -> None:
     """Without a reload, and the row stays the same element, focus and all."""
     name = stage.start("work")
-    page = open_page(site)
+    page = show()
     here = row(page, name)
     link = here.get_by_role("link")
     link.focus()
@@ -56,10 +48,10 @@ def test_progress_is_shown_while_it_happens(stage: Stage, open_page: OpenPage, s
     expect(link).to_be_focused()
 
 
-def test_new_operations_wait_behind_a_button(stage: Stage, open_page: OpenPage, site: str) -> None:
+def test_new_operations_wait_behind_a_button(stage: Stage, show: Show) -> None:
     """Rows do not move under the pointer."""
     first = stage.start("first")
-    page = open_page(site)
+    page = show()
     expect(row(page, first)).to_be_visible()
     top = page.locator("table.ops").evaluate("node => node.getBoundingClientRect().top")
     second = stage.start("second")
@@ -76,14 +68,12 @@ def test_new_operations_wait_behind_a_button(stage: Stage, open_page: OpenPage, 
     expect(page.get_by_role("row").nth(1)).to_contain_text(second[-8:])
 
 
-def test_chips_write_the_filter_and_the_address_keeps_it(
-    stage: Stage, open_page: OpenPage, site: str
-) -> None:
+def test_chips_write_the_filter_and_the_address_keeps_it(stage: Stage, show: Show) -> None:
     """A second press takes the test away; the way back of the browser works."""
     running, failed = stage.start("running"), stage.start("failed")
     stage.fail("failed", lro.StatusError(lro.Code.ABORTED, "no"))
     stage.ended(failed)
-    page = open_page(site)
+    page = show()
     page.get_by_role("button", name="Failed").click()
     box = page.get_by_role("searchbox", name="Filter")
     expect(box).to_have_value("state() = FAILED")
@@ -120,17 +110,6 @@ def test_wrong_filter_is_marked_at_its_character(page: Page) -> None:
         'name = "😀" AND state() = FAILED'
     )
     expect(page.get_by_text("No operation matches this filter.")).to_be_visible()
-
-
-def test_short_page_offers_to_look_further(stage: Stage, open_page: OpenPage, site: str) -> None:
-    """Only 50 at first; the rest comes when asked for."""
-    for number in range(53):
-        stage.start(f"work {number}")
-    page = open_page(site)
-    expect(page.get_by_role("row")).to_have_count(51)
-    page.get_by_role("button", name="Show more").click()
-    expect(page.get_by_role("row")).to_have_count(54)
-    expect(page.get_by_text("That is all: 53.")).to_be_visible()
 
 
 def test_parents_are_chosen_from_a_list(stage: Stage, open_page: OpenPage, serve: Serve) -> None:

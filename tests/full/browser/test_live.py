@@ -8,12 +8,12 @@ import pytest
 
 import lro
 from lro.asgi import ConsoleApp
-from lro.wsgi import ConsoleApp as WsgiConsoleApp
-from tests.full.browser.conftest import PATIENCE, OpenPage, Serve
-from tests.full.browser.reading import dialog, open_operation, row
+from tests.full.browser.conftest import OpenPage, Serve, Show
+from tests.full.browser.reading import dialog, row
 from tests.full.browser.staged import Stage
-from tests.http.servers import HOST, uvicorn_serving, waitress_serving
+from tests.http.servers import HOST, uvicorn_serving
 from tests.services.ports import free_port
+from tests.waiting import until
 
 expect = pytest.importorskip("playwright.sync_api").expect
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext
 
 
-def test_page_is_ready_after_five_requests(open_page: OpenPage, site: str, context: Any) -> None:
+def test_page_is_ready_after_five_requests(show: Show, site: str, context: Any) -> None:
     """The page, its style, its script, what may be done, and the list."""
     found: list[str] = []
     context.on("request", lambda request: found.append(request.url.removeprefix(site)))
-    page = open_page(site)
+    page = show()
     expect(page.get_by_text("There are no operations yet.")).to_be_visible()
     first = [one for one in found if not one.startswith(("tally", "icon."))]
     assert len(first) <= 5, first
@@ -56,11 +56,11 @@ def test_stream_that_breaks_is_asked_for_again(
 
 
 def test_list_that_was_on_its_way_when_an_operation_ended_does_not_reopen_it(
-    stage: Stage, open_page: OpenPage, site: str
+    stage: Stage, show: Show
 ) -> None:
     """The stream was faster, and says it once; the lists after that leave out what is done."""
     name = stage.start("work")
-    page = open_page(site)
+    page = show()
     page.get_by_role("searchbox", name="Filter").fill("done = false")
     page.keyboard.press("Enter")
     expect(page.locator(".live.on")).to_have_text("Live")
@@ -73,8 +73,7 @@ def test_list_that_was_on_its_way_when_an_operation_ended_does_not_reopen_it(
             held.append((route, route.fetch()))
 
     page.route(lists, hold)
-    while not held:
-        page.wait_for_timeout(20)
+    until(lambda: page.evaluate("0") or held)
     stage.succeed("work")
     expect(row(page, name)).to_contain_text("Succeeded")
     route, reply = held[0]
@@ -86,58 +85,35 @@ def test_list_that_was_on_its_way_when_an_operation_ended_does_not_reopen_it(
     expect(row(page, name)).to_contain_text("Succeeded")
 
 
-def test_batches_are_read_where_there_are_no_streams(stage: Stage, open_page: OpenPage) -> None:
-    """Under WSGI."""
-    name = stage.start("work")
-    with waitress_serving(WsgiConsoleApp(stage.service, refresh_seconds=60)) as port:
-        page = open_page(f"http://{HOST}:{port}/")
-        for fraction in (0.2, 0.6):
-            stage.progress("work", fraction)
-            expect(row(page, name)).to_contain_text(f"{round(100 * fraction)} %")
-        stage.succeed("work")
-        expect(row(page, name)).to_contain_text("Succeeded")
-        page.close()
-
-
-def test_server_with_the_five_verbs_alone_is_enough(serve: Serve, open_page: OpenPage) -> None:
-    """As Google's are: no descriptions, no batches, no streams."""
-    verbs = ("GetOperation", "ListOperations", "CancelOperation", "DeleteOperation")
-    stage = Stage(verbs=verbs)
-    try:
-        name = stage.start("work")
-        page = open_page(serve(stage.service, refresh_seconds=1))
-        expect(row(page, name)).to_contain_text("In progress")
-        stage.progress("work", 0.3, "half asleep")
-        expect(row(page, name)).to_contain_text("30 %")
-        open_operation(page, name)
-        stage.progress("work", 0.7)
-        expect(page.get_by_text("70 %")).to_be_visible()
-        page.get_by_role("button", name="Cancel…").click()
-        dialog(page).get_by_role("button", name="Yes, cancel").click()
-        expect(page.locator(".big")).to_have_text("Cancelled")
-    finally:
-        stage.close()
-
-
-def test_token_is_asked_for_and_sent(stage: Stage, open_page: OpenPage, serve: Serve) -> None:
-    """For this tab only."""
+def test_token_is_asked_for_and_sent_until_it_has_expired(
+    stage: Stage, open_page: OpenPage, serve: Serve
+) -> None:
+    """For this tab only; once, however many calls are refused, and then the list goes on."""
+    valid = {"old"}
 
     def authenticate(headers: Any) -> str:
-        if headers.get("authorization") != "Bearer secret":
-            raise lro.errors.Unauthenticated("a token is needed")
+        if headers.get("authorization", "").removeprefix("Bearer ") not in valid:
+            raise lro.errors.Unauthenticated("a valid token is needed")
         return "ann"
 
     name = stage.start("work")
-    page = open_page(serve(stage.service, authenticate=authenticate))
-    expect(dialog(page)).to_contain_text("a token is needed")
+    page = open_page(serve(stage.service, authenticate=authenticate, refresh_seconds=1))
     expect(page.locator(".live")).to_have_text("Not connected")
-    dialog(page).get_by_label("A token for the API").fill("secret")
-    page.keyboard.press("Enter")
-    expect(row(page, name)).to_be_visible()
-    expect(page.locator(".live.on")).to_have_text("Live")
+    for token in ("old", "new"):
+        valid.clear()
+        valid.add(token)
+        expect(dialog(page)).to_contain_text("a valid token is needed")
+        dialog(page).get_by_label("A token for the API").fill(token)
+        page.keyboard.press("Enter")
+        expect(dialog(page)).to_have_count(0)
+        expect(row(page, name)).to_be_visible()
+        expect(page.locator(".live.on")).to_have_text("Live")
+    stage.progress("work", 0.5)
+    expect(row(page, name)).to_contain_text("50 %")
     page.keyboard.press("?")
     expect(dialog(page)).to_contain_text("You are ann.")
     assert page.evaluate("localStorage.length") == 0
+    page.close()
 
 
 def test_refusal_to_begin_stays_until_it_is_over(
@@ -176,37 +152,12 @@ def test_theme_is_kept(page: Any) -> None:
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_narrow_window_is_not_scrolled_sideways(
-    stage: Stage, open_page: OpenPage, site: str, theme: Any
-) -> None:
-    """At 320 pixels, in each view."""
-    name = stage.start("work")
-    stage.progress("work", 0.3, "a message " * 20)
-    page = open_page(site)
-    page.emulate_media(color_scheme=theme)
-    page.set_viewport_size({"width": 320, "height": 640})
-    views = {
-        "": "a message",
-        f"#/{name}": "waited",
-        f"#/{name}?tab=raw": "waited",
-        "#/overview": "Who holds leases",
-        "#/methods": "Resize",
-    }
-    for view, shown in views.items():
-        page.goto(site + view)
-        expect(page.get_by_text(shown).first).to_be_attached()
-        assert page.evaluate("document.documentElement.scrollWidth") <= 320, view
-
-
-def test_many_tabs_leave_connections_for_one_more(
-    stage: Stage, open_page: OpenPage, site: str
-) -> None:
+def test_many_tabs_leave_connections_for_one_more(stage: Stage, show: Show) -> None:
     """All in sight, and each follows its operation: a browser has six connections to a server."""
     name = stage.start("work")
-    pages = [open_page(site) for _ in range(13)]
+    pages = [show() for _ in range(13)]
     for page in pages:
         expect(row(page, name)).to_be_visible()
     stage.progress("work", 0.5)
     for page in pages:
-        expect(row(page, name)).to_contain_text("50 %", timeout=3 * PATIENCE)
+        expect(row(page, name)).to_contain_text("50 %")

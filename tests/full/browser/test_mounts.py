@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -11,15 +11,15 @@ import httpx
 import pytest
 
 import lro
-from lro import asgi, wsgi
+from lro import asgi
 from tests.console.other_server import other_server
 from tests.console.serving import SERVERS
 from tests.full.browser.conftest import OpenPage, Serve
 from tests.full.browser.reading import dialog, open_operation, panel, row, tab
-from tests.full.browser.relaying import relay
 from tests.full.browser.staged import Stage
 from tests.full.console.test_lro_console import proxied
 from tests.http.servers import HOST, uvicorn_serving
+from tests.waiting import PATIENCE
 
 expect = pytest.importorskip("playwright.sync_api").expect
 
@@ -55,17 +55,28 @@ def test_console_works_behind_each_server(stage: Stage, open_page: OpenPage, kin
         page.close()
 
 
+def behind_a_proxy(app: Any, prefix: str, asked: list[str]) -> Any:
+    """The application as it is served below a prefix that a proxy cuts off."""
+
+    async def cut(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope["path"])
+        path = scope["path"].removeprefix(prefix)
+        await app({**scope, "path": path, "raw_path": path.encode()}, receive, send)
+
+    return cut
+
+
 def test_console_works_below_a_prefix_that_a_proxy_cuts_off(
     stage: Stage, open_page: OpenPage
 ) -> None:
-    """Streams pass through, nothing is asked above the prefix, and the slash may be left out."""
-    name = stage.start("work")
+    """Streams pass through, and nothing is asked above the prefix."""
+    name, asked = stage.start("work"), list[str]()
     app = asgi.ConsoleApp(stage.service, refresh_seconds=1, authenticate=lambda headers: None)
-    with uvicorn_serving(app) as port, relay(port, "/a/b") as proxy:
-        page = open_page(f"http://{HOST}:{proxy.port}/a/b/")
+    with uvicorn_serving(behind_a_proxy(app, "/a/b", asked), lifespan="off") as port:
+        page = open_page(f"http://{HOST}:{port}/a/b/")
         everything_works(page, stage, "work", name)
-        assert all(one.split(" ")[1].startswith("/a/b/") for one in proxy.requests)
-        assert any(":watch" in one for one in proxy.requests)
+        assert all(one.startswith("/a/b/") for one in asked)
+        assert any(one.endswith(":watch") for one in asked)
         page.close()
 
 
@@ -167,57 +178,8 @@ def test_reader_can_do_nothing_and_what_is_hidden_is_hidden(
     for each in ("Response", "Raw"):
         tab(page, each).click()
         expect(panel(page)).to_contain_text("width")
-        expect(panel(page)).not_to_contain_text("640")
-        expect(panel(page)).not_to_contain_text("4711")
+        # As words: times and names may have the same digits within them.
+        expect(panel(page)).not_to_contain_text(re.compile(r"\b(640|4711)\b"))
     expect(page.get_by_role("button", name="Delete…")).to_have_count(0)
     for method, path in (("POST", f"v1/{name}:cancel"), ("DELETE", f"v1/{name}")):
-        assert httpx.request(method, site + path).status_code == 403
-
-
-def test_session_that_has_expired_asks_for_a_token(
-    stage: Stage, open_page: OpenPage, serve: Serve
-) -> None:
-    """While a list is shown: once, however many calls are refused; then it goes on."""
-    valid = {"old"}
-
-    def authenticate(headers: Mapping[str, str]) -> str:
-        token = headers.get("authorization", "").removeprefix("Bearer ")
-        if token not in valid:
-            raise lro.errors.Unauthenticated("the token has expired")
-        return "ann"
-
-    with ExitStack() as after:
-        name = stage.start("work")
-        page = open_page(serve(stage.service, authenticate=authenticate, refresh_seconds=1))
-        after.callback(page.close)
-        for token in ("old", "new"):
-            valid.clear()
-            valid.add(token)
-            expect(dialog(page)).to_contain_text(
-                "expired" if token == "new" else "the token has expired"
-            )
-            dialog(page).get_by_label("A token for the API").fill(token)
-            dialog(page).get_by_role("button", name="Use it").click()
-            expect(dialog(page)).to_have_count(0)
-            expect(row(page, name)).to_be_visible()
-        stage.progress("work", 0.5)
-        expect(row(page, name)).to_contain_text("50 %")
-
-
-def test_wsgi_console_below_a_path_of_another_application(
-    stage: Stage, open_page: OpenPage
-) -> None:
-    """Of the same server, at a path that the options name."""
-    app = wsgi.ConsoleApp(stage.service, path="/ops/console", fallback=_not_found)
-    name = stage.start("work")
-    serve, _ = SERVERS["waitress"]
-    with serve(app) as port:
-        page = open_page(f"http://{HOST}:{port}/ops/console")
-        expect(row(page, name)).to_be_visible()
-        assert urlsplit(page.url).path == "/ops/console/"
-        page.close()
-
-
-def _not_found(environ: Any, start_response: Any) -> list[bytes]:
-    start_response("404 Not Found", [("content-length", "0")])
-    return [b""]
+        assert httpx.request(method, site + path, timeout=PATIENCE).status_code == 403

@@ -8,7 +8,7 @@ import pytest
 
 import lro
 from lro.types import BadRequest, FieldViolation, Help, HelpLink, RetryInfo
-from tests.full.browser.conftest import OpenPage, Serve
+from tests.full.browser.conftest import Show
 from tests.full.browser.reading import open_operation, panel, tab
 from tests.full.browser.scripted import Scripted
 from tests.full.browser.staged import ImportMetadata, ImportResponse, Stage
@@ -16,15 +16,13 @@ from tests.full.browser.staged import ImportMetadata, ImportResponse, Stage
 expect = pytest.importorskip("playwright.sync_api").expect
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    pass
 
 
-def test_progress_and_time_line_follow_the_work(
-    stage: Stage, open_page: OpenPage, site: str
-) -> None:
+def test_progress_and_time_line_follow_the_work(stage: Stage, show: Show) -> None:
     """From its beginning to its end, without a reload."""
     name = stage.start("work")
-    page = open_page(site)
+    page = show()
     open_operation(page, name)
     expect(page.get_by_role("heading", level=1)).to_have_text("ReResize")
     stage.progress("work", 0.25, "scaling")
@@ -38,27 +36,7 @@ def test_progress_and_time_line_follow_the_work(
     expect(page.get_by_role("button", name="Cancel…")).to_be_hidden()
 
 
-def test_large_integers_keep_their_digits(stage: Stage, open_page: OpenPage, site: str) -> None:
-    """No double comes between."""
-    name = stage.start("work")
-    stage.succeed("work", pixels=2**63 - 1)
-    stage.ended(name)
-    page = open_page(f"{site}#/{name}?tab=response")
-    expect(panel(page)).to_contain_text("9223372036854775807")
-    tab(page, "Raw").click()
-    expect(panel(page)).to_contain_text("9223372036854775807")
-    assert "tab=raw" in page.url
-
-
-def test_plain_numbers_keep_their_text(page: Page) -> None:
-    """Those that other servers send as numbers of JSON too."""
-    text = page.evaluate("""String(readJson('{"count": 9007199254740993, "share": 1.0}').count)""")
-    assert text == "9007199254740993"
-
-
-def test_details_of_errors_are_drawn_by_their_types(
-    stage: Stage, open_page: OpenPage, site: str
-) -> None:
+def test_details_of_errors_are_drawn_by_their_types(stage: Stage, show: Show) -> None:
     """A table of fields, a time to try again, and links that lead to web pages only."""
     name = stage.start("work")
     violation = FieldViolation(field="source.rows", description="is too long")
@@ -69,7 +47,7 @@ def test_details_of_errors_are_drawn_by_their_types(
     extra = (BadRequest(field_violations=(violation,)), Help(links=links), RetryInfo())
     stage.fail("work", lro.StatusError(lro.Code.INVALID_ARGUMENT, "rows are wrong", extra=extra))
     stage.ended(name)
-    page = open_page(f"{site}#/{name}")
+    page = show(f"#/{name}")
     expect(tab(page, "Error")).to_have_attribute("aria-selected", "true")
     expect(panel(page)).to_contain_text("INVALID_ARGUMENT rows are wrong")
     expect(panel(page).get_by_role("row", name="source.rows")).to_contain_text("is too long")
@@ -78,9 +56,9 @@ def test_details_of_errors_are_drawn_by_their_types(
     expect(panel(page)).to_contain_text("a trap (javascript:alert(1))")
 
 
-def test_tabs_are_moved_by_arrows(stage: Stage, open_page: OpenPage, site: str) -> None:
+def test_tabs_are_moved_by_arrows(stage: Stage, show: Show) -> None:
     """One of them is in the order of Tab."""
-    page = open_page(f"{site}#/{stage.start('work')}")
+    page = show(f"#/{stage.start('work')}")
     tab(page, "Metadata").focus()
     page.keyboard.press("ArrowRight")
     expect(tab(page, "Response")).to_be_focused()
@@ -88,14 +66,15 @@ def test_tabs_are_moved_by_arrows(stage: Stage, open_page: OpenPage, site: str) 
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("ArrowLeft")
     expect(tab(page, "Raw")).to_be_focused()
+    assert "tab=raw" in page.url
 
 
-def test_many_nodes_are_closed_at_first(stage: Stage, open_page: OpenPage, site: str) -> None:
+def test_many_nodes_are_closed_at_first(stage: Stage, show: Show) -> None:
     """And stay open over changes once they were opened."""
     labels = {f"label {number}": "x" for number in range(150)}
     name = stage.start("work", load=True)
     stage.do("work", lambda job: job.report(ImportMetadata(dataset="a", labels=labels)))
-    page = open_page(f"{site}#/{name}")
+    page = show(f"#/{name}")
     expect(panel(page).get_by_text("150 fields")).to_be_visible()
     expect(panel(page).get_by_text("label 7:")).to_have_count(0)
     panel(page).get_by_text("150 fields").click()
@@ -107,15 +86,13 @@ def test_many_nodes_are_closed_at_first(stage: Stage, open_page: OpenPage, site:
     expect(panel(page).get_by_text("label 7", exact=True)).to_be_visible()
 
 
-def test_large_messages_are_cut_until_all_is_wanted(
-    stage: Stage, open_page: OpenPage, site: str
-) -> None:
+def test_large_messages_are_cut_until_all_is_wanted(stage: Stage, show: Show) -> None:
     """64 KB at first."""
     name = stage.start("work", load=True)
     stage.do("work", lambda job: job.report(ImportMetadata(dataset="x" * 100_000 + "end")))
     stage.do("work", lambda _: ImportResponse(rows=1))
     stage.ended(name)
-    page = open_page(f"{site}#/{name}?tab=metadata")
+    page = show(f"#/{name}?tab=metadata")
     expect(panel(page)).to_contain_text("The first 64 KB")
     expect(panel(page)).not_to_contain_text("xend")
     with page.expect_download() as download:
@@ -125,23 +102,23 @@ def test_large_messages_are_cut_until_all_is_wanted(
     expect(panel(page)).to_contain_text("xend")
 
 
-def test_ways_to_ask_for_it_name_the_server(stage: Stage, open_page: OpenPage, site: str) -> None:
+def test_ways_to_ask_for_it_name_the_server(stage: Stage, show: Show, site: str) -> None:
     """With a prefix below which the page is, and quotes where a shell needs them."""
     name = stage.start("work")
-    page = open_page(f"{site}#/{name}")
+    page = show(f"#/{name}")
     expect(page.get_by_text(f"curl '{site}v1/{name}'")).to_be_visible()
     expect(page.get_by_text(f"lro watch '{name}' --server {site.rstrip('/')}")).to_be_visible()
     expect(page.get_by_text(f'client.operation("{name}")')).to_be_visible()
 
 
 def test_ways_to_ask_for_it_name_the_server_that_the_session_names(
-    context: Any, stage: Stage, open_page: OpenPage, site: str
+    context: Any, stage: Stage, show: Show, site: str
 ) -> None:
     """Not the address of the page, which under ``lro console`` holds a secret; with a token."""
     scripted = Scripted({"operations/b": {"name": "operations/b"}})
     scripted.session |= {"server": "https://counts.example.com/api/v1beta1", "caller": ""}
     scripted.answer_for(context)
-    page = open_page(f"{site}#/operations/b")
+    page = show("#/operations/b")
     url = "https://counts.example.com/api/v1beta1/operations/b"
     expect(page.get_by_text(f"curl '{url}'")).to_be_visible()
     server = "https://counts.example.com/api"
@@ -158,31 +135,12 @@ def test_ways_to_ask_for_it_name_the_server_that_the_session_names(
     expect(page.get_by_text(f"curl {bearer} '{url}'")).to_be_visible()
 
 
-def test_copy_without_a_clipboard_shows_the_text(
-    stage: Stage, open_page: OpenPage, site: str
-) -> None:
+def test_copy_without_a_clipboard_shows_the_text(stage: Stage, show: Show, site: str) -> None:
     """As on a page over plain HTTP, where there is none."""
     name = stage.start("work")
-    page = open_page(f"{site}#/{name}")
+    page = show(f"#/{name}")
     page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
     page.get_by_role("button", name="Copy lro").click()
     expect(page.get_by_role("textbox", name="Copy this text")).to_have_value(
         f"lro watch '{name}' --server {site.rstrip('/')}"
     )
-
-
-def test_links_lead_to_logs(stage: Stage, open_page: OpenPage, serve: Serve) -> None:
-    """The trace's only where there is one."""
-    name = stage.start("work")
-    links = {"logs": "https://logs.test/?q={name}", "trace": "https://traces.test/{trace_id}"}
-    page = open_page(f"{serve(stage.service, links=links)}#/{name}")
-    address = f"https://logs.test/?q={name.replace('/', '%2F')}"
-    expect(page.get_by_role("link", name="Logs")).to_have_attribute("href", address)
-    expect(page.get_by_role("link", name="Trace")).to_have_count(0)
-
-
-def test_unknown_name_says_what_the_server_says(open_page: OpenPage, site: str) -> None:
-    """And nothing else is drawn."""
-    page = open_page(f"{site}#/operations/none")
-    expect(page.locator("main").get_by_role("status").first).to_contain_text("operations/none")
-    expect(page.get_by_role("tab")).to_have_count(0)

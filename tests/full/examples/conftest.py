@@ -6,16 +6,22 @@ import functools
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
-from importlib import resources
+from importlib import import_module, resources
+from typing import Any
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 import PIL.Image
 import pytest
+from PIL import ExifTags
 
+from examples.analysis import messages
+from examples.analysis.demo import sample
 from examples.analysis.messages import Image
+from examples.analysis.router import NAMES
 from lro import Cancelled, InvalidArgument
-from tests.full.examples.serving import TYPES, Server, complaint
+from tests.full.examples.serving import TYPES, Json, Server, complaint
 
 
 class Recorder:
@@ -76,16 +82,44 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server.close()
 
 
-Refused = Callable[[str, object], str]
+@attrs.frozen
+class Analysis:
+    """An analysis of its sample as a polling client saw it: a reply, metadata, the response."""
+
+    request: Any
+    first: Json
+    seen: Sequence[Json]
+    response: Json
+    result: Any
+
+
+@pytest.fixture(scope="session")
+def analyses(server: Server) -> dict[str, Analysis]:
+    """All ten, two at a time."""
+    requests = {verb: sample(verb) for verb in NAMES}
+    started = {verb: server.start(verb, request) for verb, request in requests.items()}
+    found = {}
+    for verb, first in started.items():
+        polled: list[Json] = []
+        polled.append(server.finish(first["name"], polled.append))
+        response = polled[-1]["response"]
+        kind = getattr(messages, f"{verb.capitalize()}Response")
+        result = TYPES.load({key: response[key] for key in response.keys() - {"@type"}}, kind)
+        seen = [one["metadata"] for one in polled]
+        found[verb] = Analysis(requests[verb], first, seen, response, result)
+    return found
+
+
+Refused = Callable[..., str]
 
 
 @pytest.fixture
 def refused_by(empty: Server) -> Refused:
     """Posts a bad request (JSON, or the bytes of a body); gives the field that is complained of."""
 
-    def post(verb: str, body: object) -> str:
+    def post(verb: str, body: object, content_type: str = "application/json") -> str:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        headers = {"content-type": "application/json"}
+        headers = {"content-type": content_type}
         reply = empty.call("POST", f"/v1/{verb}", content=content, headers=headers)
         error = reply.json()["error"]
         assert (reply.status_code, error["code"], error["status"]) == (400, 400, "INVALID_ARGUMENT")
@@ -125,6 +159,18 @@ def saved(
     return Image(content=file.getvalue())
 
 
+def film(form: str, pictures: Sequence[PIL.Image.Image], **options: object) -> Image:
+    """Pictures as the frames or pages of one file."""
+    return saved(pictures[0], form, save_all=True, append_images=pictures[1:], **options)
+
+
+def oriented(orientation: int) -> PIL.Image.Exif:
+    """The tag that says which side of a picture is up; 6: it is turned clockwise when shown."""
+    exif = PIL.Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    return exif
+
+
 def flat(width: int, height: int, mode: str = "RGB", color: object = None) -> Image:
     """One colour as a PNG."""
     return saved(PIL.Image.new(mode, (width, height), color or 0))
@@ -141,6 +187,16 @@ def through_json(message: object) -> object:
     """The message as it arrives at the other side."""
     text = json.dumps(TYPES.dump(message), allow_nan=False)
     return TYPES.load(json.loads(text), type(message))
+
+
+def answer(request: Any, progress: Recorder | None = None) -> Any:
+    """The response to a request, once it has passed its check, as it arrives at the other side."""
+    verb = type(request).__name__.removesuffix("Request").lower()
+    module = import_module(f"examples.analysis.verbs.{verb}")
+    module.check(request)
+    found = getattr(module, verb)(request, progress or Recorder())
+    assert through_json(found) == found  # and no number in it is NaN or infinite
+    return found
 
 
 def cancelled_everywhere(work: Callable[[Recorder], object], calls: Sequence[int]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import shutil
 import socket
 import subprocess
@@ -47,44 +46,27 @@ class Stage:
         """What runs, if no other arguments are given."""
         return exec_form(self.one("ENTRYPOINT")) + exec_form(self.one("CMD"))
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """The variables that are set."""
-        words = [word for rest in self.all("ENV") for word in shlex.split(rest)]
-        return dict(word.split("=", 1) for word in words)
-
     def copies(self) -> Iterator[tuple[list[str], str, str]]:
         """Of each COPY the sources, the target, and the stage that it copies from."""
         for rest in self.all("COPY"):
-            words = shlex.split(rest)
-            options = [word for word in words if word.startswith("--")]
-            *sources, target = [word for word in words if not word.startswith("--")]
-            yield sources, target, "".join(options).removeprefix("--from=")
+            start, words = re.fullmatch(r"(?:--from=(\S+) )?(.*)", rest).groups()
+            *sources, target = words.split()
+            yield sources, target, start or ""
 
 
 def exec_form(text: str) -> list[str]:
     """A command that no shell sees, as a list."""
     words = json.loads(text)
     assert isinstance(words, list)
-    assert all(isinstance(word, str) for word in words)
     return words
 
 
-def stages(text: str) -> list[Stage]:
-    """The stages of a Dockerfile."""
-    lines = re.sub(r"^\s*#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", " ").splitlines()
-    found: list[tuple[str, list[tuple[str, str]]]] = []
-    for line in filter(str.strip, lines):
-        instruction, _, rest = line.strip().partition(" ")
-        if instruction == "FROM":
-            found.append((rest, []))
-        else:
-            found[-1][1].append((instruction, rest.strip()))
-    split = [(*rest.split(" AS "), "")[:2] for rest, _ in found]
-    return [
-        Stage(base, name, tuple(instructions))
-        for (base, name), (_, instructions) in zip(split, found, strict=True)
-    ]
+def stages(text: str) -> Iterator[Stage]:
+    """The stages of a Dockerfile, each instruction of which stands on one line."""
+    for part in re.split(r"^FROM ", text, flags=re.MULTILINE)[1:]:
+        first, *lines = (line for line in part.splitlines() if line and line[0] != "#")
+        base, _, name = first.partition(" AS ")
+        yield Stage(base, name, [tuple(line.split(" ", 1)) for line in lines])
 
 
 BUILD, IMAGE = stages((ROOT / "Dockerfile").read_text("utf-8"))
@@ -110,11 +92,12 @@ def running(
         return [python if one == "python" else one for one in placed]
 
     app = root / IMAGE.one("WORKDIR").strip("/")
+    variables = dict(word.split("=", 1) for word in image.one("ENV").split())
     as_user = WITHOUT_RIGHTS if os.getuid() == 0 and shutil.which("setpriv") else ()
     process = subprocess.Popen(
         [*as_user, *here(image.command)],
         cwd=app,
-        env={**os.environ, **image.environment, "PATH": os.environ["PATH"], "HOME": "/nowhere"},
+        env={**os.environ, **variables, "PATH": os.environ["PATH"], "HOME": "/nowhere"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from examples.analysis import textures
-from examples.analysis.messages import ClassifyRequest, ClassifyResponse, Example
-from examples.analysis.verbs.classify import check, classify
-from tests.full.examples.conftest import (
-    Recorder,
-    levels,
-    saved,
-    through_json,
-)
+from examples.analysis.messages import ClassifyRequest, Example
+from tests.full.examples.conftest import answer, levels, saved
 
 LOWER_SCORES = {"brick": 0.9999, "grass": 0.9997, "gravel": 0.998}
 ROCKET = levels("rocket.jpg")
@@ -27,17 +25,9 @@ def example(label: str, pixels: npt.NDArray[np.uint8]) -> Example:
 SKY_AND_GROUND = (example("sky", ROCKET[:150, :200]), example("ground", ROCKET[330:, :300]))
 
 
-def run(
-    pixels: npt.NDArray[np.uint8],
-    *examples: Example,
-    max_results: int = 5,
-    progress: Recorder | None = None,
-) -> ClassifyResponse:
-    request = ClassifyRequest(image=saved(pixels), examples=examples, max_results=max_results)
-    check(request)
-    found = classify(request, progress or Recorder())
-    assert through_json(found) == found  # and no number in it is NaN or infinite
-    return found
+def run(pixels: npt.NDArray[np.uint8], *examples: Example, max_results: int = 5) -> Any:
+    image = saved(pixels)
+    return answer(ClassifyRequest(image=image, examples=examples, max_results=max_results))
 
 
 @pytest.mark.parametrize("label", textures.BUILT_IN)
@@ -50,12 +40,8 @@ def test_the_lower_halves(label: str) -> None:
     assert found.known
     assert found.training_tiles == 315
     assert (found.scale, found.image_width, found.image_height) == (1.0, 512, 256)
-
-
-@pytest.mark.parametrize("label", textures.BUILT_IN)
-def test_one_tile(label: str) -> None:
-    """The smallest picture that is allowed is enough."""
-    assert run(levels(f"{label}.png")[320:384, 200:264]).label == label
+    one_tile = levels(f"{label}.png")[320:384, 200:264]
+    assert run(one_tile).label == label
 
 
 def test_the_astronaut_is_no_texture() -> None:
@@ -89,21 +75,15 @@ def test_results_fall_and_sum_to_one() -> None:
     assert run(tile, max_results=2).results == found.results[:2]
 
 
-def test_several_examples_of_one_label() -> None:
-    """They are learned together: as many labels as there are different ones."""
+def test_labels_are_any_texts_and_may_repeat() -> None:
+    """Examples of one label are learned together; none is taken for another."""
     brick, grass = levels("brick.png"), levels("grass.png")
-    examples = (example("b", brick[:128]), example("g", grass[:128]), example("b", brick[128:256]))
-    found = run(brick[256:], *examples)
-    assert [each.label for each in found.results] == ["b", "g"]
-    assert found.training_tiles == 3 * 45
-
-
-def test_labels_that_differ_in_a_trailing_nul() -> None:
-    """A label is any text, and none is taken for another."""
-    brick, grass = levels("brick.png"), levels("grass.png")
-    found = run(grass[256:], example("a", brick[:128]), example("a\0", grass[:128]))
-    assert found.label == "a\0"
-    assert len(found.results) == 2
+    parts = [("a", brick[:128]), ("a\0", grass[:128]), ("a", brick[128:256])]
+    examples = [example(label, part) for label, part in parts]
+    for picture, label in ((brick, "a"), (grass, "a\0")):
+        found = run(picture[256:], *examples)
+        assert (found.label, len(found.results)) == (label, 2)
+        assert found.training_tiles == 3 * 45
 
 
 def test_the_same_picture_twice() -> None:
@@ -130,3 +110,19 @@ def test_a_large_picture_is_classified_on_a_copy() -> None:
     wide = np.tile(levels("brick.png")[256:384], (1, 5))
     found = run(wide)
     assert (found.scale, found.image_width, found.image_height) == (0.8, 2560, 128)
+
+
+def test_built_in_textures_are_learned_once() -> None:
+    """In the life of a process, also where several threads ask for them first at once."""
+    spec = importlib.util.find_spec(textures.__name__)
+    assert spec is not None
+    assert spec.loader is not None
+    fresh = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fresh)
+    computed: list[int] = []
+    real = fresh.local_binary_pattern
+    fresh.local_binary_pattern = lambda *given: computed.append(1) or real(*given)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: fresh.built_in(), range(8)))
+    assert len(computed) == len(fresh.BUILT_IN) * len(fresh.SCALES)
+    assert all(one is found[0] for one in found)

@@ -40,14 +40,10 @@ def test_each_endpoint_reaches_100_percent_and_has_a_row(printed: str) -> None:
 
 
 def test_cancel_wait_and_list_are_shown(printed: str) -> None:
-    """Then one is cancelled, one is waited for, and the finished ones are listed."""
+    """One is cancelled, one is waited for, the finished are listed; 80 columns are enough."""
     percent = re.search(r"Cancelled a long track at (\d+) %: it ended CANCELLED", printed)
     assert percent is not None
     assert 0 < int(percent[1]) < 100
     assert re.search(r"Waited \d+\.\d\d s in one call: retina\.jpg scores \d\d\.\d", printed)
     assert "The server lists 2 finished scores." in printed
-
-
-def test_no_line_is_longer_than_80_columns(printed: str) -> None:
-    """No line is longer than the screen is wide."""
     assert max(len(line) for line in printed.splitlines()) <= 80

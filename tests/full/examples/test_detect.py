@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import PIL.Image
 import pytest
 
 from examples.analysis.messages import DetectRequest, DetectResponse, Face, Image
-from examples.analysis.verbs.detect import check, detect
-from tests.full.examples.conftest import (
-    Recorder,
-    encoded,
-    flat,
-    iou,
-    levels,
-    opened,
-    saved,
-)
+from tests.full.examples.conftest import answer, encoded, flat, iou, levels, opened, oriented, saved
 
 FACE = (177, 66, 95, 95)
 """The box that OpenCV's Haar cascade, an independent method, gives for the astronaut."""
 
 
-def run(image: Image, progress: Recorder | None = None, **options: int) -> DetectResponse:
-    request = DetectRequest(image=image, **options)
-    check(request)
-    return detect(request, progress or Recorder())
+def run(image: Image, **options: int) -> Any:
+    return answer(DetectRequest(image=image, **options))
 
 
 def place(face: Face) -> tuple[int, int, int, int]:
     box = face.bounding_box
     return box.x, box.y, box.width, box.height
-
-
-def turned(orientation: int | None) -> Image:
-    """The astronaut lying on the side, with the EXIF tag that sets it upright, or without."""
-    exif = PIL.Image.Exif()
-    if orientation:
-        exif[0x0112] = orientation
-    lying = opened("astronaut.png").transpose(PIL.Image.Transpose.ROTATE_90)
-    return saved(lying, exif=exif)
 
 
 def grey_of_16_bits() -> Image:
@@ -79,13 +61,10 @@ def test_same_face_in_other_files(image: Image) -> None:
 
 
 def test_upright_by_its_tag(astronaut: DetectResponse) -> None:
-    """Stored lying, with the tag that sets it upright, nothing at all is different."""
-    assert run(turned(6)) == astronaut
-
-
-def test_lying_face() -> None:
-    """Without the tag that sets it upright the face is not frontal."""
-    assert run(turned(None)).faces == ()
+    """Stored lying, with the tag that sets it upright, nothing is different; without, no face."""
+    lying = opened("astronaut.png").transpose(PIL.Image.Transpose.ROTATE_90)
+    assert run(saved(lying, exif=oriented(6))) == astronaut
+    assert run(saved(lying)).faces == ()
 
 
 def test_two_faces() -> None:
@@ -112,27 +91,21 @@ def test_enlarged() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["camera.png", "coffee.png", "rocket.jpg", "coins.png", "text.png"]
+    "image",
+    [
+        *map(encoded, ("camera.png", "coffee.png", "rocket.jpg", "coins.png", "text.png")),
+        flat(300, 300, color=(90, 20, 30)),
+        flat(24, 24),
+    ],
 )
-def test_no_face(name: str) -> None:
-    """No face is found where none is."""
-    assert run(encoded(name)).faces == ()
+def test_no_face(image: Image) -> None:
+    """No face is found where none is, nor in the smallest picture that is taken."""
+    assert run(image).faces == ()
 
 
-def test_one_colour() -> None:
-    """One colour, also in the smallest picture that is taken, has no face."""
-    assert run(flat(300, 300, color=(90, 20, 30))).faces == ()
-    assert run(flat(24, 24)).faces == ()
-
-
-def test_min_neighbors(astronaut: DetectResponse) -> None:
-    """Who asks for more support than there is gets nothing."""
+def test_options(astronaut: DetectResponse) -> None:
+    """Who asks for more support than there is, or for larger faces, gets nothing."""
     support = astronaut.faces[0].support
     assert run(encoded("astronaut.png"), min_neighbors=support).faces == astronaut.faces
-    assert run(encoded("astronaut.png"), min_neighbors=support + 1).faces == ()
-
-
-def test_min_size() -> None:
-    """Faces smaller than asked for are not found; a size beyond the picture finds none."""
-    assert run(encoded("astronaut.png"), min_size_px=200).faces == ()
-    assert run(encoded("astronaut.png"), min_size_px=2048).faces == ()
+    for options in ({"min_neighbors": support + 1}, {"min_size_px": 200}, {"min_size_px": 2048}):
+        assert run(encoded("astronaut.png"), **options).faces == ()

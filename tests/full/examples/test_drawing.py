@@ -18,14 +18,15 @@ import pytest
 
 from examples.analysis import messages as m
 from examples.analysis.demo import request_of, sample
-from examples.analysis.drawing import GREEN, RED, YELLOW, Drawing, draw, paint
+from examples.analysis.drawing import GREEN, RED, YELLOW, Drawing, draw, main, paint
 from examples.analysis.messages import BoundingBox
 from examples.analysis.methods import first_picture
 from examples.analysis.pictures import decode
 from examples.analysis.router import NAMES
 from lro import InvalidArgument
-from tests.full.examples.conftest import encoded, flat
-from tests.full.examples.serving import ROOT, TYPES, Server, listening
+from tests.full.examples.conftest import Analysis, encoded, flat
+from tests.full.examples.serving import ROOT, Server, listening
+from tests.waiting import PATIENCE
 
 TITLES = {
     "detect": "Faces found: 1",
@@ -44,21 +45,17 @@ CORNERS = ((0, 0), (60, 0), (60, 40), (0, 40))
 
 
 @pytest.fixture(scope="module")
-def results(server: Server) -> dict[str, Any]:
+def results(analyses: dict[str, Analysis]) -> dict[str, Any]:
     """The response to the sample of each analysis."""
-    names = {verb: server.start(verb, sample(verb))["name"] for verb in NAMES}
-    found = {}
-    for verb, name in names.items():
-        body = server.finish(name)["response"]
-        kind = getattr(m, f"{verb.capitalize()}Response")
-        found[verb] = TYPES.load({key: body[key] for key in body.keys() - {"@type"}}, kind)
-    return found
+    return {verb: analysis.result for verb, analysis in analyses.items()}
 
 
-def drawn(results: dict[str, Any], verb: str) -> Drawing:
-    """The drawing of the result of a sample."""
-    second = getattr(sample(verb), "reference", None)
-    return draw(results[verb], decode(second, "reference").size if second else None)
+@pytest.fixture(scope="module")
+def drawings(analyses: dict[str, Analysis]) -> dict[str, Drawing]:
+    """What is drawn of each."""
+    coffee = analyses["verify"].request.reference  # the one of which the size counts
+    size = decode(coffee, "reference").size
+    return {verb: draw(one.result, size) for verb, one in analyses.items()}
 
 
 def levels(drawing: Drawing) -> npt.NDArray[np.uint8]:
@@ -67,9 +64,11 @@ def levels(drawing: Drawing) -> npt.NDArray[np.uint8]:
 
 
 @pytest.mark.parametrize("verb", NAMES)
-def test_each_result_is_drawn_on_its_picture(verb: str, results: dict[str, Any]) -> None:
+def test_each_result_is_drawn_on_its_picture(
+    verb: str, analyses: dict[str, Analysis], drawings: dict[str, Drawing]
+) -> None:
     """Each of the ten has its title and changes the picture, which becomes 960 pixels long."""
-    drawing, picture = drawn(results, verb), decode(first_picture(sample(verb)), "image")
+    drawing, picture = drawings[verb], decode(first_picture(analyses[verb].request), "image")
     assert drawing.title == TITLES[verb]
     assert drawing.size == picture.size
     width, height = (round(side * 960 / max(picture.size)) for side in picture.size)
@@ -81,60 +80,64 @@ def test_each_result_is_drawn_on_its_picture(verb: str, results: dict[str, Any])
     json.dumps([shape.points for shape in drawing.shapes], allow_nan=False)
 
 
-def test_faces_and_changes_are_boxes(results: dict[str, Any]) -> None:
+def test_faces_and_changes_are_boxes(results: dict[str, Any], drawings: dict[str, Drawing]) -> None:
     """The box is that of the response; a face says how often it was seen."""
     face = results["detect"].faces[0]
-    shape = drawn(results, "detect").shapes[0]
+    shape = drawings["detect"].shapes[0]
     box = face.bounding_box
     assert shape.points[0] == (box.x, box.y)
     assert shape.points[2] == (box.x + box.width, box.y + box.height)
     assert (shape.label, shape.closed) == (f"{face.support} hits", True)
-    assert drawn(results, "compare").shapes[0].points[0] == (40, 40)
+    assert drawings["compare"].shapes[0].points[0] == (40, 40)
 
 
-def test_reference_is_outlined_where_it_lies(results: dict[str, Any]) -> None:
+def test_reference_is_outlined_where_it_lies(drawings: dict[str, Drawing]) -> None:
     """The detail was cut out around (320, 200), after a turn by 25 degrees around (300, 200)."""
-    shapes = drawn(results, "verify").shapes
+    shapes = drawings["verify"].shapes
     assert len(shapes) == 10
     middle = np.mean([shape.points for shape in shapes], axis=(0, 1))
     assert np.hypot(*(middle - (318, 208))) < 10
 
 
-def test_regions_and_weights_are_overlays(results: dict[str, Any]) -> None:
+def test_regions_and_weights_are_overlays(drawings: dict[str, Drawing]) -> None:
     """Objects are coloured and the ground is not; green lies where the brick is."""
-    coins = levels(drawn(results, "segment"))
+    coins = levels(drawings["segment"])
     assert 0.3 < (coins[:, :, 3] > 0).mean() < 0.4
     assert len(np.unique(coins[coins[:, :, 3] > 0][:, :3], axis=0)) == 8
-    heat = levels(drawn(results, "explain"))
+    heat = levels(drawings["explain"])
     red_left = heat[:, :240, 0].astype(int) > heat[:, :240, 1]
     red_right = heat[:, 272:, 0].astype(int) > heat[:, 272:, 1]
     assert red_left.mean() > 0.9
     assert red_right.mean() < 0.1
 
 
-def test_palette_is_a_strip_as_wide_as_its_shares(results: dict[str, Any]) -> None:
+def test_palette_is_a_strip_as_wide_as_its_shares(
+    results: dict[str, Any], drawings: dict[str, Drawing]
+) -> None:
     """The lowest eighth shows each colour, and its row has a bar of that colour."""
-    strip = levels(drawn(results, "extract"))
+    strip = levels(drawings["extract"])
     assert set(np.unique(strip[:-1, :, 3])) == {0}
     first = results["extract"].palette[0]
     color = tuple(bytes.fromhex(first.color[1:]))
     assert (strip[-1, :, :3] == color).all(axis=1).mean() == pytest.approx(first.fraction, abs=0.01)
-    rows = drawn(results, "extract").rows
+    rows = drawings["extract"].rows
     assert rows[0] == (first.color, f"{first.fraction:.1%}", first.fraction, first.color)
     assert ("format", "PNG", -1.0, rows[-1][3]) in rows
 
 
-def test_track_has_a_box_in_each_frame_and_a_way(results: dict[str, Any]) -> None:
+def test_track_has_a_box_in_each_frame_and_a_way(drawings: dict[str, Drawing]) -> None:
     """Thirty boxes, each in its own frame, and one open line in all frames."""
-    *boxes, way = drawn(results, "track").shapes
+    *boxes, way = drawings["track"].shapes
     assert [box.frame for box in boxes] == list(range(30))
     assert {box.color for box in boxes} == {YELLOW}
     assert (len(way.points), way.closed, way.frame) == (30, False, -1)
 
 
-def test_numbers_are_rows_and_shares_have_bars(results: dict[str, Any]) -> None:
+def test_numbers_are_rows_and_shares_have_bars(
+    results: dict[str, Any], drawings: dict[str, Drawing]
+) -> None:
     """A share of 0..1 has a bar, another number has none; size and scale are left out."""
-    rows = {name: (text, share) for name, text, share, _ in drawn(results, "score").rows}
+    rows = {name: (text, share) for name, text, share, _ in drawings["score"].rows}
     assert rows["sharpness"] == (f"{results['score'].sharpness:.4g}", results["score"].sharpness)
     assert rows["noise sigma"][1] == -1
     assert not {"scale", "image width", "image height"} & rows.keys()
@@ -166,19 +169,15 @@ def test_lost_box_is_red() -> None:
     assert (shape.label, shape.color) == ("lost", RED)
 
 
-@pytest.mark.parametrize("size", [(1, 20), (20, 1), (1, 1)])
-def test_smallest_pictures_can_be_painted(size: tuple[int, int]) -> None:
-    """A picture of one pixel, and the narrowest ones."""
-    result = m.ExtractResponse(image_width=size[0], image_height=size[1])
-    assert max(paint(PIL.Image.new("RGB", size), draw(result)).size) >= 960
-
-
-def test_projection_to_infinity_stays_a_number() -> None:
-    """A homography may send a corner behind the picture."""
+def test_extremes_can_be_drawn() -> None:
+    """A picture of one pixel, the narrowest ones, and a corner that lies behind the picture."""
+    for width, height in ((1, 20), (20, 1), (1, 1)):
+        drawing = draw(m.ExtractResponse(image_width=width, image_height=height))
+        assert max(paint(PIL.Image.new("RGB", (width, height)), drawing).size) >= 960
     wild = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, -0.05, 0.0, 1.0)
-    result = m.VerifyResponse(verified=True, homography=wild, **SIZE)
-    for shape in draw(result, (100, 100)).shapes:
-        assert all(abs(place) <= 1e5 for point in shape.points for place in point)
+    drawing = draw(m.VerifyResponse(verified=True, homography=wild, **SIZE), (100, 100))
+    places = [place for shape in drawing.shapes for point in shape.points for place in point]
+    assert max(map(abs, places)) <= 1e5
 
 
 def test_pictures_and_options_replace_those_of_the_sample() -> None:
@@ -209,21 +208,16 @@ def test_what_an_analysis_does_not_take_is_refused(
     assert caught.value.field == field
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command ``draw``."""
-    return subprocess.run(
-        [sys.executable, "-m", "examples.analysis", "draw", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=240,
-    )
-
-
 def test_draw_writes_a_png(tmp_path: Path) -> None:
     """The command starts a server, shows the progress, and writes the picture."""
     out = tmp_path / "out.png"
-    ran = run("detect", "astronaut.png", "-o", str(out))
+    ran = subprocess.run(
+        [sys.executable, "-m", "examples.analysis", "draw", "detect", "astronaut.png", "-o", out],
+        cwd=ROOT,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE,
+    )
     assert (ran.returncode, ran.stdout) == (0, "")
     assert re.fullmatch(r"detect \S+ 100% \S+ +DONE\n", ran.stderr)
     with PIL.Image.open(out) as picture:
@@ -231,41 +225,30 @@ def test_draw_writes_a_png(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("words", "sentence"),
     [
-        (
-            ["detect", str(ROOT / "README.md")],
-            "is not a readable PNG, JPEG, GIF, TIFF, WEBP or BMP",
-        ),
-        (["detect", "nothing.png"], "No such file or directory"),
-        (["compare", "coins.png"], "reference: is required"),
-        (["score", "--options", "[]"], "options must be a JSON object, got []"),
-        (["score", "--options", "{"], "Expecting property name"),
-        (["score", "--server", "http://127.0.0.1:1"], "UNAVAILABLE"),
-        (["score", "--server", "nowhere"], "nowhere"),
-        (["paint"], "invalid choice: 'paint'"),
+        (f"detect {ROOT}/README.md", "is not a readable PNG, JPEG, GIF, TIFF, WEBP or BMP"),
+        ("detect nothing.png", "No such file or directory"),
+        ("compare coins.png", "reference: is required"),
+        ("score --options []", "options must be a JSON object, got []"),
+        ("score --options {", "Expecting property name"),
+        ("score --server http://127.0.0.1:1", "UNAVAILABLE"),
+        ("score --server nowhere", "nowhere"),
     ],
 )
-def test_draw_says_in_one_sentence_why_not(arguments: list[str], sentence: str) -> None:
-    """The last line says it, without a traceback."""
-    ran = run(*arguments, "-o", "/nowhere/out.png")
-    assert ran.returncode != 0
-    assert sentence in ran.stderr.splitlines()[-1]
-    assert "Traceback" not in ran.stderr
+def test_draw_says_in_one_sentence_why_not(words: str, sentence: str, server: Server) -> None:
+    """As its exit status, which Python prints without a traceback."""
+    with listening(server) as url, pytest.raises(SystemExit) as caught:
+        main(["--server", url, *words.split(), "-o", "/nowhere/out.png"])
+    assert str(caught.value).startswith("draw: ")
+    assert sentence in str(caught.value)
 
 
-def test_draw_says_that_it_cannot_write() -> None:
-    """The folder of the picture has to exist."""
-    ran = run("score", "-o", "/nowhere/out.png")
-    assert ran.returncode != 0
-    last = ran.stderr.splitlines()[-1]
-    assert last == "draw: [Errno 2] No such file or directory: '/nowhere/out.png'"
-
-
-def test_draw_uses_the_server_that_is_given(server: Server) -> None:
-    """It is a client of any server of these ten."""
+def test_draw_uses_the_server_that_is_given(server: Server, tmp_path: Path) -> None:
+    """It is a client of any server of these ten; the folder of the picture has to exist."""
     before = len(server.listed(pageSize=1000))
     with listening(server) as url:
-        ran = run("score", "--server", url, "-o", "/dev/null")
-    assert (ran.returncode, ran.stdout) == (0, "")
-    assert len(server.listed(pageSize=1000)) == before + 1
+        main(["score", "--server", url, "-o", str(tmp_path / "out.png")])
+        with pytest.raises(SystemExit, match="No such file or directory"):
+            main(["score", "--server", url, "-o", "/nowhere/out.png"])
+    assert len(server.listed(pageSize=1000)) == before + 2

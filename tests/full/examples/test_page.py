@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
-import re
 import signal
 import socket
 import stat
@@ -21,28 +20,30 @@ from examples.analysis.demo import PICTURES, picture, sample
 from examples.analysis.page import FOLDER
 from examples.analysis.router import NAMES
 from tests.executors.named_pipe import Mail
-from tests.full.examples.conftest import encoded, flat
-from tests.full.examples.serving import ROOT, TYPES, Server, as_json, listening, slow_request
+from tests.full.examples.conftest import encoded
+from tests.full.examples.serving import ROOT, TYPES, Server, listening, slow_request
+from tests.full.examples.spoiled import image
 from tests.services.processes import killed_at_end
+from tests.waiting import PATIENCE
 
-POLICY = {
-    "default-src": "'none'",
-    "script-src": "'self'",
-    "style-src": "'self'",
-    "img-src": "'self' data:",
-    "connect-src": "'self'",
-    "base-uri": "'none'",
-    "form-action": "'none'",
-    "frame-ancestors": "'none'",
-    "require-trusted-types-for": "'script'",
-    "trusted-types": "'none'",
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "cache-control": "no-store",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
 }
 
 
 @pytest.fixture(scope="module")
 def site(server: Server) -> Iterator[httpx.Client]:
     """The reference server under uvicorn."""
-    with listening(server) as url, httpx.Client(base_url=url, timeout=60) as http:
+    with listening(server) as url, httpx.Client(base_url=url, timeout=PATIENCE) as http:
         yield http
 
 
@@ -58,28 +59,11 @@ def site(server: Server) -> Iterator[httpx.Client]:
 def test_files_of_the_page_are_guarded(path: str, kind: str, site: httpx.Client) -> None:
     """Each has its type, a policy without exceptions, and is not kept."""
     reply = site.get(path)
-    assert reply.status_code == 200
-    assert reply.headers["content-type"] == kind
-    directives = (one.split(" ", 1) for one in reply.headers["content-security-policy"].split("; "))
-    assert dict(directives) == POLICY
-    assert reply.headers["cache-control"] == "no-store"
-    assert reply.headers["x-content-type-options"] == "nosniff"
-    assert reply.headers["referrer-policy"] == "no-referrer"
-    assert reply.headers["cross-origin-opener-policy"] == "same-origin"
-    assert reply.headers["cross-origin-resource-policy"] == "same-origin"
+    assert (reply.status_code, reply.headers["content-type"]) == (200, kind)
+    assert {name: reply.headers.get(name) for name in HEADERS} == HEADERS
     head = site.head(path)
     assert (head.status_code, head.content) == (200, b"")
     assert head.headers["content-length"] == reply.headers["content-length"]
-
-
-def test_page_keeps_to_its_policy() -> None:
-    """Nothing inline, no foreign address, no text that is read as HTML."""
-    html, script, style = (
-        (FOLDER / name).read_text("utf-8") for name in ("page.html", "page.js", "page.css")
-    )
-    assert not re.search(r"\sstyle=|\son\w+=|<style|<script>|//", html.replace("data:,", ""))
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval|https?:", script)
-    assert not re.search(r"url\(|@import", style)
 
 
 def test_each_analysis_has_a_sample(site: httpx.Client) -> None:
@@ -99,31 +83,24 @@ def test_pictures_of_the_page_are_those_that_scikit_image_brings(site: httpx.Cli
 
 
 @pytest.mark.parametrize(
-    "path",
+    ("path", "status"),
     [
-        "/page.html",
-        "/page",
-        "/samples/",
-        "/samples/paint",
-        "/pictures/",
-        "/pictures/lfw_subset.npy",
-        "/pictures/..%2F__init__.py",
-        "/drawings",
-        "/drawings/operations/nothing",
+        ("/page.html", 404),
+        ("/page", 404),
+        ("/samples/paint", 404),
+        ("/pictures/", 404),
+        ("/pictures/lfw_subset.npy", 404),
+        ("/pictures/..%2F__init__.py", 404),
+        ("/drawings", 404),
+        ("/drawings/operations/nothing", 404),
+        ("/drawings/x", 400),
+        ("/drawings/operations/%00", 400),
     ],
 )
-def test_what_is_not_there_is_not_found(path: str, site: httpx.Client) -> None:
-    """The error is that of the interface."""
+def test_what_is_not_there_is_not_found(path: str, status: int, site: httpx.Client) -> None:
+    """The error is that of the interface; what names no operation is a mistake of the caller."""
     reply = site.get(path)
-    assert (reply.status_code, reply.json()["error"]["status"]) == (404, "NOT_FOUND")
-
-
-@pytest.mark.parametrize("path", ["/drawings/", "/drawings/x", "/drawings/operations/%00"])
-def test_name_of_a_drawing_is_checked(path: str, site: httpx.Client) -> None:
-    """What names no operation is a mistake of the caller."""
-    reply = site.get(path)
-    assert reply.status_code == 400
-    assert reply.json()["error"]["details"][0]["reason"] == "INVALID_OPERATION_NAME"
+    assert reply.status_code == reply.json()["error"]["code"] == status
 
 
 def test_path_outside_of_the_page_is_not_read(site: httpx.Client) -> None:
@@ -151,9 +128,7 @@ def test_drawing_is_that_of_the_result(server: Server, site: httpx.Client) -> No
 def test_operation_without_response_has_no_drawing(server: Server, site: httpx.Client) -> None:
     """Neither one that runs, which says so, nor one that has failed."""
     running = server.start("track", slow_request(32))["name"]
-    broken = server.start(
-        "score", {"image": {"content": as_json(encoded("coins.png"))["content"][:4000]}}
-    )
+    broken = server.start("score", {"image": image(encoded("coins.png").content[:3000])})
     server.finish(broken["name"])
     for name in (running, broken["name"]):
         reply = site.get(f"/drawings/{name}")
@@ -162,31 +137,6 @@ def test_operation_without_response_has_no_drawing(server: Server, site: httpx.C
         assert error["message"] == f"{name} has no response to draw"
     server.call("POST", f"/v1/{running}:cancel")
     server.finish(running)
-
-
-@pytest.mark.parametrize(
-    ("body", "sentence"),
-    [
-        ({"image": {"content": ""}}, "must have from 1 to"),
-        ({"image": {"content": "PGh0bWw+"}}, "is not a readable PNG"),
-        ({"image": {"content": "!"}}, "base64"),
-        ({"image": as_json(flat(4, 4))}, "must have sides of at least"),
-        ({"image": as_json(flat(64, 64)), "style": "x"}, "is not a field"),
-    ],
-)
-def test_bad_uploads_are_refused_with_a_sentence(
-    body: object, sentence: str, site: httpx.Client
-) -> None:
-    """What the page shows then is the message of the error."""
-    reply = site.post("/v1/detect", json=body)
-    assert reply.status_code == 400
-    assert sentence in reply.json()["error"]["message"]
-
-
-def test_page_takes_no_other_method(site: httpx.Client) -> None:
-    """It is only read."""
-    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
-        assert site.request(method, "/").status_code == 404
 
 
 def test_open_shows_the_page_until_it_is_interrupted(tmp_path: Path) -> None:
@@ -206,9 +156,9 @@ def test_open_shows_the_page_until_it_is_interrupted(tmp_path: Path) -> None:
         ) as demo,
     ):
         url = seen.line()
-        assert "<title>Image analysis</title>" in httpx.get(url).text
+        assert "<title>Image analysis</title>" in httpx.get(url, timeout=PATIENCE).text
         demo.send_signal(signal.SIGINT)
-        printed, errors = demo.communicate(timeout=60)
+        printed, errors = demo.communicate(timeout=PATIENCE)
     assert (demo.returncode, errors) == (0, "")
     assert printed == f"The demo page is at {url}; Ctrl-C ends the server\n"
     address = httpx.URL(url)

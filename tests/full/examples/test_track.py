@@ -10,21 +10,10 @@ import PIL.Image
 import pytest
 
 from examples.analysis.messages import BoundingBox, Image, TrackRequest, TrackResponse
-from examples.analysis.verbs.track import STAGES, check, track
-from tests.full.examples.conftest import (
-    Recorder,
-    encoded,
-    levels,
-    refused,
-    saved,
-)
+from examples.analysis.verbs.track import check, track
+from tests.full.examples.conftest import Recorder, answer, encoded, film, levels, refused, saved
 
 BOX = BoundingBox(x=10, y=12, width=16, height=16)
-
-
-def run(request: TrackRequest, progress: Recorder | None = None) -> TrackResponse:
-    check(request)
-    return track(request, progress or Recorder())
 
 
 def places(response: TrackResponse) -> list[tuple[int, int]]:
@@ -39,10 +28,6 @@ def window(x: int, y: int, width: int = 300, height: int = 300) -> npt.NDArray[n
 def sliding(*corners: tuple[int, int]) -> list[PIL.Image.Image]:
     """64x64 windows on the astronaut's face; what they show moves the other way."""
     return [PIL.Image.fromarray(window(x, y, 64, 64)) for x, y in corners]
-
-
-def animated(pictures: list[PIL.Image.Image], form: str, **options: object) -> Image:
-    return saved(pictures[0], form, save_all=True, append_images=pictures[1:], **options)
 
 
 def files(pictures: list[PIL.Image.Image]) -> tuple[Image, ...]:
@@ -60,7 +45,7 @@ def test_stereo_pair() -> None:
         frames=(encoded("motorcycle_left.png"), encoded("motorcycle_right.png")),
         box=BoundingBox(x=300, y=200, width=60, height=60),
     )
-    first, second = run(request).positions
+    first, second = answer(request).positions
     assert (first.bounding_box, first.score, first.found) == (request.box, 1.0, True)
     assert second.bounding_box.x - 300 == pytest.approx(-50, abs=2)
     assert second.bounding_box.y - 200 == pytest.approx(0, abs=2)
@@ -75,15 +60,11 @@ def test_thirty_frames() -> None:
         frames=tuple(saved(window(x, y)) for x, y in corners),
         box=BoundingBox(x=117, y=47, width=95, height=95),
     )
-    progress = Recorder()
-    found = run(request, progress)
+    found = answer(request)
     assert places(found) == [(177 - x, 67 - y) for x, y in corners]
     assert found.found_count == found.frame_count == 30
     assert [position.frame_index for position in found.positions] == list(range(30))
     assert (found.scale, found.image_width, found.image_height) == (1.0, 300, 300)
-    assert progress.stages == ["DECODING", *STAGES]
-    assert progress.units("DECODING") == (30, 30)
-    assert progress.units("TRACKING") == (29, 29)
 
 
 @pytest.mark.parametrize(
@@ -93,16 +74,12 @@ def test_thirty_frames() -> None:
 )
 def test_animated_files(form: str, options: dict[str, object]) -> None:
     """The frames of one file are as good as pictures of their own."""
-    found = run(TrackRequest(image=animated(sliding(*STEPS), form, **options), box=START))
-    assert places(found) == MOVED
-    assert found.found_count == 4
-
-
-def test_bundled_animation() -> None:
-    """The bundled GIF has 24 frames."""
-    box = BoundingBox(x=2, y=2, width=5, height=5)
-    found = run(TrackRequest(image=encoded("no_time_for_that_tiny.gif"), box=box))
-    assert found.frame_count == len(found.positions) == 24
+    progress = Recorder()
+    request = TrackRequest(image=film(form, sliding(*STEPS), **options), box=START)
+    found = answer(request, progress)
+    assert (places(found), found.found_count) == (MOVED, 4)
+    assert progress.units("DECODING") == (4, 0)  # how many there are is not known before
+    assert progress.units("TRACKING") == (3, 3)
 
 
 def test_lost_and_found() -> None:
@@ -111,36 +88,34 @@ def test_lost_and_found() -> None:
     hidden = PIL.Image.new("RGB", (64, 64))
     pictures = [shown[0], hidden, hidden, shown[3]]
     request = TrackRequest(frames=files(pictures), box=START, search_margin_px=5)
-    found = run(request)
+    found = answer(request)
     assert [position.found for position in found.positions] == [True, False, False, True]
     assert places(found) == [(30, 30), (30, 30), (30, 30), (17, 30)]
     assert found.found_count == 2
-    at_once = run(TrackRequest(frames=files([shown[0], shown[3]]), box=START, search_margin_px=5))
+    at_once = answer(
+        TrackRequest(frames=files([shown[0], shown[3]]), box=START, search_margin_px=5)
+    )
     assert places(at_once)[1] != (17, 30)
-
-
-def test_margin_is_the_longer_side() -> None:
-    """Without a margin the thing may move by its own length."""
-    frames = files(sliding((200, 100), (216, 100)))
-    assert places(run(TrackRequest(frames=frames, box=START)))[1] == (14, 30)
+    near = files(sliding((200, 100), (216, 100)))  # without a margin, by its own length
+    assert places(answer(TrackRequest(frames=near, box=START)))[1] == (14, 30)
 
 
 def test_min_score() -> None:
     """What is not alike enough is not found, and its score is returned."""
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     frames = files([*sliding((200, 100)), PIL.Image.fromarray(noise)])
-    _, second = run(TrackRequest(frames=frames, box=START)).positions
+    _, second = answer(TrackRequest(frames=frames, box=START)).positions
     assert not second.found
     assert second.score < 0.5
     assert second.bounding_box == START
-    _, second = run(TrackRequest(frames=frames, box=START, min_score=0.0)).positions
+    _, second = answer(TrackRequest(frames=frames, box=START, min_score=0.0)).positions
     assert second.found
 
 
 def test_one_colour() -> None:
     """A patch without structure is not found again, and that is no error."""
     picture = saved(PIL.Image.new("RGB", (64, 64), "red"))
-    found = run(TrackRequest(frames=(picture, picture), box=START))
+    found = answer(TrackRequest(frames=(picture, picture), box=START))
     assert [position.found for position in found.positions] == [True, False]
     assert found.positions[1].score == 0
 
@@ -152,7 +127,7 @@ def test_large_frames() -> None:
     ]
     box = BoundingBox(x=539, y=329, width=665, height=665)
     request = TrackRequest(frames=tuple(saved(p, "JPEG") for p in pictures), box=box)
-    found = run(request)
+    found = answer(request)
     assert found.scale == pytest.approx(1024 / 2100)
     (first, second) = (position.bounding_box for position in found.positions)
     assert first == box
@@ -164,7 +139,7 @@ def test_smallest_box() -> None:
     """A box of 4 pixels is followed even where it is less than one at work."""
     picture = saved(PIL.Image.new("L", (4000, 300)))
     box = BoundingBox(x=3996, y=296, width=4, height=4)
-    found = run(TrackRequest(frames=(picture, picture), box=box))
+    found = answer(TrackRequest(frames=(picture, picture), box=box))
     assert found.positions[1].bounding_box == box
 
 
@@ -181,16 +156,8 @@ def test_frames_have_a_limit_of_pixels_together() -> None:
 
 def test_one_frame_that_says_it_is_two() -> None:
     """An animation that announces two frames and holds one is found when they are read."""
-    content = animated(sliding(*STEPS[:2]), "PNG").content
+    content = film("PNG", sliding(*STEPS[:2])).content
     second = content.rindex(b"fcTL") - 4
     request = TrackRequest(image=Image(content=content[:second] + content[-12:]), box=BOX)
     check(request)
     assert refused(lambda: track(request, Recorder())).field == "image.content"
-
-
-def test_frames_of_a_file_are_counted_as_they_come() -> None:
-    """How many frames a file has is not known before; then there is a unit for each."""
-    progress = Recorder()
-    run(TrackRequest(image=animated(sliding(*STEPS), "PNG"), box=START), progress)
-    assert progress.units("DECODING") == (4, 0)
-    assert progress.units("TRACKING") == (3, 3)

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from importlib import resources
+from typing import Any
 
 import numpy as np
+import PIL.Image
 import pytest
 from skimage.transform import rotate
 
 from examples.analysis.messages import Image, VerifyRequest, VerifyResponse
-from examples.analysis.verbs.verify import check, verify
-from tests.full.examples.conftest import (
-    Recorder,
-    encoded,
-    flat,
-    levels,
-    opened,
-    saved,
-)
+from examples.analysis.verbs import verify as module
+from tests.full.examples.conftest import answer, encoded, flat, levels, opened, saved
 
 SAME = {
     frozenset({"motorcycle_left.png", "motorcycle_right.png"}),
@@ -32,12 +27,8 @@ BUNDLED = {
 }
 
 
-def run(
-    image: Image, reference: Image, progress: Recorder | None = None, **options: float
-) -> VerifyResponse:
-    request = VerifyRequest(image=image, reference=reference, **options)
-    check(request)
-    return verify(request, progress or Recorder())
+def run(image: Image, reference: Image, **options: float) -> Any:
+    return answer(VerifyRequest(image=image, reference=reference, **options))
 
 
 def against_astronaut(pixels: np.ndarray) -> VerifyResponse:
@@ -77,13 +68,6 @@ def test_mirrored() -> None:
     assert found.homography == ()
 
 
-def test_other_picture() -> None:
-    """The cat is not the astronaut."""
-    found = run(encoded("chelsea.png"), encoded("astronaut.png"))
-    assert not found.verified
-    assert found.homography == ()
-
-
 def test_one_colour() -> None:
     """Where nothing is to be seen there are no keypoints, and that is a finding."""
     found = run(flat(200, 200, color=(90, 90, 90)), encoded("astronaut.png"))
@@ -118,12 +102,23 @@ def test_places_in_a_row() -> None:
     assert not found.verified
 
 
+def test_keypoints_are_at_most_3000_and_the_coarsest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise has many more; those that are kept survive a change of size."""
+    noise = PIL.Image.fromarray(np.random.default_rng(0).integers(0, 256, (150, 150), np.uint8))
+    large = noise.resize((600, 600), PIL.Image.Resampling.BICUBIC)
+    assert run(saved(large), flat(32, 32)).image_keypoints == 3000
+    monkeypatch.setattr(module, "MAX_KEYPOINTS", 200)
+    small = saved(opened("astronaut.png").resize((256, 256)))
+    found = run(small, encoded("astronaut.png"))
+    assert (found.reference_keypoints, found.verified) == (200, True)
+
+
 def test_unrelated_pictures_do_not_verify() -> None:
-    """Of bundled pictures in a ring each is compared with the next; two pairs show the same."""
-    names = sorted(name for name in BUNDLED if name != "multipage_rgb.tif")
+    """Of some bundled pictures in a ring each is compared with the next; two pairs are the same."""
+    names = sorted(BUNDLED)[::3]
     pairs = [*zip(names, [*names[1:], names[0]], strict=True), *map(sorted, SAME)]
     verified = {
         frozenset(pair) for pair in pairs if run(*(BUNDLED[name] for name in pair)).verified
     }
-    assert len(pairs) > 20
+    assert len(pairs) > 8
     assert verified == SAME

@@ -7,10 +7,11 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
-from tests.full.examples.serving import Process, as_json, json_object, slow_request
-from tests.waiting import until
+from tests.full.examples.serving import Json, Process, slow_request
+from tests.waiting import PATIENCE, until
 
 SERVE = ("-m", "examples.analysis", "serve", "--port", "0", "--workers", "2", "--lease", "5")
 
@@ -38,6 +39,11 @@ def _serves(pid: str) -> bool:
         return False
 
 
+def percent(operation: Json) -> int:
+    found: int = operation["metadata"].get("progressPercent", 0)
+    return found
+
+
 @pytest.fixture(params=["threads", "processes"])
 def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Process]:
     """Two processes, with an executor of each kind."""
@@ -47,21 +53,23 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Process]
 
 
 def test_one_of_two_servers_is_killed(servers: Process) -> None:
-    """All operations that were answered end, whichever process had them; another one is started."""
+    """All operations that were answered end, and their progress never falls; another is started."""
     first = children(servers.popen.pid)
-    body = as_json(slow_request(4))
-    names = [str(json_object(servers.http.post("/v1/track", json=body))["name"]) for _ in range(4)]
-    victim = min(first)
-    os.kill(victim, signal.SIGKILL)
-    with_new_connections = servers.http.__class__(base_url=servers.http.base_url, timeout=240)
-    with with_new_connections as http:
-        for name in names:
-            done = False
-            while not done:
-                reply = http.post(f"/v1/{name}:wait", json={"timeout": "20s"})
-                assert reply.status_code == 200, reply.text
-                done = bool(json_object(reply).get("done"))
-            assert "response" in json_object(http.get(f"/v1/{name}"))
+    names = [servers.start("track", slow_request(4))["name"] for _ in range(4)]
+    seen = [servers.finish(name, percent) for name in names]  # all are at work
+    os.kill(min(first), signal.SIGKILL)
+    with httpx.Client(base_url=servers.http.base_url, timeout=PATIENCE) as http:
+        servers.call = http.request  # on new connections, to the one that is left
+        for name, before in zip(names, seen, strict=True):
+            polled = [before]
+            polled.append(servers.finish(name, polled.append))
+            assert polled[-1]["response"]["frameCount"] == 4
+            percents = list(map(percent, polled))
+            assert percents == sorted(percents)
+            starts = [
+                (one["metadata"]["createTime"], one["metadata"]["startTime"]) for one in polled
+            ]
+            assert len(set(starts)) == 1
     assert children(servers.popen.pid) - first, "no process replaced the one that was killed"
 
 
@@ -70,5 +78,5 @@ def test_all_end_together(servers: Process) -> None:
     assert servers.http.get("/v1/health").status_code == 200
     mine = children(servers.popen.pid)
     servers.popen.terminate()
-    assert servers.popen.wait(240) == 0
+    assert servers.popen.wait(PATIENCE) == 0
     assert not [pid for pid in mine if Path(f"/proc/{pid}").exists()]

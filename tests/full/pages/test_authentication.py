@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
+import runpy
 import ssl
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import httpx
@@ -25,6 +26,7 @@ from tests.http.servers import asgi_inside, wsgi_inside
 from tests.page_texts import fences
 from tests.services.hosts import running
 from tests.services.ports import free_port
+from tests.waiting import PATIENCE
 from tests.webhooks.certificates import issue
 
 PAGE: Final = "how-to/client-certificates.md"
@@ -71,18 +73,14 @@ def presenting(folder: Path, *, certificate: bool) -> ssl.SSLContext:
 
 @pytest.fixture
 def page_module(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """The page's gRPC server, as its module."""
+    """What the page's module with the gRPC server has."""
     pytest.importorskip("grpc")
     pytest.importorskip("google.longrunning.operations_proto_pb2")
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)
-    source = importlib.util.spec_from_file_location("mtls_grpc", folder / "mtls_grpc.py")
-    assert source is not None
-    assert source.loader is not None
-    module = importlib.util.module_from_spec(source)
     with ExitStack() as stack:
         stack.callback(sys.modules.pop, "work", None)
-        source.loader.exec_module(module)
+        module = SimpleNamespace(**runpy.run_path("mtls_grpc.py"))
         stack.callback(module.service.close)
         stack.callback(lambda: module.server.stop(None).wait())
         module.server.start()
@@ -136,8 +134,8 @@ def test_http_servers_ask_for_certificates(folder: Path, server: str) -> None:
     command = [*command_of(server), *bound[server]]
     with running(("-m", *command), folder, "server.log") as host:
         host.says(re.compile(r"Listening at|running on"))
-        url = f"https://localhost:{port}"
-        with httpx.Client(verify=presenting(folder, certificate=True), base_url=url) as client:
+        options: Any = {"base_url": f"https://localhost:{port}", "timeout": PATIENCE}
+        with httpx.Client(verify=presenting(folder, certificate=True), **options) as client:
             assert client.get("/v1/operations").status_code == 200
             if server == "gunicorn":
                 started = client.post("/v1/works:touch", json={}).json()["name"]
@@ -145,7 +143,7 @@ def test_http_servers_ask_for_certificates(folder: Path, server: str) -> None:
                 assert started in names
                 assert len(names) == 2
         with (
-            httpx.Client(verify=presenting(folder, certificate=False), base_url=url) as client,
+            httpx.Client(verify=presenting(folder, certificate=False), **options) as client,
             pytest.raises(httpx.TransportError),
         ):
             client.get("/v1/operations")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from tests.full.browser.conftest import PATIENCE, browser, playwright
+from tests.full.browser.conftest import browser, playwright, window
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext
@@ -83,6 +83,5 @@ def address(built: Path) -> Iterator[str]:
 def context(browser: Browser) -> Iterator[BrowserContext]:
     """A window with nothing remembered, in the light theme."""
     size = {"width": 1280, "height": 900}
-    with browser.new_context(viewport=size, color_scheme="light") as opened:  # type: ignore[arg-type]
-        opened.set_default_timeout(PATIENCE)
+    with window(browser, viewport=size, color_scheme="light") as opened:
         yield opened

@@ -1,4 +1,4 @@
-"""Takes the pictures of README and docs: ``python -m tests.full.browser.docs_pictures``."""
+"""Takes the pictures of README and docs: ``python -m tools.site.pictures``."""
 
 from __future__ import annotations
 
