@@ -33,7 +33,7 @@ BYTECODE = {"PYTHONDONTWRITEBYTECODE": None}
 FRAMEWORKS = ["django", "fastapi", "flask", "litestar", "quart", "starlette"]
 """The extras of lro.integrations."""
 BRIDGES = ["a2a", "mcp"]
-"""The extras of bridges that have tests of their own, in the folder of that name."""
+"""The extras of bridges that have tests of their own, in the folder of tests/full of that name."""
 WITH_EXTRAS = (
     f".[a2a,aiohttp,celery,cli,fast,{','.join(FRAMEWORKS)},google,grpc,mcp,postgres,"
     "progress,protobuf"
@@ -118,7 +118,7 @@ def bridges(session: nox.Session) -> None:
     constraints = hold_down(session, [one for extra in BRIDGES for one in EXTRAS[extra]])
     wheel = f".[{','.join(BRIDGES)}]"
     session.install("-e", wheel, *group("test"), *constraints)
-    folders = [f"tests/{tier}{bridge}" for bridge in BRIDGES for tier in ("", "full/")]
+    folders = [f"tests/full/{bridge}" for bridge in BRIDGES]
     session.run(*AT_ONCE, *FULL, *folders, *session.posargs, env=WITHOUT_SERVICES)
 
 

@@ -31,7 +31,7 @@ from google.protobuf import json_format
 import lro
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
-from tests.a2a.serving import Agent, message, serving
+from tests.full.a2a.serving import Agent, message, serving
 from tests.http.counting_service import DOMAIN, CountRequest, CountResponse, CountService
 from tests.services.npm import A2A, node_modules, run_node
 

@@ -30,10 +30,10 @@ from lro.executors.inline import InlineExecutor
 from lro.mcp import TasksExtension
 from lro.stores.memory import MemoryStore
 from lro.types import StringValue
+from tests.full.mcp.polling import GetTask, Polling, Task, TaskParams
+from tests.full.mcp.served import TOOL, Caller, served
 from tests.http.counting_service import CountRequest, CountResponse, build
 from tests.http.servers import HOST
-from tests.mcp.polling import GetTask, Polling, Task, TaskParams
-from tests.mcp.served import TOOL, Caller, served
 from tests.waiting import until, until_async
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -75,7 +75,7 @@ def test_client_of_the_sdk_completes_a_task(transport: str) -> None:
 
 
 def test_client_completes_a_task_over_stdio(tmp_path: Path) -> None:
-    arguments = ["-m", "tests.mcp.host", str(tmp_path / "operations.db")]
+    arguments = ["-m", "tests.full.mcp.host", str(tmp_path / "operations.db")]
     program = StdioServerParameters(
         command=sys.executable, args=arguments, cwd=ROOT, env=dict(os.environ)
     )
@@ -162,7 +162,7 @@ def test_work_on_the_event_loop_of_the_server_is_awaited_without_a_thread() -> N
 @contextmanager
 def running(file: Path, may_end: Path) -> Iterator[tuple[subprocess.Popen[str], Caller]]:
     """A server in a process of its own, and a caller."""
-    command = [sys.executable, "-m", "tests.mcp.host", str(file), str(may_end)]
+    command = [sys.executable, "-m", "tests.full.mcp.host", str(file), str(may_end)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None

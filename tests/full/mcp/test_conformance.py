@@ -22,7 +22,7 @@ import lro
 from lro.executors.threads import ThreadExecutor
 from lro.mcp import TasksExtension
 from lro.stores.memory import MemoryStore
-from tests.mcp.served import served
+from tests.full.mcp.served import served
 from tests.services.npm import MCP_SUITE, node_modules
 from tests.waiting import PATIENCE
 

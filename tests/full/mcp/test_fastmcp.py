@@ -17,8 +17,8 @@ from fastmcp_tasks.client import TasksClientExtension, call_tool_task
 
 import lro
 from lro.mcp import TasksExtension
+from tests.full.mcp.served import TOOL, served
 from tests.full.mcp.test_clients import counting_server, finish_all
-from tests.mcp.served import TOOL, served
 
 
 @pytest.mark.parametrize("transport", ["in process", "http"])

@@ -19,10 +19,10 @@ from mcp.server.mcpserver import MCPServer
 
 import lro
 from lro.mcp import TasksExtension
+from tests.full.mcp.served import REPLIES, envelope, served
+from tests.full.mcp.test_tasks import AT_STARTS, RPCS, STATES, refusing
+from tests.full.mcp.test_tools import tool
 from tests.http.counting_service import DOMAIN, CountRequest, CountResponse, build
-from tests.mcp.served import REPLIES, envelope, served
-from tests.mcp.test_tasks import AT_STARTS, RPCS, STATES, refusing
-from tests.mcp.test_tools import tool
 from tests.services.npm import MCP, node_modules, run_node
 
 JUDGE: Final = """

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import attrs
 import httpx
+from mcp.server.mcpserver import MCPServer
 from mcp_types import CallToolResult
 
-from mcp.server.mcpserver import MCPServer
+from tests.full.mcp.polling import TASKS, CreatedTask, Task
 from tests.http.servers import HOST, uvicorn_serving
-from tests.mcp.polling import TASKS, CreatedTask, Task
 
 VERSION: Final = "2026-07-28"
 TOOL: Final = "acme.v1.Things.Count"

@@ -17,13 +17,15 @@ pytest.importorskip("mcp")
 pytest.importorskip("uvicorn")
 
 
+from mcp.client import Client
+from mcp.server.mcpserver import MCPServer
+
 import lro
 from lro.executors.inline import InlineExecutor
 from lro.mcp import TasksExtension
 from lro.stores.memory import MemoryStore
 from lro.types import ErrorInfo, Struct, TypeRegistry
-from mcp.client import Client
-from mcp.server.mcpserver import MCPServer
+from tests.full.mcp.served import TOOL, Serve, envelope, served
 from tests.http.counting_service import (
     DOMAIN,
     CountRequest,
@@ -31,7 +33,6 @@ from tests.http.counting_service import (
     build,
 )
 from tests.http.servers import HOST
-from tests.mcp.served import TOOL, Serve, envelope, served
 from tests.waiting import until, until_async
 
 

@@ -17,6 +17,8 @@ import lro
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.types import ErrorInfo, TypeRegistry
+from tests.full.mcp.polling import TASKS
+from tests.full.mcp.served import TOOL, Serve, envelope
 from tests.http.counting_service import (
     DOMAIN,
     NOW,
@@ -28,8 +30,6 @@ from tests.http.counting_service import (
     Wrapped,
     build,
 )
-from tests.mcp.polling import TASKS
-from tests.mcp.served import TOOL, Serve, envelope
 
 NOTHING = "task not found: there is no operation with this id"
 AT = "2030-01-02T03:04:05.000Z"

@@ -11,7 +11,7 @@ import pytest
 import lro
 
 if TYPE_CHECKING:
-    from tests.mcp.served import Serve
+    from tests.full.mcp.served import Serve
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def serve() -> Iterator[Serve]:
     """Serves a service over HTTP, by an extension with the given options, until the test ends."""
     from lro.mcp import TasksExtension
     from mcp.server.mcpserver import MCPServer
-    from tests.mcp.served import Caller, served
+    from tests.full.mcp.served import Caller, served
 
     with ExitStack() as stack:
 

@@ -22,7 +22,7 @@ from a2a.utils.errors import InvalidParamsError
 from lro.a2a import Handler, _handler
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
-from tests.a2a.serving import WAYS, Asked, make_agent, serving
+from tests.full.a2a.serving import WAYS, Asked, make_agent, serving
 from tests.http.counting_service import CountService, build
 
 CONTEXT = ServerCallContext(state={"headers": {"x-caller": "ann"}})

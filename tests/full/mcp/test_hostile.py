@@ -15,6 +15,8 @@ pytest.importorskip("uvicorn")
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mcp.server.mcpserver import MCPServer
+from mcp.shared.exceptions import MCPError
 
 import lro
 from lro.executors.inline import InlineExecutor
@@ -22,11 +24,9 @@ from lro.mcp import TasksExtension
 from lro.stores.memory import MemoryStore
 from lro.types import Any as Packed
 from lro.types import Struct
-from mcp.server.mcpserver import MCPServer
-from mcp.shared.exceptions import MCPError
+from tests.full.mcp.polling import TASKS
+from tests.full.mcp.served import TOOL, VERSION, Caller, Serve, envelope, served
 from tests.http.counting_service import CountRequest, CountResponse
-from tests.mcp.polling import TASKS
-from tests.mcp.served import TOOL, VERSION, Caller, Serve, envelope, served
 
 CODES = {-32700, -32600, -32601, -32602, -32603, -32020, -32021, -32022}
 TOOLS = (TOOL, "acme.v1.Things.Keep", "operations.get")

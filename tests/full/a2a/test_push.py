@@ -24,7 +24,7 @@ from a2a.types import StreamResponse, TaskPushNotificationConfig
 from lro.a2a import PUSH, PushFormat
 from lro.stores.sqlite import SQLiteStore
 from lro.webhooks import Endpoint, Webhooks
-from tests.a2a.serving import WAYS, Agent, Asked, Failed, make_agent, message, serving
+from tests.full.a2a.serving import WAYS, Agent, Asked, Failed, make_agent, message, serving
 from tests.http.counting_service import DOMAIN, NOW, CountService, build
 from tests.webhooks.receivers import Receiver, receiver
 from tests.work_messages import WorkRequest, WorkResponse

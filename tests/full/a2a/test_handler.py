@@ -41,7 +41,7 @@ from lro.a2a import SCHEMAS_URI, Handler, add_to, agent_card, routes
 from lro.errors import DeclarationError, MethodNotSupported, MissingExtra
 from lro.stores.sqlite import SQLiteStore
 from lro.webhooks import Webhooks
-from tests.a2a.serving import COUNT, REST, VERSION, make_agent, message
+from tests.full.a2a.serving import COUNT, REST, VERSION, make_agent, message
 from tests.http.counting_service import (
     DOMAIN,
     CountRequest,

@@ -1,4 +1,4 @@
-"""A program that serves a method over MCP: ``python -m tests.mcp.host FILE [MAY_END]``.
+"""A program that serves a method over MCP: ``python -m tests.full.mcp.host FILE [MAY_END]``.
 
 Over stdio; with a second file over HTTP, on a port that it prints, and then the work ends only when
 that file is there. The operations are in the SQLite file FILE.

@@ -24,7 +24,7 @@ import lro
 import lro.wire
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
-from tests.a2a.serving import (
+from tests.full.a2a.serving import (
     COUNT,
     JSONRPC,
     REST,

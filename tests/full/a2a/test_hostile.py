@@ -30,7 +30,7 @@ from a2a.utils.errors import InvalidParamsError
 from a2a.utils.proto_utils import validate_proto_required_fields
 from lro.a2a import DEFAULT_MAX_REQUEST, routes
 from lro.a2a._messages import check_required
-from tests.a2a.serving import (
+from tests.full.a2a.serving import (
     JSONRPC,
     REST,
     VERSION,

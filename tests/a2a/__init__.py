@@ -1,1 +1,0 @@
-"""Tests of A2A: the handler alone, and under the servers and clients of others."""

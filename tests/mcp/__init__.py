@@ -1,1 +1,0 @@
-"""Methods as tools of MCP servers, and operations as tasks."""
