@@ -148,7 +148,9 @@ def test_session_says_what_the_service_has(kind: str) -> None:
         "workerLost": "FAIL",
         "fields": [
             {"path": "metadata.percent", "type": "int"},
+            {"path": "metadata.phase", "type": "enum"},
             {"path": "response.total", "type": "int"},
+            {"path": "response.quality", "type": "enum"},
         ],
     }
     assert found.pop("version") == importlib.metadata.version("lro")

@@ -6,11 +6,13 @@ is an :class:`InvalidArgument` whose ``field`` is the path into the message.
 
 from __future__ import annotations
 
+import functools
 import keyword
 import operator
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from types import CodeType
 from typing import Final, TypeAlias
 
 import attrs
@@ -219,8 +221,17 @@ def _made(name: str, lines: list[str], names: Namespace) -> typing.Any:
     names |= {"Refused": InvalidArgument, "is_text": is_text, "datetime": datetime}
     names |= {"fromisoformat": datetime.fromisoformat}
     names |= {"datetime_text": datetime_text, "parse_datetime": parse_datetime}
-    exec("\n".join(lines), names)  # only field names, which are identifiers, are put into the text
+    exec(_compiled("\n".join(lines)), names)
     return names[name]
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(text: str) -> CodeType:
+    """The code of a reader or writer; only field names, which are identifiers, come into its text.
+
+    Each registry makes functions of its own of it.
+    """
+    return compile(text, "<codec>", "exec")
 
 
 DROP: Final = object()
