@@ -12,12 +12,12 @@ import attrs
 import grpc
 import grpc.aio
 import httpx
+from a2a.types import a2a_pb2, a2a_pb2_grpc
 from google.protobuf import json_format
 from google.rpc import status_pb2
 from starlette.applications import Starlette
 
 import lro
-from a2a.types import a2a_pb2, a2a_pb2_grpc
 from lro.a2a import Handler, add_to, agent_card, routes
 from tests.http.counting_service import DOMAIN, CountService, build
 from tests.http.servers import HOST, uvicorn_serving

@@ -20,14 +20,6 @@ pytest.importorskip("a2a")
 pytest.importorskip("grpc")
 pytest.importorskip("uvicorn")
 
-from google.protobuf import json_format
-from starlette.applications import Starlette
-from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
-from starlette.middleware import Middleware
-from starlette.middleware.authentication import AuthenticationMiddleware
-from starlette.requests import HTTPConnection
-
-import lro
 from a2a.server.context import ServerCallContext
 from a2a.types import GetExtendedAgentCardRequest, GetTaskRequest, Message, SendMessageRequest
 from a2a.utils.errors import (
@@ -37,6 +29,14 @@ from a2a.utils.errors import (
     InvalidParamsError,
     TaskNotFoundError,
 )
+from google.protobuf import json_format
+from starlette.applications import Starlette
+from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.requests import HTTPConnection
+
+import lro
 from lro.a2a import SCHEMAS_URI, Handler, add_to, agent_card, routes
 from lro.errors import DeclarationError, MethodNotSupported, MissingExtra
 from lro.stores.sqlite import SQLiteStore

@@ -21,13 +21,13 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("grpc")
 
 import grpc
+from a2a.types import a2a_pb2, a2a_pb2_grpc
+from a2a.utils.errors import InvalidParamsError
+from a2a.utils.proto_utils import validate_proto_required_fields
 from google.protobuf import json_format
 from starlette.applications import Starlette
 
 import lro
-from a2a.types import a2a_pb2, a2a_pb2_grpc
-from a2a.utils.errors import InvalidParamsError
-from a2a.utils.proto_utils import validate_proto_required_fields
 from lro.a2a import DEFAULT_MAX_REQUEST, routes
 from lro.a2a._messages import check_required
 from tests.full.a2a.serving import (

@@ -13,12 +13,12 @@ pytest.importorskip("a2a")
 pytest.importorskip("grpc")
 pytest.importorskip("uvicorn")
 
-from google.protobuf import json_format
-
-import lro
 from a2a.server.context import ServerCallContext
 from a2a.types import ListTasksRequest, ListTasksResponse
 from a2a.utils.errors import InvalidParamsError
+from google.protobuf import json_format
+
+import lro
 from lro.a2a import Handler, _handler
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock

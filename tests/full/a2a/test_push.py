@@ -16,11 +16,11 @@ pytest.importorskip("a2a")
 pytest.importorskip("grpc")
 pytest.importorskip("uvicorn")
 
+from a2a.server.context import ServerCallContext
+from a2a.types import StreamResponse, TaskPushNotificationConfig
 from google.protobuf import json_format
 
 import lro
-from a2a.server.context import ServerCallContext
-from a2a.types import StreamResponse, TaskPushNotificationConfig
 from lro.a2a import PUSH, PushFormat
 from lro.stores.sqlite import SQLiteStore
 from lro.webhooks import Endpoint, Webhooks

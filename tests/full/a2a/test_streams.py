@@ -14,12 +14,12 @@ pytest.importorskip("a2a")
 pytest.importorskip("grpc")
 pytest.importorskip("uvicorn")
 
-from google.protobuf import json_format
-
 from a2a.server.context import ServerCallContext
 from a2a.types import SendMessageRequest, SubscribeToTaskRequest, a2a_pb2, a2a_pb2_grpc
 from a2a.utils.errors import TaskNotFoundError, UnsupportedOperationError
 from a2a.utils.proto_utils import to_stream_response
+from google.protobuf import json_format
+
 from tests.full.a2a.serving import JSONRPC, REST, Agent, make_agent, message, serving
 from tests.http.counting_service import DOMAIN, CountMetadata, build
 from tests.waiting import until

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 @pytest.fixture
 def serve() -> Iterator[Serve]:
     """Serves a service over HTTP, by an extension with the given options, until the test ends."""
-    from lro.mcp import TasksExtension
     from mcp.server.mcpserver import MCPServer
+
+    from lro.mcp import TasksExtension
     from tests.full.mcp.served import Caller, served
 
     with ExitStack() as stack:

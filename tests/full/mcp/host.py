@@ -10,11 +10,12 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
+from mcp.server.mcpserver import MCPServer
+
 import lro
 from lro.executors.threads import ThreadExecutor
 from lro.mcp import TasksExtension
 from lro.stores.sqlite import SQLiteStore
-from mcp.server.mcpserver import MCPServer
 from tests.http.servers import listening
 from tests.work_messages import WorkRequest, WorkResponse
 

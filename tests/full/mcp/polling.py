@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
+from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 from mcp_types import CallToolResult, Request, RequestParams, Result
 from pydantic import Field
-
-from mcp.client.extension import ClaimContext, ClientExtension, ResultClaim
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
 
