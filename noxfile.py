@@ -26,8 +26,9 @@ PYTEST = [
     *("-o", "faulthandler_exit_on_timeout=true"),
 ]
 """What takes so many seconds hangs: its process shows where each thread is, and ends."""
-AT_ONCE = [*PYTEST, "--numprocesses=4", "--dist=worksteal"]
-"""More than the two processors that most machines have at least: many tests wait for servers."""
+AT_ONCE = [*PYTEST, "--numprocesses=3", "--dist=worksteal"]
+"""More than the two processors that most machines have at least, since tests wait for servers;
+each more collects all tests again."""
 BYTECODE = {"PYTHONDONTWRITEBYTECODE": None}
 """Tests start hundreds of processes, which would compile every module again without it."""
 FRAMEWORKS = ["django", "fastapi", "flask", "litestar", "quart", "starlette"]
@@ -53,8 +54,8 @@ CHECK_SCRIPTS = [
     *("--target", "es2023", "--module", "es2022", "--lib", "es2023,dom,dom.iterable"),
 ]
 """The scripts are sent as they are written: types stand in comments, and are only checked."""
-FULL = ["-o", "norecursedirs=.*"]
-"""The default tier, and the tests that need more time, or more than Python."""
+FULL = ["--numprocesses=4", "-o", "norecursedirs=.*"]
+"""The default tier, and the tests that need more time, or more than Python; many of these wait."""
 EXACT = ",".join(f"*/lro/_{one}/*" for one in ("model", "messages", "http", "filters"))
 COVERAGE = {100: [f"--include={EXACT}"], 95: [f"--omit={EXACT}"]}
 """The percentage of lines and branches that the tests reach at least, and in which modules."""
