@@ -9,6 +9,8 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 
+from tests.waiting import PATIENCE
+
 Behaviour = Callable[[socket.socket, threading.Event], None]
 """Serves one connection until the event is set."""
 
@@ -53,7 +55,8 @@ def serving(behave: Behaviour) -> Iterator[str]:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
-        accepting.join(5)
+        accepting.join(PATIENCE)
+        assert not accepting.is_alive()
 
 
 def drip(connection: socket.socket, pieces: Iterator[bytes], over: threading.Event) -> None:

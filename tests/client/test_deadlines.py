@@ -25,10 +25,11 @@ from tests.client.sockets import (
     silent,
 )
 
-SLACK = 20.0
+SLACK = 4.5
 """Within 50 ms by the specification; a loaded machine may need more.
 
-None of these servers ends by itself.
+None of these servers ends by itself, and pauses of the client that have nothing to do with a
+deadline are 5 s or longer.
 """
 
 ENDS_BEFORE = {"a gzip bomb", "redirects for ever"}

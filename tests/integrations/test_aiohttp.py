@@ -178,19 +178,19 @@ def waited_for() -> Iterator[tuple[Counting, str, str]]:
     """A served service with an operation that does not end: its address and name."""
     counting = build()
     name = counting.count.start(CountRequest(steps=-1), caller="ann").name
-    with addressed(application(counting)) as address:
+    with addressed(application(counting)) as address:  # which waits for the work when it stops
         yield counting, address, name
-    counting.go.set()
 
 
 def test_caller_who_goes_away_in_the_middle_of_the_body_is_not_answered() -> None:
     """The server goes on."""
     head = "host: x\nauthorization: Bearer a1\ncontent-type: application/json\ncontent-length: 100"
-    with waited_for() as (_, address, name):
+    with waited_for() as (counting, address, name):
         call = f"POST /v1/{name}:wait HTTP/1.1\n{head}\n\n{{".replace("\n", "\r\n")
         with socket.create_connection((HOST, int(address.rpartition(":")[2]))) as line:
             line.sendall(call.encode())
         assert httpx.get(f"{address}/v1/{name}", headers=ANN).status_code == 200
+        counting.go.set()
 
 
 def test_stop_of_the_server_ends_waits_at_once() -> None:
@@ -200,6 +200,7 @@ def test_stop_of_the_server_ends_waits_at_once() -> None:
 
         def wait() -> None:
             replies.append(httpx.post(f"{address}/v1/{name}:wait", headers=ANN, timeout=120))
+            counting.go.set()
 
         caller = threading.Thread(target=wait)
         caller.start()
