@@ -63,8 +63,10 @@ def serve(app, port):
 DATABASE: Final = "://localhost/shop"
 """How pages write the address of a PostgreSQL server; that of the tests takes its place."""
 
-LONG: Final = frozenset({"a2a", "command-line", "conform", "conform-clients", "mcp", "testing"})
-"""Pages that run commands, or import much: their code is run in the full tier."""
+LONG: Final = frozenset(
+    {"a2a", "command-line", "conform", "conform-clients", "mcp", "migrate-from-celery", "testing"}
+)
+"""Pages that run commands or workers, or import much: the full tier runs their code."""
 
 COMMON: Final = (
     *("asyncio", "concurrent.futures.thread", "encodings.idna", "sqlite3", "stringprep"),

@@ -18,8 +18,6 @@ from tests.client.messages import ResizeRequest
 from tests.client.real_service import Harness
 
 SOURCE = Path(__file__).resolve().parent.parent.parent
-IN_TIME = "6s"
-"""A timeout within which the first look, a call by itself, is over on a busy machine too."""
 
 
 class Asked:

@@ -19,7 +19,7 @@ pytest.importorskip("uvicorn")
 
 import lro
 from lro_client.cli._terminal import Exit
-from tests.cli.asking import IN_TIME, Asked, Lro, over, started
+from tests.cli.asking import Asked, Lro, over, started
 from tests.client import sockets
 from tests.client.messages import NAME, ResizeMetadata, ResizeResponse, running
 from tests.client.real_service import PATH, Harness
@@ -135,23 +135,6 @@ def test_polling_only(call: Lro, harness: Harness, asked: Asked) -> None:
     assert call("start", PATH, START, "--watch", "--poll").status == Exit.DONE
     assert call("watch", *names, "--poll").status == Exit.DONE
     assert not [line for line, _ in asked.requests if line.endswith((":wait", ":watch"))]
-
-
-def test_many_that_go_on(call: Lro, harness: Harness) -> None:
-    """It is said how to look at them again; of many not all are named."""
-    names = [started(harness) for _ in range(12)]
-    found = call("wait", names[0], "--timeout", IN_TIME)
-    assert (found.status, found.out) == (Exit.RUNNING, "")
-    assert found.err == (
-        f"lro: {names[0]} did not end in time\n"
-        f"lro: the operation goes on; look again with: lro wait {names[0]}\n"
-    )
-    found = call("wait", *names, "--timeout", IN_TIME)
-    assert found.status == Exit.RUNNING
-    late, going_on = found.err.splitlines()
-    assert late == "lro: 12 operations did not end in time"
-    assert going_on.startswith("lro: 12 operations go on; ")
-    assert going_on.endswith(" (and 2 more)")
 
 
 def test_no_server_there(call: Lro) -> None:

@@ -19,8 +19,7 @@ import lro
 from lro_client.cli._printing import LiveTable
 from lro_client.cli._terminal import Exit
 from lro_client.testing import ScriptedServer
-from tests.cli.asking import IN_TIME, Asked, Lro, over, started
-from tests.client import sockets
+from tests.cli.asking import Asked, Lro, over
 from tests.client.messages import ResizeMetadata, ResizeResponse
 from tests.client.real_service import FULL_NAME, Harness
 
@@ -161,55 +160,12 @@ def test_get_of_server_that_says_little(call: Lro, asked: Asked) -> None:
     assert call("get", "operations/a").out == found
 
 
-def test_watch_shows_age_that_server_describes(call: Lro, asked: Asked) -> None:
-    """It counts from the creation, whenever the command was started; one call is made for it."""
-    asked.app = server = Describing(200, {"descriptions": [DESCRIBED]})
-    found = call("watch", "operations/a", "--timeout", IN_TIME, "--poll")
-    assert found.status == Exit.RUNNING
-    row = plain(found.out).splitlines()[-1]
-    assert re.search(r"IN_PROGRESS .*50% +\d{4,}d \d+h", row)
-    assert server.asked == 1
-
-
 @pytest.mark.parametrize("command", [["get", "operations/a", "--json"], ["list", "--json"]])
 def test_json_needs_no_descriptions(command: list[str], call: Lro, asked: Asked) -> None:
     """It is the operation as it is on the wire."""
     asked.app = server = Describing(200, {"descriptions": [DESCRIBED]})
     assert call(*command).json == [LISTED]
     assert server.asked == 0
-
-
-def test_watching(call: Lro, harness: Harness) -> None:
-    """The table stays on the screen as it was in the end."""
-    names = [over(harness, ResizeMetadata(40), FAILURE), over(harness, ResizeResponse())]
-    found = call("watch", *names, started(harness), "operations/no", "--timeout", IN_TIME)
-    assert found.status == Exit.CALL_FAILED
-    last = plain(found.out).splitlines()[-5:]
-    assert re.search(r"IN_PROGRESS +\d+s\s*$", last.pop(3).rstrip())
-    assert last[0].split() == ["name", "state", "done", "age", "left", "message"]
-    assert last[1].split()[:2] == [names[0], "FAILED"]
-    assert "100%" in last[2]
-    assert last[3].split() == ["operations/no", "not", "known"]
-
-
-def test_ages(call: Lro) -> None:
-    """The age is that since the creation, and the end is estimated from it."""
-    body = {
-        "name": "operations/a",
-        "metadata": {
-            "@type": "x/acme.Meta",
-            "createTime": "2020-01-01T00:00:00Z",
-            "percent": 50,
-        },
-    }
-    with sockets.serving(sockets.answering("200 OK", json.dumps(body))) as url:
-        found = call("watch", "operations/a", "--server", url, "--timeout", IN_TIME)
-        assert found.status == Exit.RUNNING
-        row = plain(found.out).splitlines()[-1]
-        assert len(re.findall(r"\d{4,}d \d+h", row)) == 2
-        listed = {"operations": [body]}
-    with sockets.serving(sockets.answering("200 OK", json.dumps(listed))) as url:
-        assert re.search(r"\d{4,}d \d+h", call("list", "--server", url).out)
 
 
 def test_rows_change(capsys: pytest.CaptureFixture[str]) -> None:
@@ -240,20 +196,6 @@ class Screen(io.TextIOWrapper):
     def text(self) -> str:
         self.flush()
         return self.written.getvalue().decode()
-
-
-def test_how_many_are_left(call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it waits, a line on standard error that is gone in the end."""
-    monkeypatch.setattr(sys, "stderr", screen := Screen())
-    names = [over(harness, ResizeResponse()), started(harness)]
-    found = call("wait", *names, "operations/no", "--timeout", IN_TIME, "--json")
-    assert found.status == Exit.CALL_FAILED
-    assert [one["name"] for one in found.json] == names[:1]
-    drawn = screen.text.split("\r\x1b[K")
-    assert drawn[:2] == ["", "waiting for 3 operations"]
-    assert "waiting for 1 operation" in drawn
-    assert "" in drawn[-1:] or drawn[-1].startswith("lro: ")
-    assert "waiting" not in drawn[-1]
 
 
 @pytest.mark.parametrize("kind", ["dumb", "unknown", ""])

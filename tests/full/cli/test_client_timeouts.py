@@ -1,0 +1,105 @@
+"""Commands that wait until their timeout: what they show and say then."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import pytest
+
+pytest.importorskip("click")
+pytest.importorskip("rich")
+pytest.importorskip("uvicorn")
+
+from tests.cli.asking import Asked, Lro, over, started
+from tests.cli.test_client_tables import DESCRIBED, FAILURE, Describing, Exit, Screen, plain
+from tests.client import sockets
+from tests.client.messages import ResizeMetadata, ResizeResponse
+from tests.client.real_service import Harness
+
+IN_TIME = "6s"
+"""A timeout within which the first look, a call by itself, is over on a busy machine too."""
+
+
+@pytest.fixture
+def drawing(call: Lro, monkeypatch: pytest.MonkeyPatch) -> Lro:
+    """Calls the command, which takes standard output for a terminal."""
+    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    return Lro(call.capsys, terminal=True)
+
+
+def test_watch_shows_age_that_server_describes(drawing: Lro, asked: Asked) -> None:
+    """It counts from the creation, whenever the command was started; one call is made for it."""
+    asked.app = server = Describing(200, {"descriptions": [DESCRIBED]})
+    found = drawing("watch", "operations/a", "--timeout", IN_TIME, "--poll")
+    assert found.status == Exit.RUNNING
+    row = plain(found.out).splitlines()[-1]
+    assert re.search(r"IN_PROGRESS .*50% +\d{4,}d \d+h", row)
+    assert server.asked == 1
+
+
+def test_watching(drawing: Lro, harness: Harness) -> None:
+    """The table stays on the screen as it was in the end."""
+    names = [over(harness, ResizeMetadata(40), FAILURE), over(harness, ResizeResponse())]
+    found = drawing("watch", *names, started(harness), "operations/no", "--timeout", IN_TIME)
+    assert found.status == Exit.CALL_FAILED
+    last = plain(found.out).splitlines()[-5:]
+    assert re.search(r"IN_PROGRESS +\d+s\s*$", last.pop(3).rstrip())
+    assert last[0].split() == ["name", "state", "done", "age", "left", "message"]
+    assert last[1].split()[:2] == [names[0], "FAILED"]
+    assert "100%" in last[2]
+    assert last[3].split() == ["operations/no", "not", "known"]
+
+
+def test_ages(drawing: Lro) -> None:
+    """The age is that since the creation, and the end is estimated from it."""
+    body = {
+        "name": "operations/a",
+        "metadata": {
+            "@type": "x/acme.Meta",
+            "createTime": "2020-01-01T00:00:00Z",
+            "percent": 50,
+        },
+    }
+    with sockets.serving(sockets.answering("200 OK", json.dumps(body))) as url:
+        found = drawing("watch", "operations/a", "--server", url, "--timeout", IN_TIME)
+        assert found.status == Exit.RUNNING
+        row = plain(found.out).splitlines()[-1]
+        assert len(re.findall(r"\d{4,}d \d+h", row)) == 2
+        listed = {"operations": [body]}
+    with sockets.serving(sockets.answering("200 OK", json.dumps(listed))) as url:
+        assert re.search(r"\d{4,}d \d+h", drawing("list", "--server", url).out)
+
+
+def test_how_many_are_left(drawing: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it waits, a line on standard error that is gone in the end."""
+    monkeypatch.setattr(sys, "stderr", screen := Screen())
+    names = [over(harness, ResizeResponse()), started(harness)]
+    found = drawing("wait", *names, "operations/no", "--timeout", IN_TIME, "--json")
+    assert found.status == Exit.CALL_FAILED
+    assert [one["name"] for one in found.json] == names[:1]
+    drawn = screen.text.split("\r\x1b[K")
+    assert drawn[:2] == ["", "waiting for 3 operations"]
+    assert "waiting for 1 operation" in drawn
+    assert "" in drawn[-1:] or drawn[-1].startswith("lro: ")
+    assert "waiting" not in drawn[-1]
+
+
+def test_many_that_go_on(call: Lro, harness: Harness) -> None:
+    """It is said how to look at them again; of many not all are named."""
+    names = [started(harness) for _ in range(12)]
+    found = call("wait", names[0], "--timeout", IN_TIME)
+    assert (found.status, found.out) == (Exit.RUNNING, "")
+    assert found.err == (
+        f"lro: {names[0]} did not end in time\n"
+        f"lro: the operation goes on; look again with: lro wait {names[0]}\n"
+    )
+    found = call("wait", *names, "--timeout", IN_TIME)
+    assert found.status == Exit.RUNNING
+    late, going_on = found.err.splitlines()
+    assert late == "lro: 12 operations did not end in time"
+    assert going_on.startswith("lro: 12 operations go on; ")
+    assert going_on.endswith(" (and 2 more)")
