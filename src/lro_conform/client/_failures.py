@@ -190,7 +190,6 @@ FINAL: Final = (
             _NOT_RETRYABLE,
             fails=(says("lost"), polls_at_most(_FEW_POLLS)),
         ),
-        timeout=3.0,
     ),
     scenario(
         "unauthenticated",
@@ -208,7 +207,6 @@ FINAL: Final = (
             _NOT_RETRYABLE,
             fails=(says("lost"), polls_at_most(_FEW_POLLS)),
         ),
-        timeout=3.0,
     ),
     scenario(
         "call-cancelled",
