@@ -239,13 +239,14 @@ def test_a_rollback_that_fails_costs_the_connection(file_store, clock, wire):
 def test_the_lock_may_be_lost_when_all_are_done_once_more(wire, path, clock):
     """Another process is quicker, and takes longer than any caller waits: all get that error."""
     with closing(SQLiteStore(path, clock=clock, busy_seconds=0.3)) as store:
-        with stranger(path, "PRAGMA user_version") as other, one_group(store, wire) as later:
-            wire.fail("INSERT INTO inputs SELECT")
-            wire.when("ROLLBACK", lambda one: (sqlite3.Connection.execute(one, "ROLLBACK"), 1)[1])
-            wire.when(BEGIN, lambda _: other.execute(BEGIN) if not other.in_transaction else None)
-            for name in "ab":
-                later.insert(record_of(clock, name))
-        assert kinds(later.all()) == ["Unavailable"] * 2
+        with stranger(path, "PRAGMA user_version") as other:
+            with one_group(store, wire) as later:
+                wire.fail("INSERT INTO inputs SELECT")
+                wire.when("ROLLBACK", lambda one: sqlite3.Connection.execute(one, "ROLLBACK") and 1)
+                wire.when(BEGIN, lambda _: None if other.in_transaction else other.execute(BEGIN))
+                for name in "ab":
+                    later.insert(record_of(clock, name))
+            assert kinds(later.all()) == ["Unavailable"] * 2  # while the stranger is there
         assert listed(store) == []
 
 
