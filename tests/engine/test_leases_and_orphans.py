@@ -495,6 +495,7 @@ def test_a_stop_leaves_the_tasks_of_others_alone(queued, store):
     queued.executor.tasks.insert(0, SimpleNamespace(name="operations/foreign"))
     store.close = lambda: None
     queued.service.close(NOW)
+    del store.close  # so that the end of the test closes it
     assert store.get(queued.name).owner == ""
 
 

@@ -507,6 +507,8 @@ def test_a_set_that_imports_annotations_works(alone):
     if alone:
         own = ("acme/shop/v1/shop.proto", "google/api/field_info.proto")  # the second may be new
         file_set = FileDescriptorSet(file=[one for one in file_set.file if one.name in own])
+        for name in {name for one in file_set.file for name in one.dependency}.difference(own):
+            importlib.import_module(f"{name.removesuffix('.proto').replace('/', '.')}_pb2")
     check_works(TypeRegistry(), file_set.SerializeToString())
     check_works(TypeRegistry(), file_set)
     for file in file_set.file:  # as buf marks each file of its images
