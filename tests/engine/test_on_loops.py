@@ -97,10 +97,11 @@ async def test_work_is_done_on_the_loop_that_starts_it(service, store):
     """Each step of it: no thread is made for a start, a report or an end."""
     work = declared(service)
     service.list(lro.ListOperationsRequest())  # for the first use of a store a loop takes a thread
+    before = set(threading.enumerate())  # other tests may have left some
 
     started = await asyncio.gather(*(work.start_async(WorkRequest(str(n))) for n in range(20)))
     await until_async(lambda: not service.workers.held())
-    threads = {thread.name for thread in threading.enumerate()}
+    threads = {thread.name for thread in set(threading.enumerate()) - before}
     assert not {name for name in threads if name.startswith(("asyncio_", "lro-asyncio"))}
     for number, operation in enumerate(started):
         assert answer(service, await over(service, operation)) == f"{number} MainThread"
