@@ -55,7 +55,9 @@ CHECK_SCRIPTS = [
 ]
 """The scripts are sent as they are written: types stand in comments, and are only checked."""
 FULL = ["--numprocesses=4", "-o", "norecursedirs=.*"]
-"""The default tier, and the tests that need more time, or more than Python; many of these wait."""
+"""The default tier, and the tests that need more time, or more than Python.
+
+Many of these wait, so that there are more processes: pytest takes the last number."""
 EXACT = ",".join(f"*/lro/_{one}/*" for one in ("model", "messages", "http", "filters"))
 COVERAGE = {100: [f"--include={EXACT}"], 95: [f"--omit={EXACT}"]}
 """The percentage of lines and branches that the tests reach at least, and in which modules."""

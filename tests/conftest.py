@@ -35,7 +35,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Each client of httpx reads the certificates of all authorities, which takes 70 ms of CPU. No test
 # asks a server of the internet from this process, so one of them is enough.
-bundles = {certifi.where(), os.environ.get("SSL_CERT_FILE")}
+bundles = {certifi.where(), os.environ.get("SSL_CERT_FILE", certifi.where())}
 authority = tempfile.NamedTemporaryFile(suffix=".pem")  # noqa: SIM115 - until the process ends
 authority.write(Path(certifi.where()).read_bytes().partition(b"-----END CERTIFICATE-----\n")[0])
 authority.write(b"-----END CERTIFICATE-----\n")
@@ -45,7 +45,7 @@ create_context = ssl.create_default_context
 
 def create_small_context(*purpose: ssl.Purpose, **options: Any) -> ssl.SSLContext:
     """Return a context that trusts one authority where it is to trust all of them."""
-    if options.get("cafile") in bundles - {None}:
+    if options.get("cafile") in bundles:
         options["cafile"] = authority.name
     return create_context(*purpose, **options)
 

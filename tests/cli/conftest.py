@@ -67,3 +67,12 @@ def call(asked: Asked, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.M
     """Calls the command, whose server is the service."""
     monkeypatch.setenv("LRO_SERVER", asked.url)
     return Lro(capsys)
+
+
+@pytest.fixture
+def drawing(call: Lro, monkeypatch: pytest.MonkeyPatch) -> Lro:
+    """Calls the command, which takes standard output for a terminal."""
+    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
+    return Lro(call.capsys, terminal=True)

@@ -27,24 +27,15 @@ LONG = "x" * 300
 FAILURE = lro.StatusError(lro.Code.ABORTED, LONG)
 
 
-@pytest.fixture
-def call(call: Lro, monkeypatch: pytest.MonkeyPatch) -> Lro:
-    """Calls the command, which takes standard output for a terminal."""
-    monkeypatch.setenv("COLUMNS", "400")
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", "1")
-    return Lro(call.capsys, terminal=True)
-
-
 def plain(text: str) -> str:
     """What is drawn, without what moves the cursor."""
     return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
 
 
-def test_a_list(call: Lro, harness: Harness) -> None:
+def test_a_list(drawing: Lro, harness: Harness) -> None:
     """A table with headings, in which long messages are cut."""
     name = over(harness, ResizeMetadata(40), FAILURE)
-    heading, row = plain(call("list").out).splitlines()
+    heading, row = plain(drawing("list").out).splitlines()
     assert heading.split() == ["name", "method", "state", "done", "age", "message"]
     assert re.match(rf"{name} +{re.escape(FULL_NAME)} +FAILED +40% +\d+s +ABORTED: x", row)
     assert row.rstrip().endswith("xxx…")
@@ -88,10 +79,10 @@ DESCRIBED = {
 }
 
 
-def test_list_shows_what_server_describes(call: Lro, asked: Asked) -> None:
+def test_list_shows_what_server_describes(drawing: Lro, asked: Asked) -> None:
     """Age, method and state, which metadata need not have; nothing controls the terminal."""
     asked.app = server = Describing(200, {"descriptions": [DESCRIBED]})
-    heading, row = plain(call("list").out).splitlines()
+    heading, row = plain(drawing("list").out).splitlines()
     assert heading.split() == ["name", "method", "state", "done", "age", "message"]
     assert row.split()[:4] == ["operations/a", r"acme.v1.Images.\x1b[31mResize", "SUCCEEDED", "50%"]
     assert re.search(r"\d{4,}d \d+h", row)
@@ -109,62 +100,62 @@ NOT_DESCRIBED: list[tuple[int, Any]] = [
 
 
 def test_list_of_server_that_does_not_describe(
-    call: Lro, asked: Asked, monkeypatch: pytest.MonkeyPatch
+    drawing: Lro, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table is that of the operations; it is not asked again for the rest of a long list."""
     for status, body in NOT_DESCRIBED:
         asked.app = Describing(status, body)
-        found = call("list")
+        found = drawing("list")
         heading, row = plain(found.out).splitlines()
         assert heading.split() == ["name", "state", "done", "age", "message"]
         assert row.split() == ["operations/a", "IN_PROGRESS", "50%"]
         assert (found.status, found.err) == (Exit.DONE, "")
     monkeypatch.setattr("lro_client.cli._printing._DESCRIBED_AT_ONCE", 1)
     asked.app = server = Describing(404, {}, listed=3)
-    assert len(plain(call("list").out).splitlines()) == 4
+    assert len(plain(drawing("list").out).splitlines()) == 4
     assert server.asked == 1
     monkeypatch.setitem(LISTED, "name", "operations//a")  # which the client refuses to ask for
     asked.app = server = Describing(404, {})
-    assert "operations//a" in call("list").out
+    assert "operations//a" in drawing("list").out
     assert server.asked == 0
 
 
 def test_list_describes_some_at_once(
-    call: Lro, harness: Harness, asked: Asked, monkeypatch: pytest.MonkeyPatch
+    drawing: Lro, harness: Harness, asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call for each thousand; one that is gone by then has no method."""
     monkeypatch.setattr("lro_client.cli._printing._DESCRIBED_AT_ONCE", 2)
     for _ in range(3):
         over(harness, ResizeResponse())
-    rows = plain(call("list").out).splitlines()[1:]
+    rows = plain(drawing("list").out).splitlines()[1:]
     assert [FULL_NAME in row for row in rows] == [True] * 3
     assert [path for path, _ in asked.requests].count("POST /v1/operations:describe") == 2
 
 
-def test_get_shows_what_server_describes(call: Lro, asked: Asked) -> None:
+def test_get_shows_what_server_describes(drawing: Lro, asked: Asked) -> None:
     """Method, age, attempt, and whether a caller has asked for the work to stop."""
     asked.app = Describing(200, {"descriptions": [DESCRIBED]})
-    lines = call("get", "operations/a").lines
+    lines = drawing("get", "operations/a").lines
     assert lines[:2] == ["name      operations/a", "state     IN_PROGRESS"]
     assert lines[3] == r"method    acme.v1.Images.\x1b[31mResize"
     assert re.fullmatch(r"age       \d{4,}d \d+h", lines[4])
     assert lines[5:7] == ["attempt   3", "cancel    requested"]
 
 
-def test_get_of_server_that_says_little(call: Lro, asked: Asked) -> None:
+def test_get_of_server_that_says_little(drawing: Lro, asked: Asked) -> None:
     """What is not known has no line."""
     asked.app = Describing(200, {"descriptions": [{"name": "operations/a"}]})
-    found = call("get", "operations/a").out
+    found = drawing("get", "operations/a").out
     assert not re.search("^(method|age|attempt|cancel)", found, re.MULTILINE)
     asked.app = Describing(404, {})
-    assert call("get", "operations/a").out == found
+    assert drawing("get", "operations/a").out == found
 
 
 @pytest.mark.parametrize("command", [["get", "operations/a", "--json"], ["list", "--json"]])
-def test_json_needs_no_descriptions(command: list[str], call: Lro, asked: Asked) -> None:
+def test_json_needs_no_descriptions(command: list[str], drawing: Lro, asked: Asked) -> None:
     """It is the operation as it is on the wire."""
     asked.app = server = Describing(200, {"descriptions": [DESCRIBED]})
-    assert call(*command).json == [LISTED]
+    assert drawing(*command).json == [LISTED]
     assert server.asked == 0
 
 
@@ -200,7 +191,7 @@ class Screen(io.TextIOWrapper):
 
 @pytest.mark.parametrize("kind", ["dumb", "unknown", ""])
 def test_a_terminal_that_cannot_draw(
-    call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch, kind: str
+    drawing: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """There are lines instead, and none that would have to be erased."""
     monkeypatch.setattr(sys, "stderr", screen := Screen())
@@ -208,7 +199,7 @@ def test_a_terminal_that_cannot_draw(
     if not kind:
         monkeypatch.delenv("TERM")
     name = over(harness, ResizeResponse())
-    assert call("wait", name).status == Exit.DONE
+    assert drawing("wait", name).status == Exit.DONE
     assert screen.text == ""
     if kind:
-        assert call("watch", name).lines[-1] == f"{name}\tSUCCEEDED\t100%"
+        assert drawing("watch", name).lines[-1] == f"{name}\tSUCCEEDED\t100%"

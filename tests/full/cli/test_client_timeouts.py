@@ -22,15 +22,6 @@ IN_TIME = "6s"
 """A timeout within which the first look, a call by itself, is over on a busy machine too."""
 
 
-@pytest.fixture
-def drawing(call: Lro, monkeypatch: pytest.MonkeyPatch) -> Lro:
-    """Calls the command, which takes standard output for a terminal."""
-    monkeypatch.setenv("COLUMNS", "400")
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", "1")
-    return Lro(call.capsys, terminal=True)
-
-
 def test_watch_shows_age_that_server_describes(drawing: Lro, asked: Asked) -> None:
     """It counts from the creation, whenever the command was started; one call is made for it."""
     asked.app = server = Describing(200, {"descriptions": [DESCRIBED]})
