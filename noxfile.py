@@ -29,8 +29,9 @@ PYTEST = [
 AT_ONCE = [*PYTEST, "--numprocesses=3", "--dist=worksteal"]
 """More than the two processors that most machines have at least, since tests wait for servers;
 each more collects all tests again."""
-BYTECODE = {"PYTHONDONTWRITEBYTECODE": None}
-"""Tests start hundreds of processes, which would compile every module again without it."""
+ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": None, "MALLOC_ARENA_MAX": "2"}
+"""Tests start hundreds of processes, which would compile every module again without bytecode, and
+thousands of threads, whose memory glibc would spread over eight arenas for each core."""
 FRAMEWORKS = ["django", "fastapi", "flask", "litestar", "quart", "starlette"]
 """The extras of lro.integrations."""
 BRIDGES = ["a2a", "mcp"]
@@ -47,7 +48,7 @@ OLD_HTTPX = ["-W", "ignore:unclosed:ResourceWarning"]
 """With old versions beneath it, httpx leaves connections open whose call is cancelled early."""
 PROTOBUF = ["google-api-core", "googleapis-common-protos", "grpcio", "grpcio-tools", "protobuf"]
 """What tests of the wires need, and the library only for its extras."""
-WITHOUT_SERVICES = BYTECODE | {"LRO_REQUIRE_SERVICES": ""}
+WITHOUT_SERVICES = ENVIRONMENT | {"LRO_REQUIRE_SERVICES": ""}
 TYPESCRIPT = "typescript@5.9.3"
 CHECK_SCRIPTS = [
     *("tsc", "--noEmit", "--strict", "--allowJs", "--checkJs"),
@@ -69,7 +70,7 @@ CORE = ["tests", "--ignore=tests/test_docs.py"]
 def tests(session: nox.Session) -> None:
     """The default tier: needs only Python, and takes a few minutes."""
     session.install("-e", f"{WITH_EXTRAS}]", *group("docs", "test"))
-    session.run(*AT_ONCE, *session.posargs, env=BYTECODE)
+    session.run(*AT_ONCE, *session.posargs, env=ENVIRONMENT)
 
 
 @nox.session(name="tests-full")
@@ -77,7 +78,7 @@ def tests_full(session: nox.Session) -> None:
     """Every test: also browsers, other people's judges, killed processes, Celery, the examples."""
     session.install(*everything())
     session.run("python", "-m", "tests.services.npm")
-    session.run(*AT_ONCE, *FULL, *session.posargs, env=BYTECODE)
+    session.run(*AT_ONCE, *FULL, *session.posargs, env=ENVIRONMENT)
     if "--cov" in session.posargs:
         for percent, chosen in COVERAGE.items():
             command = ["coverage", "report", f"--fail-under={percent}", *chosen]

@@ -1,7 +1,8 @@
-"""Run a tier of the tests several times under a condition, and count what failed.
+"""Run a tier of the tests several times under some conditions, and count what failed.
 
 ``python3 -m tools.steady busy --times 5 --logs DIR`` needs the session's environment: run
-``python3 run.py tests`` once before. It keeps the output of each run in DIR.
+``python3 run.py tests`` once before. It keeps the output of each run in DIR. Conditions may hold
+together: ``core,shuffled``.
 """
 
 from __future__ import annotations
@@ -32,23 +33,25 @@ SLOW_SYNC_PERCENT: Final = 8
 
 
 @contextmanager
-def condition(name: str, folder: Path, number: int) -> Iterator[tuple[list[str], dict[str, str]]]:
-    """The words before a command, and what its environment has more, while the condition holds."""
+def conditions(
+    names: list[str], folder: Path, number: int
+) -> Iterator[tuple[list[str], dict[str, str]]]:
+    """The words before a command, and what its environment has more, while the conditions hold."""
     before: list[str] = []
     more: dict[str, str] = {}
     beside: list[subprocess.Popen[bytes]] = []
-    if name == "busy":
+    if "busy" in names:
         loop = [sys.executable, "-c", "while True: pass"]
         beside = [subprocess.Popen(loop) for _ in range(BUSY_PROCESSES)]
-    elif name == "sync":
-        library = folder / "slow_sync.so"
+    if "sync" in names:
+        library = folder.resolve() / "slow_sync.so"
         source = Path(__file__).with_name("slow_sync.c")
         subprocess.run(["cc", "-shared", "-fPIC", "-O", "-o", library, source, "-ldl"], check=True)
-        more = {"LD_PRELOAD": str(library), "SLOW_SYNC_PERCENT": str(SLOW_SYNC_PERCENT)}
-    elif name == "core":
+        more |= {"LD_PRELOAD": str(library), "SLOW_SYNC_PERCENT": str(SLOW_SYNC_PERCENT)}
+    if "core" in names:
         before = ["taskset", "--cpu-list", "0"]
-    elif name == "shuffled":
-        more = {"STEADY_SEED": str(number)}
+    if "shuffled" in names:
+        more |= {"STEADY_SEED": str(number)}
     try:
         yield before, more
     finally:
@@ -59,13 +62,14 @@ def condition(name: str, folder: Path, number: int) -> Iterator[tuple[list[str],
 
 def run(arguments: argparse.Namespace, number: int) -> bool:
     """Run the session once and print a line; whether all passed."""
-    log = arguments.logs / f"{arguments.session}-{arguments.condition}-{number}.log"
+    names = arguments.conditions
+    log = arguments.logs / f"{arguments.session}-{'-'.join(names)}-{number}.log"
     command = [*NOX, "--session", arguments.session, "--"]
-    if arguments.condition == "shuffled":
+    if "shuffled" in names:
         command += ["-p", "tools.steady.shuffle"]
     started, used = time.monotonic(), cpu_seconds()
     with (
-        condition(arguments.condition, arguments.logs, number) as (before, more),
+        conditions(names, arguments.logs, number) as (before, more),
         log.open("w") as output,
     ):
         status = subprocess.run(
@@ -82,7 +86,7 @@ def run(arguments: argparse.Namespace, number: int) -> bool:
     counted = re.findall(r"^=* ?(\d+ .*(?:passed|failed|error).*) in [\d.]+s", said, re.MULTILINE)
     failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
     print(
-        f"{arguments.session} {arguments.condition} {number}: {'passed' if not status else 'RED'},"
+        f"{arguments.session} {','.join(names)} {number}: {'passed' if not status else 'RED'},"
         f" {counted[-1] if counted else 'no count'}, {wall:.0f} s,"
         f" {used:.0f} s of CPU",
         *failed,
@@ -102,7 +106,7 @@ def main() -> int:
     """Run the tests so often, and print the number of runs that passed."""
     parser = argparse.ArgumentParser(prog="python3 -m tools.steady", description=__doc__)
     shown = "; ".join(f"{name}: {text}" for name, text in CONDITIONS.items()).replace("%", "%%")
-    parser.add_argument("condition", choices=CONDITIONS, help=shown)
+    parser.add_argument("conditions", type=lambda text: text.split(","), help=shown)
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--first", type=int, default=1, help="the number of the first run")
     parser.add_argument("--session", default="tests")
@@ -112,6 +116,8 @@ def main() -> int:
     end = words.index("--") if "--" in words else len(words)
     arguments = parser.parse_args(words[:end])
     arguments.pytest = words[end + 1 :]
+    if unknown := {*arguments.conditions} - {*CONDITIONS}:
+        parser.error(f"unknown conditions: {', '.join(sorted(unknown))}")
     arguments.logs.mkdir(parents=True, exist_ok=True)
     numbers = range(arguments.first, arguments.first + arguments.times)
     passed = sum(run(arguments, number) for number in numbers)
