@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 import time
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -44,6 +45,16 @@ async def until_async(look: Callable[[], T], holds: Callable[[T], object] = bool
         check_time(end, look, seen)
         await asyncio.sleep(PAUSE_SECONDS)
     return seen
+
+
+def joined(thread: threading.Thread) -> None:
+    """Wait until a thread has ended.
+
+    Raises:
+        AssertionError: It has not within ``PATIENCE``.
+    """
+    thread.join(PATIENCE)
+    assert not thread.is_alive(), f"{thread} still runs after {PATIENCE:g} s"
 
 
 def check_time(end: float, look: Callable[[], object], seen: object) -> None:

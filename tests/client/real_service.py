@@ -22,7 +22,7 @@ from lro.stores.memory import MemoryStore
 from lro_client import AsyncLocalTransport, LocalTransport
 from tests.client.faces import URL, Face
 from tests.client.messages import ResizeMetadata, ResizeRequest, ResizeResponse
-from tests.waiting import PATIENCE, until
+from tests.waiting import joined, until
 
 PATH = "/v1/images:resize"
 FULL_NAME = "acme.images.v1.Images.Resize"
@@ -119,7 +119,7 @@ def serving(app: Any) -> Iterator[str]:
             yield f"http://127.0.0.1:{listening.getsockname()[1]}"
         finally:
             server.should_exit = server.force_exit = True
-            thread.join(PATIENCE)
+            joined(thread)
 
 
 Listen = Callable[[], tuple[Switch, str]]

@@ -9,7 +9,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 
-from tests.waiting import PATIENCE
+from tests.waiting import joined
 
 Behaviour = Callable[[socket.socket, threading.Event], None]
 """Serves one connection until the event is set."""
@@ -55,8 +55,7 @@ def serving(behave: Behaviour) -> Iterator[str]:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
-        accepting.join(PATIENCE)
-        assert not accepting.is_alive()
+        joined(accepting)
 
 
 def drip(connection: socket.socket, pieces: Iterator[bytes], over: threading.Event) -> None:

@@ -23,6 +23,7 @@ from lro.http import error_reply
 from lro.stores.memory import MemoryStore
 from lro.types import Help, HelpLink
 from tests.engine.engine_parts import NAME, raising
+from tests.patching import patch_threads
 from tests.service_fixtures import store_of
 from tests.service_steps import Step, answer, ended, reason, unpacked
 from tests.virtual_loop import run_virtual
@@ -720,7 +721,7 @@ def test_an_async_method_without_a_loop(make_service, monkeypatch):
 def test_who_watches_work_that_was_asked_to_stop_is_woken_at_once(monkeypatch):
     """Executors that wait for the work elsewhere do so; a pause that is over does so no more."""
     woken = []
-    monkeypatch.setattr(threading.Event, "set", lambda _: woken.append("pause"))
+    patch_threads(monkeypatch, threading.Event, "set", lambda _: woken.append("pause"))
     control = JobControl(
         name="n", attempt=1, publish=print, recall=lambda _: None, clock=lambda: 0.0
     )

@@ -20,7 +20,7 @@ from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from tests.engine.engine_parts import declared, raising
 from tests.service_steps import Step, ended, listeners, work
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, joined, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 
@@ -133,15 +133,13 @@ def test_named_changes_end_waits_without_a_look(process):
     looks = list(process.store.looks)
     process.end_elsewhere(first)
     process.store.said.put((first, "operations/x"))
-    one.join(PATIENCE)
-    assert not one.is_alive()
+    joined(one)
     assert two.is_alive()
     assert process.store.looks == looks
     assert 0 < max(subscription.waits) <= change_listener.LOOK_AGAIN_SECONDS
     process.end_elsewhere(second)
     process.store.said.put(None)  # anything may have changed
-    two.join(PATIENCE)
-    assert not two.is_alive()
+    joined(two)
     assert process.store.looks == [*looks, {second}]
 
 
@@ -184,8 +182,7 @@ def test_everything_is_looked_at_every_few_seconds(process, monkeypatch):
     (waiting,) = process.waiting(other)
     process.there.cancel(name)
     process.end_elsewhere(other)
-    waiting.join(PATIENCE)
-    assert not waiting.is_alive()
+    joined(waiting)
     assert {name, other} in process.store.looks
     until(lambda: process.job.cancel_requested)
     process.begin.go.set()
@@ -208,7 +205,7 @@ def test_subscription_is_closed_when_it_is_not_needed(process, monkeypatch):
         until(lambda: process.store.subscriptions, lambda some, number=number: len(some) == number)
         process.end_elsewhere(name)
         process.store.said.put((name,))
-        waiting.join(PATIENCE)
+        joined(waiting)
         looks = len(process.store.looks)
         until(lambda: process.store.said.put(()) or process.store.subscriptions[-1].closed.is_set())
         assert len(process.store.looks) == looks  # there was nothing to look for
@@ -228,7 +225,7 @@ def test_need_that_comes_at_the_last_moment(process, monkeypatch):
     (waiting,) = process.waiting(name)
     process.end_elsewhere(name)
     process.store.said.put((name,))
-    waiting.join(PATIENCE)
+    joined(waiting)
     (subscription,) = process.store.subscriptions
     # One for what is received, and one for the question whether it is needed.
     process.store.said.put(lambda: answers.extend([frozenset(), frozenset()]) or ())
@@ -259,7 +256,7 @@ def test_listener_outlives_errors(process, error, said, caplog):
     assert said in caplog.text
     process.end_elsewhere(name)
     process.store.said.put((name,))
-    waiting.join(PATIENCE)
+    joined(waiting)
 
 
 def test_close_ends_the_listener(process, caplog):

@@ -24,7 +24,7 @@ from lro.stores.sqlite import SQLiteStore
 from tests.engine.engine_parts import LEASE, NAME, Held, method_of, once, raising
 from tests.filters.messages import Book
 from tests.service_steps import Step, answer, ended, reason, recovered, unpacked
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, joined, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NOW = timedelta(0)
@@ -795,8 +795,7 @@ def test_the_thread_may_close_the_service(make_service):
     method_of(service, never)
     service.start_maintenance()
     (thread,) = set(threading.enumerate()) - before
-    thread.join(PATIENCE)
-    assert not thread.is_alive()
+    joined(thread)
 
 
 def test_leases_come_before_orphans(store, build, make_service, clock):

@@ -16,7 +16,7 @@ from lro._engine.uncommitted import Uncommitted
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from tests.engine.engine_parts import declared, once, raising
-from tests.waiting import PATIENCE
+from tests.waiting import joined
 from tests.work_messages import WorkRequest
 
 OPERATION = "operations/x"
@@ -142,7 +142,7 @@ def test_two_first_calls_start_one_thread():
     once(maintenance, "start", lambda: threads.add(thread_of(service)), after=True)
     with contextlib.closing(service):
         service.start_maintenance()
-        other.join(PATIENCE)
+        joined(other)
         assert threads == {thread_of(service)}
 
 

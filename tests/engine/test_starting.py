@@ -32,7 +32,7 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from tests.engine.engine_parts import ID, NAME, Held, method_of, once, raising
 from tests.service_steps import Step, answer, ended, reason, recovered, swap, work
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, joined
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 
@@ -214,7 +214,7 @@ def test_a_start_while_the_service_closes(make_service, clock):
     starting = in_thread(method_of(service).start, WorkRequest("x"))
     step.reached()
     service.close()
-    starting.join(PATIENCE)
+    joined(starting)
     record = store.get(starting.found[0].name)
     assert (record.done, record.owner, record.attempt) == (False, "", 1)
 
@@ -226,7 +226,7 @@ def test_a_close_does_not_wait_for_the_start_of_what_has_begun(make_service):
     step.reached()
     service.close(0)
     step.go.set()
-    starting.join(PATIENCE)
+    joined(starting)
     assert starting.found
 
 
@@ -498,7 +498,7 @@ class Refusing(InlineExecutor):
         if self.again is not None:
             other = threading.Thread(target=lambda: self.answers.append(self.again()))
             other.start()
-            other.join(PATIENCE)
+            joined(other)
         raise self.error
 
 

@@ -27,6 +27,7 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.types import RetryInfo
 from tests.engine.engine_parts import NAME, declared, once, raising
+from tests.patching import patch_threads
 from tests.service_steps import Step, listeners, work
 from tests.waiting import PATIENCE, until, until_async
 from tests.work_messages import WorkRequest, WorkResponse
@@ -214,7 +215,7 @@ def test_exit_closes_all_services_within_one_drain(left, monkeypatch, caplog):
     The next ones have only what is left of the time.
     """
     now = [100.0]
-    monkeypatch.setattr(process.time, "monotonic", lambda: now[0])
+    patch_threads(monkeypatch, time, "monotonic", lambda: now[0])
     given = []
 
     class Closing:

@@ -22,7 +22,7 @@ from tests.engine.engine_parts import declared
 from tests.service_fixtures import services
 from tests.service_steps import abandon, listeners
 from tests.virtual_loop import on_a_loop, run_virtual, virtually
-from tests.waiting import PATIENCE, until_async
+from tests.waiting import PATIENCE, joined, until_async
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 URL = "type.googleapis.com/google.protobuf.Value"
@@ -358,7 +358,7 @@ def test_notifications_from_other_threads_reach_all_loops(harness):
     watching.wait(PATIENCE)
     harness.end(name)
     for thread in threads:
-        thread.join(PATIENCE)
+        joined(thread)
     assert [operation.done for operation in found] == [True] * 4
     assert harness.service.waiting == 0
 

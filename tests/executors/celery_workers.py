@@ -16,7 +16,7 @@ from typing import Any
 from lro import ListOperationsRequest, Operation
 from tests.executors import celery_app
 from tests.service_steps import unpacked
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, joined, until
 from tests.work_messages import WorkMetadata, WorkRequest
 
 
@@ -54,7 +54,7 @@ class Worker:
         """Kill it if it still runs."""
         if self.process.poll() is None:
             self.end(signal.SIGKILL)
-        self._reader.join(PATIENCE)
+        joined(self._reader)
         assert self.process.stdout is not None
         self.process.stdout.close()
 

@@ -34,7 +34,7 @@ from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.testing import REMOTE_CHECKS, check_remote_executor, run_remote_check
 from lro.testing._executors import Work
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, joined
 
 NUMBERS = itertools.count()
 NAME = "operations/a"
@@ -313,7 +313,7 @@ def test_a_message_of_a_malformed_name_is_dropped(caplog):
             target=CeleryWorkerTask(service.run_operation, None).run, args=("a\x00",)
         )
         other.start()
-        other.join(PATIENCE)
+        joined(other)
     assert len(dropped(caplog)) == 2
 
 
@@ -326,7 +326,7 @@ def test_work_is_begun_once(monkeypatch, begun):
     def start(thread):
         if begun or not errors:
             whole(thread)
-            thread.join(PATIENCE)
+            joined(thread)
         if errors:
             raise errors.pop()
 
@@ -359,7 +359,7 @@ def test_work_whose_thread_cannot_be_started_is_not_begun(monkeypatch, error, ra
     assert closed == [timedelta()] * closes
     if closes:
         threads[0].start()
-        threads[0].join(PATIENCE)
+        joined(threads[0])
         assert seen == []
 
 
@@ -416,7 +416,7 @@ def test_an_error_of_the_work_is_an_error_of_the_task():
     carry()
     other = threading.Thread(target=carry)
     other.start()
-    other.join(PATIENCE)
+    joined(other)
     assert found == [True, True]
 
 

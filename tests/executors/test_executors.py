@@ -23,7 +23,7 @@ from lro.stores.memory import MemoryStore
 from lro.testing._executors import Work
 from tests.service_steps import answer
 from tests.stores.samples import together
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, joined
 from tests.work_messages import WorkRequest, WorkResponse
 
 
@@ -213,7 +213,7 @@ def test_a_slot_from_before_a_fork_is_of_no_use():
         slot.submit(Work("a"))
     executor._ended = True
     loop.call_soon_threadsafe(loop.stop)
-    thread.join(PATIENCE)
+    joined(thread)
     assert loop.is_closed()
 
 
@@ -307,7 +307,7 @@ def test_the_inline_executor_waits_for_other_threads():
     executor.stop()
     with pytest.raises(Unavailable):
         slot.submit(task)
-    other.join(PATIENCE)
+    joined(other)
 
 
 def test_the_inline_executor_does_async_work_below_a_running_event_loop():

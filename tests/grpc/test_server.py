@@ -326,25 +326,17 @@ def test_defects_are_logged_once_and_refusals_are_not(
     def break_it(request: CountRequest) -> None:
         raise ZeroDivisionError("secret")
 
-    service = build().service
-    service.declare(
-        "acme.v1.Things.Break",
-        request=CountRequest,
-        response=CountResponse,
-        metadata=CountMetadata,
-        options=lro.Options(validate=break_it),
-    )
-    with serving(kind, service) as address:
+    with serving(kind, own(CountRequest, break_it)) as address:
         caplog.set_level(logging.INFO)
         assert ask(address, VERBS[0]).code is grpc.StatusCode.INVALID_ARGUMENT
         assert caplog.records == []
-        refused = ask(address, "/acme.v1.Things/Break")
+        refused = ask(address, "/acme.v1.Owns/Start")
     assert (refused.code, refused.message) == (
         grpc.StatusCode.INTERNAL,
         "the server failed internally",
     )
     assert [record.name for record in caplog.records] == ["lro"]
-    assert "acme.v1.Things.Break ended with INTERNAL" in caplog.text
+    assert "acme.v1.Owns.Start ended with INTERNAL" in caplog.text
     assert "ZeroDivisionError: secret" in caplog.text
 
 

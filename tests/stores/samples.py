@@ -13,7 +13,7 @@ import attrs
 from lro import Any as Message
 from lro._model.operation import claim, end, report, request_cancel, with_debt
 from lro.adapters import Change, Done, Inserted, Record, RequestKey
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, joined
 
 REQUEST: Final = Message("type.googleapis.com/acme.v1.Request", {"text": "Ünï ✓ \U0001f600"})
 DONE: Final = Message("type.googleapis.com/acme.v1.Response", {})
@@ -112,8 +112,7 @@ def together(count: int, call: Callable[[int], object]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
+        joined(thread)
     return found
 
 

@@ -53,7 +53,7 @@ from tests.stores.samples import (
     report_of,
     together,
 )
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, joined, until
 
 
 @pytest.fixture(scope="module")
@@ -602,7 +602,7 @@ def test_a_closed_subscription_is_unavailable(opened):
     listener = threading.Thread(target=lambda: found.append(refused(subscriptions[0])))
     listener.start()
     subscriptions[0].close()
-    listener.join(PATIENCE)
+    joined(listener)
     subscriptions[1].close()
     subscriptions[1].close()
     store.close()

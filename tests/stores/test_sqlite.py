@@ -35,7 +35,7 @@ from tests.stores.samples import (
     report_of,
 )
 from tests.stores.wires import filled, stranger
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, joined
 
 
 def test_an_existing_file_is_opened_without_writing(path):
@@ -89,7 +89,7 @@ def test_a_lock_held_shortly_is_waited_for(path, clock, wire):
             insertion = threading.Thread(target=insert, args=(store, record_of(clock)))
             insertion.start()
             assert asked.wait(PATIENCE)
-        insertion.join(PATIENCE)
+        joined(insertion)
         assert listed(store) == ["a"]
 
 

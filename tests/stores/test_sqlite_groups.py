@@ -40,7 +40,7 @@ from tests.stores.samples import (
     together,
 )
 from tests.stores.wires import filled, sqlite_error, stranger
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, joined, until
 
 BEGIN = "BEGIN IMMEDIATE"
 
@@ -323,10 +323,10 @@ def test_a_thread_that_is_interrupted_while_it_waits_goes(file_store, clock, wir
             insert(file_store, record_of(clock))
     finally:
         over.set()
-        interrupter.join(PATIENCE)
+        joined(interrupter)
         signal.signal(signal.SIGINT, before)
         go.set()
-    other.join(PATIENCE)
+    joined(other)
     later.insert(record_of(clock, "c"))
     assert set(kinds(later.all())) == {"done"}
     assert listed(file_store) == (["c"] if leads else ["b", "c"])
@@ -443,7 +443,7 @@ def test_writes_of_this_process_are_waited_for_as_long(path, clock, wire):
         with pytest.raises(Unavailable, match="others write"):
             insert(store, record_of(clock))
         go.set()
-        sweep.join(PATIENCE)
+        joined(sweep)
         assert insert(store, record_of(clock)).fresh
 
 

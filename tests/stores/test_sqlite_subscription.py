@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from contextlib import closing
 
 import pytest
@@ -12,9 +13,10 @@ import pytest
 from lro.errors import Unavailable
 from lro.stores.sqlite import SQLiteStore
 from lro.stores.sqlite._connections import FileWatch
+from tests.patching import patch_threads
 from tests.stores.samples import insert, record_of
 from tests.stores.wires import sqlite_error
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, joined
 
 LOOK = "PRAGMA data_version"
 
@@ -77,7 +79,7 @@ class Listener(threading.Thread):
 
     def over(self):
         """The changes that it has received."""
-        self.join(PATIENCE)
+        joined(self)
         return self.found
 
 
@@ -152,14 +154,14 @@ def test_a_busy_moment_is_nothing_to_a_subscription(subscription, file_store, ot
 def now(monkeypatch):
     """The time, which only the test and the waits for writes, none of which come, move."""
     now = [100.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    patch_threads(monkeypatch, time, "monotonic", lambda: now[0])
 
-    def pause(self, seconds):
+    def pause(self, seconds=None):
         now[0] += seconds
         return False
 
     monkeypatch.setattr(FileWatch, "wait", pause)
-    monkeypatch.setattr(threading.Event, "wait", lambda self, seconds=None: pause(self, seconds))
+    patch_threads(monkeypatch, threading.Event, "wait", pause)
     return now
 
 

@@ -24,7 +24,7 @@ from tests.stores.user_databases import (
     database_of,
     run,
 )
-from tests.waiting import PATIENCE, until
+from tests.waiting import joined, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 ID = "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"
@@ -492,7 +492,7 @@ def test_start_of_the_same_moment_is_waited_for(database, connection, service, w
     waiting = f"SELECT wait_event_type FROM pg_stat_activity WHERE pid = {pid}"
     until(lambda: database.rows(waiting), lambda seen: seen == [("Lock",)])
     connection.commit()
-    thread.join(PATIENCE)
+    joined(thread)
     assert found == [True]
     second.commit()
     assert database.notes == ["before"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import queue
 import socket
 import ssl
@@ -13,7 +14,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, joined
 
 
 @attrs.frozen
@@ -108,46 +109,7 @@ def receiver(
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(PATIENCE)
-
-
-Talk: TypeAlias = Callable[[socket.socket, threading.Event], None]
-"""What a raw receiver does with a connection, until the event is set or it is closed."""
-
-
-@contextlib.contextmanager
-def raw_receiver(talk: Talk) -> Iterator[str]:
-    """The URL of a server that does with each connection what it is given."""
-    over = threading.Event()
-    listener = socket.create_server(("127.0.0.1", 0))
-    listener.settimeout(0.05)
-    threads: list[threading.Thread] = []
-
-    def serve() -> None:
-        while not over.is_set():
-            try:
-                connection, _ = listener.accept()
-            except TimeoutError:
-                continue
-            thread = threading.Thread(target=answer, args=(connection,), daemon=True)
-            thread.start()
-            threads.append(thread)
-
-    def answer(connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            connection.settimeout(PATIENCE)
-            talk(connection, over)
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/hook"
-    finally:
-        over.set()
-        thread.join(PATIENCE)
-        listener.close()
-        for each in threads:
-            each.join(PATIENCE)
+        joined(thread)
 
 
 def hang(connection: socket.socket, over: threading.Event) -> None:
@@ -169,20 +131,16 @@ def hang_up(connection: socket.socket, over: threading.Event) -> None:
     connection.recv(65_536)
 
 
-def endless_body(connection: socket.socket, over: threading.Event) -> None:
-    """Answer 200 with a body without end."""
+def body(connection: socket.socket, over: threading.Event, piece: bytes, pause: float) -> None:
+    """Answer 200 with a body that has no end, a piece after each pause."""
     connection.recv(65_536)
     connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000000\r\n\r\n")
-    while not over.is_set():
-        connection.sendall(b"x" * 65_536)
+    while not over.wait(pause):
+        connection.sendall(piece)
 
 
-def dripping_body(connection: socket.socket, over: threading.Event) -> None:
-    """Answer 200 with a body that comes byte by byte."""
-    connection.recv(65_536)
-    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 1000000\r\n\r\n")
-    while not over.wait(0.01):
-        connection.sendall(b"x")
+endless_body = functools.partial(body, piece=b"x" * 65_536, pause=0)
+dripping_body = functools.partial(body, piece=b"x", pause=0.01)
 
 
 def nonsense(connection: socket.socket, over: threading.Event) -> None:

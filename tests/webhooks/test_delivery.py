@@ -22,11 +22,12 @@ from lro.errors import OperationNotFound, Unavailable
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
 from lro.webhooks import Endpoint, EndpointDisabled, WebhookEvent, generate_secret, verify
+from tests.client.sockets import serving
 from tests.services.postgres import shared_server
-from tests.waiting import until
+from tests.waiting import joined, until
 from tests.webhooks import receivers
 from tests.webhooks.hooked import METHOD, OTHER, SECRET, Here, end, endpoint
-from tests.webhooks.receivers import PATIENCE, Received, Said, raw_receiver, receiver
+from tests.webhooks.receivers import PATIENCE, Received, Said, receiver
 
 on_all_stores = pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"], indirect=True)
 
@@ -390,7 +391,7 @@ def loopback(host: str, port: int) -> Sequence[str]:
 def test_hosts_that_do_not_answer_do_not_hold_up_one_that_does(hosts: int, here: Here) -> None:
     """One takes a connection; a caller with one domain has as many as names below it."""
     holding = Holding()
-    with receiver() as good, raw_receiver(holding) as slow:
+    with receiver() as good, serving(holding) as slow:
         port = slow.rpartition(":")[2]
         service, sends = here.serve(
             [endpoint(good.url, methods=(OTHER,))], resolve=loopback, timeout=60.0, connections=4
@@ -446,7 +447,7 @@ def test_what_a_slow_host_cannot_take_soon_is_put_off_in_the_store(
         moments = until(put_off, lambda found: len(found) >= 18)
         assert len({*moments}) == len(moments)
         hold.set()
-        thread.join(PATIENCE)
+        joined(thread)
         here.clock.advance(3600)
         service.run_maintenance()
         assert len(slow.all()) == len(names)
@@ -454,7 +455,7 @@ def test_what_a_slow_host_cannot_take_soon_is_put_off_in_the_store(
 
 
 def test_receiver_that_does_not_answer_is_a_failed_try(here: Here) -> None:
-    with raw_receiver(receivers.hang) as url:
+    with serving(receivers.hang) as url:
         service, sends = here.serve([endpoint(url, id="one")], timeout=0.3)
         name = end(service)
         service.run_maintenance()
@@ -631,7 +632,7 @@ def test_another_process_that_has_the_record_meanwhile_keeps_it(here: Here) -> N
 @pytest.mark.usefixtures("short_stop")
 def test_close_gives_back_what_is_under_way_without_costing_it_a_try(here: Here) -> None:
     store, holding = MemoryStore(here.clock), Holding()
-    with raw_receiver(holding) as url:
+    with serving(holding) as url:
         service, sends = here.serve([endpoint(url, id="one")], timeout=60.0, store=store)
         sends.begin()
         names = [end(service) for _ in range(3)]
@@ -660,7 +661,7 @@ def test_close_lets_a_quick_receiver_finish(here: Here) -> None:
         stopping = threading.Thread(target=sends.stop)
         stopping.start()
         go.set()
-        stopping.join(PATIENCE)
+        joined(stopping)
     assert sends.owed_of(name) == {}
 
 

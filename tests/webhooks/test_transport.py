@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from lro._webhooks.transport import WebhookReply, WebhookTransport, system_addresses
+from tests.client.sockets import Behaviour, serving
 from tests.services.ports import free_port
 from tests.webhooks import receivers
 from tests.webhooks.certificates import contexts
-from tests.webhooks.receivers import Said, Talk, raw_receiver, receiver
+from tests.webhooks.receivers import Said, receiver
 
 HOST = "hooks.example.test"
 SHORT_SECONDS = 0.3
@@ -89,9 +90,9 @@ def test_retry_after_is_given_back(transport: MakeTransport) -> None:
 
 @pytest.mark.parametrize("talk", [receivers.hang, receivers.drip])
 def test_receiver_that_hangs_or_drips_has_only_the_time_limit(
-    talk: Talk, transport: MakeTransport
+    talk: Behaviour, transport: MakeTransport
 ) -> None:
-    with raw_receiver(talk) as url:
+    with serving(talk) as url:
         reply = transport(SHORT_SECONDS).send(url, {}, b"")
     assert reply == WebhookReply(0, "no answer within 0.3 s")
 
@@ -105,7 +106,7 @@ def test_only_the_status_of_a_reply_is_waited_for(transport: MakeTransport) -> N
         (receivers.hang_up, broken),
         (receivers.nonsense, broken),
     ):
-        with raw_receiver(talk) as url:
+        with serving(talk) as url:
             assert transport().send(url, {}, b"") == wanted
     reply = transport().send(f"http://127.0.0.1:{free_port()}/", {}, b"")
     assert reply.why.startswith("no connection: ")
@@ -241,7 +242,7 @@ def test_large_body_that_is_taken_slowly_has_only_the_time_limit(transport: Make
         taken.put(size)
 
     body = b"x" * 12_000_000  # at most 2 MB/s of which are taken
-    with raw_receiver(sip) as url:
+    with serving(sip) as url:
         assert "no answer" in transport(timeout=1.0).send(url, {}, body).why
         given_up.set()
         assert taken.get(timeout=receivers.PATIENCE) < len(body)
@@ -257,7 +258,7 @@ def test_close_ends_requests_under_way(transport: MakeTransport) -> None:
 
     replies: queue.SimpleQueue[WebhookReply] = queue.SimpleQueue()
     sender = transport()
-    with raw_receiver(talk) as url:
+    with serving(talk) as url:
         thread = threading.Thread(target=lambda: replies.put(sender.send(url, {}, b"")))
         thread.start()
         assert taken.wait(receivers.PATIENCE)

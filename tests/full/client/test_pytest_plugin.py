@@ -15,7 +15,7 @@ import lro
 from lro_client.testing import VirtualClock
 from lro_client.testing._fixtures import service_in_memory
 from tests.service_steps import Step
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, joined
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -131,7 +131,7 @@ def test_service_in_memory_reports_leftover_work() -> None:
     forgotten: list[threading.Thread] = []
     with pytest.raises(AssertionError, match="is still running") as caught:
         forget()
-    forgotten[0].join(PATIENCE)
+    joined(forgotten[0])
     assert str(caught.value) == f"lro_service: the work of {names[0]} is still running"
 
 

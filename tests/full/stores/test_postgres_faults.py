@@ -19,6 +19,7 @@ import psycopg
 from lro import InvalidArgument
 from lro.errors import OperationNotFound, RequestIdConflict, TargetBusy, Unavailable
 from lro.stores.postgres import PostgresStore
+from tests.patching import patch_threads
 from tests.services.postgres import UNHURRIED, new_server, shared_server
 from tests.services.processes import killed_at_end
 from tests.services.proxy import proxy_to
@@ -40,7 +41,7 @@ from tests.stores.samples import (
     together,
 )
 from tests.stores.store_verbs import errors_of, verbs
-from tests.waiting import PATIENCE, until
+from tests.waiting import PATIENCE, joined, until
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +192,7 @@ def test_who_waits_for_a_connection_learns_that_there_is_none(
     with pytest.raises(Unavailable):
         store.get("operations/a")
     for reader in readers:
-        reader.join(PATIENCE)
+        joined(reader)
     fragile.start()
     assert found == [1] * 4
 
@@ -555,7 +556,7 @@ def test_time_that_was_used_up_by_culprits_is_up(store, clock, postgres_wire, mo
     """Those behind them get the error at once, instead of waiting as long again."""
     later, go, late = Later(store), threading.Event(), [0.0]
     monotonic = time.monotonic
-    monkeypatch.setattr("time.monotonic", lambda: monotonic() + late[0])
+    patch_threads(monkeypatch, time, "monotonic", lambda: monotonic() + late[0])
 
     def refuse(seconds):
         late[0] += seconds

@@ -1,0 +1,26 @@
+"""How tests replace what the whole process uses: clocks, threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+def patch_threads(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, fake: Callable[..., Any]
+) -> None:
+    """Replace a function for this thread, and for threads that are made later.
+
+    Servers that tests share live in older threads: with a clock of one test they might sleep for
+    minutes, beyond its end.
+    """
+    real = getattr(owner, name)
+    others = {*threading.enumerate()} - {threading.current_thread()}
+
+    def chosen(*args: Any, **options: Any) -> Any:
+        return (real if threading.current_thread() in others else fake)(*args, **options)
+
+    monkeypatch.setattr(owner, name, chosen)
