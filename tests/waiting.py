@@ -47,6 +47,12 @@ async def until_async(look: Callable[[], T], holds: Callable[[T], object] = bool
     return seen
 
 
+def threads_from_now(name: str) -> Callable[[], list[threading.Thread]]:
+    """Return what lists the threads of such a name that run, and that no test before has made."""
+    others = {*threading.enumerate()}
+    return lambda: [one for one in {*threading.enumerate()} - others if one.name.startswith(name)]
+
+
 def joined(thread: threading.Thread) -> None:
     """Wait until a thread has ended.
 

@@ -20,7 +20,7 @@ from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from tests.engine.engine_parts import declared, raising
 from tests.service_steps import Step, ended, listeners, work
-from tests.waiting import PATIENCE, joined, until
+from tests.waiting import PATIENCE, joined, threads_from_now, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 
@@ -118,9 +118,10 @@ def process(make_service):
     made.begin.go.set()
 
 
+@pytest.fixture
 def listening():
-    """The threads that listen in this process."""
-    return [thread for thread in threading.enumerate() if thread.name == "lro-listener"]
+    """What lists the threads of this test that listen."""
+    return threads_from_now("lro-listener")
 
 
 def test_named_changes_end_waits_without_a_look(process):
@@ -189,7 +190,7 @@ def test_everything_is_looked_at_every_few_seconds(process, monkeypatch):
     assert ended(process.here, name).state == "CANCELLED"
 
 
-def test_process_on_its_own_does_not_listen(make_service):
+def test_process_on_its_own_does_not_listen(listening, make_service):
     """No thread, no subscription."""
     service = make_service()
     service.wait(declared(service).start(WorkRequest()).name, 0.01)
@@ -259,7 +260,7 @@ def test_listener_outlives_errors(process, error, said, caplog):
     joined(waiting)
 
 
-def test_close_ends_the_listener(process, caplog):
+def test_close_ends_the_listener(listening, process, caplog):
     """While it listens, with an error of the closed subscription; nothing begins it again."""
     name = process.method.start(WorkRequest()).name
     process.waiting(name)
@@ -281,7 +282,7 @@ def test_close_ends_the_listener(process, caplog):
     assert listening() == []
 
 
-def test_listener_may_close_the_service(process):
+def test_listener_may_close_the_service(listening, process):
     """A cancelled function may do so, whose request to stop came in the listener's thread."""
     name = process.held()
     process.waiting(process.method.start(WorkRequest()).name)
@@ -291,7 +292,7 @@ def test_listener_may_close_the_service(process):
     until(lambda: not listening())
 
 
-def test_subscription_whose_thread_cannot_start(make_service, monkeypatch, caplog):
+def test_subscription_whose_thread_cannot_start(listening, make_service, monkeypatch, caplog):
     """The start succeeds all the same, the next one tries again."""
     service = make_service(Shared())
     method, whole = work(service), threading.Thread.start

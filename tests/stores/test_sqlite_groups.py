@@ -40,7 +40,7 @@ from tests.stores.samples import (
     together,
 )
 from tests.stores.wires import filled, sqlite_error, stranger
-from tests.waiting import PATIENCE, joined, until
+from tests.waiting import PATIENCE, joined, threads_from_now, until
 
 BEGIN = "BEGIN IMMEDIATE"
 
@@ -59,9 +59,10 @@ def interrupt(_):
     raise KeyboardInterrupt
 
 
+@pytest.fixture
 def threads_that_write():
-    """The threads that lead what is handed in."""
-    return [thread for thread in threading.enumerate() if thread.name == "lro-writes"]
+    """What lists the threads of this test that lead what is handed in."""
+    return threads_from_now("lro-writes")
 
 
 # -- what goes together ---------------------------------------------------------------------------
@@ -362,7 +363,9 @@ def test_threads_and_what_is_handed_in_share_their_groups(file_store, clock, wir
     assert wire.said.count("COMMIT") < 8 * 12 + 60
 
 
-def test_a_thread_without_work_ends_and_another_follows(file_store, clock, monkeypatch):
+def test_a_thread_without_work_ends_and_another_follows(
+    threads_that_write, file_store, clock, monkeypatch
+):
     """The next write that is handed in starts it; one whose turn it is not goes on waiting."""
     monkeypatch.setattr("lro.stores._group_commit._IDLE_SECONDS", 0.01)
     for name in "abc":
@@ -391,7 +394,9 @@ def test_a_thread_whose_turn_it_is_not_goes_on_waiting(file_store, clock, wire, 
     assert listed(file_store) == ["a", "b"]
 
 
-def test_a_closed_store_ends_its_thread_and_refuses_what_comes(file_store, clock):
+def test_a_closed_store_ends_its_thread_and_refuses_what_comes(
+    threads_that_write, file_store, clock
+):
     """What waits is over first; a text that no database keeps is refused before it is queued."""
     with pytest.raises(InvalidArgument):
         made_later(file_store, record_of(clock, caller="a\0"))

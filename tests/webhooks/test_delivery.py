@@ -24,7 +24,7 @@ from lro.testing import ManualClock
 from lro.webhooks import Endpoint, EndpointDisabled, WebhookEvent, generate_secret, verify
 from tests.client.sockets import serving
 from tests.services.postgres import shared_server
-from tests.waiting import joined, until
+from tests.waiting import joined, threads_from_now, until
 from tests.webhooks import receivers
 from tests.webhooks.hooked import METHOD, OTHER, SECRET, Here, end, endpoint
 from tests.webhooks.receivers import PATIENCE, Received, Said, receiver
@@ -676,16 +676,11 @@ def test_forked_process_begins_again_without_claims_and_threads(here: Here) -> N
         assert good.all() == []
 
 
-def threads_of_webhooks() -> list[threading.Thread]:
-    """Those that have not ended."""
-    return [one for one in threading.enumerate() if one.name.startswith("lro-webhook")]
-
-
 @pytest.mark.usefixtures("short_stop")
 def test_close_does_not_wait_for_a_lookup(here: Here) -> None:
     """Nothing is sent any more when it is over, no thread stays, and what is owed is kept."""
     asked, go = threading.Event(), threading.Event()
-    before = threads_of_webhooks()
+    ours = threads_from_now("lro-webhook")
 
     def lookup(operation: DescribedOperation, caller: str) -> Sequence[Endpoint]:
         if asked.is_set():
@@ -699,12 +694,10 @@ def test_close_does_not_wait_for_a_lookup(here: Here) -> None:
         end(service)
         good.next()  # there is a thread for requests by now
         name = end(service)
-        until(lambda: len(threads_of_webhooks()) - len(before), lambda count: count == 2)
+        until(ours, lambda found: len(found) == 2)
         sends.stop()
         go.set()
-        until(
-            lambda: [one for one in threads_of_webhooks() if one not in before], lambda one: not one
-        )
+        until(ours, lambda found: not found)
         assert good.all() == []
     assert {*sends.owed_of(name).values()} == {0}
 
