@@ -70,7 +70,7 @@ CORE = ["tests", "--ignore=tests/test_docs.py"]
 def tests(session: nox.Session) -> None:
     """The default tier: needs only Python, and takes a few minutes."""
     session.install("-e", f"{WITH_EXTRAS}]", *group("docs", "test"))
-    session.run(*AT_ONCE, *session.posargs, env=ENVIRONMENT)
+    session.run(*AT_ONCE, *chosen(session), env=ENVIRONMENT)
 
 
 @nox.session(name="tests-full")
@@ -78,10 +78,10 @@ def tests_full(session: nox.Session) -> None:
     """Every test: also browsers, other people's judges, killed processes, Celery, the examples."""
     session.install(*everything())
     session.run("python", "-m", "tests.services.npm")
-    session.run(*AT_ONCE, *FULL, *session.posargs, env=ENVIRONMENT)
+    session.run(*AT_ONCE, *FULL, *chosen(session), env=ENVIRONMENT)
     if "--cov" in session.posargs:
-        for percent, chosen in COVERAGE.items():
-            command = ["coverage", "report", f"--fail-under={percent}", *chosen]
+        for percent, modules in COVERAGE.items():
+            command = ["coverage", "report", f"--fail-under={percent}", *modules]
             session.run(*command)
 
 
@@ -128,10 +128,13 @@ def bridges(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """The rules and the layout of the code, and the types of the console's scripts."""
+    """The rules and the layout of the code, and the types of the console's scripts.
+
+    ``-- --fix`` mends what ruff can.
+    """
     session.install(*group("lint"))
-    session.run("ruff", "check")
-    session.run("ruff", "format", "--check")
+    session.run("ruff", "check", *session.posargs)
+    session.run("ruff", "format", *([] if "--fix" in session.posargs else ["--check"]))
     if shutil.which("npx") is None:
         said = "the types of the console's scripts are not checked: npx is not installed"
         (session.error if os.environ.get("LRO_REQUIRE_SERVICES") else session.warn)(said)
@@ -228,6 +231,15 @@ def changelog(session: nox.Session) -> None:
     """Move the fragments into CHANGELOG.md: ``-- --version 1.2.0``, or ``-- --draft`` to look."""
     session.install("towncrier>=24.8")
     session.run("towncrier", "build", "--yes", *session.posargs)
+
+
+def chosen(session: nox.Session) -> list[str]:
+    """The arguments for pytest, which runs in one process where they name a module.
+
+    That starts at once, and says which name is wrong.
+    """
+    few = any(".py" in argument for argument in session.posargs)
+    return [*(["--numprocesses=0"] if few else []), *session.posargs]
 
 
 def everything() -> list[str]:
