@@ -60,15 +60,17 @@ class Lro:
     terminal: bool = False
     """Whether the command takes standard output for a terminal."""
 
-    def __call__(self, *arguments: str) -> Ended:
+    def __call__(self, *arguments: str, status: int | None = None) -> Ended:
+        """Call it; where a status is given, the call must end with that."""
         from lro.cli import main
 
         self.capsys.readouterr()
         with mock.patch.object(sys.stdout, "isatty", return_value=self.terminal):
-            status = main(arguments)
+            found = main(arguments)
         out, err = self.capsys.readouterr()
         assert "Traceback" not in err
-        return Ended(status, out, err)
+        assert status in (None, found), err
+        return Ended(found, out, err)
 
     @staticmethod
     def as_process(*arguments: str, here: Path | None = None) -> subprocess.CompletedProcess[str]:

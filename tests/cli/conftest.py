@@ -38,6 +38,12 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COVERAGE_PROCESS_CONFIG", config.serialize())
 
 
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Lro:
+    """Calls the command, for which there is no server."""
+    return Lro(capsys)
+
+
 @pytest.fixture(scope="session")
 def listening() -> Iterator[tuple[Switch, str]]:
     """A server on a socket, for one application after the other."""

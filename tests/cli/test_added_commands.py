@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("click")
 pytest.importorskip("rich")
 
-from lro.cli import main
+from tests.cli.asking import Lro
 
 GREET = '''
 import click
@@ -54,20 +54,15 @@ def write(folder: Path, source: str, *entries: str) -> None:
     importlib.invalidate_caches()
 
 
-def test_command_of_another_package_is_listed_and_runs(
-    added: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_of_another_package_is_listed_and_runs(added: Path, command: Lro) -> None:
     """Its help is the first paragraph of the docstring, which is read without importing it."""
     write(added, GREET, "greet = acme_greet:greet")
-    assert main(["--help"]) == 0
-    listed = capsys.readouterr().out
+    listed = command("--help", status=0).out
     assert "Commands of other packages:\n  greet " in listed
     assert "Say hello to a person." in listed
     assert "acme_greet" not in sys.modules
-    assert main(["greet", "ann"]) == 0
-    assert capsys.readouterr().out == "hello ann\n"
-    assert main(["greet", "--help"]) == 0
-    assert "And nothing else." in capsys.readouterr().out
+    assert command("greet", "ann", status=0).out == "hello ann\n"
+    assert "And nothing else." in command("greet", "--help", status=0).out
 
 
 EXTRA = "from lro.errors import MissingExtra\nraise MissingExtra('the greeting', 'grpc')"
@@ -89,39 +84,30 @@ EXTRA = "from lro.errors import MissingExtra\nraise MissingExtra('the greeting',
     ],
 )
 def test_broken_command_reports_why_and_breaks_no_other(
-    source: str, entry: str, said: str, added: Path, capsys: pytest.CaptureFixture[str]
+    source: str, entry: str, said: str, added: Path, command: Lro
 ) -> None:
     """It is listed without help; the others run. Only what lacks an extra is told to install it."""
     write(added, source, f"greet = {entry}", "good = acme_good:greet")
     (added / "acme_good.py").write_text(GREET)
-    assert main(["--help"]) == 0
-    assert "  good " in capsys.readouterr().out
+    assert "  good " in command("--help", status=0).out
     for arguments in (["greet"], ["greet", "--help", "x"]):
-        assert main(arguments) == 2
-        printed = capsys.readouterr().err
+        printed = command(*arguments, status=2).err
         assert printed.startswith("Error: the command greet of acme-tools cannot be loaded: ")
         assert said in printed
         assert ("pip install" in printed) is ("pip install" in said)
-    assert main(["good", "bob"]) == 0
-    assert capsys.readouterr().out == "hello bob\n"
+    assert command("good", "bob", status=0).out == "hello bob\n"
 
 
-def test_commands_of_this_package_cannot_be_replaced(
-    added: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_of_this_package_cannot_be_replaced(added: Path, command: Lro) -> None:
     """Built-in commands stay, and so do those that its own entry points add."""
     write(added, GREET, "lint = acme_greet:greet", "get = acme_greet:greet")
-    assert main(["lint", "--help"]) == 0
-    assert "operation_info" in capsys.readouterr().out
-    assert main(["get", "--help"]) == 0
-    assert "Say hello" not in capsys.readouterr().out
+    assert "operation_info" in command("lint", "--help", status=0).out
+    assert "Say hello" not in command("get", "--help", status=0).out
 
 
-def test_entry_point_without_a_distribution(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entry_point_without_a_distribution(command: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
     """A finder of another kind may give one; its module stands in the sentence."""
     entry = importlib.metadata.EntryPoint("greet", "acme_nowhere:greet", "lro.commands")
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: (entry,))
-    assert main(["greet"]) == 2
-    assert "the command greet of acme_nowhere cannot be loaded" in capsys.readouterr().err
+    said = command("greet", status=2).err
+    assert "the command greet of acme_nowhere cannot be loaded" in said

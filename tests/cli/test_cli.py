@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import io
 import json
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import attrs
 import pytest
 
 pytest.importorskip("click")
@@ -20,6 +22,7 @@ pytest.importorskip("google.longrunning.operations_pb2")
 
 from lro.cli import main
 from lro.lint import lint
+from tests.cli.asking import Lro
 from tests.lint.sets import BARE, GOOD, Declared, located, packed, proto
 
 WARNED = Declared("Export", ("Metadata", "Metadata"))
@@ -69,16 +72,14 @@ def module(name: str, response: str = "ExportResponse", field: str = "rows: lro.
     Path(f"{name}.py").write_text(text, encoding="utf-8")
 
 
-def test_lint_without_findings_prints_number_of_methods(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lint_without_findings_prints_number_of_methods(command: Lro) -> None:
     """Status 0, and the number of methods that were examined."""
-    assert main(["lint", "good"]) == 0
-    assert capsys.readouterr().out == "no findings in 1 long-running method\n"
+    assert command("lint", "good", status=0).out == "no findings in 1 long-running method\n"
 
 
-def test_a_finding_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finding_is_one_line(command: Lro) -> None:
     """With its place first, so that editors and CI find it; status 1."""
-    assert main(["lint", "bad"]) == 1
-    heading, line, summary = capsys.readouterr().out.splitlines()
+    heading, line, summary = command("lint", "bad", status=1).lines
     assert heading.split() == ["where", "method", "code", "what"]
     place, method, code, *what = line.split()
     assert (place, method) == ("acme/v1/books.proto:42:3", "acme.v1.Books.Export")
@@ -87,12 +88,11 @@ def test_a_finding_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert summary == "1 error in 1 long-running method"
 
 
-def test_lines_of_a_pipe_are_not_padded(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_a_pipe_are_not_padded(command: Lro) -> None:
     """Nothing stands behind the sentence; a set without source information names the file."""
     far = Declared("Import", ("ExportResponse", "Metadata"), output="acme.v1.Metadata")
     Path("bad").write_bytes(packed(proto(BARE, far, Declared("Add"))))
-    assert main(["lint", "bad"]) == 1
-    lines = capsys.readouterr().out.splitlines()
+    lines = command("lint", "bad", status=1).lines
     assert lines[1].startswith("acme/v1/books.proto ")
     assert lines[-1] == "3 errors in 2 long-running methods"
     assert [line.rstrip() for line in lines] == lines
@@ -100,15 +100,14 @@ def test_lines_of_a_pipe_are_not_padded(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_a_place_is_never_broken_in_a_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: Lro, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Terminals and editors find the file by it; sentences break between words."""
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    drawing = attrs.evolve(command, terminal=True)
     monkeypatch.setenv("COLUMNS", "60")
     name = f"acme/{'long' * 20}/v1/books.proto"
     Path("bad").write_bytes(packed(located(proto(BARE, name=name), 41, 2)))
-    assert main(["lint", "bad"]) == 1
-    out = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    out = re.sub(r"\x1b\[[\d;]*m", "", drawing("lint", "bad", status=1).out)
     place, method, *what, _ = out.splitlines()
     assert place == f"{name}:42:3"
     assert method == "  acme.v1.Books.Export missing-operation-info"
@@ -117,131 +116,116 @@ def test_a_place_is_never_broken_in_a_terminal(
     assert max(map(len, what)) <= 60
     assert "…" not in out
     Path("bad").write_bytes(packed(proto(BARE), proto(name="a.proto")))
-    assert main(["lint", "bad", "--allow", "*:streaming-response"]) == 1
-    out = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    out = drawing("lint", "bad", "--allow", "*:streaming-response", status=1).out
+    out = re.sub(r"\x1b\[[\d;]*m", "", out)
     assert out.startswith("  * unused-allowance\n    the allowance")
     assert " \n" not in out
 
 
-def test_error_of_source_file_says_how_to_make_a_set(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_of_source_file_says_how_to_make_a_set(command: Lro) -> None:
     """By protoc or by buf."""
     Path("books.proto").write_text('syntax = "proto3";\n', encoding="utf-8")
-    for command in (["lint", "books.proto"], ["breaking", "good", "books.proto"]):
-        assert main(command) == 2
-        printed = capsys.readouterr().err
+    ways = "protoc --include_imports --descriptor_set_out=FILE, or by buf build -o FILE"
+    for arguments in (["lint", "books.proto"], ["breaking", "good", "books.proto"]):
+        printed = command(*arguments, status=2).err
         assert "books.proto: 19 bytes that are no FileDescriptorSet" in printed
-        assert (
-            "protoc --include_imports --descriptor_set_out=FILE, or by buf build -o FILE" in printed
-        )
+        assert ways in printed
 
 
-def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json(command: Lro) -> None:
     """A list of objects which all have the same keys."""
-    assert main(["lint", "--json", "bad"]) == 1
-    (found,) = json.loads(capsys.readouterr().out)
+    (found,) = json.loads(command("lint", "--json", "bad", status=1).out)
     assert list(found) == ["method", "code", "severity", "message", "file", "line", "column"]
     assert (found["severity"], found["line"], found["column"]) == ("error", 42, 3)
-    assert main(["lint", "--json", "good"]) == 0
-    assert json.loads(capsys.readouterr().out) == []
+    assert json.loads(command("lint", "--json", "good", status=0).out) == []
 
 
-def test_warnings_count_only_when_strict(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_warnings_count_only_when_strict(command: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are printed in either case; ``-`` reads what another program writes."""
-    assert main(["lint", "warned"]) == 0
-    assert "1 warning in 1 long-running method" in capsys.readouterr().out
+    assert "1 warning in 1 long-running method" in command("lint", "warned", status=0).out
     given = SimpleNamespace(buffer=io.BytesIO(Path("warned").read_bytes()))
     monkeypatch.setattr(sys, "stdin", given)
-    assert main(["lint", "--strict", "-"]) == 1
+    command("lint", "--strict", "-", status=1)
     monkeypatch.setattr(sys, "stdin", None)
-    assert main(["lint", "-"]) == 2
-    assert "standard input is closed" in capsys.readouterr().err
+    assert "standard input is closed" in command("lint", "-", status=2).err
 
 
-def test_allowances(capsys: pytest.CaptureFixture[str]) -> None:
+def test_allowances(command: Lro) -> None:
     """By option and by file, both as often as wanted; an unused one is a warning."""
     Path("allowed.txt").write_text("# known\n*:missing-operation-info\n", encoding="utf-8")
-    assert main(["lint", "bad", "--allow", "acme.v1.Books.Export"]) == 0
-    assert main(["lint", "--allow-file", "allowed.txt", "bad"]) == 0
-    capsys.readouterr()
-    assert main(["lint", "--allow-file", "allowed.txt", "good"]) == 0
-    assert "unused-allowance" in capsys.readouterr().out
-    assert main(["lint", "--strict", "--allow-file", "allowed.txt", "good"]) == 1
+    by_file = ("lint", "--allow-file", "allowed.txt")
+    command("lint", "bad", "--allow", "acme.v1.Books.Export", status=0)
+    command(*by_file, "bad", status=0)
+    assert "unused-allowance" in command(*by_file, "good", status=0).out
+    command(*by_file, "--strict", "good", status=1)
 
 
-def test_several_sets_are_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_sets_are_one(command: Lro) -> None:
     """A type may stand in another file than its method."""
     far = Declared("Export", ("ExportResponse", "far.Meta"))
     Path("a").write_bytes(packed(proto(far, imports=["far.proto"])))
     Path("b").write_bytes(packed(proto(name="far.proto", package="far", messages=["Meta"])))
-    assert main(["lint", "a"]) == 1
-    assert main(["lint", "a", "b"]) == 0
+    command("lint", "a", status=1)
+    command("lint", "a", "b", status=0)
 
 
-def test_targets(capsys: pytest.CaptureFixture[str]) -> None:
+def test_targets(command: Lro) -> None:
     """Only the files that are named are examined; of a comparison, those of the old set."""
-    Path("two").write_bytes(
-        packed(proto(GOOD), proto(BARE, name="o.proto", service="O", messages=()))
-    )
-    assert main(["lint", "two"]) == 1
-    assert main(["lint", "two", "--target", "acme/v1/books.proto"]) == 0
-    assert main(["lint", "two", "--target", "gone.proto"]) == 2
-    assert main(["breaking", "two", "good"]) == 1
-    assert main(["breaking", "two", "good", "--target", "acme/v1/books.proto"]) == 0
+    other = proto(BARE, name="o.proto", service="O", messages=())
+    Path("two").write_bytes(packed(proto(GOOD), other))
+    command("lint", "two", status=1)
+    command("lint", "two", "--target", "acme/v1/books.proto", status=0)
+    command("lint", "two", "--target", "gone.proto", status=2)
+    command("breaking", "two", "good", status=1)
+    command("breaking", "two", "good", "--target", "acme/v1/books.proto", status=0)
 
 
-def test_breaking(capsys: pytest.CaptureFixture[str]) -> None:
+def test_breaking(command: Lro) -> None:
     """The same output and status, with the old and the new type in JSON."""
-    assert main(["breaking", "good", "good"]) == 0
-    assert main(["breaking", "good", "bad", "--allow", "*:operation-info-removed"]) == 0
-    capsys.readouterr()
-    assert main(["breaking", "good", "warned", "--json"]) == 1
-    (found,) = json.loads(capsys.readouterr().out)
+    command("breaking", "good", "good", status=0)
+    command("breaking", "good", "bad", "--allow", "*:operation-info-removed", status=0)
+    (found,) = json.loads(command("breaking", "good", "warned", "--json", status=1).out)
     assert list(found)[-2:] == ["old", "new"]
     assert (found["old"], found["new"]) == ("acme.v1.ExportResponse", "acme.v1.Metadata")
 
 
-def test_a_python_service(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_python_service(command: Lro) -> None:
     """A service is described and examined like any set; modules of the current folder are found."""
     module("kept")
     module("altered", "ExportResult")
-    assert main(["lint", "kept:books"]) == 0
+    command("lint", "kept:books", status=0)
     Path("a:b").write_bytes(Path("good").read_bytes())  # a file of such a name is read
-    assert main(["lint", "a:b"]) == 0
-    assert main(["lint", "altered:books", "--strict"]) == 1
-    assert "response-type-convention" in capsys.readouterr().out
-    assert main(["breaking", "kept:books", "altered:books"]) == 1
-    assert "response-type-changed" in capsys.readouterr().out
+    command("lint", "a:b", status=0)
+    found = command("lint", "altered:books", "--strict", status=1)
+    assert "response-type-convention" in found.out
+    found = command("breaking", "kept:books", "altered:books", status=1)
+    assert "response-type-changed" in found.out
 
 
-def test_proto_files_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_proto_files_are_printed(command: Lro) -> None:
     """One as it could be kept, several under their names."""
     module("one_file")
-    assert main(["proto", "one_file:books"]) == 0
-    printed = capsys.readouterr().out
+    printed = command("proto", "one_file:books", status=0).out
     assert printed.startswith('syntax = "proto3";\n\npackage acme.v1;\n')
     assert "rpc Export(ExportRequest) returns (google.longrunning.Operation) {" in printed
     module("two_files", field="row: Row | None = None")
-    assert main(["proto", "two_files:books"]) == 0
-    printed = capsys.readouterr().out
+    printed = command("proto", "two_files:books", status=0).out
     assert "// acme/other/v1/other.proto\n\nsyntax" in printed
     assert "// acme/v1/acme.proto\n\nsyntax" in printed
 
 
-def test_proto_files_are_written(capsys: pytest.CaptureFixture[str]) -> None:
+def test_proto_files_are_written(command: Lro) -> None:
     """With a set of descriptors that the linter takes; a folder that cannot be made is named."""
     module("written")
-    options = ["--out", "out/protos", "--descriptor-set", "out/set.pb"]
-    assert main(["proto", "written:books", *options]) == 0
-    assert capsys.readouterr().out == "out/protos/acme/v1/acme.proto\n"
-    assert main(["proto", "written:books", "--descriptor-set", "again.pb"]) == 0
-    assert capsys.readouterr().out == ""
+    write = functools.partial(command, "proto", "written:books")
+    found = write("--out", "out/protos", "--descriptor-set", "out/set.pb", status=0)
+    assert found.out == "out/protos/acme/v1/acme.proto\n"
+    assert write("--descriptor-set", "again.pb", status=0).out == ""
     assert "message ExportRequest {" in Path("out/protos/acme/v1/acme.proto").read_text("utf-8")
     assert lint(Path("out/set.pb").read_bytes()) == []
     Path("taken").write_text("", "utf-8")
-    assert main(["proto", "written:books", "--out", "taken/here"]) == 2
-    assert "taken/here/acme/v1/acme.proto: cannot be written" in capsys.readouterr().err
+    refused = write("--out", "taken/here", status=2)
+    assert "taken/here/acme/v1/acme.proto: cannot be written" in refused.err
 
 
 BOTH = (["lint"], ["breaking", "good"])
@@ -269,7 +253,7 @@ UNUSABLE = [
 
 @pytest.mark.parametrize(("commands", "source", "why"), UNUSABLE)
 def test_what_cannot_be_used_is_named(
-    commands: list[list[str]], source: str, why: str, capsys: pytest.CaptureFixture[str]
+    commands: list[list[str]], source: str, why: str, command: Lro
 ) -> None:
     """Status 2 and a line that says what is wrong with what; never a traceback."""
     module("plain")
@@ -278,20 +262,17 @@ def test_what_cannot_be_used_is_named(
     Path("odd.py").write_text("def __getattr__(name): raise ValueError(f'no {name}')", "utf-8")
     Path("text").write_text("syntax = 'proto3';\n", encoding="utf-8")
     Path("binary").write_bytes(b"\xff")
-    for command in commands:
-        assert main([*command, source]) == 2
-        captured = capsys.readouterr()
-        assert (captured.out, why in captured.err) == ("", True), captured
+    for arguments in commands:
+        found = command(*arguments, source, status=2)
+        assert (found.out, why in found.err) == ("", True), found
 
 
-def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_and_help(command: Lro) -> None:
     """That of the distribution; each command is listed, and explains itself."""
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"lro {importlib.metadata.version('lro')}\n"
-    assert main(["--help"]) == 0
-    assert {"lint", "breaking"} <= {*capsys.readouterr().out.split()}
-    assert main(["breaking", "-h"]) == 0
-    assert "OLD" in capsys.readouterr().out
+    version = importlib.metadata.version("lro")
+    assert command("--version", status=0).out == f"lro {version}\n"
+    assert {"lint", "breaking"} <= {*command("--help", status=0).out.split()}
+    assert "OLD" in command("breaking", "-h", status=0).out
 
 
 def missing(monkeypatch: pytest.MonkeyPatch, package: str, *modules: str) -> None:
@@ -312,17 +293,12 @@ def missing(monkeypatch: pytest.MonkeyPatch, package: str, *modules: str) -> Non
     ],
 )
 def test_missing_extra_is_named(
-    package: str,
-    modules: list[str],
-    said: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    package: str, modules: list[str], said: str, command: Lro, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One sentence that says what to install."""
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)  # where findings are coloured
     missing(monkeypatch, package, *modules)
-    assert main(["lint", "bad"]) == 2
-    assert said in capsys.readouterr().err
+    drawing = attrs.evolve(command, terminal=True)  # where findings are coloured
+    assert said in drawing("lint", "bad", status=2).err
 
 
 def test_another_missing_module_is_our_bug(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,9 +308,7 @@ def test_another_missing_module_is_our_bug(monkeypatch: pytest.MonkeyPatch) -> N
         main(["lint", "good"])
 
 
-def test_the_module_is_the_command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_module_is_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """``python -m lro.cli``, with the arguments of the process."""
     monkeypatch.setattr(sys, "argv", ["lro", "lint", "bad"])
     with pytest.raises(SystemExit) as end:
@@ -348,6 +322,6 @@ def test_a_process(here: Path) -> None:
     module("alive", "ExportResult")
     text = Path("alive.py").read_text(encoding="utf-8").replace(", maintenance=False", "")
     Path("alive.py").write_text(text, encoding="utf-8")
-    command = [sys.executable, "-W", "error", "-m", "lro.cli", "lint", "alive:books", "--strict"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    program = [sys.executable, "-W", "error", "-m", "lro.cli", "lint", "alive:books", "--strict"]
+    run = subprocess.run(program, capture_output=True, text=True, timeout=240)
     assert (run.returncode, run.stderr) == (1, "")

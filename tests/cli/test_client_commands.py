@@ -41,8 +41,8 @@ def test_get(call: Lro, harness: Harness) -> None:
 def test_get_shows_how_far_it_is(call: Lro) -> None:
     """While it runs."""
     with sockets.serving(sockets.answering("200 OK", json.dumps(running(40)))) as url:
-        found = Lro(call.capsys, terminal=True)("get", NAME, "--check", "--server", url)
-        assert found.status == Exit.RUNNING
+        shown = Lro(call.capsys, terminal=True)
+        found = shown("get", NAME, "--check", "--server", url, status=Exit.RUNNING)
         assert found.lines[2] == "progress  40%"
 
 
@@ -60,8 +60,7 @@ def test_one_line_for_each_in_a_pipe(call: Lro, harness: Harness) -> None:
 def test_get_as_json(call: Lro, harness: Harness) -> None:
     """One object on each line, as on the wire; the names each once."""
     names = [over(harness, ResizeResponse(1)), over(harness, FAILURE)]
-    found = call("get", "--json", *names, names[0])
-    assert found.status == 0
+    found = call("get", "--json", *names, names[0], status=0)
     first, second = found.json
     assert (first["name"], first["response"]["sizeBytes"]) == (names[0], "1")
     assert second["error"]["message"] == "no\x1b[2J disk"
@@ -74,8 +73,7 @@ def test_get_says_the_state_by_its_status(call: Lro, harness: Harness) -> None:
     assert call("get", "--check", done).status == Exit.DONE
     assert call("get", "--check", done, failed).status == Exit.FAILED
     assert call("get", done, failed).status == Exit.DONE
-    found = call("get", "operations/no", done)
-    assert found.status == Exit.CALL_FAILED
+    found = call("get", "operations/no", done, status=Exit.CALL_FAILED)
     assert found.err.startswith("lro: operations/no: GetOperation failed with NOT_FOUND: ")
     assert "SUCCEEDED" in found.out
 
@@ -83,9 +81,7 @@ def test_get_says_the_state_by_its_status(call: Lro, harness: Harness) -> None:
 def test_list(call: Lro, harness: Harness) -> None:
     """In a pipe a line for each, with tabs; nothing in it controls a terminal."""
     names = [over(harness, ResizeMetadata(40), FAILURE), over(harness, ResizeResponse())]
-    found = call("list")
-    assert found.status == 0
-    assert [line.split("\t") for line in found.lines] == [
+    assert [line.split("\t") for line in call("list", status=0).lines] == [
         [names[1], "SUCCEEDED", "100%"],
         [names[0], "FAILED", "40%", "FAILED_PRECONDITION: no\\x1b[2J disk"],
     ]
@@ -114,13 +110,9 @@ def test_wait(call: Lro, harness: Harness) -> None:
 
 def test_wait_for_several(call: Lro, harness: Harness) -> None:
     """Each is printed when it is over; the worst decides."""
-    names = [
-        over(harness, ResizeResponse(1)),
-        over(harness, FAILURE),
-        started(harness, ResizeResponse()),
-    ]
-    found = call("wait", *names, "operations/no", "--timeout", "60")
-    assert found.status == Exit.CALL_FAILED
+    names = [over(harness, ResizeResponse(1)), over(harness, FAILURE)]
+    names.append(started(harness, ResizeResponse()))
+    found = call("wait", *names, "operations/no", "--timeout", "60", status=Exit.CALL_FAILED)
     assert sorted(line.split("\t")[0] for line in found.lines) == sorted(names)
     assert f"{names[1]}\tFAILED\tFAILED_PRECONDITION: no\\x1b[2J disk" in found.lines
     assert call("wait", "--json", *names).status == Exit.FAILED
@@ -145,30 +137,27 @@ def test_no_server_there(call: Lro) -> None:
             assert (found.status, found.out) == (Exit.CALL_FAILED, "")
             assert re.fullmatch(r"lro: operations/a: \w+ failed with UNAVAILABLE: .*\n", found.err)
             assert f"(asked was {url})" in found.err
-        found = call("list", "--server", url)
-        assert found.status == Exit.CALL_FAILED
-        assert found.err.startswith("lro: ListOperations failed with UNAVAILABLE: ")
+        said = call("list", "--server", url, status=Exit.CALL_FAILED).err
+        assert said.startswith("lro: ListOperations failed with UNAVAILABLE: ")
     with sockets.serving(sockets.silent) as url:  # no wait is longer than the timeout
-        found = call("wait", "operations/a", "--server", url, "--timeout", "100ms")
-        assert (found.status, "DEADLINE_EXCEEDED" in found.err) == (Exit.CALL_FAILED, True)
-        found = call("get", "operations/a", "--server", url, "--call-timeout", "100ms")
-        assert found.status == Exit.CALL_FAILED
+        slow = ("operations/a", "--server", url)
+        found = call("wait", *slow, "--timeout", "100ms", status=Exit.CALL_FAILED)
+        assert "DEADLINE_EXCEEDED" in found.err
+        call("get", *slow, "--call-timeout", "100ms", status=Exit.CALL_FAILED)
 
 
 def test_watch_in_a_pipe(call: Lro, harness: Harness) -> None:
     """A line for each change."""
     name = over(harness, ResizeMetadata(40), FAILURE)
-    found = call("watch", name)
-    assert found.status == Exit.FAILED
-    assert found.lines[-1] == f"{name}\tFAILED\t40%\tFAILED_PRECONDITION: no\\x1b[2J disk"
+    last = call("watch", name, status=Exit.FAILED).lines[-1]
+    assert last == f"{name}\tFAILED\t40%\tFAILED_PRECONDITION: no\\x1b[2J disk"
     assert call("watch", "--json", name).json[-1]["name"] == name
 
 
 def test_watch_by_filter(call: Lro, harness: Harness, asked: Asked) -> None:
     """Those that match when it begins; it is said that there are more."""
     names = [over(harness, ResizeResponse()) for _ in range(3)]
-    found = call("watch", "--filter", "done = true", "--limit", "2")
-    assert found.status == 0
+    found = call("watch", "--filter", "done = true", "--limit", "2", status=0)
     assert {line.split("\t")[0] for line in found.lines} == set(names[1:])
     assert found.err == "lro: more than 2 match: only 2 are watched; give --limit for more\n"
     found = call("watch", "--filter", "done = true", "--limit", "3")
@@ -181,9 +170,8 @@ def test_cancel(call: Lro, harness: Harness) -> None:
     """With --wait, being cancelled is what was asked for; not so a failure."""
     name, failed = started(harness, None), over(harness, FAILURE)
     assert call("cancel", name).status == Exit.DONE
-    found = call("cancel", name, "--wait")
-    assert found.status == Exit.DONE
-    assert found.out.startswith(f"{name}\tCANCELLED\tCANCELLED: ")
+    out = call("cancel", name, "--wait", status=Exit.DONE).out
+    assert out.startswith(f"{name}\tCANCELLED\tCANCELLED: ")
     assert call("wait", name).status == Exit.CANCELLED
     assert call("cancel", name, failed, "--wait", "--json").status == Exit.FAILED
     assert call("cancel", "operations/no", "--wait").status == Exit.CALL_FAILED

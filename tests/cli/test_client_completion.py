@@ -43,10 +43,9 @@ def complete(call: Lro, monkeypatch: pytest.MonkeyPatch) -> Any:
 )
 def test_scripts(call: Lro, shell: str, expected: str) -> None:
     """Each shell has its own."""
-    found = call("completion", shell)
-    assert found.status == 0
-    assert expected in found.out
-    assert f"_LRO_COMPLETE={shell}_complete" in found.out
+    out = call("completion", shell, status=0).out
+    assert expected in out
+    assert f"_LRO_COMPLETE={shell}_complete" in out
     assert "'bash', 'zsh', 'fish'" in call("completion", "tcsh").err
 
 
@@ -71,18 +70,8 @@ def test_names_with_shell_characters_are_not_completed(
     complete: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A name that a shell would interpret is not completed, also not one of several lines."""
-    bad = [
-        "a;touch${IFS}/tmp/x",
-        "a b",
-        "a\nb",
-        "a\x1b[2J",
-        "a\x9b",
-        "a\u202e",
-        "a'",
-        "a~",
-        "ä",
-        "$(b)",
-    ]
+    bad = ["a;touch${IFS}/tmp/x", *(f"a{sign}" for sign in (" b", "\nb", "\x1b[2J", "\x9b"))]
+    bad += ["a\u202e", "a'", "a~", "ä", "$(b)"]
     listed = [f"operations/{one}" for one in (*bad, "good-1_a.b")] + ["-rf", "~/operations", ""]
     body = json.dumps({"operations": [{"name": name} for name in listed]})
     with sockets.serving(sockets.answering("200 OK", body)) as url:

@@ -45,14 +45,12 @@ def test_one_credential_is_sent(
         (here / "token").write_text(text.replace(SECRET, "other"), encoding="utf-8")
         assert sent("--token-file", "token") == "Bearer other"
     assert sent("--header", "authorization: Basic YTpi") == "Basic YTpi"
-    assert call("list", "--token-file", "gone").status == Exit.MISUSED
-    found = call("list", "--header", "Authorization: Basic YTpi", "--token-file", "token")
-    assert found.status == Exit.MISUSED
-    assert "either --token-file or --header" in found.err
+    call("list", "--token-file", "gone", status=Exit.MISUSED)
+    both = ("--header", "Authorization: Basic YTpi", "--token-file", "token")
+    assert "either --token-file or --header" in call("list", *both, status=Exit.MISUSED).err
     monkeypatch.setenv("LRO_TOKEN", f"{SECRET}\nX-More: 1")
-    found = call("list")
-    assert (found.status, SECRET in found.err) == (Exit.MISUSED, False)
-    assert "no bearer token" in found.err
+    said = call("list", status=Exit.MISUSED).err
+    assert ("no bearer token" in said, SECRET in said) == (True, False)
 
 
 def test_the_token_stays_with_its_server(
@@ -61,16 +59,17 @@ def test_the_token_stays_with_its_server(
     """An operation's URL or token may come from anyone: it sends no secret elsewhere."""
     name = over(harness, ResizeResponse())
     monkeypatch.setenv("LRO_TOKEN", SECRET)
-    call("get", f"{asked.url}/v1/{name}")
-    assert "authorization" in asked.requests[-1][1]
+
+    def sends(*named: str) -> bool:
+        call("get", *named, status=0)
+        return "authorization" in asked.requests[-1][1]
+
+    assert sends(f"{asked.url}/v1/{name}")
     monkeypatch.setenv("LRO_SERVER", "https://api.example.com")
-    assert call("get", f"{asked.url}/v1/{name}").status == 0
-    assert "authorization" not in asked.requests[-1][1]
+    assert not sends(f"{asked.url}/v1/{name}")
     monkeypatch.delenv("LRO_SERVER")
-    assert call("get", f"{asked.url}/v1/{name}").status == 0
-    assert "authorization" not in asked.requests[-1][1]
-    call("get", name, "--server", asked.url)
-    assert "authorization" in asked.requests[-1][1]
+    assert not sends(f"{asked.url}/v1/{name}")
+    assert sends(name, "--server", asked.url)
 
 
 def test_another_prefix(call: Lro, asked: Asked) -> None:
@@ -106,9 +105,8 @@ def test_servers_below_a_path(call: Lro, asked: Asked, monkeypatch: pytest.Monke
 def test_the_address_in_messages(call: Lro) -> None:
     """That of a token writes nothing to the terminal but itself."""
     token = Token(name="operations/a", server="http://127.0.0.1:1/\x9b\u202e\u200b").text
-    found = call("get", token)
-    assert found.status == Exit.CALL_FAILED
-    assert found.err.endswith("(asked was http://127.0.0.1:1/\\x9b\\u202e\\u200b)\n")
+    said = call("get", token, status=Exit.CALL_FAILED).err
+    assert said.endswith("(asked was http://127.0.0.1:1/\\x9b\\u202e\\u200b)\n")
 
 
 def test_tokens_of_handles(
@@ -119,13 +117,11 @@ def test_tokens_of_handles(
     token = Token(name=name, server=asked.url).text
     monkeypatch.setenv("LRO_SERVER", "http://127.0.0.1:1")
     assert call("get", token, "--json").json[0]["name"] == name
-    found = call("get", token, "--server", "http://127.0.0.1:1")
-    assert found.status == Exit.CALL_FAILED
-    assert call("get", Token(name=name).text, "--server", asked.url).status == 0
+    call("get", token, "--server", "http://127.0.0.1:1", status=Exit.CALL_FAILED)
+    call("get", Token(name=name).text, "--server", asked.url, status=0)
     printed = call("get", token, "--json").out
     assert call("get", printed, "--server", asked.url, "--json").json[0]["name"] == name
-    found = call("get", token, "http://127.0.0.1:1/v1/operations/b")
-    assert found.status == Exit.MISUSED
+    found = call("get", token, "http://127.0.0.1:1/v1/operations/b", status=Exit.MISUSED)
     assert "operations of 2 servers" in found.err
 
 
@@ -225,6 +221,5 @@ def test_what_cannot_be_used_ends_with_a_sentence(call: Lro, asked: Asked) -> No
 def test_no_server_is_known(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says how to name a server."""
     monkeypatch.delenv("LRO_SERVER")
-    found = call("list")
-    assert found.status == Exit.MISUSED
-    assert "no server is known: give --server URL, or set LRO_SERVER" in found.err
+    said = call("list", status=Exit.MISUSED).err
+    assert "no server is known: give --server URL, or set LRO_SERVER" in said

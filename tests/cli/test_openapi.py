@@ -9,8 +9,6 @@ import pytest
 
 pytest.importorskip("click")
 
-from lro.cli import main
-
 MODULE = """
 import lro
 from lro.asgi import OperationsApp
@@ -36,29 +34,27 @@ failing = Own(lambda: 1 / 0)
 
 
 @pytest.fixture
-def module(tmp_path, request, monkeypatch):
+def module(here, request):
     """A module with a service and an application, in the folder where we stand."""
     name = f"openapi_{abs(hash(request.node.nodeid))}"
-    (tmp_path / f"{name}.py").write_text(MODULE)
-    monkeypatch.chdir(tmp_path)
+    (here / f"{name}.py").write_text(MODULE)
     yield name
     sys.modules.pop(name, None)
 
 
-def test_document_of_a_service_has_the_methods_with_a_path(module, capsys):
+def test_document_of_a_service_has_the_methods_with_a_path(module, command):
     """And the operations, also under a parent."""
-    assert main(["openapi", f"{module}:books", "--parent", "projects/*"]) == 0
-    document = json.loads(capsys.readouterr().out)
+    found = command("openapi", f"{module}:books", "--parent", "projects/*", status=0)
+    document = json.loads(found.out)
     assert document["openapi"] == "3.1.0"
     paths = {"/v1/books:count", "/v1/operations", "/v1/projects/{project}/operations"}
     assert paths < {*document["paths"]}
 
 
-def test_document_of_an_application_is_its_own(module, capsys, tmp_path):
+def test_document_of_an_application_is_its_own(module, command, here):
     """In a file, too."""
-    assert main(["openapi", f"{module}:app", "--out", "docs/books.json"]) == 0
-    assert capsys.readouterr().out == ""
-    document = json.loads((tmp_path / "docs" / "books.json").read_text())
+    assert command("openapi", f"{module}:app", "--out", "docs/books.json", status=0).out == ""
+    document = json.loads((here / "docs" / "books.json").read_text())
     assert document["info"]["title"] == "Books"
     assert "/v1/numbers" in document["paths"]
     assert "/v1/books:count" not in document["paths"]
@@ -74,10 +70,9 @@ def test_document_of_an_application_is_its_own(module, capsys, tmp_path):
         (["{}:failing"], "ZeroDivisionError: division by zero"),
     ],
 )
-def test_source_without_a_document_is_refused(module, capsys, arguments, complaint):
+def test_source_without_a_document_is_refused(module, command, arguments, complaint):
     """In one line."""
-    assert main(["openapi", *(argument.format(module) for argument in arguments)]) == 2
-    printed = capsys.readouterr()
+    printed = command("openapi", *(one.format(module) for one in arguments), status=2)
     assert printed.out == ""
     assert complaint in printed.err
     assert printed.err.count("\n") == 1

@@ -17,7 +17,7 @@ from lro.errors import Unavailable
 from lro.stores.sqlite import SCHEMA_VERSION
 from lro.testing._samples import together
 from tests.cli.asking import Lro
-from tests.cli.serving import MEMORY, SQLITE, write_service
+from tests.cli.serving import MEMORY, SQLITE, StepsRequest, write_service
 from tests.services.postgres import shared_server
 
 POSTGRES = """
@@ -27,10 +27,10 @@ store = PostgresStore({url!r}, schema={schema!r})
 
 
 @pytest.fixture
-def here_lro(here: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Lro]:
+def here_lro(command: Lro) -> Iterator[Lro]:
     """The command, in the folder with a module, whose service is closed and forgotten."""
     before = {*sys.modules}
-    yield Lro(capsys)
+    yield command
     for name in {*sys.modules} - before:
         if name in ("work", "in_memory"):
             sys.modules.pop(name).service.close(0)
@@ -38,40 +38,32 @@ def here_lro(here: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Lro]:
 
 def test_file_is_shown_and_made(here: Path, here_lro: Lro) -> None:
     """To look at it makes nothing."""
-    found = here_lro("schema", "sqlite:///new.db")
+    new = ("schema", "sqlite:///new.db")
     shown = f"new.db: is not there; this release uses version {SCHEMA_VERSION}"
-    assert (found.status, found.lines) == (1, [shown])
+    assert here_lro(*new, status=1).lines == [shown]
     assert not (here / "new.db").exists()
-    made = here_lro("schema", "sqlite:///new.db", "--create")
-    assert (made.status, made.lines) == (0, ["new.db: version 1, as this release uses it"])
+    made = here_lro(*new, "--create", status=0)
+    assert made.lines == ["new.db: version 1, as this release uses it"]
     with closing(sqlite3.connect(here / "new.db")) as other:
         other.execute("PRAGMA user_version = 99")
-    found = here_lro("schema", "sqlite:///new.db")
-    assert (found.status, found.lines) == (
-        1,
-        ["new.db: has version 99; this release uses version 1"],
-    )
-    refused = here_lro("schema", "sqlite:///new.db", "--create")
-    assert refused.status == 2
-    assert "has schema version 99" in refused.err
-    refused = here_lro("schema", "sqlite:///new.db", "--sql")
-    assert (refused.status, refused.out) == (2, "")
+    known = ["new.db: has version 99; this release uses version 1"]
+    assert here_lro(*new, status=1).lines == known
+    assert "has schema version 99" in here_lro(*new, "--create", status=2).err
+    refused = here_lro(*new, "--sql", status=2)
+    assert refused.out == ""
     assert "is for PostgreSQL" in refused.err
     (here / "other.db").write_text("no database at all, whatever its name may be" * 99)
-    refused = here_lro("schema", "sqlite:///other.db")
-    assert refused.status == 2
+    refused = here_lro("schema", "sqlite:///other.db", status=2)
     assert "other.db cannot be read: file is not a database" in refused.err
 
 
 def test_service_is_shown_by_its_store(here: Path, here_lro: Lro) -> None:
     """A file by its path; memory has no tables, also without the extra of PostgreSQL."""
     write_service(here, SQLITE)
-    found = here_lro("schema", "work:service")
-    path = here / "operations.db"
-    assert found.lines == [f"{path}: version 1, as this release uses it"]
+    shown = [f"{here / 'operations.db'}: version 1, as this release uses it"]
+    assert here_lro("schema", "work:service").lines == shown
     write_service(here, MEMORY, name="in_memory")
-    refused = here_lro("schema", "in_memory:service")
-    assert refused.status == 2
+    refused = here_lro("schema", "in_memory:service", status=2)
     assert "has a MemoryStore, which keeps no tables" in refused.err
 
 
@@ -85,9 +77,8 @@ def test_owner_makes_what_an_application_may_not(here: Path, here_lro: Lro) -> N
     store = POSTGRES.format(url=server.url, schema=schema)
     indexed = ', indexed_paths=("verb",)'
     write_service(here, store, method=indexed)
-    missing = here_lro("schema", "work:service")
     shown = f"schema {schema}: is not there; this release uses version 1"
-    assert (missing.status, missing.lines) == (1, [shown]), missing.err
+    assert here_lro("schema", "work:service", status=1).lines == [shown]
     sql = here_lro("schema", "work:service", "--sql").out
     role = f"app_{server.fresh_schema()}"
     quoted = '"' + schema.replace('"', '""') + '"'
@@ -98,11 +89,8 @@ def test_owner_makes_what_an_application_may_not(here: Path, here_lro: Lro) -> N
             f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {quoted} TO {role}"
         )
     url = server.url.replace("lro@", f"{role}@")
-    there = here_lro("schema", url, "--name", schema)
-    assert (there.status, there.lines) == (
-        0,
-        [f"schema {schema}: version 1, as this release uses it"],
-    )
+    there = here_lro("schema", url, "--name", schema, status=0)
+    assert there.lines == [f"schema {schema}: version 1, as this release uses it"]
     with closing(PostgresStore(url, schema=schema)) as one:
         one.index(["key"])
         assert len(one.secret()) == 64
@@ -160,8 +148,7 @@ def test_database_that_is_away_cannot_be_shown(here_lro: Lro) -> None:
     pytest.importorskip("psycopg")
     url = "postgresql://lro@127.0.0.1:1/postgres"
     for more in ([], ["--create"]):
-        refused = here_lro("schema", url, *more)
-        assert refused.status == 2
+        refused = here_lro("schema", url, *more, status=2)
         assert "the operations database cannot be used now" in refused.err
         assert "Connection refused" in refused.err
 
@@ -171,16 +158,17 @@ def test_purge_removes_what_has_expired(here: Path, here_lro: Lro) -> None:
     write_service(here, SQLITE, maintenance=False)
     assert here_lro("purge", "work:service").lines == ["removed: 0"]
     service = sys.modules["work"].service
-    names = [service.start("cli.v1.Works.Work", sys.modules["work"].StepsRequest()).name]
+
+    def start() -> str:
+        return str(service.start("cli.v1.Works.Work", StepsRequest()).name)
+
+    names = [start()]
     (here / "go").touch()
-    names += [
-        service.start("cli.v1.Works.Work", sys.modules["work"].StepsRequest()).name
-        for _ in range(2)
-    ]
+    names += [start(), start()]
     for name in names:
         assert service.wait(name).done
     (here / "go").unlink()
-    names += [service.start("cli.v1.Works.Work", sys.modules["work"].StepsRequest()).name]
+    names.append(start())
     with closing(sqlite3.connect(here / "operations.db")) as other, other:
         other.execute("UPDATE operations SET expire_time = 1 WHERE name != ?", (names[0],))
         other.execute("UPDATE operations SET expire_time = NULL WHERE name = ?", (names[3],))
