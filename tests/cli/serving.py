@@ -12,7 +12,7 @@ import attrs
 
 import lro
 from lro_client import Client, OperationHandle
-from tests.services.hosts import Host, running
+from tests.services.hosts import Host, running, until
 
 SERVICE: Final = """
 import os
@@ -126,6 +126,15 @@ def lro_serve(folder: Path, *arguments: str, log: str = "server.log") -> Iterato
     command = ("-m", "lro.cli", "serve", *arguments, "--port", "0")
     with running(command, folder, log) as host:
         yield Server.of(host)
+
+
+@contextlib.contextmanager
+def at_work(folder: Path, *arguments: str) -> Iterator[tuple[Server, Client, str]]:
+    """The same, with a client, and with an operation whose work has begun."""
+    with lro_serve(folder, *arguments) as server, Client(server.url) as client:
+        name = server.start(client).name
+        until(lambda: begun(folder) != [])
+        yield server, client, name
 
 
 def begun(folder: Path) -> list[int]:

@@ -22,7 +22,7 @@ import grpc
 import grpc.aio
 import lro.grpc
 from tests.grpc.serving import serving
-from tests.http.counting_service import CountMetadata, CountService, Wrapped, build
+from tests.http.counting_service import CountMetadata, CountService, Wrapped, begun, build
 from tests.waiting import PATIENCE, until, until_async
 
 MANY = 100
@@ -175,8 +175,7 @@ def test_a_caller_who_was_gone_before_waits_for_nothing(counting: CountService) 
 
 def test_waiting_calls_need_no_thread_each() -> None:
     """Many wait on an asyncio server, all wake, and the threads stay a handful."""
-    counting = build()
-    name = counting.start()
+    counting, name = begun()
 
     async def call_all(address: str) -> tuple[int, int]:
         async with grpc.aio.insecure_channel(address) as channel, asyncio.timeout(240):

@@ -12,7 +12,7 @@ import attrs
 
 import lro
 from lro.executors.inline import InlineExecutor
-from lro.http import HttpReply, HttpRequest
+from lro.http import HttpReply, HttpRequest, OperationsEdge
 from lro.stores.memory import MemoryStore
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -88,6 +88,17 @@ def build(store: Any = None, **options: Any) -> CountService:
         "acme.v1.Things.Count", request=CountRequest, response=CountResponse, metadata=CountMetadata
     )
     return CountService(service, count)
+
+
+def begun(*where: str, **options: Any) -> tuple[CountService, str]:
+    """A counting service, and the name of an operation of it that is started so."""
+    counting = build()
+    return counting, counting.start(*where, **options)
+
+
+def edge_of(counting: CountService, **options: Any) -> OperationsEdge:
+    """An edge with a further parent."""
+    return OperationsEdge(counting.service, parents=["projects/*"], **options)
 
 
 class Wrapped:

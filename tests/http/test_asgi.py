@@ -14,7 +14,7 @@ import pytest
 import lro
 from lro import asgi, wsgi
 from lro.asgi import OperationsApp
-from tests.http.counting_service import CountService, Wrapped, build
+from tests.http.counting_service import CountService, Wrapped, begun, build
 from tests.waiting import until_async
 
 Message = MutableMapping[str, Any]
@@ -84,11 +84,9 @@ def serve(app: Any, scope: Message, *messages: Message) -> Line:
 @pytest.mark.parametrize("more", [{}, {"raw_path": None}, {"query_string": b"alt=json"}])
 def test_a_request_is_answered(more: dict[str, Any]) -> None:
     """Status, headers with the length, body; with a raw path from the server or without."""
-    counting = build()
-    name = counting.start()
-    status, headers, body = serve(
-        OperationsApp(counting.service), scope_of("GET", f"/v1/{name}", **more)
-    ).reply
+    counting, name = begun()
+    app = OperationsApp(counting.service)
+    status, headers, body = serve(app, scope_of("GET", f"/v1/{name}", **more)).reply
     assert (status, body) == (200, {"name": name})
     assert headers[b"content-length"] == str(len(json.dumps(body, separators=(",", ":")))).encode()
     assert headers[b"cache-control"] == b"no-store"
@@ -134,8 +132,7 @@ def test_hook_that_needs_a_second_argument_gets_the_scope() -> None:
 
 def test_a_body_in_pieces() -> None:
     """The parts of a body are put together."""
-    counting = build()
-    name = counting.start()
+    counting, name = begun()
     app = OperationsApp(counting.service)
     parts = [part(b'{"time', True), part(b"", True), part(b'out": "0s"', True), part(b"}")]
     assert serve(app, scope_of("POST", f"/v1/{name}:wait"), *parts).reply[0] == 200
@@ -156,11 +153,8 @@ def test_a_body_over_the_limit_is_not_read_on(size: int) -> None:
 )
 def test_a_caller_who_leaves_early_gets_nothing(messages: list[Message]) -> None:
     """Half a request is no request."""
-    counting = build(Wrapped(pytest.fail, "get", "update"))
-    line = serve(
-        OperationsApp(counting.service), scope_of("POST", "/v1/operations/x:cancel"), *messages
-    )
-    assert line.sent == []
+    app = OperationsApp(build(Wrapped(pytest.fail, "get", "update")).service)
+    assert serve(app, scope_of("POST", "/v1/operations/x:cancel"), *messages).sent == []
 
 
 @pytest.mark.parametrize("blocks", [True, False])
@@ -172,11 +166,8 @@ def test_store_that_blocks_and_large_replies_are_for_a_thread(blocks: bool) -> N
     counting = build(store)
     name = counting.start()
     app = OperationsApp(counting.service)
-    calls = [
-        ("GET", "operations"),
-        ("POST", "operations:batchGet"),
-        ("POST", "operations:describe"),
-    ]
+    calls = [("GET", "operations")]
+    calls += [("POST", f"operations:{verb}") for verb in ("batchGet", "describe")]
     if blocks:
         calls += [("GET", name), ("POST", f"{name}:cancel")]
     for method, path in calls:
@@ -189,15 +180,18 @@ def test_store_that_blocks_and_large_replies_are_for_a_thread(blocks: bool) -> N
 # -- waiting ----------------------------------------------------------------------------------
 
 
+def calling(counting: CountService, scope: Message, line: Line) -> asyncio.Future[None]:
+    """A call that goes on."""
+    app = OperationsApp(counting.service)
+    return asyncio.ensure_future(app(scope, line.receive, line.send))
+
+
 def wait(counting: CountService, line: Line, during: Callable[[str], object]) -> str:
     """A call of :wait, with something happening meanwhile; the name of its operation."""
     name = counting.start()
 
     async def both() -> None:
-        app = OperationsApp(counting.service)
-        call = asyncio.ensure_future(
-            app(scope_of("POST", f"/v1/{name}:wait"), line.receive, line.send)
-        )
+        call = calling(counting, scope_of("POST", f"/v1/{name}:wait"), line)
         await until_async(lambda: counting.service.waiting)
         during(name)
         await call
@@ -275,9 +269,7 @@ def test_call_cancelled_by_the_server_is_answered(verb: str) -> None:
 
     async def both() -> None:
         scope = scope_of("POST" if verb == "wait" else "GET", f"/v1/{name}:{verb}")
-        call = asyncio.ensure_future(
-            OperationsApp(counting.service)(scope, line.receive, line.send)
-        )
+        call = calling(counting, scope, line)
         await until_async(lambda: counting.service.waiting or len(line.sent) > 1)
         call.cancel()
         await call
@@ -295,12 +287,10 @@ def test_call_cancelled_by_the_server_is_answered(verb: str) -> None:
 
 def test_stopping_service_begins_no_stream() -> None:
     """Watch is refused as the other calls are, instead of a stream that ends at once."""
-    counting = build()
-    name = counting.start()
+    counting, name = begun()
     counting.service.end_waits()
-    status, headers, _ = serve(
-        OperationsApp(counting.service), scope_of("GET", f"/v1/{name}:watch")
-    ).reply
+    line = serve(OperationsApp(counting.service), scope_of("GET", f"/v1/{name}:watch"))
+    status, headers, _ = line.reply
     assert (status, headers[b"retry-after"]) == (503, b"1")
 
 
@@ -357,8 +347,7 @@ async def other(scope: Message, receive: Any, send: Any) -> None:
 )
 def test_fallback_gets_paths_that_are_not_served(scope: Message, status: int) -> None:
     """The fallback gets every path but those of the edge's routes."""
-    counting = build()
-    assert serve(OperationsApp(counting.service, fallback=other), scope).reply[0] == status
+    assert serve(OperationsApp(build().service, fallback=other), scope).reply[0] == status
 
 
 async def without_lifespan(scope: Message, receive: Any, send: Any) -> None:

@@ -21,7 +21,7 @@ from tests.http.counting_service import (
     Phase,
     Quality,
     ask,
-    build,
+    begun,
 )
 
 
@@ -169,8 +169,7 @@ def test_bytes_are_left_alone() -> None:
 @pytest.mark.parametrize("alt", ["$alt=json%3Benum-encoding%3Dint", "alt=json;enum-encoding=int"])
 def test_get_list_and_wait_ask_for_them(alt: str) -> None:
     """The three verbs that return operations print numbers if, and only if, they are asked to."""
-    counting = build()
-    name = counting.start(metadata=CountMetadata(phase=Phase.COUNTING))
+    counting, name = begun(metadata=CountMetadata(phase=Phase.COUNTING))
     edge = OperationsEdge(counting.service)
     wait = {"timeout": "0s"}
     for query, phase in ((f"?{alt}", 1), ("", "COUNTING"), ("?alt=json", "COUNTING")):

@@ -120,17 +120,15 @@ MISTAKES: Mapping[str, tuple[str, str]] = {
 }
 
 
+KINDS: Any = {"request": CountRequest, "metadata": ExportMetadata}
+
+
 @pytest.fixture(scope="module")
 def service() -> Iterator[lro.Service]:
     """A service with one method whose messages have fields of every kind."""
     store = MemoryStore(lambda: NOW)
     with lro.Service(store, InlineExecutor(), domain=DOMAIN, maintenance=False) as service:
-        service.declare(
-            "acme.v1.Things.Export",
-            request=CountRequest,
-            response=ExportResponse,
-            metadata=ExportMetadata,
-        )
+        service.declare("acme.v1.Things.Export", response=ExportResponse, **KINDS)
         yield service
 
 
@@ -186,12 +184,7 @@ def test_error_names_several_types(service: lro.Service) -> None:
     """Of several registered types the one that goes furthest is shown, and that none accepts."""
     with lro.Service(MemoryStore(), InlineExecutor(), maintenance=False) as two:
         for number, response in enumerate((ExportResponse, ExportMetadata)):
-            two.declare(
-                f"acme.v1.Things.Do{number}",
-                request=CountRequest,
-                response=response,
-                metadata=ExportMetadata,
-            )
+            two.declare(f"acme.v1.Things.Do{number}", response=response, **KINDS)
         with pytest.raises(lro.errors.InvalidFilter) as caught:
             two.list(lro.ListOperationsRequest(filter="response.row_count > many"))
     assert caught.value.position == 21

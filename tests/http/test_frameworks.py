@@ -15,6 +15,7 @@ from tests.http.counting_service import (
     CountMetadata,
     CountRequest,
     CountService,
+    begun,
     build,
     details_of,
 )
@@ -140,8 +141,7 @@ def test_a_mount_in_a_mount_or_behind_a_proxy_that_cuts_its_prefix(prefix: str) 
 
 def test_behind_a_middleware_that_has_read_the_body() -> None:
     """Starlette's base middleware gives the body again, and then only the end of the line."""
-    counting = build()
-    name = counting.start(metadata=CountMetadata(percent=1))
+    counting, name = begun(metadata=CountMetadata(percent=1))
 
     async def read(request: Request, call_next: Any) -> Any:
         await request.body()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import logging
 from collections.abc import Callable
@@ -14,7 +13,7 @@ import pytest
 import lro
 from lro import Code, wsgi
 from lro.asgi import OperationsApp
-from lro.http import HttpReply, OperationsEdge
+from lro.http import HttpReply
 from lro.stores.memory import MemoryStore
 from lro.wire import RouteTable, default_routes, extension_routes
 from tests.http.counting_service import (
@@ -24,11 +23,14 @@ from tests.http.counting_service import (
     Phase,
     Wrapped,
     ask,
+    begun,
     build,
     check_error,
     details_of,
+    edge_of,
     headers_of,
 )
+from tests.http.servers import environ_of_wsgiref
 from tests.http.test_asgi import GONE, Line, part, scope_of, serve
 from tests.waiting import PATIENCE
 
@@ -40,9 +42,9 @@ EACH = pytest.mark.parametrize(
 )
 
 
-def edge_of(counting: CountService, **options: Any) -> OperationsEdge:
-    """An edge with a further parent."""
-    return OperationsEdge(counting.service, parents=["projects/*"], **options)
+def prefix_of(path: str) -> str:
+    """What the names of a collection begin with."""
+    return "projects/p/operations/" if path.startswith(PARENT) else "operations/"
 
 
 def answer(counting: CountService, path: str, body: Any, **options: Any) -> HttpReply:
@@ -54,13 +56,10 @@ def answer(counting: CountService, path: str, body: Any, **options: Any) -> Http
     )
     start, end = line.sent
     headers = tuple((k.decode(), v.decode()) for k, v in start["headers"])
-    reply = HttpReply(
-        start["status"], tuple(h for h in headers if h[0] != "content-length"), end["body"]
-    )
-    if not path.endswith(":watch"):
-        assert (
-            edge_of(counting, **options).handle(ask("POST", path, body)) == reply
-        )  # as in a thread
+    headers = tuple(each for each in headers if each[0] != "content-length")
+    reply = HttpReply(start["status"], headers, end["body"])
+    if not path.endswith(":watch"):  # as in a thread
+        assert edge_of(counting, **options).handle(ask("POST", path, body)) == reply
     return reply
 
 
@@ -154,8 +153,7 @@ def test_empty_lists_are_not_left_out_of_a_reply() -> None:
 
 def test_batch_has_enum_numbers_if_asked_for() -> None:
     """As generated clients ask for them (spec §5.8(5))."""
-    counting = build()
-    name = counting.start(metadata=CountMetadata(phase=Phase.COUNTING))
+    counting, name = begun(metadata=CountMetadata(phase=Phase.COUNTING))
     edge = edge_of(counting)
     for query, phase in (("", "COUNTING"), ("?$alt=json;enum-encoding=int", 1)):
         reply = edge.handle(ask("POST", BATCH + query, {"names": [name]}))
@@ -200,13 +198,12 @@ def test_hostile_body_is_refused_with_its_field(
 def test_names_of_another_collection(path: str) -> None:
     """A proxy that lets a path pass has not let other collections pass (spec §3.11)."""
     counting = build(Wrapped(pytest.fail, "find"))
-    mine = "projects/p/operations/a" if path.startswith(PARENT) else "operations/a"
+    mine = f"{prefix_of(path)}a"
     for other in ("operations/a", "projects/p/operations/a", "projects/p/x/y/operations/a"):
-        if other == mine:
-            continue
-        reply = answer(counting, path, {"names": [mine, other]})
-        error = check_error(reply, 400, Code.INVALID_ARGUMENT, "INVALID_PARENT")
-        assert "names[1]" in error["message"]
+        if other != mine:
+            reply = answer(counting, path, {"names": [mine, other]})
+            error = check_error(reply, 400, Code.INVALID_ARGUMENT, "INVALID_PARENT")
+            assert "names[1]" in error["message"]
 
 
 @EACH
@@ -250,19 +247,17 @@ def test_order_of_checks(path: str) -> None:
         raise lro.errors.PermissionDenied("not yours")
 
     counting = build(authorize=authorize)
-    prefix = "projects/p/" if path.startswith(PARENT) else ""
-    body = {"names": [f"{prefix}operations/a", f"{prefix}operations/b"]}
+    name, other = (f"{prefix_of(path)}{one}" for one in "ab")
+    body = {"names": [name, other]}
     said.clear()
     reply = answer(counting, path, {**body, "x": 1}, authenticate=lambda _: "ann")
     check_error(reply, 400, Code.INVALID_ARGUMENT, "MALFORMED_REQUEST")
     assert said == []
     reply = answer(counting, path, body, authenticate=lambda _: "ann")
     error = check_error(reply, 403, Code.PERMISSION_DENIED, "PERMISSION_DENIED")
-    assert set(said) == {f"ann GetOperation {prefix}operations/a"}
-    assert details_of({"error": error})["ErrorInfo"]["metadata"] == {
-        "name": f"{prefix}operations/a"
-    }
-    assert error["message"] == f"{prefix}operations/a: not yours"
+    assert set(said) == {f"ann GetOperation {name}"}
+    assert details_of({"error": error})["ErrorInfo"]["metadata"] == {"name": name}
+    assert error["message"] == f"{name}: not yours"
 
 
 def away() -> None:
@@ -273,8 +268,7 @@ def away() -> None:
 @EACH
 def test_store_that_is_away_is_unavailable(path: str) -> None:
     """503 with a time to ask again; a stream is not begun."""
-    name = "projects/p/operations/a" if path.startswith(PARENT) else "operations/a"
-    reply = answer(build(Wrapped(away, "find")), path, {"names": [name]})
+    reply = answer(build(Wrapped(away, "find")), path, {"names": [f"{prefix_of(path)}a"]})
     check_error(reply, 503, Code.UNAVAILABLE, "UNAVAILABLE")
 
 
@@ -375,8 +369,7 @@ def test_stream_sends_snapshots_changes_and_its_end() -> None:
 @pytest.mark.parametrize("parent", ["", "projects/p"])
 def test_get_of_watch_streams_one_operation(parent: str) -> None:
     """By GET, with enum values as numbers where they are asked for."""
-    counting = build()
-    name = counting.start(parent, metadata=CountMetadata(phase=Phase.COUNTING))
+    counting, name = begun(parent, metadata=CountMetadata(phase=Phase.COUNTING))
     for query, phase in (("", "COUNTING"), ("?$alt=json;enum-encoding=int", 1)):
         stream = follow(counting, [], lambda: "leave", target=f"/v1/{name}:watch{query}")
         ((kind, data),) = stream.events
@@ -396,8 +389,7 @@ def test_watch_of_a_collection_as_a_name_is_refused(path: str) -> None:
 
 def test_head_of_a_stream_leaves_no_watch() -> None:
     """The reply has its headers and no body, and no watch is left."""
-    counting = build()
-    name = counting.start()
+    counting, name = begun()
     line = serve(OperationsApp(counting.service), scope_of("HEAD", f"/v1/{name}:watch"))
     start, end = line.sent
     assert dict(start["headers"])[b"content-type"] == b"text/event-stream; charset=utf-8"
@@ -406,16 +398,9 @@ def test_head_of_a_stream_leaves_no_watch() -> None:
 
 def test_stream_without_events_sends_comments() -> None:
     """A comment is sent as long as there is no event."""
-    counting = build()
-    name = counting.start()
-    stream = follow(
-        counting,
-        [name],
-        lambda: None,
-        lambda: None,
-        lambda: counting.finish(name),
-        heartbeat_seconds=0.01,
-    )
+    counting, name = begun()
+    acts = (lambda: None, lambda: None, lambda: counting.finish(name))
+    stream = follow(counting, [name], *acts, heartbeat_seconds=0.01)
     kinds = [kind for kind, _ in stream.events]
     assert kinds[:3] == ["operation", "comment", "comment"]
     assert kinds[-1] == "operation"
@@ -440,8 +425,7 @@ def test_caller_who_leaves_frees_its_stream() -> None:
 
 def test_broken_line_frees_its_stream() -> None:
     """What the server raises when nothing can be sent is the server's, and frees everything."""
-    counting = build()
-    name = counting.start()
+    counting, name = begun()
 
     def snap() -> None:
         raise OSError("broken")
@@ -491,18 +475,13 @@ def test_watch_leaves_out_operation_that_cannot_be_printed(
 
 def test_threads_do_not_stream() -> None:
     """Over WSGI: 501, and why; BatchGet is there (spec §3.11)."""
-    counting = build()
-    name = counting.start()
+    counting, name = begun()
     edge = edge_of(counting)
     for request in (ask("GET", f"/v1/{name}:watch"), ask("POST", WATCH, {"names": [name]})):
         reply = edge.handle(request)
         error = check_error(reply, 501, Code.UNIMPLEMENTED, "METHOD_NOT_SUPPORTED")
         assert "would hold a thread" in error["message"]
     statuses: list[str] = []
-    environ = {
-        "REQUEST_METHOD": "GET",
-        "PATH_INFO": f"/v1/{name}:watch",
-        "wsgi.input": io.BytesIO(),
-    }
+    environ = environ_of_wsgiref("GET", f"/v1/{name}:watch")
     list(wsgi.OperationsApp(counting.service)(environ, lambda status, _: statuses.append(status)))
     assert statuses == ["501 Not Implemented"]

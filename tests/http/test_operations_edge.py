@@ -13,18 +13,19 @@ import pytest
 
 import lro
 from lro import Code
-from lro.http import Authenticate, HttpReply, HttpRequest, OperationsEdge, error_reply
+from lro.http import Authenticate, HttpReply, HttpRequest, error_reply
 from tests.http.counting_service import (
     DOMAIN,
     URL,
     CountMetadata,
     CountRequest,
-    CountService,
     Wrapped,
     ask,
+    begun,
     build,
     check_error,
     details_of,
+    edge_of,
     headers_of,
 )
 
@@ -38,11 +39,6 @@ VERBS: Mapping[str, Callable[[str], HttpRequest]] = {
 ONES = [verb for verb in VERBS if verb != "ListOperations"]
 EACH_VERB = pytest.mark.parametrize("verb", VERBS)
 EACH_ONE = pytest.mark.parametrize("verb", ONES)
-
-
-def edge_of(counting: CountService, **options: Any) -> OperationsEdge:
-    """An edge with a further parent."""
-    return OperationsEdge(counting.service, parents=["projects/*"], **options)
 
 
 def json_of(reply: HttpReply) -> Any:
@@ -381,8 +377,7 @@ def test_invalid_argument_names_its_field(
 
 def test_a_good_deadline() -> None:
     """A decimal number of seconds, however large; what is done is answered at once."""
-    counting = build()
-    name = counting.start()
+    counting, name = begun()
     counting.finish(name)
     for text in ("2.5", "0.001", "60", " 5 ", "9" * 400, "007.5"):
         request = ask("POST", f"/v1/{name}:wait", x_server_timeout=text)
@@ -391,8 +386,7 @@ def test_a_good_deadline() -> None:
 
 def test_a_deadline_bounds_the_wait() -> None:
     """It wins over a longer timeout, and the reply is good (spec §4.4)."""
-    counting = build()
-    name = counting.start()
+    counting, name = begun()
     request = ask("POST", f"/v1/{name}:wait", {"timeout": "30s"}, x_server_timeout="0.02")
     assert json_of(edge_of(counting).handle(request)) == {"name": name}
 
@@ -419,9 +413,8 @@ def test_a_hook_chooses_its_error(error: lro.LroError, http: int, code: Code, re
 @pytest.mark.parametrize("code", [Code.INTERNAL, Code.UNKNOWN, Code.DATA_LOSS])
 def test_a_chosen_defect_is_a_defect(code: Code, caplog: pytest.LogCaptureFixture) -> None:
     """The codes of defects keep their reason and lose their message and details."""
-    error = lro.StatusError(
-        code, "disk 7 at fault", (lro.types.DebugInfo(detail="disk 7"),), why="DISK"
-    )
+    detail = lro.types.DebugInfo(detail="disk 7")
+    error = lro.StatusError(code, "disk 7 at fault", (detail,), why="DISK")
     reply = raising(error)
     assert check_error(reply, 500, code, "DISK")["message"] == "the server failed internally"
     assert list(details_of(reply.body)) == ["ErrorInfo"]
@@ -436,12 +429,10 @@ def test_ok_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_reason_of_the_library_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     """An operation that cannot be printed says so by its reason only (spec §1.14(3))."""
-    counting = build()
-    name = counting.start(metadata=lro.Any(URL + "acme.v1.Secret", b"\0"))
+    counting, name = begun(metadata=lro.Any(URL + "acme.v1.Secret", b"\0"))
     for verb in ("GetOperation", "WaitOperation", "ListOperations"):
-        error = check_error(
-            edge_of(counting).handle(VERBS[verb](name)), 500, Code.INTERNAL, "ENCODING_FAILED"
-        )
+        reply = edge_of(counting).handle(VERBS[verb](name))
+        error = check_error(reply, 500, Code.INTERNAL, "ENCODING_FAILED")
         assert "Secret" not in json.dumps(error)
     assert "acme.v1.Secret" in caplog.text
 

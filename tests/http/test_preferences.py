@@ -57,13 +57,8 @@ PATH = "/v1/things:count"
         ("wait=1, wait=2, respond-async, respond-async=no", Preferences(1, True)),
         ("wait=never, wait=2", NO_PREFERENCES),
         # Malformed ones are passed over.
-        ("", NO_PREFERENCES),
-        ("wait", NO_PREFERENCES),
-        ("wait=", NO_PREFERENCES),
-        ("wait=1 2", NO_PREFERENCES),
-        ("wait=\u0663", NO_PREFERENCES),
-        ('wait="3', NO_PREFERENCES),
-        ("respond-async=yes", NO_PREFERENCES),
+        *[(header, NO_PREFERENCES) for header in ("", "wait", "wait=", "wait=1 2", "wait=\u0663")],
+        *[(header, NO_PREFERENCES) for header in ('wait="3', "respond-async=yes")],
         ('=, ;, wait="1"2, (x), wait=5', Preferences(5)),
         ("wait=" + "9" * 10_000, Preferences(999_999_999)),
     ],
@@ -324,9 +319,8 @@ def test_location_has_the_parent() -> None:
     counting = build()
     for parent, parents in (("projects/a b", ["projects/*"]), ("shelves/a", [])):
         start = Start(counting.count, parent=lambda request, parent=parent: parent)
-        edge = OperationsEdge(
-            counting.service, starts={PATH: start}, accepted=True, parents=parents
-        )
+        options: Any = {"accepted": True, "parents": parents}
+        edge = OperationsEdge(counting.service, starts={PATH: start}, **options)
         reply = edge.handle(ask("POST", PATH, {}))
         headers = headers_of(reply)
         place = f"/v1/projects/a%20b/operations/{headers['operation-id']}" if parents else None

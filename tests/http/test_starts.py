@@ -394,9 +394,8 @@ def test_starts_are_served_at_the_paths_of_the_dict() -> None:
     counting = build()
     own = declare(counting.service, "Count", path=OWN_PATH)
     count = Start(counting.count, metadata=lambda request: CountMetadata(percent=7))
-    edge = OperationsEdge(
-        counting.service, starts={PATH: counting.count, "/v1/a:b": own, "/c": count}
-    )
+    starts = {PATH: counting.count, "/v1/a:b": own, "/c": count}
+    edge = OperationsEdge(counting.service, starts=starts)
     for path in (PATH, "/v1/a:b", "/c"):
         started(edge.handle(ask("POST", path, {})))
     for path in (OWN_PATH, "/v1/a", "/any/thing", "/"):
@@ -412,10 +411,9 @@ def test_all_methods_that_have_a_path_are_served_there() -> None:
     edge = OperationsEdge(counting.service, starts=True)
     declare(counting.service, "Later", path="/v1/later")
     started(edge.handle(ask("POST", OWN_PATH, {})))
-    for path in (PATH, "/v1/later"):
-        check_error(edge.handle(ask("POST", path, {})), 404, Code.NOT_FOUND, "ROUTE_NOT_FOUND")
     none = OperationsEdge(counting.service)
-    check_error(none.handle(ask("POST", OWN_PATH, {})), 404, Code.NOT_FOUND, "ROUTE_NOT_FOUND")
+    for one, path in ((edge, PATH), (edge, "/v1/later"), (none, OWN_PATH)):
+        check_error(one.handle(ask("POST", path, {})), 404, Code.NOT_FOUND, "ROUTE_NOT_FOUND")
 
 
 def test_path_that_is_served_twice_is_refused() -> None:
@@ -487,10 +485,7 @@ def refuse(*_: object) -> None:
         ("validate", leave),
         ("validate", refuse),
         ("validate", lambda *_: Leaving()),
-        ("exclusive_target", leave),
-        ("parent", leave),
-        ("metadata", leave),
-        ("raw", leave),
+        *[(option, leave) for option in ("exclusive_target", "parent", "metadata", "raw")],
     ],
 )
 def test_function_that_raises_system_exit_fails_its_own_call_only(

@@ -28,6 +28,7 @@ from tests.cli.serving import (
     SQLITE,
     Server,
     StepsResponse,
+    at_work,
     begun,
     lro_serve,
     write_service,
@@ -58,11 +59,9 @@ def process_of(client: Client, name: str) -> int:
 def test_service_is_served_and_stopped_without_loss(here: Path) -> None:
     """SIGTERM ends the server with 0; what it could not end is done by the next one."""
     write_service(here, drain_seconds=0)
-    with lro_serve(here, "work:service") as server, Client(server.url) as client:
+    with at_work(here, "work:service") as (server, client, name):
         assert httpx.get(f"{server.url}/healthz").json() == {"status": "ok"}
         assert httpx.get(f"{server.url}/readyz").json() == {"status": "ok"}
-        name = server.start(client).name
-        until(lambda: begun(here) != [])
         assert server.host.stop() == 0
         assert "operations handed back: 1 of 1" in server.host.output
         assert "Traceback" not in server.host.output
@@ -76,9 +75,7 @@ def test_service_is_served_and_stopped_without_loss(here: Path) -> None:
 def test_second_signal_ends_the_drain(here: Path) -> None:
     """The work is handed back at once, though its function would go on."""
     write_service(here, drain_seconds=3600)
-    with lro_serve(here, "work:service") as server, Client(server.url) as client:
-        server.start(client)
-        until(lambda: begun(here) != [])
+    with at_work(here, "work:service") as (server, _, _):
         server.host.ask_to_stop()
         until(lambda: "time to end" in server.host.output)
         assert server.host.stop() == 0
@@ -88,10 +85,7 @@ def test_second_signal_ends_the_drain(here: Path) -> None:
 def test_running_work_may_end_while_the_server_drains(here: Path) -> None:
     """The result is stored by the process that was asked to stop."""
     write_service(here, drain_seconds=3600)
-    arguments = ("work:service", "--host", "localhost")
-    with lro_serve(here, *arguments) as server, Client(server.url) as client:
-        name = server.start(client).name
-        until(lambda: begun(here) != [])
+    with at_work(here, "work:service", "--host", "localhost") as (server, client, name):
         server.host.ask_to_stop()
         until(lambda: "time to end" in server.host.output)
         (here / "go").touch()
@@ -178,14 +172,11 @@ def test_several_processes_share_port_and_store(here: Path) -> None:
     write_service(here, lease=1)
     grpc = str(free_port())
     arguments = ("work:service", "--workers", "2", "--grpc", grpc, "--starts", "--parent", "a/*")
-    with lro_serve(here, *arguments) as server:
-        with Client(server.url) as client:
-            name = server.start(client).name
-            until(lambda: begun(here) != [])
-            os.kill(begun(here)[0], signal.SIGKILL)
-            server.host.says(re.compile("another one begins"))
-            (here / "go").touch()
-            assert process_of(client, name) != begun(here)[0]
+    with at_work(here, *arguments) as (server, client, name):
+        os.kill(begun(here)[0], signal.SIGKILL)
+        server.host.says(re.compile("another one begins"))
+        (here / "go").touch()
+        assert process_of(client, name) != begun(here)[0]
         assert server.grpc == f"grpc://127.0.0.1:{grpc}"
         assert Lro.as_process("list", "a/b", "--server", server.grpc).returncode == 0
         server.host.process.send_signal(signal.SIGINT)
@@ -201,10 +192,7 @@ def test_several_processes_share_port_and_store(here: Path) -> None:
 def test_interrupt_of_a_terminal_lets_several_processes_drain(here: Path) -> None:
     """It reaches all of them, and counts once."""
     write_service(here, drain_seconds=3600)
-    arguments = ("work:service", "--workers", "2")
-    with lro_serve(here, *arguments) as server, Client(server.url) as client:
-        name = server.start(client).name
-        until(lambda: begun(here) != [])
+    with at_work(here, "work:service", "--workers", "2") as (server, client, name):
         os.killpg(server.host.process.pid, signal.SIGINT)
         until(lambda: "time to end" in server.host.output)
         (here / "go").touch()
@@ -272,9 +260,7 @@ def test_several_processes_that_cannot_begin_end_the_command(here: Path) -> None
 def test_worker_takes_over_what_a_killed_server_has_begun(here: Path) -> None:
     """The server is killed, and the worker does the work; SIGTERM hands it on to the next."""
     write_service(here, lease=1, drain_seconds=0)
-    with lro_serve(here, "work:service") as server, Client(server.url) as client:
-        name = server.start(client).name
-        until(lambda: begun(here) != [])
+    with at_work(here, "work:service") as (server, _, name):
         server.host.process.kill()
     command = ("-m", "lro.cli", "worker", "work:service")
     with running(command, here, "worker.log") as worker:
@@ -354,7 +340,7 @@ def test_database_that_is_away_is_waited_for(here: Path) -> None:
     ],
 )
 def test_what_cannot_be_run_is_refused_in_one_sentence(
-    arguments: list[str], said: str, here: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], said: str, here: Path, command: Lro
 ) -> None:
     """With the exit status of a misuse."""
     write_service(here, MEMORY)
@@ -362,8 +348,7 @@ def test_what_cannot_be_run_is_refused_in_one_sentence(
     write_service(here, SQLITE, name="shared")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        ended = Lro(capsys)(*(one.format(port) for one in arguments))
-    assert ended.status == 2, ended.out
+        ended = command(*(one.format(port) for one in arguments), status=2)
     assert said.format(port) in ended.err
     assert ended.err.startswith(("Error: ", "Usage: "))
     assert ended.out == ""
@@ -373,23 +358,22 @@ def test_what_cannot_be_run_is_refused_in_one_sentence(
 
 
 def test_several_processes_need_a_system_that_passes_sockets_on(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, command: Lro
 ) -> None:
     """As all have but Windows."""
     write_service(here, name="unshared")
     monkeypatch.delattr("os.fork")
-    ended = Lro(capsys)("serve", "unshared:service", "--workers", "2")
-    assert (ended.status, "--workers: must be 1 on this system" in ended.err) == (2, True)
+    ended = command("serve", "unshared:service", "--workers", "2", status=2)
+    assert "--workers: must be 1 on this system" in ended.err
     sys.modules.pop("unshared").service.close(0)
 
 
 def test_missing_servers_are_a_missing_extra(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, command: Lro
 ) -> None:
     """One of two packages is enough, and the extra has one."""
     write_service(here, MEMORY, name="unserved")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    ended = Lro(capsys)("serve", "unserved:service")
-    assert ended.status == 2
+    ended = command("serve", "unserved:service", status=2)
     assert "pip install 'lro[serve]'" in ended.err
     sys.modules.pop("unserved", None)
