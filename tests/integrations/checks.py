@@ -28,26 +28,6 @@ from tests.integrations.counting import (
 )
 from tests.waiting import until
 
-__all__ = [
-    "test_caller_who_leaves_ends_the_wait",
-    "test_console_acts_for_the_caller_of_the_framework",
-    "test_console_serves_its_page_to_everyone",
-    "test_console_without_a_caller_is_for_this_machine",
-    "test_errors_are_those_of_the_plain_edge",
-    "test_errors_of_own_starts_are_those_of_the_plain_edge",
-    "test_exception_of_the_framework_refuses_in_our_format",
-    "test_google_client_reads_lists_cancels_and_deletes",
-    "test_life_of_an_operation_through_our_client",
-    "test_operation_of_another_caller_is_not_found",
-    "test_own_start_counts_a_request_id_once",
-    "test_own_start_validates_only",
-    "test_own_start_waits_as_the_caller_prefers",
-    "test_path_with_a_variable_starts_without_an_endpoint",
-    "test_start_that_goes_on_says_where_the_operation_is",
-    "test_unknown_path_is_left_to_the_framework",
-    "test_watch_streams_until_the_operation_is_done",
-]
-
 JSON = {"content-type": "application/json"}
 REQUEST_ID = "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"
 
@@ -119,20 +99,14 @@ def test_errors_of_own_starts_are_those_of_the_plain_edge(served: Served, option
 def test_life_of_an_operation_through_our_client(served: Served) -> None:
     """Started, followed to its typed result, listed, cancelled and deleted."""
     with httpx.Client(base_url=served.url, headers=ANN) as http, Client(http=http) as client:
-        operation = client.start(
-            START,
-            CountRequest(steps=7),
-            response=CountResponse,
-            metadata=CountMetadata,
-            request_id=str(uuid.uuid4()),  # a service may be served more than once
-        )
+        kinds: Any = {"response": CountResponse, "metadata": CountMetadata}
+        once = str(uuid.uuid4())  # a service may be served more than once
+        operation = client.start(START, CountRequest(steps=7), **kinds, request_id=once)
         assert operation.result(timeout=60).total == 7
         assert operation.metadata == CountMetadata(percent=50)
         assert operation.name in {one.name for one in client.list(filter="done=true")}
         client.delete(operation.name)
-        waiting = client.start(
-            START, CountRequest(steps=-1), response=CountResponse, metadata=CountMetadata
-        )
+        waiting = client.start(START, CountRequest(steps=-1), **kinds)
         waiting.cancel()
         served.counting.go.set()
 
@@ -190,22 +164,18 @@ def test_start_that_goes_on_says_where_the_operation_is(served: Served) -> None:
 
 def test_own_start_waits_as_the_caller_prefers(served: Served) -> None:
     """Until the operation is done; and one that goes on says where it is, if that can be known."""
-    waited = served.http.post(
-        served.own_path, json={"steps": 4}, headers=ANN | {"prefer": "wait=60"}
-    )
+    wanted = ANN | {"prefer": "wait=60"}
+    waited = served.http.post(served.own_path, json={"steps": 4}, headers=wanted)
     assert (waited.status_code, waited.headers["preference-applied"]) == (200, "wait=60")
     assert waited.json()["response"]["total"] == 4
     with work_held(served):
         reply = served.http.post(served.own_path, json={"steps": -1}, headers=ASYNC)
-    assert (reply.status_code, reply.headers["operation-id"]) == (
-        202,
-        reply.json()["name"].rpartition("/")[2],
-    )
+    name = reply.json()["name"]
+    assert (reply.status_code, reply.headers["operation-id"]) == (202, name.rpartition("/")[2])
     if served.prefix.endswith("%20b"):  # the operations are below a variable of a route
         assert "location" not in reply.headers
     else:
-        found = served.http.get(reply.headers["location"], headers=ANN).json()
-        assert found["name"] == reply.json()["name"]
+        assert served.http.get(reply.headers["location"], headers=ANN).json()["name"] == name
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -367,3 +337,6 @@ def test_google_client_reads_lists_cancels_and_deletes(served: Served) -> None:
             client.get_operation(name)
     finally:
         transport._session.close()
+
+
+__all__ = [*(name for name in globals() if name.startswith("test_"))]

@@ -28,11 +28,7 @@ USE_TZ = True
 STATIC_URL = "static/"
 ROOT_URLCONF = __name__
 INSTALLED_APPS = [
-    "django.contrib.admin",
-    "django.contrib.auth",
-    "django.contrib.contenttypes",
-    "django.contrib.messages",
-    "django.contrib.sessions",
+    *(f"django.contrib.{app}" for app in ("admin", "auth", "contenttypes", "messages", "sessions")),
     "lro.integrations.django",
 ]
 MIDDLEWARE = [

@@ -7,13 +7,14 @@ import contextlib
 import importlib
 import sys
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 import lro
 from lro.http import OperationsEdge, drive
 from lro.integrations._base import error_of, make_edge
-from tests.integrations.counting import CountRequest, build
+from tests.integrations.counting import Counting, CountRequest
 
 
 def test_challenge_that_is_not_valid_is_replaced() -> None:
@@ -23,18 +24,17 @@ def test_challenge_that_is_not_valid_is_replaced() -> None:
     assert error.challenge == "Bearer"
 
 
-def test_missing_caller_is_called_caller(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_caller_is_called_caller(
+    counting: Counting, make_counting: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     """In the error, and in the warning of a service with ``authorize`` alone."""
-    counting = build()
     with pytest.raises(lro.DeclarationError, match="caller=lambda request: None"):
         make_edge(counting.service, caller=None, starts=False, options={})
-    counting.service.close()
-    asked = build(owner_only=False)
+    asked = make_counting(owner_only=False)
     make_edge(asked.service, caller=None, starts=False, options={})
     assert [record.getMessage() for record in caplog.records if record.name == "lro"] == [
         "the integration has no caller: authorize gets no names of callers"
     ]
-    asked.service.close()
 
 
 @pytest.mark.parametrize(
@@ -51,32 +51,29 @@ def test_missing_framework_names_the_extra(name: str, monkeypatch: pytest.Monkey
         importlib.import_module(ours)
 
 
-def test_console_is_a_path_or_says_more() -> None:
+def test_console_is_a_path_or_says_more(shared: Counting) -> None:
     """By default there is none; what is neither is named."""
-    counting = build(owner_only=False, authorize=None)
     integration = pytest.importorskip("lro.integrations.starlette")
-    plain = integration.Operations(counting.service).routes
-    assert len(integration.Operations(counting.service, console="/console/").routes) > len(plain)
+    plain = integration.Operations(shared.service).routes
+    assert len(integration.Operations(shared.service, console="/console/").routes) > len(plain)
     for wrong in (7, "console", "/"):
         with pytest.raises(lro.DeclarationError):
-            integration.Operations(counting.service, console=wrong)
-    counting.service.close()
+            integration.Operations(shared.service, console=wrong)
 
 
-def test_endpoint_of_the_application_may_start_by_get() -> None:
+def test_endpoint_of_the_application_may_start_by_get(make_counting: Any) -> None:
     """What pages of other sites may ask for is the application's to say."""
-    counting = build(owner_only=False)
+    counting = make_counting(owner_only=False)
     edge = OperationsEdge(counting.service, authenticate=lambda headers: "ann")
     headers = {"sec-fetch-site": "cross-site"}
     request = lro.http.HttpRequest(method="GET", path="/", headers=headers)
     steps = edge.start(request, counting.count, CountRequest(steps=1))
     assert drive(steps, counting.service)[0].name
-    counting.service.close()
 
 
-def test_service_is_closed_before_what_the_application_closes() -> None:
+def test_service_is_closed_before_what_the_application_closes(counting: Counting) -> None:
     """The state that the application's lifespan yields is passed on."""
-    counting, seen = build(), []
+    seen: list[str] = []
 
     @contextlib.asynccontextmanager
     async def mine(app: str) -> AsyncIterator[dict[str, str]]:

@@ -6,7 +6,7 @@ import contextlib
 import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -17,7 +17,7 @@ import lro
 from lro.integrations._base import make_edge
 from lro.stores.sqlite import SQLiteStore
 from tests.http.servers import HOST, uvicorn_serving, waitress_serving
-from tests.integrations.counting import ANN, START, CountRequest, Served, build, served_by
+from tests.integrations.counting import ANN, START, Counting, CountRequest, Served, served_by
 from tests.integrations.wsgi_checks import *  # noqa: F403
 
 django = pytest.importorskip("django")
@@ -68,10 +68,8 @@ def test_errors_of_the_framework_are_left_alone() -> None:
     """Paths that are not of the operations are answered by Django."""
     assert Client().get("/v1/own").content == b"mine"
     missing = Client().get("/v1/unknown")
-    assert (missing.status_code, missing.headers["content-type"]) == (
-        404,
-        "text/html; charset=utf-8",
-    )
+    kind = missing.headers["content-type"]
+    assert (missing.status_code, kind) == (404, "text/html; charset=utf-8")
 
 
 def test_user_who_is_signed_in_by_a_session_owns_the_operation() -> None:
@@ -90,17 +88,25 @@ def test_user_who_is_signed_in_by_a_session_owns_the_operation() -> None:
     assert Client().get("/v1/operations").status_code == 401
 
 
+@pytest.fixture
+def serve_alone(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Has the project serve another service, whose callers have no names."""
+
+    def serve(other: Counting, **options: Any) -> None:
+        edge = make_edge(other.service, caller=None, starts=False, options=options)
+        monkeypatch.setattr(_operations, "edge", lambda: edge)
+
+    return serve
+
+
 @pytest.mark.parametrize("committed", [True, False])
 def test_start_within_a_transaction_is_there_with_the_rows_of_the_project(
-    committed: bool, monkeypatch: pytest.MonkeyPatch
+    committed: bool, serve_alone: Callable[..., None], make_counting: Any
 ) -> None:
     """Or neither is; the store is in the file of the project's database."""
     call_command("migrate", verbosity=0)
-    other = build(
-        SQLiteStore(settings.DATABASES["default"]["NAME"]), owner_only=False, authorize=None
-    )
-    edge = make_edge(other.service, caller=None, starts=False, options={})
-    monkeypatch.setattr(_operations, "edge", lambda: edge)
+    store = SQLiteStore(settings.DATABASES["default"]["NAME"])
+    serve_alone(other := make_counting(store, owner_only=False, authorize=None))
     request = RequestFactory().post("/own", {"steps": 3}, content_type="application/json")
     with transaction.atomic():
         user = User.objects.create_user(f"within-{committed}")
@@ -116,22 +122,19 @@ def test_start_within_a_transaction_is_there_with_the_rows_of_the_project(
         with pytest.raises(lro.errors.OperationNotFound):
             other.service.get(name)
     connection.close()
-    other.service.close()
 
 
-def test_start_in_a_project_without_our_urls_says_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_in_a_project_without_our_urls_says_no_place(
+    serve_alone: Callable[..., None], shared: Counting
+) -> None:
     """They may be served by another process."""
-    other = build(owner_only=False, authorize=None)
-    edge = make_edge(other.service, caller=None, starts=False, options={"accepted": True})
-    monkeypatch.setattr(_operations, "edge", lambda: edge)
+    serve_alone(shared, accepted=True)
     request = RequestFactory().post("/own", {"steps": -1}, content_type="application/json")
     without: Any = ModuleType("without")
     without.urlpatterns = []
     with override_settings(ROOT_URLCONF=without):
-        reply = integration.start(request, other.count)
-    other.go.set()
+        reply = integration.start(request, shared.count)
     assert (reply.status_code, "location" in reply.headers) == (202, False)
-    other.service.close()
 
 
 def ask(caller: Any, user: Any, **more: Any) -> Any:
@@ -202,16 +205,15 @@ def test_wrong_settings_are_found_by_the_check(
 
 
 def test_service_starts_and_stops_with_the_server_under_asgi(
-    monkeypatch: pytest.MonkeyPatch,
+    counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All but that is Django's."""
-    other = build()
-    monkeypatch.setattr(_operations, "service", lambda: other.service)
+    monkeypatch.setattr(_operations, "service", lambda: counting.service)
     with uvicorn_serving(integration.with_lifespan(get_asgi_application())) as port:
         assert httpx.get(f"http://{HOST}:{port}/v1/own").text == "mine"
-        assert other.count.start(CountRequest(), caller="ann").name
+        assert counting.count.start(CountRequest(), caller="ann").name
     with pytest.raises(lro.errors.Unavailable):
-        other.count.start(CountRequest(), caller="ann")
+        counting.count.start(CountRequest(), caller="ann")
 
 
 def test_project_with_wrong_settings_starts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,10 +60,10 @@ def by_header(counting: Counting) -> FastAPI:
     operations = Operations(counting.service, caller=caller, **PARENTS)
     router = operations.router(starts=True, console=CONSOLE)
 
+    Here = Annotated[RequestOperations, Depends(operations)]
+
     @router.post("/v1/shelves/{shelf}/things:count")
-    async def start(
-        shelf: str, here: Annotated[RequestOperations, Depends(operations)]
-    ) -> Operation[CountResponse, CountMetadata]:
+    async def start(shelf: str, here: Here) -> Operation[CountResponse, CountMetadata]:
         assert shelf == "a"
         return await here.start(counting.count)
 
@@ -130,40 +130,31 @@ def with_models(counting: Counting) -> FastAPI:
         return name_of(f"Bearer {token}") if token != "number" else 7  # type: ignore[return-value]
 
     operations = Operations(counting.service, caller=caller, parents=["projects/*"])
+    Here = Annotated[RequestOperations, Depends(operations)]
     router = operations.router(starts=True, tags=["work"])
     other_counting = build()
     other_counting.service.close()
     app = FastAPI()
 
     @router.post("/v1/read:count")
-    async def start(
-        body: CountBody, here: Annotated[RequestOperations, Depends(operations)], n: int = 0
-    ) -> Operation[CountBody, CountMetadata]:
-        started = await here.start(
-            counting.count,
-            CountRequest(body.steps),
-            parent="projects/p",
-            target="things/a",
-            metadata=CountMetadata(percent=1),
-        )
+    async def start(body: CountBody, here: Here, n: int = 0) -> Operation[CountBody, CountMetadata]:
+        where = {"parent": "projects/p", "target": "things/a"}
+        request, metadata = CountRequest(body.steps), CountMetadata(percent=1)
+        started = await here.start(counting.count, request, **where, metadata=metadata)
         assert started.name == started.operation.name
         return started  # type: ignore[return-value]
 
     @router.post("/v1/form:count")
-    async def start_form(
-        request: Request, here: Annotated[RequestOperations, Depends(operations)]
-    ) -> Operation[CountResponse, CountMetadata]:
+    async def start_form(request: Request, here: Here) -> Operation[CountResponse, CountMetadata]:
         await request.body()
         return await here.start(counting.count, CountRequest(1))
 
     @router.post("/v1/other:count")
-    async def other(
-        here: Annotated[RequestOperations, Depends(operations)],
-    ) -> Operation[CountResponse, CountMetadata]:
+    async def other(here: Here) -> Operation[CountResponse, CountMetadata]:
         return await here.start(other_counting.count)
 
     @app.post("/beside")
-    async def beside(here: Annotated[RequestOperations, Depends(operations)]) -> Any:
+    async def beside(here: Here) -> Any:
         return await here.start(counting.count)
 
     @app.get("/number")
@@ -254,26 +245,22 @@ def test_refusals_of_a_dependency_have_our_form(
 
 def test_other_callers_of_a_dependency(client: TestClient) -> None:
     """Only errors are put into our form, and None is a caller without a name."""
+    client.follow_redirects = False
     away, unnamed = (
-        client.get(
-            "/v1/operations", headers={"authorization": f"Bearer {name}"}, follow_redirects=False
-        )
+        client.get("/v1/operations", headers={"authorization": f"Bearer {name}"})
         for name in ("away", "none")
     )
     assert (away.status_code, away.headers["location"]) == (303, "/")
     assert (unnamed.status_code, unnamed.json()) == (200, {})
 
 
-def test_service_without_callers_needs_no_dependency() -> None:
+def test_service_without_callers_needs_no_dependency(shared: Counting) -> None:
     """Where all callers may do everything."""
-    counting = build(owner_only=False, authorize=None)
-    operations = Operations(counting.service)
     app = FastAPI()
-    app.include_router(operations.router(starts=True))
+    app.include_router(Operations(shared.service).router(starts=True))
     client = TestClient(app)
     name = client.post(START, json={"steps": 2}).json()["name"]
     assert client.get(f"/v1/{name}", headers=BOB).status_code == 200
-    counting.service.close()
 
 
 def test_owner_only_service_without_caller_is_refused(counting: Counting) -> None:
@@ -374,10 +361,16 @@ class Error(BaseModel):
     why: str = ""
 
 
-def test_document_shows_messages_of_every_kind() -> None:
+@pytest.fixture
+def service() -> Iterator[lro.Service]:
+    """A service without methods."""
+    with lro.Service(MemoryStore(), InlineExecutor()) as made:
+        yield made
+
+
+def test_document_shows_messages_of_every_kind(service: lro.Service) -> None:
     """Pydantic's, which may contain themselves, dataclasses and protobuf's."""
     protobuf = pytest.importorskip("google.rpc.error_details_pb2")
-    service = lro.Service(MemoryStore(), InlineExecutor())
 
     @service.method("acme.v1.Books.Print", path="/v1/books:print")
     def print_book(request: Book) -> Page:
@@ -422,7 +415,6 @@ def test_document_shows_messages_of_every_kind() -> None:
     assert "lro__Page" in references(reply["properties"]["response"])
     assert "why" in schema_of(document, beside_call["requestBody"])["properties"]
     assert "error" in schemas["lro__Error"]["properties"]
-    service.close()
 
 
 class Tag(enum.Enum):
@@ -467,22 +459,21 @@ def test_verbs_that_the_service_does_not_offer_are_not_in_the_document() -> None
     service.close()
 
 
-def test_request_class_may_be_the_body_that_fastapi_reads() -> None:
+def turn(request: Page) -> Page:
+    """Add a page."""
+    return Page(page_count=request.page_count + 1)
+
+
+def test_request_class_may_be_the_body_that_fastapi_reads(service: lro.Service) -> None:
     """FastAPI reads it by the names and aliases of the model, and the request id counts."""
-    service = lro.Service(MemoryStore(), InlineExecutor())
-
-    @service.method("acme.v1.Books.Turn", path="/v1/pages:turn")
-    def turn(request: Page) -> Page:
-        return Page(page_count=request.page_count + 1)
-
+    method = service.method("acme.v1.Books.Turn", path="/v1/pages:turn")(turn)
     operations = Operations(service)
     router = operations.router(starts=True)
+    Here = Annotated[RequestOperations, Depends(operations)]
 
     @router.post("/v1/own:turn")
-    async def own(
-        page: Page, ops: Annotated[RequestOperations, Depends(operations)]
-    ) -> Operation[Page, lro.OperationMetadata]:
-        return await ops.start(turn, page)
+    async def own(page: Page, here: Here) -> Operation[Page, lro.OperationMetadata]:
+        return await here.start(method, page)
 
     app = FastAPI()
     app.include_router(router)
@@ -493,28 +484,22 @@ def test_request_class_may_be_the_body_that_fastapi_reads() -> None:
     assert client.get(f"/v1/{first['name']}").json()["response"]["pageCount"] == "2"
     ours = client.post("/v1/pages:turn", json={"pageCount": 1}).json()
     assert client.get(f"/v1/{ours['name']}").json()["response"]["pageCount"] == "2"
-    service.close()
 
 
 def test_start_within_a_transaction_is_there_once_it_commits(tmp_path: Path) -> None:
     """The same for all integrations, which pass ``within`` on."""
     file = tmp_path / "shop.db"
     service = lro.Service(SQLiteStore(file), ThreadExecutor())
-
-    @service.method("acme.v1.Books.Turn")
-    def turn(request: Page) -> Page:
-        return Page(page_count=request.page_count + 1)
-
+    method = service.method("acme.v1.Books.Turn")(turn)
     operations = Operations(service)
     router = operations.router()
+    Here = Annotated[RequestOperations, Depends(operations)]
 
     @router.post("/v1/own:turn")
-    async def own(
-        ops: Annotated[RequestOperations, Depends(operations)], commit: bool
-    ) -> Operation[Page, lro.OperationMetadata]:
+    async def own(here: Here, commit: bool) -> Operation[Page, lro.OperationMetadata]:
         with contextlib.closing(sqlite3.connect(file)) as db:
             db.execute("BEGIN")
-            started = await ops.start(turn, Page(page_count=1), within=db)
+            started = await here.start(method, Page(page_count=1), within=db)
             db.commit() if commit else db.rollback()
         return started
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import pytest
 
@@ -32,7 +32,6 @@ from tests.integrations.counting import (
     CountMetadata,
     CountRequest,
     CountResponse,
-    build,
     name_of,
     reason,
     refused,
@@ -47,9 +46,8 @@ pytestmark = pytest.mark.filterwarnings(
 def find_caller(request: Request[Any, Any, Any]) -> str:
     """The caller of a request."""
     if status := refused(request.headers):
-        raise HTTPException(
-            "not you", status_code=status, headers=CHALLENGE if status == 401 else None
-        )
+        challenge = CHALLENGE if status == 401 else None
+        raise HTTPException("not you", status_code=status, headers=challenge)
     return name_of(request.headers.get("authorization"))
 
 
@@ -98,13 +96,11 @@ served = served_by(plain=(plain, {"unnamed": unnamed}), prefixed=(prefixed, {"pr
 def guarded(counting: Counting) -> Litestar:
     """A handler whose body Litestar reads, and a guard."""
 
+    odd = {"none": None, "number": 7}
+
     def caller(request: Request[Any, Any, Any]) -> Any:
         token = request.headers.get("authorization", "")
-        return (
-            {"none": None, "number": 7}.get(token)
-            if token in ("none", "number")
-            else (name_of(token))
-        )
+        return odd[token] if token in odd else name_of(token)
 
     def guard(connection: Any, _: Any) -> None:
         if connection.headers.get("x-bad"):
@@ -129,24 +125,25 @@ def guarded(counting: Counting) -> Litestar:
     return Litestar([start, number], plugins=[plugin], logging_config=None)
 
 
+Client: TypeAlias = TestClient[Litestar]
+
+
 @pytest.fixture
-def client(counting: Counting) -> Iterator[TestClient[Litestar]]:
+def client(counting: Counting) -> Iterator[Client]:
     """The application with a guard."""
     with TestClient(guarded(counting)) as found:
         found.headers.update(ANN)
         yield found
 
 
-def test_body_that_litestar_reads_starts_an_operation(client: TestClient[Litestar]) -> None:
+def test_body_that_litestar_reads_starts_an_operation(client: Client) -> None:
     """It is decoded by Litestar's own means."""
     name = client.post("/v1/read:count", json={"steps": 3}).json()["name"]
     assert name.startswith("projects/p/operations/")
     assert client.post(f"/v1/{name}:wait").json()["response"]["total"] == 3
 
 
-def test_what_litestar_refuses_has_our_form_with_our_handlers(
-    client: TestClient[Litestar],
-) -> None:
+def test_what_litestar_refuses_has_our_form_with_our_handlers(client: Client) -> None:
     """Wrong fields are named; other endpoints keep the form of Litestar."""
     reply = client.post("/v1/read:count", json={"steps": "x"})
     assert reason(reply, 400) == "INVALID_ARGUMENT"
@@ -156,20 +153,17 @@ def test_what_litestar_refuses_has_our_form_with_our_handlers(
     assert "extra" in client.get("/number?n=x").json()
 
 
-def test_refusals_of_guards_and_callers_have_our_form(client: TestClient[Litestar]) -> None:
+def test_refusals_of_guards_and_callers_have_our_form(client: Client) -> None:
     """What is no name is a fault of the server; None is a caller without a name."""
-    assert reason(client.get("/v1/operations/x", headers={"x-bad": "1"}), 403) == (
-        "PERMISSION_DENIED"
-    )
+    bad = client.get("/v1/operations/x", headers={"x-bad": "1"})
+    assert reason(bad, 403) == "PERMISSION_DENIED"
     number = client.get("/v1/operations/x", headers={"authorization": "number"})
     assert reason(number, 500) == "INTERNAL"
     unnamed = client.get("/v1/operations", headers={"authorization": "none"})
     assert (unnamed.status_code, unnamed.json()) == (200, {})
 
 
-def test_document_has_the_operations_and_the_types_of_starts(
-    client: TestClient[Litestar],
-) -> None:
+def test_document_has_the_operations_and_the_types_of_starts(client: Client) -> None:
     """Litestar has no path for a verb after a parameter: Cancel and Wait are one POST."""
     document = client.get("/schema/openapi.json").json()
     paths = document["paths"]
@@ -183,24 +177,21 @@ def test_document_has_the_operations_and_the_types_of_starts(
     assert "CountResponse" in str(document["components"]["schemas"][name])
 
 
-def test_service_closes_before_what_the_application_closes() -> None:
+def test_service_closes_before_what_the_application_closes(shared: Counting) -> None:
     """The application's own lifespan is around ours."""
     import contextlib
 
-    counting, closed = build(owner_only=False, authorize=None), []
+    closed = []
 
     @contextlib.asynccontextmanager
     async def mine(app: Litestar) -> Any:
         yield
         with pytest.raises(lro.errors.Unavailable):
-            counting.count.start(CountRequest())
+            shared.count.start(CountRequest())
         closed.append(app)
 
-    app = Litestar(
-        lifespan=[mine],
-        plugins=[OperationsPlugin(counting.service, starts=True)],
-        logging_config=None,
-    )
+    plugin = OperationsPlugin(shared.service, starts=True)
+    app = Litestar(lifespan=[mine], plugins=[plugin], logging_config=None)
     with TestClient(app) as client:
         name = client.post(START, json={"steps": 2}).json()["name"]
         assert client.get(f"/v1/{name}", headers=BOB).status_code == 200

@@ -29,19 +29,23 @@ from tests.integrations.counting import (
     TOKENS,
     Counting,
     CountRequest,
-    build,
     name_of,
     refused,
     served_by,
 )
 
 
+def refuse_some(request: Request) -> None:
+    """Raise what the request asks for."""
+    if status := refused(request.headers):
+        raise HTTPException(status, "not you", CHALLENGE if status == 401 else None)
+
+
 def by_header(counting: Counting) -> Starlette:
     """Routes of the application itself, with a plain function that gives the caller."""
 
     def caller(request: Request) -> str:
-        if status := refused(request.headers):
-            raise HTTPException(status, "not you", CHALLENGE if status == 401 else None)
+        refuse_some(request)
         return name_of(request.headers.get("authorization"))
 
     operations = Operations(counting.service, starts=True, caller=caller, **OPTIONS)
@@ -65,8 +69,7 @@ def by_middleware(counting: Counting) -> Starlette:
     """Routes below a mount, with the user of a middleware."""
 
     async def caller(request: Request) -> str:
-        if status := refused(request.headers):
-            raise HTTPException(status, "not you", CHALLENGE if status == 401 else None)
+        refuse_some(request)
         if not request.user.is_authenticated:
             return name_of(None)
         return str(request.user.display_name)
@@ -97,21 +100,19 @@ served = served_by(
 )
 
 
-def test_form_that_the_endpoint_has_read_is_no_body() -> None:
+def test_form_that_the_endpoint_has_read_is_no_body(shared: Counting) -> None:
     """The endpoint has made the message of it."""
-    counting = build(owner_only=False, authorize=None)
-    operations = Operations(counting.service)
+    operations = Operations(shared.service)
 
     async def start(request: Request) -> Response:
         async for _ in request.stream():
             pass
-        return await operations.start(request, counting.count, CountRequest(steps=4))
+        return await operations.start(request, shared.count, CountRequest(steps=4))
 
     app = Starlette(routes=[Route(START, start, methods=["POST"]), *operations.routes])
     with TestClient(app) as client:
         name = client.post(START, content=b"steps=4").json()["name"]
         assert client.post(f"/v1/{name}:wait").json()["response"]["total"] == 4
-    counting.service.close()
 
 
 @pytest.mark.parametrize("error", [StopIteration, SystemExit, GeneratorExit])
