@@ -121,6 +121,18 @@ def show(open_page: OpenPage, site: str) -> Show:
 
 
 @pytest.fixture
+def work(stage: Stage) -> str:
+    """The name of an operation of ``stage``, whose steps have the key ``work``."""
+    return stage.start("work")
+
+
+@pytest.fixture
+def beside(stage: Stage, open_page: OpenPage, serve: Serve) -> Show:
+    """Opens another console of ``stage`` in a tab, served with these options."""
+    return lambda **options: open_page(serve(stage.service, **options))
+
+
+@pytest.fixture
 def page(show: Show) -> Page:
     """The console of ``stage``, open at its list."""
     return show()

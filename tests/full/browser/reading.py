@@ -13,6 +13,20 @@ def row(page: Page, name: str) -> Locator:
     return page.get_by_role("row").filter(has=page.get_by_role("link", name=name[-8:]))
 
 
+def shows(page: Page, name: str, *texts: str) -> None:
+    """Expect the row of an operation to have these texts."""
+    from playwright.sync_api import expect
+
+    for text in texts:
+        expect(row(page, name)).to_contain_text(text)
+
+
+def act(page: Page, verb: str) -> None:
+    """Press the button of a verb, and confirm it."""
+    page.get_by_role("button", name=f"{verb}…").click()
+    dialog(page).get_by_role("button", name=f"Yes, {verb.lower()}").click()
+
+
 def open_operation(page: Page, name: str) -> None:
     """Open an operation from the list."""
     row(page, name).get_by_role("link").click()

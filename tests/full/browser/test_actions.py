@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import lro
-from tests.full.browser.conftest import OpenPage, Serve, Show
-from tests.full.browser.reading import dialog, open_operation, row
+from tests.full.browser.conftest import Show
+from tests.full.browser.reading import act, dialog, open_operation, row, shows
 from tests.full.browser.staged import Stage
 
 expect = pytest.importorskip("playwright.sync_api").expect
@@ -28,17 +28,16 @@ def test_cancel_says_what_it_can_do_and_that_it_was_asked(stage: Stage, show: Sh
     expect(page.locator(".big")).to_have_text("Cancelled")
 
 
-def test_dialog_that_is_dismissed_changes_nothing(stage: Stage, show: Show) -> None:
+def test_dialog_that_is_dismissed_changes_nothing(stage: Stage, work: str, show: Show) -> None:
     """Escape closes it, and gives the focus back."""
-    name = stage.start("work")
-    page = show(f"#/{name}")
+    page = show(f"#/{work}")
     button = page.get_by_role("button", name="Delete…")
     button.click()
     expect(dialog(page)).to_contain_text("Delete does not stop it")
     page.keyboard.press("Escape")
     expect(dialog(page)).to_have_count(0)
     expect(button).to_be_focused()
-    assert not stage.service.get(name).done
+    assert not stage.service.get(work).done
 
 
 def test_marked_rows_are_cancelled_together(stage: Stage, show: Show) -> None:
@@ -48,13 +47,12 @@ def test_marked_rows_are_cancelled_together(stage: Stage, show: Show) -> None:
     for name in names[:2]:
         row(page, name).get_by_role("checkbox").check()
     expect(page.get_by_text("2 marked")).to_be_visible()
-    page.get_by_role("button", name="Cancel…").click()
-    dialog(page).get_by_role("button", name="Yes, cancel").click()
+    act(page, "Cancel")
     expect(dialog(page)).to_contain_text("2 done, 0 refused.")
     expect(dialog(page).get_by_role("listitem")).to_have_count(2)
     dialog(page).get_by_role("button", name="Close").click()
     for name in names[:2]:
-        expect(row(page, name)).to_contain_text("Cancelled")
+        shows(page, name, "Cancelled")
     expect(row(page, names[2])).not_to_contain_text("Cancelled")
 
 
@@ -68,14 +66,13 @@ def test_all_that_the_filter_matches_is_deleted(stage: Stage, show: Show) -> Non
     expect(page.get_by_role("row")).to_have_count(51)
     page.get_by_role("checkbox", name="Mark all that are shown").check()
     page.get_by_label("all that the filter matches").check()
-    page.get_by_role("button", name="Delete…").click()
-    dialog(page).get_by_role("button", name="Yes, delete").click()
+    act(page, "Delete")
     expect(dialog(page)).to_contain_text("60 done, 0 refused.")
     left = stage.service.list(lro.ListOperationsRequest()).operations
     assert [one.name for one in left] == [kept]
 
 
-def test_first_refusal_stops_the_rest(stage: Stage, open_page: OpenPage, serve: Serve) -> None:
+def test_first_refusal_stops_the_rest(stage: Stage, beside: Show) -> None:
     """A caller who may not is not asked a thousand times."""
     for number in range(20):
         stage.start(f"work {number}")
@@ -85,10 +82,9 @@ def test_first_refusal_stops_the_rest(stage: Stage, open_page: OpenPage, serve: 
         asked.append(name)
         return not name  # the page is shown the buttons
 
-    page = open_page(serve(stage.service, allow=allow))
+    page = beside(allow=allow)
     page.get_by_role("checkbox", name="Mark all that are shown").check()
-    page.get_by_role("button", name="Cancel…").click()
-    dialog(page).get_by_role("button", name="Yes, cancel").click()
+    act(page, "Cancel")
     expect(dialog(page)).to_contain_text("the server allows no more")
     assert 1 <= len([name for name in asked if name]) <= 8
 
@@ -117,7 +113,7 @@ def test_keys_alone_do_all(stage: Stage, show: Show) -> None:
     expect(dialog(page).get_by_role("button", name="Yes, cancel")).to_be_focused()
     page.keyboard.press("Enter")
     expect(dialog(page)).to_have_count(0)
-    expect(row(page, first)).to_contain_text("Cancelled")
+    shows(page, first, "Cancelled")
     expect(row(page, first).get_by_role("link")).to_be_focused()
     page.keyboard.press("x")
     page.keyboard.press("Enter")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import lro
-from tests.full.browser.conftest import OpenPage, Serve, Show
-from tests.full.browser.reading import row
+from tests.full.browser.conftest import Show
+from tests.full.browser.reading import row, shows
 from tests.full.browser.staged import Stage
 
 expect = pytest.importorskip("playwright.sync_api").expect
@@ -24,20 +24,13 @@ def test_row_shows_state_method_progress_and_error(stage: Stage, show: Show) -> 
     stage.ended(failed)
     stage.progress("moving", 0.4, "reading rows")
     page = show()
-    expect(row(page, moving)).to_contain_text("In progress")
-    expect(row(page, moving)).to_contain_text("Resize")
-    expect(row(page, moving)).to_contain_text("40 %")
-    expect(row(page, moving)).to_contain_text("reading rows")
-    expect(row(page, failed)).to_contain_text("Failed")
-    expect(row(page, failed)).to_contain_text("UNAVAILABLE")
-    expect(row(page, failed)).to_contain_text("the disk is full")
+    shows(page, moving, "In progress", "Resize", "40 %", "reading rows")
+    shows(page, failed, "Failed", "UNAVAILABLE", "the disk is full")
 
 
-def test_progress_is_shown_while_it_happens(stage: Stage, show: Show) -> None:
+def test_progress_is_shown_while_it_happens(stage: Stage, work: str, page: Page) -> None:
     """Without a reload, and the row stays the same element, focus and all."""
-    name = stage.start("work")
-    page = show()
-    here = row(page, name)
+    here = row(page, work)
     link = here.get_by_role("link")
     link.focus()
     for fraction in (0.1, 0.5, 0.9):
@@ -106,16 +99,14 @@ def test_wrong_filter_is_marked_at_its_character(page: Page) -> None:
     expect(page.locator("mark")).to_have_text("state")
     expect(page.get_by_role("alert")).to_contain_text("at character 15")
     page.get_by_role("button", name="state()").click()
-    expect(page.get_by_role("searchbox", name="Filter")).to_have_value(
-        'name = "😀" AND state() = FAILED'
-    )
+    expect(box).to_have_value('name = "😀" AND state() = FAILED')
     expect(page.get_by_text("No operation matches this filter.")).to_be_visible()
 
 
-def test_parents_are_chosen_from_a_list(stage: Stage, open_page: OpenPage, serve: Serve) -> None:
+def test_parents_are_chosen_from_a_list(stage: Stage, beside: Show) -> None:
     """Each parent has its own list."""
     here, there = stage.start("here"), stage.start("there", "projects/p")
-    page = open_page(serve(stage.service, parents=["projects/p"]))
+    page = beside(parents=["projects/p"])
     expect(row(page, here)).to_be_visible()
     page.get_by_label("Parent").select_option("projects/p")
     expect(row(page, there)).to_be_visible()

@@ -8,8 +8,8 @@ import pytest
 
 import lro
 from lro.asgi import ConsoleApp
-from tests.full.browser.conftest import OpenPage, Serve, Show
-from tests.full.browser.reading import dialog, row
+from tests.full.browser.conftest import OpenPage, Show
+from tests.full.browser.reading import dialog, row, shows
 from tests.full.browser.staged import Stage
 from tests.http.servers import HOST, uvicorn_serving
 from tests.services.ports import free_port
@@ -56,11 +56,9 @@ def test_stream_that_breaks_is_asked_for_again(
 
 
 def test_list_that_was_on_its_way_when_an_operation_ended_does_not_reopen_it(
-    stage: Stage, show: Show
+    stage: Stage, work: str, page: Any
 ) -> None:
     """The stream was faster, and says it once; the lists after that leave out what is done."""
-    name = stage.start("work")
-    page = show()
     page.get_by_role("searchbox", name="Filter").fill("done = false")
     page.keyboard.press("Enter")
     expect(page.locator(".live.on")).to_have_text("Live")
@@ -75,18 +73,18 @@ def test_list_that_was_on_its_way_when_an_operation_ended_does_not_reopen_it(
     page.route(lists, hold)
     until(lambda: page.evaluate("0") or held)
     stage.succeed("work")
-    expect(row(page, name)).to_contain_text("Succeeded")
+    shows(page, work, "Succeeded")
     route, reply = held[0]
-    assert reply.json()["operations"][0]["name"] == name
+    assert reply.json()["operations"][0]["name"] == work
     with page.expect_response(lists):
         route.fulfill(response=reply)
     with page.expect_response(lists):
         """Another one."""
-    expect(row(page, name)).to_contain_text("Succeeded")
+    shows(page, work, "Succeeded")
 
 
 def test_token_is_asked_for_and_sent_until_it_has_expired(
-    stage: Stage, open_page: OpenPage, serve: Serve
+    stage: Stage, work: str, beside: Show
 ) -> None:
     """For this tab only; once, however many calls are refused, and then the list goes on."""
     valid = {"old"}
@@ -96,8 +94,7 @@ def test_token_is_asked_for_and_sent_until_it_has_expired(
             raise lro.errors.Unauthenticated("a valid token is needed")
         return "ann"
 
-    name = stage.start("work")
-    page = open_page(serve(stage.service, authenticate=authenticate, refresh_seconds=1))
+    page = beside(authenticate=authenticate, refresh_seconds=1)
     expect(page.locator(".live")).to_have_text("Not connected")
     for token in ("old", "new"):
         valid.clear()
@@ -106,10 +103,10 @@ def test_token_is_asked_for_and_sent_until_it_has_expired(
         dialog(page).get_by_label("A token for the API").fill(token)
         page.keyboard.press("Enter")
         expect(dialog(page)).to_have_count(0)
-        expect(row(page, name)).to_be_visible()
+        expect(row(page, work)).to_be_visible()
         expect(page.locator(".live.on")).to_have_text("Live")
     stage.progress("work", 0.5)
-    expect(row(page, name)).to_contain_text("50 %")
+    shows(page, work, "50 %")
     page.keyboard.press("?")
     expect(dialog(page)).to_contain_text("You are ann.")
     assert page.evaluate("localStorage.length") == 0
@@ -117,7 +114,7 @@ def test_token_is_asked_for_and_sent_until_it_has_expired(
 
 
 def test_refusal_to_begin_stays_until_it_is_over(
-    stage: Stage, open_page: OpenPage, serve: Serve, context: BrowserContext
+    work: str, beside: Show, context: BrowserContext
 ) -> None:
     """A caller who may not see the console never reads that the page is live."""
     allowed: list[bool] = []
@@ -127,16 +124,15 @@ def test_refusal_to_begin_stays_until_it_is_over(
             raise lro.errors.PermissionDenied("not for you")
         return "ann"
 
-    name = stage.start("work")
     context.clock.install()
-    page = open_page(serve(stage.service, authenticate=authenticate))
+    page = beside(authenticate=authenticate)
     expect(page.locator("#trouble")).to_contain_text("not for you")
     page.clock.run_for(2500)  # the page looks each second at what goes wrong
     expect(page.locator("#trouble")).to_contain_text("not for you")
     expect(page.locator(".live")).to_have_text("Not connected")
     allowed.append(True)
     page.get_by_role("button", name="Try now").click()
-    expect(row(page, name)).to_be_visible()
+    expect(row(page, work)).to_be_visible()
     expect(page.locator("#trouble")).to_be_empty()
     expect(page.locator(".live.on")).to_have_text("Live")
 
@@ -152,12 +148,11 @@ def test_theme_is_kept(page: Any) -> None:
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
 
 
-def test_many_tabs_leave_connections_for_one_more(stage: Stage, show: Show) -> None:
+def test_many_tabs_leave_connections_for_one_more(stage: Stage, work: str, show: Show) -> None:
     """All in sight, and each follows its operation: a browser has six connections to a server."""
-    name = stage.start("work")
     pages = [show() for _ in range(13)]
     for page in pages:
-        expect(row(page, name)).to_be_visible()
+        expect(row(page, work)).to_be_visible()
     stage.progress("work", 0.5)
     for page in pages:
-        expect(row(page, name)).to_contain_text("50 %")
+        shows(page, work, "50 %")

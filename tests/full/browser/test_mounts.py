@@ -15,7 +15,7 @@ from lro import asgi
 from tests.console.other_server import other_server
 from tests.console.serving import SERVERS
 from tests.full.browser.conftest import OpenPage, Serve
-from tests.full.browser.reading import dialog, open_operation, panel, row, tab
+from tests.full.browser.reading import act, dialog, open_operation, panel, row, tab
 from tests.full.browser.staged import Stage
 from tests.full.console.test_lro_console import proxied
 from tests.http.servers import HOST, uvicorn_serving
@@ -36,8 +36,7 @@ def everything_works(page: Page, stage: Stage, key: str, name: str) -> None:
         page.get_by_role("navigation").get_by_role("link", name=view).click()
         expect(page.get_by_role("heading", level=1)).to_have_text(view)
     open_operation(page, name)
-    page.get_by_role("button", name="Cancel…").click()
-    dialog(page).get_by_role("button", name="Yes, cancel").click()
+    act(page, "Cancel")
     expect(page.locator(".big")).to_have_text("Cancelled")
 
 
@@ -139,13 +138,11 @@ def test_server_that_is_not_ours_is_shown(open_page: OpenPage) -> None:
         open_operation(page, last)
         other.operations[last]["metadata"]["progressPercent"] = 90
         expect(page.locator(".now")).to_contain_text("90 %")
-        page.get_by_role("button", name="Cancel…").click()
-        dialog(page).get_by_role("button", name="Yes, cancel").click()
+        act(page, "Cancel")
         expect(page.locator(".big")).to_have_text("Cancelled")
         tab(page, "Error").click()
         expect(panel(page)).to_contain_text("Operation was cancelled.")
-        page.get_by_role("button", name="Delete…").click()
-        dialog(page).get_by_role("button", name="Yes, delete").click()
+        act(page, "Delete")
         expect(page.get_by_role("heading", level=1)).to_have_text("Operations")
         expect(row(page, names[-2])).to_be_visible()
         expect(row(page, last)).to_have_count(0)

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from tests.full.browser.conftest import PATIENCE, Show
-from tests.full.browser.reading import dialog, panel, row
+from tests.full.browser.reading import dialog, panel, row, shows
 from tests.full.browser.scripted import SESSION, Scripted
 from tests.full.browser.staged import Stage
 
@@ -107,13 +107,13 @@ def test_deleted_operations_are_marked_as_gone(stage: Stage, show: Show) -> None
     stage.succeed("ended")
     stage.ended(ended)
     page = show()
-    expect(row(page, ended)).to_contain_text("Succeeded")
-    expect(row(page, running)).to_contain_text("In progress")
+    shows(page, ended, "Succeeded")
+    shows(page, running, "In progress")
     stage.service.delete(ended)
     stage.service.delete(running)
-    expect(row(page, ended)).to_contain_text("Gone")
-    expect(row(page, running)).to_contain_text("Gone")
-    expect(row(page, kept)).to_contain_text("In progress")
+    shows(page, ended, "Gone")
+    shows(page, running, "Gone")
+    shows(page, kept, "In progress")
     page.get_by_role("link", name=ended[-8:]).click()
     expect(page.get_by_text("there is no operation")).to_be_visible()
     page.go_back()
@@ -149,11 +149,8 @@ def test_response_of_5_megabytes_is_written_once(
     context.add_init_script(COUNT_WRITES)
     context.clock.install()
     response = {f"key{number}": "x" * 90 for number in range(50_000)}
-    scripted.operations["operations/big"] = {
-        "name": "operations/big",
-        "done": True,
-        "response": response,
-    }
+    made = {"name": "operations/big", "done": True, "response": response}
+    scripted.operations["operations/big"] = made
     page = show("#/operations/big")
     expect(panel(page)).to_contain_text("The first 64 KB of 5.4 MB.")
     expect(page.get_by_role("button", name="Show all")).to_have_count(0)
@@ -185,11 +182,9 @@ def test_1000_operations_are_cancelled_though_some_refuse(
     expect(dialog(page).get_by_role("listitem").filter(has_text="It is busy.")).to_have_count(100)
 
 
-def test_reload_within_a_dialog_does_nothing(stage: Stage, show: Show) -> None:
+def test_reload_within_a_dialog_does_nothing(stage: Stage, work: str, page: Page) -> None:
     """The way back and forward does nothing either: what was asked is asked again."""
-    name = stage.start("work")
-    page = show()
-    page.get_by_role("link", name=name[-8:]).click()
+    page.get_by_role("link", name=work[-8:]).click()
     page.get_by_role("button", name="Cancel…").click()
     page.reload()
     expect(page.get_by_role("button", name="Cancel…")).to_be_visible()
@@ -197,11 +192,11 @@ def test_reload_within_a_dialog_does_nothing(stage: Stage, show: Show) -> None:
     page.get_by_role("button", name="Delete…").dblclick()
     expect(dialog(page)).to_have_count(1)
     page.go_back()
-    expect(row(page, name)).to_be_visible()
+    expect(row(page, work)).to_be_visible()
     expect(dialog(page)).to_have_count(0)
     page.go_forward()
     expect(page.get_by_role("button", name="Cancel…")).to_be_visible()
-    assert not stage.service.describe(name).cancel_requested
+    assert not stage.service.describe(work).cancel_requested
 
 
 def deep(levels: int) -> dict[str, Any]:

@@ -16,14 +16,12 @@ from tests.full.browser.staged import ImportMetadata, ImportResponse, Stage
 expect = pytest.importorskip("playwright.sync_api").expect
 
 if TYPE_CHECKING:
-    pass
+    from playwright.sync_api import Page
 
 
-def test_progress_and_time_line_follow_the_work(stage: Stage, show: Show) -> None:
+def test_progress_and_time_line_follow_the_work(stage: Stage, work: str, page: Page) -> None:
     """From its beginning to its end, without a reload."""
-    name = stage.start("work")
-    page = show()
-    open_operation(page, name)
+    open_operation(page, work)
     expect(page.get_by_role("heading", level=1)).to_have_text("ReResize")
     stage.progress("work", 0.25, "scaling")
     expect(page.get_by_role("progressbar")).to_have_attribute("value", "0.25")
@@ -36,9 +34,8 @@ def test_progress_and_time_line_follow_the_work(stage: Stage, show: Show) -> Non
     expect(page.get_by_role("button", name="Cancel…")).to_be_hidden()
 
 
-def test_details_of_errors_are_drawn_by_their_types(stage: Stage, show: Show) -> None:
+def test_details_of_errors_are_drawn_by_their_types(stage: Stage, work: str, show: Show) -> None:
     """A table of fields, a time to try again, and links that lead to web pages only."""
-    name = stage.start("work")
     violation = FieldViolation(field="source.rows", description="is too long")
     links = (
         HelpLink(description="the manual", url="https://acme.test/manual"),
@@ -46,8 +43,8 @@ def test_details_of_errors_are_drawn_by_their_types(stage: Stage, show: Show) ->
     )
     extra = (BadRequest(field_violations=(violation,)), Help(links=links), RetryInfo())
     stage.fail("work", lro.StatusError(lro.Code.INVALID_ARGUMENT, "rows are wrong", extra=extra))
-    stage.ended(name)
-    page = show(f"#/{name}")
+    stage.ended(work)
+    page = show(f"#/{work}")
     expect(tab(page, "Error")).to_have_attribute("aria-selected", "true")
     expect(panel(page)).to_contain_text("INVALID_ARGUMENT rows are wrong")
     expect(panel(page).get_by_role("row", name="source.rows")).to_contain_text("is too long")
@@ -56,9 +53,9 @@ def test_details_of_errors_are_drawn_by_their_types(stage: Stage, show: Show) ->
     expect(panel(page)).to_contain_text("a trap (javascript:alert(1))")
 
 
-def test_tabs_are_moved_by_arrows(stage: Stage, show: Show) -> None:
+def test_tabs_are_moved_by_arrows(work: str, show: Show) -> None:
     """One of them is in the order of Tab."""
-    page = show(f"#/{stage.start('work')}")
+    page = show(f"#/{work}")
     tab(page, "Metadata").focus()
     page.keyboard.press("ArrowRight")
     expect(tab(page, "Response")).to_be_focused()
@@ -102,17 +99,16 @@ def test_large_messages_are_cut_until_all_is_wanted(stage: Stage, show: Show) ->
     expect(panel(page)).to_contain_text("xend")
 
 
-def test_ways_to_ask_for_it_name_the_server(stage: Stage, show: Show, site: str) -> None:
+def test_ways_to_ask_for_it_name_the_server(work: str, show: Show, site: str) -> None:
     """With a prefix below which the page is, and quotes where a shell needs them."""
-    name = stage.start("work")
-    page = show(f"#/{name}")
-    expect(page.get_by_text(f"curl '{site}v1/{name}'")).to_be_visible()
-    expect(page.get_by_text(f"lro watch '{name}' --server {site.rstrip('/')}")).to_be_visible()
-    expect(page.get_by_text(f'client.operation("{name}")')).to_be_visible()
+    page = show(f"#/{work}")
+    expect(page.get_by_text(f"curl '{site}v1/{work}'")).to_be_visible()
+    expect(page.get_by_text(f"lro watch '{work}' --server {site.rstrip('/')}")).to_be_visible()
+    expect(page.get_by_text(f'client.operation("{work}")')).to_be_visible()
 
 
 def test_ways_to_ask_for_it_name_the_server_that_the_session_names(
-    context: Any, stage: Stage, show: Show, site: str
+    context: Any, show: Show, site: str
 ) -> None:
     """Not the address of the page, which under ``lro console`` holds a secret; with a token."""
     scripted = Scripted({"operations/b": {"name": "operations/b"}})
@@ -135,12 +131,10 @@ def test_ways_to_ask_for_it_name_the_server_that_the_session_names(
     expect(page.get_by_text(f"curl {bearer} '{url}'")).to_be_visible()
 
 
-def test_copy_without_a_clipboard_shows_the_text(stage: Stage, show: Show, site: str) -> None:
+def test_copy_without_a_clipboard_shows_the_text(work: str, show: Show, site: str) -> None:
     """As on a page over plain HTTP, where there is none."""
-    name = stage.start("work")
-    page = show(f"#/{name}")
+    page = show(f"#/{work}")
     page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
     page.get_by_role("button", name="Copy lro").click()
-    expect(page.get_by_role("textbox", name="Copy this text")).to_have_value(
-        f"lro watch '{name}' --server {site.rstrip('/')}"
-    )
+    box = page.get_by_role("textbox", name="Copy this text")
+    expect(box).to_have_value(f"lro watch '{work}' --server {site.rstrip('/')}")

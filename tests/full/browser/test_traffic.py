@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from lro.asgi import ConsoleApp
-from tests.full.browser.conftest import OpenPage, Serve
-from tests.full.browser.reading import row
+from tests.full.browser.conftest import OpenPage, Show
+from tests.full.browser.reading import row, shows
 from tests.full.browser.staged import Stage
 from tests.http.servers import HOST, uvicorn_serving
 from tests.services.proxy import proxy_to
@@ -39,10 +39,13 @@ COUNT: Final = """
 
 
 @pytest.fixture
-def watched(context: BrowserContext) -> None:
-    """The requests of pages are counted, and their clocks go as the test says."""
+def page(context: BrowserContext, work: str, beside: Show) -> Page:
+    """A console with work in progress: its requests are counted, its clock goes as a test says."""
     context.add_init_script(COUNT)
     context.clock.install()
+    opened = beside()
+    shows(opened, work, "In progress")
+    return opened
 
 
 def minute(page: Page) -> list[str]:
@@ -55,53 +58,37 @@ def minute(page: Page) -> list[str]:
     return found
 
 
-@pytest.mark.usefixtures("watched")
-def test_page_that_is_looked_at_asks_18_times_a_minute_at_most(
-    stage: Stage, open_page: OpenPage, serve: Serve
-) -> None:
+def test_page_that_is_looked_at_asks_18_times_a_minute_at_most(page: Page) -> None:
     """With work in progress, whose stream is one of them; the overview asks for less."""
-    name = stage.start("work")
-    page = open_page(serve(stage.service))
-    expect(row(page, name)).to_contain_text("In progress")
     assert 12 <= len(asks := minute(page)) <= 18, asks
     page.get_by_role("link", name="Overview").click()
     expect(page.get_by_role("heading", name="Who holds leases")).to_be_visible()
     assert 4 <= len(asks := minute(page)) <= 8, asks
 
 
-@pytest.mark.usefixtures("watched")
-def test_page_that_is_not_looked_at_asks_for_nothing(
-    stage: Stage, open_page: OpenPage, serve: Serve
-) -> None:
+def test_page_that_is_not_looked_at_asks_for_nothing(page: Page, stage: Stage, work: str) -> None:
     """Hidden, or untouched for 5 minutes; it goes on when it is seen or touched again."""
-    name = stage.start("work")
-    page = open_page(serve(stage.service))
-    expect(row(page, name)).to_contain_text("In progress")
     page.evaluate(HIDE, True)
     stage.progress("work", 0.2)
     assert minute(page) == []
-    expect(row(page, name)).not_to_contain_text("20 %")
+    expect(row(page, work)).not_to_contain_text("20 %")
     page.evaluate(HIDE, False)
     until(lambda: page.evaluate("window.asked.length >= 2"))
     page.clock.run_for(1_000)
-    expect(row(page, name)).to_contain_text("20 %")
+    shows(page, work, "20 %")
     page.clock.fast_forward(5 * 60_000)
     expect(page.get_by_text("Paused after 5 minutes without a touch.")).to_be_visible()
     assert minute(page) == []
     stage.progress("work", 0.5)
     page.mouse.move(5, 5)
     page.clock.run_for(1_000)
-    expect(row(page, name)).to_contain_text("50 %")
+    shows(page, work, "50 %")
 
 
-@pytest.mark.usefixtures("watched")
 def test_page_that_is_paused_asks_for_nothing_until_that_ends(
-    stage: Stage, open_page: OpenPage, serve: Serve
+    page: Page, stage: Stage, work: str
 ) -> None:
     """By the key p, and by its button."""
-    name = stage.start("work")
-    page = open_page(serve(stage.service))
-    expect(row(page, name)).to_contain_text("In progress")
     page.keyboard.press("p")
     button = page.get_by_role("button", name="Paused")
     expect(button).to_have_attribute("aria-pressed", "true")
@@ -109,17 +96,11 @@ def test_page_that_is_paused_asks_for_nothing_until_that_ends(
     assert minute(page) == []
     button.click()
     page.clock.run_for(1_000)
-    expect(row(page, name)).to_contain_text("50 %")
+    shows(page, work, "50 %")
 
 
-@pytest.mark.usefixtures("watched")
-def test_server_that_is_busy_is_left_alone_for_as_long_as_it_says(
-    stage: Stage, open_page: OpenPage, serve: Serve
-) -> None:
+def test_server_that_is_busy_is_left_alone_for_as_long_as_it_says(page: Page, work: str) -> None:
     """503 with Retry-After: all wait 7 s, the page says so, and then goes on."""
-    name = stage.start("work")
-    page = open_page(serve(stage.service))
-    expect(row(page, name)).to_contain_text("In progress")
     page.route("**/*", lambda route: route.fulfill(status=503, headers={"retry-after": "7"}))
     page.get_by_role("button", name="Apply").click()
     expect(page.get_by_text("Trying again in 7 s")).to_be_visible()
@@ -129,7 +110,7 @@ def test_server_that_is_busy_is_left_alone_for_as_long_as_it_says(
     expect(page.get_by_text("Trying again in 3 s")).to_be_visible()
     page.unroute_all(behavior="wait")
     page.clock.run_for(6_000)
-    expect(row(page, name)).to_contain_text("In progress")
+    shows(page, work, "In progress")
     expect(page.get_by_text("Trying again")).to_have_count(0)
 
 
@@ -143,10 +124,10 @@ def test_stream_that_is_cut_is_asked_for_again(stage: Stage, open_page: OpenPage
             expect(page.locator(".live.on")).to_have_text("Live")
             proxy.lose_next("answer")
             stage.progress(str(turn), 0.2)
-            expect(row(page, name)).to_contain_text("20 %")
+            shows(page, name, "20 %")
             assert proxy.lost.is_set()
         stage.succeed("0")
-        expect(row(page, names[0])).to_contain_text("Succeeded")
+        shows(page, names[0], "Succeeded")
         expect(page.get_by_role("row")).to_have_count(4)
         expect(page.locator("#trouble")).to_have_text("")
         page.close()
