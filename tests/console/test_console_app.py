@@ -84,12 +84,8 @@ def test_page_is_not_sent_again_to_whom_has_it(kind: str) -> None:
 @pytest.mark.parametrize(
     ("accepted", "packed"),
     [
-        ("gzip", True),
-        ("br, GZIP;q=0.5", True),
-        ("gzip;q=0", False),
-        ("gzip; q=0.0", False),
-        ("br", False),
-        ("", False),
+        *[(accepted, True) for accepted in ("gzip", "br, GZIP;q=0.5")],
+        *[(accepted, False) for accepted in ("gzip;q=0", "gzip; q=0.0", "br", "")],
     ],
 )
 def test_file_is_packed_for_whom_takes_that(accepted: str, packed: bool) -> None:
@@ -124,9 +120,8 @@ def test_methods_and_paths_that_are_not_there_are_refused(kind: str) -> None:
 
 def test_session_says_what_the_service_has(kind: str) -> None:
     """Versions, verbs, methods with the fields that filters take."""
-    with console(
-        kind, **NAMED, title="Images", links={"trace": "https://t.example/{trace_id}"}
-    ) as c:
+    links = {"trace": "https://t.example/{trace_id}"}
+    with console(kind, **NAMED, title="Images", links=links) as c:
         assert c.get("/session").status_code == 401
         found = c.get("/session", headers=ANN).json()
         listed = c.get(f"/{found['api']}/operations", headers=ANN)
@@ -164,7 +159,7 @@ def test_session_says_what_the_service_has(kind: str) -> None:
         "statistics": True,
         "cancelSupport": "COOPERATIVE",
         "refreshSeconds": 5,
-        "links": {"trace": "https://t.example/{trace_id}"},
+        "links": links,
     }
 
 
@@ -384,10 +379,8 @@ def test_console_that_is_mounted_finds_its_slash() -> None:
 
     under = dispatcher.DispatcherMiddleware(None, {"/ops": wsgi.ConsoleApp(made.service)})
     with made.service:
-        for serve, app, path in (
-            (uvicorn_serving, mounted, "/ops%20ü"),
-            (waitress_serving, under, "/ops"),
-        ):
+        ways = ((uvicorn_serving, mounted, "/ops%20ü"), (waitress_serving, under, "/ops"))
+        for serve, app, path in ways:
             with serve(app) as port:
                 at = f"http://{HOST}:{port}{path}"
                 assert httpx.get(at, timeout=PATIENCE).status_code == 307
@@ -421,13 +414,9 @@ WRONG: Any = [
     ({"links": {"logs": "https://x.example/{traceid}"}}, "links.*{trace_id} and {name}.*{traceid}"),
     ({"frame": ["*"]}, "frame"),
     ({"frame": ["https://x.example/path"]}, "frame"),
-    ({"redact": 7}, "redact"),
-    ({"allow": 7}, "allow"),
-    ({"path": "console"}, "path"),
-    ({"path": "/a//b"}, "path"),
-    ({"path": 7}, "path"),
+    *(({name: 7}, name) for name in ("redact", "allow", "path", "fallback")),
+    *(({"path": path}, "path") for path in ("console", "/a//b")),
     ({"parents": ["/x"]}, "parents"),
-    ({"fallback": 7}, "fallback"),
 ]
 
 

@@ -130,6 +130,11 @@ def test_wrong_window_is_named(query: str) -> None:
     assert (wrong.status_code, wrong.json()["error"]["status"]) == (400, "INVALID_ARGUMENT")
 
 
+def request_of(minutes: int) -> HttpRequest:
+    """The request for the tally of so many minutes."""
+    return HttpRequest(method="GET", path="/tally", query=f"minutes={minutes}")
+
+
 def test_store_is_asked_once_in_five_seconds() -> None:
     """For each window, however many pages ask; only some windows are remembered."""
     made, store = counted()
@@ -137,9 +142,7 @@ def test_store_is_asked_once_in_five_seconds() -> None:
     edge = ConsoleEdge(made.service, authenticate=lambda headers: None, clock=lambda: now)
 
     def ask(minutes: int) -> int:
-        return edge.handle(
-            HttpRequest(method="GET", path="/tally", query=f"minutes={minutes}")
-        ).status
+        return edge.handle(request_of(minutes)).status
 
     with made.service, ThreadPoolExecutor(8) as pages:
         assert {*pages.map(ask, [60] * 40)} == {200}
@@ -180,8 +183,7 @@ def test_later_reads_of_a_window_are_of_its_end_alone(minutes: int) -> None:
     made = counting(store=store)
 
     def ask(edge: ConsoleEdge) -> Any:
-        request = HttpRequest(method="GET", path="/tally", query=f"minutes={minutes}")
-        return json.loads(edge.handle(request).body)
+        return json.loads(edge.handle(request_of(minutes)).body)
 
     def edge() -> ConsoleEdge:
         every = itertools.count(step=60).__next__

@@ -7,6 +7,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
+from itertools import product
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -194,19 +195,11 @@ def refuse(request: CountRequest) -> Any:
 def plain() -> CountService:
     """A counting service where everything works."""
     counting = build(authorize=authorize)
-    options = lro.Options(
-        validate=refuse, exclusive_target=lambda request: "it" if request.label == "busy" else ""
-    )
-    method = counting.service.declare(
-        "acme.v1.Things.Measure",
-        request=CountRequest,
-        response=CountResponse,
-        metadata=CountMetadata,
-        options=options,
-    )
-    counting.start("projects/many")
-    counting.start("projects/many")
-    counting.start("projects/many")
+    alone = lambda request: "it" if request.label == "busy" else ""  # noqa: E731
+    options = lro.Options(validate=refuse, exclusive_target=alone)
+    method = counting.declare("acme.v1.Things.Measure", options=options)
+    for _ in range(3):
+        counting.start("projects/many")
     return CountService(counting.service, method)
 
 
@@ -321,6 +314,9 @@ def busy(counting: CountService) -> Fields:
 
 
 Get, List, Delete, Cancel, Wait = REPLIES
+ONES = (Get, Delete, Cancel, Wait)
+WRONG: list[tuple[str, Any]] = [("pageSize", -1), ("pageToken", "x"), ("filter", "done =")]
+WRONG += [("filter", "nothing = 1"), ("returnPartialSuccess", True)]
 TABLE: list[tuple[str, str, Prepare]] = [
     ("plain", Get, fresh()),
     ("plain", Get, ended(lambda r: r.complete(CountResponse(total=9)))),
@@ -330,11 +326,7 @@ TABLE: list[tuple[str, str, Prepare]] = [
     ("plain", List, named("projects/many", pageSize=2)),
     ("plain", List, named("projects/many", pageSize=2, filter="done = false")),
     ("plain", List, named("projects/none")),
-    ("plain", List, named("projects/p", pageSize=-1)),
-    ("plain", List, named("projects/p", pageToken="x")),
-    ("plain", List, named("projects/p", filter="done =")),
-    ("plain", List, named("projects/p", filter="nothing = 1")),
-    ("plain", List, named("projects/p", returnPartialSuccess=True)),
+    *[("plain", List, named("projects/p", **{key: value})) for key, value in WRONG],
     ("plain", Delete, fresh()),
     ("plain", Cancel, fresh()),
     ("plain", Cancel, cancelled),
@@ -345,14 +337,9 @@ TABLE: list[tuple[str, str, Prepare]] = [
     ("plain", Wait, ended(lambda r: r.complete(CountResponse(total=9)))),
     ("private", Get, of_ann),
     ("private", List, named("projects/p")),
-    *[("plain", verb, named(MISSING)) for verb in (Get, Delete, Cancel, Wait)],
-    *[("plain", verb, named("operations/-")) for verb in (Get, Delete, Cancel, Wait)],
-    *[("only Get", verb, named(MISSING)) for verb in (Get, Delete, Cancel, Wait)],
-    ("only Get", List, named("projects/p")),
-    *[("away", verb, named(MISSING)) for verb in (Get, Delete, Cancel, Wait)],
-    ("away", List, named("projects/p")),
-    *[("broken", verb, named(MISSING)) for verb in (Get, Delete, Cancel, Wait)],
-    ("broken", List, named("projects/p")),
+    *[("plain", verb, named("operations/-")) for verb in ONES],
+    *[(at, verb, named(MISSING)) for at, verb in product(SERVICES, ONES) if at != "private"],
+    *[(at, List, named("projects/p")) for at in ("only Get", "away", "broken")],
     *[
         ("plain", "Start", lambda _, fields=fields: fields)  # type: ignore[misc]
         for fields in (

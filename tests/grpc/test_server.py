@@ -22,7 +22,7 @@ from lro.executors.inline import InlineExecutor
 from lro.grpc._messages import OperationWriter
 from lro.stores.memory import MemoryStore
 from tests.grpc.serving import serving
-from tests.http.counting_service import CountMetadata, CountRequest, CountResponse, build
+from tests.http.counting_service import CountMetadata, CountRequest, build
 from tests.waiting import PATIENCE
 
 OPERATIONS = "/google.longrunning.Operations/"
@@ -60,10 +60,25 @@ def ask(address: str, path: str, payload: bytes = b"", **metadata: Any) -> Any:
             return Refused(call.code(), call.details(), status)
 
 
+def asked(address: str, path: str, payload: bytes, **metadata: Any) -> Any:
+    """The operation of a reply."""
+    return pb.Operation.FromString(ask(address, path, payload, **metadata))
+
+
+def get(name: str) -> bytes:
+    """A request for this operation in binary form."""
+    return bytes(pb.GetOperationRequest(name=name).SerializeToString())
+
+
+def binary(message: object) -> bytes:
+    """A message in binary form."""
+    types = lro.TypeRegistry(type(message))
+    return types.binary_payload(types.pack(message))
+
+
 def request(**fields: Any) -> bytes:
     """A CountRequest in binary form."""
-    types = lro.TypeRegistry(CountRequest)
-    return types.binary_payload(types.pack(CountRequest(**fields)))
+    return binary(CountRequest(**fields))
 
 
 def test_bytes_that_are_no_message(kind: str) -> None:
@@ -88,7 +103,7 @@ def test_unknown_fields_are_tolerated(kind: str) -> None:
     counting = build()
     with serving(kind, counting.service) as address:
         for path in (*VERBS, COUNT):
-            payload = pb.GetOperationRequest(name=counting.start()).SerializeToString()
+            payload = get(counting.start())
             if path.endswith("WaitOperation"):
                 payload += b"\x12\x00"  # for zero seconds
             if path in (VERBS[1], COUNT):
@@ -115,12 +130,10 @@ def test_a_method_declared_later_and_a_start_of_any_size(kind: str) -> None:
     """It is served too; a large one is read in a thread, for which the executor knows the loop."""
     counting = build()
     with serving(kind, counting.service) as address:
-        counting.service.declare(
-            "Later.Count", request=CountRequest, response=CountResponse, metadata=CountMetadata
-        )
+        counting.declare("Later.Count")
         for size in (10, 100_000):
             payload = request(label="x" * size)
-            started = pb.Operation.FromString(ask(address, "/Later/Count", payload))
+            started = asked(address, "/Later/Count", payload)
             assert counting.service.get(started.name) == lro.Operation(name=started.name)
 
 
@@ -131,18 +144,14 @@ def test_parent_and_metadata_of_a_start(kind: str) -> None:
     def parent(message: CountRequest, metadata: Mapping[str, str]) -> str:
         return f"projects/{message.label}-{metadata['x-project']}"
 
-    start = lro.grpc.StartMethod(
-        method=counting.count,
-        parent=parent,
-        metadata=lambda message: CountMetadata(percent=message.steps),
-    )
+    first = lambda message: CountMetadata(percent=message.steps)  # noqa: E731
+    start = lro.grpc.StartMethod(method=counting.count, parent=parent, metadata=first)
     with serving(kind, counting.service, methods=[start]) as address:
         payload = request(steps=5, label="a")
-        started = pb.Operation.FromString(ask(address, COUNT, payload, x_project="b"))
+        started = asked(address, COUNT, payload, x_project="b")
     assert started.name.startswith("projects/a-b/operations/")
-    assert counting.service.get(started.name).metadata == counting.service.types.pack(
-        CountMetadata(5)
-    )
+    packed = counting.service.types.pack(CountMetadata(5))
+    assert counting.service.get(started.name).metadata == packed
 
 
 def test_method_of_another_service_is_refused() -> None:
@@ -197,15 +206,9 @@ class OddRequest:
 
 def own(cls: type, seen: Callable[[Any], None]) -> lro.Service:
     """A service with a method of this request."""
-    service = build().service
-    service.declare(
-        "acme.v1.Owns.Start",
-        request=cls,
-        response=CountResponse,
-        metadata=CountMetadata,
-        options=lro.Options(validate=seen),
-    )
-    return service
+    counting = build()
+    counting.declare("acme.v1.Owns.Start", request=cls, options=lro.Options(validate=seen))
+    return counting.service
 
 
 def test_a_request_with_such_fields_of_its_own(kind: str) -> None:
@@ -213,13 +216,9 @@ def test_a_request_with_such_fields_of_its_own(kind: str) -> None:
     seen: list[OwnRequest] = []
     service = own(OwnRequest, seen.append)
     message = OwnRequest("00000000-0000-0000-0000-000000000007")
-    payload = service.types.binary_payload(service.types.pack(message))
-    checking = service.types.binary_payload(service.types.pack(OwnRequest("", True)))
     with serving(kind, service) as address:
-        found = [
-            pb.Operation.FromString(ask(address, "/acme.v1.Owns/Start", payload)) for _ in "ab"
-        ]
-        checked = pb.Operation.FromString(ask(address, "/acme.v1.Owns/Start", checking))
+        found = [asked(address, "/acme.v1.Owns/Start", binary(message)) for _ in "ab"]
+        checked = asked(address, "/acme.v1.Owns/Start", binary(OwnRequest("", True)))
     assert found[0].name == found[1].name != ""
     assert (checked.name, checked.done) == ("", True)
     assert seen == [message, message, OwnRequest("", True)]
@@ -228,9 +227,8 @@ def test_a_request_with_such_fields_of_its_own(kind: str) -> None:
 def test_a_field_of_that_name_and_another_kind(kind: str) -> None:
     """It is refused, as over HTTP."""
     service = own(OddRequest, lambda _: None)
-    payload = service.types.binary_payload(service.types.pack(OddRequest(5)))
     with serving(kind, service) as address:
-        refused = ask(address, "/acme.v1.Owns/Start", payload)
+        refused = ask(address, "/acme.v1.Owns/Start", binary(OddRequest(5)))
     assert refused.message == "request_id: must be a str, got 5"
 
 
@@ -248,11 +246,9 @@ def test_protobuf_classes(kind: str) -> None:
     sent = struct_pb2.Struct()
     sent.update({"a": 1.5})
     with serving(kind, service) as address:
-        payload = sent.SerializeToString()
-        started = pb.Operation.FromString(ask(address, "/acme.v1.Names/Name", payload))
+        started = asked(address, "/acme.v1.Names/Name", sent.SerializeToString())
         assert service.reporter(started.name).complete(wrappers_pb2.StringValue(value="x"))
-        asked = pb.GetOperationRequest(name=started.name).SerializeToString()
-        found = pb.Operation.FromString(ask(address, VERBS[0], asked))
+        found = asked(address, VERBS[0], get(started.name))
     value = wrappers_pb2.StringValue()
     assert found.response.Unpack(value)
     assert (seen, value.value) == ([sent], "x")
@@ -295,8 +291,7 @@ def test_classes_that_come_later(kind: str, caplog: pytest.LogCaptureFixture) ->
     with serving(kind, service) as address:
         for cls in (One, Two, Three):
             service.types.register(cls)
-        asked = pb.GetOperationRequest(name="operations/none").SerializeToString()
-        refused = ask(address, VERBS[0], asked)
+        refused = ask(address, VERBS[0], get("operations/none"))
     assert refused.code is grpc.StatusCode.NOT_FOUND
     assert (refused.status.code, len(refused.status.details)) == (5, 0)
     assert "the details of the error of google.longrunning.Operations/GetOperation" in caplog.text
@@ -307,8 +302,7 @@ def test_names_too_long_for_trailers(kind: str) -> None:
     with serving(kind, build().service) as address:
         for character in ("x", "ä", "\N{GRINNING FACE}", "%"):
             name = "operations/" + character * 1010
-            asked = pb.GetOperationRequest(name=name).SerializeToString()
-            refused = ask(address, VERBS[0], asked)
+            refused = ask(address, VERBS[0], get(name))
             assert refused.code is grpc.StatusCode.NOT_FOUND
             assert refused.status.message == refused.message
             assert len(refused.message.encode()) <= 2000

@@ -69,6 +69,11 @@ class CountService:
     service: lro.Service
     count: lro.Method[CountRequest, CountResponse, CountMetadata]
 
+    def declare(self, name: str, **more: Any) -> lro.Method[Any, CountResponse, CountMetadata]:
+        """Another method with the same messages, unless others are given."""
+        kinds = {"request": CountRequest, "response": CountResponse, "metadata": CountMetadata}
+        return self.service.declare(name, **{**kinds, **more})
+
     def start(self, parent: str = "", **options: Any) -> str:
         """The name of a new operation."""
         return self.count.start(CountRequest(steps=3), parent=parent, **options).name

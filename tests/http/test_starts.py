@@ -202,9 +202,7 @@ class OwnRequest:
 def test_a_message_with_a_request_id_of_its_own() -> None:
     """It is honoured, and the message has it too."""
     counting = build()
-    method = counting.service.declare(
-        "acme.v1.Things.Own", request=OwnRequest, response=CountResponse, metadata=CountMetadata
-    )
+    method = counting.declare("acme.v1.Things.Own", request=OwnRequest)
     edge = edge_for(counting.service, method)
     name = started(edge.handle(post({"steps": 1, "requestId": UUID})))["name"]
     assert started(edge.handle(post({"steps": 1, "request_id": UUID})))["name"] == name
@@ -271,7 +269,7 @@ def test_a_busy_target() -> None:
     """Work that needs a target alone is ABORTED while other work has it (spec §9.5)."""
     counting = build()
     target = lambda request: f"things/{request.steps}"  # noqa: E731
-    method = declare(counting.service, "Lock", exclusive_target=target)
+    method = declare(counting, "Lock", exclusive_target=target)
     edge = edge_for(counting.service, method)
     started(edge.handle(post({"steps": 1})))
     started(edge.handle(post({"steps": 2})))
@@ -378,21 +376,15 @@ def test_answer_of_a_coroutine() -> None:
 OWN_PATH, BATCH = "/v2/own:path", "BatchGetOperations"
 
 
-def declare(service: lro.Service, name: str, **options: Any) -> lro.Method[Any, Any, Any]:
+def declare(counting: CountService, name: str, **options: Any) -> lro.Method[Any, Any, Any]:
     """A method that counts, by another name."""
-    return service.declare(
-        f"acme.other.Things.{name}",
-        request=CountRequest,
-        response=CountResponse,
-        metadata=CountMetadata,
-        options=lro.Options(**options),
-    )
+    return counting.declare(f"acme.other.Things.{name}", options=lro.Options(**options))
 
 
 def test_starts_are_served_at_the_paths_of_the_dict() -> None:
     """One method may have several paths; elsewhere nothing starts."""
     counting = build()
-    own = declare(counting.service, "Count", path=OWN_PATH)
+    own = declare(counting, "Count", path=OWN_PATH)
     count = Start(counting.count, metadata=lambda request: CountMetadata(percent=7))
     starts = {PATH: counting.count, "/v1/a:b": own, "/c": count}
     edge = OperationsEdge(counting.service, starts=starts)
@@ -407,9 +399,9 @@ def test_starts_are_served_at_the_paths_of_the_dict() -> None:
 def test_all_methods_that_have_a_path_are_served_there() -> None:
     """True stands for them; a method without ``path=``, and one declared later, are not served."""
     counting = build()
-    declare(counting.service, "Count", path=OWN_PATH)
+    declare(counting, "Count", path=OWN_PATH)
     edge = OperationsEdge(counting.service, starts=True)
-    declare(counting.service, "Later", path="/v1/later")
+    declare(counting, "Later", path="/v1/later")
     started(edge.handle(ask("POST", OWN_PATH, {})))
     none = OperationsEdge(counting.service)
     for one, path in ((edge, PATH), (edge, "/v1/later"), (none, OWN_PATH)):
@@ -419,8 +411,8 @@ def test_all_methods_that_have_a_path_are_served_there() -> None:
 def test_path_that_is_served_twice_is_refused() -> None:
     """The sentence says what is served there; of two methods with one path a dict can say which."""
     counting = build()
-    one = declare(counting.service, "One", path=OWN_PATH)
-    declare(counting.service, "Two", path=OWN_PATH)
+    one = declare(counting, "One", path=OWN_PATH)
+    declare(counting, "Two", path=OWN_PATH)
     count = counting.count
     cases: list[tuple[Any, str, str, str]] = [
         ({"/v1/operations:batchGet": count}, "/v1/operations:batchGet", "Count", BATCH),
@@ -497,7 +489,7 @@ def test_function_that_raises_system_exit_fails_its_own_call_only(
     """
     counting = build()
     of_method = {wrong: function} if wrong in ("validate", "exclusive_target") else {}
-    method = declare(counting.service, "Leave", **of_method)
+    method = declare(counting, "Leave", **of_method)
     options = {} if of_method else {wrong: function}
     edge = edge_for(counting.service, method, **options)
     request = post(b"{}", content_type="application/json")

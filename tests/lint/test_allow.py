@@ -48,9 +48,7 @@ def test_an_unused_entry_is_a_warning(entry: str) -> None:
     ("entry", "why"),
     [
         ("", "cannot be read; an entry is METHOD:CODE"),
-        ("*", "cannot be read"),
-        (":method-removed", "cannot be read"),
-        (f"{METHOD}:", "cannot be read"),
+        *[(one, "cannot be read") for one in ("*", ":method-removed", f"{METHOD}:")],
         (f"{METHOD} method-removed", "cannot be read"),
         ("*:typo", "has an unknown code; there are field-number-changed, metadata-"),
         ("*:unused-allowance", "has an unknown code"),
