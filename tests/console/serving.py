@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -13,7 +12,7 @@ import httpx
 import pytest
 
 from lro import asgi, wsgi
-from tests.http.servers import HOST, listening, uvicorn_serving, waitress_serving
+from tests.http.servers import HOST, in_thread, listening, uvicorn_serving, waitress_serving
 from tests.integrations.counting import Counting, build, name_of
 from tests.waiting import PATIENCE
 
@@ -51,13 +50,8 @@ def hypercorn_serving(app: Any) -> Iterator[int]:
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
+    with in_thread(run, lambda: loop.call_soon_threadsafe(over.set)):
         yield port
-    finally:
-        loop.call_soon_threadsafe(over.set)
-        thread.join()
 
 
 SERVERS: Mapping[str, tuple[Any, Any]] = {
@@ -116,12 +110,8 @@ def cutting_proxy(port: int, prefix: str) -> Iterator[int]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer((HOST, 0), Proxy)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with (
+        ThreadingHTTPServer((HOST, 0), Proxy) as server,
+        in_thread(server.serve_forever, server.shutdown),
+    ):
         yield server.server_port
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -12,9 +12,9 @@ from typing import Any
 import grpc
 import grpc.aio
 import lro.grpc
+from tests.http.servers import HOST, in_thread
 from tests.waiting import PATIENCE
 
-HOST = "127.0.0.1"
 Add = Callable[[Any], None]
 """Puts something on a server."""
 
@@ -53,14 +53,9 @@ def on_asyncio(add: Add) -> Iterator[str]:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             runner.run(serve())
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    assert ready.wait(PATIENCE)
-    try:
+    with in_thread(run, lambda: loop.call_soon_threadsafe(stopped.set)):
+        assert ready.wait(PATIENCE)
         yield f"{HOST}:{ports[0]}"
-    finally:
-        loop.call_soon_threadsafe(stopped.set)
-        thread.join()
 
 
 KINDS = {"threads": on_threads, "asyncio": on_asyncio}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import io
 import socket
 import threading
@@ -33,22 +34,27 @@ def listening(port: int = 0) -> socket.socket:
 
 
 @contextlib.contextmanager
+def in_thread(run: Callable[[], object], stop: Callable[[], object]) -> Iterator[None]:
+    """A server that a thread runs, until it is stopped."""
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop()
+        thread.join()
+
+
+@contextlib.contextmanager
 def uvicorn_serving(app: Any, at: int = 0, **options: Any) -> Iterator[int]:
     """The port at which uvicorn serves an application, from a thread; by default a free one."""
     uvicorn = pytest.importorskip("uvicorn")
     options = {"log_config": None, "http": "h11", "ws": "none", "loop": "asyncio", **options}
     options.setdefault("timeout_graceful_shutdown", 60)  # so that a failed test is no hanging one
-    config = uvicorn.Config(app, **options)
-    server = uvicorn.Server(config)
-    line = listening(at)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [line]})
-    thread.start()
-    try:
+    server = uvicorn.Server(uvicorn.Config(app, **options))
+    stop = functools.partial(setattr, server, "should_exit", True)
+    with listening(at) as line, in_thread(functools.partial(server.run, sockets=[line]), stop):
         yield line.getsockname()[1]
-    finally:
-        server.should_exit = True
-        thread.join()
-        line.close()
 
 
 @contextlib.contextmanager
@@ -56,36 +62,36 @@ def waitress_serving(app: Any, threads: int = 4) -> Iterator[int]:
     """The port at which waitress serves an application, from a thread."""
     waitress = pytest.importorskip("waitress.server")
     server = waitress.create_server(app, sockets=[listening()], threads=threads)
-    thread = threading.Thread(target=server.run)
-    thread.start()
 
     def close() -> None:  # in the server's thread, whose loop ends when nothing is open
         for channel in list(server._map.values()):
             channel.close()
 
-    try:
-        yield server.effective_port
-    finally:
+    def stop() -> None:
         server.pull_trigger = lambda: None  # workers that end must not wake what is closed
         # A worker that has just answered may wake the server, which then closes the trigger first.
         with contextlib.suppress(OSError):
             server.trigger.pull_trigger(close)
-        thread.join()
+
+    try:
+        with in_thread(server.run, stop):
+            yield server.effective_port
+    finally:
         server.task_dispatcher.shutdown()
 
 
 @contextlib.contextmanager
-def asgi_socket(app: Any) -> Iterator[Caller]:
-    """Calls over a socket, through uvicorn."""
-    with uvicorn_serving(app) as port, httpx.Client(base_url=f"http://{HOST}:{port}") as client:
+def _socket(
+    serving: Callable[[Any], contextlib.AbstractContextManager[int]], app: Any
+) -> Iterator[Caller]:
+    with serving(app) as port, httpx.Client(base_url=f"http://{HOST}:{port}") as client:
         yield client.request
 
 
-@contextlib.contextmanager
-def wsgi_socket(app: Any) -> Iterator[Caller]:
-    """Calls over a socket, through waitress."""
-    with waitress_serving(app) as port, httpx.Client(base_url=f"http://{HOST}:{port}") as client:
-        yield client.request
+asgi_socket = functools.partial(_socket, uvicorn_serving)
+"""Calls over a socket, through uvicorn."""
+wsgi_socket = functools.partial(_socket, waitress_serving)
+"""Calls over a socket, through waitress."""
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from lro.executors.inline import InlineExecutor
 from lro.http import OperationsEdge
 from lro.openapi import Document, add_to, describe
 from lro.stores.memory import MemoryStore
+from lro.webhooks import EVENTS, Webhooks
 from tests.filters.messages import ExportMetadata
 from tests.http import servers
 from tests.http.counting_service import build
@@ -380,8 +381,6 @@ def test_paths_are_in_the_document_of_fastapi_beside_its_own() -> None:
 
 def test_prefix_stands_before_the_paths_of_what_is_mounted() -> None:
     """A FastAPI application without a path of its own has ours alone; with webhooks of both."""
-    from lro.webhooks import EVENTS, Webhooks
-
     fastapi = pytest.importorskip("fastapi")
     app = fastapi.FastAPI()
     operations = asgi.OperationsApp(service_of_all(webhooks=Webhooks()), starts=True)
@@ -401,8 +400,6 @@ def test_prefix_stands_before_the_paths_of_what_is_mounted() -> None:
 
 def test_document_has_the_webhooks_that_the_service_sends() -> None:
     """One for each event, with the headers of Standard Webhooks; none without webhooks."""
-    from lro.webhooks import EVENTS, Webhooks
-
     assert "webhooks" not in describe(service_of_all())
     document = valid(describe(service_of_all(webhooks=Webhooks())))
     assert [*document["webhooks"]] == [*EVENTS]

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 import lro
-from tests.http.servers import HOST, listening
+from tests.http.servers import HOST, in_thread, listening
 from tests.integrations.checks import *  # noqa: F403
 from tests.integrations.counting import (
     ANN,
@@ -99,14 +99,14 @@ def aiohttp_serving(app: Any) -> Iterator[int]:
         await over[0].wait()
         await runner.cleanup()
 
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    ready.wait()
     try:
-        yield line.getsockname()[1]
+        with in_thread(
+            lambda: loop.run_until_complete(serve()),
+            lambda: loop.call_soon_threadsafe(over[0].set),
+        ):
+            ready.wait()
+            yield line.getsockname()[1]
     finally:
-        loop.call_soon_threadsafe(over[0].set)
-        thread.join()
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
 

@@ -13,6 +13,8 @@ from tests.full.browser.staged import Stage, console_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page, Playwright
+else:  # so that tests can import them from here where there is no playwright
+    Browser = BrowserContext = Page = Playwright = Any
 
 OpenPage: TypeAlias = "Callable[..., Page]"
 Serve: TypeAlias = Callable[..., str]

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
-from tests.full.browser.conftest import window
+from tests.full.browser.conftest import Browser, Page, window
 from tests.full.browser.scenes import Shown, one_of_each, scenes
 
 pytest.importorskip("playwright.sync_api")
 axe = pytest.importorskip("axe_playwright_python")
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
 
 RULES: Final = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 LOOKS: Final = [("light", 1280), ("dark", 320), ("dark", 1280), ("light", 320)]

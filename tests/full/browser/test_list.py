@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 import lro
-from tests.full.browser.conftest import Show
+from tests.full.browser.conftest import Page, Show
 from tests.full.browser.reading import row, shows
 from tests.full.browser.staged import Stage
 
 expect = pytest.importorskip("playwright.sync_api").expect
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
 
 
 def test_row_shows_state_method_progress_and_error(stage: Stage, show: Show) -> None:

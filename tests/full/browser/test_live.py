@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import lro
 from lro.asgi import ConsoleApp
-from tests.full.browser.conftest import OpenPage, Show
+from tests.full.browser.conftest import BrowserContext, OpenPage, Show
 from tests.full.browser.reading import dialog, row, shows
 from tests.full.browser.staged import Stage
 from tests.http.servers import HOST, uvicorn_serving
@@ -16,9 +16,6 @@ from tests.services.ports import free_port
 from tests.waiting import until
 
 expect = pytest.importorskip("playwright.sync_api").expect
-
-if TYPE_CHECKING:
-    from playwright.sync_api import BrowserContext
 
 
 def test_page_is_ready_after_five_requests(show: Show, site: str, context: Any) -> None:

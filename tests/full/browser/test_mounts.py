@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -14,7 +14,7 @@ import lro
 from lro import asgi
 from tests.console.other_server import other_server
 from tests.console.serving import SERVERS
-from tests.full.browser.conftest import OpenPage, Serve
+from tests.full.browser.conftest import OpenPage, Page, Serve
 from tests.full.browser.reading import act, dialog, open_operation, panel, row, tab
 from tests.full.browser.staged import Stage
 from tests.full.console.test_lro_console import proxied
@@ -22,9 +22,6 @@ from tests.http.servers import HOST, uvicorn_serving
 from tests.waiting import PATIENCE
 
 expect = pytest.importorskip("playwright.sync_api").expect
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
 
 
 def everything_works(page: Page, stage: Stage, key: str, name: str) -> None:

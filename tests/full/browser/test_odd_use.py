@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 import pytest
 
-from tests.full.browser.conftest import PATIENCE, Show
+from tests.full.browser.conftest import PATIENCE, BrowserContext, Page, Show
 from tests.full.browser.reading import dialog, panel, row, shows
 from tests.full.browser.scripted import SESSION, Scripted
 from tests.full.browser.staged import Stage
 
 expect = pytest.importorskip("playwright.sync_api").expect
-
-if TYPE_CHECKING:
-    from playwright.sync_api import BrowserContext, Page
 
 GO: Final = "(hash) => { location.hash = hash; }"
 HOURS: Final = """

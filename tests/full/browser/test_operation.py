@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 import lro
 from lro.types import BadRequest, FieldViolation, Help, HelpLink, RetryInfo
-from tests.full.browser.conftest import Show
+from tests.full.browser.conftest import Page, Show
 from tests.full.browser.reading import open_operation, panel, tab
 from tests.full.browser.scripted import Scripted
 from tests.full.browser.staged import ImportMetadata, ImportResponse, Stage
 
 expect = pytest.importorskip("playwright.sync_api").expect
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
 
 
 def test_progress_and_time_line_follow_the_work(stage: Stage, work: str, page: Page) -> None:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.full.browser.conftest import Serve, window
+from tests.full.browser.conftest import Browser, Page, Playwright, Serve, window
 from tests.full.browser.staged import Stage
 from tests.http.servers import HOST, uvicorn_serving
 
 expect = pytest.importorskip("playwright.sync_api").expect
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, Playwright
 
 ASK: Final = """async ([url, options]) => {
     if (options.blob !== undefined) options.body = new Blob([options.blob]);

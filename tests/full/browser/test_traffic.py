@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from lro.asgi import ConsoleApp
-from tests.full.browser.conftest import OpenPage, Show
+from tests.full.browser.conftest import BrowserContext, OpenPage, Page, Show
 from tests.full.browser.reading import row, shows
 from tests.full.browser.staged import Stage
 from tests.http.servers import HOST, uvicorn_serving
@@ -15,9 +15,6 @@ from tests.services.proxy import proxy_to
 from tests.waiting import until
 
 expect = pytest.importorskip("playwright.sync_api").expect
-
-if TYPE_CHECKING:
-    from playwright.sync_api import BrowserContext, Page
 
 HIDE: Final = """hidden => {
     Object.defineProperty(document, "hidden", {configurable: true, get: () => hidden});

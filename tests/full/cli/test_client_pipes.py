@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -15,34 +16,28 @@ pytest.importorskip("rich")
 pytest.importorskip("uvicorn")
 
 from lro_client.cli._terminal import Exit
-from tests.cli.asking import COMMAND, SOURCE, Asked
+from tests.cli.asking import COMMAND, SOURCE
 from tests.client import sockets
 
 
-def run(asked: Asked, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run the command to its end."""
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        env=environment(asked, **more),
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        timeout=240,
-    )
+def run(*command: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command with these variables to its end."""
+    texts: Any = {"capture_output": True, "text": True, "encoding": "utf-8", "timeout": 240}
+    return subprocess.run(command, env=environment(**more), **texts)
 
 
-def environment(asked: Asked, **more: str) -> dict[str, str]:
-    """The variables of a process whose server is the service."""
-    return {**os.environ, "LRO_SERVER": asked.url, "PYTHONPATH": str(SOURCE / "src"), **more}
+def environment(**more: str) -> dict[str, str]:
+    """The variables of a process."""
+    return {**os.environ, "PYTHONPATH": str(SOURCE / "src"), **more}
 
 
-def test_a_pipe_that_is_closed(asked: Asked) -> None:
+def test_a_pipe_that_is_closed() -> None:
     """It is quiet, and ends as a process does that a closed pipe stops."""
     page = {"operations": [{"name": f"operations/{number}"} for number in range(20_000)]}
     with sockets.serving(sockets.answering("200 OK", json.dumps(page))) as url:
         lister = subprocess.Popen(
             [*COMMAND, "list", "--server", url],
-            env=environment(asked),
+            env=environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -57,7 +52,7 @@ def test_a_pipe_that_is_closed(asked: Asked) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
-def test_a_full_device(asked: Asked) -> None:
+def test_a_full_device() -> None:
     """A sentence, also for what is written when the process ends."""
     for arguments in (["--help"], ["list", "--json"], ["completion", "bash"]):
         page = {"operations": [{"name": "operations/a"}]}
@@ -67,7 +62,7 @@ def test_a_full_device(asked: Asked) -> None:
         ):
             found = subprocess.run(
                 [*COMMAND, *arguments],
-                env={**environment(asked), "LRO_SERVER": url},
+                env=environment(LRO_SERVER=url),
                 stdout=full,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -77,18 +72,17 @@ def test_a_full_device(asked: Asked) -> None:
         assert found.stderr == "Error: input or output failed: No space left on device\n"
 
 
-def test_a_locale_without_letters(asked: Asked) -> None:
+def test_a_locale_without_letters() -> None:
     """What cannot be written is escaped, and JSON stays JSON."""
     body: Any = {"name": "operations/a", "metadata": {"@type": "x/a.B", "message": "5 ≥ 3"}}
     with sockets.serving(sockets.answering("200 OK", json.dumps(body))) as url:
-        found = run(asked, "get", "operations/a", "--server", url, PYTHONIOENCODING="latin-1")
+        get = functools.partial(run, *COMMAND, "get", "operations/a", "--server", url)
+        found = get(PYTHONIOENCODING="latin-1")
         assert found.returncode == 0
         assert found.stdout == "operations/a\tIN_PROGRESS\t\t5 \\u2265 3\n"
-        as_json = run(
-            asked, "get", "--json", "operations/a", "--server", url, PYTHONIOENCODING="latin-1"
-        )
+        as_json = get("--json", PYTHONIOENCODING="latin-1")
         assert json.loads(as_json.stdout) == body
-        plain = run(asked, "get", "--json", "operations/a", "--server", url, FORCE_COLOR="1")
+        plain = get("--json", FORCE_COLOR="1")
         assert "5 ≥ 3" in plain.stdout
         assert "\x1b" not in plain.stdout  # no colours, and nothing that moves a cursor
 
@@ -97,13 +91,7 @@ def test_lint_and_help_do_not_load_client() -> None:
     """``lro lint`` and the help need no client."""
     program = "import sys; from lro.cli import main; main(sys.argv[1:]); print(*sys.modules)"
     for arguments in (["--help"], ["lint", "--help"]):
-        found = subprocess.run(
-            [sys.executable, "-c", program, *arguments],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(SOURCE / "src")},
-            timeout=240,
-        )
+        found = run(sys.executable, "-c", program, *arguments)
         loaded = found.stdout.splitlines()[-1].split()
         assert "lro" in loaded
         assert "lro_client" not in loaded
