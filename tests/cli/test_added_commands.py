@@ -109,5 +109,4 @@ def test_entry_point_without_a_distribution(command: Lro, monkeypatch: pytest.Mo
     """A finder of another kind may give one; its module stands in the sentence."""
     entry = importlib.metadata.EntryPoint("greet", "acme_nowhere:greet", "lro.commands")
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: (entry,))
-    said = command("greet", status=2).err
-    assert "the command greet of acme_nowhere cannot be loaded" in said
+    assert "the command greet of acme_nowhere cannot be loaded" in command("greet", status=2).err

@@ -68,8 +68,7 @@ def here(here: Path) -> Path:
 
 def module(name: str, response: str = "ExportResponse", field: str = "rows: lro.Int32 = 0") -> None:
     """Write a module with a Python service in it; each test has names of its own."""
-    text = MODULE.format(response=response, field=field)
-    Path(f"{name}.py").write_text(text, encoding="utf-8")
+    Path(f"{name}.py").write_text(MODULE.format(response=response, field=field), encoding="utf-8")
 
 
 def test_lint_without_findings_prints_number_of_methods(command: Lro) -> None:

@@ -218,8 +218,7 @@ def test_messages_from_files(call: Lro, here: Path, monkeypatch: pytest.MonkeyPa
     """Of a file, or of what another program writes."""
     (here / "request.json").write_text(START, encoding="utf-8")
     assert call("start", PATH, "@request.json").status == 0
-    given = SimpleNamespace(buffer=io.BytesIO(START.encode()))
-    monkeypatch.setattr(sys, "stdin", given)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(START.encode())))
     assert call("start", PATH, "-").status == 0
     monkeypatch.setattr(sys, "stdin", None)
     assert "standard input is closed" in call("start", PATH, "-").err
@@ -233,12 +232,10 @@ def test_control_characters_of_server_are_escaped(call: Lro) -> None:
         "done": True,
         "error": {"code": 99, "message": "\r\nlro: all is well\u2066\U000e0041"},
     }
-    answer = sockets.answering("200 OK", json.dumps(body))
-    with sockets.serving(answer) as url:
+    with sockets.serving(sockets.answering("200 OK", json.dumps(body))) as url:
         for arguments in (["get"], ["get", "--json"], ["watch"], ["wait"]):
             found = call(*arguments, "operations/a", "--server", url)
-            shown = found.out.replace("\n", "").replace("\t", "")
-            assert shown.isprintable(), arguments
+            assert found.out.replace("\n", "").replace("\t", "").isprintable(), arguments
             assert "\nlro: all is well" not in found.out
             if "--json" in arguments:
                 assert found.json == [body]

@@ -46,8 +46,7 @@ def test_file_is_shown_and_made(here: Path, here_lro: Lro) -> None:
     assert made.lines == ["new.db: version 1, as this release uses it"]
     with closing(sqlite3.connect(here / "new.db")) as other:
         other.execute("PRAGMA user_version = 99")
-    known = ["new.db: has version 99; this release uses version 1"]
-    assert here_lro(*new, status=1).lines == known
+    assert here_lro(*new, status=1).lines == ["new.db: has version 99; this release uses version 1"]
     assert "has schema version 99" in here_lro(*new, "--create", status=2).err
     refused = here_lro(*new, "--sql", status=2)
     assert refused.out == ""
@@ -231,5 +230,4 @@ def test_first_use_waits_for_that_of_another_thread() -> None:
     with closing(store), store._setup._lock, pytest.raises(Unavailable, match=known):
         store.now()
     with closing(PostgresStore(server.url, schema=schema)) as store:
-        found = together(8, lambda _: store.secret())
-        assert len({*found}) == 1
+        assert len({*together(8, lambda _: store.secret())}) == 1

@@ -94,8 +94,7 @@ def test_ping_with_bad_input_ends_with_2_and_the_reason(lro_command: Lro) -> Non
 
 def test_retry_sends_what_was_given_up(here: Path, lro_command: Lro) -> None:
     with receiver(lambda _: Said(500)) as bad:
-        source = SERVICE.format(url=bad.url, secret=SECRET)
-        (here / "hooked_service.py").write_text(source)
+        (here / "hooked_service.py").write_text(SERVICE.format(url=bad.url, secret=SECRET))
         retry = functools.partial(lro_command, "webhooks", "retry")
         sending = "hooked_service:service"
         assert "operations/none" in retry(sending, "operations/none", status=2).err

@@ -300,8 +300,7 @@ def test_redaction_that_fails_shows_nothing(wrong: Any, made: Counting) -> None:
         for call in (client.get(f"/v1/{found.name}"), client.get("/v1/operations")):
             assert call.status_code == 500
             assert "percent" not in call.text
-        watched = client.post("/v1/operations:watch", json={"names": [found.name]})
-        assert "data:" not in watched.text
+        assert "data:" not in client.post("/v1/operations:watch", json={"names": [found.name]}).text
 
 
 def test_parents_are_those_that_the_caller_may_list(kind: str) -> None:
@@ -311,8 +310,7 @@ def test_parents_are_those_that_the_caller_may_list(kind: str) -> None:
         return caller == "ann" and name != "projects/b"
 
     made = counting(authorize=authorize)
-    parents = ["projects/a", "projects/b", "shelves/*"]
-    with console(kind, made, **NAMED, parents=parents) as client:
+    with console(kind, made, **NAMED, parents=["projects/a", "projects/b", "shelves/*"]) as client:
         assert client.get("/session", headers=ANN).json()["parents"] == ["", "projects/a"]
         assert client.get("/session", headers=BOB).status_code == 403
         assert client.get("/v1/projects/a/operations", headers=ANN).json() == {}
@@ -321,8 +319,7 @@ def test_parents_are_those_that_the_caller_may_list(kind: str) -> None:
 
 def test_console_offers_only_what_the_service_does() -> None:
     """Verbs that are switched off are no buttons."""
-    made = counting(verbs=("ListOperations", "CancelOperation"))
-    with console("uvicorn", made) as client:
+    with console("uvicorn", counting(verbs=("ListOperations", "CancelOperation"))) as client:
         session = client.get("/session").json()
         assert session["actions"] == ["cancel"]
         assert session["verbs"] == ["GetOperation", "ListOperations", "CancelOperation"]
@@ -360,12 +357,10 @@ def test_console_below_a_mount_and_a_proxy_has_relative_addresses(kind: str) -> 
         moved = client.get("/a/b/in/console?x=1")
         assert (moved.status_code, moved.headers["location"]) == (307, "./console/?x=1")
         at = urljoin("/a/b/in/console", moved.headers["location"])
-        page = client.get(at)
-        (script,) = re.findall(r'src="(console\.[0-9a-f]+\.js)"', page.text)
+        (script,) = re.findall(r'src="(console\.[0-9a-f]+\.js)"', client.get(at).text)
         assert client.get(urljoin(at, script)).headers["content-type"].startswith("text/javascript")
         session = client.get(urljoin(at, "session"), headers=ANN).json()
-        listed = client.get(urljoin(at, f"{session['api']}/operations"), headers=ANN)
-        assert listed.json() == {}
+        assert client.get(urljoin(at, f"{session['api']}/operations"), headers=ANN).json() == {}
 
 
 def test_console_that_is_mounted_finds_its_slash() -> None:

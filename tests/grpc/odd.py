@@ -26,8 +26,7 @@ class Odd(grpc.GenericRpcHandler):
 
     def service(self, details: Any) -> Any:
         def serve(payload: bytes, context: Any) -> bytes:
-            sent = dict(context.invocation_metadata())
-            self.calls.append((details.method, payload, sent))
+            self.calls.append((details.method, payload, dict(context.invocation_metadata())))
             answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
             return answer(context)
 

@@ -147,8 +147,7 @@ class Server:
         else:
             with on_threads(lambda made: lro.grpc.add_to(made, self.service)) as address:
                 types = lro.TypeRegistry(DictRequest)
-                wire = GrpcTransport(address, types=types)
-                with Client(transport=wire, types=types) as client:
+                with Client(transport=GrpcTransport(address, types=types), types=types) as client:
                     yield client, METHOD
 
 
@@ -168,8 +167,7 @@ def test_a_method_of_every_kind_over_every_transport(server: Server, transport: 
     with server.client(transport) as (client, target):
         message = kind.request(pages=0, tags=[])
         if kind.request is DictRequest:  # a dict goes over HTTP as it is, but has no binary form
-            types = lro.TypeRegistry(DictRequest)
-            message = types.pack(message, DictRequest)
+            message = lro.TypeRegistry(DictRequest).pack(message, DictRequest)
         handle = client.start(target, message, response=kind.response, metadata=kind.metadata)
         server.gate.set()
         assert handle.result(60) == kind.response(sheets=0)

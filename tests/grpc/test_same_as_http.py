@@ -121,8 +121,7 @@ def by_grpc(channel: Any, counting: CountService, asked: Asked) -> Any:
         metadata = (("x-caller", asked.caller), ("blob-bin", b"\x00"))
         found = channel.unary_unary(path)(payload, metadata=metadata, timeout=PATIENCE)
     except grpc.RpcError as exc:
-        trailers = dict(exc.trailing_metadata())
-        proto = StatusProto.FromString(trailers["grpc-status-details-bin"])
+        proto = StatusProto.FromString(dict(exc.trailing_metadata())["grpc-status-details-bin"])
         status = status_from_proto(proto)
         assert (exc.code().value[0], exc.details()) == (status.code, status.message)
         details = [types.to_json(detail) for detail in status.details]

@@ -132,8 +132,7 @@ def test_a_method_declared_later_and_a_start_of_any_size(kind: str) -> None:
     with serving(kind, counting.service) as address:
         counting.declare("Later.Count")
         for size in (10, 100_000):
-            payload = request(label="x" * size)
-            started = asked(address, "/Later/Count", payload)
+            started = asked(address, "/Later/Count", request(label="x" * size))
             assert counting.service.get(started.name) == lro.Operation(name=started.name)
 
 
@@ -147,8 +146,7 @@ def test_parent_and_metadata_of_a_start(kind: str) -> None:
     first = lambda message: CountMetadata(percent=message.steps)  # noqa: E731
     start = lro.grpc.StartMethod(method=counting.count, parent=parent, metadata=first)
     with serving(kind, counting.service, methods=[start]) as address:
-        payload = request(steps=5, label="a")
-        started = asked(address, COUNT, payload, x_project="b")
+        started = asked(address, COUNT, request(steps=5, label="a"), x_project="b")
     assert started.name.startswith("projects/a-b/operations/")
     packed = counting.service.types.pack(CountMetadata(5))
     assert counting.service.get(started.name).metadata == packed
@@ -226,8 +224,7 @@ def test_a_request_with_such_fields_of_its_own(kind: str) -> None:
 
 def test_a_field_of_that_name_and_another_kind(kind: str) -> None:
     """It is refused, as over HTTP."""
-    service = own(OddRequest, lambda _: None)
-    with serving(kind, service) as address:
+    with serving(kind, own(OddRequest, lambda _: None)) as address:
         refused = ask(address, "/acme.v1.Owns/Start", binary(OddRequest(5)))
     assert refused.message == "request_id: must be a str, got 5"
 

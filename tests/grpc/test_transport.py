@@ -200,8 +200,7 @@ def test_trailer_gives_message_details_and_delay(asking: Asking) -> None:
 
 def test_error_without_details_has_code_and_message_of_grpc(asking: Asking) -> None:
     """Code and message are those of gRPC, and the details are empty (spec §12.2)."""
-    of_another = details_of(lro.Code.ABORTED, lro.types.ErrorInfo("A", "b"))
-    trailers = (None, b"\xff", of_another, b"")
+    trailers = (None, b"\xff", details_of(lro.Code.ABORTED, lro.types.ErrorInfo("A", "b")), b"")
     _, client = asking(*(refusing(Code.FAILED_PRECONDITION, "not now", one) for one in trailers))
     for _ in trailers:
         error = failure(client)
@@ -365,8 +364,7 @@ def test_a_channel_of_the_user(face: Face) -> None:
         channel = face.run(lambda: module.insecure_channel(odd.address))
         for _ in range(2):
             made = transport(face, channel)
-            client = face.client(transport=made)
-            assert client.get(NAME).name == NAME
+            assert face.client(transport=made).get(NAME).name == NAME
             face.run(made.close)
         face.run(channel.close)
     assert len(odd.calls) == 2
@@ -413,8 +411,7 @@ def test_import_without_grpc_says_what_to_install(
     assert source.loader is not None
     with pytest.raises(lro.errors.MissingExtra) as caught:
         source.loader.exec_module(importlib.util.module_from_spec(source))
-    wanted = f"the gRPC {part} needs the extra 'grpc': pip install 'lro[grpc]'"
-    assert str(caught.value) == wanted
+    assert str(caught.value) == f"the gRPC {part} needs the extra 'grpc': pip install 'lro[grpc]'"
 
 
 def test_metadata_that_cannot_be_sent(asking: Asking) -> None:

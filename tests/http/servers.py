@@ -109,8 +109,7 @@ def asgi_inside(app: Any) -> Iterator[Caller]:
 @contextlib.contextmanager
 def wsgi_inside(app: Any) -> Iterator[Caller]:
     """Calls without a socket, through httpx's transport."""
-    transport = httpx.WSGITransport(app)
-    with httpx.Client(transport=transport, base_url="http://here") as client:
+    with httpx.Client(transport=httpx.WSGITransport(app), base_url="http://here") as client:
         yield client.request
 
 

@@ -182,8 +182,7 @@ def test_store_that_blocks_and_large_replies_are_for_a_thread(blocks: bool) -> N
 
 def calling(counting: CountService, scope: Message, line: Line) -> asyncio.Future[None]:
     """A call that goes on."""
-    app = OperationsApp(counting.service)
-    return asyncio.ensure_future(app(scope, line.receive, line.send))
+    return asyncio.ensure_future(OperationsApp(counting.service)(scope, line.receive, line.send))
 
 
 def wait(counting: CountService, line: Line, during: Callable[[str], object]) -> str:
@@ -365,8 +364,7 @@ def test_lifespan_closes_the_service(behind: Any) -> None:
     """Whatever stands behind the edge, the end of the server is the end of the service."""
     counting = build()
     starts = [{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}]
-    app = OperationsApp(counting.service, fallback=behind)
-    line = serve(app, {"type": "lifespan"}, *starts)
+    line = serve(OperationsApp(counting.service, fallback=behind), {"type": "lifespan"}, *starts)
     wanted = ["lifespan.startup.complete", "lifespan.shutdown.complete"]
     assert [message["type"] for message in line.sent] == wanted
     with pytest.raises(lro.errors.Unavailable):

@@ -68,8 +68,7 @@ def shown(message: Any) -> Any:
     """The JSON of a message as it stands in a response."""
     packed = message if isinstance(message, lro.Any) else TYPES.pack(message)
     operation = lro.Operation(name="operations/x", done=True, result=packed)
-    printed = lro.wire.operation_to_json(with_enum_numbers(operation, TYPES), TYPES)
-    response = printed["response"]
+    response = lro.wire.operation_to_json(with_enum_numbers(operation, TYPES), TYPES)["response"]
     assert isinstance(response, dict)
     del response["@type"]
     return response

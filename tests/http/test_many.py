@@ -122,8 +122,7 @@ def test_batch_is_in_the_order_asked_for(verb: str, parent: str) -> None:
     counting.finish(second)
     path = f"/v1/{parent}/operations" if parent else "/v1/operations"
     missing = second[:-3] + "xyz"
-    asked = {"names": [second, missing, first, second]}
-    reply = answer(counting, f"{path}:{verb}", asked)
+    reply = answer(counting, f"{path}:{verb}", {"names": [second, missing, first, second]})
     assert (reply.status, headers_of(reply)["cache-control"]) == (200, "no-store")
     value = json.loads(reply.body)
     if verb == "batchGet":
@@ -188,8 +187,7 @@ def test_hostile_body_is_refused_with_its_field(
     counting = build(Wrapped(pytest.fail, "find"))
     if path.startswith(PARENT) and isinstance(body, dict) and isinstance(body.get("names"), list):
         body = json.loads(json.dumps(body).replace('"operations/', '"projects/p/operations/'))
-    reply = answer(counting, path, body)
-    error = check_error(reply, 400, Code.INVALID_ARGUMENT, reason)
+    error = check_error(answer(counting, path, body), 400, Code.INVALID_ARGUMENT, reason)
     (violation,) = details_of({"error": error})["BadRequest"]["fieldViolations"]
     assert violation["field"] == field
 
@@ -214,8 +212,7 @@ def test_body_of_other_media_type_or_too_long_is_refused(path: str) -> None:
         ({"content_type": "text/plain"}, 1, 415, "UNSUPPORTED_MEDIA_TYPE"),
         ({}, 2000, 413, "REQUEST_TOO_LARGE"),
     ):
-        body = {"names": ["operations/" + "a" * size]}
-        reply = edge.handle(ask("POST", path, body, **headers))
+        reply = edge.handle(ask("POST", path, {"names": ["operations/" + "a" * size]}, **headers))
         check_error(reply, status, Code.INVALID_ARGUMENT, reason)
 
 
@@ -235,8 +232,7 @@ def test_order_of_checks(path: str) -> None:
         said.append("who")
         raise lro.errors.Unauthenticated
 
-    off = build(verbs=["ListOperations"])
-    reply = answer(off, path, b"{", authenticate=authenticate)
+    reply = answer(build(verbs=["ListOperations"]), path, b"{", authenticate=authenticate)
     check_error(reply, 501, Code.UNIMPLEMENTED, "METHOD_NOT_SUPPORTED")
     assert said == []
     reply = answer(build(), path, b"{", authenticate=authenticate)
@@ -382,16 +378,14 @@ def test_get_of_watch_streams_one_operation(parent: str) -> None:
 @pytest.mark.parametrize("path", [WATCH, "/v1/operations/-:watch"])
 def test_watch_of_a_collection_as_a_name_is_refused(path: str) -> None:
     """The collection is no operation."""
-    line = serve(OperationsApp(build().service), scope_of("GET", path))
-    status, _, body = line.reply
+    status, _, body = serve(OperationsApp(build().service), scope_of("GET", path)).reply
     assert (status, details_of(body)["ErrorInfo"]["reason"]) == (400, "INVALID_OPERATION_NAME")
 
 
 def test_head_of_a_stream_leaves_no_watch() -> None:
     """The reply has its headers and no body, and no watch is left."""
     counting, name = begun()
-    line = serve(OperationsApp(counting.service), scope_of("HEAD", f"/v1/{name}:watch"))
-    start, end = line.sent
+    start, end = serve(OperationsApp(counting.service), scope_of("HEAD", f"/v1/{name}:watch")).sent
     assert dict(start["headers"])[b"content-type"] == b"text/event-stream; charset=utf-8"
     assert (start["status"], end["body"], counting.service.watching) == (200, b"", 0)
 
@@ -417,8 +411,7 @@ def test_caller_who_leaves_frees_its_stream() -> None:
     """Frees everything, the operation goes on, nothing more is sent."""
     counting = build()
     names = [counting.start() for _ in range(5)]
-    stream = follow(counting, names, lambda: "leave")
-    assert len(stream.events) == 5
+    assert len(follow(counting, names, lambda: "leave").events) == 5
     assert counting.service.watching == 0
     assert not counting.service.get(names[0]).done
 
@@ -447,8 +440,7 @@ def test_large_operations_are_sent_piece_by_piece() -> None:
     counting = build()
     names = [counting.start() for _ in "abc"]
     for name in names:
-        error = lro.StatusError(Code.ABORTED, "x" * 40_000)
-        assert counting.service.reporter(name).fail(error)
+        assert counting.service.reporter(name).fail(lro.StatusError(Code.ABORTED, "x" * 40_000))
     stream = follow(counting, names)
     assert [data["name"] for _, data in stream.events] == names
     pieces = [message["body"] for message in stream.sent[1:] if message["body"]]
@@ -478,8 +470,7 @@ def test_threads_do_not_stream() -> None:
     counting, name = begun()
     edge = edge_of(counting)
     for request in (ask("GET", f"/v1/{name}:watch"), ask("POST", WATCH, {"names": [name]})):
-        reply = edge.handle(request)
-        error = check_error(reply, 501, Code.UNIMPLEMENTED, "METHOD_NOT_SUPPORTED")
+        error = check_error(edge.handle(request), 501, Code.UNIMPLEMENTED, "METHOD_NOT_SUPPORTED")
         assert "would hold a thread" in error["message"]
     statuses: list[str] = []
     environ = environ_of_wsgiref("GET", f"/v1/{name}:watch")

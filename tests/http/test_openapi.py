@@ -101,8 +101,7 @@ def test_document_has_the_verbs_that_are_on(off: Sequence[str]) -> None:
     """And links to those of them that the operation may go on with."""
     from lro._engine.access import VERBS as every
 
-    service = service_of_all(verbs=[verb for verb in every if verb not in off])
-    document = valid(describe(service))
+    document = valid(describe(service_of_all(verbs=[verb for verb in every if verb not in off])))
     calls = [call for path in document["paths"].values() for call in path.values()]
     ids = {call["operationId"].removesuffix("Many") for call in calls}
     plural = {"List", "BatchGet", "Describe", "Watch"}
@@ -217,8 +216,7 @@ def test_start_by_an_http_rule_has_its_parameters(
     @service.method("acme.v1.Disks.Resize", **rule)
     def resize(request: ResizeRequest) -> None: ...
 
-    edge = OperationsEdge(service, starts=True)
-    document: Any = valid(edge.openapi())
+    document: Any = valid(OperationsEdge(service, starts=True).openapi())
     assert document == describe(service)
     call = document["paths"][path][rule.get("http_method", "POST").lower()]
     assert {one["name"]: one["in"] for one in call["parameters"]} == {
@@ -253,8 +251,7 @@ def test_document_says_title_servers_and_security() -> None:
 def test_document_of_a_service_is_as_the_snapshot() -> None:
     """A change of it is a change for all who generate clients: look at it, and delete the file."""
     counting = build()
-    service = counting.service
-    made = describe(service, starts={PATH: counting.count}, parents=["projects/*"])
+    made = describe(counting.service, starts={PATH: counting.count}, parents=["projects/*"])
     text = json.dumps(made, indent=1) + "\n"
     if not SNAPSHOT.exists():
         SNAPSHOT.write_text(text)
@@ -381,8 +378,7 @@ def test_paths_are_in_the_document_of_fastapi_beside_its_own() -> None:
 
 def test_prefix_stands_before_the_paths_of_what_is_mounted() -> None:
     """A FastAPI application without a path of its own has ours alone; with webhooks of both."""
-    fastapi = pytest.importorskip("fastapi")
-    app = fastapi.FastAPI()
+    app = pytest.importorskip("fastapi").FastAPI()
     operations = asgi.OperationsApp(service_of_all(webhooks=Webhooks()), starts=True)
 
     @app.webhooks.post("own")

@@ -60,14 +60,12 @@ def test_an_operation_through_its_life(parent: str) -> None:
     counting = build()
     edge = edge_of(counting, poll_seconds=7)
     name = counting.start(parent, metadata=CountMetadata(percent=1))
-    metadata = {"@type": URL + "acme.v1.CountMetadata", "percent": 1}
-    running = {"name": name, "metadata": metadata}
+    running = {"name": name, "metadata": {"@type": URL + "acme.v1.CountMetadata", "percent": 1}}
     for verb in ("GetOperation", "WaitOperation"):
         reply = edge.handle(VERBS[verb](name))
         assert json_of(reply) == running
         assert headers_of(reply)["retry-after"] == "7"
-    listed = edge.handle(VERBS["ListOperations"](name))
-    assert json_of(listed) == {"operations": [running]}
+    assert json_of(edge.handle(VERBS["ListOperations"](name))) == {"operations": [running]}
     assert json_of(edge.handle(VERBS["CancelOperation"](name))) == {}
     counting.finish(name)
     for verb in ("GetOperation", "WaitOperation"):
@@ -128,8 +126,7 @@ def test_name_without_record_is_not_found(verb: str, name: str) -> None:
 def test_malformed_name_is_refused_before_the_store_is_asked(verb: str, bad: str) -> None:
     """A name that cannot be one is INVALID_ARGUMENT, and no record is looked for."""
     name = f"operations/{bad}" if bad[0] == "x" else bad
-    counting = build(Wrapped(explode, "get", "update"))
-    reply = edge_of(counting).handle(VERBS[verb](name))
+    reply = edge_of(build(Wrapped(explode, "get", "update"))).handle(VERBS[verb](name))
     check_error(reply, 400, Code.INVALID_ARGUMENT, "INVALID_OPERATION_NAME")
     violation = details_of(reply.body)["BadRequest"]["fieldViolations"][0]
     assert violation["field"] == "name"
@@ -161,8 +158,7 @@ def test_caller_name_of_an_odd_class_sees_only_what_is_its_own() -> None:
     name = counting.count.start(CountRequest(), caller="bob").name
     edge = edge_of(counting, authenticate=lambda headers: AnyName("ann"))
     for caller in (None, AnyName("ann")):
-        request = attrs.evolve(ask("GET", f"/v1/{name}"), caller=caller)
-        assert edge.handle(request).status == 404
+        assert edge.handle(attrs.evolve(ask("GET", f"/v1/{name}"), caller=caller)).status == 404
 
 
 @pytest.mark.parametrize(
@@ -245,8 +241,7 @@ def test_a_verb_that_is_switched_off(verb: str, query: str) -> None:
     """It is UNIMPLEMENTED for every call, before the caller is authenticated (spec §3.9)."""
     edge = edge_of(build(verbs=["GetOperation"]), authenticate=refuse_caller)
     for name in ("operations/x", "operations/.."):
-        request = attrs.evolve(VERBS[verb](name), query=query, body=b"\xff")
-        reply = edge.handle(request)
+        reply = edge.handle(attrs.evolve(VERBS[verb](name), query=query, body=b"\xff"))
         check_error(reply, 501, Code.UNIMPLEMENTED, "METHOD_NOT_SUPPORTED")
         assert details_of(reply.body)["ErrorInfo"]["metadata"] == {"method": verb}
 
@@ -406,16 +401,14 @@ def test_a_deadline_bounds_the_wait() -> None:
 )
 def test_a_hook_chooses_its_error(error: lro.LroError, http: int, code: Code, reason: str) -> None:
     """What a hook raises is what the caller gets."""
-    reply = raising(error)
-    assert check_error(reply, http, code, reason)["message"] == str(error)
+    assert check_error(raising(error), http, code, reason)["message"] == str(error)
 
 
 @pytest.mark.parametrize("code", [Code.INTERNAL, Code.UNKNOWN, Code.DATA_LOSS])
 def test_a_chosen_defect_is_a_defect(code: Code, caplog: pytest.LogCaptureFixture) -> None:
     """The codes of defects keep their reason and lose their message and details."""
     detail = lro.types.DebugInfo(detail="disk 7")
-    error = lro.StatusError(code, "disk 7 at fault", (detail,), why="DISK")
-    reply = raising(error)
+    reply = raising(lro.StatusError(code, "disk 7 at fault", (detail,), why="DISK"))
     assert check_error(reply, 500, code, "DISK")["message"] == "the server failed internally"
     assert list(details_of(reply.body)) == ["ErrorInfo"]
     assert "disk 7" in caplog.text

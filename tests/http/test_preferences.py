@@ -200,8 +200,7 @@ def test_start_is_answered_at_once_where_none_may_wait(kind: str, why: str) -> N
         if why == "the service stops":
             at.service.end_waits()
         else:
-            name = at.post().json()["name"]
-            waiting = pool.submit(at.service.wait, name)
+            waiting = pool.submit(at.service.wait, at.post().json()["name"])
             until(lambda: at.service.waiters.waits)
         reply = at.post("wait=60")
         assert (reply.status_code, "done" in reply.json()) == (200, False)
@@ -222,8 +221,7 @@ def test_starts_that_wait_hold_no_thread_of_an_event_loop() -> None:
             calls = [client.post(PATH, json={"steps": 1}, headers=headers) for _ in range(200)]
             replies = asyncio.gather(*calls)
             await until_async(lambda: counting.service.waiting, lambda found: found == 200)
-            page = counting.service.list(lro.ListOperationsRequest(page_size=500))
-            for one in page.operations:
+            for one in counting.service.list(lro.ListOperationsRequest(page_size=500)).operations:
                 counting.finish(one.name)
             return await replies
 
@@ -241,8 +239,7 @@ def test_caller_who_leaves_ends_the_wait_and_not_the_operation() -> None:
         return GONE
 
     line = Line([part(b"{}")], leave)
-    scope = scope_of(PATH, headers=[(b"prefer", b"wait=60")])
-    asyncio.run(app(scope, line.receive, line.send))
+    asyncio.run(app(scope_of(PATH, headers=[(b"prefer", b"wait=60")]), line.receive, line.send))
     (operation,) = counting.service.list(lro.ListOperationsRequest()).operations
     assert (line.sent, operation.done, counting.service.waiters.waits) == ([], False, 0)
     counting.finish(operation.name)
@@ -337,7 +334,6 @@ def test_our_client_takes_202() -> None:
                 httpx.Client(transport=wire, base_url="http://here", headers=headers) as http,
                 Client(http=http) as client,
             ):
-                request = WorkRequest(size=1)
-                started = client.start("/v1/works:do", request, response=WorkResponse)
+                started = client.start("/v1/works:do", WorkRequest(size=1), response=WorkResponse)
                 assert started.done == (prefer != "respond-async")
                 assert started.result(timeout=60) == WorkResponse()

@@ -103,8 +103,7 @@ def test_the_asgi_application_takes_anything(
     """Any bytes that an ASGI server may hand over give a reply."""
     more = {"raw_path": path, "query_string": query, "headers": headers}
     scope = scope_of(method, "", path=path.decode("utf-8", "surrogateescape"), **more)
-    line = serve(asgi.OperationsApp(COUNTING.service, **OPTIONS), scope, part(body))
-    start, end = line.sent
+    start, end = serve(asgi.OperationsApp(COUNTING.service, **OPTIONS), scope, part(body)).sent
     found = [(name.decode(), value.decode()) for name, value in start["headers"]]
     check(method, HttpReply(start["status"], tuple(found), end["body"]))
 

@@ -117,8 +117,7 @@ def test_a_request_says_where_its_end_is_notified() -> None:
         name = started(edge.handle(request))["name"]
         assert counting.service.store.get(name).notify == kept
     wrong = edge_of(counting, notify=lambda request: ["https://a.test/done"])
-    reply = wrong.handle(post({"steps": 1}))
-    check_error(reply, 400, Code.INVALID_ARGUMENT, "INVALID_ARGUMENT")
+    check_error(wrong.handle(post({"steps": 1})), 400, Code.INVALID_ARGUMENT, "INVALID_ARGUMENT")
 
 
 @pytest.mark.parametrize("spelling", ["requestId", "request_id"])
@@ -139,8 +138,7 @@ def test_validate_only_stores_nothing(spelling: str) -> None:
     """All checks and a finished operation, but no record (spec §9.7)."""
     counting = build()
     reply = edge_of(counting).handle(post({"steps": 1, spelling: True}))
-    empty = {"@type": URL + "google.protobuf.Empty"}
-    assert started(reply) == {"done": True, "response": empty}
+    assert started(reply) == {"done": True, "response": {"@type": URL + "google.protobuf.Empty"}}
     assert "retry-after" not in headers_of(reply)
     assert names(counting) == []
     bad = edge_of(counting).handle(post({"steps": "x", spelling: True}))
@@ -202,8 +200,7 @@ class OwnRequest:
 def test_a_message_with_a_request_id_of_its_own() -> None:
     """It is honoured, and the message has it too."""
     counting = build()
-    method = counting.declare("acme.v1.Things.Own", request=OwnRequest)
-    edge = edge_for(counting.service, method)
+    edge = edge_for(counting.service, counting.declare("acme.v1.Things.Own", request=OwnRequest))
     name = started(edge.handle(post({"steps": 1, "requestId": UUID})))["name"]
     assert started(edge.handle(post({"steps": 1, "request_id": UUID})))["name"] == name
     packed = counting.service.store.request(name)
@@ -269,8 +266,7 @@ def test_a_busy_target() -> None:
     """Work that needs a target alone is ABORTED while other work has it (spec §9.5)."""
     counting = build()
     target = lambda request: f"things/{request.steps}"  # noqa: E731
-    method = declare(counting, "Lock", exclusive_target=target)
-    edge = edge_for(counting.service, method)
+    edge = edge_for(counting.service, declare(counting, "Lock", exclusive_target=target))
     started(edge.handle(post({"steps": 1})))
     started(edge.handle(post({"steps": 2})))
     check_error(edge.handle(post({"steps": 1})), 409, Code.ABORTED, "TARGET_BUSY")
@@ -296,8 +292,7 @@ def test_a_full_queue_stores_nothing() -> None:
         assert details_of(reply.body)["RetryInfo"]["retryDelay"] == "1s"
         assert len(service.list(lro.ListOperationsRequest()).operations) == 2
         go.set()
-    stopped = edge.handle(post({}))
-    check_error(stopped, 503, Code.UNAVAILABLE, "UNAVAILABLE")
+    check_error(edge.handle(post({})), 503, Code.UNAVAILABLE, "UNAVAILABLE")
 
 
 def explode() -> None:
@@ -391,8 +386,7 @@ def test_starts_are_served_at_the_paths_of_the_dict() -> None:
     for path in (PATH, "/v1/a:b", "/c"):
         started(edge.handle(ask("POST", path, {})))
     for path in (OWN_PATH, "/v1/a", "/any/thing", "/"):
-        reply = edge.handle(ask("POST", path, {}))
-        check_error(reply, 404, Code.NOT_FOUND, "ROUTE_NOT_FOUND")
+        check_error(edge.handle(ask("POST", path, {})), 404, Code.NOT_FOUND, "ROUTE_NOT_FOUND")
     assert len(names(counting)) == 3
 
 

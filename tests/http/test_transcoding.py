@@ -141,8 +141,7 @@ def test_a_request_has_its_fields_from_path_body_and_query() -> None:
 )
 def test_a_field_that_is_left_is_a_parameter(query: str, fields: Any) -> None:
     """By both spellings, and of every type that a text can be."""
-    found = request_of(call(f"/v1/rooms/r/shelves?{query}"))
-    assert found == {"parent": "rooms/r", **fields}
+    assert request_of(call(f"/v1/rooms/r/shelves?{query}")) == {"parent": "rooms/r", **fields}
 
 
 def test_an_enum_of_a_reply_is_a_number_where_the_query_asks_for_that() -> None:
@@ -243,8 +242,7 @@ def test_the_whole_body_has_the_fields_that_the_path_has_not() -> None:
 
 def test_delete_reads_no_body() -> None:
     """Its fields are in path and query (spec §5.9(4))."""
-    path = "/v1/{parent=rooms/*/shelves/*}"
-    options: Any = {"path": path, "body": None, "http_method": "DELETE"}
+    options: Any = {"path": "/v1/{parent=rooms/*/shelves/*}", "body": None, "http_method": "DELETE"}
     found = call("/v1/rooms/r/shelves/s?force=true", b"not json", **options)
     assert request_of(found) == {"parent": "rooms/r/shelves/s", "force": True}
 
@@ -329,8 +327,7 @@ def test_an_operation_stands_under_the_parent_of_its_method(given: str) -> None:
         request = ShelfRequest(parent="rooms/r")
         started = service.start("acme.v1.Rooms.MakeShelf", request, parent=given)
         assert started.name.startswith(f"{given or 'rooms/r'}/operations/")
-        edge = OperationsEdge(service, starts=True)
-        reply = edge.handle(ask("POST", "/v1/rooms/x/shelves", {}))
+        reply = OperationsEdge(service, starts=True).handle(ask("POST", "/v1/rooms/x/shelves", {}))
         assert json.loads(reply.body)["name"].startswith("rooms/x/operations/")
 
 
@@ -344,5 +341,4 @@ def test_other_methods_of_the_path_of_a_start_reach_the_fallback() -> None:
                 ("GET", "/v1/rooms/r/shelves", status),
                 ("PUT", "/v1/operations/x", 405),
             ):
-                line = serve(app, scope_of(method, path), part(b"{}"))
-                assert line.sent[0]["status"] == wanted
+                assert serve(app, scope_of(method, path), part(b"{}")).sent[0]["status"] == wanted

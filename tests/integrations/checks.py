@@ -106,8 +106,7 @@ def test_life_of_an_operation_through_our_client(served: Served) -> None:
         assert operation.metadata == CountMetadata(percent=50)
         assert operation.name in {one.name for one in client.list(filter="done=true")}
         client.delete(operation.name)
-        waiting = client.start(START, CountRequest(steps=-1), **kinds)
-        waiting.cancel()
+        client.start(START, CountRequest(steps=-1), **kinds).cancel()
         served.counting.go.set()
 
 
@@ -132,8 +131,7 @@ def test_own_start_counts_a_request_id_once(served: Served) -> None:
 
 def test_own_start_validates_only(served: Served) -> None:
     """Nothing is started."""
-    body = {"steps": 3, "validateOnly": True}
-    reply = served.http.post(served.own_path, json=body, headers=ANN)
+    reply = served.http.post(served.own_path, json={"steps": 3, "validateOnly": True}, headers=ANN)
     assert reply.status_code == 200, reply.text
     assert reply.json()["done"]
     assert not reply.json().get("name")
@@ -211,8 +209,7 @@ def test_watch_streams_until_the_operation_is_done(served: Served) -> None:
     """A stream is not held back by the framework, and ends."""
     served.counting.go.clear()
     name = served.start(-2)
-    at = f"{served.prefix}/v1/{name}:watch"
-    with served.http.stream("GET", at, headers=ANN) as reply:
+    with served.http.stream("GET", f"{served.prefix}/v1/{name}:watch", headers=ANN) as reply:
         assert reply.headers["content-type"].startswith("text/event-stream")
         lines = (line for line in reply.iter_lines() if line.startswith("data:"))
         assert not json.loads(next(lines).partition(":")[2]).get("done")

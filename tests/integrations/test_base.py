@@ -30,8 +30,7 @@ def test_missing_caller_is_called_caller(
     """In the error, and in the warning of a service with ``authorize`` alone."""
     with pytest.raises(lro.DeclarationError, match="caller=lambda request: None"):
         make_edge(counting.service, caller=None, starts=False, options={})
-    asked = make_counting(owner_only=False)
-    make_edge(asked.service, caller=None, starts=False, options={})
+    make_edge(make_counting(owner_only=False).service, caller=None, starts=False, options={})
     assert [record.getMessage() for record in caplog.records if record.name == "lro"] == [
         "the integration has no caller: authorize gets no names of callers"
     ]

@@ -79,8 +79,7 @@ def test_user_who_is_signed_in_by_a_session_owns_the_operation() -> None:
     browser = Client(enforce_csrf_checks=True)
     assert browser.login(username="ann", password="secret")
     started = browser.post(START, {"steps": 3}, content_type="application/json").json()
-    record = counting.service.store.get(started["name"])
-    assert record.caller == str(user.pk)
+    assert counting.service.store.get(started["name"]).caller == str(user.pk)
     refused = browser.post(
         START, {}, content_type="application/json", headers={"sec-fetch-site": "cross-site"}
     )

@@ -53,8 +53,7 @@ def test_task_runs_and_gives_its_value(task: Any) -> None:
 
 def test_task_is_enqueued_in_a_coroutine() -> None:
     """As Django's other backends have it."""
-    result = asyncio.run(tasks.add.aenqueue(1, 2))
-    assert ended(result).return_value == 3
+    assert ended(asyncio.run(tasks.add.aenqueue(1, 2))).return_value == 3
 
 
 def test_failure_names_the_exception_and_hides_its_text(caplog: pytest.LogCaptureFixture) -> None:
@@ -111,8 +110,7 @@ def test_signals_are_sent() -> None:
 
 def test_result_that_is_not_there_is_not_found() -> None:
     """An operation of another method is not a result either."""
-    other = counting.name.start(lro.Struct()).name
-    for name in ("operations/unknown", other):
+    for name in ("operations/unknown", counting.name.start(lro.Struct()).name):
         with pytest.raises(TaskResultDoesNotExist):
             default_task_backend.get_result(name)
 

@@ -183,8 +183,7 @@ def test_body_that_fastapi_reads_starts_an_operation(client: TestClient) -> None
     first, again = (client.post("/v1/read:count", json=body).json() for _ in "ab")
     assert first["name"].startswith("projects/p/operations/")
     assert first["name"] == again["name"]
-    done = client.post(f"/v1/{first['name']}:wait").json()
-    assert done["response"]["total"] == 3
+    assert client.post(f"/v1/{first['name']}:wait").json()["response"]["total"] == 3
 
 
 def test_what_fastapi_refuses_has_our_form_on_the_router(client: TestClient) -> None:
@@ -211,8 +210,7 @@ def test_own_fields_of_a_body_that_is_not_an_object_are_ignored(client: TestClie
 
 def test_unknown_method_is_a_fault_of_the_server(client: TestClient) -> None:
     """A mistake of the application shows in the log, and not to callers."""
-    reply = client.post("/v1/other:count", json={})
-    assert reason(reply, 500) == "INTERNAL"
+    assert reason(client.post("/v1/other:count", json={}), 500) == "INTERNAL"
 
 
 def test_endpoint_whose_errors_would_not_reach_callers_is_refused(counting: Counting) -> None:
@@ -286,8 +284,7 @@ def checked(app: FastAPI) -> dict[str, Any]:
     Its operation ids are unique: FastAPI warns of others, and warnings are errors here.
     """
     document: dict[str, Any] = TestClient(app).get("/openapi.json").json()
-    validator = pytest.importorskip("openapi_spec_validator")
-    validator.validate(document)
+    pytest.importorskip("openapi_spec_validator").validate(document)
     assert set(references(document)) <= set(document["components"]["schemas"])
     ids = {call["operationId"] for calls in document["paths"].values() for call in calls.values()}
     for calls in document["paths"].values():
@@ -383,8 +380,7 @@ def test_document_shows_messages_of_every_kind(service: lro.Service) -> None:
         At length.
         """
 
-    operations = Operations(service)
-    router = operations.router(starts=True)
+    router = Operations(service).router(starts=True)
     app = FastAPI()
 
     @router.post("/v1/pages:print", openapi_extra={"x-own": 1, "responses": {"200": {"x-a": 2}}})

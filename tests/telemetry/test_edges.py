@@ -132,8 +132,7 @@ def test_fastapi_traces_its_server_and_we_the_start(spans, mounted):
         client.post(f"/api/v1/{reply.json()['name']}:wait", json={}).raise_for_status()
     start, process = spans.ours()
     assert (start.kind.name, process.kind.name) == ("PRODUCER", "CONSUMER")
-    above = ancestors(start, spans)
-    server = above[-1]
+    server = ancestors(start, spans)[-1]
     assert (server.kind.name, server.instrumentation_scope.name) == ("SERVER", "fastapi")
     assert ids(server.parent) == PARENT
     assert (process.parent, linked(process)) == (None, [ids(start)])

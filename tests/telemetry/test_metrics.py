@@ -141,8 +141,7 @@ def test_what_a_process_has_is_read_when_it_is_collected(make_service, numbers, 
 
 def test_usage_of_each_executor(make_service, numbers, measured):
     """One without bounds reports none; one that cannot say it reports nothing."""
-    inline = InlineExecutor()
-    service = make_service(None, inline, telemetry=measured())
+    service = make_service(None, InlineExecutor(), telemetry=measured())
     found: list[Any] = []
 
     def body(*_: object) -> None:
@@ -375,8 +374,7 @@ def test_instruments_are_those_of_the_table(make_service, numbers, measured, clo
 
 def test_series_stay_few_however_many_operations(numbers, measured):
     """A thousand, of two methods: as many series as methods and bounded values, no ids."""
-    store = MemoryStore()
-    service = Service(store, InlineExecutor(), maintenance=False, telemetry=measured())
+    service = Service(MemoryStore(), InlineExecutor(), maintenance=False, telemetry=measured())
     methods = [work(service, fail, f"acme.work.v1.Works.W{number}") for number in range(2)]
     texts = ("", "", "NOT_FOUND", "INTERNAL", "cancelled")
     requests = [WorkRequest(text, size) for size, text in enumerate(texts)]

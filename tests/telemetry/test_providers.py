@@ -125,6 +125,5 @@ def test_provider_that_raises_fails_no_operation(where, make_service, caplog):
         provider.add_span_processor(processor)
     kind = "meter_provider" if where == "meter" else "tracer_provider"
     service = make_service(None, InlineExecutor(), telemetry=Telemetry(**{kind: provider}))
-    found = work(service).start(WorkRequest("done"))
-    assert found.result(0).text == "done"
+    assert work(service).start(WorkRequest("done")).result(0).text == "done"
     assert "OpenTelemetry has failed in" in caplog.text

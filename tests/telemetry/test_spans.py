@@ -230,8 +230,7 @@ def test_child_process_that_dies_is_a_lost_attempt(spans, traced):
     with Service(MemoryStore(), ProcessExecutor(1), telemetry=traced()) as service:
         method = service.method(METHOD)(process_methods.exit_at_once)
         ended(service, method.start(WorkRequest(size=1)))
-    process = spans.only("CONSUMER")
-    assert dict(process.attributes or {})["lro.outcome"] == "lost"
+    assert dict(spans.only("CONSUMER").attributes or {})["lro.outcome"] == "lost"
     assert dict(spans.only("INTERNAL").attributes or {})["lro.decision"] == "failed"
 
 

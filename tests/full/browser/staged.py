@@ -143,6 +143,5 @@ class Stage:
 @contextmanager
 def console_of(service: lro.Service, **options: Any) -> Iterator[str]:
     """The address of the console of a service, served by uvicorn."""
-    app = ConsoleApp(service, **options)
-    with uvicorn_serving(app, timeout_graceful_shutdown=5) as port:
+    with uvicorn_serving(ConsoleApp(service, **options), timeout_graceful_shutdown=5) as port:
         yield f"http://{HOST}:{port}/"

@@ -63,8 +63,7 @@ def test_chips_write_the_filter_and_the_address_keeps_it(stage: Stage, show: Sho
     stage.ended(failed)
     page = show()
     page.get_by_role("button", name="Failed").click()
-    box = page.get_by_role("searchbox", name="Filter")
-    expect(box).to_have_value("state() = FAILED")
+    expect(page.get_by_role("searchbox", name="Filter")).to_have_value("state() = FAILED")
     expect(row(page, failed)).to_be_visible()
     expect(row(page, running)).to_have_count(0)
     assert "filter=state" in page.url

@@ -52,8 +52,7 @@ async def empty_page(_: Any, receive: Any, send: Any) -> None:
     """The whole site of others."""
     headers = [(b"content-type", b"text/html")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    body = b"<!doctype html><title>evil</title><body>"
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": b"<!doctype html><title>evil</title><body>"})
 
 
 @pytest.fixture(scope="module")

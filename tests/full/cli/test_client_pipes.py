@@ -80,8 +80,7 @@ def test_a_locale_without_letters() -> None:
         found = get(PYTHONIOENCODING="latin-1")
         assert found.returncode == 0
         assert found.stdout == "operations/a\tIN_PROGRESS\t\t5 \\u2265 3\n"
-        as_json = get("--json", PYTHONIOENCODING="latin-1")
-        assert json.loads(as_json.stdout) == body
+        assert json.loads(get("--json", PYTHONIOENCODING="latin-1").stdout) == body
         plain = get("--json", FORCE_COLOR="1")
         assert "5 ≥ 3" in plain.stdout
         assert "\x1b" not in plain.stdout  # no colours, and nothing that moves a cursor
@@ -91,7 +90,6 @@ def test_lint_and_help_do_not_load_client() -> None:
     """``lro lint`` and the help need no client."""
     program = "import sys; from lro.cli import main; main(sys.argv[1:]); print(*sys.modules)"
     for arguments in (["--help"], ["lint", "--help"]):
-        found = run(sys.executable, "-c", program, *arguments)
-        loaded = found.stdout.splitlines()[-1].split()
+        loaded = run(sys.executable, "-c", program, *arguments).stdout.splitlines()[-1].split()
         assert "lro" in loaded
         assert "lro_client" not in loaded

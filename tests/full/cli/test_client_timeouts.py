@@ -27,8 +27,7 @@ def test_watch_shows_age_that_server_describes(drawing: Lro, asked: Asked) -> No
     asked.app = server = Describing(200, {"descriptions": [DESCRIBED]})
     found = drawing("watch", "operations/a", "--timeout", IN_TIME, "--poll")
     assert found.status == Exit.RUNNING
-    row = plain(found.out).splitlines()[-1]
-    assert re.search(r"IN_PROGRESS .*50% +\d{4,}d \d+h", row)
+    assert re.search(r"IN_PROGRESS .*50% +\d{4,}d \d+h", plain(found.out).splitlines()[-1])
     assert server.asked == 1
 
 
@@ -58,8 +57,7 @@ def test_ages(drawing: Lro) -> None:
     with sockets.serving(sockets.answering("200 OK", json.dumps(body))) as url:
         found = drawing("watch", "operations/a", "--server", url, "--timeout", IN_TIME)
         assert found.status == Exit.RUNNING
-        row = plain(found.out).splitlines()[-1]
-        assert len(re.findall(r"\d{4,}d \d+h", row)) == 2
+        assert len(re.findall(r"\d{4,}d \d+h", plain(found.out).splitlines()[-1])) == 2
         listed = {"operations": [body]}
     with sockets.serving(sockets.answering("200 OK", json.dumps(listed))) as url:
         assert re.search(r"\d{4,}d \d+h", drawing("list", "--server", url).out)

@@ -147,8 +147,7 @@ def test_application_keeps_its_hooks_and_other_paths(here: Path) -> None:
         assert server.host.stop() == 0
     with lro_serve(here, "work:closed", "--host", "0.0.0.0", log="closed.log") as server:
         url = server.url.replace("0.0.0.0", "127.0.0.1")
-        headers = {"x-caller": "ann"}
-        assert httpx.get(f"{url}/v1/operations", headers=headers).status_code == 200
+        assert httpx.get(f"{url}/v1/operations", headers={"x-caller": "ann"}).status_code == 200
         assert "has no authenticate hook" not in server.host.output
         assert server.host.stop() == 0
 
@@ -206,8 +205,7 @@ def test_process_that_begins_during_the_stop_is_stopped_too() -> None:
     """The signal came when it was being made."""
 
     async def begin_late(listener: socket.socket) -> tuple[bool, int]:
-        program = "import time; time.sleep(600)"
-        processes = Processes((sys.executable, "-c", program), 1, listener)
+        processes = Processes((sys.executable, "-c", "import time; time.sleep(600)"), 1, listener)
         processes._stop.set()
         return await processes._run_one(print)
 
@@ -300,8 +298,7 @@ def test_database_that_is_away_is_waited_for(here: Path) -> None:
             refused = httpx.get(f"{server.url}/readyz")
             assert refused.status_code == 503
             assert refused.json()["error"]["status"] == "UNAVAILABLE"
-            started = httpx.post(f"{server.url}/v1/works:work", json={})
-            assert started.status_code == 503
+            assert httpx.post(f"{server.url}/v1/works:work", json={}).status_code == 503
             database.start()
             until(lambda: httpx.get(f"{server.url}/readyz").status_code == 200)
             with Client(server.url) as client:
@@ -374,6 +371,5 @@ def test_missing_servers_are_a_missing_extra(
     """One of two packages is enough, and the extra has one."""
     write_service(here, MEMORY, name="unserved")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    ended = command("serve", "unserved:service", status=2)
-    assert "pip install 'lro[serve]'" in ended.err
+    assert "pip install 'lro[serve]'" in command("serve", "unserved:service", status=2).err
     sys.modules.pop("unserved", None)

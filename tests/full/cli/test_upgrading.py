@@ -65,8 +65,7 @@ def test_releases_share_a_schema_of_postgresql(here: Path) -> None:
     """The program of the page, but for the backup, which is that of SQLite."""
     pytest.importorskip("psycopg")
     server = shared_server()
-    store = f"PostgresStore({server.url!r}, schema={server.fresh_schema()!r})"
-    write_modules(here, store)
+    write_modules(here, f"PostgresStore({server.url!r}, schema={server.fresh_schema()!r})")
     for module in ("before.py", "after.py"):
         text = (here / module).read_text("utf-8")
         imported = "from lro.stores.postgres import PostgresStore"
