@@ -121,13 +121,8 @@ class Server:
                 job.raise_if_cancelled()
             return kind.response(sheets=len(kind.get(request, "tags")))
 
-        self.method = self.service.method(
-            METHOD,
-            request=kind.request,
-            response=kind.response,
-            metadata=kind.metadata,
-            indexed_paths=("dataset",),
-        )(do)
+        kinds = {name: getattr(kind, name) for name in ("request", "response", "metadata")}
+        self.method = self.service.method(METHOD, **kinds, indexed_paths=("dataset",))(do)
         self.app = OperationsApp(self.service, starts={"/v1/works:do": self.method})
 
     @contextlib.contextmanager
@@ -137,10 +132,9 @@ class Server:
             with Client(transport=LocalTransport(self.service)) as client:
                 yield client, METHOD
         elif transport == "http":
+            wire = httpx.WSGITransport(self.app)
             with (
-                httpx.Client(
-                    transport=httpx.WSGITransport(self.app), base_url="http://test"
-                ) as http,
+                httpx.Client(transport=wire, base_url="http://test") as http,
                 Client(http=http) as client,
             ):
                 yield client, "/v1/works:do"

@@ -81,17 +81,17 @@ def waitress_serving(app: Any, threads: int = 4) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _socket(
-    serving: Callable[[Any], contextlib.AbstractContextManager[int]], app: Any
-) -> Iterator[Caller]:
-    with serving(app) as port, httpx.Client(base_url=f"http://{HOST}:{port}") as client:
+def asgi_socket(app: Any) -> Iterator[Caller]:
+    """Calls over a socket, through uvicorn."""
+    with uvicorn_serving(app) as port, httpx.Client(base_url=f"http://{HOST}:{port}") as client:
         yield client.request
 
 
-asgi_socket = functools.partial(_socket, uvicorn_serving)
-"""Calls over a socket, through uvicorn."""
-wsgi_socket = functools.partial(_socket, waitress_serving)
-"""Calls over a socket, through waitress."""
+@contextlib.contextmanager
+def wsgi_socket(app: Any) -> Iterator[Caller]:
+    """Calls over a socket, through waitress."""
+    with waitress_serving(app) as port, httpx.Client(base_url=f"http://{HOST}:{port}") as client:
+        yield client.request
 
 
 @contextlib.contextmanager
