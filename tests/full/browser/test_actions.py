@@ -16,6 +16,7 @@ def test_cancel_says_what_it_can_do_and_that_it_was_asked(stage: Stage, show: Sh
     """The work has not looked yet, so it goes on."""
     name = stage.start("busy")
     page = show()
+    expect(row(page, name)).to_contain_text("Resize")  # the server has described it
     open_operation(page, name)
     stage.pause("busy")
     page.get_by_role("button", name="Cancel…").click()

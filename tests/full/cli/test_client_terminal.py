@@ -55,6 +55,7 @@ class Terminal:
 
     def run(self, command: str) -> None:
         """Type a command and press Enter; its status will be shown as ``(0)``."""
+        self.tmux("send-keys", "-R")  # nothing of the last one stays on the screen
         self.type(f'clear; {command}; echo "($?)"', "Enter")
 
 
