@@ -83,6 +83,12 @@ def empty_reply(verb: str, what: str, http_status: int | None = None) -> Unreada
     return UnreadableReply(verb, status, http_status, passing=True, empty=True)
 
 
+def spoilt_reply(verb: str, why: str) -> UnreadableReply:
+    """The error of a reply that cannot be unpacked, and why."""
+    status = Status(Code.UNKNOWN, f"the reply cannot be unpacked: {why}")
+    return UnreadableReply(verb, status, passing=True, spoilt=True)
+
+
 def too_late(verb: str, seconds: float) -> CallError:
     """The error of a call whose time was over before its reply was complete."""
     text = f"no complete answer within {seconds:.3g} s"
@@ -112,7 +118,8 @@ class UnreadableReply(CallError):
     """The server's reply is not what the interface says: a reply of another kind, or too large.
 
     Its code is UNKNOWN, which a server's own errors may have too; hence the class. ``passing`` says
-    that the reply ended too early or was ``empty``, which asking again may cure (spec §11.5(2)).
+    that asking again may cure it (spec §11.5(2)): the reply ended too early, was ``empty``, or was
+    ``spoilt``, so that it cannot be unpacked.
     """
 
     def __init__(
@@ -123,10 +130,12 @@ class UnreadableReply(CallError):
         retry_after: float | None = None,
         passing: bool = False,
         empty: bool = False,
+        spoilt: bool = False,
     ) -> None:
         super().__init__(verb, status, http_status, retry_after, passing)
-        self.args: tuple[object, ...] = (*self.args, empty)
+        self.args: tuple[object, ...] = (*self.args, empty, spoilt)
         self.empty = empty
+        self.spoilt = spoilt
 
 
 class OperationFailed(ClientError):

@@ -39,8 +39,8 @@ _FAIR_SECONDS: Final = 1.0
 _WHOLE_BUDGET: Final = 0.9
 """A call that took this share of its budget was ended by it; timers may be a little early."""
 
-_MAX_EMPTY_REPLIES: Final = 3
-"""How often an empty reply is asked for again."""
+_MAX_USELESS_REPLIES: Final = 3
+"""How often a reply that is empty or spoilt is asked for again."""
 
 _TO_ANY_CALL: Final = (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.RESOURCE_EXHAUSTED)
 """What a server answers whatever the verb."""
@@ -62,18 +62,18 @@ class Failures:
     since: float = 0.0
     last: CallError | None = None
     """The last failure that says something of the server; an unfair one if there is no other."""
-    empty_replies: int = 0
+    useless_replies: int = 0
     answered: bool = False
     """Whether there was a good reply before them."""
 
     def with_one_more(self, error: CallError, now: float, *, fair: bool) -> Failures:
         """These and another; ``fair`` says that the server had the time to answer."""
-        empty = isinstance(error, UnreadableReply) and error.empty
+        useless = isinstance(error, UnreadableReply) and (error.empty or error.spoilt)
         return Failures(
             self.count + 1,
             self.since if self.count else now,
             error if fair or not (self.answered or self.last) else self.last,
-            self.empty_replies + empty,
+            self.useless_replies + useless,
             self.answered,
         )
 
@@ -84,7 +84,7 @@ class Failures:
 
         ``patient``: a deadline bounds the wait, instead of the policy's own patience.
         """
-        if self.empty_replies > _MAX_EMPTY_REPLIES:
+        if self.useless_replies > _MAX_USELESS_REPLIES:
             return None
         retry = attrs.evolve(polling.retry, patience_seconds=None) if patient else polling.retry
         pause = retry.pause(error, self.count, now - self.since)

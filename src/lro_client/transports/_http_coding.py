@@ -50,6 +50,7 @@ from lro_client._errors import (
     check,
     decoded,
     empty_reply,
+    spoilt_reply,
     unreadable,
 )
 from lro_client._flow.single import check_operation
@@ -368,7 +369,6 @@ _FAILURES: Final = (
     ("UnsupportedProtocol", Code.INVALID_ARGUMENT, False),
     ("LocalProtocolError", Code.INVALID_ARGUMENT, False),
     ("TooManyRedirects", Code.UNKNOWN, False),
-    ("DecodingError", Code.UNKNOWN, True),  # the body was spoilt on its way
     ("ConnectTimeout", Code.UNAVAILABLE, True),
     ("TimeoutException", Code.DEADLINE_EXCEEDED, True),
     ("RequestError", Code.UNAVAILABLE, True),  # all others: no connection, or it was lost
@@ -430,6 +430,8 @@ class HttpCoder:
             raise unreadable(call.verb, str(exc)) from exc
         except Exception as exc:
             names = [cls.__name__ for cls in type(exc).__mro__]
+            if "DecodingError" in names:  # spoilt on its way, or mislabelled
+                raise spoilt_reply(call.verb, f"{exc} ({address()})") from exc
             for name, code, passing in _FAILURES:
                 if name in names:
                     text = f"{names[0]}: {exc}" if str(exc) else names[0]

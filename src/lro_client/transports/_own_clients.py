@@ -15,6 +15,10 @@ from typing import Any, Final
 
 import httpx
 
+from lro_client.transports._unpacking import CODINGS
+
+_HEADERS: Final = {"accept-encoding": CODINGS}
+
 MAX_KNOWN_REQUESTS: Final = 64
 """Requests whose parts are kept, the ones that were used last."""
 
@@ -79,7 +83,7 @@ class OwnClient:
 
     def __init__(self, *, plain: bool = False) -> None:
         self._transport = None if _proxies() else Connections(plain=plain)
-        self.client = httpx.Client(transport=self._transport)
+        self.client = httpx.Client(transport=self._transport, headers=_HEADERS)
         self._requests = RequestCache()
 
     def send(self, asked: Mapping[str, Any]) -> httpx.Response:
@@ -99,7 +103,7 @@ class OwnAsyncClient:
         make_transport: Callable[[], httpx.AsyncBaseTransport],
     ) -> None:
         self._transport = None if _proxies() else make_transport()
-        self.client = make_client(transport=self._transport)
+        self.client = make_client(transport=self._transport, headers=_HEADERS)
         self._requests = RequestCache()
 
     async def send(self, asked: Mapping[str, Any]) -> httpx.Response:

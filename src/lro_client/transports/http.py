@@ -7,7 +7,6 @@ import functools
 import importlib
 import os
 import time
-import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
@@ -26,6 +25,7 @@ from lro_client.transports._own_clients import (
     OwnAsyncClient,
     OwnClient,
 )
+from lro_client.transports._unpacking import UnknownCoding, Unpacking, readable
 
 if TYPE_CHECKING:
     import httpx2
@@ -45,12 +45,6 @@ _REFUSAL_BYTES: Final = 64 * 1024
 _REFUSAL_SECONDS: Final = 5.0
 
 _MAX_HOPS: Final = 5
-
-MAX_PIECE_BYTES: Final = 256 * 1024
-"""The most bytes that are unpacked at once: time and size are looked at after each piece."""
-
-_BY_ITS_HEAD: Final = zlib.MAX_WBITS | 32
-_HEADLESS: Final = -zlib.MAX_WBITS
 
 _CLOSED: Final = Status(Code.CANCELLED, "the client was closed")
 
@@ -156,7 +150,7 @@ class HttpTransport:
 
     def _answer(self, asked: dict[str, Any]) -> AbstractContextManager[httpx.Response]:
         if self._given is not None:
-            return self._given.stream(**asked)
+            return self._given.stream(**_readable(self._given, asked))
         return contextlib.closing(self._own_client.send(asked))
 
     def _check_open(self, call: Call) -> None:
@@ -238,7 +232,7 @@ class AsyncHttpTransport:
     @contextlib.asynccontextmanager
     async def _answer(self, asked: dict[str, Any]) -> AsyncIterator[httpx.Response]:
         if self._made is None:
-            async with self._client.stream(**asked) as response:
+            async with self._client.stream(**_readable(self._client, asked)) as response:
                 yield response
             return
         async with contextlib.aclosing(await self._made.send(asked)) as response:
@@ -289,6 +283,8 @@ def _failures(
     try:
         with coder.failures(call, address):
             yield
+    except UnknownCoding as exc:
+        raise unreadable(call.verb, str(exc)) from exc
     except RuntimeError as exc:
         if not client.is_closed:
             raise
@@ -316,6 +312,16 @@ def _arguments(asked: HttpCall, call: Call) -> dict[str, Any]:
     if headers:
         found["headers"] = headers
     return found
+
+
+def _readable(
+    client: httpx.Client | httpx.AsyncClient, asked: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The arguments of a request for a reply that is not packed in a way that is not read here."""
+    accepted = client.headers.get("accept-encoding", "")
+    if (known := readable(accepted)) == accepted:
+        return asked
+    return {**asked, "headers": {"accept-encoding": known, **asked.get("headers", {})}}
 
 
 def _read(response: httpx.Response, call: Call, until: float) -> bytes:
@@ -377,48 +383,15 @@ def _check_time(call: Call, size: int, until: float) -> None:
         raise too_late(call.verb, call.budget)
 
 
-class Unpacking:
-    """Unpacks what was sent as gzip or deflate (RFC 9110 §8.4.1)."""
-
-    def __init__(self) -> None:
-        self._inflate = zlib.decompressobj(_BY_ITS_HEAD)
-        self._begun = False
-
-    def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """What the next bytes unpack to, none of it larger than :data:`MAX_PIECE_BYTES`.
-
-        Raises:
-            httpx.DecodingError: They were spoilt.
-        """
-        try:
-            piece = self._first(chunk)
-            while piece:
-                yield piece
-                piece = self._inflate.decompress(self._inflate.unconsumed_tail, MAX_PIECE_BYTES)
-        except zlib.error as exc:
-            raise httpx.DecodingError(str(exc)) from exc
-
-    def _first(self, chunk: bytes) -> bytes:
-        begun, self._begun = self._begun, True
-        try:
-            return self._inflate.decompress(chunk, MAX_PIECE_BYTES)
-        except zlib.error:
-            if begun:
-                raise
-        # What some servers send as deflate has no head.
-        self._inflate = zlib.decompressobj(_HEADLESS)
-        return self._inflate.decompress(chunk, MAX_PIECE_BYTES)
-
-
 def _unpacking(response: httpx.Response) -> Unpacking | None:
-    coding = response.headers.get("content-encoding", "").strip().lower()
-    # A hook of the client may have read it, and so unpacked it.
-    known = coding in ("gzip", "x-gzip", "deflate") and not response.is_stream_consumed
-    return Unpacking() if known else None
+    """None: a hook of the client has read the body, and so unpacked it."""
+    if response.is_stream_consumed:
+        return None
+    return Unpacking(response.headers.get("content-encoding", ""))
 
 
 def _pieces(response: httpx.Response) -> Iterator[bytes]:
-    """The body as it comes; codings that are not known here are left to the HTTP library."""
+    """The body as it comes, unpacked here: the HTTP library has no bound for that."""
     unpacking = _unpacking(response)
     if unpacking is None:
         yield from response.iter_bytes()

@@ -1,0 +1,114 @@
+"""Unpack the bodies of replies piece by piece, so that time and size can be looked at."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import httpx
+
+MAX_PIECE_BYTES: Final = 256 * 1024
+"""The most bytes that are unpacked at once: time and size are looked at after each piece."""
+
+MAX_CODINGS: Final = 2
+"""How often a body may have been packed; each time it may become a thousand times smaller."""
+
+CODINGS: Final = "gzip, deflate"
+"""What a client asks for (RFC 9110 §12.5.3): all that is read, and no other."""
+
+_BLOCK_BYTES: Final = 16 * 1024
+"""How much is given to zlib at once, which copies what is left at the end of each member."""
+
+_KNOWN: Final = frozenset({"gzip", "x-gzip", "deflate"})
+_GZIP_HEAD: Final = b"\x1f\x8b"
+_GZIP: Final = zlib.MAX_WBITS | 16
+
+
+def readable(accepted: str) -> str:
+    """Of the codings in an Accept-Encoding, those that are read here (RFC 9110 §12.5.3)."""
+    names = (name.strip() for name in accepted.split(","))
+    known = [name for name in names if name.partition(";")[0].strip().lower() in _KNOWN]
+    return ", ".join(known) or "identity"
+
+
+class UnknownCoding(Exception):
+    """A body is packed in a way that is not read."""
+
+
+class Unpacking:
+    """Unpacks what was packed as ``Content-Encoding`` says (RFC 9110 §8.4).
+
+    Raises:
+        UnknownCoding: It names a coding that is not read, or more than :data:`MAX_CODINGS`.
+    """
+
+    def __init__(self, codings: str) -> None:
+        names = [name.strip().lower() for name in codings.split(",")]
+        names = [name for name in names if name not in ("", "identity")]
+        if len(names) > MAX_CODINGS or not _KNOWN.issuperset(names):
+            raise UnknownCoding(
+                f"the reply is packed as {codings[:100]!r}; what is read is {CODINGS}, "
+                f"at most {MAX_CODINGS} of them"
+            )
+        self._layers = [_Layer() for _ in names]
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """What the next bytes unpack to, none of it larger than :data:`MAX_PIECE_BYTES`.
+
+        Also gives nothing (``b""``) from time to time, where much unpacks to nothing.
+
+        Raises:
+            httpx.DecodingError: They were spoilt.
+        """
+        try:
+            yield from _through(self._layers, chunk)
+        except zlib.error as exc:
+            raise httpx.DecodingError(str(exc)) from exc
+
+
+def _through(layers: Sequence[_Layer], chunk: bytes) -> Iterator[bytes]:
+    if not layers:
+        yield chunk
+        return
+    for start in range(0, len(chunk), _BLOCK_BYTES):
+        yield b""
+        for piece in layers[0].feed(chunk[start : start + _BLOCK_BYTES]):
+            yield from _through(layers[1:], piece)
+
+
+class _Layer:
+    """Unpacks gzip, of one member or several (RFC 1952 §2.2), and deflate, with a head or without.
+
+    The bytes say which it is: servers have sent each under the name of the other.
+    """
+
+    def __init__(self) -> None:
+        self._inflate: zlib._Decompress | None = None
+        self._held = b""  # less than a head
+        self._padding = False
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        chunk, self._held = self._held + chunk, b""
+        while chunk and not self._padding:
+            if self._inflate is None or self._inflate.eof:
+                if len(chunk) < len(_GZIP_HEAD):
+                    self._held = chunk
+                    return
+                # What follows the last member fills a block up, and is no part of the body.
+                self._padding = self._inflate is not None and not chunk.startswith(_GZIP_HEAD)
+                self._inflate = zlib.decompressobj(_window(chunk))
+                continue
+            piece = self._inflate.decompress(chunk, MAX_PIECE_BYTES)
+            while piece:
+                yield piece
+                piece = self._inflate.decompress(self._inflate.unconsumed_tail, MAX_PIECE_BYTES)
+            chunk = self._inflate.unused_data
+
+
+def _window(chunk: bytes) -> int:
+    """How to read what begins so: as gzip, as deflate with zlib's head, or without one."""
+    if chunk.startswith(_GZIP_HEAD):
+        return _GZIP
+    headed = chunk[0] & 0x0F == zlib.DEFLATED and int.from_bytes(chunk[:2]) % 31 == 0
+    return zlib.MAX_WBITS if headed else -zlib.MAX_WBITS
