@@ -10,6 +10,7 @@ from lro import Any, Code, Status, TypeRegistry
 from lro.wire import (
     code_from_http,
     error_body,
+    error_fields,
     loads,
     status_from_error_body,
     status_from_json,
@@ -23,6 +24,9 @@ TYPES = TypeRegistry()
 
 def cases(kind):
     return pytest.mark.parametrize("case", [c for c in CASES if c["kind"] == kind], ids=by_id)
+
+
+CONNECT = {"type": "google.rpc.ErrorInfo", "value": "CglOT1RfRU1QVFk"}
 
 
 def read_body(text):
@@ -86,6 +90,39 @@ def test_an_own_http_status():
     """405, 413 and 415 are HTTP's alone: the code's name stays (spec §5.12)."""
     body = error_body(Status(Code.UNIMPLEMENTED, "no"), TYPES, 405)
     assert body == {"error": {"code": 405, "message": "no", "status": "UNIMPLEMENTED"}}
+
+
+INFO = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "NOT_EMPTY"}
+BARE = [  # of grpc-gateway, Envoy and Connect; then what other interfaces send
+    (400, {"code": 9, "message": "no", "details": [INFO]}, Code.FAILED_PRECONDITION),
+    (500, {"code": 15, "details": [INFO]}, Code.DATA_LOSS),
+    (404, [{"code": 5, "message": "no", "details": [INFO]}], Code.NOT_FOUND),
+    (503, {"code": "unavailable", "details": [CONNECT]}, Code.UNAVAILABLE),
+    (499, {"code": "canceled", "details": [CONNECT]}, Code.CANCELLED),
+    (404, {"code": 9, "message": "no"}, None),
+    (404, {"code": 5}, None),
+    (404, {"code": 404, "message": "no"}, None),
+    (500, {"code": 99, "message": "no"}, None),
+    (404, {"code": True, "message": "no"}, None),
+    (404, {"code": 5.0, "message": "no"}, None),
+    (200, {"code": 0, "message": "no"}, None),
+    (404, {"code": "order_not_found", "message": "no"}, None),
+    (404, {"code": "not_found ", "message": "no"}, None),
+]
+
+
+@pytest.mark.parametrize(("http", "body", "code"), BARE)
+def test_a_status_without_an_envelope(http, body, code):
+    """It counts where its code goes with the HTTP status."""
+    status = status_from_error_body(http, body, TYPES)
+    if code is None:
+        assert error_fields(http, body) is None
+        assert (status.code, status.details) == (code_from_http(http), ())
+        return
+    assert (status.code, Code[error_fields(http, body)["status"]]) == (code, code)
+    (info,) = status.details
+    assert info.type_name == "google.rpc.ErrorInfo"
+    assert info.payload in ({"reason": "NOT_EMPTY"}, b"\n\tNOT_EMPTY")
 
 
 def test_unreadable_details_do_not_hide_the_error():

@@ -10,7 +10,16 @@ from typing import Final, TypeVar, cast
 import attrs
 
 from lro._base.errors import InvalidArgument, LroError, got
-from lro._base.status import WRAPPED_TYPES, Any, Code, Json, Status, code_from_http
+from lro._base.status import (
+    HTTP_STATUS,
+    WRAPPED_TYPES,
+    Any,
+    Code,
+    Json,
+    Status,
+    code_from_http,
+    type_url,
+)
 from lro._messages.json_codec import below
 from lro._messages.registry import TypeRegistry
 from lro._messages.schema import (
@@ -22,6 +31,7 @@ from lro._messages.schema import (
     Shape,
     enum_numbers,
     load_bool,
+    load_bytes,
     load_string,
 )
 from lro._model.operation import (
@@ -265,13 +275,7 @@ def error_body(status: Status, types: TypeRegistry, http: int | None = None) -> 
 
 def status_from_error_body(http: int, body: Json, types: TypeRegistry) -> Status:
     """Read the status of an error reply (spec §11.8); ``body`` is None if it was not JSON."""
-    if isinstance(body, list) and len(body) == 1:
-        body = body[0]
-    error = body.get("error") if isinstance(body, dict) else None
-    if isinstance(error, str):
-        return Status(code_from_http(http), error)
-    if not isinstance(error, dict):
-        return Status(code_from_http(http), f"the server answered HTTP {http}")
+    error = error_fields(http, body) or {}
     name, text, details = error.get("status"), error.get("message"), error.get("details")
     code = Code.__members__.get(name, Code.OK) if isinstance(name, str) else Code.OK
     return Status(
@@ -281,14 +285,48 @@ def status_from_error_body(http: int, body: Json, types: TypeRegistry) -> Status
     )
 
 
+def error_fields(http: int, body: Json) -> Mapping[str, Json] | None:
+    """What the body of an error reply has as ``status``, ``message`` and ``details`` (spec §11.8).
+
+    It is read in each form that servers send: as in spec §5.12, by itself or in a list; a text; a
+    ``google.rpc.Status``; an error of Connect. None: the body has no such form.
+    """
+    if isinstance(body, list) and len(body) == 1:
+        body = body[0]
+    if not isinstance(body, dict):
+        return None
+    error = body.get("error")
+    if isinstance(error, str):
+        return {"message": error}
+    if isinstance(error, dict):
+        return error
+    number, code = body.get("code"), Code.OK
+    if isinstance(number, str):  # of Connect, whose names are these in lower case
+        name = "CANCELLED" if number == "canceled" else number.upper()
+        code = Code.__members__.get(name, Code.OK)
+    elif type(number) is int and number in HTTP_STATUS and ("message" in body or "details" in body):
+        code = Code(number)
+    # Other interfaces number their errors too: theirs rarely agree with the HTTP status.
+    return {**body, "status": code.name} if code and code.http == http else None
+
+
 def _readable(details: list[Json], types: TypeRegistry) -> list[Any]:
     found = []
     for detail in details:
         try:
-            found.append(types.from_json(detail))
+            found.append(_detail_of_connect(detail) or types.from_json(detail))
         except LroError:  # a foreign server's detail must not hide its error
             continue
     return found
+
+
+def _detail_of_connect(detail: Json) -> Any | None:
+    if not isinstance(detail, dict) or "@type" in detail:
+        return None
+    name, value = detail.get("type"), detail.get("value")
+    if not isinstance(name, str) or not isinstance(value, str):
+        return None
+    return Any(type_url(name), load_bytes(value))
 
 
 def _any_to_json(packed: Any, types: TypeRegistry) -> Json:

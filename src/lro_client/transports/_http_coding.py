@@ -38,6 +38,7 @@ from lro.types import ErrorInfo, Json, RetryInfo
 from lro.wire import (
     Template,
     dumps,
+    error_fields,
     loads,
     operation_from_json,
     page_from_json,
@@ -548,11 +549,14 @@ class HttpCoder:
             if isinstance(detail, RetryInfo) and detail.retry_delay is not None:
                 asked = min(detail.retry_delay.total_seconds(), _MAX_PAUSE_SECONDS)
                 retry_after = max(retry_after or 0.0, asked)
-        if status.code == Code.NOT_FOUND and not _says_what_is_missing(body, status):
+        said = error_fields(http, body)
+        # A page of a proxy, or of a framework without such a route, says nothing.
+        if status.code == Code.NOT_FOUND and (said is None or _lacks_route(status)):
             status = attrs.evolve(status, message=f"nothing is served at {where}: {_ELSEWHERE}")
             return NothingServed(call.verb, status, http, retry_after)
         # A body without a status of its own came from a proxy, whose troubles pass.
-        passing = http in _PASSING_STATUS and not _names_its_code(body)
+        named = said is not None and str(said.get("status")) in Code.__members__
+        passing = http in _PASSING_STATUS and not named
         return CallError(call.verb, status, http, retry_after, passing=passing)
 
     def _retry_after(self, headers: Mapping[str, str]) -> float | None:
@@ -574,21 +578,9 @@ def _moment(text: str) -> float | None:
         return None
 
 
-def _error_member(body: Json) -> Json:
-    """What the body of an error says in its ``error`` (spec §11.8)."""
-    body = body[0] if isinstance(body, list) and len(body) == 1 else body
-    return body.get("error") if isinstance(body, dict) else None
-
-
-def _names_its_code(body: Json) -> bool:
-    error = _error_member(body)
-    return isinstance(error, dict) and error.get("status") in Code.__members__
-
-
-def _says_what_is_missing(body: Json, status: Status) -> bool:
-    """Whether a NOT_FOUND is of something that was asked for, rather than of the path."""
-    # A page of a proxy, or of a framework without such a route, has no error body.
-    return _error_member(body) is not None and not any(
+def _lacks_route(status: Status) -> bool:
+    """Whether a NOT_FOUND is of the path, rather than of something that was asked for."""
+    return any(
         isinstance(detail, ErrorInfo) and detail.reason == RouteNotFound.reason
         for detail in decoded(status)
     )
