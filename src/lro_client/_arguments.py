@@ -261,8 +261,12 @@ def starting(
 ) -> StartRequest:
     """The request of a start.
 
+    A request id that the message has counts as if it was given here (AIP-155), and so does its
+    ``validate_only``.
+
     Raises:
-        DeclarationError: An argument is not of its type, or the message of no class of messages.
+        DeclarationError: An argument is not of its type, or the message of no class of messages;
+            or the message has another request id.
     """
     check("target", target, "a text", fine=isinstance(target, str))
     wanted = "a path such as /v1/images:resize, or the name of a method over gRPC"
@@ -270,9 +274,25 @@ def starting(
     check("validate_only", validate_only, "True or False", fine=isinstance(validate_only, bool))
     check_message(message, types)
     check_request_id(request_id)
+    own = field_of(message, "request_id", "requestId")
+    if isinstance(own, str) and own:
+        same = request_id == "" or str(request_id) == own
+        check("request_id", request_id, f"that of the message, {own!r:.80}", fine=same)
+        request_id = own
     return StartRequest(
-        target=target, message=message, request_id=str(request_id), validate_only=validate_only
+        target=target,
+        message=message,
+        request_id=str(request_id),
+        validate_only=validate_only or field_of(message, "validate_only", "validateOnly") is True,
     )
+
+
+def field_of(message: object, name: str, json_name: str) -> object:
+    """What a message of any kind has in a field of this name; None if it has none."""
+    fields = message.payload if isinstance(message, Any) else message
+    if isinstance(fields, Mapping):
+        return fields.get(json_name) or fields.get(name)
+    return getattr(fields, name, None)
 
 
 def listing(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 from typing import Any
 
+import attrs
 import httpx
 import pytest
 import respx
 
 import lro
-from lro_client import CallError
+from lro_client import CallError, Journal
 from tests.client.faces import Clock, Face
 from tests.client.messages import (
     NAME,
@@ -89,6 +91,50 @@ def test_with_a_request_id_it_is(face: Face, clock: Clock, server: respx.Router)
     assert face.client(clock=clock).start(TARGET, REQUEST, **TYPES, request_id=ID).name == NAME
     assert clock.sleeps == [0.5, 1.0]
     assert len({call.request.content for call in route.calls}) == 1
+
+
+@attrs.frozen
+class OwnRequest:
+    """A request whose fields say what else is said beside a message (AIP-155, AIP-163)."""
+
+    request_id: str = ""
+    validate_only: bool = False
+
+
+OWN: list[Any] = [
+    {"requestId": ID},
+    {"request_id": ID},
+    OwnRequest(ID),
+    lro.Any("type.googleapis.com/acme.v1.Own", {"requestId": ID}),
+]
+
+
+@pytest.mark.parametrize("message", OWN, ids=["json", "proto", "class", "any"])
+@pytest.mark.parametrize("given", ["", ID])
+def test_a_request_id_of_the_message_is_one(
+    given: str, message: Any, face: Face, clock: Clock, server: respx.Router, tmp_path: Path
+) -> None:
+    """It is sent once, the start is repeated with it, and the journal has no other."""
+    faults: list[Any] = [httpx.ReadError("lost"), reply(running())]
+    route = server.post(TARGET).mock(side_effect=faults)
+    with Journal(tmp_path / "journal.db") as journal:
+        client = face.client(clock=clock, journal=journal)
+        client.start(TARGET, message, **TYPES, request_id=given)
+        assert [entry.request_id for entry in journal.pending()] == [ID]
+        with pytest.raises(lro.DeclarationError, match=f"request_id: must be .*'{ID}', got"):
+            client.start(TARGET, message, request_id="00000000-0000-4000-8000-000000000009")
+    assert [body_of(call.request) for call in route.calls] == [{"requestId": ID}] * 2
+
+
+def test_a_message_may_ask_for_validation_alone(
+    face: Face, server: respx.Router, tmp_path: Path
+) -> None:
+    """Nothing is started, so nothing is in the journal."""
+    route = server.post(TARGET).mock(return_value=reply({"done": True}))
+    with Journal(tmp_path / "journal.db") as journal:
+        face.client(journal=journal).start(TARGET, OwnRequest("", True))
+        assert journal.pending() == []
+    assert body_of(route.calls.last.request) == {"validateOnly": True}
 
 
 @pytest.mark.parametrize("code", [lro.Code.ABORTED, lro.Code.RESOURCE_EXHAUSTED])

@@ -66,6 +66,9 @@ from lro_client._flow.steps import (
 )
 from lro_client._tokens import public_address
 
+_BESIDE: Final = {"request_id": "requestId", "validate_only": "validateOnly"}
+"""What is said of a start beside its message (spec §9.1, §9.7), as a message may spell it too."""
+
 _ENDINGS: Final = {
     "get": "",
     "list": "",
@@ -240,10 +243,9 @@ class Encoder:
         body = message if isinstance(message, dict) else self._types.dump(message)
         if not isinstance(body, dict):
             raise InvalidArgument("message", f"must be an object in JSON, got {body!r:.80}")
-        if request.request_id:
-            body = {**body, "requestId": request.request_id}
-        if request.validate_only:
-            body = {**body, "validateOnly": True}
+        for name, json_name in _BESIDE.items():
+            if value := getattr(request, name):
+                body = {key: one for key, one in body.items() if key != name} | {json_name: value}
         target = request.target
         if target.startswith("//") or not target.startswith(("/", "http://", "https://")):
             wanted = "must begin with a slash, or be a whole URL"
