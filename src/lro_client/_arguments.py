@@ -14,9 +14,9 @@ import uuid
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
-from urllib.parse import urlsplit
 
 import attrs
+import httpx
 
 from lro import (
     Any,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*", re.DOTALL)
+_HOST: Final = re.compile(r"""[^\s%"<>\\^`{|}]+""")
 _SCHEMES: Final = ("http", "https")
 _NOWHERE: Final = frozenset({"", ".", ".."})
 """Segments that an HTTP library, a proxy or a server takes for a way to somewhere else."""
@@ -180,14 +181,16 @@ def check_function(name: str, value: object) -> None:
     check(name, value, "a function", fine=callable(value))
 
 
-def check_base_url(base_url: object, http: typing.Any) -> None:
-    """Check a server's address; it may be empty if the HTTP client ``http`` has one.
+def base_url_of(base_url: object, http: typing.Any) -> str:
+    """A server's address without white space around it, as files and environments have it.
+
+    It may be empty if the HTTP client ``http`` has one.
 
     Raises:
         DeclarationError: It is missing, not an HTTP URL, or not the one of ``http``.
     """
     check("base_url", base_url, "a text", fine=isinstance(base_url, str))
-    text = str(base_url)
+    given = text = str(base_url).strip()
     known = "" if http is None else str(http.base_url)
     if not _URL.fullmatch(text):
         text = f"{known.rstrip('/')}{text}"
@@ -195,12 +198,14 @@ def check_base_url(base_url: object, http: typing.Any) -> None:
         wrong = "is not that of the HTTP client: leave one of them out, or give a path here"
         raise DeclarationError("base_url", wrong)  # both may hold passwords
     try:
-        parts = urlsplit(text)
-        _ = parts.port  # is checked when it is asked for
-        fine = parts.scheme in _SCHEMES and bool(parts.hostname) and not parts.query
-    except ValueError:
+        url = httpx.URL(text)  # as it will be read
+        url.host.encode("idna")  # as it will be looked up
+        fine = url.scheme in _SCHEMES and bool(_HOST.fullmatch(url.host))
+        fine = fine and (url.port or 0) < 2**16 and not (url.query or url.fragment)
+    except (httpx.InvalidURL, ValueError):
         fine = False
     check("base_url", base_url, "http://HOST or https://HOST, with or without a path", fine=fine)
+    return given
 
 
 def check_blocks(name: str, value: object, twin: str) -> None:

@@ -313,8 +313,29 @@ def test_metadata_that_grpc_cannot_send_is_refused_with_the_transport(face: Face
 BASES = (
     *("", "localhost:8000", "/v1", "ftp://localhost", "gopher://localhost", "http://"),
     *("http://[::1", "http://localhost:99999", "http://localhost:x", "http://localhost/?key=1"),
-    *(5, None),
+    *(
+        "http://localhost/#/operations",
+        "http://local host",
+        "http://a..b:80",
+        "http://a\nb",
+        "http://",
+    ),
+    *(f"http://{'a' * 64}.example", 5, None),
 )
+
+
+@pytest.mark.parametrize("space", ["\n", " ", "\r\n", "\t"])
+def test_white_space_around_base_url_does_not_count(space: str, face: Face) -> None:
+    """Files end with a newline."""
+    seen: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(str(request.url))
+        return reply(running())
+
+    http = face.http(transport=httpx.MockTransport(answer))
+    face.client(f"{space}http://test/api{space}", http=http).get(NAME)
+    assert seen == [f"http://test/api/v1/{NAME}"]
 
 
 def test_base_url_beside_that_of_http_client_is_refused(face: Face) -> None:

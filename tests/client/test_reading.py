@@ -16,9 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lro
-from lro_client import CallError, Polling, Retry, UnreadableReply
+from lro_client import (
+    CallError,
+    NothingServed,
+    OperationGone,
+    Polling,
+    Retry,
+    UnreadableReply,
+)
 from lro_client.transports import http as http_transport
 from lro_client.transports._unpacking import MAX_PIECE_BYTES, Unpacking
+from tests.client import sockets
 from tests.client.faces import Clock, Face
 from tests.client.messages import (
     NAME,
@@ -282,3 +290,41 @@ def test_what_is_spoilt_later() -> None:
     assert b"".join(unpacking.feed(gzip.compress(b"x" * 100)[:10])) == b""
     with pytest.raises(httpx.DecodingError):
         list(unpacking.feed(b"\xff" * 40))
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_hook_that_raises_for_the_status(read: bool, face: Face) -> None:
+    """httpx's documentation has it. The reply counts, as far as a hook has read it."""
+    refused = refusal(lro.Code.UNAVAILABLE), refusal(lro.Code.NOT_FOUND, "deleted")
+    replies = [raw(one.content, one.status_code)() for one in refused]
+
+    def look(response: httpx.Response) -> None:
+        if read:
+            response.read()
+        response.raise_for_status()
+
+    async def look_async(response: httpx.Response) -> None:
+        if read:
+            await response.aread()
+        response.raise_for_status()
+
+    hooks = {"response": [look if face.name == "sync" else look_async]}
+    http = face.http(transport=httpx.MockTransport(lambda _: replies.pop(0)), event_hooks=hooks)
+    client = face.client(http=http, clock=Clock(), polling=ONLY_GET)
+    wanted, says = (OperationGone, "deleted") if read else (NothingServed, "nothing is served at")
+    with pytest.raises(wanted, match=says):
+        client.operation(NAME).result()
+    assert replies == []
+
+
+def test_header_that_cannot_be_sent_is_not_shown(
+    face: Face, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be a token of a file, with the newline at its end."""
+    http = face.http(headers={"authorization": "Bearer s3cr3t\n"})
+    with (
+        sockets.serving(sockets.silent) as url,
+        pytest.raises(CallError, match="such as the newline of a file") as caught,
+    ):
+        face.client(url, http=http).get(NAME)
+    assert "s3cr3t" not in f"{caught.value}{caplog.text}"

@@ -74,6 +74,29 @@ def test_a_reply_that_can_never_be_read_is_raised_at_once(
         assert len(server.calls) == number * (2 if wait_first else 1)
 
 
+ERROR = {"code": 401, "message": "the token has expired", "status": "UNAUTHENTICATED"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (httpx.Response(204), "HTTP 204 says nothing of an operation"),
+        (httpx.Response(205), "HTTP 205 says nothing of an operation"),
+        (reply({"error": ERROR}), "has an error: the token has expired"),
+        (reply({"name": NAME, "error": ERROR}), "has an error: the token has expired"),
+    ],
+)
+def test_what_is_no_operation_is_raised_at_once(
+    answer: httpx.Response, says: str, face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """Asking again cannot help: no content (RFC 9110 §15.3.5), an error before the end (§2.4)."""
+    route = server.get().mock(return_value=answer)
+    handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
+    with pytest.raises(UnreadableReply, match=says) as caught:
+        handle.result()
+    assert (caught.value.passing, route.call_count) == (False, 1)
+
+
 TEXTS = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(-1e9, 1e9) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -104,7 +127,6 @@ def test_what_no_continuation_makes_json_is_not_truncated(text: bytes) -> None:
 
 EMPTY = {
     "no body": httpx.Response(200, headers=JSON),
-    "no content": httpx.Response(204),
     "blanks": httpx.Response(200, content=b" \n", headers=JSON),
     "no field": reply({}),
     "fields without a value": reply({"name": "", "done": False, "metadata": None}),

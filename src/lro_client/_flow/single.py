@@ -201,8 +201,12 @@ def check_operation(call: Call, operation: Operation, http_status: int | None = 
     """Refuse the operation of a reply that says nothing, or that could not be asked for again.
 
     Raises:
-        UnreadableReply: It has no field, or comes from a start, in progress and without a name.
+        UnreadableReply: It has no field, or an error though it is not done (spec §2.4), or comes
+            from a start, in progress and without a name.
     """
+    if operation.error is not None and not operation.done:
+        text = f"an operation in progress that has an error: {operation.error.message}"
+        raise unreadable(call.verb, f"the reply is not what was asked for: {text}", http_status)
     if isinstance(call.request, StartRequest):
         if not (operation.name or operation.done):
             text = "the reply is not what was asked for: an operation in progress without a name"

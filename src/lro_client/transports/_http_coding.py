@@ -10,7 +10,7 @@ import re
 import time
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC
 from typing import Final, Generic, NoReturn, TypeVar, cast
 
@@ -362,6 +362,7 @@ def is_truncated(content: bytes) -> bool:
     return False
 
 
+_WITHOUT_CONTENT: Final = frozenset({204, 205})
 _PASSING_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
 _SECONDS: Final = re.compile(r"[0-9]+", re.ASCII)
 _MAX_PAUSE_SECONDS: Final = 1e9
@@ -371,6 +372,7 @@ _FAILURES: Final = (
     ("InvalidURL", Code.INVALID_ARGUMENT, False),
     ("UnsupportedProtocol", Code.INVALID_ARGUMENT, False),
     ("LocalProtocolError", Code.INVALID_ARGUMENT, False),
+    ("HTTPStatusError", Code.UNKNOWN, False),  # of less than 400: a redirection
     ("TooManyRedirects", Code.UNKNOWN, False),
     ("ConnectTimeout", Code.UNAVAILABLE, True),
     ("TimeoutException", Code.DEADLINE_EXCEEDED, True),
@@ -432,12 +434,16 @@ class HttpCoder:
         except EventTooLarge as exc:
             raise unreadable(call.verb, str(exc)) from exc
         except Exception as exc:
+            exc = typing.cast("typing.Any", exc)
             names = [cls.__name__ for cls in type(exc).__mro__]
             if "DecodingError" in names:  # spoilt on its way, or mislabelled
                 raise spoilt_reply(call.verb, f"{exc} ({address()})") from exc
+            if "HTTPStatusError" in names and exc.response.status_code >= 400:
+                raise self._raised(call, exc.response) from exc
             for name, code, passing in _FAILURES:
                 if name in names:
-                    text = f"{names[0]}: {exc}" if str(exc) else names[0]
+                    said = _said(exc)
+                    text = f"{names[0]}: {said}" if said else names[0]
                     text += f" ({address()})"
                     raise CallError(call.verb, Status(code, text), passing=passing) from exc
             raise
@@ -447,6 +453,8 @@ class HttpCoder:
     ) -> (
         Operation | ListOperationsResponse | BatchGetOperationsResponse | DescribeOperationsResponse
     ):
+        if status in _WITHOUT_CONTENT:  # so that asking again cannot help
+            raise unreadable(call.verb, f"HTTP {status} says nothing of an operation", status)
         if not content.strip():
             raise empty_reply(call.verb, "an empty body", status)
         try:
@@ -561,6 +569,13 @@ class HttpCoder:
         passing = http in _PASSING_STATUS and not named
         return CallError(call.verb, status, http, retry_after, passing=passing)
 
+    def _raised(self, call: Call, response: typing.Any) -> CallError:
+        """The error of a reply for which a hook of the client has raised ``HTTPStatusError``."""
+        content = b""
+        with suppress(RuntimeError):  # what no hook has read is closed by now
+            content = response.content
+        return self._error(call, response, content, self._retry_after(response.headers))
+
     def _retry_after(self, headers: Mapping[str, str]) -> float | None:
         text = headers.get("retry-after", "").strip()
         if _SECONDS.fullmatch(text):
@@ -570,6 +585,13 @@ class HttpCoder:
             return None
         now = _moment(headers.get("date", ""))
         return min(moment - (self._now() if now is None else now), _MAX_PAUSE_SECONDS)
+
+
+def _said(exc: Exception) -> str:
+    """The text of an exception, without what may be secret in it."""
+    if "header value" in str(exc):  # h11 and httpx show it whole, and it may be a token
+        return "a header has a character that none may have, such as the newline of a file"
+    return str(exc)
 
 
 def _moment(text: str) -> float | None:

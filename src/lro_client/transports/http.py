@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 import httpx
 
 from lro import Code, Operation, Status, TypeRegistry
-from lro_client._arguments import check_awaits, check_base_url, check_blocks, check_optional
+from lro_client._arguments import base_url_of, check_awaits, check_blocks, check_optional
 from lro_client._errors import CallError, too_late, unreadable
 from lro_client._flow.drivers import CALL_THREADS, AnswerQueue, Late
 from lro_client._flow.steps import Call, Reply
@@ -78,7 +78,7 @@ class HttpTransport:
     ) -> None:
         if client is not None:
             check_blocks("http", client, "httpx.Client()")
-        check_base_url(base_url, client)
+        base_url = base_url_of(base_url, client)
         check_optional("routes", routes, Routes)
         check_optional("types", types, TypeRegistry)
         self._plain = _is_plain(base_url)
@@ -188,7 +188,7 @@ class AsyncHttpTransport:
     ) -> None:
         if client is not None:
             check_awaits("http", client, "httpx.AsyncClient()")
-        check_base_url(base_url, client)
+        base_url = base_url_of(base_url, client)
         check_optional("routes", routes, Routes)
         check_optional("types", types, TypeRegistry)
         self._plain = _is_plain(base_url)
