@@ -21,6 +21,7 @@ import attrs
 from lro import Operation, TypeRegistry
 from lro.errors import InvalidArgument, WebhookError
 from lro.wire import loads, operation_from_json, parse_name, verify_webhook
+from lro_client._errors import check
 
 __all__ = ["TOLERANCE", "ReceivedWebhook", "WebhookError", "verify"]
 
@@ -63,14 +64,19 @@ def verify(
     """Check a webhook, in the format of Standard Webhooks or CloudEvents, and read it.
 
     ``body`` is what came, byte by byte, and not JSON that was read and written again. ``headers``
-    may be written in any case. ``secret`` is the one of the endpoint, or several of which one must
-    fit, while one replaces another. ``types`` are those of the operation's messages; ``clock``
-    gives Unix seconds.
+    is a mapping of texts, whose names may be written in any case. ``secret`` is the one of the
+    endpoint, or several of which one must fit, while one replaces another. ``types`` are those of
+    the operation's messages; ``clock`` gives Unix seconds.
 
     Raises:
+        DeclarationError: The secret is not one, or the body or the headers are of another type:
+            the mistake is the receiver's.
         WebhookError: It was not signed with this secret, it was sent too long ago or in the future,
             or it cannot be read. Answer 401 or 400.
     """
+    check("body", type(body), "bytes", fine=isinstance(body, bytes | bytearray | memoryview))
+    check("headers", type(headers), "a mapping of texts", fine=isinstance(headers, Mapping))
+    body = bytes(body)
     secrets = (secret,) if isinstance(secret, str) else tuple(secret)
     signed = verify_webhook(
         body, headers, secrets, now=clock(), tolerance=tolerance.total_seconds()

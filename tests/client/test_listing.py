@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 import respx
 
@@ -77,6 +78,19 @@ def test_a_page_that_fails(face: Face, server: respx.Router) -> None:
     assert next(steps).name == "operations/1"
     with pytest.raises(CallError, match="ListOperations failed with INVALID_ARGUMENT: old token"):
         next(steps)
+
+
+def test_tokens_that_go_round(face: Face, server: respx.Router) -> None:
+    """However long the way is."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        number = int(request.url.params.get("pageToken") or 0)
+        return reply({"nextPageToken": str(number % 5 + 1)})
+
+    route = server.get().mock(side_effect=answer)
+    with pytest.raises(CallError, match="the token of one before"):
+        list(face.client().list().pages())
+    assert route.call_count == 6
 
 
 @pytest.mark.parametrize("body", [{"operations": 5}, {"operations": [[]]}, {"nextPageToken": 5}])

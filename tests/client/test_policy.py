@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tenacity import RetryCallState, wait_fixed
+from tenacity import RetryCallState, wait_exception, wait_fixed
 
-from lro_client import Polling, wait_exponential, wait_proportional
+import lro
+from lro_client import CallError, Polling, Retry, wait_exponential, wait_proportional
 from lro_client._flow.policy import Wait
 from tests.client.simulation import Simulation
 
@@ -95,6 +97,25 @@ def test_retry_after_replaces_the_pause(retry_after: float) -> None:
     bounded = Polling(max_retry_after=30.0).pause(1, 100.0, retry_after, 0.0)
     assert bounded == min(retry_after, 30.0)
     assert Polling(jitter=0.0, max_retry_after=0.0).pause(1, 40.0, retry_after, 0.0) == 10.0
+
+
+def test_waits_of_tenacity_see_the_error() -> None:
+    """Of a failed call; a poll that has not failed has an outcome without one."""
+    error = CallError("GetOperation", lro.Status(lro.Code.UNAVAILABLE), retry_after=7.0)
+    seen: list[Any] = []
+
+    def look(state: RetryCallState) -> float:
+        assert state.outcome is not None
+        seen.append(state.outcome.exception())
+        return 1.0
+
+    by_error = wait_exception(lambda exc: getattr(exc, "retry_after", None) or 0.0)
+    assert Retry(wait=by_error).pause(error, 1, 0.0) == 7.0
+    assert Retry(wait=look).pause(error, 1, 0.0) == 1.0
+    assert Polling(wait=look, jitter=0).pause(1, 0.0, None, 0.0) == 1.0
+    assert seen == [error, None]
+    with pytest.raises(lro.DeclarationError, match="wait: must be one for polls without"):
+        Polling(wait=by_error)
 
 
 def test_waits_are_added_as_those_of_tenacity_are() -> None:

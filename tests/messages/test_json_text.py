@@ -253,3 +253,26 @@ def test_without_the_faster_library(monkeypatch):
     spec.loader.exec_module(alone)
     assert alone.orjson is None
     assert alone.loads(alone.dumps({"a": ["é", 1.5]})) == {"a": ["é", 1.5]}
+
+
+BRACKETS = [b"[],", b'{"a":1},', b"{},", b"[[]],"]
+
+
+@pytest.mark.parametrize("piece", [*BRACKETS, b"7,", b'"ab",'])
+def test_text_of_very_many_values_is_refused(piece, library):
+    """Before it is read: three bytes may become a hundred of memory."""
+    text = b"[" + piece * json_text.MAX_VALUES + b"1]"
+    with pytest.raises(ValueError, match="more than 2000000 values"):
+        loads(text)
+
+
+@pytest.mark.parametrize("piece", BRACKETS)
+def test_brackets_and_commas_in_texts_are_no_values(piece, library):
+    """Nor is one that comes after an escaped quote."""
+    value = {"a": '"\\' + piece.decode() * json_text.MAX_VALUES, "b": ["\\", '"[,']}
+    assert loads(dumps(value)) == value
+
+
+def test_many_numbers_are_read(library):
+    """An embedding of a million, say."""
+    assert loads(b"[" + b"1.5," * 1_000_000 + b"2]") == [*[1.5] * 1_000_000, 2]

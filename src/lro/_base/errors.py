@@ -693,7 +693,7 @@ class UnknownType(LroError):
 
 
 class WebhookError(LroError):
-    """A webhook that was received cannot be trusted or read, or a secret is not one."""
+    """A webhook that was received cannot be trusted or read."""
 
     code = Code.UNAUTHENTICATED
     reason = "INVALID_WEBHOOK"

@@ -45,6 +45,14 @@ _EXPONENT: Final = re.compile(rb"0e-?0+(?:[,\]}]|\Z)")
 MAX_LISTS: Final = 100_000
 """Most lists in a request. To read that many takes some 50 ms, in which no other thread runs."""
 
+MAX_VALUES: Final = 2_000_000
+"""Most values in a reply, of which an object or a list counts as four.
+
+A byte of text may become thirty of memory: this many values take 120 MB.
+"""
+_OF_OBJECT: Final = 4
+_TOKENS: Final = re.compile(rb'(?P<opening>[\[{])|(?P<comma>,)|"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+
 
 def dumps(value: Json) -> bytes:
     """The compact UTF-8 text of a JSON value. What is written here can be read again.
@@ -81,8 +89,10 @@ def loads(data: bytes | str) -> Json:
     """Read one JSON text, as a client reads replies: fast; the last of equal keys wins.
 
     Raises:
-        ValueError: The text is not JSON in UTF-8, or is nested too deeply.
+        ValueError: The text is not JSON in UTF-8, is nested too deeply, or holds very many values.
     """
+    if len(data) > MAX_VALUES // _OF_OBJECT:
+        _check_values(data.encode(errors="surrogatepass") if isinstance(data, str) else data)
     value = _parsed(data)
     _check_depth(data, value)
     return value
@@ -288,6 +298,18 @@ def _check_lists(data: bytes) -> None:
         pieces = data.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')
         if sum(piece.count(b"[") for piece in pieces[::2]) > MAX_LISTS:
             raise ValueError(f"it holds more than {MAX_LISTS} lists")
+
+
+def _check_values(data: bytes) -> None:
+    openings = data.count(b"[") + data.count(b"{")
+    if _OF_OBJECT * openings + data.count(b",") <= MAX_VALUES:
+        return
+    count = 0
+    for found in _TOKENS.finditer(data):  # strings may hold any number of them
+        if found.lastgroup:
+            count += _OF_OBJECT if found.lastgroup == "opening" else 1
+            if count > MAX_VALUES:
+                raise ValueError(f"it holds more than {MAX_VALUES} values")
 
 
 def _too_deep() -> ValueError:

@@ -15,7 +15,7 @@ from typing import Final
 
 import attrs
 
-from lro._base.errors import WebhookError
+from lro._base.errors import DeclarationError, WebhookError
 
 ID: Final = "webhook-id"
 TIMESTAMP: Final = "webhook-timestamp"
@@ -40,16 +40,18 @@ class SignedWebhook:
 def webhook_key(secret: str) -> bytes:
     """The key of a secret, which is base64 after ``whsec_``; padding may be missing.
 
+    White space around it does not count: files end with a newline.
+
     Raises:
-        WebhookError: It is not base64, or empty. The sentence does not show it.
+        DeclarationError: It is not base64, or empty. The sentence does not show it.
     """
-    text = secret.removeprefix(_PREFIX).rstrip("=")
+    text = secret.strip().removeprefix(_PREFIX).rstrip("=")
     try:
         key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
     except (binascii.Error, ValueError):  # ValueError: not ASCII
-        raise WebhookError("a secret must be base64, after whsec_") from None
+        raise DeclarationError("secret", "must be base64, after whsec_") from None
     if not key:
-        raise WebhookError("a secret must not be empty")
+        raise DeclarationError("secret", "must not be empty")
     return key
 
 
@@ -60,8 +62,8 @@ def sign_webhook(body: bytes, *, id: str, timestamp: int, secrets: Sequence[str]
     ``webhook-timestamp``; ``id`` into ``webhook-id``.
 
     Raises:
-        WebhookError: A secret is not one, or the id has a full stop, which stands between the
-            parts that are signed.
+        DeclarationError: A secret is not one.
+        WebhookError: The id has a full stop, which stands between the parts that are signed.
     """
     if "." in id:
         raise WebhookError(f"the id {id!r} must not have a full stop")
@@ -87,11 +89,13 @@ def verify_webhook(
     over. ``now`` is in Unix seconds, ``tolerance`` in seconds.
 
     Raises:
-        WebhookError: A secret is not one, a header is missing, no signature is right, or the
-            moment of the attempt is further from ``now`` than the tolerance: it may be an old one
-            that is sent again.
+        DeclarationError: A secret is not one, or there is none.
+        WebhookError: A header is missing, no signature is right, or the moment of the attempt is
+            further from ``now`` than the tolerance: it may be an old one that is sent again.
     """
     keys = [webhook_key(one) for one in secrets]
+    if not keys:
+        raise DeclarationError("secret", "must be given, or every webhook is refused")
     given = {name.lower(): value for name, value in headers.items()}
     found = [given.get(name, "") for name in (ID, TIMESTAMP, SIGNATURE)]
     for name, value in zip((ID, TIMESTAMP, SIGNATURE), found, strict=True):

@@ -11,7 +11,7 @@ from typing import Any, Final
 import attrs
 import httpx
 
-from lro._base.errors import InvalidArgument, WebhookError, got
+from lro._base.errors import DeclarationError, InvalidArgument, got
 from lro._engine.notifications import EVENTS, Endpoint
 from lro._model.operation import Record, State
 from lro._model.signatures import ID, SIGNATURE, TIMESTAMP, webhook_key
@@ -166,7 +166,7 @@ def check_secrets(at: str, secrets: Collection[str]) -> None:
     for secret in secrets:
         try:
             fine = len(webhook_key(secret)) in _SECRET_BYTES
-        except WebhookError:
+        except DeclarationError:
             fine = False
         if not fine:
             raise InvalidArgument(at, "must each be base64 of 24 to 64 bytes, after whsec_")

@@ -120,7 +120,8 @@ class AsyncDriver:
 
     def start(self, flow: Flow[None]) -> None:
         """Run a flow in the background."""
-        task = asyncio.get_running_loop().create_task(self.run(flow))
+        # Not by the loop's factory: an eager one would run the first step here, under locks.
+        task = asyncio.Task(self.run(flow), loop=asyncio.get_running_loop())
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 

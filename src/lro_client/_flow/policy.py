@@ -135,7 +135,7 @@ class Retry:
             return None
         if self.patience_seconds is not None and failing_seconds >= self.patience_seconds:
             return None
-        return pause_of(self.wait, attempt, failing_seconds)
+        return pause_of(self.wait, attempt, failing_seconds, error)
 
 
 NO_RETRY: Final = Retry(codes=frozenset())
@@ -167,6 +167,9 @@ class Polling:
     def __attrs_post_init__(self) -> None:
         wait, retry = callable(self.wait), isinstance(self.retry, Retry)
         check("wait", self.wait, "a function, such as wait_proportional()", fine=wait)
+        # Most polls do not fail: what asks for an exception is for ``retry``.
+        plain = type(self.wait).__name__ != "wait_exception"
+        check("wait", self.wait, "one for polls without an exception", fine=plain)
         jitter = is_number(self.jitter, 0.0) and self.jitter <= 1
         check("jitter", self.jitter, "a share from 0 to 1", fine=jitter)
         first = isinstance(self.wait_first, bool)
@@ -196,13 +199,17 @@ class Polling:
         return asked if self.max_retry_after is None else min(asked, self.max_retry_after)
 
 
-def pause_of(wait: Wait, attempt: int, seconds: float) -> float:
-    """The pause of a wait after this attempt, ``seconds`` after the first one began."""
+def pause_of(wait: Wait, attempt: int, seconds: float, error: CallError | None = None) -> float:
+    """The pause of a wait after this attempt, ``seconds`` after the first one began.
+
+    A wait of tenacity may look at the ``error``, or at the outcome, which is None without one.
+    """
     if isinstance(wait, _PlainWait):
         return wait.pause(attempt, seconds)
     state = _retry_state()
     state.attempt_number = attempt
     state.start_time, state.outcome_timestamp = 0.0, seconds
+    state.outcome = _outcome(attempt, error)
     return float(wait(state))
 
 
@@ -210,6 +217,17 @@ def _retry_state() -> tenacity.RetryCallState:
     import tenacity  # is loaded already, if the wait is one of its own
 
     return tenacity.RetryCallState(_retrying(), None, (), {})
+
+
+def _outcome(attempt: int, error: CallError | None) -> tenacity.Future:
+    import tenacity
+
+    outcome = tenacity.Future(attempt)
+    if error is None:
+        outcome.set_result(None)
+    else:
+        outcome.set_exception(error)
+    return outcome
 
 
 @functools.cache

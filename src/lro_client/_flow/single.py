@@ -178,6 +178,7 @@ def _held_seconds(request: Request) -> float:
 
 def pages(config: FlowConfig, request: ListOperationsRequest) -> Flow[None]:
     """Emit each page of a list, fetched when it is asked for (spec §11.9)."""
+    asked = {hash(request.page_token)}
     while True:
         reply = yield from single(config, request)
         page = reply.value
@@ -185,9 +186,10 @@ def pages(config: FlowConfig, request: ListOperationsRequest) -> Flow[None]:
         yield Emit(page)
         if not page.next_page_token:
             return
-        if page.next_page_token == request.page_token:
-            text = "the list has no end: its next page has the token of this one"
+        if hash(page.next_page_token) in asked:
+            text = "the list has no end: its next page has the token of one before"
             raise CallError("ListOperations", Status(Code.UNKNOWN, text))
+        asked.add(hash(page.next_page_token))
         request = attrs.evolve(request, page_token=page.next_page_token)
 
 
