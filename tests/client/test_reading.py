@@ -8,6 +8,7 @@ import re
 import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -36,6 +37,8 @@ from tests.client.messages import (
     reply,
     succeeded,
 )
+from tests.webhooks import certificates
+from tests.webhooks.receivers import receiver
 
 
 def headless(content: bytes) -> bytes:
@@ -328,3 +331,37 @@ def test_header_that_cannot_be_sent_is_not_shown(
     ):
         face.client(url, http=http).get(NAME)
     assert "s3cr3t" not in f"{caught.value}{caplog.text}"
+
+
+LASTING = [
+    (httpx.ConnectError, "[SSL: CERTIFICATE_VERIFY_FAILED] self-signed", "FAILED_PRECONDITION"),
+    (httpx.ConnectError, "[SSL: WRONG_VERSION_NUMBER] wrong version", "FAILED_PRECONDITION"),
+    (httpx.ProxyError, "407 Proxy Authentication Required", "FAILED_PRECONDITION"),
+    (httpx.ProxyError, "403 Forbidden", "PERMISSION_DENIED"),
+]
+
+
+@pytest.mark.parametrize(("error", "text", "code"), LASTING)
+def test_what_keeps_a_client_from_connecting_for_good(
+    error: type[httpx.RequestError], text: str, code: str, face: Face
+) -> None:
+    """It is raised at once: it is news, and no retry can cure it."""
+
+    def answer() -> httpx.Response:
+        asked.append(1)
+        raise error(text)
+
+    asked: list[int] = []
+    with pytest.raises(CallError, match=f"{code}: .*{re.escape(text)}") as caught:
+        answering(face, answer).operation(NAME, **TYPES).result()
+    assert (asked, caught.value.passing) == ([1], False)
+
+
+def test_servers_that_no_client_can_trust(face: Face, tmp_path: Path) -> None:
+    """A certificate of an unknown authority, and a port without TLS: as the libraries say it."""
+    context, _ = certificates.contexts(tmp_path, "127.0.0.1")
+    for server, says in ((context, "CERTIFICATE_VERIFY_FAILED"), (None, "WRONG_VERSION|RECORD_L")):
+        with receiver(context=server) as there:
+            url = there.url.replace("http://", "https://")
+            with pytest.raises(CallError, match=f"FAILED_PRECONDITION: ConnectError: .*({says})"):
+                face.client(url.removesuffix("/hook"), http=face.http()).get(NAME)

@@ -37,6 +37,7 @@ from lro.errors import RouteNotFound
 from lro.types import ErrorInfo, Json, RetryInfo
 from lro.wire import (
     Template,
+    code_from_http,
     dumps,
     error_fields,
     loads,
@@ -380,6 +381,16 @@ By name, since the client may be one of httpx2, whose classes are others of the 
 """
 
 
+_LASTING: Final = (
+    (re.compile(r"CERTIFICATE_VERIFY_FAILED"), Code.FAILED_PRECONDITION),  # perhaps an attack
+    (
+        re.compile(r"WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE"),
+        Code.FAILED_PRECONDITION,
+    ),  # a port without TLS
+    (re.compile(r"\A(4\d\d) "), Code.OK),  # a proxy refuses to connect, with this status
+)
+"""What a failure to connect says that asking again cannot cure, and its code."""
+
 _ELSEWHERE: Final = (
     "look at the name, the client's base URL and routes, and where the server is mounted"
 )
@@ -436,13 +447,12 @@ class HttpCoder:
                 raise spoilt_reply(call.verb, f"{exc} ({address()})") from exc
             if "HTTPStatusError" in names and exc.response.status_code >= 400:
                 raise self._raised(call, exc.response) from exc
-            for name, code, passing in _FAILURES:
-                if name in names:
-                    said = _said(exc)
-                    text = f"{names[0]}: {said}" if said else names[0]
-                    text += f" ({address()})"
-                    raise CallError(call.verb, Status(code, text), passing=passing) from exc
-            raise
+            if (meaning := _meaning(names, str(exc))) is None:
+                raise
+            said = _said(exc)
+            text = f"{names[0]}: {said}" if said else names[0]
+            status = Status(meaning[0], f"{text} ({address()})")
+            raise CallError(call.verb, status, passing=meaning[1]) from exc
 
     def _message(
         self, call: Call, status: int, content: bytes
@@ -581,6 +591,15 @@ class HttpCoder:
             return None
         now = _moment(headers.get("date", ""))
         return min(moment - (self._now() if now is None else now), _MAX_PAUSE_SECONDS)
+
+
+def _meaning(names: list[str], text: str) -> tuple[Code, bool] | None:
+    """The code of an exception of these class names, and whether it passes; None: of none."""
+    if "RequestError" in names:
+        for pattern, code in _LASTING:
+            if found := pattern.search(text):
+                return code or code_from_http(int(found[1])), False
+    return next(((code, passing) for name, code, passing in _FAILURES if name in names), None)
 
 
 def _said(exc: Exception) -> str:
