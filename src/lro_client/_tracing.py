@@ -15,7 +15,6 @@ from typing import Any, Final
 import attrs
 
 from lro import Code, Operation
-from lro_client._tokens import public_address
 
 log: Final = logging.getLogger("lro_client")
 """Lives at INFO, troubles at WARNING; each line begins with the operation's name."""
@@ -53,7 +52,7 @@ class Trace:
 
     def __init__(self, api: _Api, target: str, headers: dict[str, str]) -> None:
         self._api = api
-        self._target = public_address(target)
+        self._target = without_query(target)
         self._headers = headers
         self._began = time.time_ns()
         self._lock = threading.Lock()
@@ -117,6 +116,11 @@ class Trace:
         return [self._api.trace.Link(found)] if found.is_valid else []
 
 
+def without_query(target: str) -> str:
+    """The target of a start as it may be shown: a query may hold an API key."""
+    return target.partition("?")[0]
+
+
 def _method_of(target: str) -> str:
     """A method as the client calls it: by its full name, or the path of an HTTP server."""
     service, _, method = target.removeprefix("/").rpartition("/")
@@ -130,7 +134,7 @@ def _code_of(operation: Operation) -> Code:
 
 def log_started(operation: Operation, target: str) -> None:
     """A server has answered a start."""
-    log.info("%s: started by %s", operation.name, public_address(target))
+    log.info("%s: started by %s", operation.name, without_query(target))
 
 
 def log_ended(operation: Operation, polls: int) -> None:
@@ -154,7 +158,7 @@ def log_failed_poll(name: str, error: Exception, pause: float) -> None:
 def log_forgotten(target: str, request_id: str) -> None:
     """A start of long ago, which never got an answer, is left in the journal."""
     line = "%s: started with request id %s too long ago to be repeated: it may have begun or not"
-    log.warning(line, public_address(target), request_id)
+    log.warning(line, without_query(target), request_id)
 
 
 def log_gave_up(name: str, error: Exception) -> None:

@@ -26,7 +26,7 @@ from lro_client import (
     UnreadableReply,
 )
 from lro_client.transports import http as http_transport
-from lro_client.transports._unpacking import MAX_PIECE_BYTES, Unpacking
+from lro_client.transports.http import Unpacking
 from tests.client import sockets
 from tests.client.faces import Clock, Face
 from tests.client.messages import (
@@ -120,7 +120,7 @@ def test_what_is_unpacked_comes_in_pieces() -> None:
     unpacking = Unpacking("gzip")
     found = [len(piece) for piece in unpacking.feed(gzip.compress(bytes(2_000_000)))]
     assert sum(found) == 2_000_000
-    assert max(found) <= MAX_PIECE_BYTES
+    assert max(found) <= 256 * 1024
 
 
 @pytest.mark.parametrize("codings", ["gzip", "gzip, gzip"])

@@ -211,7 +211,7 @@ def test_a_client_enters_as_itself_and_is_closed_after_its_block(
     ("answer", "text"),
     [
         (httpx.Response(200, text="[" * 500 + "]" * 500), "not JSON"),
-        (httpx.Response(204), "says nothing: it is an empty body"),
+        (httpx.Response(200), "says nothing: it is an empty body"),
         (reply([]), "not what was asked for: must be an object"),
         (reply({"name": 5}), "not what was asked for: name"),
         (reply({**succeeded(), "error": {"code": 5}}), "not what was asked for: response"),

@@ -20,16 +20,10 @@ CODINGS: Final = "gzip, deflate"
 _BLOCK_BYTES: Final = 16 * 1024
 """How much is given to zlib at once, which copies what is left at the end of each member."""
 
-_KNOWN: Final = frozenset({"gzip", "x-gzip", "deflate"})
+KNOWN: Final = frozenset({"gzip", "x-gzip", "deflate"})
+"""The codings that are read."""
 _GZIP_HEAD: Final = b"\x1f\x8b"
 _GZIP: Final = zlib.MAX_WBITS | 16
-
-
-def readable(accepted: str) -> str:
-    """Of the codings in an Accept-Encoding, those that are read here (RFC 9110 §12.5.3)."""
-    names = (name.strip() for name in accepted.split(","))
-    known = [name for name in names if name.partition(";")[0].strip().lower() in _KNOWN]
-    return ", ".join(known) or "identity"
 
 
 class UnknownCoding(Exception):
@@ -46,7 +40,7 @@ class Unpacking:
     def __init__(self, codings: str) -> None:
         names = [name.strip().lower() for name in codings.split(",")]
         names = [name for name in names if name not in ("", "identity")]
-        if len(names) > MAX_CODINGS or not _KNOWN.issuperset(names):
+        if len(names) > MAX_CODINGS or not KNOWN.issuperset(names):
             raise UnknownCoding(
                 f"the reply is packed as {codings[:100]!r}; what is read is {CODINGS}, "
                 f"at most {MAX_CODINGS} of them"

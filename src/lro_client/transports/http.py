@@ -25,7 +25,7 @@ from lro_client.transports._own_clients import (
     OwnAsyncClient,
     OwnClient,
 )
-from lro_client.transports._unpacking import UnknownCoding, Unpacking, readable
+from lro_client.transports._unpacking import KNOWN, UnknownCoding, Unpacking
 
 if TYPE_CHECKING:
     import httpx2
@@ -319,9 +319,10 @@ def _readable(
 ) -> Mapping[str, Any]:
     """The arguments of a request for a reply that is not packed in a way that is not read here."""
     accepted = client.headers.get("accept-encoding", "")
-    if (known := readable(accepted)) == accepted:
-        return asked
-    return {**asked, "headers": {"accept-encoding": known, **asked.get("headers", {})}}
+    names = (name.strip() for name in accepted.split(","))
+    known = [name for name in names if name.partition(";")[0].strip().lower() in KNOWN]
+    headers = {"accept-encoding": ", ".join(known) or "identity"}
+    return {**asked, "headers": headers | asked.get("headers", {})}
 
 
 def _read(response: httpx.Response, call: Call, until: float) -> bytes:
@@ -384,10 +385,9 @@ def _check_time(call: Call, size: int, until: float) -> None:
 
 
 def _unpacking(response: httpx.Response) -> Unpacking | None:
-    """None: a hook of the client has read the body, and so unpacked it."""
-    if response.is_stream_consumed:
-        return None
-    return Unpacking(response.headers.get("content-encoding", ""))
+    """None: it was not packed, or a hook of the client has read it, and so unpacked it."""
+    codings = response.headers.get("content-encoding", "")
+    return Unpacking(codings) if codings and not response.is_stream_consumed else None
 
 
 def _pieces(response: httpx.Response) -> Iterator[bytes]:
