@@ -3,8 +3,8 @@
 ``python -m tools.faults`` tries all packages, ``python -m tools.faults lro/_filters`` one of them.
 ``--report FILE`` keeps the outcome; ``--missed FILE`` tries again what that run has not found;
 ``--checkout DIR`` takes the tests of another checkout, to compare two states of them.
-``--reached FILE`` makes it several times as fast: of a package's tests it runs those which reach
-the line of the fault, as FILE says, which ``pytest --cov --cov-context=test`` has written.
+``--reached FILE`` is several times as fast, and finds more: it runs all tests that reach the line
+of the fault, those of the package first. ``pytest --cov --cov-context=test`` has written FILE.
 """
 
 from __future__ import annotations
@@ -116,9 +116,13 @@ class Bench:
         """The tests to run: whole folders, if none reaches the line in the tests' own process."""
         places = [f"tests/{tier}{folder}" for folder in folders for tier in ("", "full/")]
         by_line = self._reached.contexts_by_lineno(self._measured(fault)) if self._reached else {}
-        names = (context.rpartition("|")[0] for context in by_line.get(fault.line, ()))
-        near = [name for name in names if name.startswith(tuple(f"{place}/" for place in places))]
-        known = sorted({*near}, key=lambda name: (name.startswith("tests/full/"), name))
+        names = {context.rpartition("|")[0] for context in by_line.get(fault.line, ())} - {""}
+
+        def distance(name: str) -> tuple[bool, bool, str]:
+            far = not name.startswith(tuple(f"{place}/" for place in places))
+            return far, name.startswith("tests/full/"), name
+
+        known = sorted(names, key=distance)
         return known or [place for place in places if (self.checkout / place).is_dir()]
 
     def _measured(self, fault: Fault) -> str:
