@@ -130,11 +130,10 @@ def test_plain_install_is_as_large_as_it_says() -> None:
 
 
 def test_pythons_are_those_of_the_classifiers() -> None:
-    """The page names no other, and all."""
+    """The page names the oldest of them, then all, and no other."""
     promised = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
-    assert re.findall(r"\b3\.1\d\b", re.sub(r"```.*?```", "", text_of(PAGE), flags=re.DOTALL)) == (
-        promised * 2
-    )
+    prose = re.sub(r"```.*?```", "", text_of(PAGE), flags=re.DOTALL)
+    assert re.findall(r"\b3\.1\d\b", prose) == [promised[0], *promised]
 
 
 def test_oldest_postgresql_is_that_of_the_store() -> None:
