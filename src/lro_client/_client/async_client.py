@@ -174,7 +174,8 @@ class AsyncOperationHandle(HandleBase[Resp, Meta]):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._driver.run(handle_flows.cancel_unfinished(self._state, [self]))
+        flow = handle_flows.cancel_unfinished(self._state, [self])
+        await self._driver.leave(self._driver.run(flow))
 
     def __await__(self) -> Generator[Any, None, Resp]:
         return self.result().__await__()
@@ -278,7 +279,7 @@ class AsyncGroup(Generic[Resp, Meta]):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._cancel(MAX_LEAVE_SECONDS)
+        await self._driver.leave(self._cancel(MAX_LEAVE_SECONDS))
 
     async def _cancel(self, seconds: float) -> None:
         await self._driver.run(handle_flows.cancel_unfinished(self._state, self.handles, seconds))
@@ -319,6 +320,7 @@ class AsyncClient:
             transport = AsyncHttpTransport(http, base_url=base_url, routes=routes, types=types)
         self._transport = transport
         self._driver = AsyncDriver(transport, sleep)
+        self._closing: asyncio.Task[None] | None = None
         self._state = ClientState(
             transport,
             self._driver,
@@ -514,6 +516,11 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Free the connections, if they were made here; every wait here ends."""
+        if self._closing is None:  # in a task of its own, as the scope may be cancelled
+            self._closing = asyncio.Task(self._close(), loop=asyncio.get_running_loop())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         self._state.close()
         await self._driver.stop()
         await self._transport.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from lro_client._errors import again, too_late
@@ -81,6 +81,7 @@ class AsyncDriver:
         self.transport = transport
         self._sleep = sleep
         self._tasks: set[asyncio.Task[None]] = set()
+        self._leaving: set[asyncio.Task[Any]] = set()
         self._woken, self._closed = asyncio.Event(), asyncio.Event()
         self._error = Exception()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -90,7 +91,7 @@ class AsyncDriver:
         with contextlib.suppress(RuntimeError):  # no loop runs where something is cleaned away
             loop = asyncio.get_running_loop()
             if loop is not self._loop:
-                self._loop, self._tasks = loop, set()
+                self._loop, self._tasks, self._leaving = loop, set(), set()
                 self._woken, self._closed = asyncio.Event(), asyncio.Event()
         return self._loop
 
@@ -125,6 +126,20 @@ class AsyncDriver:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
+    async def leave(self, work: Coroutine[Any, Any, R]) -> R:
+        """Do what is owed when a block is left, to its end, also where this task is cancelled.
+
+        A cancelled scope of anyio cancels each ``await`` in it anew.
+        """
+        task = asyncio.Task(work, loop=asyncio.get_running_loop())
+        self._leaving.add(task)
+        task.add_done_callback(self._left)
+        return await asyncio.shield(task)
+
+    def _left(self, task: asyncio.Task[Any]) -> None:
+        self._leaving.discard(task)
+        _ = task.cancelled() or task.exception()  # which nobody may wait for any more
+
     def wake(self) -> None:
         """End the ``Idle`` of the one flow that sleeps."""
         self._woken.set()
@@ -138,7 +153,8 @@ class AsyncDriver:
         return LoopChannel(self._sleep)
 
     async def stop(self) -> None:
-        """End all background flows."""
+        """End all background flows, after what :meth:`leave` does."""
+        await asyncio.gather(*self._leaving, return_exceptions=True)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -158,17 +158,24 @@ class AsyncGrpcTransport:
         """The server's reply."""
         path, payload, metadata = self._coder.encode(call)
         try:
-            found = await self._line.path(path)(payload, timeout=call.budget, metadata=metadata)
+            sent = self._line.path(path)(payload, timeout=call.budget, metadata=metadata)
+        except Exception as exc:  # the channel is closed, or takes no such metadata
+            raise unsent(call, exc) from exc
+        # grpcio makes a CancelledError of its own, which the scopes of anyio do not take for theirs
+        # (grpc#43502). So this task waits beside the call.
+        answer = asyncio.ensure_future(sent)
+        try:
+            await asyncio.wait([answer])
+        finally:
+            answer.cancel()
+        if answer.cancelled():
+            closed = Status(Code.CANCELLED, "the channel was closed during the call")
+            raise CallError(call.verb, closed)
+        try:
+            found = answer.result()
         except grpc.aio.AioRpcError as exc:
             raise self._coder.error(call, exc) from exc
-        except asyncio.CancelledError as exc:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            # This task was not cancelled: the channel was closed during the call.
-            closed = Status(Code.CANCELLED, "the channel was closed during the call")
-            raise CallError(call.verb, closed) from exc
-        except Exception as exc:  # the channel is closed, or takes no such metadata
+        except Exception as exc:
             raise unsent(call, exc) from exc
         return self._coder.decode(call, found)
 

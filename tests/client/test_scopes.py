@@ -1,0 +1,171 @@
+"""What the client owes when a block is left, within cancelled scopes of anyio and of asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+
+from lro_client import AsyncClient
+from lro_client.transports.http import AsyncHttpTransport
+from tests.client import sockets
+from tests.client.messages import NAME, reply, running, succeeded
+from tests.waiting import until_async
+
+Scope = Callable[[], Any]
+
+
+class Server:
+    """Holds each Wait for ever, and notes what else is asked."""
+
+    def __init__(self) -> None:
+        self.waits = 0
+        self.cancelled: list[str] = []
+        self.held = asyncio.Event()
+        self.leaving: Callable[[], object] = lambda: None
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        name, _, verb = request.url.path.removeprefix("/v1/").partition(":")
+        if verb == "cancel":
+            self.leaving()
+            await asyncio.sleep(0)
+            self.cancelled.append(name)
+            return reply({})
+        self.waits += 1
+        await self.held.wait()
+        return reply(running())
+
+    def client(self) -> AsyncClient:
+        """A client of it."""
+        http = httpx.AsyncClient(base_url="http://s", transport=httpx.MockTransport(self))
+        return AsyncClient(http=http)
+
+
+@asynccontextmanager
+async def anyio_scope(server: Server) -> AsyncIterator[None]:
+    """A scope of anyio that is cancelled while a wait is held."""
+    with anyio.CancelScope() as scope:
+        asyncio.get_running_loop().create_task(_when_held(server, scope.cancel))
+        yield
+
+
+async def _when_held(server: Server, cancel: Callable[[], object]) -> None:
+    await until_async(lambda: server.waits)
+    cancel()
+
+
+@asynccontextmanager
+async def anyio_group(server: Server) -> AsyncIterator[None]:
+    """A task group of anyio in which another task fails meanwhile."""
+
+    async def fail() -> None:
+        await until_async(lambda: server.waits)
+        raise ZeroDivisionError
+
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(fail)
+            yield
+    except* ZeroDivisionError:
+        pass
+
+
+@asynccontextmanager
+async def late_scope(server: Server) -> AsyncIterator[None]:
+    """A scope of anyio that is cancelled while the Cancel of the block's end is on its way."""
+    with anyio.CancelScope() as scope:
+        server.leaving = scope.cancel
+        yield
+
+
+SCOPES = [anyio_scope, anyio_group]
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("many", [False, True])
+def test_leaving_a_block_cancels_what_is_unfinished(
+    many: bool, scope: Callable[[Server], Any]
+) -> None:
+    """Also where each await of the block is cancelled anew; close waits for the calls."""
+
+    async def main() -> list[str]:
+        server = Server()
+        async with server.client() as client:
+            handle = client.operation(NAME)
+            async with scope(server), client.group([handle]) if many else handle as bound:
+                await (bound.results() if many else bound.result())
+        return server.cancelled
+
+    assert asyncio.run(main()) == [NAME]
+
+
+def test_cancellation_at_the_end_of_a_block() -> None:
+    """It comes too late to keep the client from its last call."""
+
+    async def main() -> list[str]:
+        server = Server()
+        async with server.client() as client, late_scope(server), client.operation(NAME):
+            pass
+        return server.cancelled
+
+    assert asyncio.run(main()) == [NAME]
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_client_is_closed_in_a_cancelled_scope(scope: Callable[[Server], Any]) -> None:
+    """Once, also where two close it."""
+    closed = []
+
+    class Transport(AsyncHttpTransport):
+        async def close(self) -> None:
+            await asyncio.sleep(0)
+            await super().close()
+            closed.append(1)
+
+    async def main() -> None:
+        server = Server()
+        http = httpx.AsyncClient(base_url="http://s", transport=httpx.MockTransport(server))
+        async with scope(server), AsyncClient(transport=Transport(http)) as client:
+            await client.operation(NAME)
+        await asyncio.gather(client.close(), client.close())
+
+    asyncio.run(main())
+    assert closed == [1]
+
+
+def test_a_scope_ends_a_call_over_grpc() -> None:
+    """By its own CancelledError, and not by the one of grpcio (grpc#43502)."""
+    pytest.importorskip("grpc")
+    from lro_client.transports.grpc import AsyncGrpcTransport
+
+    async def main(address: str) -> bool:
+        async with AsyncClient(transport=AsyncGrpcTransport(address)) as client:
+            with anyio.move_on_after(0.05) as scope:
+                await client.get(NAME)
+            return scope.cancelled_caught
+
+    with sockets.serving(sockets.silent) as url:
+        assert asyncio.run(main(url.removeprefix("http://")))
+
+
+@pytest.mark.platform
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="tasks begin at once from Python 3.12 on")
+def test_tasks_may_begin_at_once() -> None:
+    """By the application's choice of factory; futures and groups wait in tasks of the client."""
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+        transport = httpx.MockTransport(lambda _: reply(succeeded()))
+        http = httpx.AsyncClient(base_url="http://s", transport=transport)
+        async with asyncio.timeout(60), AsyncClient(http=http) as client:
+            await client.operation(NAME).future()
+            await client.group([client.operation(NAME)]).results()
+            await asyncio.gather(*[client.operation(NAME).result() for _ in range(8)])
+
+    asyncio.run(main())
