@@ -33,6 +33,11 @@ gc.disable()  # while tests are collected, nearly all that is made is kept
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Servers of tests are on this machine, which no proxy reaches, and spans are looked at.
+for name in list(os.environ):
+    if name.lower().endswith("_proxy") or name.startswith("OTEL_"):
+        del os.environ[name]
+
 # Each client of httpx reads the certificates of all authorities, which takes 70 ms of CPU. No test
 # asks a server of the internet from this process, so one of them is enough.
 bundles = {certifi.where(), os.environ.get("SSL_CERT_FILE", certifi.where())}

@@ -189,5 +189,5 @@ def test_no_merge_is_left_unfinished() -> None:
         for path in ([top] if top.is_file() else top.rglob("*"))
         if path.suffix in (".py", ".md", ".toml")
     ]
-    marks = ("<" * 7 + " ", ">" * 7 + " ")
-    assert [path for path in ours if any(mark in path.read_text("utf-8") for mark in marks)] == []
+    marks = (b"<" * 7 + b" ", b">" * 7 + b" ")
+    assert [path for path in ours if any(mark in path.read_bytes() for mark in marks)] == []

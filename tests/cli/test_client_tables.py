@@ -159,8 +159,9 @@ def test_json_needs_no_descriptions(command: list[str], drawing: Lro, asked: Ask
     assert server.asked == 0
 
 
-def test_rows_change(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_change(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A row shows the last state; a server that calls an operation otherwise adds one."""
+    monkeypatch.setenv("COLUMNS", "80")
     link: Any = SimpleNamespace(types=lro.TypeRegistry(), client=ScriptedServer().client())
     with LiveTable(["operations/a"], link) as table:
         for percent in (40, 60):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -142,7 +143,12 @@ def test_both_transports_with_a_command_that_starts(call: Lro, tmp_path: Path) -
     with serving_handmade(Operations()) as address:
         ended = conform(
             call,
-            *("--grpc", f"grpc://{address}", "--start-command", f"{sys.executable} {script}"),
+            *(
+                "--grpc",
+                f"grpc://{address}",
+                "--start-command",
+                shlex.join([sys.executable, str(script)]),
+            ),
             *("--only", "result", "--verbose"),
         )
     assert ended.status == 0, ended.out
@@ -276,7 +282,7 @@ def test_what_cannot_be_used_ends_with_two(
 def test_hook_that_leaves_a_daemon_is_not_waited_for(tmp_path: Path) -> None:
     """The daemon has the output open, and may be what runs the operation."""
     number = tmp_path / "number"
-    script = f"sleep 60 & echo $! > {number}; echo operations/x"
+    script = f"sleep 60 & echo $! > {shlex.quote(str(number))}; echo operations/x"
     starter = CommandStarter(("sh", "-c", script), "here", seconds=50)
     answer = asyncio.run(starter.start(StartKind.LONG))
     os.kill(int(number.read_text()), signal.SIGKILL)  # it was left alone
@@ -286,7 +292,7 @@ def test_hook_that_leaves_a_daemon_is_not_waited_for(tmp_path: Path) -> None:
 def test_hook_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> None:
     """Also where it ignores what ends other processes."""
     number = tmp_path / "number"
-    script = f"trap '' TERM; sleep 600 & echo $! > {number}; wait"
+    script = f"trap '' TERM; sleep 600 & echo $! > {shlex.quote(str(number))}; wait"
     starter = CommandStarter(("sh", "-c", script), "here", seconds=5)
     with pytest.raises(StartFailed, match="has not ended within 5 s"):
         asyncio.run(starter.start(StartKind.LONG))

@@ -48,7 +48,7 @@ from lro.testing._samples import together
 from tests.engine.engine_parts import ID, Held, once, raising, totals
 from tests.executors import process_methods
 from tests.service_steps import WORK, Step, ended, recovered, work
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 METHOD = WORK
@@ -341,6 +341,7 @@ def test_renewals_and_expiry_are_observed(observed, recorder, clock):
         LeasesRenewed(count=1, margin_seconds=15.0),
         LeasesRenewed(count=1, margin_seconds=9.0),
     ]
+    until(lambda: not service.workers.held())  # the worker tidies up after the end
     clock.advance(days=2)
     service.run_maintenance()
     assert recorder.only(OperationsExpired).methods == {METHOD: 1}

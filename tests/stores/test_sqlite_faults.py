@@ -297,8 +297,8 @@ def without_rights():
 @pytest.mark.platform
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="this system has no users to be")
 @pytest.mark.parametrize("what", ["file", "directory"])
-def test_what_may_only_be_read_is_unavailable(what):
-    """A file, or a directory in which the log cannot be made: refused when it is opened."""
+def test_what_may_only_be_read_is_unavailable(what, clock):
+    """A file, or a directory in which the log cannot be made: at the first write at the latest."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -307,8 +307,8 @@ def test_what_may_only_be_read_is_unavailable(what):
         (path if what == "file" else path.parent).chmod(0o444 if what == "file" else 0o555)
         if what == "file":
             path.parent.chmod(0o755)
-        with without_rights(), pytest.raises(Unavailable):
-            SQLiteStore(path)
+        with without_rights(), pytest.raises(Unavailable), closing(SQLiteStore(path)) as store:
+            insert(store, record_of(clock))
         path.parent.chmod(0o755)
 
 

@@ -102,6 +102,7 @@ def test_no_caller_is_answered_before_the_commit(file_store, clock, wire, path):
         later.insert(record_of(clock, "c"))
     later.all()
     assert seen == [([], [])]
+    until(lambda: len(answered) == 2)
     assert {one.record.name for one in answered} == {"operations/a", "operations/b"}
     with closing(SQLiteStore(path, clock=clock)) as other:
         assert listed(other) == ["a", "b", "c"]
