@@ -318,7 +318,6 @@ BASES = (
         "http://local host",
         "http://a..b:80",
         "http://a\nb",
-        "http://",
     ),
     *(f"http://{'a' * 64}.example", 5, None),
 )

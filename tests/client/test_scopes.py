@@ -18,8 +18,6 @@ from tests.client import sockets
 from tests.client.messages import NAME, reply, running, succeeded
 from tests.waiting import until_async
 
-Scope = Callable[[], Any]
-
 
 class Server:
     """Holds each Wait for ever, and notes what else is asked."""

@@ -260,7 +260,7 @@ BRACKETS = [b"[],", b'{"a":1},', b"{},", b"[[]],"]
 
 @pytest.mark.parametrize("piece", [*BRACKETS, b"7,", b'"ab",'])
 def test_text_of_very_many_values_is_refused(piece, library):
-    """Before it is read: three bytes may become a hundred of memory."""
+    """Before it is read: a few bytes may become many of memory."""
     text = b"[" + piece * json_text.MAX_VALUES + b"1]"
     with pytest.raises(ValueError, match="more than 2000000 values"):
         loads(text)

@@ -78,6 +78,14 @@ def test_tolerance_is_an_option() -> None:
     assert verify(body, headers, SECRET, clock=lambda: AT + 301, tolerance=hour)
 
 
+def test_other_types_are_a_mistake_of_the_receiver() -> None:
+    body, headers = signed(STANDARD)
+    assert verify(memoryview(body), headers, SECRET, clock=lambda: AT)  # type: ignore[arg-type]
+    for given, wrong in ((body.decode(), headers), (body, list(headers.items()))):
+        with pytest.raises(lro.DeclarationError, match=r"^(body|headers): must be "):
+            verify(given, wrong, SECRET, clock=lambda: AT)  # type: ignore[arg-type]
+
+
 def test_body_is_verified_before_it_is_read() -> None:
     _, headers = signed(STANDARD)
     for body in (b"{" * 100_000, json.dumps(STANDARD, indent=1).encode()):

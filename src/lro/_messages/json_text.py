@@ -48,7 +48,7 @@ MAX_LISTS: Final = 100_000
 MAX_VALUES: Final = 2_000_000
 """Most values in a reply, of which an object or a list counts as four.
 
-A byte of text may become thirty of memory: this many values take 120 MB.
+A byte of text may become many of memory, which no limit of bytes bounds.
 """
 _OF_OBJECT: Final = 4
 _TOKENS: Final = re.compile(rb'(?P<opening>[\[{])|(?P<comma>,)|"(?:[^"\\]++|\\.)*+"', re.DOTALL)
