@@ -379,7 +379,7 @@ def test_a_function_over_its_time(quick, clock, way):
         job.raise_if_cancelled()
         job.sleep(0.0001)
         if way == "sleep":
-            job.sleep(5)
+            job.sleep(PATIENCE)
         clock.advance(1)
         if way == "report":
             job.report(WorkMetadata())
@@ -388,7 +388,7 @@ def test_a_function_over_its_time(quick, clock, way):
     method = method_of(quick, "sync", body, time_limit=timedelta(seconds=10))
     began = time.monotonic()
     found = method.start(WorkRequest()).operation
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < PATIENCE
     assert reason(found) == (Code.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")
     assert found.error.message == "the time limit of the method is over"
 

@@ -160,10 +160,11 @@ def test_close_from_several_threads_closes_once():
 
 def test_close_within_close_returns_at_once():
     """As where the end of the work, or an interruption, closes the service once more."""
-    executor = InlineExecutor()
+    executor, within = InlineExecutor(), []
     service = Service(MemoryStore(), executor, maintenance=False)
-    once(executor, "join", lambda _: service.close())
+    once(executor, "join", lambda _: within.append(service.close()))
     service.close()
+    assert within == [None]
 
 
 @pytest.mark.parametrize("step", ["stop", "join"])

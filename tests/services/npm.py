@@ -111,8 +111,10 @@ def main() -> int:
     reason = install_all()
     if reason is None:
         return 0
-    print(f"{reason}; tests that need packages of npm are skipped.", file=sys.stderr)
-    return 1 if os.environ.get("LRO_REQUIRE_SERVICES") else 0
+    required = bool(os.environ.get("LRO_REQUIRE_SERVICES"))
+    so = "LRO_REQUIRE_SERVICES asks for them" if required else "tests that need them are skipped"
+    print(f"Packages of npm are missing: {reason}; {so}.", file=sys.stderr)
+    return int(required)
 
 
 if __name__ == "__main__":
