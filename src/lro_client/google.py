@@ -12,6 +12,7 @@ import attrs
 import httpx
 
 from lro.errors import MissingExtra
+from lro_client.transports._own_clients import client_of
 
 try:
     import google.auth
@@ -86,7 +87,7 @@ class HttpxRequest:
     def _client(self) -> httpx.Client:
         with self._lock:
             if self._http is None:
-                self._http = httpx.Client()
+                self._http = client_of()
             return self._http
 
 

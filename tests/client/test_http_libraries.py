@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib
 import importlib.util
 import socket
 import ssl
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -70,6 +72,10 @@ class Making:
 
 
 LIBRARIES = ["httpx-sync", "httpx-async", "httpx2-sync", "httpx2-async", "aiohttp-async"]
+OWN = pytest.mark.parametrize(
+    "making", [one for one in LIBRARIES if "httpx2" not in one], indirect=True
+)
+"""Those whose HTTP client is not given."""
 
 
 @pytest.fixture(params=LIBRARIES)
@@ -260,6 +266,84 @@ def test_the_proxy_of_the_environment(making: Making, monkeypatch: pytest.Monkey
         assert client.get(NAME).name == NAME
         client.close()
     assert recording.asked[0].startswith(b"GET http://inside.invalid/v1/operations/")
+
+
+@OWN
+@pytest.mark.parametrize("left_out", ["fd00::/8", "[::1]", "[::1]:80", "10.0.0.0/8", "a b"])
+def test_hosts_without_a_proxy(
+    making: Making, monkeypatch: pytest.MonkeyPatch, left_out: str
+) -> None:
+    """What httpx cannot read in NO_PROXY, as VPNs and clusters set it, does not count."""
+    recording = Recording(polls=2)
+    with sockets.serving(recording) as url, sockets.refusing() as port:
+        monkeypatch.setenv("HTTP_PROXY", f"127.0.0.1:{port}")
+        monkeypatch.setenv("NO_PROXY", f"{left_out}, .example.com, 127.0.0.1")
+        client = making.client(url)
+        assert not client.get(NAME).done
+        client.close()
+        monkeypatch.setenv("NO_PROXY", f"{left_out},*")
+        client = making.client(url)
+        assert client.get(NAME).done
+        client.close()
+    assert len(recording.asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("HTTPS_PROXY", "http://host:port", "Invalid port"),
+        ("ALL_PROXY", "ftp://user:secret@host", "Unknown scheme"),
+        ("ALL_PROXY", "socks5://host:1080", "socksio"),
+    ],
+)
+def test_a_proxy_that_cannot_be_used_is_named(
+    face: Face, monkeypatch: pytest.MonkeyPatch, name: str, value: str, why: str
+) -> None:
+    """By its variable, when the client is made."""
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    monkeypatch.setenv(name, value)
+    with pytest.raises(lro.DeclarationError, match=f"^{name}: .*{why}") as caught:
+        face.make("http://test")
+    assert "secret" not in str(caught.value)
+
+
+@OWN
+def test_an_idle_connection_is_left_before_the_server_ends_it(making: Making) -> None:
+    """Where both end it at the same time, a start is lost on it."""
+    connections, recording = list[socket.socket](), Recording(polls=2)
+
+    def behave(connection: socket.socket, over: object) -> None:
+        connections.append(connection)
+        recording(connection, over)
+
+    with sockets.serving(behave) as url:
+        client = making.client(url)
+        client.get(NAME)
+        time.sleep(1.2)
+        assert client.get(NAME).done
+        client.close()
+    assert len(connections) == 2
+
+
+def test_calls_are_seen_by_what_replaces_send(face: Face, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As libraries do that trace calls, also those of a client that was made here."""
+    kind = httpx.Client if face.name == "sync" else httpx.AsyncClient
+    seen, send = [], kind.send
+
+    @functools.wraps(send)
+    def traced(client: Any, request: httpx.Request, **options: Any) -> Any:
+        seen.append(request.url.path)
+        return send(client, request, **options)
+
+    recording = Recording(polls=2)
+    with sockets.serving(recording) as url:
+        client = face.make(url)
+        client.get(NAME)
+        assert not seen
+        monkeypatch.setattr(kind, "send", traced)
+        assert client.get(NAME).done
+        client.close()
+    assert seen == [f"/v1/{NAME}"]
 
 
 class Guard:

@@ -33,7 +33,8 @@ _BODY_SECONDS: Final = 1.0
 """How long the body of a reply may take, whose status decides: then the connection is closed."""
 _ADDRESSES: Final = 3
 """How many addresses of a host are tried."""
-_KEPT_SECONDS: Final = 5.0
+_KEPT_SECONDS: Final = 1.0
+"""Servers keep idle connections for two seconds and more: none may end one as it is used."""
 _PIECE: Final = 4096
 """How many bytes are written at once."""
 

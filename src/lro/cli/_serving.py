@@ -35,6 +35,8 @@ _FRESH_SECONDS: Final = 1.0
 """How long what a look at the store has shown counts: any caller may ask for it."""
 
 _BACKLOG: Final = 2048
+IDLE_SECONDS: Final = 65
+"""How long an idle connection is kept: longer than clients and most balancers keep theirs."""
 
 ServeHttp = Callable[[App, socket.socket, asyncio.Event, float], Awaitable[None]]
 """Serves an application on a socket until the event, and closes it within the seconds."""
@@ -62,6 +64,7 @@ async def _serve_by_uvicorn(
         lifespan="on",
         log_config=None,
         timeout_graceful_shutdown=GRACE_SECONDS,
+        timeout_keep_alive=IDLE_SECONDS,
     )
     server = uvicorn.Server(config)
 
@@ -85,6 +88,7 @@ async def _serve_by_hypercorn(
     config = Config()
     config.bind = [f"fd://{os.dup(listener.fileno())}"]
     config.graceful_timeout = GRACE_SECONDS
+    config.keep_alive_timeout = IDLE_SECONDS
     config.shutdown_timeout = closing_seconds
     config.loglevel = "WARNING"
     await serve(app, config, shutdown_trigger=stop.wait, mode="asgi")  # type: ignore[arg-type]

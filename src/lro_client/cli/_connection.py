@@ -21,6 +21,7 @@ from lro_client._client.client import Client
 from lro_client._flow.policy import NO_RETRY, Polling, Retry, wait_exponential
 from lro_client._tokens import public_address
 from lro_client.cli._terminal import set_address
+from lro_client.transports._own_clients import client_of
 from lro_client.transports.http import Routes
 
 _HTTP: Final = ("http", "https")
@@ -114,7 +115,7 @@ class ServerOptions:
         if _scheme(self.url) in _GRPC:
             raise click.UsageError("this command asks over HTTP only: give http(s)://HOST")
         set_address(public_address(self.url))
-        with httpx.Client(headers=self._headers(self.url), auth=auth) as http:
+        with client_of(headers=self._headers(self.url), auth=auth) as http:
             yield self.url.rstrip("/"), http
 
     @contextmanager
@@ -132,7 +133,7 @@ class ServerOptions:
             return
         routes = _routes(self.prefix)
         with (
-            httpx.Client(headers=headers) as http,
+            client_of(headers=headers) as http,
             make(url, http=http, routes=routes) as client,
         ):
             yield client

@@ -7,17 +7,32 @@ is built once, and goes to the transport of httpx at once where nothing lies bet
 from __future__ import annotations
 
 import collections
+import ipaddress
 import ssl
 import threading
+import types
 import urllib.request
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypeVar
 
 import httpx
 
+from lro import DeclarationError
 from lro_client.transports._unpacking import CODINGS
 
+T = TypeVar("T")
+
 _HEADERS: Final = {"accept-encoding": CODINGS}
+
+IDLE_SECONDS: Final = 1.0
+"""How long an idle connection is kept. Servers keep theirs for two seconds and more.
+
+Where both end a connection at the same time, a request is lost on it (RFC 9112 §9.3).
+"""
+
+LIMITS: Final = httpx.Limits(
+    max_connections=100, max_keepalive_connections=20, keepalive_expiry=IDLE_SECONDS
+)
 
 MAX_KNOWN_REQUESTS: Final = 64
 """Requests whose parts are kept, the ones that were used last."""
@@ -33,8 +48,9 @@ class Connections(httpx.BaseTransport):
     """
 
     def __init__(self, *, plain: bool) -> None:
-        self._plain = httpx.HTTPTransport(verify=_without_certificates()) if plain else None
-        self._secure = None if plain else httpx.HTTPTransport()
+        plainly = _without_certificates()
+        self._plain = httpx.HTTPTransport(verify=plainly, limits=LIMITS) if plain else None
+        self._secure = None if plain else httpx.HTTPTransport(limits=LIMITS)
         self._lock = threading.Lock()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -42,7 +58,7 @@ class Connections(httpx.BaseTransport):
         if self._plain is not None and request.url.scheme == "http":
             return self._plain.handle_request(request)
         with self._lock:
-            self._secure = self._secure or httpx.HTTPTransport()
+            self._secure = self._secure or httpx.HTTPTransport(limits=LIMITS)
         return self._secure.handle_request(request)
 
     def close(self) -> None:
@@ -56,14 +72,15 @@ class AsyncConnections(httpx.AsyncBaseTransport):
     """The same on an event loop."""
 
     def __init__(self, *, plain: bool) -> None:
-        self._plain = httpx.AsyncHTTPTransport(verify=_without_certificates()) if plain else None
-        self._secure = None if plain else httpx.AsyncHTTPTransport()
+        plainly = _without_certificates()
+        self._plain = httpx.AsyncHTTPTransport(verify=plainly, limits=LIMITS) if plain else None
+        self._secure = None if plain else httpx.AsyncHTTPTransport(limits=LIMITS)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """As of httpx's transport."""
         if self._plain is not None and request.url.scheme == "http":
             return await self._plain.handle_async_request(request)
-        self._secure = self._secure or httpx.AsyncHTTPTransport()
+        self._secure = self._secure or httpx.AsyncHTTPTransport(limits=LIMITS)
         return await self._secure.handle_async_request(request)
 
     async def aclose(self) -> None:
@@ -82,46 +99,114 @@ class OwnClient:
     """An ``httpx.Client`` without options; ``plain`` as for :class:`Connections`."""
 
     def __init__(self, *, plain: bool = False) -> None:
-        self._transport = None if _proxies() else Connections(plain=plain)
-        self.client = httpx.Client(transport=self._transport, headers=_HEADERS)
+        self._transport = Connections(plain=plain)
+        mounts = proxy_mounts(_through_proxy)
+        self._mounted = bool(mounts)
+        self.client = httpx.Client(transport=self._transport, mounts=mounts, headers=_HEADERS)
         self._requests = RequestCache()
 
     def send(self, asked: Mapping[str, Any]) -> httpx.Response:
         """The response to a request of these arguments, whose body is still to be read."""
         request = self._requests.request(self.client, asked)
-        if self._transport is None or _is_for_client(self.client, request):
+        if self._mounted or _is_for_client(self.client, request):
             return self.client.send(request, stream=True)
         return _received(self.client, request, self._transport.handle_request(request))
 
 
 class OwnAsyncClient:
-    """An ``httpx.AsyncClient`` without options, upon any transport."""
+    """An ``httpx.AsyncClient`` without options, upon any transport.
+
+    ``make_transport`` makes the one of a proxy, or that of all other calls.
+    """
 
     def __init__(
-        self,
-        make_client: Callable[..., httpx.AsyncClient],
-        make_transport: Callable[[], httpx.AsyncBaseTransport],
+        self, make_transport: Callable[[httpx.Proxy | None], httpx.AsyncBaseTransport]
     ) -> None:
-        self._transport = None if _proxies() else make_transport()
-        self.client = make_client(transport=self._transport, headers=_HEADERS)
+        self._transport = make_transport(None)
+        mounts = proxy_mounts(make_transport)
+        self._mounted = bool(mounts)
+        self.client = httpx.AsyncClient(transport=self._transport, mounts=mounts, headers=_HEADERS)
         self._requests = RequestCache()
 
     async def send(self, asked: Mapping[str, Any]) -> httpx.Response:
         """As :meth:`OwnClient.send`."""
         request = self._requests.request(self.client, asked)
-        if self._transport is None or _is_for_client(self.client, request):
+        if self._mounted or _is_for_client(self.client, request):
             return await self.client.send(request, stream=True)
         return _received(self.client, request, await self._transport.handle_async_request(request))
 
 
-def _proxies() -> bool:
-    """Whether the environment names a proxy: only a client finds out which requests go there."""
-    return not {"http", "https", "all"}.isdisjoint(urllib.request.getproxies())
+def client_of(**options: Any) -> httpx.Client:
+    """An ``httpx.Client`` with connections and proxies as of :class:`OwnClient`.
+
+    Raises:
+        DeclarationError: The environment names a proxy that cannot be used.
+    """
+    mounts = proxy_mounts(_through_proxy)
+    return httpx.Client(transport=Connections(plain=False), mounts=mounts, **options)
+
+
+def proxy_mounts(make: Callable[[httpx.Proxy], T]) -> dict[str, T | None]:
+    """The proxies of the environment as ``mounts`` of a client; empty where it names none.
+
+    Hosts of NO_PROXY that httpx has no form for, as networks, have no part in it. httpx itself
+    refuses to make a client then (encode/httpx#3221).
+
+    Raises:
+        DeclarationError: A proxy cannot be used.
+    """
+    found = urllib.request.getproxies()
+    hosts = [host.strip() for host in found.get("no", "").split(",") if host.strip()]
+    if "*" in hosts:
+        return {}
+    mounts: dict[str, T | None] = {}
+    for scheme in ("http", "https", "all"):
+        if url := found.get(scheme):
+            try:
+                mounts[f"{scheme}://"] = make(httpx.Proxy(url if "://" in url else f"http://{url}"))
+            except (ValueError, ImportError, httpx.InvalidURL) as exc:
+                name = f"{scheme}_proxy".upper()
+                raise DeclarationError(name, f"names a proxy that cannot be used: {exc}") from exc
+    return {**mounts, **dict.fromkeys(_patterns(hosts))} if mounts else {}
+
+
+def _patterns(hosts: list[str]) -> Iterator[str]:
+    """The patterns of httpx for hosts that are called without a proxy."""
+    for host in hosts:
+        try:
+            address = ipaddress.ip_address(host.strip("[]"))
+            pattern = f"all://[{address}]" if address.version == 6 else f"all://{address}"
+        except ValueError:
+            every = "" if host.lower() == "localhost" else "*"
+            pattern = host if "://" in host else f"all://{every}{host.lstrip('*')}"
+        try:
+            httpx.URL(pattern)
+        except httpx.InvalidURL:
+            continue
+        yield pattern
+
+
+def _through_proxy(proxy: httpx.Proxy) -> httpx.BaseTransport:
+    return httpx.HTTPTransport(proxy=proxy, limits=LIMITS)
+
+
+def connections_of(proxy: httpx.Proxy | None, *, plain: bool) -> httpx.AsyncBaseTransport:
+    """Connections on an event loop, directly or through a proxy."""
+    if proxy is None:
+        return AsyncConnections(plain=plain)
+    return httpx.AsyncHTTPTransport(proxy=proxy, limits=LIMITS)
 
 
 def _is_for_client(client: httpx.Client | httpx.AsyncClient, request: httpx.Request) -> bool:
-    """Whether the client has to add something, or to refuse it."""
-    return client.is_closed or bool(request.url.userinfo)
+    """Whether the client has to add something, to refuse it, or to show it to another library."""
+    return client.is_closed or bool(request.url.userinfo) or _is_patched(type(client))
+
+
+def _is_patched(cls: type[httpx.Client | httpx.AsyncClient]) -> bool:
+    """Whether another library has replaced ``send``, as those do that trace calls."""
+    send, own = cls.send, cls.build_request
+    plain = isinstance(send, types.FunctionType)
+    return not (plain and send.__code__.co_filename == own.__code__.co_filename)
 
 
 def _received(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Final
 
 import httpx
 
 from lro import TypeRegistry
 from lro.errors import MissingExtra
-from lro_client.transports._own_clients import OwnAsyncClient
+from lro_client.transports._own_clients import IDLE_SECONDS, OwnAsyncClient
 from lro_client.transports.http import AsyncHttpTransport, Routes
 
 try:
@@ -22,7 +21,6 @@ __all__ = ["AiohttpTransport"]
 
 _MAX_HEADER_BYTES: Final = 100 * 1024  # as much as httpx reads
 _MAX_CONNECTIONS: Final = 100
-_IDLE_SECONDS: Final = 5.0
 
 
 class AiohttpTransport(AsyncHttpTransport):
@@ -38,9 +36,7 @@ class AiohttpTransport(AsyncHttpTransport):
         super().__init__(base_url=base_url, routes=routes, types=types)
 
     def _make_own(self) -> OwnAsyncClient:
-        return OwnAsyncClient(
-            httpx_aiohttp.HttpxAiohttpClient, functools.partial(_Connections, client=_session)
-        )
+        return OwnAsyncClient(lambda proxy: _Connections(proxy=proxy, client=_session))
 
 
 class _Connections(httpx_aiohttp.AiohttpTransport):
@@ -63,7 +59,7 @@ def _session() -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(
         ssl=httpx.create_ssl_context(),
         limit=_MAX_CONNECTIONS,
-        keepalive_timeout=_IDLE_SECONDS,
+        keepalive_timeout=IDLE_SECONDS,
         resolver=aiohttp.ThreadedResolver(),
         use_dns_cache=False,
     )

@@ -20,11 +20,7 @@ from lro_client._flow.drivers import CALL_THREADS, AnswerQueue, Late
 from lro_client._flow.steps import Call, Reply
 from lro_client._tokens import public_address
 from lro_client.transports._http_coding import HttpCall, HttpCoder, Routes
-from lro_client.transports._own_clients import (
-    AsyncConnections,
-    OwnAsyncClient,
-    OwnClient,
-)
+from lro_client.transports._own_clients import OwnAsyncClient, OwnClient, connections_of
 from lro_client.transports._unpacking import KNOWN, UnknownCoding, Unpacking
 
 if TYPE_CHECKING:
@@ -205,8 +201,7 @@ class AsyncHttpTransport:
             importlib.import_module("anyio._backends._asyncio")
 
     def _make_own(self) -> OwnAsyncClient:
-        connections = functools.partial(AsyncConnections, plain=self._plain)
-        return OwnAsyncClient(httpx.AsyncClient, connections)
+        return OwnAsyncClient(functools.partial(connections_of, plain=self._plain))
 
     async def send(self, call: Call) -> Reply:
         """The server's reply.
