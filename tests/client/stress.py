@@ -196,9 +196,9 @@ def check(client: Client, workers: list[Worker], wrong: list[str]) -> None:
             with noting(wrong, "a callback was called so often"):
                 until(lambda calls=calls: len(calls))  # a moment after the result
                 assert calls == [1], calls
-    table, server = client._state.registry, client._state.config.server
-    if table.entries or server.own_calls:
-        wrong.append(f"left over: {len(table.entries)} entries, {server.own_calls} waits")
+    table = client._state.registry
+    if table.entries or table.own_calls:
+        wrong.append(f"left over: {len(table.entries)} entries, {table.own_calls} waits")
     close(client, wrong)
     with noting(wrong, f"left over, with {table._pollers} pollers"):
         until(lambda: sum(one.name == "lro-client-call" for one in threading.enumerate()), not_)

@@ -25,6 +25,7 @@ from lro_client._flow.steps import RunBlocking
 from tests.client.faces import Face
 from tests.client.messages import NAME, TYPES, ResizeResponse, packed
 from tests.client.sockets import serving, silent
+from tests.waiting import until, until_async
 
 DONE = lro.wire.operation_from_json(
     {"name": NAME, "done": True, "response": packed("ResizeResponse", sizeBytes=3)},
@@ -268,19 +269,19 @@ def broken() -> Any:
 
 def test_what_fails_aside_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """No caller waits who could get the error."""
+
+    def failed() -> list[object]:
+        found = [one.exc_info for one in caplog.records if "has failed" in one.message]
+        return [type(one[1]) for one in found if one]
+
     Driver(Fake(lambda _: Reply(DONE)), time.monotonic, time.sleep).start(broken())
+    until(lambda: failed() == [ZeroDivisionError])
 
     async def main() -> None:
-        driver = AsyncDriver(AsyncFake(lambda _: Reply(DONE)), asyncio.sleep)
-        driver.start(broken())
-        await asyncio.gather(*driver._tasks, return_exceptions=True)
-        await asyncio.sleep(0)
+        AsyncDriver(AsyncFake(lambda _: Reply(DONE)), asyncio.sleep).start(broken())
+        await until_async(lambda: failed() == [ZeroDivisionError] * 2)
 
     asyncio.run(main())
-    assert drivers.CALL_THREADS.call(lambda: 1, 10, set()) == 1
-    failed = [one for one in caplog.records if "has failed" in one.message]
-    assert failed
-    assert all(isinstance(one.exc_info[1], ZeroDivisionError) for one in failed if one.exc_info)
 
 
 def test_an_item_that_comes_as_the_clock_leaps_to_the_end_is_taken() -> None:

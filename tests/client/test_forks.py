@@ -61,11 +61,10 @@ def test_a_child_has_pollers_of_its_own() -> None:
     for name in names:
         server.operation(name, ends_after=1.0, response=ResizeResponse(7))
     with server.client() as client:
-        state = client._state
-        registry = state.registry
+        registry = client._state.registry
         handles = [client.operation(name, **TYPES) for name in names]
         registry._pollers, registry._sleeping_until = 1, float("inf")  # as while others wait
-        state.config.server.own_calls = 4
+        registry.own_calls = 4
         with registry.lock:
             expected = [ResizeResponse(7)] * 6
             assert in_child(lambda: client.group(handles).results() == expected) == 0

@@ -28,13 +28,18 @@ def kind(face: Face) -> str:
     return {"sync": "threads", "async": "asyncio"}[face.name]
 
 
+class OverGrpc(Way):
+    """Clients with a transport each, which makes its channel itself."""
+
+    def client(self, **more: Any) -> Any:
+        transport: Any = {"sync": GrpcTransport, "async": AsyncGrpcTransport}[self.face.name]
+        return self.face.client(transport=transport(self.options["target"]), **more)
+
+
 @pytest.fixture
 def way(kind: str, harness: Harness, face: Face) -> Iterator[Way]:
-    """Over gRPC, by a transport that makes its channel itself."""
     with serving(kind, harness.service) as address:
-        made: Any = {"sync": GrpcTransport, "async": AsyncGrpcTransport}[face.name](address)
-        yield Way(harness, face, FULL_NAME, {"transport": made})
-        face.run(made.close)
+        yield OverGrpc(harness, face, FULL_NAME, {"target": address})
 
 
 def test_descriptions(way: Way, client: Any) -> None:

@@ -32,7 +32,8 @@ from tests.client.faces import Clock, Face
 from tests.client.messages import NAME, TYPES, ResizeRequest
 from tests.grpc.odd import Answer, Odd, odd_server, refusing, replying, sending
 from tests.grpc.serving import HOST
-from tests.waiting import PATIENCE
+from tests.services.proxy import proxy_to
+from tests.waiting import PATIENCE, until_async
 
 ID = "9a1b2c3d-4e5f-4a6b-8c7d-0e1f2a3b4c5d"
 GET = "/google.longrunning.Operations/GetOperation"
@@ -370,16 +371,57 @@ def test_a_channel_of_the_user(face: Face) -> None:
     assert len(odd.calls) == 2
 
 
-def test_close_ends_a_channel_made_here_once(face: Face) -> None:
-    """A channel that was made here is closed, once; a transport never used has none."""
+def test_a_transport_that_was_closed_says_so(face: Face) -> None:
+    """Also one that was never used, and one that is closed twice."""
     with odd_server(replying(name=NAME)) as odd:
-        made = transport(face, odd.address)
+        for uses in (0, 1):
+            made = transport(face, odd.address)
+            client = face.client(transport=made)
+            for _ in range(uses):
+                assert client.get(NAME).name == NAME
+            for _ in range(2):
+                face.run(made.close)
+                assert "the client was closed" in str(failure(client))
+
+
+def test_a_connection_that_dies_silently_is_replaced(face: Face) -> None:
+    """After two calls in a row without a reply."""
+    done = odd_server(replying(name=NAME, done=True))
+    with done as odd, proxy_to(int(odd.address.rpartition(":")[2])) as proxy:
+        made = transport(face, f"{HOST}:{proxy.port}")
+        polling = Polling(wait_first=False)
+        client = face.client(transport=made, polling=polling, call_seconds=1.0)
+        for _ in range(2):
+            assert client.operation(NAME).wait(PATIENCE).done
+            proxy.forget()
+        assert proxy.connections == 2
         face.run(made.close)
-        client = face.client(transport=made)
-        for _ in range(2):  # it is made again when it is needed again
-            assert client.get(NAME).name == NAME
-            face.run(made.close)
-            face.run(made.close)
+
+
+def test_a_channel_that_is_replaced_serves_those_who_wait_on_it() -> None:
+    """The server was slow, and its connection was well."""
+    over = threading.Event()
+
+    def hold(context: Any) -> bytes:
+        over.wait(PATIENCE)
+        return replying(name=NAME)(context)
+
+    async def main(odd: Odd) -> None:
+        made = AsyncGrpcTransport(odd.address)
+        get, seconds = lro.GetOperationRequest(NAME), PATIENCE
+        held = asyncio.ensure_future(made.send(Call(request=get, budget=seconds)))
+        await until_async(lambda: odd.calls)
+        for _ in range(2):
+            with pytest.raises(CallError, match="no complete answer"):
+                await made.send(Call(request=get, budget=1.0))
+        assert (await made.send(Call(request=get, budget=seconds))).value
+        assert not held.done()
+        over.set()
+        assert (await held).value
+        await made.close()
+
+    with odd_server(hold, hold, hold, replying(name=NAME)) as odd:
+        asyncio.run(main(odd))
 
 
 def test_credentials_are_those_of_the_channel(face: Face) -> None:
@@ -430,26 +472,30 @@ def test_a_channel_that_is_closed_under_a_call(face: Face) -> None:
         face.run(made.send, Call(request=lro.GetOperationRequest(NAME), budget=5.0))
 
 
-def test_a_call_that_ends_with_the_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_ends_with_the_channel() -> None:
     """grpcio cancels it; the task goes on, unless it was cancelled itself."""
 
+    class Channel:
+        """Gives the same callable for each path."""
+
+        def __init__(self, call: Any) -> None:
+            self.call = call
+
+        def unary_unary(self, path: str) -> Any:
+            return self.call
+
+    async def cancelled(*arguments: Any, **options: Any) -> bytes:
+        raise asyncio.CancelledError
+
+    async def waits(*arguments: Any, **options: Any) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
     async def main() -> None:
-        transport = AsyncGrpcTransport("127.0.0.1:1")
-
-        async def cancelled(*arguments: Any, **options: Any) -> bytes:
-            raise asyncio.CancelledError
-
-        monkeypatch.setattr(transport._line, "path", lambda path: cancelled)
         call = Call(request=lro.GetOperationRequest(NAME), budget=5.0)
         with pytest.raises(CallError, match="the channel was closed during the call"):
-            await transport.send(call)
-
-        async def waits(*arguments: Any, **options: Any) -> bytes:
-            await asyncio.Event().wait()
-            return b""
-
-        monkeypatch.setattr(transport._line, "path", lambda path: waits)
-        task = asyncio.ensure_future(transport.send(call))
+            await AsyncGrpcTransport(Channel(cancelled)).send(call)  # type: ignore[arg-type]
+        task = asyncio.ensure_future(AsyncGrpcTransport(Channel(waits)).send(call))  # type: ignore[arg-type]
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

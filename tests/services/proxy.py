@@ -1,4 +1,4 @@
-"""A TCP proxy that loses the bytes that a test names, and then the connection."""
+"""A TCP proxy that loses the bytes that a test names, or all of a connection."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ class Proxy:
     ``lose_next`` says what is swallowed the next time that it passes, on whichever connection: the
     ``"question"`` of a client, so that the server never sees it, or the server's ``"answer"``, so
     that the client never learns what became of its question. That connection is then cut.
+    ``connections`` counts those that clients have made.
     """
 
     def __init__(self, port: int) -> None:
@@ -22,6 +23,8 @@ class Proxy:
         self._to_lose: str | None = None
         self.lost = threading.Event()
         self._sockets: list[socket.socket] = []
+        self._forgotten: set[socket.socket] = set()
+        self.connections = 0
         self._threads: list[threading.Thread] = []
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
@@ -32,6 +35,11 @@ class Proxy:
         self.lost.clear()
         with self._lock:
             self._to_lose = what
+
+    def forget(self) -> None:
+        """Swallow all that comes on today's connections, as a gateway that has forgotten them."""
+        with self._lock:
+            self._forgotten.update(self._sockets)
 
     def close(self) -> None:
         """Cut every connection, and take no more."""
@@ -62,6 +70,7 @@ class Proxy:
                 continue
             with self._lock:
                 self._sockets += [client, server]
+                self.connections += 1
             self._begin(self._pass_on, client, server, "question")
             self._begin(self._pass_on, server, client, "answer")
 
@@ -70,7 +79,8 @@ class Proxy:
             while data := source.recv(65536):
                 if self._loses(what):
                     break
-                sink.sendall(data)
+                if source not in self._forgotten:
+                    sink.sendall(data)
         for one in (source, sink):
             _shut(one)
 

@@ -40,7 +40,7 @@ class GroupWatch(Generic[H]):
         *,
         wants_progress: bool = False,
     ) -> None:
-        self._state = state
+        self._state, self._registry = state, state.registry
         self._timeout = timeout
         self.deadline = math.inf if timeout is None else state.config.clock() + timeout
         self._wants_progress = wants_progress
@@ -60,12 +60,12 @@ class GroupWatch(Generic[H]):
         known: Mapping[str, Operation | None] = dict.fromkeys(self._pending)
         if not self._wants_progress:  # for those who do, the first state is an event too
             known = {name: handles[0].operation for name, handles in self._pending.items()}
-        self._entries = self._state.registry.subscribe_all(self._listen, want, known)
+        self._entries = self._registry.subscribe_all(self._listen, want, known)
         return self
 
     def __exit__(self, *_: object) -> None:
         for name, entry in self._entries.items():
-            self._state.registry.leave(name, self._listen)
+            self._registry.leave(name, self._listen)
             for handle in self._pending.get(name, ()):
                 handle._count_polls(entry.polls)
 
@@ -89,7 +89,7 @@ class GroupWatch(Generic[H]):
             return []
         with self._lock:
             news = self._events.pop(name)
-        if isinstance(news, Unreachable) and self._state.registry.closed is not None:
+        if isinstance(news, Unreachable) and self._registry.closed is not None:
             raise again(news.error)
         entry, handles = self._entries[news.name], self._pending[news.name]
         if isinstance(news, Unreachable):

@@ -94,12 +94,13 @@ def _with_others(
     deadline = math.inf if timeout is None else clock() + timeout
     box = state.channel()
     want = Want(deadline=deadline, fits=handle._fits)
-    entry = state.registry.subscribe(handle.name, box.put, want, handle.operation)
+    registry = state.registry
+    entry = registry.subscribe(handle.name, box.put, want, handle.operation)
     try:
         left = None if timeout is None else max(0.0, timeout) + GRACE_SECONDS
         news = yield Receive(box, left)
     finally:
-        state.registry.leave(handle.name, box.put)
+        registry.leave(handle.name, box.put)
         handle._count_polls(entry.polls)
     if news is None:
         assert timeout is not None
@@ -267,8 +268,9 @@ def _hear_end(
     elif not handle.name and handle._error is not None:
         hear(Unreachable(handle.name, handle._error))
     else:
-        state.registry.subscribe(handle.name, hear, Want(fits=handle._fits), handle.operation)
-        future.add_done_callback(lambda _: state.registry.leave(handle.name, hear))
+        registry = state.registry
+        registry.subscribe(handle.name, hear, Want(fits=handle._fits), handle.operation)
+        future.add_done_callback(lambda _: registry.leave(handle.name, hear))
 
 
 def _give(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _MAX_OWN_CALLS: Final = 4
 """Maximum number of waits with a call of their own; further ones share a few connections."""
 
-_RESET_LOCK: Final = threading.Lock()
+_NEW_LOCK: Final = threading.Lock()
 _CLOSED: Final = Status(Code.CANCELLED, "the client was closed")
 
 
@@ -46,6 +47,14 @@ class Runner(Protocol):
 
     def place(self) -> object:
         """Where background flows run; in another place the client starts over."""
+        ...
+
+    def is_past(self, place: object) -> bool:
+        """Whether nothing runs in a place any more."""
+        ...
+
+    def at(self, place: object, act: Callable[[], object]) -> None:
+        """Do this in that place."""
         ...
 
     def close(self, error: Exception) -> None:
@@ -87,37 +96,38 @@ class ClientState:
         self._runner = runner
         self._offered = _offered(transport)
         self._max_own_calls = getattr(transport, "calls_at_once", _MAX_OWN_CALLS)
-        self._place: object = runner.place()
-        self._lock, self._table = threading.Lock(), self._new_registry()
+        self._closed: Exception | None = None
+        self._registries: dict[object, WatchRegistry] = {}
+        _ = self.registry
 
     @property
     def registry(self) -> WatchRegistry:
-        """The operations that are waited for together."""
-        self._reset_if_moved()
-        return self._table
-
-    def _reset_if_moved(self) -> None:
+        """The operations that are waited for together, in this place."""
         # In a forked process no thread goes on with the waits, and locks may be held.
         here = self._runner.place()
-        if here == self._place:
-            return
-        with _RESET_LOCK:
-            if here != self._place:
-                closed = self._table.closed
-                self.config.server.own_calls = 0
-                self._lock, self._table = threading.Lock(), self._new_registry()
-                self._table.closed, self._place = closed, here
+        found = self._registries.get(here)
+        if found is not None:
+            return found
+        with _NEW_LOCK:
+            for other in [one for one in self._registries if self._runner.is_past(one)]:
+                del self._registries[other]
+            return self._registries.setdefault(here, self._new_registry())
 
     def _new_registry(self) -> WatchRegistry:
-        runner = self._runner
-        table = WatchRegistry(
-            self.config.clock,
-            max_pollers=lambda: runner.max_pollers(self.config.max_pollers),
+        runner, config = self._runner, self.config
+
+        def max_pollers() -> int:
+            return runner.max_pollers(found.max_calls(config.polling.connections))
+
+        found = WatchRegistry(
+            config.clock,
+            max_pollers=max_pollers,
             start_poller=lambda: runner.start(pollers.poller()),
             wake_poller=runner.wake,
         )
-        pollers = Pollers(self.config, table, Scheduler(self.config, table, self._offered))
-        return table
+        found.closed = self._closed
+        pollers = Pollers(config, found, Scheduler(config, found, self._offered))
+        return found
 
     def channel(self) -> Channel:
         """A channel that the driver can receive from."""
@@ -126,21 +136,21 @@ class ClientState:
     @contextmanager
     def own_call(self) -> Iterator[bool]:
         """Whether a wait may have a call of its own, rather than join all others."""
-        self._reset_if_moved()
-        server, lock = self.config.server, self._lock
-        with lock:
-            has = server.own_calls < self._max_own_calls
-            server.own_calls += has
+        registry = self.registry
+        with registry.lock:
+            has = registry.own_calls < self._max_own_calls
+            registry.own_calls += has
         try:
             yield has
         finally:
-            with lock:
-                server.own_calls = max(0, server.own_calls - has)
+            with registry.lock:
+                registry.own_calls -= has
 
     def close(self) -> None:
         """End every wait with an error."""
-        error = CallError("GetOperation", _CLOSED)
-        self.registry.close(error)
+        self._closed = error = CallError("GetOperation", _CLOSED)
+        for place, registry in list(self._registries.items()):
+            self._runner.at(place, functools.partial(registry.close, error))
         self._runner.close(error)
 
 

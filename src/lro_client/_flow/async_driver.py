@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import functools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from lro_client._errors import again, too_late
+from lro_client._flow.by_loop import ByLoop
 from lro_client._flow.drivers import Finished, advance, log_ended
 from lro_client._flow.steps import (
     AsyncTransport,
@@ -72,33 +74,64 @@ async def wait_at_most(
             one.cancel()
 
 
+class _Loop:
+    """What runs and pauses on one event loop."""
+
+    def __init__(self) -> None:
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.leaving: set[asyncio.Task[Any]] = set()
+        self.woken, self.closed = asyncio.Event(), asyncio.Event()
+
+    async def stop(self) -> None:
+        """End all background flows, after what is owed."""
+        await asyncio.gather(*self.leaving, return_exceptions=True)
+        for task in list(self.tasks):
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
 class AsyncDriver:
-    """Obeys flows on the running event loop, and background flows as tasks of it."""
+    """Obeys flows on the running event loop, and background flows as tasks of it.
+
+    Several loops may run at once, each in a thread of its own.
+    """
 
     def __init__(
         self, transport: AsyncTransport, sleep: Callable[[float], Awaitable[None]]
     ) -> None:
         self.transport = transport
         self._sleep = sleep
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._leaving: set[asyncio.Task[Any]] = set()
-        self._woken, self._closed = asyncio.Event(), asyncio.Event()
-        self._error = Exception()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loops: ByLoop[_Loop] = ByLoop(self._new_loop)
+        self._error: Exception | None = None
+
+    def _new_loop(self) -> _Loop:
+        made = _Loop()
+        if self._error is not None:
+            made.closed.set()
+        return made
 
     def place(self) -> object:
         """Where background flows run: on another event loop none of them goes on."""
-        with contextlib.suppress(RuntimeError):  # no loop runs where something is cleaned away
-            loop = asyncio.get_running_loop()
-            if loop is not self._loop:
-                self._loop, self._tasks, self._leaving = loop, set(), set()
-                self._woken, self._closed = asyncio.Event(), asyncio.Event()
-        return self._loop
+        try:
+            return asyncio.get_running_loop()
+        except RuntimeError:  # none runs where something is cleaned away
+            return None
+
+    def is_past(self, place: object) -> bool:
+        """Whether nothing runs in a place any more."""
+        return not isinstance(place, asyncio.AbstractEventLoop) or place.is_closed()
+
+    def at(self, place: object, act: Callable[[], object]) -> None:
+        """Do this in that place."""
+        if place is self.place():
+            act()
+        elif isinstance(place, asyncio.AbstractEventLoop) and place.is_running():
+            place.call_soon_threadsafe(act)
 
     def close(self, error: Exception) -> None:
         """End all pauses, which raise ``error``."""
         self._error = error
-        self._closed.set()
+        self._loops.everywhere(lambda one: one.closed.set())
 
     async def run(self, flow: Flow[R]) -> R:
         """What the flow returns in the end."""
@@ -123,8 +156,9 @@ class AsyncDriver:
         """Run a flow in the background."""
         # Not by the loop's factory: an eager one would run the first step here, under locks.
         task = asyncio.Task(self.run(flow), loop=asyncio.get_running_loop())
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        tasks = self._loops.here().tasks
+        tasks.add(task)
+        task.add_done_callback(functools.partial(_ended, tasks))
 
     async def leave(self, work: Coroutine[Any, Any, R]) -> R:
         """Do what is owed when a block is left, to its end, also where this task is cancelled.
@@ -132,17 +166,14 @@ class AsyncDriver:
         A cancelled scope of anyio cancels each ``await`` in it anew.
         """
         task = asyncio.Task(work, loop=asyncio.get_running_loop())
-        self._leaving.add(task)
-        task.add_done_callback(self._left)
+        leaving = self._loops.here().leaving
+        leaving.add(task)
+        task.add_done_callback(functools.partial(_left, leaving))
         return await asyncio.shield(task)
-
-    def _left(self, task: asyncio.Task[Any]) -> None:
-        self._leaving.discard(task)
-        _ = task.cancelled() or task.exception()  # which nobody may wait for any more
 
     def wake(self) -> None:
         """End the ``Idle`` of the one flow that sleeps."""
-        self._woken.set()
+        self._loops.here().woken.set()
 
     def max_pollers(self, wanted: int) -> int:
         """Maximum number of background flows."""
@@ -154,15 +185,7 @@ class AsyncDriver:
 
     async def stop(self) -> None:
         """End all background flows, after what :meth:`leave` does."""
-        await asyncio.gather(*self._leaving, return_exceptions=True)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            log_ended((None, task.exception()))
+        await self._loops.end_all(_Loop.stop)
 
     async def _act(self, step: Step) -> object:
         try:
@@ -176,8 +199,10 @@ class AsyncDriver:
                 if self._sleep is not asyncio.sleep:
                     await self._sleep(seconds)
                     return None
-                await wait_at_most(self._closed.wait(), seconds, self._sleep)
-                if self._closed.is_set():
+                closed = self._loops.here().closed
+                await wait_at_most(closed.wait(), seconds, self._sleep)
+                if closed.is_set():
+                    assert self._error is not None
                     raise again(self._error)
             case Call():
                 return await self._send(step)
@@ -207,5 +232,17 @@ class AsyncDriver:
             raise
 
     async def _idle(self, seconds: float) -> None:
-        await wait_at_most(self._woken.wait(), seconds, self._sleep)
-        self._woken.clear()
+        woken = self._loops.here().woken
+        await wait_at_most(woken.wait(), seconds, self._sleep)
+        woken.clear()
+
+
+def _ended(tasks: set[asyncio.Task[None]], task: asyncio.Task[None]) -> None:
+    tasks.discard(task)
+    if not task.cancelled():
+        log_ended((None, task.exception()))
+
+
+def _left(leaving: set[asyncio.Task[Any]], task: asyncio.Task[Any]) -> None:
+    leaving.discard(task)
+    _ = task.cancelled() or task.exception()  # which nobody may wait for any more

@@ -57,8 +57,6 @@ class ServerState:
     """When it last said that it is overloaded."""
     refused: dict[str, int] = attrs.field(factory=dict)
     """How often in a row a verb was forbidden, perhaps only for some of the names."""
-    own_calls: int = 0
-    """How many waits have a call of their own now."""
 
     def offers(self, verb: str, now: float) -> bool:
         """Whether a verb is offered, as far as is known."""
@@ -118,11 +116,6 @@ class FlowConfig:
     polling: Polling = Polling()
     server: ServerState = attrs.field(factory=ServerState)
     call_seconds: float = 30.0
-
-    @property
-    def max_pollers(self) -> int:
-        """Maximum number of calls in flight for all operations that are waited for together."""
-        return max(1, self.polling.connections - self.server.own_calls)
 
 
 def single(

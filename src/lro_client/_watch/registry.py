@@ -131,6 +131,8 @@ class WatchRegistry:
         self.collections: dict[str, int] = {}
         """Number of entries of each collection."""
         self.closed: Exception | None = None
+        self.own_calls: int = 0
+        """How many waits have a call of their own now."""
         self._max_pollers = max_pollers
         self._start_poller = start_poller
         self._wake_poller = wake_poller
@@ -143,6 +145,10 @@ class WatchRegistry:
         """Number of pollers that were started and have not yet taken anything."""
         self._sleeping_until: float | None = None
         """When the one poller that sleeps will wake; None: no poller sleeps."""
+
+    def max_calls(self, connections: int) -> int:
+        """Maximum number of calls in flight for all that is waited for together."""
+        return max(1, connections - self.own_calls)
 
     # -- for those who wait -------------------------------------------------------------------
 

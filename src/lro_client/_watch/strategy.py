@@ -166,7 +166,8 @@ class Scheduler:
 
     def _may_stream(self, entry: WatchedOperation) -> bool:
         polling = self._config.polling
-        most = self._config.max_pollers - 2  # two are left for what is not in a stream
+        # Two are left for what is not in a stream.
+        most = self._registry.max_calls(polling.connections) - 2
         if not polling.wait_first or entry.streamed or self._in_flight[Strategy.STREAM] >= most:
             return False
         return (

@@ -27,7 +27,7 @@ class AiohttpTransport(AsyncHttpTransport):
     """Calls by aiohttp, whose parser is written in C: they take about half the CPU of httpx.
 
     Proxies and certificates come from the environment, as with httpx. The arguments are those of
-    :class:`AsyncHttpTransport`. It belongs to the event loop of its first call: close it there.
+    :class:`AsyncHttpTransport`.
     """
 
     def __init__(

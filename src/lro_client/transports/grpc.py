@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar, cast
 
 from lro import Code, Status, TypeRegistry
 from lro.errors import MissingExtra
 from lro_client._errors import CallError
+from lro_client._flow.by_loop import ByLoop
 from lro_client._flow.steps import Call, Reply
 
 try:
@@ -26,6 +28,8 @@ __all__ = ["AsyncGrpcTransport", "GrpcTransport"]
 MAX_REPLY: Final = 32 * 1024 * 1024
 """The largest reply that is read, in bytes."""
 
+_CLOSED: Final = Status(Code.CANCELLED, "the client was closed")
+
 Options = Sequence[tuple[str, Any]]
 C = TypeVar("C")
 
@@ -35,39 +39,78 @@ _OPTIONS: Final[Options] = (
     # When to ask again is for the client's policies: the channel tries to connect about as often.
     ("grpc.initial_reconnect_backoff_ms", 250),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    # Another channel makes connections of its own, instead of those of this process.
+    ("grpc.use_local_subchannel_pool", 1),
 )
 
+_SILENT_CALLS: Final = 2
+"""So many calls in a row without a sign of the server, and another channel is made."""
+_FAIR_SECONDS: Final = 1.0
+"""A call that had less time than this says nothing of its connection."""
+_WHOLE_BUDGET: Final = 0.9
+"""A call that took this share of its budget was ended by it; timers may be a little early."""
 
-class _LazyChannel(Generic[C]):
-    """A channel, made when it is first needed, and the callables of its paths."""
 
-    def __init__(self, make: Callable[[], C], given: C | None) -> None:
-        self.own = given is None
+class _Channel(Generic[C]):
+    """A channel, the callables of its paths, and how calls on it fare."""
+
+    def __init__(self, channel: C) -> None:
+        self.channel = channel
+        self.paths: dict[str, Any] = {}
+        self.calls = 0
+        """How many are in flight."""
+        self.silent = 0
+        """How many in a row had no reply in time."""
+
+
+class _Line(Generic[C]):
+    """The channel of a transport, made when it is first needed unless it was given.
+
+    A connection may have died without a word, as where a gateway on the way has forgotten it.
+    grpcio finds out after many minutes. So a channel of our own that is silent is replaced.
+    """
+
+    def __init__(self, make: Callable[[], C], given: C | None = None) -> None:
         self._make = make
-        self._channel = given
+        self._own = given is None
+        self._open = None if given is None else _Channel(given)
+        self._closed = False
         self._lock = threading.Lock()
-        self._paths: dict[str, Any] = {}
 
-    def path(self, path: str) -> Any:
-        found = self._paths.get(path)
-        if found is None:
-            found = self._paths[path] = cast(Any, self._opened()).unary_unary(path)
-        return found
+    def begin(self, call: Call, path: str) -> tuple[_Channel[C], Any]:
+        """The channel of a call that begins, and the callable of its path.
 
-    def _opened(self) -> C:
+        Raises:
+            CallError: The transport was closed.
+        """
         with self._lock:
-            if self._channel is None:
-                self._channel = self._make()
-            return self._channel
+            if self._closed:
+                raise CallError(call.verb, _CLOSED)
+            if self._open is None:
+                self._open = _Channel(self._make())
+            found = self._open
+            if path not in found.paths:
+                found.paths[path] = cast(Any, found.channel).unary_unary(path)
+            found.calls += 1
+            return found, found.paths[path]
 
-    def take(self) -> C | None:
-        """The channel to close, if there is one of our own; the line has none from now on."""
-        if not self.own:
-            return None
+    def end(self, used: _Channel[C], *, silent: bool) -> C | None:
+        """Take in how a call has ended; returns the channel, if it is to be closed now."""
         with self._lock:
-            found, self._channel = self._channel, None
-            self._paths.clear()
-            return found
+            used.calls -= 1
+            used.silent = used.silent + 1 if silent else 0
+            if self._own and self._open is used and used.silent >= _SILENT_CALLS:
+                self._open = None
+            # Others may still wait for replies on it.
+            return used.channel if self._own and self._open is not used and not used.calls else None
+
+    def close(self) -> C | None:
+        """The channel to close, if there is one of our own; there is none from now on."""
+        with self._lock:
+            if not self._own:
+                return None
+            self._closed, found, self._open = True, self._open, None
+            return found and found.channel
 
 
 def _channel(
@@ -89,13 +132,21 @@ def _address(target: object, credentials: object) -> str:
     return f"{scheme}://{target}" if isinstance(target, str) else ""
 
 
+def _is_silent(call: Call, began: float) -> bool:
+    """Whether a call that had no reply had the time for one."""
+    took = time.monotonic() - began
+    return call.budget >= _FAIR_SECONDS and took >= call.budget * _WHOLE_BUDGET
+
+
 class GrpcTransport:
     """Calls over a ``grpc.Channel``.
 
     ``target`` is a server's address such as ``localhost:50051``, or a channel, which is then not
     closed with this. ``credentials`` are those of the channel (None: no TLS), ``metadata`` is sent
     with every call, ``types`` are the message classes of starts, ``options`` further options of
-    the channel. The channel is made with the first call.
+    the channel. The channel is made with the first call, and made anew where two calls in a row
+    have no reply in time, as on a connection that has died without a word. One that was given is
+    kept.
     """
 
     bounds = True
@@ -112,31 +163,40 @@ class GrpcTransport:
     ) -> None:
         make = functools.partial(_channel, grpc, target, credentials, options)
         self.address: str = _address(target, credentials)
-        self._line: _LazyChannel[grpc.Channel] = _LazyChannel(
-            make, None if isinstance(target, str) else target
-        )
+        given = None if isinstance(target, str) else target
+        self._line: _Line[grpc.Channel] = _Line(make, given)
         self._coder = GrpcCoder(metadata, types or TypeRegistry())
 
     def send(self, call: Call) -> Reply:
         """The server's reply."""
         path, payload, metadata = self._coder.encode(call)
+        used, ask = self._line.begin(call, path)
+        began, silent = time.monotonic(), False
         try:
-            found = self._line.path(path)(payload, timeout=call.budget, metadata=metadata)
+            found = ask(payload, timeout=call.budget, metadata=metadata)
         except grpc.RpcError as exc:
-            raise self._coder.error(call, exc) from exc
+            error = self._coder.error(call, exc)
+            silent = error.code is Code.DEADLINE_EXCEEDED and _is_silent(call, began)
+            raise error from exc
         except Exception as exc:  # the channel is closed, or takes no such metadata
             raise unsent(call, exc) from exc
+        finally:
+            if (channel := self._line.end(used, silent=silent)) is not None:
+                channel.close()
         return self._coder.decode(call, found)
 
     def close(self) -> None:
         """Close the channel, if it was made here."""
-        channel = self._line.take()
+        channel = self._line.close()
         if channel is not None:
             channel.close()
 
 
 class AsyncGrpcTransport:
-    """Calls over a ``grpc.aio.Channel``; the arguments are those of :class:`GrpcTransport`."""
+    """Calls over a ``grpc.aio.Channel``; the arguments are those of :class:`GrpcTransport`.
+
+    It makes a channel for each event loop that calls.
+    """
 
     def __init__(
         self,
@@ -147,40 +207,64 @@ class AsyncGrpcTransport:
         types: TypeRegistry | None = None,
         options: Options = (),
     ) -> None:
-        # Made on the event loop that it will belong to.
         make = functools.partial(_channel, grpc.aio, target, credentials, options)
         self.address: str = _address(target, credentials)
-        own = None if isinstance(target, str) else target
-        self._line: _LazyChannel[grpc.aio.Channel] = _LazyChannel(make, own)
+        self._given: _Line[grpc.aio.Channel] | None = None
+        if not isinstance(target, str):
+            self._given = _Line(make, target)
+        self._lines: ByLoop[_Line[grpc.aio.Channel]] = ByLoop(lambda: _Line(make))
+        self._closed = False
+        self._closing: set[asyncio.Future[None]] = set()
         self._coder = GrpcCoder(metadata, types or TypeRegistry())
 
     async def send(self, call: Call) -> Reply:
         """The server's reply."""
         path, payload, metadata = self._coder.encode(call)
+        if self._closed:
+            raise CallError(call.verb, _CLOSED)
+        line = self._given or self._lines.here()
+        used, ask = line.begin(call, path)
+        began, silent = time.monotonic(), True
         try:
-            sent = self._line.path(path)(payload, timeout=call.budget, metadata=metadata)
-        except Exception as exc:  # the channel is closed, or takes no such metadata
-            raise unsent(call, exc) from exc
-        # grpcio makes a CancelledError of its own, which the scopes of anyio do not take for theirs
-        # (grpc#43502). So this task waits beside the call.
-        answer = asyncio.ensure_future(sent)
-        try:
-            await asyncio.wait([answer])
+            try:
+                sent = ask(payload, timeout=call.budget, metadata=metadata)
+            except Exception as exc:  # the channel is closed, or takes no such metadata
+                raise unsent(call, exc) from exc
+            # grpcio makes a CancelledError of its own, which the scopes of anyio do not take for
+            # theirs (grpc#43502). So this task waits beside the call.
+            answer = asyncio.ensure_future(sent)
+            try:
+                await asyncio.wait([answer])
+            finally:
+                answer.cancel()
+            if answer.cancelled():
+                closed = Status(Code.CANCELLED, "the channel was closed during the call")
+                raise CallError(call.verb, closed)
+            try:
+                found = answer.result()
+            except grpc.aio.AioRpcError as exc:
+                error = self._coder.error(call, exc)
+                silent = error.code is Code.DEADLINE_EXCEEDED
+                raise error from exc
+            except Exception as exc:
+                raise unsent(call, exc) from exc
+            silent = False
+            return self._coder.decode(call, found)
         finally:
-            answer.cancel()
-        if answer.cancelled():
-            closed = Status(Code.CANCELLED, "the channel was closed during the call")
-            raise CallError(call.verb, closed)
-        try:
-            found = answer.result()
-        except grpc.aio.AioRpcError as exc:
-            raise self._coder.error(call, exc) from exc
-        except Exception as exc:
-            raise unsent(call, exc) from exc
-        return self._coder.decode(call, found)
+            channel = line.end(used, silent=silent and _is_silent(call, began))
+            if channel is not None:  # in a task of its own, as this one may be cancelled
+                closing = asyncio.ensure_future(channel.close())
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Close the channel, if it was made here."""
-        channel = self._line.take()
-        if channel is not None:
-            await channel.close()
+        """Close the channels, if they were made here."""
+        self._closed = self._given is None
+        await self._lines.end_all(_close)
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+
+async def _close(line: _Line[grpc.aio.Channel]) -> None:
+    channel = line.close()
+    if channel is not None:
+        await channel.close()

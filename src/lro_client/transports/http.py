@@ -24,6 +24,8 @@ from lro_client.transports._own_clients import OwnAsyncClient, OwnClient, connec
 from lro_client.transports._unpacking import KNOWN, UnknownCoding, Unpacking
 
 if TYPE_CHECKING:
+    import asyncio
+
     import httpx2
 
     HttpClient: TypeAlias = httpx.Client | httpx2.Client
@@ -43,6 +45,11 @@ _REFUSAL_SECONDS: Final = 5.0
 _MAX_HOPS: Final = 5
 
 _CLOSED: Final = Status(Code.CANCELLED, "the client was closed")
+_OF_ANOTHER_LOOP: Final = Status(
+    Code.FAILED_PRECONDITION,
+    "the HTTP client that was given belongs to another event loop: give each loop one of its own,"
+    " or a base URL instead",
+)
 
 
 class _Closed(Exception):
@@ -168,7 +175,10 @@ class HttpTransport:
 
 
 class AsyncHttpTransport:
-    """Calls by an ``httpx.AsyncClient``; the arguments are those of :class:`HttpTransport`."""
+    """Calls by an ``httpx.AsyncClient``; the arguments are those of :class:`HttpTransport`.
+
+    Without one it makes its own, one for each event loop that calls.
+    """
 
     bounds = False
     batches = True
@@ -188,13 +198,15 @@ class AsyncHttpTransport:
         check_optional("routes", routes, Routes)
         check_optional("types", types, TypeRegistry)
         self._plain = _is_plain(base_url)
-        self._made: OwnAsyncClient | None = None
-        if client is None:
-            self._made = self._make_own()
-            client = self._made.client
-        self._client = cast("httpx.AsyncClient", client)
+        from lro_client._flow.by_loop import ByLoop  # which loads asyncio
+
+        ready = self._make_own() if client is None else None
+        self._made: ByLoop[OwnAsyncClient] = ByLoop(self._make_own, ready)
+        self._given = cast("httpx.AsyncClient | None", client)
         self._coder = HttpCoder(routes or Routes(), types or TypeRegistry(), base_url=base_url)
-        self._own = own or self._made is not None
+        self._own = own or client is None
+        self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.address: str = base_url or str(getattr(client, "base_url", ""))
         # The HTTP library loads this with its first call, whose deadline may be over before that.
         with contextlib.suppress(ImportError):
@@ -214,46 +226,61 @@ class AsyncHttpTransport:
         hop = 0
         while True:
             hop += 1
-            with _failures(self._coder, self._client, call, asked):
-                async with self._answer(asked) as response:
-                    _check_open(self._client, call)
-                    there = _redirected(call, asked, response, hop)
-                    if there is None:
-                        content = await _aread(response, call)
-                        _check_time(call, len(content), until)
-                        return self._coder.decode(call, response, content)
+            async with self._answer(call, asked) as response:
+                there = _redirected(call, asked, response, hop)
+                if there is None:
+                    content = await _aread(response, call)
+                    _check_time(call, len(content), until)
+                    return self._coder.decode(call, response, content)
             asked = there
-
-    @contextlib.asynccontextmanager
-    async def _answer(self, asked: dict[str, Any]) -> AsyncIterator[httpx.Response]:
-        if self._made is None:
-            async with self._client.stream(**_readable(self._client, asked)) as response:
-                yield response
-            return
-        async with contextlib.aclosing(await self._made.send(asked)) as response:
-            yield response
 
     async def stream(self, call: Call, sink: Callable[[Operation | str | None], object]) -> None:
         """As :meth:`HttpTransport.stream`."""
         asked = _arguments(self._coder.encode(call), call)
-        with _failures(self._coder, self._client, call, asked):
-            async with self._answer(asked) as response:
-                _check_open(self._client, call)
-                if not self._coder.streams(response):
-                    raise self._coder.no_stream(call, response, await _arefusal(response))
-                events = self._coder.events(call)
-                async with contextlib.aclosing(_apieces(response)) as chunks:
-                    async for chunk in chunks:
-                        event = None
-                        for event in events.feed(chunk):
-                            sink(event)
-                        if event is None:
-                            sink(None)
+        async with self._answer(call, asked) as response:
+            if not self._coder.streams(response):
+                raise self._coder.no_stream(call, response, await _arefusal(response))
+            events = self._coder.events(call)
+            async with contextlib.aclosing(_apieces(response)) as chunks:
+                async for chunk in chunks:
+                    event = None
+                    for event in events.feed(chunk):
+                        sink(event)
+                    if event is None:
+                        sink(None)
 
     async def close(self) -> None:
         """Close the HTTP client, if it was made here."""
-        if self._own:
-            await self._client.aclose()
+        self._closed = self._own
+        if self._own and self._given is not None:
+            await self._given.aclose()
+        await self._made.end_all(lambda made: made.client.aclose())
+
+    @contextlib.asynccontextmanager
+    async def _answer(self, call: Call, asked: dict[str, Any]) -> AsyncIterator[httpx.Response]:
+        """The response to a request; what fails within is the error of the call."""
+        if self._closed:
+            raise CallError(call.verb, _CLOSED)
+        if self._given is None:
+            made = self._made.here()
+            with _failures(self._coder, made.client, call, asked):
+                async with contextlib.aclosing(await made.send(asked)) as response:
+                    _check_open(made.client, call)
+                    yield response
+            return
+        import asyncio
+
+        given, loop = self._given, asyncio.get_running_loop()
+        self._loop = self._loop or loop
+        try:
+            with _failures(self._coder, given, call, asked):
+                async with given.stream(**_readable(given, asked)) as response:
+                    _check_open(given, call)
+                    yield response
+        except RuntimeError as exc:
+            if loop is self._loop:
+                raise
+            raise CallError(call.verb, _OF_ANOTHER_LOOP) from exc
 
 
 def _is_plain(base_url: str) -> bool:

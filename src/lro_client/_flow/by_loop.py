@@ -1,0 +1,64 @@
+"""What belongs to an event loop, for clients that are used on several of them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class ByLoop(Generic[T]):
+    """One thing for each event loop that is open. Thread-safe.
+
+    ``make`` makes one on its loop; what is ``ready`` is that of the first loop.
+    """
+
+    def __init__(self, make: Callable[[], T], ready: T | None = None) -> None:
+        self._make = make
+        self._ready = ready
+        self._found: dict[asyncio.AbstractEventLoop, T] = {}
+        self._lock = threading.Lock()
+
+    def here(self) -> T:
+        """The one of the running event loop.
+
+        Raises:
+            RuntimeError: No event loop runs in this thread.
+        """
+        loop = asyncio.get_running_loop()
+        found = self._found.get(loop)
+        if found is not None:
+            return found
+        with self._lock:
+            for other in [one for one in self._found if one.is_closed()]:
+                del self._found[other]
+            found, self._ready = self._ready, None
+            found = self._found[loop] = self._make() if found is None else found
+        return found
+
+    def everywhere(self, act: Callable[[T], object]) -> None:
+        """Act on each of them, on its own loop; on loops of other threads as soon as they can."""
+        with self._lock:
+            found = list(self._found.items())
+        here = asyncio.get_running_loop()
+        for loop, one in found:
+            if loop is here:
+                act(one)
+            elif loop.is_running():
+                loop.call_soon_threadsafe(act, one)
+
+    async def end_all(self, end: Callable[[T], Coroutine[Any, Any, object]]) -> None:
+        """End each of them, on its own loop; those of other threads are not waited for."""
+        with self._lock:
+            found, self._found = self._found, {}
+            ready, self._ready = self._ready, None
+        here = asyncio.get_running_loop()
+        for loop, one in found.items():
+            if loop is not here and loop.is_running():
+                asyncio.run_coroutine_threadsafe(end(one), loop)
+        for one in (found.get(here), ready):
+            if one is not None:
+                await end(one)
