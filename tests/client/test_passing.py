@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import httpx
 import pytest
 import respx
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lro
-from lro_client import CallError, Polling, PollTimeout, Retry, wait_exponential
+from lro_client import CallError, OperationGone, Polling, PollTimeout, Retry, wait_exponential
 from tests.client.faces import Clock, Face
 from tests.client.messages import (
     NAME,
@@ -113,6 +115,10 @@ def test_nothing_but_failures() -> None:
             simulation.wait(PLAIN)
         assert caught.value.code is lro.Code.UNAVAILABLE
         assert since + 600 <= simulation.now < since + 600 + slack
+    stranger = failing((0, 9999), error=call_error(lro.Code.UNAVAILABLE, passing=True))
+    with pytest.raises(CallError):
+        stranger.wait(PLAIN)  # a server that has never said anything: its address may be wrong
+    assert 60 <= stranger.now < 70
     assert simulation.pauses[:6] == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0]
     assert set(simulation.pauses[5:]) == {10.0}
     retry = Retry(attempts=None, patience_seconds=5.0)  # how long is part of the policy
@@ -186,3 +192,35 @@ def test_pages_pass_where_codes_are_strict(face: Face, clock: Clock, server: res
     with pytest.raises(CallError, match="INTERNAL"):
         face.client(clock=clock, polling=polling).operation(NAME, **TYPES).wait()
     assert clock.sleeps == [0.5, 0.125]
+
+
+@pytest.mark.parametrize("wait_first", [False, True])
+def test_an_operation_that_was_just_started_is_not_gone(
+    wait_first: bool, face: Face, clock: Clock, server: respx.Router
+) -> None:
+    """Another replica may not have it yet: it is asked again for ten seconds (spec §11.5(2))."""
+    known_at = clock.now + 1.0
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/x:start":
+            return reply(running())
+        if request.method == "DELETE":
+            return reply({})
+        known = clock.now >= known_at
+        return reply(succeeded()) if known else refusal(lro.Code.NOT_FOUND, "was not found")
+
+    server.route().mock(side_effect=answer)
+    client = face.client(clock=clock, polling=Polling(wait_first=wait_first))
+    begin = functools.partial(client.start, "/v1/x:start", {}, **TYPES)
+    assert begin().result() == ResizeResponse(size_bytes=7)
+    known_at, began = clock.now + 99.0, clock.now
+    with pytest.raises(OperationGone):
+        begin().result()
+    assert 10 <= clock.now - began < 20
+    with pytest.raises(OperationGone):  # of another client's start
+        client.operation("operations/other", **TYPES).result()
+    begin().delete()
+    began = clock.now
+    with pytest.raises(OperationGone):  # it was seen since
+        client.operation(NAME, **TYPES).result()
+    assert clock.now == began

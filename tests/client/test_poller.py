@@ -204,6 +204,24 @@ def test_what_is_gone(way: str) -> None:
             assert news.error.code is lro.Code.NOT_FOUND
 
 
+@pytest.mark.parametrize("way", OFFERS)
+def test_what_a_replica_does_not_know_yet(way: str) -> None:
+    """Right after its start by this client it is not gone; ten seconds later it is."""
+    world = World(offers=OFFERS[way])
+    numbers = spread(world, 9)
+    for name, planned in world.operations.items():
+        world.server.started(name, world.now)
+        planned.known_at = world.now + (99.0 if name == "operations/8" else 1.5)
+    began = world.now
+    world.run()
+    for number in numbers[:-1]:
+        [(_, news)] = world.ends(number)
+        assert isinstance(news, Seen)
+    [(at, news)] = world.ends(numbers[-1])
+    assert isinstance(news, Unreachable)
+    assert 10 <= at - began < 21
+
+
 def test_a_stream_ends_without_listeners() -> None:
     """At its next sign of life."""
     world = World()
@@ -257,12 +275,17 @@ def test_pressure_without_a_time_doubles_the_pauses() -> None:
     assert max(gaps) == 30.0
 
 
-def test_nothing_but_failures_for_ten_minutes() -> None:
-    """Then the last one is raised, unless every waiter has a deadline (spec §11.5(2))."""
-    world = World(fault=lambda *_: error(lro.Code.UNAVAILABLE, passing=True))
-    world.plan("operations/0", 5.0)
+@pytest.mark.parametrize(("replies", "seconds"), [(1, 599), (0, 59)])
+def test_nothing_but_failures_for_ten_minutes(replies: int, seconds: float) -> None:
+    """Then the last one is raised, unless every waiter has a deadline (spec §11.5(2)).
+
+    After one minute, where the server has never said anything: its address may be wrong.
+    """
+    away, answers = error(lro.Code.UNAVAILABLE, passing=True), iter([None] * replies)
+    world = World(fault=lambda *_: next(answers, away))
+    world.plan("operations/0", 900.0)
     endless = world.watch("operations/0")
-    world.run(599)
+    world.run(seconds)
     assert world.received[endless] == []
     world.run(100)
     [(_, news)] = world.ends(endless)

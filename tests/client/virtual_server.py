@@ -32,16 +32,17 @@ NEVER = 1e9
 
 @attrs.define
 class Planned:
-    """An operation of the server: done at one moment, gone at another."""
+    """An operation of the server: known from one moment on, done at another, gone at a third."""
 
     name: str
     ends_at: float
     gone_at: float = NEVER
     changes: tuple[float, ...] = ()
+    known_at: float = 0.0
 
     def at(self, now: float) -> lro.Operation | None:
         """What the server says of it."""
-        if now >= self.gone_at:
+        if not self.known_at <= now < self.gone_at:
             return None
         seen = sum(moment <= now for moment in self.changes)
         metadata = lro.Any("type.googleapis.com/acme.v1.Meta", {"percent": seen})

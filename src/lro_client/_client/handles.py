@@ -27,9 +27,6 @@ Meta = TypeVar("Meta")
 EMPTY: Final = "google.protobuf.Empty"
 
 
-_check_known_name = functools.lru_cache(maxsize=256)(check_name)
-
-
 class HandleBase(Generic[Resp, Meta]):
     """The cached half of an operation handle. Nothing here does I/O."""
 
@@ -152,7 +149,8 @@ class HandleBase(Generic[Resp, Meta]):
         """Raise why there is no operation to ask for, where none was started."""
         if not self.name and self._error is not None:
             raise again(self._error)
-        _check_known_name(self.name)  # there is none of a start that was only to be checked
+        if not self.name:  # as after a start that was only to be checked
+            check_name(self.name)
 
     def _give_up(self, error: Exception) -> None:
         if self.name:  # else it is known already why there is none

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import contextvars
 import functools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from lro_client._errors import again, too_late
 from lro_client._flow.by_loop import ByLoop
@@ -29,6 +30,9 @@ from lro_client._flow.steps import (
 )
 
 R = TypeVar("R")
+
+_OWED: Final = contextvars.ContextVar("lro_client_owed", default=False)
+"""Whether a call is owed when a block is left: a close waits for it."""
 
 
 class LoopChannel:
@@ -80,7 +84,15 @@ class _Loop:
     def __init__(self) -> None:
         self.tasks: set[asyncio.Task[None]] = set()
         self.leaving: set[asyncio.Task[Any]] = set()
+        self.limits: set[asyncio.Timeout] = set()
         self.woken, self.closed = asyncio.Event(), asyncio.Event()
+
+    def close(self) -> None:
+        """End all pauses and calls, also those that still connect, which HTTP libraries leave."""
+        self.closed.set()
+        for limit in self.limits:
+            if not limit.expired():
+                limit.reschedule(0.0)
 
     async def stop(self) -> None:
         """End all background flows, after what is owed."""
@@ -129,9 +141,9 @@ class AsyncDriver:
             place.call_soon_threadsafe(act)
 
     def close(self, error: Exception) -> None:
-        """End all pauses, which raise ``error``."""
+        """End all pauses and calls, which raise ``error``."""
         self._error = error
-        self._loops.everywhere(lambda one: one.closed.set())
+        self._loops.everywhere(_Loop.close)
 
     async def run(self, flow: Flow[R]) -> R:
         """What the flow returns in the end."""
@@ -165,7 +177,9 @@ class AsyncDriver:
 
         A cancelled scope of anyio cancels each ``await`` in it anew.
         """
-        task = asyncio.Task(work, loop=asyncio.get_running_loop())
+        context = contextvars.copy_context()
+        context.run(_OWED.set, True)
+        task = asyncio.Task(work, loop=asyncio.get_running_loop(), context=context)
         leaving = self._loops.here().leaving
         leaving.add(task)
         task.add_done_callback(functools.partial(_left, leaving))
@@ -222,14 +236,19 @@ class AsyncDriver:
         return None
 
     async def _send(self, call: Call) -> Reply:
-        limit = asyncio.timeout(call.budget)
+        limit, limits = asyncio.timeout(call.budget), self._loops.here().limits
         try:
             async with limit:
+                if not _OWED.get():
+                    limits.add(limit)
                 return await self.transport.send(call)
         except TimeoutError:
-            if limit.expired():
-                raise too_late(call.verb, call.budget) from None
-            raise
+            if not limit.expired():
+                raise
+            late = too_late(call.verb, call.budget)
+            raise (late if self._error is None else again(self._error)) from None
+        finally:
+            limits.discard(limit)
 
     async def _idle(self, seconds: float) -> None:
         woken = self._loops.here().woken

@@ -42,6 +42,9 @@ _WHOLE_BUDGET: Final = 0.9
 _MAX_USELESS_REPLIES: Final = 3
 """How often a reply that is empty or spoilt is asked for again."""
 
+_STRANGER_SECONDS: Final = 60.0
+"""How long a server is asked that has never said anything: its address may be wrong."""
+
 _TO_ANY_CALL: Final = (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.RESOURCE_EXHAUSTED)
 """What a server answers whatever the verb."""
 
@@ -78,15 +81,21 @@ class Failures:
         )
 
     def pause(
-        self, polling: Polling, error: CallError, now: float, *, patient: bool
+        self, config: FlowConfig, error: CallError, now: float, *, patient: bool
     ) -> float | None:
         """Seconds until the next poll after the latest ``error``; None: the error is final.
 
-        ``patient``: a deadline bounds the wait, instead of the policy's own patience.
+        ``patient``: a deadline bounds the wait, instead of the policy's own patience, or of that
+        with a server that has never said anything.
         """
         if self.useless_replies > _MAX_USELESS_REPLIES:
             return None
-        retry = attrs.evolve(polling.retry, patience_seconds=None) if patient else polling.retry
+        polling = config.polling
+        retry, most = polling.retry, polling.retry.patience_seconds
+        if patient:
+            retry = attrs.evolve(retry, patience_seconds=None)
+        elif not config.server.heard and most is not None:
+            retry = attrs.evolve(retry, patience_seconds=min(most, _STRANGER_SECONDS))
         pause = retry.pause(error, self.count, now - self.since)
         return None if pause is None else max(pause, polling.server_delay(error.retry_after))
 
@@ -137,6 +146,8 @@ class PollState:
 
     def accept(self, config: FlowConfig, found: Operation, fits: Fits, *, waited: bool) -> bool:
         """Take in a good reply to a Wait or a Get; False where a Get has to confirm it."""
+        config.server.heard = True
+        config.server.seen(self.name)
         if waited:
             if found.done and not fits(found):
                 self.doubt = Doubt(found)
@@ -145,6 +156,11 @@ class PollState:
             self.doubt.settle(config.server, found, config.clock())
             self.doubt = None
         return True
+
+    def may_come(self, config: FlowConfig) -> bool:
+        """Whether what is not found may only be too young."""
+        server, now = config.server, config.clock()
+        return not self.failures.answered and server.may_come(self.name, now)
 
     def holds_again(self, hold: float, took: float) -> bool:
         """Whether a Wait may follow, without a pause, one that came back before the end."""
@@ -166,9 +182,12 @@ class PollState:
         ``hold`` is that of a Wait, None for another verb; ``took`` and ``budget`` are the seconds
         that the call took and might have taken.
         """
+        config.server.hear(error)
         if hold is not None and _may_lack_wait(config.polling, error):
             self.doubt = Doubt()
             return True
+        if is_gone(error) and self.may_come(config):
+            error.passing, self.doubt = True, None
         silent = _is_unanswered(error, took, budget)
         fair = budget - (hold or 0.0) >= min(config.call_seconds, _FAIR_SECONDS) or not silent
         self.failures = self.failures.with_one_more(error, config.clock(), fair=fair)
@@ -194,9 +213,14 @@ def wait_request(name: str, hold: float) -> WaitOperationRequest:
     return WaitOperationRequest(name, Duration(*divmod(round(hold * 1e9), 1_000_000_000)))
 
 
+def is_gone(error: CallError) -> bool:
+    """Whether a failed call says that there is no such operation."""
+    return error.code is Code.NOT_FOUND and not isinstance(error, NothingServed)
+
+
 def final_error(error: CallError) -> CallError:
     """The error of a wait that a failed poll has ended: perhaps the operation is gone."""
-    if error.code is not Code.NOT_FOUND or isinstance(error, NothingServed):
+    if not is_gone(error):
         return error
     gone = OperationGone(error.verb, error.status, error.http_status)
     gone.__cause__ = error

@@ -151,7 +151,7 @@ class _SingleWait(PollState):
             self.check_deadline()
             return None
         patient = self.timeout is not None
-        pause = self.failures.pause(config.polling, error, config.clock(), patient=patient)
+        pause = self.failures.pause(config, error, config.clock(), patient=patient)
         if pause is None and not (error.passing and self._is_over):
             raise final_error(error) from None
         self.check_deadline()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Mapping
@@ -31,6 +32,9 @@ LIST: Final = "list"
 RELEARN_SECONDS: Final = 600.0
 """When a verb that was not offered is tried again: the server may be another release by then."""
 
+YOUNG_SECONDS: Final = 10.0
+"""How long after its start an operation may be unknown to another replica of the server."""
+
 _MAX_PAUSE_SECONDS: Final = 30.0
 _FORGET_PRESSURE_SECONDS: Final = 10.0
 _MAX_FORBIDDEN_TIMES: Final = 12
@@ -57,6 +61,10 @@ class ServerState:
     """When it last said that it is overloaded."""
     refused: dict[str, int] = attrs.field(factory=dict)
     """How often in a row a verb was forbidden, perhaps only for some of the names."""
+    heard: bool = False
+    """Whether it has ever said something, so that it is there."""
+    _young: dict[str, float] = attrs.field(factory=dict)
+    """When this client started each operation that it has not seen since; the first one first."""
 
     def offers(self, verb: str, now: float) -> bool:
         """Whether a verb is offered, as far as is known."""
@@ -93,8 +101,28 @@ class ServerState:
             self.paused_until, now + max(min(asked, _MAX_PAUSE_SECONDS), self.last_pause)
         )
 
+    def hear(self, error: CallError) -> None:
+        """Note that a failed call may have been answered."""
+        self.heard = self.heard or error.http_status is not None or not error.passing
+
+    def started(self, name: str, now: float) -> None:
+        """Note that an operation was started."""
+        for other, moment in list(itertools.islice(self._young.items(), 2)):
+            if moment + YOUNG_SECONDS < now:
+                self._young.pop(other, None)
+        self._young[name] = now
+
+    def seen(self, name: str) -> None:
+        """Note that the server knows an operation, or knew it."""
+        self._young.pop(name, None)
+
+    def may_come(self, name: str, now: float) -> bool:
+        """Whether an operation that is not found may only be too young for this replica."""
+        return now < self._young.get(name, -math.inf) + YOUNG_SECONDS
+
     def answered(self, now: float) -> None:
         """Note that a call went well, which ends the pauses unless they were a moment ago."""
+        self.heard = True
         if self.last_pause and now > self.paused_until + _FORGET_PRESSURE_SECONDS:
             self.last_pause = 0.0
 
@@ -143,9 +171,11 @@ def single(
             call = attrs.evolve(call, budget=min(budget, max(left, 0.001)))
         try:
             reply: Reply = yield call
+            _learn(config, request, reply)
             return reply
         except CallError as exc:
             failed(exc)
+            config.server.hear(exc)
             gone = exc.code is Code.NOT_FOUND and not isinstance(exc, NothingServed)
             if gone and attempt > 1 and isinstance(request, DeleteOperationRequest):
                 return Reply(None)  # an attempt whose reply was lost has done it
@@ -159,6 +189,15 @@ def single(
                 yield Sleep(max(0.0, began + within - config.clock()))
                 raise
         yield Sleep(pause)
+
+
+def _learn(config: FlowConfig, request: Request, reply: Reply) -> None:
+    server, found = config.server, reply.value
+    server.heard = True
+    if not isinstance(request, StartRequest):
+        server.seen(getattr(request, "name", ""))
+    elif isinstance(found, Operation) and found.name and not found.done:
+        server.started(found.name, config.clock())
 
 
 def _held_seconds(request: Request) -> float:

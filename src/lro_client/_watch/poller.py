@@ -35,6 +35,7 @@ from lro_client._watch.strategy import (
 )
 
 _RETRY_VERB_SECONDS: Final = 30.0
+_YOUNG_PAUSE_SECONDS: Final = 0.5
 _ABSENT: Final = frozenset({Code.NOT_FOUND, Code.UNIMPLEMENTED})
 _FORBIDDEN: Final = frozenset({Code.PERMISSION_DENIED, Code.UNAUTHENTICATED})
 _PRESSURE: Final = frozenset({Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED})
@@ -163,6 +164,8 @@ class Pollers:
         return notifications
 
     def _gone(self, entry: WatchedOperation) -> Notifications:
+        if entry.may_come(self._config):
+            return []
         status = Status(Code.NOT_FOUND, str(OperationNotFound(entry.name)))
         return self._registry.give_up(entry, OperationGone("GetOperation", status))
 
@@ -231,6 +234,9 @@ class Pollers:
         entry.reported = True
         if isinstance(item, str) or item.done:
             del batch.entries[name]
+            if isinstance(item, str) and entry.may_come(self._config):
+                entry.streamed = entry.reported = False
+                self._registry.push(entry, self._registry.clock() + _YOUNG_PAUSE_SECONDS)
         else:  # by whole seconds: what is reported in one second is due together
             self._registry.push(entry, math.ceil(self._registry.clock()) + RECHECK_SECONDS)
         return (
@@ -306,7 +312,7 @@ class Pollers:
             return []
         # Deadlines replace the patience of the policy if all listeners have one (spec §11.5(2)).
         pause = entry.failures.pause(
-            self._config.polling, error, now, patient=entry.listeners.last_deadline < math.inf
+            self._config, error, now, patient=entry.listeners.last_deadline < math.inf
         )
         if pause is not None:
             log_failed_poll(entry.name, error, pause)

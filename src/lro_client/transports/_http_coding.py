@@ -157,6 +157,10 @@ class HttpCall:
     body: bytes | None = None
 
 
+class _NoPlace(Exception):
+    """A name has a segment that leads elsewhere in a path."""
+
+
 class Encoder:
     """Makes requests of calls; ``base_url`` goes before the paths, also of starts."""
 
@@ -172,11 +176,15 @@ class Encoder:
 
         Raises:
             DeclarationError: A name does not fit its path, or the message cannot be encoded.
+            UnreadableReply: A server has given a name that no path can have.
         """
         try:
             asked = self._encode(call.request)
         except DeclarationError:
             raise
+        except _NoPlace as exc:  # names of callers are looked at before
+            text = f"the server gave a name that has no place in a path: {exc}"
+            raise unreadable(call.verb, text) from None
         except InvalidArgument as exc:
             raise DeclarationError(exc.field, exc.description) from exc
         except LroError as exc:
@@ -213,7 +221,10 @@ class Encoder:
     def _expand(self, verb: str, name: str) -> str:
         if not name:  # which ``**`` would take for no segment at all
             raise InvalidArgument("name", "must not be empty")
-        check_segments("name", name)
+        try:
+            check_segments("name", name)
+        except DeclarationError as exc:
+            raise _NoPlace(str(exc)) from None
         return self._templates[verb].expand({"name": name})
 
     def _listed(self, name: str) -> str:
