@@ -139,6 +139,20 @@ def test_redirects_and_pages_of_proxies(call: Lro) -> None:
             assert found.err.count("\n") == 1
 
 
+def test_proxies_of_the_environment(
+    call: Lro, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hosts that httpx has no form for do not count; a proxy that cannot be used is named."""
+    with sockets.refusing() as port:
+        monkeypatch.setenv("HTTP_PROXY", f"127.0.0.1:{port}")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1,fd00::/8")
+        call("list")
+        monkeypatch.setenv("ALL_PROXY", "ftp://user:secret@host")
+        said = call("list", status=Exit.MISUSED).err
+    assert said.startswith("Error: ALL_PROXY: names a proxy that cannot be used: ")
+    assert (said.count("\n"), "secret" in said) == (1, False)
+
+
 SERVER = "a server is http://HOST"
 HEADER = "'Name: value'"
 SEGMENT = "a segment is '.', '..', or empty"

@@ -7,10 +7,14 @@ import queue
 import threading
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
+from lro_client import Client
 from lro_client._flow import drivers
 from lro_client._flow.drivers import CallThreads, _CallThread
+from tests.client.messages import NAME, reply, running
+from tests.patching import patch_threads
 
 
 @pytest.fixture
@@ -74,3 +78,26 @@ def test_a_forked_process_has_no_idle_threads(
     first = call_threads.call(threading.current_thread, 120, set())
     monkeypatch.setattr(drivers.os, "getpid", lambda: -1)
     assert call_threads.call(threading.current_thread, 120, set()) is not first
+
+
+def test_calls_without_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at the exit of Python 3.12, or where there are too many: they are made in this one."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    asked = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append((request.url.path, threading.current_thread()))
+        return reply(running())
+
+    http = httpx.Client(base_url="http://s", transport=httpx.MockTransport(answer))
+    with http, Client(http=http) as client:
+        drivers.CALL_THREADS.forget()  # those of other tests
+        patch_threads(monkeypatch, threading.Thread, "start", refuse)
+        handle = client.operation(NAME)
+        handle.cancel()
+        client.group([handle]).cancel()
+        monkeypatch.undo()
+    assert asked == [(f"/v1/{NAME}:cancel", threading.current_thread())] * 2

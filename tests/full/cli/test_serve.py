@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 
 import httpx
@@ -70,6 +71,26 @@ def test_service_is_served_and_stopped_without_loss(here: Path) -> None:
         assert process_of(client, name) == server.host.process.pid
         server.host.process.send_signal(signal.SIGINT)
         assert server.host.end() == 130
+
+
+@pytest.mark.parametrize("by", ["uvicorn", "hypercorn"])
+def test_idle_connections_are_kept_for_longer_than_clients_keep_them(by: str, here: Path) -> None:
+    """Most servers keep them for five seconds by themselves."""
+    pytest.importorskip(by)
+    write_service(here)
+    (here / "program.py").write_text(ONLY_HYPERCORN)
+    program = {"uvicorn": ("-m", "lro.cli"), "hypercorn": ("program.py",)}[by]
+    limits = httpx.Limits(keepalive_expiry=60)
+    with (
+        running((*program, "serve", "work:service", "--port", "0"), here, "server.log") as host,
+        httpx.Client(base_url=Server.of(host).url, limits=limits) as http,
+    ):
+        ports = []
+        for seconds in (0, 6):
+            time.sleep(seconds)
+            stream = http.get("/healthz").extensions["network_stream"]
+            ports.append(stream.get_extra_info("client_addr"))
+    assert ports[0] == ports[1]
 
 
 def test_second_signal_ends_the_drain(here: Path) -> None:
