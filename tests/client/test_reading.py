@@ -115,12 +115,17 @@ def test_where_it_is_cut_does_not_matter(
     assert b"".join(piece for chunk in chunks for piece in unpacking.feed(chunk)) == content
 
 
-def test_what_is_unpacked_comes_in_pieces() -> None:
-    """However little of it was sent."""
+PIECE = 256 * 1024
+
+
+@pytest.mark.parametrize("size", [2_000_000, PIECE, 3 * PIECE])
+@pytest.mark.parametrize("members", [1, 20])
+def test_what_is_unpacked_comes_in_pieces(members: int, size: int) -> None:
+    """However little of it was sent, also where a member ends with a piece."""
     unpacking = Unpacking("gzip")
-    found = [len(piece) for piece in unpacking.feed(gzip.compress(bytes(2_000_000)))]
-    assert sum(found) == 2_000_000
-    assert max(found) <= 256 * 1024
+    found = [len(piece) for piece in unpacking.feed(gzip.compress(bytes(size)) * members)]
+    assert sum(found) == members * size
+    assert max(found) <= PIECE
 
 
 @pytest.mark.parametrize("codings", ["gzip", "gzip, gzip"])

@@ -93,10 +93,11 @@ class _Layer:
                 self._padding = self._inflate is not None and not chunk.startswith(_GZIP_HEAD)
                 self._inflate = zlib.decompressobj(_window(chunk))
                 continue
-            piece = self._inflate.decompress(chunk, MAX_PIECE_BYTES)
-            while piece:
+            while piece := self._inflate.decompress(chunk, MAX_PIECE_BYTES):
                 yield piece
-                piece = self._inflate.decompress(self._inflate.unconsumed_tail, MAX_PIECE_BYTES)
+                if self._inflate.eof:  # more would be put behind ``unused_data`` once more
+                    break
+                chunk = self._inflate.unconsumed_tail
             chunk = self._inflate.unused_data
 
 

@@ -1,0 +1,150 @@
+"""How much memory a client needs for replies of a hostile server.
+
+``python -m tests.full.client.hostile TRANSPORT ADDRESS`` asks a server, which is another process,
+for each reply and prints one line of JSON: megabytes over idle at the most, by reply, and what the
+client said. The peak of a process can be set back only on Linux.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import gzip
+import importlib
+import json
+import sys
+import threading
+import zlib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import lro
+from lro_client import NO_RETRY, AsyncClient, AsyncHttpTransport, Call, Client, HttpTransport
+from lro_client._flow.steps import WatchOperationsRequest
+from tests.client import sockets
+
+MAX_REPLY: Final = 32 * 1024 * 1024
+COLLECTION: Final = "operations"
+
+
+def _zeros(times: int, wbits: int = 31) -> bytes:
+    """600 MB of zeros, packed so many times."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, wbits)
+    found = b"".join(packer.compress(bytes(1 << 20)) for _ in range(600)) + packer.flush()
+    for _ in range(times - 1):
+        found = gzip.compress(found)
+    return found
+
+
+def _list(piece: str, values: int = 0) -> bytes:
+    """A list in JSON of pieces: as large as a reply may be, or with about as many values."""
+    encoded = piece.encode()
+    times = (values and 1_999_000 // values) or (MAX_REPLY - 9) // len(encoded)
+    return b"[" + encoded * times + b"0]"
+
+
+PACKED: Final[dict[str, tuple[str, Callable[[], bytes]]]] = {
+    "gzip": ("gzip", partial(_zeros, 1)),
+    "gzip twice": ("gzip, gzip", partial(_zeros, 2)),
+    "gzip three times": ("gzip, gzip, gzip", partial(_zeros, 3)),
+    "deflate": ("deflate", partial(_zeros, 1, 15)),
+    "deflate without a head": ("deflate", partial(_zeros, 1, -15)),
+    "members": ("gzip", lambda: gzip.compress(bytes(1 << 20)) * 800),
+    "empty members": ("gzip", lambda: gzip.compress(b"") * 100_000),
+    "brotli": ("br", lambda: b"\xcf\xff\xff\x7f\xf8'\x00" + bytes(900)),
+    "zstd": ("zstd", lambda: b"(\xb5/\xfd" + bytes(900)),
+}
+TEXTS: Final[dict[str, Callable[[], bytes]]] = {
+    "too large": lambda: b'{"name":"' + b"a" * (2 * MAX_REPLY) + b'"}',
+    "empty objects": partial(_list, "{},"),
+    "empty lists": partial(_list, "[],"),
+    "numbers": partial(_list, "1,"),
+    "floats": partial(_list, "1.5,", 1),
+    "texts": partial(_list, '"abcdefgh",', 1),
+    "wide texts": partial(_list, '"a𐍈b",', 1),
+    "objects": partial(_list, '{"a":1.5,"b":2.5},', 6),
+    "keys": lambda: b"{%s}" % b",".join(b'"%d":0' % one for one in range(1_900_000)),
+    "one wide text": lambda: ('{"name":"%s"}' % ("𐍈" * 8_000_000)).encode(),
+    "brackets": lambda: b"[" * MAX_REPLY,
+    "escapes without an end": lambda: b'{"name":"' + rb"\n" * (MAX_REPLY // 2 - 9),
+    "digits": lambda: b'{"name":' + b"9" * (MAX_REPLY - 9) + b"}",
+}
+STREAMS: Final[dict[str, Callable[[], bytes]]] = {
+    "no events": lambda: b":\n" * MAX_REPLY,
+    "an event without an end": lambda: b"data: " + b"x" * (2 * MAX_REPLY),
+    "an event of empty lines": lambda: b"data:\n" * (MAX_REPLY // 3),
+    "an event of values": lambda: b"event: operation\ndata: %s\n\n" % _list("{},"),
+}
+EVERY: Final = (*PACKED, *TEXTS, *STREAMS)
+
+
+def answer(connection: Any, over: threading.Event) -> None:
+    """Send the reply that the first segment of the path names by its number."""
+    asked = EVERY[int(connection.recv(65536).split(b"/", 2)[1])]
+    coding, make = PACKED.get(asked, ("identity", TEXTS.get(asked) or STREAMS.get(asked)))
+    assert make is not None
+    body, kind = make(), "text/event-stream" if asked in STREAMS else "application/json"
+    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {coding}\r\nContent-Type: {kind}\r\n"
+    connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+
+
+def megabytes(field: str) -> float:
+    """What the kernel counts: ``VmRSS`` now, ``VmHWM`` at the most since it was set back."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    [line] = [one for one in lines if one.startswith(f"{field}:")]
+    return int(line.split()[1]) / 1024
+
+
+def over_idle(ask: Callable[[], object]) -> tuple[float, str]:
+    """The peak while this is done, and what it raised."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    idle, said = megabytes("VmRSS"), ""
+    try:
+        ask()
+    except Exception as exc:
+        said = f"{type(exc).__name__}: {exc!s:.200}"
+    return round(megabytes("VmHWM") - idle), said
+
+
+def ask(transport: str, url: str, name: str) -> None:
+    """Ask for a reply, each with a client of its own."""
+    base_url = f"{url}/{EVERY.index(name)}"
+    wanted = WatchOperationsRequest(COLLECTION, ("operations/a",))
+    watch = Call(request=wanted, budget=60.0)
+    if transport == "sync":
+        blocking = HttpTransport(base_url=base_url)
+        with Client(transport=blocking, retry=NO_RETRY) as client:
+            if name in STREAMS:
+                blocking.stream(watch, lambda _: None)
+            else:
+                client.get("operations/a")
+        return
+    kind: Any = AsyncHttpTransport
+    if transport == "aiohttp":
+        kind = importlib.import_module("lro_client.transports.aiohttp").AiohttpTransport
+
+    async def main() -> None:
+        made = kind(base_url=base_url)
+        async with AsyncClient(transport=made, retry=NO_RETRY) as client:
+            if name in STREAMS:
+                await made.stream(watch, lambda _: None)
+            else:
+                await client.get("operations/a")
+
+    asyncio.run(main())
+
+
+def main() -> None:
+    transport, url = sys.argv[1:]
+    ask_for = partial(ask, transport, url)
+    over_idle(partial(ask_for, "zstd"))  # loads what is loaded once
+    print(json.dumps({name: over_idle(partial(ask_for, name)) for name in EVERY}))
+
+
+if __name__ == "__main__":
+    main()
