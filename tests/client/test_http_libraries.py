@@ -33,7 +33,6 @@ from lro_client import (
 )
 from lro_client._flow.steps import WatchOperationsRequest
 from lro_client.transports import _own_clients
-from lro_client.transports._own_clients import RequestCache
 from tests.client import sockets
 from tests.client.faces import FACES, Face
 from tests.client.messages import NAME, TYPES, ResizeMetadata, ResizeRequest, ResizeResponse
@@ -451,7 +450,7 @@ WAIT = {
 def test_requests_with_changing_parts_are_built_each_time() -> None:
     """Cookies that a server has set since, headers of tracing, and queries."""
     with httpx.Client(verify=False) as client:
-        known = RequestCache()
+        known = _own_clients.RequestCache()
         traced = known.request(client, {**WAIT, "headers": {"traceparent": "00-1-2-3"}})
         assert traced.headers["traceparent"] == "00-1-2-3"
         assert "traceparent" not in known.request(client, WAIT).headers
@@ -467,7 +466,7 @@ def test_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were used last."""
     monkeypatch.setattr(_own_clients, "MAX_KNOWN_REQUESTS", 2)
     with httpx.Client(verify=False) as client:
-        known = RequestCache()
+        known = _own_clients.RequestCache()
         asked = [{**GET, "url": f"http://test/{number}"} for number in (1, 2, 1, 3)]
         for one in asked:
             known.request(client, one)
