@@ -168,7 +168,7 @@ HTTP: dict[str, Serving] = {
     "takes no connection": unaccepting,
     "cuts a body": on_http(sockets.cutting),
     "JSON cut short": on_http(reading(replying(b'{"name": "opera'))),
-    "30 MiB, just in time": late(30 * 1024 * 1024, 0.1),
+    "15 MiB, just in time": late(15 * 1024 * 1024, 0.1),
     "a gzip bomb": exploding,
     "redirects for ever": on_http(reading(redirecting)),
     "not done": on_http(reading(replying(RUNNING))),

@@ -35,7 +35,7 @@ deadline are 5 s or longer.
 ENDS_BEFORE = {"a gzip bomb", "redirects for ever"}
 """What is no reason to wait until the deadline."""
 
-LARGE = ("30 MiB, just in time", "a gzip bomb")
+LARGE = ("15 MiB, just in time", "a gzip bomb")
 """What takes much memory: tests/full has these."""
 
 

@@ -6,9 +6,12 @@ import pytest
 
 pytest.importorskip("google.longrunning.operations_proto_pb2")
 
+from google.api.distribution_pb2 import Distribution
 from google.longrunning import operations_proto_pb2 as pb
 from google.protobuf.duration_pb2 import Duration as DurationProto
 from google.protobuf.empty_pb2 import Empty
+from google.protobuf.field_mask_pb2 import FieldMask
+from google.protobuf.struct_pb2 import ListValue
 from google.rpc.status_pb2 import Status as StatusProto
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +26,7 @@ from lro import (
     TypeRegistry,
 )
 from lro._base.status import type_url
-from lro.protobuf import from_proto, to_proto
+from lro.protobuf import check_values, from_proto, to_proto
 from lro.wire import dumps, loads
 from tests.messages.scalars_message import METADATA, SCALARS
 from tests.protobuf.fixtures import of_attrs, of_protobuf
@@ -116,3 +119,44 @@ def test_protobuf_classes(message):
     shown = PROTOBUF.dump(read)
     assert codec.load(shown, strict=True) == read
     assert PROTOBUF.dump(codec.load(shown, strict=True)) == shown
+
+
+def sized(number: int, content: bytes) -> bytes:
+    """A field in binary form whose content has a length."""
+    value = b""
+    size = len(content)
+    while size > 0x7F:
+        value, size = value + bytes([size & 0x7F | 0x80]), size >> 7
+    return bytes([number << 3 | 2]) + value + bytes([size]) + content
+
+
+BOUNDS = Distribution.BucketOptions.Explicit
+MANY = {
+    "operations": (pb.ListOperationsResponse, b"\x0a\x00" * 700_000),
+    "details": (pb.Operation, sized(4, b"\x1a\x00" * 700_000)),
+    "unknown fields": (pb.Operation, b"\x98\x06\x01" * 700_000),
+    "inner messages": (ListValue, b"\x0a\x02\x08\x00" * 700_000),
+    "texts": (FieldMask, b"\x0a\x01a" * 700_000),
+    "numbers": (Distribution, sized(7, bytes(2_100_000))),
+}
+FEW = {
+    "a long text": (FieldMask, sized(1, b"H" * 4_000_000)),
+    "fractions": (BOUNDS, sized(1, bytes(8 * 1_900_000))),
+    "a payload": (pb.Operation, sized(5, sized(2, b"\x0a\x00" * 700_000))),
+    "no message": (pb.Operation, sized(4, b"\x1a\x80" * 700_000)),
+    "a group": (pb.Operation, b"\x0b" * 2_000_000),
+    "cut": (pb.ListOperationsResponse, sized(1, sized(1, b"H" * 2_000_000))[:-9]),
+}
+
+
+@pytest.mark.parametrize(("cls", "payload"), MANY.values(), ids=MANY)
+def test_message_of_very_many_values_is_refused(cls, payload):
+    """Before it is read: two bytes may become a hundred of memory."""
+    with pytest.raises(InvalidArgument, match="more than 2000000 values"):
+        check_values(payload, cls.DESCRIPTOR)
+
+
+@pytest.mark.parametrize(("cls", "payload"), FEW.values(), ids=FEW)
+def test_large_message_of_few_values_is_not(cls, payload):
+    """Nor what is no message, which the parser refuses, nor what an Any packs."""
+    check_values(payload, cls.DESCRIPTOR)

@@ -46,12 +46,12 @@ MAX_LISTS: Final = 100_000
 """Most lists in a request. To read that many takes some 50 ms, in which no other thread runs."""
 
 MAX_VALUES: Final = 2_000_000
-"""Most values in a reply, of which an object or a list counts as four.
+"""Most values in a reply. An object, a list and a text count as two more: so does a key.
 
 A byte of text may become many of memory, which no limit of bytes bounds.
 """
-_OF_OBJECT: Final = 4
-_TOKENS: Final = re.compile(rb'(?P<opening>[\[{])|(?P<comma>,)|"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_OF_MANY_BYTES: Final = 2
+_TOKENS: Final = re.compile(rb'(?P<comma>,)|[\[{]|"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 
 
 def dumps(value: Json) -> bytes:
@@ -91,7 +91,7 @@ def loads(data: bytes | str) -> Json:
     Raises:
         ValueError: The text is not JSON in UTF-8, is nested too deeply, or holds very many values.
     """
-    if len(data) > MAX_VALUES // _OF_OBJECT:
+    if len(data) > MAX_VALUES // _OF_MANY_BYTES:
         _check_values(data.encode(errors="surrogatepass") if isinstance(data, str) else data)
     value = _parsed(data)
     _check_depth(data, value)
@@ -302,14 +302,13 @@ def _check_lists(data: bytes) -> None:
 
 def _check_values(data: bytes) -> None:
     openings = data.count(b"[") + data.count(b"{")
-    if _OF_OBJECT * openings + data.count(b",") <= MAX_VALUES:
+    if _OF_MANY_BYTES * openings + data.count(b'"') + data.count(b",") <= MAX_VALUES:
         return
     count = 0
-    for found in _TOKENS.finditer(data):  # strings may hold any number of them
-        if found.lastgroup:
-            count += _OF_OBJECT if found.lastgroup == "opening" else 1
-            if count > MAX_VALUES:
-                raise ValueError(f"it holds more than {MAX_VALUES} values")
+    for found in _TOKENS.finditer(data):  # texts may hold any number of them
+        count += 1 if found.lastgroup else _OF_MANY_BYTES
+        if count > MAX_VALUES:
+            raise ValueError(f"it holds more than {MAX_VALUES} values")
 
 
 def _too_deep() -> ValueError:

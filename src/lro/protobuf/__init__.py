@@ -7,7 +7,12 @@ try:
 except ImportError as _exc:
     raise MissingExtra("protobuf messages", "protobuf") from _exc
 
-from lro._messages.protobuf.binary import StartOptions, read_options, write_options
+from lro._messages.protobuf.binary import (
+    StartOptions,
+    check_values,
+    read_options,
+    write_options,
+)
 from lro.protobuf._messages import (
     from_proto,
     operation_from_proto,
@@ -20,6 +25,7 @@ from lro.protobuf._services import descriptor_set, proto_sources, register_file_
 
 __all__ = [
     "StartOptions",
+    "check_values",
     "descriptor_set",
     "from_proto",
     "operation_from_proto",

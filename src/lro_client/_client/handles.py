@@ -245,11 +245,11 @@ def _decode(
         wanted = f"its {role} must be a {cls.__name__}, got {packed.type_name or 'nothing'}"
         raise DecodingError(name, wanted, packed)
     try:
+        if not known and isinstance(packed.payload, bytes):
+            types, known = _called(cls, packed.type_name), True  # type: ignore[arg-type]  # a class
         if known:
+            _check_values(packed, types)
             return types.unpack(packed, cls)
-        if isinstance(packed.payload, bytes):
-            named: TypeRegistry = _called(cls, packed.type_name)  # type: ignore[arg-type]  # a class
-            return named.unpack(packed, cls)
         return types.load(packed.payload, cls, strict=False)
     except Exception as exc:  # the codec of another library raises what it likes
         raise DecodingError(name, f"its {role} does not fit: {exc}", packed) from exc
@@ -258,12 +258,26 @@ def _decode(
 def _fields(name: str, role: str, packed: Any, types: TypeRegistry) -> dict[str, Json]:
     """What a message says in JSON, without its type; what is no object stands under ``value``."""
     try:
+        _check_values(packed, types)
         payload = copy.deepcopy(types.json_payload(packed))
     except LroError as exc:
         way = "give a class for it, or a registry that knows one: Client(types=...)"
         text = f"its {role} is in binary form: {exc}; {way}"
         raise DecodingError(name, text, packed) from exc
     return payload if isinstance(payload, dict) else {"value": payload}
+
+
+def _check_values(packed: Any, types: TypeRegistry) -> None:
+    """Refuse a payload in binary form that would take much memory; JSON is looked at before.
+
+    Raises:
+        InvalidArgument: It has too many values.
+        UnknownType: Its type is not registered.
+    """
+    if isinstance(packed.payload, bytes) and packed.payload:
+        from lro.protobuf import check_values  # an extra, without which there are no such bytes
+
+        check_values(packed.payload, types.binary.message_class(packed.type_name).DESCRIPTOR)
 
 
 @functools.lru_cache(maxsize=256)

@@ -28,7 +28,7 @@ from lro import (
     TypeRegistry,
 )
 from lro.errors import MethodNotSupported
-from lro.protobuf import StartOptions, from_proto, status_from_proto, to_proto, write_options
+from lro.protobuf import StartOptions, check_values, from_proto, status_from_proto, to_proto, write_options
 from lro.types import RetryInfo
 from lro_client._errors import CallError, check, decoded, empty_reply, too_late, unreadable
 from lro_client._flow.single import check_operation
@@ -132,11 +132,11 @@ class GrpcCoder:
         if payload is None:
             raise empty_reply(call.verb, "OK without a message")
         listed = isinstance(call.request, ListOperationsRequest)
+        cls: typing.Any = pb.ListOperationsResponse if listed else pb.Operation
         try:
-            proto: typing.Any = (pb.ListOperationsResponse if listed else pb.Operation).FromString(
-                payload
-            )
-        except DecodeError as exc:
+            check_values(payload, cls.DESCRIPTOR)
+            proto = cls.FromString(payload)
+        except (DecodeError, InvalidArgument) as exc:
             raise unreadable(call.verb, f"the reply is not what was asked for: {exc}") from exc
         found = from_proto(proto)
         if isinstance(found, Operation):

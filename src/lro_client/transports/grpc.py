@@ -25,8 +25,8 @@ except ImportError as _exc:
 
 __all__ = ["AsyncGrpcTransport", "GrpcTransport"]
 
-MAX_REPLY: Final = 32 * 1024 * 1024
-"""The largest reply that is read, in bytes."""
+MAX_REPLY: Final = 8 * 1024 * 1024
+"""The largest reply that is read, in bytes; ``options`` may name another."""
 
 _CLOSED: Final = Status(Code.CANCELLED, "the client was closed")
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_REPLY", "AsyncHttpTransport", "HttpTransport", "Routes"]
 
-MAX_REPLY: Final = 32 * 1024 * 1024
+MAX_REPLY: Final = 16 * 1024 * 1024
 """The largest reply that is read, in bytes once unpacked: a small one may unpack to gigabytes."""
 
 _READ_RATE: Final = 8e6

@@ -16,7 +16,7 @@ import json
 import sys
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +26,7 @@ from lro_client import NO_RETRY, AsyncClient, AsyncHttpTransport, Call, Client, 
 from lro_client._flow.steps import WatchOperationsRequest
 from tests.client import sockets
 
-MAX_REPLY: Final = 32 * 1024 * 1024
+MAX_REPLY: Final = 16 * 1024 * 1024
 COLLECTION: Final = "operations"
 
 
@@ -63,11 +63,12 @@ TEXTS: Final[dict[str, Callable[[], bytes]]] = {
     "empty lists": partial(_list, "[],"),
     "numbers": partial(_list, "1,"),
     "floats": partial(_list, "1.5,", 1),
-    "texts": partial(_list, '"abcdefgh",', 1),
-    "wide texts": partial(_list, '"a𐍈b",', 1),
-    "objects": partial(_list, '{"a":1.5,"b":2.5},', 6),
-    "keys": lambda: b"{%s}" % b",".join(b'"%d":0' % one for one in range(1_900_000)),
-    "one wide text": lambda: ('{"name":"%s"}' % ("𐍈" * 8_000_000)).encode(),
+    "texts": partial(_list, '"abcdefgh",', 3),
+    "wide texts": partial(_list, '"a𐍈b",', 3),
+    "objects": partial(_list, '{"a":1.5},', 5),
+    "keys": lambda: b"{%s}" % b",".join(b'"%d":0' % one for one in range(666_000)),
+    "one wide text": lambda: ('{"name":"%s"}' % ("a" * 15_000_000 + "𐍈")).encode(),
+    "floats beside a wide text": lambda: b'["\xf0\x90\x8d\x88",' + _list("1.5,", 1)[1:],
     "brackets": lambda: b"[" * MAX_REPLY,
     "escapes without an end": lambda: b'{"name":"' + rb"\n" * (MAX_REPLY // 2 - 9),
     "digits": lambda: b'{"name":' + b"9" * (MAX_REPLY - 9) + b"}",
@@ -79,6 +80,29 @@ STREAMS: Final[dict[str, Callable[[], bytes]]] = {
     "an event of values": lambda: b"event: operation\ndata: %s\n\n" % _list("{},"),
 }
 EVERY: Final = (*PACKED, *TEXTS, *STREAMS)
+
+
+def field(number: int, content: bytes) -> bytes:
+    """A field in binary form whose content has a length."""
+    size, length = len(content), b""
+    while size > 0x7F:
+        length, size = length + bytes([size & 0x7F | 0x80]), size >> 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + content
+
+
+_MANY: Final = b"\x0a\x00" * 4_000_000
+_VALUES: Final = b"type.googleapis.com/google.protobuf.ListValue"
+BINARY: Final = {
+    "operations": _MANY,
+    "details": field(1, b"operations/a") + b"\x18\x01" + field(4, b"\x1a\x00" * 4_000_000),
+    "unknown fields": field(1, b"operations/a") + b"\x98\x06\x01" * 2_500_000,
+    "as many as are read": b"\x0a\x02\x18\x01" * 490_000,
+    "result": field(1, b"operations/a")
+    + b"\x18\x01"
+    + field(5, field(1, _VALUES) + field(2, _MANY)),
+    "large": field(1, b"a" * 20_000_000),
+}
+"""Replies over gRPC, each to one call."""
 
 
 def answer(connection: Any, over: threading.Event) -> None:
@@ -139,11 +163,27 @@ def ask(transport: str, url: str, name: str) -> None:
     asyncio.run(main())
 
 
+def ask_binary(address: str, name: str) -> None:
+    """The same over gRPC, from a server that gives the next reply to each call."""
+    from lro_client.transports.grpc import GrpcTransport
+
+    with Client(transport=GrpcTransport(address), retry=NO_RETRY) as client:
+        if name in ("operations", "as many as are read"):
+            list(client.list())
+        elif name == "result":
+            client.operation("operations/a").result(60)
+        else:
+            client.get("operations/a")
+
+
 def main() -> None:
-    transport, url = sys.argv[1:]
-    ask_for = partial(ask, transport, url)
-    over_idle(partial(ask_for, "zstd"))  # loads what is loaded once
-    print(json.dumps({name: over_idle(partial(ask_for, name)) for name in EVERY}))
+    transport, address = sys.argv[1:]
+    names: Iterable[str] = EVERY
+    ask_for, small = partial(ask, transport, address), "zstd"
+    if transport == "grpc":
+        names, ask_for, small = BINARY, partial(ask_binary, address), ""
+    over_idle(partial(ask_for, small))  # loads what is loaded once
+    print(json.dumps({name: over_idle(partial(ask_for, name)) for name in names}))
 
 
 if __name__ == "__main__":

@@ -1,28 +1,46 @@
-"""The memory that hostile replies take (security.md: a reply has a bound)."""
+"""The memory that hostile replies take: a reply has a bound (docs/explanation/security.md)."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
 from tests.client import sockets
-from tests.full.client.hostile import EVERY, answer
+from tests.full.client.hostile import BINARY, EVERY, answer
 from tests.waiting import PATIENCE
 
 MOST_MEGABYTES = 150
 
 
+@contextlib.contextmanager
+def serving(transport: str) -> Iterator[str]:
+    """A server of such replies; its address."""
+    if transport != "grpc":
+        with sockets.serving(answer) as url:
+            yield url
+        return
+    pytest.importorskip("grpc")
+    from tests.grpc.odd import odd_server, replying, sending
+
+    with odd_server(replying(name="operations/a"), *map(sending, BINARY.values())) as odd:
+        yield odd.address
+
+
 @pytest.mark.platform
 @pytest.mark.skipif(sys.platform != "linux", reason="a peak can be set back on Linux only")
-@pytest.mark.parametrize("transport", ["sync", "async", "aiohttp"])
+@pytest.mark.parametrize("transport", ["sync", "async", "aiohttp", "grpc"])
 def test_no_reply_takes_much_memory(transport: str) -> None:
     """Whatever is in it, and however it is packed: bombs, many values, wide characters, streams."""
     command = [sys.executable, "-m", "tests.full.client.hostile", transport]
-    with sockets.serving(answer) as url:
-        done = subprocess.run([*command, url], stdout=subprocess.PIPE, timeout=PATIENCE, check=True)
+    with serving(transport) as address:
+        done = subprocess.run(
+            [*command, address], stdout=subprocess.PIPE, timeout=8 * PATIENCE, check=True
+        )
     found = json.loads(done.stdout)
-    assert found.keys() == {*EVERY}
+    assert found.keys() == {*(BINARY if transport == "grpc" else EVERY)}
     assert {one: said for one, said in found.items() if said[0] > MOST_MEGABYTES} == {}

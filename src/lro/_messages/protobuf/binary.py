@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, TypeVar, cast
 
@@ -18,7 +19,7 @@ from google.protobuf import (
     timestamp_pb2,
     wrappers_pb2,
 )
-from google.protobuf.descriptor import Descriptor, FileDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
     FieldDescriptorProto,
@@ -31,7 +32,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from lro._base.errors import DeclarationError, InvalidArgument, UnknownType, got
 from lro._base.status import WRAPPED_TYPES, Json
-from lro._messages.json_text import dumps, dumps_bounded, reread
+from lro._messages.json_text import MAX_VALUES, dumps, dumps_bounded, reread
 from lro._messages.protobuf.files import ProtoFiles
 from lro._messages.protobuf.reading import ProtoReader, shape_of_descriptor
 from lro._messages.schema import Shape
@@ -238,6 +239,75 @@ def parsed(cls: type[Message], payload: bytes) -> Message:
     except DecodeError as exc:
         text = f"{len(payload)} bytes are no {cls.DESCRIPTOR.full_name} in binary form"
         raise InvalidArgument("", text) from exc
+
+
+_VARINT, _FIXED64, _SIZED, _FIXED32 = 0, 1, 2, 5
+_OF_FIELD: Final = {_VARINT: 1, _FIXED64: 1, _SIZED: 3, _FIXED32: 1}
+_OF_UNKNOWN: Final = 3
+_WIDTHS: Final = {
+    **dict.fromkeys((FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FIXED64), 8),
+    **dict.fromkeys((FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_FIXED32), 4),
+    **dict.fromkeys((FieldDescriptor.TYPE_SFIXED64,), 8),
+    **dict.fromkeys((FieldDescriptor.TYPE_SFIXED32,), 4),
+    **dict.fromkeys((FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES), 0),
+}
+"""Bytes of each value in a packed field; of all other types at least one."""
+
+
+def check_values(payload: bytes, descriptor: Descriptor) -> None:
+    """Refuse a message in binary form of more values than a reply may have.
+
+    A message or a text counts as three, as in JSON. Payloads of Any are bytes here.
+
+    Raises:
+        InvalidArgument: It has more than :data:`lro._messages.json_text.MAX_VALUES`.
+    """
+    if len(payload) * _OF_UNKNOWN // 2 <= MAX_VALUES:  # two bytes are the shortest field
+        return
+    with contextlib.suppress(IndexError, KeyError):  # it is spoilt, which the parser says
+        if not all(_count_values(payload, descriptor)):
+            raise InvalidArgument("", f"it holds more than {MAX_VALUES} values")
+
+
+def _count_values(payload: bytes, descriptor: Descriptor) -> Iterator[bool]:
+    """Whether there are few values so far, at each field."""
+    count, waiting = 0, [(0, len(payload), descriptor)]
+    while waiting:
+        at, end, message = waiting.pop()
+        known = message.fields_by_number
+        while at < end:
+            tag, at = _varint(payload, at)
+            field, wire = known.get(tag >> 3), tag & 7
+            count += _OF_UNKNOWN if field is None else _OF_FIELD[wire]
+            if wire == _VARINT:
+                _, at = _varint(payload, at)
+            elif wire == _SIZED:
+                size, at = _varint(payload, at)
+                inner, at = at, at + size
+                if field is not None and field.message_type is not None:
+                    waiting += [(at, end, message), (inner, min(at, end), field.message_type)]
+                    yield count <= MAX_VALUES
+                    break
+                if field is not None and (width := _WIDTHS.get(field.type, 1)):
+                    count += size // width
+            else:
+                at += 8 if wire == _FIXED64 else 4
+            yield count <= MAX_VALUES
+
+
+def _varint(payload: bytes, at: int) -> tuple[int, int]:
+    """A number of seven bits in each byte, and where the next field begins."""
+    found = payload[at]
+    if found < 0x80:
+        return found, at + 1
+    found, shift = found & 0x7F, 7
+    while True:
+        at += 1
+        byte = payload[at]
+        found |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return found, at + 1
+        shift += 7
 
 
 def serialized(message: Message) -> bytes:
