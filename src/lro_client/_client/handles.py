@@ -250,7 +250,7 @@ def _decode(
         if known:
             _check_values(packed, types)
             return types.unpack(packed, cls)
-        return types.load(packed.payload, cls, strict=False)
+        return types.load(cast(Json, packed.payload), cls, strict=False)
     except Exception as exc:  # the codec of another library raises what it likes
         raise DecodingError(name, f"its {role} does not fit: {exc}", packed) from exc
 

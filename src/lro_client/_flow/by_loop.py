@@ -35,9 +35,9 @@ class ByLoop(Generic[T]):
         with self._lock:
             for other in [one for one in self._found if one.is_closed()]:
                 del self._found[other]
-            found, self._ready = self._ready, None
-            found = self._found[loop] = self._make() if found is None else found
-        return found
+            ready, self._ready = self._ready, None
+            made = self._found[loop] = self._make() if ready is None else ready
+        return made
 
     def everywhere(self, act: Callable[[T], object]) -> None:
         """Act on each of them, on its own loop; on loops of other threads as soon as they can."""
@@ -59,6 +59,6 @@ class ByLoop(Generic[T]):
         for loop, one in found.items():
             if loop is not here and loop.is_running():
                 asyncio.run_coroutine_threadsafe(end(one), loop)
-        for one in (found.get(here), ready):
-            if one is not None:
-                await end(one)
+        for mine in (found.get(here), ready):
+            if mine is not None:
+                await end(mine)

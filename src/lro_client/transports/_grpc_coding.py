@@ -28,7 +28,14 @@ from lro import (
     TypeRegistry,
 )
 from lro.errors import MethodNotSupported
-from lro.protobuf import StartOptions, check_values, from_proto, status_from_proto, to_proto, write_options
+from lro.protobuf import (
+    StartOptions,
+    check_values,
+    from_proto,
+    status_from_proto,
+    to_proto,
+    write_options,
+)
 from lro.types import RetryInfo
 from lro_client._errors import CallError, check, decoded, empty_reply, too_late, unreadable
 from lro_client._flow.single import check_operation

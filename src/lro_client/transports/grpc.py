@@ -110,7 +110,7 @@ class _Line(Generic[C]):
             if not self._own:
                 return None
             self._closed, found, self._open = True, self._open, None
-            return found and found.channel
+            return None if found is None else found.channel
 
 
 def _channel(

@@ -21,10 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import lro
 from lro_client import NO_RETRY, AsyncClient, AsyncHttpTransport, Call, Client, HttpTransport
 from lro_client._flow.steps import WatchOperationsRequest
-from tests.client import sockets
 
 MAX_REPLY: Final = 16 * 1024 * 1024
 COLLECTION: Final = "operations"

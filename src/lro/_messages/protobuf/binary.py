@@ -245,19 +245,23 @@ _VARINT, _FIXED64, _SIZED, _FIXED32 = 0, 1, 2, 5
 _OF_FIELD: Final = {_VARINT: 1, _FIXED64: 1, _SIZED: 3, _FIXED32: 1}
 _OF_UNKNOWN: Final = 3
 _WIDTHS: Final = {
-    **dict.fromkeys((FieldDescriptor.TYPE_DOUBLE, FieldDescriptor.TYPE_FIXED64), 8),
-    **dict.fromkeys((FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_FIXED32), 4),
-    **dict.fromkeys((FieldDescriptor.TYPE_SFIXED64,), 8),
-    **dict.fromkeys((FieldDescriptor.TYPE_SFIXED32,), 4),
-    **dict.fromkeys((FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES), 0),
+    FieldDescriptor.TYPE_DOUBLE: 8,
+    FieldDescriptor.TYPE_FIXED64: 8,
+    FieldDescriptor.TYPE_SFIXED64: 8,
+    FieldDescriptor.TYPE_FLOAT: 4,
+    FieldDescriptor.TYPE_FIXED32: 4,
+    FieldDescriptor.TYPE_SFIXED32: 4,
+    FieldDescriptor.TYPE_STRING: 0,
+    FieldDescriptor.TYPE_BYTES: 0,
 }
-"""Bytes of each value in a packed field; of all other types at least one."""
+"""Bytes of each value in a packed field, of other types at least one; 0: it is one value."""
 
 
-def check_values(payload: bytes, descriptor: Descriptor) -> None:
+def check_values(payload: bytes, descriptor: Any) -> None:
     """Refuse a message in binary form of more values than a reply may have.
 
-    A message or a text counts as three, as in JSON. Payloads of Any are bytes here.
+    ``descriptor`` is that of the message. A message or a text counts as three, as in JSON; what an
+    Any packs is not looked into.
 
     Raises:
         InvalidArgument: It has more than :data:`lro._messages.json_text.MAX_VALUES`.
@@ -269,7 +273,7 @@ def check_values(payload: bytes, descriptor: Descriptor) -> None:
             raise InvalidArgument("", f"it holds more than {MAX_VALUES} values")
 
 
-def _count_values(payload: bytes, descriptor: Descriptor) -> Iterator[bool]:
+def _count_values(payload: bytes, descriptor: Any) -> Iterator[bool]:
     """Whether there are few values so far, at each field."""
     count, waiting = 0, [(0, len(payload), descriptor)]
     while waiting:
