@@ -279,6 +279,17 @@ def test_what_cannot_be_used_ends_with_two(
     assert "secret" not in ended.err
 
 
+@pytest.mark.parametrize(("name", "value"), [("NO_PROXY", "fd00::/8"), ("ALL_PROXY", "ftp://x")])
+def test_proxy_that_cannot_be_used_ends_with_two(
+    call: Lro, name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes from the environment, which the sentence says."""
+    monkeypatch.setenv(name, value)
+    ended = conform(call, *START_X)
+    assert ended.status == 2
+    assert ended.err.startswith("Error: a variable such as HTTPS_PROXY or NO_PROXY cannot be used")
+
+
 def test_hook_that_leaves_a_daemon_is_not_waited_for(tmp_path: Path) -> None:
     """The daemon has the output open, and may be what runs the operation."""
     number = tmp_path / "number"

@@ -145,14 +145,20 @@ class ServerRun:
         Raises:
             ServerUnreachable: The server cannot be judged.
             MissingExtra: gRPC is not installed.
+            UnusableInput: The environment names a proxy, or a host without one, that httpx cannot
+                read.
         """
         reports = []
-        http = HttpTarget(
-            address=self.url,
-            prefix=self.prefix,
-            headers=self.headers,
-            call_seconds=self.call_seconds,
-        )
+        try:
+            http = HttpTarget(
+                address=self.url,
+                prefix=self.prefix,
+                headers=self.headers,
+                call_seconds=self.call_seconds,
+            )
+        except (ValueError, ImportError, httpx.InvalidURL) as exc:
+            text = f"a variable such as HTTPS_PROXY or NO_PROXY cannot be used: {exc}"
+            raise UnusableInput(text) from exc
         try:
             if self.url:
                 reports.append(await self._judge(http, http.log, http, checks))
