@@ -52,13 +52,14 @@ class TasksExtension(Extension):
 
     ``MCPServer("name", extensions=[TasksExtension(service)])``. The server may have other tools.
     ``methods`` are the methods that become tools: by default all that have been declared by now.
-    ``tool_name`` makes the name of a tool from the full name of its method, by default it is that.
+    ``tool_name`` makes the name of a tool from the full name of its method. By default it is
+    ``Service_Method``, cut to 64 characters: the APIs of models take no dots and no more.
 
     A call of such a tool starts an operation. A client that declares the tasks extension gets a
     task, whose id is that of the operation, or the result if the work is over already. Any other
     client waits up to ``wait`` seconds, at most the service's ``max_wait``, for the result. If the
-    work takes longer, ``without_tasks="handle"`` returns a text that names the tool
-    ``operations.get``, by which a model reads on; ``"refuse"`` starts nothing for such clients.
+    work takes longer, ``without_tasks="handle"`` returns a text that names the tool ``read_tool``,
+    by which a model reads on; ``"refuse"`` starts nothing for such clients.
 
     ``authenticate`` gives the caller of a request, as for :class:`lro.http.OperationsEdge`: it is
     given the HTTP headers, and if it needs a second argument the ASGI scope, in which the SDK's own
@@ -85,6 +86,7 @@ class TasksExtension(Extension):
         wait: float = WAIT_SECONDS,
         without_tasks: Literal["handle", "refuse"] = "handle",
         tool_name: ToolName | None = None,
+        read_tool: str = wire.READ_TOOL,
         poll_seconds: int = 1,
     ) -> None:
         check_instance("service", service, Service, "a Service")
@@ -102,8 +104,9 @@ class TasksExtension(Extension):
         self._ids = OperationIds(parent)
         self._wait = wait
         self._handles = without_tasks == "handle"
-        self._translation = Translation(service.types, service.domain, poll_seconds)
-        self._specs = named_tools(service, methods, tool_name)
+        self._read_tool = read_tool
+        self._translation = Translation(service.types, service.domain, poll_seconds, read_tool)
+        self._specs = named_tools(service, methods, tool_name, read_tool)
         for spec in self._specs.values():
             if spec.options.parent is not None and parent is None:
                 text = f"is needed, since {spec.full_name} has one: the ids of tasks do not hold it"
@@ -113,7 +116,7 @@ class TasksExtension(Extension):
             for name, spec in self._specs.items()
         ]
         if self._handles:
-            self._tools.append(read_binding())
+            self._tools.append(read_binding(read_tool))
 
     def tools(self) -> Sequence[ToolBinding]:
         """The tools of the methods, and the one that reads operations."""
@@ -135,7 +138,7 @@ class TasksExtension(Extension):
         arguments = params.arguments or {}
         if spec is not None:
             answer = self._call(spec, arguments, ctx)
-        elif self._handles and params.name == wire.READ_TOOL:
+        elif self._handles and params.name == self._read_tool:
             answer = self._read(arguments, ctx)
         else:
             return await call_next(ctx)

@@ -7,7 +7,9 @@ Those that are made here give it schemas which exist already.
 from __future__ import annotations
 
 import inspect
+import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -26,12 +28,18 @@ from lro._engine.service import Service
 from lro._messages.json_schema import MessageSchemas, Schema
 from lro._messages.registry import TypeRegistry
 from lro._messages.schema import docstring
-from lro.mcp._wire import READ_TOOL
+
+log = logging.getLogger("lro")
 
 ToolName: TypeAlias = Callable[[str], str]
 """Full name of a method -> name of its tool."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}", re.ASCII)
+"""What the protocol allows (SEP-986)."""
+_COMMON_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+"""What the APIs of models take. Their clients refuse all tools of a server that has another."""
+_MOST_CHARACTERS: Final = 64
+_WANTED: Final = "names of 1 to 128 of A-Z a-z 0-9 _ . -"
 _REFERENCE: Final = "#/"
 _METHODS: Final = "a sequence of methods: decorate functions with service.method(...)"
 _OPERATION: Final[Schema] = {
@@ -50,9 +58,14 @@ _ID: Final[Mapping[str, Json]] = {
 
 
 def named_tools(
-    service: Service, methods: Sequence[Method[Any, Any, Any]] | None, tool_name: ToolName | None
+    service: Service,
+    methods: Sequence[Method[Any, Any, Any]] | None,
+    tool_name: ToolName | None,
+    read_tool: str,
 ) -> Mapping[str, MethodSpec]:
     """The methods by the names of their tools; without ``methods`` all that are declared by now.
+
+    By default a name is ``Service_Method``, or the whole name where two would have the same.
 
     Raises:
         DeclarationError: They are not methods of the service; or there are none; or two have the
@@ -67,14 +80,33 @@ def named_tools(
         check_plain_function("tool_name", tool_name)
     if not specs:
         raise DeclarationError("methods", "are none: no method has been declared by now")
+    check("read_tool", read_tool, _WANTED, fine=_is_name(read_tool))
+    name_of = tool_name or _names([spec.full_name for spec in specs]).__getitem__
     found: dict[str, MethodSpec] = {}
     for spec in specs:
-        name: object = spec.full_name if tool_name is None else tool_name(spec.full_name)
-        wanted = f"names of 1 to 128 of A-Z a-z 0-9 _ . -, each once, and not {READ_TOOL}"
-        fine = isinstance(name, str) and _NAME.fullmatch(name) is not None
-        check("tool_name", name, wanted, fine=fine and name != READ_TOOL and name not in found)
+        name: object = name_of(spec.full_name)
+        wanted = f"{_WANTED}, each once, and not {read_tool}"
+        fine = _is_name(name) and name != read_tool and name not in found
+        check("tool_name", name, wanted, fine=fine)
         found[str(name)] = spec
+    for one in (read_tool, *found):
+        if not _COMMON_NAME.fullmatch(one):
+            line = "the tool %s: most clients take only names of 1 to 64 of A-Z a-z 0-9 _ -"
+            log.warning(line, one)
     return found
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def _names(full_names: Sequence[str]) -> Mapping[str, str]:
+    short = {name: "_".join(name.split(".")[-2:]) for name in full_names}
+    times = Counter(short.values())
+    return {
+        name: (one if times[one] == 1 else name.replace(".", "_"))[-_MOST_CHARACTERS:]
+        for name, one in short.items()
+    }
 
 
 def _spec(service: Service, method: object) -> MethodSpec:
@@ -109,9 +141,9 @@ def _has_value(response: type, types: TypeRegistry) -> bool:
     return response is not Packed and types.name_of(response) != "google.protobuf.Empty"
 
 
-def read_binding() -> ToolBinding:
-    """The tool that reads an operation."""
-    return _binding(READ_TOOL, _READ, _ID, {})
+def read_binding(name: str) -> ToolBinding:
+    """The tool of this name that reads an operation."""
+    return _binding(name, _READ, _ID, {})
 
 
 def _binding(

@@ -40,11 +40,15 @@ _FOR_THE_MODEL: Final = frozenset(
 
 @attrs.frozen
 class Translation:
-    """Translates for one service; ``poll_seconds`` is how often clients should ask."""
+    """Translates for one service; ``poll_seconds`` is how often clients should ask.
+
+    ``read_tool`` is the tool that reads an operation.
+    """
 
     types: TypeRegistry
     domain: str
     poll_seconds: int
+    read_tool: str
 
     def created(self, found: DescribedOperation) -> wire.Result:
         """The answer to a call that has begun an operation."""
@@ -109,7 +113,7 @@ class Translation:
         """What a model reads while the work goes on, if its client knows no tasks."""
         operation_id = parse_name(operation.name).id
         text = (
-            f"The work goes on as operation {operation_id}. Call the tool {wire.READ_TOOL} "
+            f"The work goes on as operation {operation_id}. Call the tool {self.read_tool} "
             f'with {{"id": "{operation_id}"}} for its result.'
         )
         return wire.tool_result(text, {"operation": operation_id})

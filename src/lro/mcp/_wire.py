@@ -38,8 +38,8 @@ UPDATE: Final = "tasks/update"
 CANCEL: Final = "tasks/cancel"
 VERSIONS: Final = frozenset(MODERN_PROTOCOL_VERSIONS)
 """The revisions that have the extension: earlier ones have other tasks, which are not built."""
-READ_TOOL: Final = "operations.get"
-"""The tool by which a model reads an operation where its client knows no tasks."""
+READ_TOOL: Final = "operations_get"
+"""The tool by which a model reads an operation where its client knows no tasks, by default."""
 
 Result: TypeAlias = dict[str, Any]
 

@@ -16,7 +16,8 @@ from tests.full.mcp.polling import TASKS, CreatedTask, Task
 from tests.http.servers import HOST, uvicorn_serving
 
 VERSION: Final = "2026-07-28"
-TOOL: Final = "acme.v1.Things.Count"
+METHOD: Final = "acme.v1.Things.Count"
+TOOL: Final = "Things_Count"
 
 REPLIES: Final[list[tuple[str, dict[str, Any]]]] = []
 """The RPC and the result of each reply since the schemas were last asked, or ``"error"`` and it."""

@@ -82,7 +82,7 @@ def test_client_completes_a_task_over_stdio(tmp_path: Path) -> None:
 
     async def use() -> None:
         async with Client(stdio_client(program), extensions=[Polling()]) as client:
-            done = await client.call_tool("acme.v1.Works.Work", {"text": "a"})
+            done = await client.call_tool("Works_Work", {"text": "a"})
             assert done.structured_content == {"text": "A"}
 
     asyncio.run(use())
@@ -121,13 +121,13 @@ def test_clients_of_earlier_revisions_get_handles_and_no_tasks(mode: Any) -> Non
 
     async def use() -> None:
         async with Client(server, mode=mode) as client:
-            said = await client.call_tool("acme.v1.Things.Say", {"label": "a"})
+            said = await client.call_tool("Things_Say", {"label": "a"})
             assert said.content[0].text == '"a"'  # type: ignore[union-attr]
             assert said.structured_content == ("a" if mode == "auto" else None)
             handle = await client.call_tool(TOOL, {})
             task_id = handle.structured_content["operation"]
             finish_all(service)
-            read = await client.call_tool("operations.get", {"id": task_id})
+            read = await client.call_tool("operations_get", {"id": task_id})
             assert read.structured_content == {"total": 3}
             asked = GetTask(params=TaskParams(task_id=task_id))
             with pytest.raises(MCPError) as refused:
@@ -150,7 +150,7 @@ def test_work_on_the_event_loop_of_the_server_is_awaited_without_a_thread() -> N
 
         server = MCPServer("things", extensions=[TasksExtension(service, [wait], wait=3600)])
         async with Client(server) as client:
-            call = asyncio.create_task(client.call_tool("acme.v1.Things.Wait", {"steps": 3}))
+            call = asyncio.create_task(client.call_tool("Things_Wait", {"steps": 3}))
             await until_async(lambda: service.waiting)
             may_end.set()
             assert (await call).structured_content == {"total": 3}
@@ -178,7 +178,7 @@ def running(file: Path, may_end: Path) -> Iterator[tuple[subprocess.Popen[str], 
 def test_another_process_ends_the_task_of_a_server_that_was_killed(tmp_path: Path) -> None:
     file, may_end = tmp_path / "operations.db", tmp_path / "may-end"
     with running(file, may_end) as (process, caller):
-        task_id = caller.call({"text": "a"}, "acme.v1.Works.Work").result["taskId"]
+        task_id = caller.call({"text": "a"}, "Works_Work").result["taskId"]
         process.send_signal(signal.SIGKILL)
         process.wait()
     may_end.touch()

@@ -25,11 +25,11 @@ from lro.stores.memory import MemoryStore
 from lro.types import Any as Packed
 from lro.types import Struct
 from tests.full.mcp.polling import TASKS
-from tests.full.mcp.served import TOOL, VERSION, Caller, Serve, envelope, served
+from tests.full.mcp.served import METHOD, TOOL, VERSION, Caller, Serve, envelope, served
 from tests.http.counting_service import CountRequest, CountResponse
 
 CODES = {-32700, -32600, -32601, -32602, -32603, -32020, -32021, -32022}
-TOOLS = (TOOL, "acme.v1.Things.Keep", "operations.get")
+TOOLS = (TOOL, "Things_Keep", "operations_get")
 REQUESTS = ("tools/call", "tasks/get", "tasks/update", "tasks/cancel")
 
 texts = st.text(max_size=20) | st.sampled_from(["\ud800", "\x00", "é", "=?base64?w6Q=?=", "a/b"])
@@ -53,7 +53,7 @@ def anyone() -> Iterator[Caller]:
     """A caller of a server whose methods are over at once."""
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
 
-    @service.method(TOOL)
+    @service.method(METHOD)
     def count(request: CountRequest) -> CountResponse:
         return CountResponse(total=request.steps)
 
@@ -246,7 +246,7 @@ def test_a_detail_without_a_json_form_is_a_fault_of_the_server(
 
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
 
-    @service.method(TOOL, validate=lambda request: fail("validate"))
+    @service.method(METHOD, validate=lambda request: fail("validate"))
     def count(request: CountRequest) -> CountResponse:
         fail("work")
         return CountResponse()
@@ -265,7 +265,7 @@ def test_a_detail_without_a_json_form_is_a_fault_of_the_server(
 def test_metadata_without_a_json_form_is_a_fault_of_the_server(serve: Serve) -> None:
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
     count = service.declare(
-        TOOL, request=CountRequest, response=CountResponse, metadata=lro.types.Any
+        METHOD, request=CountRequest, response=CountResponse, metadata=lro.types.Any
     )
     caller = serve(service)
     name = count.start(CountRequest(), metadata=DETAILS[1]).name
@@ -292,7 +292,7 @@ def test_what_a_hook_or_a_store_raises_is_not_said(
         return "ann"
 
     service = lro.Service(Store(), InlineExecutor(), maintenance=False)
-    service.declare(TOOL, request=CountRequest, response=CountResponse)
+    service.declare(METHOD, request=CountRequest, response=CountResponse)
     caller = serve(service, authenticate=authenticate)
     check_internal(call(caller))
     reads.append("")

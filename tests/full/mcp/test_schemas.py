@@ -87,12 +87,12 @@ def test_each_reply_fits_the_schemas_of_the_specification(tmp_path: Path) -> Non
             act(counting, counting.service.reporter(f"operations/{task_id}"))
             for declared in (True, False):
                 caller.call(meta=known, declared=declared)  # the same operation, as it is now
-                caller.call({"id": task_id}, "operations.get", declared=declared)
+                caller.call({"id": task_id}, "operations_get", declared=declared)
             for rpc in RPCS:
                 caller.task(rpc, task_id)
         for reason in [*AT_STARTS, "none of these"]:
             for declared in (True, False):
-                caller.call({"label": reason}, "acme.v1.Things.Refuse", declared=declared)
+                caller.call({"label": reason}, "Things_Refuse", declared=declared)
         caller.call({"steps": "many"})
         for rpc in (*RPCS, "tasks/list"):
             caller.task(rpc, "2a7c")

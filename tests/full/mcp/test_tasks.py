@@ -18,7 +18,7 @@ from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.types import ErrorInfo, TypeRegistry
 from tests.full.mcp.polling import TASKS
-from tests.full.mcp.served import TOOL, Serve, envelope
+from tests.full.mcp.served import METHOD, Serve, envelope
 from tests.http.counting_service import (
     DOMAIN,
     NOW,
@@ -279,7 +279,7 @@ def test_errors_of_starts_are_for_the_model_where_it_can_do_something(serve: Ser
     service = build().service
     caller = serve(service, refusing(service))
     for reason, (_, wanted) in AT_STARTS.items():
-        answered = caller.call({"label": reason}, "acme.v1.Things.Refuse")
+        answered = caller.call({"label": reason}, "Things_Refuse")
         assert "secret" not in json.dumps(answered.message)
         if isinstance(wanted, str):
             assert answered.result["isError"] is True
@@ -382,7 +382,7 @@ def test_errors_of_the_hook_authorize_have_their_codes(
     serve: Serve, error: Exception, wanted: tuple[int, int]
 ) -> None:
     def authorize(_: str, verb: str, __: str) -> None:
-        if verb != TOOL:
+        if verb != METHOD:
             raise error
 
     caller = serve(build(authorize=authorize).service)
@@ -423,7 +423,7 @@ def test_task_of_another_caller_is_not_found(serve: Serve) -> None:
         assert refused.refusal == (400, -32602)
         assert refused.error == unknown.error
         assert caller.task(rpc, task_id, headers=ann).status == 200
-    read = {"tool": "operations.get", "headers": ben}
+    read = {"tool": "operations_get", "headers": ben}
     theirs = caller.call({"id": task_id}, **read)  # type: ignore[arg-type]
     unknown = caller.call({"id": "2a7c"}, **read)  # type: ignore[arg-type]
     assert theirs.result == unknown.result
@@ -436,7 +436,7 @@ def test_task_of_another_caller_is_not_found(serve: Serve) -> None:
 
 def test_caller_who_is_refused_gets_an_invalid_request(serve: Serve) -> None:
     caller = serve(build().service, authenticate=by_header)
-    refusals = [caller.call(), caller.task("tasks/get", "2a7c"), caller.call(tool="operations.get")]
+    refusals = [caller.call(), caller.task("tasks/get", "2a7c"), caller.call(tool="operations_get")]
     assert [one.refusal for one in refusals] == [(400, -32600)] * 3
     assert refusals[0].error["message"] == "say who you are"
 
@@ -474,9 +474,7 @@ def test_method_that_gives_parents_needs_one_for_each_caller(serve: Serve) -> No
     )
     parents = {"ann": "people/ann", "ben": ""}
     caller = serve(service, method, authenticate=by_header, parent=parents.__getitem__)
-    answers = [
-        caller.call(tool="acme.v1.Things.Placed", headers={"X-Caller": who}) for who in parents
-    ]
+    answers = [caller.call(tool="Things_Placed", headers={"X-Caller": who}) for who in parents]
     assert answers[0].result["resultType"] == "task"
     assert answers[1].refusal == (200, -32603)
     assert not service.list(lro.ListOperationsRequest("places/a")).operations

@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import json
 import logging
+import re
 import socket
 import sys
 from datetime import timedelta
@@ -51,7 +52,7 @@ def tool(request: type, response: type, **options: Any) -> dict[str, Any]:
     """The tool of a method with these messages."""
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
     service.declare("acme.v1.Things.Made", request=request, response=response)
-    return tools_of(TasksExtension(service, **options))["acme.v1.Things.Made"]
+    return tools_of(TasksExtension(service, **options))["Things_Made"]
 
 
 def test_messages_of_any_form_have_open_schemas() -> None:
@@ -87,7 +88,7 @@ def test_function_describes_its_tool_and_the_server_has_other_tools() -> None:
     async def use() -> None:
         async with Client(server) as client:
             tools = {one.name: one for one in (await client.list_tools()).tools}
-            assert list(tools) == ["double", "operations.get", "greet"]
+            assert list(tools) == ["double", "operations_get", "greet"]
             assert tools["double"].description == "Double it.\n\nAt once."
             doubled = await client.call_tool("double", {"steps": 4})
             assert doubled.structured_content == {"total": 8}
@@ -95,6 +96,25 @@ def test_function_describes_its_tool_and_the_server_has_other_tools() -> None:
             assert greeted.structured_content == {"result": "Hello, Ann!"}
 
     asyncio.run(use())
+
+
+def test_names_of_tools_are_those_that_apis_of_models_take(caplog: pytest.LogCaptureFixture) -> None:
+    """Two that would be the same are whole, and long ones lose their beginning."""
+    service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
+    long = f"acme.v1.{'Very' * 20}.Long"
+    for name in ("acme.v1.Things.Count", "acme.v2.Things.Count", "acme.v1.Other.Count", long):
+        service.declare(name, request=CountRequest, response=CountResponse)
+    found = list(tools_of(TasksExtension(service)))
+    assert found == [
+        *("acme_v1_Things_Count", "acme_v2_Things_Count", "Other_Count"),
+        f"{long.replace('.', '_')[-64:]}",
+        "operations_get",
+    ]
+    assert all(re.fullmatch("[A-Za-z0-9_-]{1,64}", one) for one in found)
+    assert "most clients take only names" not in caplog.text
+    lenient = TasksExtension(service, tool_name=str, read_tool="read")
+    assert list(tools_of(lenient))[::4] == ["acme.v1.Things.Count", "read"]
+    assert caplog.text.count("most clients take only names") == 4
 
 
 def test_tool_is_not_called_past_the_protocol() -> None:
@@ -112,9 +132,11 @@ def test_tool_is_not_called_past_the_protocol() -> None:
         ({"tool_name": "count"}, "tool_name: "),
         ({"tool_name": lambda _: 3}, "tool_name: must be names of 1 to 128"),
         ({"tool_name": lambda _: "two words"}, "tool_name: must be names of 1 to 128"),
-        ({"tool_name": lambda _: "operations.get"}, "tool_name: must be names of 1 to 128"),
+        ({"tool_name": lambda _: "operations_get"}, "tool_name: must be names of 1 to 128"),
         ({"tool_name": lambda _: "x" * 129}, "tool_name: must be names of 1 to 128"),
         ({"tool_name": lambda _: "same"}, "tool_name: must be names of 1 to 128"),
+        ({"read_tool": "two words"}, "read_tool: must be names of 1 to 128"),
+        ({"read_tool": "Things_Count"}, "tool_name: must be names of 1 to 128"),
         ({"wait": -1}, "wait: must be seconds from 0"),
         ({"without_tasks": "wait"}, "without_tasks: must be 'handle' or 'refuse'"),
         ({"poll_seconds": 0}, "poll_seconds: "),
@@ -160,19 +182,19 @@ def test_client_without_tasks_gets_a_handle_and_reads_on(serve: Serve) -> None:
     text = handle["content"][0]["text"]
     assert not handle["isError"]
     assert task_id in text
-    assert "operations.get" in text
+    assert "operations_get" in text
     again = {"id": task_id}
-    assert caller.call(again, "operations.get", declared=False).result == handle
-    assert caller.call(again, "operations.get").result == handle  # who knows tasks may, too
+    assert caller.call(again, "operations_get", declared=False).result == handle
+    assert caller.call(again, "operations_get").result == handle  # who knows tasks may, too
     counting.finish(f"operations/{task_id}")
-    done = caller.call(again, "operations.get", declared=False).result
+    done = caller.call(again, "operations_get", declared=False).result
     assert done["structuredContent"] == {"total": 3}
 
 
 def test_read_tool_has_no_operation_for_another_id(serve: Serve) -> None:
     caller = serve(build().service)
     for arguments in ({}, {"id": 3}, {"id": "2a7c"}, {"id": "a/b"}, {"id": None}):
-        refused = caller.call(arguments, "operations.get", declared=False).result
+        refused = caller.call(arguments, "operations_get", declared=False).result
         assert refused["isError"] is True
         assert refused["content"][0]["text"].startswith("task not found")
 
@@ -187,7 +209,7 @@ def test_read_tool_shows_how_the_work_ended(serve: Serve) -> None:
     info = TypeRegistry().pack(ErrorInfo(reason="WORKER_LOST", domain=DOMAIN))
     counting.service.reporter(names[2]).fail(lro.Status(lro.Code.ABORTED, "lost", (info,)))
     ids = [{"id": name.removeprefix("operations/")} for name in names]
-    cancelled, empty, lost = (caller.call(one, "operations.get", declared=False) for one in ids)
+    cancelled, empty, lost = (caller.call(one, "operations_get", declared=False) for one in ids)
     assert cancelled.result["isError"] is True
     assert cancelled.result["content"][0]["text"] == "the operation was cancelled"
     assert empty.result == {"resultType": "complete", "content": [], "isError": False}
@@ -202,7 +224,7 @@ def test_server_that_refuses_clients_without_tasks_starts_nothing(serve: Serve) 
     assert caller.call().result["resultType"] == "task"
     tools = caller.ask("tools/list").result["tools"]
     assert [one["name"] for one in tools] == [TOOL]
-    assert caller.call({"id": "2a7c"}, "operations.get").result["isError"] is True  # by the SDK
+    assert caller.call({"id": "2a7c"}, "operations_get").result["isError"] is True  # by the SDK
 
 
 def test_client_without_tasks_is_given_the_result_that_comes_in_time() -> None:
@@ -211,7 +233,7 @@ def test_client_without_tasks_is_given_the_result_that_comes_in_time() -> None:
 
     async def use() -> None:
         async with Client(server) as client:
-            for tool_name in (TOOL, "operations.get"):
+            for tool_name in (TOOL, "operations_get"):
                 arguments: dict[str, Any] = {"steps": 3}
                 if tool_name != TOOL:
                     arguments = {"id": counting.start().removeprefix("operations/")}
