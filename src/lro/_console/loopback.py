@@ -38,9 +38,14 @@ def is_loopback_host(host: str) -> bool:
     Any other name may be one that an attacker's name server gives a loopback address, so that a
     page of that name reaches this server (DNS rebinding).
     """
-    found = _HOST.fullmatch(host)
-    name = found["name"].strip("[]").lower() if found else ""
+    name = name_of_host(host)
     return name == "localhost" or is_loopback(name)
+
+
+def name_of_host(host: str) -> str:
+    """The name or address in a header ``Host``, without a port; empty where there is none."""
+    found = _HOST.fullmatch(host)
+    return found["name"].strip("[]").lower() if found else ""
 
 
 def check_loopback(request: HttpRequest) -> None:

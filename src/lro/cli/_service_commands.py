@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import ipaddress
 import logging
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from lro._base.errors import InvalidArgument
+from lro._console.loopback import is_loopback_host
 from lro._engine.service import Service
 from lro.cli._commands import read_object, read_service
 from lro.cli._output import INTERRUPTED
@@ -64,6 +64,13 @@ _PORT: Final = click.IntRange(0, 65_535)
     metavar="PATTERN",
     help="Serve operations below this parent too, such as projects/*. May be repeated.",
 )
+@click.option(
+    "--allow-host",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Answer calls for this host, as of a proxy. May be repeated.",
+)
 @click.option("--inherited", hidden=True)
 @click.pass_context
 def serve(
@@ -75,12 +82,14 @@ def serve(
     workers: int,
     starts: bool | None,
     parents: tuple[str, ...],
+    names: tuple[str, ...],
     inherited: str | None,
 ) -> None:
     """Serve a service over HTTP, and over gRPC.
 
     MODULE:NAME is an lro.Service, or an lro.asgi.OperationsApp. A service alone knows no callers:
-    all who reach it may start, read and cancel operations. An application has its own
+    all who reach it may start, read and cancel operations. So at a loopback address it answers
+    only calls for this machine, or for hosts named by --allow-host. An application has its own
     authenticate hook, starts and parents.
 
     GET /healthz answers as long as the process lives, GET /readyz asks the store too.
@@ -103,12 +112,17 @@ def serve(
             host=host, port=grpc_port, starts=starts is not False, shared=inherited is not None
         )
     _log_to_stderr()
+    known = None
+    if not app.edge.authenticates and is_loopback_host(_serving.host_port(host, 0)):
+        known = frozenset(name.lower() for name in names)
     if inherited is not None:
         given = Inherited.of(inherited)
         given.watch()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches this process as SIGTERM
         context.exit(
-            _serve_here(app, edge, serve_http, given.listener, lambda _: given.report_ready())
+            _serve_here(
+                app, edge, serve_http, given.listener, lambda _: given.report_ready(), known
+            )
         )
     if workers > 1:
         _check_many(service, grpc_port)
@@ -121,12 +135,13 @@ def serve(
             _serving.print_line(f"{target} is served at {url}{more}")
 
         if workers == 1:
-            context.exit(_serve_here(app, edge, serve_http, listener, announce))
+            context.exit(_serve_here(app, edge, serve_http, listener, announce, known))
         service.close(0)  # this process only looks after the others
         command = [sys.executable, "-m", "lro.cli", "serve", target, "--host", host]
         command += [] if grpc_port is None else ["--grpc", str(grpc_port)]
         command += [] if starts is None else ["--starts" if starts else "--no-starts"]
         command += [word for parent in parents for word in ("--parent", parent)]
+        command += [word for name in names for word in ("--allow-host", name)]
         address = "" if grpc_port is None else _serving.host_port(host, grpc_port)
         processes = Processes(command, workers, listener)
         asyncio.run(processes.run(functools.partial(announce, address)))
@@ -161,10 +176,10 @@ def _check_open(app: OperationsApp, target: str) -> None:
 
 def _warn(app: OperationsApp, target: str, host: str) -> None:
     """Say what is open to all, and whether the store cannot be used now."""
-    from lro.cli._serving import warn
+    from lro.cli._serving import host_port, warn
     from lro.cli._stores import check_store
 
-    if not app.edge.authenticates and not _is_loopback(host):
+    if not app.edge.authenticates and not is_loopback_host(host_port(host, 0)):
         text = "all who reach it may start, read and cancel operations"
         warn(f"{target} has no authenticate hook, and {host} is not a loopback: {text}")
     why = check_store(app.edge.service.store)
@@ -182,13 +197,6 @@ def _check_many(service: Service, grpc_port: int | None) -> None:
         raise InvalidArgument("--workers", "must be 1 on this system")
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def _log_to_stderr() -> None:
     """Show what the library logs, and warnings of all others, unless the module has set that up."""
     if not logging.getLogger().handlers:
@@ -202,6 +210,7 @@ def _serve_here(
     serve_http: ServeHttp,
     listener: socket.socket,
     announce: Callable[[str], None],
+    names: Collection[str] | None,
 ) -> int:
     """Serve in this process; return the exit status."""
     from lro.cli._serving import Serving
@@ -209,7 +218,7 @@ def _serve_here(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # until the server handles it
 
     async def run() -> Serving:
-        serving = Serving(app, edge, announce)
+        serving = Serving(app, edge, announce, names)
         await serving.run(serve_http, listener)
         return serving
 

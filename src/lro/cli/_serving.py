@@ -9,12 +9,13 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from lro._base.errors import MissingExtra
+from lro._base.errors import MissingExtra, PermissionDenied
+from lro._console.loopback import is_loopback_host, name_of_host
 from lro._engine.runtime import stopping
 from lro._engine.service import Service
 from lro._http.responses import HttpReply, error_reply, json_reply
@@ -150,19 +151,25 @@ class Serving:
     At the first SIGTERM or SIGINT waiters are answered, calls in flight have
     :data:`GRACE_SECONDS`, and running work has the drain of the service. A second signal ends the
     drain: what still runs is handed back at once. ``announce`` is called with the address of gRPC,
-    if any, when all is served.
+    if any, when all is served. With ``names``, calls may be for this machine and for hosts of
+    these names only, so that no page of another name reaches it (DNS rebinding).
     """
 
     interrupted = False
     """Whether the signal was SIGINT, as of Control-C."""
 
     def __init__(
-        self, app: OperationsApp, edge: GrpcEdge | None, announce: Callable[[str], None]
+        self,
+        app: OperationsApp,
+        edge: GrpcEdge | None,
+        announce: Callable[[str], None],
+        names: Collection[str] | None = None,
     ) -> None:
         self._app = app
         self._service = app.edge.service
         self._edge = edge
         self._announce = announce
+        self._names = names
         self._stop = asyncio.Event()
         self._ignores_interrupts = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         self._grpc: grpc.aio.Server | None = None
@@ -187,8 +194,13 @@ class Serving:
         elif scope["type"] == "http" and scope["path"] in self._health.paths:
             ready = scope["path"] == Health.READY
             await _answer(await self._health.reply(ready=ready), send)
+        elif scope["type"] == "http" and not self._is_for_us(host := _host(scope)):
+            await _answer(self._health.refusal(PermissionDenied(_FOR_ANOTHER % host[:80])), send)
         else:
             await self._app(scope, receive, send)
+
+    def _is_for_us(self, host: str) -> bool:
+        return self._names is None or name_of_host(host) in self._names or is_loopback_host(host)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def receiving() -> dict[str, object]:
@@ -249,7 +261,7 @@ class Health:
         if not ready:
             return _OK
         if self.stopping:
-            return self._refusal(stopping())
+            return self.refusal(stopping())
         now = asyncio.get_running_loop().time()
         if self._look is None or (self._look.done() and now >= self._look_again_at):
             self._look = asyncio.ensure_future(asyncio.to_thread(self._looked))
@@ -260,11 +272,23 @@ class Health:
         try:
             self._service.store.find(PROBE)
         except Exception as exc:
-            return self._refusal(exc)
+            return self.refusal(exc)
         return _OK
 
-    def _refusal(self, error: Exception) -> HttpReply:
-        return error_reply(error, self._service.types, self._service.domain, asked="readiness")
+    def refusal(self, error: Exception) -> HttpReply:
+        """The reply that has this error."""
+        return error_reply(error, self._service.types, self._service.domain, asked="lro serve")
+
+
+_FOR_ANOTHER: Final = (
+    "without an authenticate hook a server on a loopback address answers calls for this machine"
+    " only, and this one is for the host %r: name it by --allow-host"
+)
+
+
+def _host(scope: Scope) -> str:
+    found: bytes = dict(scope["headers"]).get(b"host", b"")
+    return found.decode("latin-1")
 
 
 _OK: Final = json_reply(200, {"status": "ok"})

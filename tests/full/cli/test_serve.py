@@ -173,6 +173,36 @@ def test_application_keeps_its_hooks_and_other_paths(here: Path) -> None:
         assert server.host.stop() == 0
 
 
+@pytest.mark.parametrize(
+    ("arguments", "refused"),
+    [
+        (("work:service",), ["evil.example", "api.example"]),
+        (("work:app", "--allow-host", "API.example"), ["evil.example"]),
+        (("work:closed",), []),
+        (("work:service", "--host", "0.0.0.0"), []),
+    ],
+)
+def test_calls_for_other_hosts_are_refused_by_an_open_server_on_this_machine(
+    arguments: tuple[str, ...], refused: list[str], here: Path
+) -> None:
+    """A page of a name that was made to mean this machine could start and read operations."""
+    write_service(here)
+    with lro_serve(here, *arguments) as server:
+        url = server.url.replace("0.0.0.0", "127.0.0.1")
+        found = []
+        for host in ("evil.example", "api.example", "localhost", "127.0.0.1", "[::1]"):
+            headers = {"Host": f"{host}:{server.url.rpartition(':')[2]}", "X-Caller": "ann"}
+            said = [httpx.get(f"{url}/v1/operations", headers=headers)]
+            said.append(httpx.post(f"{url}/v1/works:work", json={}, headers=headers))
+            assert httpx.get(f"{url}/healthz", headers=headers).status_code == 200
+            if {one.status_code for one in said} == {403}:
+                assert "name it by --allow-host" in said[0].json()["error"]["message"]
+                found.append(host)
+            else:
+                assert {one.status_code for one in said} == {200}
+    assert found == refused
+
+
 def test_open_server_warns_and_serves_what_its_options_say(here: Path) -> None:
     """Without starts, and below a further parent; the module's own logging stays."""
     write_service(here, store=f"import logging; logging.basicConfig()\n{MEMORY}")

@@ -157,6 +157,18 @@ def test_requests_of_any_form(anyone: Caller, request: Any) -> None:
     check_refusal_or_result(send(anyone, body, **headers))
 
 
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=a"]
+)
+def test_forms_of_pages_are_refused(anyone: Caller, kind: str) -> None:
+    """A browser sends these to another site without asking it first."""
+    body, headers = call_of(TOOL, {"steps": 1}, True)
+    assert send(anyone, body, **headers).json()["result"]
+    refused = send(anyone, body, **headers, **{"Content-Type": kind})
+    assert 400 <= refused.status_code < 500
+    assert '"result"' not in refused.text
+
+
 @pytest.mark.parametrize("depth", [50, 99, 200, 900, 100_000])
 def test_deep_arguments(anyone: Caller, depth: int) -> None:
     body, headers = call_of(TOOLS[1], {"a": "DEEP"}, True)

@@ -98,7 +98,9 @@ def test_function_describes_its_tool_and_the_server_has_other_tools() -> None:
     asyncio.run(use())
 
 
-def test_names_of_tools_are_those_that_apis_of_models_take(caplog: pytest.LogCaptureFixture) -> None:
+def test_names_are_those_that_apis_of_models_take(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Two that would be the same are whole, and long ones lose their beginning."""
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
     long = f"acme.v1.{'Very' * 20}.Long"
