@@ -209,6 +209,51 @@ def test_a_file_that_comes_back_is_used_again(path, clock):
         assert insert(store, record_of(clock, "b")).fresh
 
 
+LOST_LOG = "the log of the operations database was deleted or replaced"
+
+
+@pytest.mark.parametrize("lost", [("-wal",), ("-shm",), ("-wal", "-shm")], ids="+".join)
+def test_a_lost_log_is_unavailable_and_what_it_held_is_saved(path, clock, lost):
+    """Every call says so from then on; a process that starts later finds what was acknowledged."""
+    with closing(filled(path, clock, "ab")) as store:
+        for suffix in lost:
+            os.unlink(f"{path}{suffix}")
+        for _ in range(2):
+            assert errors_of(store, clock) == dict.fromkeys(verbs(store, clock), "Unavailable")
+        with pytest.raises(Unavailable, match=LOST_LOG):
+            store.get("operations/a")
+        with closing(SQLiteStore(path, clock=clock)) as later:  # the first one is still there
+            assert listed(later) == ["a", "b"]
+            assert insert(later, record_of(clock, "c")).fresh
+        with pytest.raises(Unavailable, match=LOST_LOG):
+            insert(store, record_of(clock, "d"))
+    with closing(SQLiteStore(path, clock=clock)) as later:
+        assert listed(later) == ["a", "b", "c"]
+
+
+def test_the_log_of_a_file_that_was_replaced_is_not_applied_to_the_new_one(path, clock, caplog):
+    """A backup is renamed over the file of a process that is then killed."""
+    saved = path.with_name("saved.db")
+    with closing(filled(path, clock)) as store:
+        with plain(path) as source, plain(saved) as copy:
+            source.backup(copy)
+        for number in range(50):
+            insert(store, held(clock, str(number)), key_of(str(number)))
+        saved.rename(path)
+        with pytest.raises(Unavailable, match="deleted or replaced"):
+            store.get("operations/a")
+        (kept,) = path.parent.glob("operations.db-wal-of-*")
+        assert kept.stat().st_size > 0
+        assert caplog.messages == [f"{path} was replaced: the log of the former file is now {kept}"]
+        with closing(SQLiteStore(path, clock=clock)) as restored:
+            assert listed(restored) == ["a"]
+            assert insert(restored, record_of(clock, "b")).fresh
+            with pytest.raises(Unavailable, match="deleted or replaced"):
+                store.get("operations/a")
+        with plain(path) as sound:
+            assert sound.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
 def test_the_place_is_looked_at_now_and_then(path, clock, monkeypatch):
     """Not at every call: that would take as long as the call itself."""
     monkeypatch.setattr("lro.stores.sqlite._file.SEEN_SECONDS", 3600.0)

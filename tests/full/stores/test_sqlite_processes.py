@@ -12,11 +12,11 @@ import pytest
 
 from lro.stores.sqlite import SQLiteStore
 from tests.services.processes import killed_at_end
-from tests.stores.samples import end_of, listed
+from tests.stores.samples import end_of, held, insert, listed
 from tests.waiting import PATIENCE
 
 PRELUDE = """
-import os, sqlite3, sys, threading
+import os, sqlite3, sys, threading, time
 from datetime import UTC, datetime, timedelta
 from lro import Any
 from lro.adapters import Record
@@ -68,6 +68,23 @@ store = SQLiteStore(sys.argv[1])
 say("ready")
 wait()
 insert(store, "spoken")
+wait()
+"""
+
+LOSING_ITS_LOG = """
+store = SQLiteStore(sys.argv[1])
+insert(store, "0")
+open(sys.argv[1], "rb").close()  # the system drops all locks that this process has on the file
+say("ready")
+wait()
+done, end = 1, time.monotonic() + 60
+try:
+    while time.monotonic() < end:
+        insert(store, f"{done}")
+        done += 1
+    say(f"{done} nothing")
+except Unavailable as exc:
+    say(f"{done} {exc}")
 wait()
 """
 
@@ -230,6 +247,43 @@ def test_what_another_process_commits_is_notified(path):
         signal(speaker)
         assert subscription.next_changes(PATIENCE) is None
         assert store.get("operations/spoken").method == "M"
+
+
+@pytest.mark.parametrize("how", ["by SQLite", "by hand"])
+def test_what_was_acknowledged_outlives_a_log_that_was_removed(path, how):
+    """The process says within a second that it lost its log, and loses nothing by a kill then."""
+    with process(LOSING_ITS_LOG, path) as running:
+        assert hears(running) == "ready"
+        if how == "by SQLite":
+            SQLiteStore(path).close()  # takes itself for the last one that uses the file
+        else:
+            path.with_name(f"{path.name}-wal").unlink()
+        assert not path.with_name(f"{path.name}-wal").exists()
+        signal(running)
+        done, _, why = hears(running).partition(" ")
+        running.kill()
+    assert why.startswith("the log of the operations database was deleted or replaced")
+    with closing(SQLiteStore(path)) as store:
+        assert sorted(listed(store)) == sorted(map(str, range(int(done))))
+    assert sound(path)
+
+
+def test_a_process_that_lost_its_log_leaves_the_file_to_others(path):
+    """A process that starts later uses another log, and nothing that it writes is lost."""
+    with process(LOSING_ITS_LOG, path) as running:
+        assert hears(running) == "ready"
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink()
+        with closing(SQLiteStore(path)) as store:
+            signal(running)
+            assert "was deleted or replaced" in hears(running)
+            insert(store, held(store.now, "later"))
+            running.kill()
+            running.wait(PATIENCE)
+            assert "later" in listed(store)
+    with closing(SQLiteStore(path)) as store:
+        assert "later" in listed(store)
+    assert sound(path)
 
 
 @pytest.mark.platform

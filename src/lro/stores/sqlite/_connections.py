@@ -187,6 +187,7 @@ class FileConnections:
         self.path = self._file.path
         self._readers = Readers(self._file)
         self._writer = Writer(self._file)
+        self._file.on_lost = self._close_unused
         self._transactions = SharedTransactions(self._writer, busy_seconds, together)
         self._paused_by = 0
         self.rows = self._readers.rows
@@ -243,6 +244,12 @@ class FileConnections:
         self._file.closing.set()
         self._transactions.close()
         self._writer.close()
+        self._readers.close()
+
+    def _close_unused(self) -> None:
+        """Close the connections that no thread uses."""
+        if self._writer.pause(0):
+            self._writer.resume()
         self._readers.close()
 
     def pause(self) -> None:

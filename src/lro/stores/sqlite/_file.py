@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import sqlite3
@@ -68,9 +69,23 @@ _URL: Final = re.compile(r"(?:file|sqlite):|[A-Za-z][A-Za-z0-9+.\-]+:/", re.IGNO
 SEEN_SECONDS: Final = 1.0
 """How long a file that was seen in its place counts as being there; asking costs a read's time."""
 
+Identity: TypeAlias = tuple[int, int] | None
+"""The device and the inode of a file; None if it is not there."""
+
+_LOG: Final = ("-wal", "-shm")
+"""What SQLite keeps beside a file: the log, and the index of the log that processes share."""
+
+log = logging.getLogger("lro")
+
 
 class DatabaseFile:
     """What all connections to a file have in common.
+
+    A database in WAL mode is three files, of which each must stay the one that was opened. SQLite
+    does not notice when one of them is gone, and goes on writing to it. It may even remove the log
+    itself, while this process uses the log: if this process opens and closes the file by other
+    means than SQLite, the system drops all its locks, and another process takes itself for the
+    last user (https://www.sqlite.org/howtocorrupt.html, 2.2).
 
     ``busy_seconds`` is how long others' locks are waited for.
 
@@ -89,9 +104,12 @@ class DatabaseFile:
         self.busy_seconds = busy_seconds
         self.closing: threading.Event = threading.Event()
         self._uri = Path(self.path).as_uri()
-        self._identity: tuple[int, int] | None = None
+        self._identity: Identity = None
+        self._log: tuple[Identity, ...] = ()
         self._seen = 0.0
         self._useless = ""
+        self.on_lost: Callable[[], object] = lambda: None
+        """Called when the log is lost: it closes the connections that no thread uses."""
 
     def open(self) -> sqlite3.Connection:
         """A new connection. Only the first one makes a file where there is none.
@@ -133,7 +151,7 @@ class DatabaseFile:
         """Refuse to use a file that is not in its place any more: what is written would be lost.
 
         Raises:
-            Unavailable: It was deleted, or another one has taken its place.
+            Unavailable: It or its log was deleted, or another one has taken its place.
         """
         if time.monotonic() - self._seen >= SEEN_SECONDS:
             self._check_identity()
@@ -155,19 +173,74 @@ class DatabaseFile:
         """Refuse everything from now on, for this reason."""
         self._useless = why
 
+    @property
+    def unusable(self) -> bool:
+        """True if connections are to be closed as soon as no thread uses them."""
+        return self.closing.is_set() or bool(self._useless)
+
+    def log_opened(self) -> None:
+        """Remember which log is there: a connection that uses it is open until :meth:`log_closing`.
+
+        SQLite does not remove the log meanwhile.
+        """
+        self._log = self._log_identity()
+
+    def log_closing(self) -> None:
+        """Forget the log, which SQLite may now remove."""
+        self._log = ()
+
     def is_at(self, path: str) -> bool:
         """Whether this path leads to the file, by whatever name."""
         return path != "" and _identity_of(path) == self._identity
 
     def _check_identity(self) -> None:
         now = time.monotonic()
-        if _identity_of(self.path) != self._identity:
+        known, there = self._log, _identity_of(self.path)
+        if there != self._identity:
             self._seen = -SEEN_SECONDS
+            if there is not None:
+                self._set_log_aside(known)
             raise Unavailable("the operations database was deleted or replaced")
+        # Only if the log was not closed in between, SQLite has not removed it by right.
+        if known and self._log_identity() != known and self._log is known:
+            self.give_up(_LOST_LOG)
+            log.error("%s: %s", self.path, _LOST_LOG)
+            # The last process that closes the file saves what its log holds, if no process has
+            # begun another log. The sooner it is closed, the more likely that is.
+            self.on_lost()
+            raise Unavailable(_LOST_LOG)
         self._seen = now
 
+    def _log_identity(self) -> tuple[Identity, ...]:
+        return tuple(_identity_of(self.path + suffix) for suffix in _LOG)
 
-def _identity_of(path: str) -> tuple[int, int] | None:
+    def _set_log_aside(self, known: tuple[Identity, ...]) -> None:
+        """Rename the log of a file whose place another file has taken.
+
+        SQLite would apply the log to the new file, which would spoil it.
+        """
+        for suffix, mine in zip(_LOG, known, strict=False):
+            source = self.path + suffix
+            if mine is None or _identity_of(source) != mine or self._identity is None:
+                continue
+            target = f"{source}-of-{self._identity[1]}"
+            try:
+                os.replace(source, target)
+            except OSError as exc:
+                log.error("%s was replaced, and its log is in the way: %s", self.path, exc)
+                continue
+            if suffix == _LOG[0]:
+                line = "%s was replaced: the log of the former file is now %s"
+                log.warning(line, self.path, target)
+
+
+_LOST_LOG: Final = (
+    "the log of the operations database was deleted or replaced;"
+    " restart the processes that use the database"
+)
+
+
+def _identity_of(path: str) -> Identity:
     try:
         found = os.stat(path)
     except OSError:
@@ -307,7 +380,7 @@ class Readers:
             self._out -= 1
             if reader is not None:
                 self._idle.append(reader)
-            if self._file.closing.is_set():
+            if self._file.unusable:
                 self._close_idle()
             if not self._out:
                 self._all_back.notify()

@@ -152,7 +152,7 @@ class Writer:
             return connection
         except BaseException as exc:
             self._undo()  # where a signal has interrupted this thread, a transaction may have begun
-            self._lock.release()
+            self._release()
             if isinstance(exc, DATABASE_ERRORS):
                 raise translate_error(exc) from exc
             raise
@@ -179,7 +179,7 @@ class Writer:
             if self._ended % _LOG_ROUND == 0:
                 self._cut_log()
         finally:
-            self._lock.release()
+            self._release()
 
     def commits_by_others(self) -> Commits:
         """A value that differs from the last one if another connection may have committed since.
@@ -230,6 +230,12 @@ class Writer:
         connection, self._connection = self._connection, None
         return [] if connection is None else [connection]
 
+    def _release(self) -> None:
+        """Let others write, or close the connection if it cannot be used any more."""
+        if self._file.unusable:
+            self._close()
+        self._lock.release()
+
     def _undo(self) -> None:
         connection = self._connection
         if connection is not None and connection.in_transaction:
@@ -267,6 +273,7 @@ class Writer:
 
     def _close(self) -> None:
         if self._connection is not None:
+            self._file.log_closing()
             self._connection.close()
             self._connection = None
         self._fair_lock.close()
@@ -312,6 +319,7 @@ class Writer:
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES // 2}")
                 connection.execute("PRAGMA busy_timeout = 0")
+                self._file.log_opened()
             except BaseException:
                 connection.close()
                 raise
@@ -334,7 +342,7 @@ class Writer:
                 return False
             raise translate_error(exc) from exc
         finally:
-            self._lock.release()
+            self._release()
 
     def _count(self, connection: sqlite3.Connection) -> None:
         (commits,) = connection.execute("PRAGMA data_version").fetchone()
