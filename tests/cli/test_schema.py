@@ -54,6 +54,11 @@ def test_file_is_shown_and_made(here: Path, here_lro: Lro) -> None:
     (here / "other.db").write_text("no database at all, whatever its name may be" * 99)
     refused = here_lro("schema", "sqlite:///other.db", status=2)
     assert "other.db cannot be read: file is not a database" in refused.err
+    with closing(sqlite3.connect(here / "theirs.db")) as other:
+        other.execute("PRAGMA user_version = 1")
+    for create in ([], ["--create"]):
+        refused = here_lro("schema", "sqlite:///theirs.db", *create, status=2)
+        assert "application id 0 and version 1: it is not of this library" in refused.err
 
 
 def test_service_is_shown_by_its_store(here: Path, here_lro: Lro) -> None:

@@ -151,8 +151,11 @@ def keep_sqlite(folder: Path) -> str:
 
     def dump() -> str:
         with contextlib.closing(sqlite3.connect(path)) as reader:
-            (version,) = reader.execute("PRAGMA user_version").fetchone()
-            return "\n".join([*reader.iterdump(), f"PRAGMA user_version = {version};\n"])
+            marks = [
+                f"PRAGMA {mark} = {reader.execute(f'PRAGMA {mark}').fetchone()[0]};"
+                for mark in ("application_id", "user_version")
+            ]
+            return "\n".join([*reader.iterdump(), *marks, ""])
 
     return fill(SQLiteStore(path, clock=clock), clock, dump)
 

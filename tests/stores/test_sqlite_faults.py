@@ -12,7 +12,7 @@ import pytest
 
 from lro import Any, DeclarationError, InvalidArgument
 from lro.errors import OperationNotFound, Unavailable
-from lro.stores.sqlite import SCHEMA_VERSION, SQLiteStore
+from lro.stores.sqlite import SCHEMA_VERSION, SQLiteStore, read_version
 from tests.stores.samples import called, end_of, held, ids, insert, key_of, listed, record_of
 from tests.stores.store_verbs import errors_of, verbs
 from tests.stores.wires import CONNECT, filled, sqlite_error, stranger
@@ -64,6 +64,18 @@ def test_a_file_of_another_version_is_refused(path, clock, version):
     with pytest.raises(DeclarationError, match=known):
         SQLiteStore(path)
     assert names_in(path) == before
+
+
+@pytest.mark.parametrize(("mark", "number"), [("application_id", 7), ("user_version", 3)])
+def test_a_file_that_another_program_has_marked_is_refused(path, mark, number):
+    """Its version, whatever it is, is not one of ours."""
+    with plain(path) as other:
+        other.execute(f"PRAGMA {mark} = {number}")
+    before = path.read_bytes()
+    for look in (SQLiteStore, read_version):
+        with pytest.raises(DeclarationError, match=f"id .*{number}.* it is not of this library"):
+            look(path)
+    assert path.read_bytes() == before
 
 
 def test_tables_that_another_process_has_made_meanwhile_are_used(path, clock, wire):

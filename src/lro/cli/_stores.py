@@ -70,6 +70,8 @@ class StoreSchema:
             return self.read_version()
         except Unavailable as exc:
             raise Unusable(_reason(exc)) from exc
+        except DeclarationError as exc:
+            raise Unusable(str(exc)) from exc
 
     def create(self) -> None:
         """Make what is missing.

@@ -38,4 +38,5 @@ CREATE INDEX starts_age ON starts (at);
 CREATE INDEX starts_names ON starts (name);
 CREATE INDEX operations_by_k870752457fdb610a ON operations (parent, coalesce(json_extract(keys, '$.k870752457fdb610a'), '?'), create_time DESC, name);
 COMMIT;
+PRAGMA application_id = 1819438849;
 PRAGMA user_version = 1;

@@ -33,6 +33,9 @@ from lro.stores.sqlite._file import FetchRows, code_of, is_busy
 SCHEMA_VERSION: Final = 1
 """The version that this library makes and uses; it stands in the file as ``user_version``."""
 
+APPLICATION_ID: Final = int.from_bytes(b"lro\x01", "big")
+"""Marks the files of this library, whose versions mean nothing in files of others."""
+
 _TYPES: Final = {
     "name": "TEXT PRIMARY KEY",
     **dict.fromkeys(
@@ -66,6 +69,7 @@ _TABLES: Final = (
     " PRIMARY KEY (step, minute, method))",
     "CREATE TABLE totals (method TEXT PRIMARY KEY, counts TEXT NOT NULL)",
     "CREATE TABLE secrets (id INTEGER PRIMARY KEY CHECK (id = 1), key BLOB NOT NULL)",
+    f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
 
@@ -89,11 +93,12 @@ def prepare(writer: sqlite3.Connection, path: str, until: float) -> None:
             cannot keep a write-ahead log.
         sqlite3.Error: The file cannot be used.
     """
+    _version(writer, path)  # before anything is changed in a file of another program
     if _write_ahead(writer, until) != "wal":
         raise DeclarationError(path, "is where no write-ahead log can be kept")
-    if _version(writer) == 0:
+    if _version(writer, path) == 0:
         _make_tables(writer, path)
-    version = _version(writer)
+    version = _version(writer, path)
     if version != SCHEMA_VERSION:
         text = f"has schema version {version}; this library can only use version {SCHEMA_VERSION}"
         raise DeclarationError(path, text)
@@ -118,6 +123,7 @@ def read_version(path: str) -> int:
 
     Raises:
         Unavailable: It cannot be read as a database.
+        DeclarationError: It is a file of another program.
     """
     if not os.path.exists(path):
         return 0
@@ -125,13 +131,17 @@ def read_version(path: str) -> int:
         with contextlib.closing(
             sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)
         ) as reader:
-            return _version(reader)
+            return _version(reader, path)
     except sqlite3.Error as exc:
         raise Unavailable(f"{path} cannot be read: {exc}") from exc
 
 
-def _version(writer: sqlite3.Connection) -> int:
-    (version,) = writer.execute("PRAGMA user_version").fetchone()
+def _version(reader: sqlite3.Connection, path: str) -> int:
+    """The version of the tables, 0 for a file that nobody has marked as theirs."""
+    (application,) = reader.execute("PRAGMA application_id").fetchone()
+    (version,) = reader.execute("PRAGMA user_version").fetchone()
+    if application != APPLICATION_ID and (application or version):
+        raise _foreign(path, f"application id {application} and version {version}")
     return int(version)
 
 
@@ -139,7 +149,7 @@ def _make_tables(writer: sqlite3.Connection, path: str) -> None:
     """Make all tables in one transaction, unless another process has made them meanwhile."""
     writer.execute("BEGIN IMMEDIATE")
     try:
-        if _version(writer) == 0:
+        if _version(writer, path) == 0:
             found = {name for (name,) in writer.execute("SELECT name FROM sqlite_master")}
             for table in _COLUMNS:
                 if table in found:
