@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -438,22 +436,6 @@ def test_credentials_are_those_of_the_channel(face: Face) -> None:
             face.run(made.close)
         finally:
             server.stop(None).wait()
-
-
-@pytest.mark.parametrize(
-    ("module", "part"), [("lro_client.transports.grpc", "transport"), ("lro.grpc", "edge")]
-)
-def test_import_without_grpc_says_what_to_install(
-    module: str, part: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The import says what to install."""
-    monkeypatch.setitem(sys.modules, "grpc", None)
-    source = importlib.util.find_spec(module)
-    assert source is not None
-    assert source.loader is not None
-    with pytest.raises(lro.errors.MissingExtra) as caught:
-        source.loader.exec_module(importlib.util.module_from_spec(source))
-    assert str(caught.value) == f"the gRPC {part} needs the extra 'grpc': pip install 'lro[grpc]'"
 
 
 def test_metadata_that_cannot_be_sent(asking: Asking) -> None:

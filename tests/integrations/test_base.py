@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
-import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -34,20 +32,6 @@ def test_missing_caller_is_called_caller(
     assert [record.getMessage() for record in caplog.records if record.name == "lro"] == [
         "the integration has no caller: authorize gets no names of callers"
     ]
-
-
-@pytest.mark.parametrize(
-    "name", ["aiohttp", "django", "fastapi", "flask", "litestar", "quart", "starlette"]
-)
-def test_missing_framework_names_the_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says what to install."""
-    for module in [name, *(one for one in sys.modules if one.startswith(f"{name}."))]:
-        monkeypatch.setitem(sys.modules, module, None)
-    ours = f"lro.integrations.{name}"
-    for module in [ours, *(one for one in sys.modules if one.startswith(f"{ours}."))]:
-        monkeypatch.delitem(sys.modules, module, raising=False)
-    with pytest.raises(lro.errors.MissingExtra, match=rf"pip install 'lro\[{name}\]'"):
-        importlib.import_module(ours)
 
 
 def test_console_is_a_path_or_says_more(shared: Counting) -> None:

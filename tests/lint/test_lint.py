@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-
 import attrs
 import pytest
 from hypothesis import given
@@ -13,7 +10,6 @@ from hypothesis import strategies as st
 pytest.importorskip("google.longrunning.operations_pb2")
 
 from lro import DeclarationError, InvalidArgument, OperationInfo
-from lro.errors import MissingExtra
 from lro.lint import BREAKING_CODES, LINT_CODES, Finding, breaking, lint, operation_infos
 from tests.lint.sets import (
     BARE,
@@ -218,12 +214,3 @@ def test_any_bytes_give_findings_or_an_error(data: st.DataObject) -> None:
     except InvalidArgument:
         return
     assert set(codes(found)) <= {*LINT_CODES, *BREAKING_CODES}
-
-
-def test_without_protobuf_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Importing the linter says what to install."""
-    for name in [one for one in sys.modules if one.startswith("lro.lint")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "google.longrunning", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'lro\[protobuf\]'"):
-        importlib.import_module("lro.lint")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain_fam
 
 import lro.wsgi
 from lro import Code, Job, StatusError
-from lro.errors import DeclarationError, MissingExtra, Unauthenticated, Unavailable
+from lro.errors import DeclarationError, Unauthenticated, Unavailable
 from lro.executors.inline import InlineExecutor
 from lro.prometheus import MetricsApp, collector
 from lro.stores.memory import MemoryStore
@@ -254,15 +252,3 @@ def test_store_without_statistics_has_only_gauges(make_service):
         "lro_executor_usage",
         "lro_waiter_active",
     }
-
-
-def test_missing_extra_is_named(monkeypatch):
-    """The import says what to install."""
-    monkeypatch.setitem(sys.modules, "prometheus_client.exposition", None)
-    source = importlib.util.find_spec("lro._prometheus")
-    assert source is not None
-    assert source.loader is not None
-    with pytest.raises(MissingExtra) as caught:
-        source.loader.exec_module(importlib.util.module_from_spec(source))
-    wanted = "lro.prometheus needs the extra 'prometheus': pip install 'lro[prometheus]'"
-    assert str(caught.value) == wanted

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import runpy
-import sys
 import threading
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -20,12 +18,11 @@ import psycopg
 from hypothesis import example, given
 from psycopg import errors
 
-import lro.stores.postgres
 from lro import Any, DeclarationError, InvalidArgument, State
 from lro._engine.store_port import SCAN
 from lro._filters.prefilter import EVERYTHING, Column, InState, KeyIn, NameIn, TextContains, all_of
 from lro.adapters import Cursor, Renewed
-from lro.errors import MissingExtra, OperationNotFound, TargetBusy, Unavailable
+from lro.errors import OperationNotFound, TargetBusy, Unavailable
 from lro.stores.postgres import SCHEMA_VERSION, PostgresStore
 from lro.stores.postgres import _statements as statements
 from lro.stores.postgres._connections import PERIOD_SECONDS, ServerClock
@@ -210,13 +207,6 @@ def test_a_missing_database_is_reported(server):
         store.secret()
     assert 'database "nope" does not exist' in str(refused.value.__cause__)
     assert "nope" not in str(refused.value)
-
-
-def test_the_missing_extra_is_named(monkeypatch):
-    """Where psycopg is not installed, the import says what to install."""
-    monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'lro\[postgres\]'"):
-        runpy.run_path(lro.stores.postgres.__file__)
 
 
 def test_durable_means_on_disk(server, schema, plain, postgres_wire):

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
-import sys
 import time
 
 import pytest
 
-from lro.errors import MissingExtra
 from lro_conform.client._http_peer import HttpPeer
 from lro_conform.client._steps import Acknowledges, Lists, Performance, Script, Shows, Silent, Verb
 
@@ -106,13 +104,3 @@ def test_an_unknown_method_over_grpc_is_unimplemented() -> None:
     code, played = asyncio.run(call())
     assert code is grpc.StatusCode.UNIMPLEMENTED
     assert [one.verb for one in played.calls] == [Verb.OTHER]
-
-
-@pytest.mark.parametrize("module", ["client._grpc_peer", "server._grpc"])
-def test_without_the_extra_the_error_names_it(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "grpc", None)
-    source = importlib.util.find_spec(f"lro_conform.{module}")
-    assert source is not None
-    assert source.loader is not None
-    with pytest.raises(MissingExtra, match=r"pip install 'lro\[grpc\]'"):
-        source.loader.exec_module(importlib.util.module_from_spec(source))
