@@ -27,6 +27,7 @@ MESSAGES: dict[str, Any] = {
 }
 COUNT, SIZE = "a whole number from 1", "a whole number from 0"
 SPAN = "a timedelta above zero, at most 36500 days"
+FROM_ZERO = "a timedelta from zero, at most 36500 days"
 LEASE = "a timedelta of 0.2 s or more, at most 36500 days"
 SECONDS, DAY = "seconds from 0, at most 86400", "seconds above 0, at most 86400"
 PLAIN = "a plain function, which no event loop awaits"
@@ -47,7 +48,8 @@ class Awaited:
 
 def new_service(**options: Any) -> lro.Service:
     """A service without threads."""
-    return lro.Service(MemoryStore(), InlineExecutor(), maintenance=False, **options)
+    parts = {"store": MemoryStore(), "executor": InlineExecutor(), "maintenance": False}
+    return lro.Service(**{**parts, **options})
 
 
 def declare(**options: Any) -> None:
@@ -107,8 +109,8 @@ ARGUMENTS: dict[Callable[..., object], list[tuple[str, object, str]]] = {
         *(("concurrency", value, COUNT) for value in (0, True)),
         ("attempts", 1.0, COUNT),
         ("max_lost", "3", COUNT),
-        ("time_limit", 5, SPAN),
-        ("keep_for", timedelta(), SPAN),
+        *(("time_limit", value, SPAN) for value in (5, timedelta(), timedelta(-1))),
+        *(("keep_for", value, SPAN) for value in (timedelta(), timedelta(days=99_999_999))),
         ("retry_on", ValueError, "a tuple of exception classes"),
         ("retry_on", (ValueError, "OSError"), "a tuple of exception classes"),
         ("retry_on", (BaseException,), "a tuple of exception classes"),
@@ -122,15 +124,20 @@ ARGUMENTS: dict[Callable[..., object], list[tuple[str, object, str]]] = {
         ("path", "v1/x", "a path such as /v1/images:resize"),
     ],
     new_service: [
+        *(("store", value, "a store, made already") for value in (MemoryStore, InlineExecutor())),
+        *(("executor", value, "an executor, made already") for value in (InlineExecutor, None)),
         ("types", {}, "a TypeRegistry"),
         *(("domain", value, "a text that is not empty") for value in ("", None)),
         *(("verbs", value, TEXTS) for value in ("GetOperation", [1])),
         ("verbs", ["GetOperatoin"], "some of GetOperation, ListOperations"),
-        ("max_wait", 60, "a timedelta from zero, at most 36500 days"),
-        ("keep_for", "30d", "a timedelta from zero, at most 36500 days"),
+        *(("max_wait", value, FROM_ZERO) for value in (60, timedelta(-1))),
+        *(("keep_for", value, FROM_ZERO) for value in ("30d", timedelta(days=99_999_999))),
+        *(("drain", value, FROM_ZERO) for value in (timedelta(-1), 5, "10s", None)),
         *(("lease", timedelta(milliseconds=value), LEASE) for value in (0, 199)),
         ("authorize", "no function", "a function"),
-        ("owner_only", 1, "True or False"),
+        *((flag, "no", "True or False") for flag in ("owner_only", "maintenance", "statistics")),
+        ("observers", [print], "objects of lro.adapters.Observer"),
+        ("around", 5, "a function of a job that gives a context manager"),
         ("clock", 3.0, "a function"),
     ],
     MemoryStore: [("clock", "now", "a function")],
@@ -149,7 +156,11 @@ ARGUMENTS: dict[Callable[..., object], list[tuple[str, object, str]]] = {
         ("clock", 5, "a function"),
     ],
     ThreadExecutor: [("workers", 1.5, COUNT), ("queue", -1, SIZE), ("queue", None, SIZE)],
-    AsyncioExecutor: [("concurrency", "9", COUNT), ("queue", -1, SIZE)],
+    AsyncioExecutor: [
+        *(("concurrency", value, COUNT) for value in ("9", 0)),
+        ("queue", -1, SIZE),
+        *(("loop", value, '"own" or "running"') for value in ("other", None, True)),
+    ],
     ProcessExecutor: [
         ("workers", 0, COUNT),
         ("queue", "9", SIZE),
@@ -159,7 +170,7 @@ ARGUMENTS: dict[Callable[..., object], list[tuple[str, object, str]]] = {
     celery_executor: [
         ("app", "redis://localhost", "a Celery app"),
         *(("queue", value, "a text that is not empty") for value in ("", 5)),
-        ("redelivery", 60, "a timedelta above zero"),
+        *(("redelivery", value, "a timedelta above zero") for value in (60, timedelta())),
         ("task_name", None, "a text that is not empty"),
         ("broker_timeout", 1.0, "a timedelta above zero"),
         ("connections", 0, COUNT),
@@ -255,15 +266,6 @@ CALLS: list[tuple[Callable[[lro.TypeRegistry], object], str, str]] = [
 def test_argument_of_a_call_of_wrong_type_is_refused_by_its_name(call, name, wanted):
     """In the constructor and every method of the registry, the contract checks, the command."""
     refused(lambda: call(lro.TypeRegistry(WorkRequest)), name, wanted)
-
-
-def test_an_option_of_the_service_of_the_wrong_type_is_refused():
-    """An option that the rows above cannot give: they give it themselves."""
-    refused(
-        lambda: lro.Service(MemoryStore(), InlineExecutor(), maintenance="no"),
-        "maintenance",
-        "True or False",
-    )
 
 
 def test_attempts_and_retry_on_need_each_other():

@@ -11,13 +11,10 @@ import time
 
 import pytest
 
-from lro import Code
 from lro._engine import change_listener
 from lro.errors import Unavailable
 from lro.executors.inline import InlineExecutor
-from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
-from lro.stores.sqlite import SQLiteStore
 from tests.engine.engine_parts import declared, raising
 from tests.service_steps import Step, ended, listeners, work
 from tests.waiting import PATIENCE, joined, threads_from_now, until
@@ -190,13 +187,6 @@ def test_everything_is_looked_at_every_few_seconds(process, monkeypatch):
     assert ended(process.here, name).state == "CANCELLED"
 
 
-def test_process_on_its_own_does_not_listen(listening, make_service):
-    """No thread, no subscription."""
-    service = make_service()
-    service.wait(declared(service).start(WorkRequest()).name, 0.01)
-    assert listening() == []
-
-
 def test_subscription_is_closed_when_it_is_not_needed(process, monkeypatch):
     """After a while; and opened again with the next need."""
     monkeypatch.setattr(change_listener, "LINGER_SECONDS", 0.01)
@@ -308,31 +298,6 @@ def test_subscription_whose_thread_cannot_start(listening, make_service, monkeyp
     monkeypatch.undo()
     assert ended(service, method.start(WorkRequest())).done
     assert listening()
-
-
-# -- two services on one file ---------------------------------------------------------------------
-
-
-@pytest.fixture
-def both(tmp_path, make_service):
-    """Two services on one file, as two processes would have them."""
-    return [make_service(SQLiteStore(tmp_path / "a.db"), ThreadExecutor(2)) for _ in range(2)]
-
-
-def test_a_cancellation_reaches_the_process_that_works(both):
-    """Without waiting for the renewal of its lease."""
-    one, two = both
-    begun = threading.Event()
-
-    def body(request, job):
-        begun.set()
-        job.sleep(PATIENCE)
-
-    name = work(one, body).start(WorkRequest()).name
-    assert begun.wait(PATIENCE)
-    work(two)
-    two.cancel(name)
-    assert one.wait(name, PATIENCE).error.code == Code.CANCELLED
 
 
 def test_the_store_gets_each_announcement(make_service):

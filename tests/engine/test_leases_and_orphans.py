@@ -256,15 +256,6 @@ def test_work_of_unknown_methods_is_left_to_others(hung, make_service, build, st
     assert store.get(name).state == "FAILED"
 
 
-def test_work_that_never_began_is_begun(make_service, build, store, clock):
-    """Its worker died before the claim: doing it cannot be doing it twice."""
-    name = Queued(make_service, store).name
-    clock.advance(15)
-    other = build(executor=InlineExecutor())
-    recovered(other, clock)
-    assert other.get(name).state == "SUCCEEDED"
-
-
 def test_live_work_is_not_lost_with_its_lease(make_service, store, clock):
     """The lease ran out while the store was away: the process does not end its own work."""
     queued = Queued(make_service, store)

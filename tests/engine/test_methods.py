@@ -83,29 +83,7 @@ def test_what_is_not_registered(name, info, why):
 
 
 def plain(request: WorkRequest) -> WorkResponse: ...
-def with_job(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse: ...
-async def coroutine(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse: ...
-def bare(request, job): ...
-def nothing(request: WorkRequest, job: Job) -> None: ...
 def union(request: WorkRequest | None) -> WorkResponse | None: ...
-
-
-SIGNATURES = [
-    (plain, (WorkRequest, WorkResponse, None, False, False)),
-    (with_job, (WorkRequest, WorkResponse, WorkMetadata, True, False)),
-    (coroutine, (WorkRequest, WorkResponse, WorkMetadata, True, True)),
-    (bare, (None, None, None, True, False)),
-    (nothing, (WorkRequest, type(None), None, True, False)),
-    (union, (WorkRequest | None, WorkResponse | None, None, False, False)),
-]
-
-
-@pytest.mark.parametrize(("function", "wanted"), SIGNATURES)
-def test_what_annotations_say(function, wanted):
-    """Request, response and metadata; whether the job is wanted; the colour."""
-    said = Signature.of(function)
-    classes = [part.annotation for part in (said.request, said.response, said.metadata)]
-    assert (*classes, said.takes_job, said.is_async) == wanted
 
 
 def no_arguments(): ...

@@ -117,13 +117,6 @@ def test_the_notifier_says_which_ends_owe(store, make_service):
     assert noted.calls == ["wake"]
 
 
-def test_a_service_without_webhooks_owes_nothing(store, make_service):
-    """As before: no field is set, and nothing is looked for."""
-    service = make_service(store, InlineExecutor())
-    name = work(service).start(WorkRequest()).name
-    assert (store.get(name).notify, owed(store, name), store.next_due()) == ("", False, None)
-
-
 def test_a_deleted_debt_is_logged(store, make_service, caplog):
     """Its name and how much it was, not where it was to be sent."""
     caplog.set_level(logging.INFO, "lro")

@@ -309,22 +309,6 @@ def test_lost_work_is_observed(make_service, recorder, clock, tmp_path, policy, 
     assert found["attempt.superseded.7"] == 1
 
 
-def test_handed_back_work_is_observed_as_released(observed, recorder):
-    """By the close of the service, once."""
-    service = observed()
-    begun = threading.Event()
-
-    def body(_: WorkRequest, job: Job[WorkMetadata]) -> None:
-        begun.set()
-        job.sleep(PATIENCE)
-
-    work(service, body).start(WorkRequest())
-    assert begun.wait(PATIENCE)
-    service.close(0)
-    assert recorder.only(AttemptOver).outcome == "released"
-    assert "ended" not in recorder.kinds()
-
-
 def test_renewals_and_expiry_are_observed(observed, recorder, clock):
     """The first renewal of new work finds all of its lease; a late one has less left."""
     service = observed(lease=timedelta(seconds=15), keep_for=timedelta(days=1))
@@ -611,16 +595,6 @@ def test_counts_are_given_every_15_seconds(make_service, store, clock):
     clock.advance(60)
     service.run_maintenance()
     assert store.read_counts(START) == [counted]
-
-
-def test_rest_is_given_when_the_service_is_closed(make_service, clock, tmp_path):
-    """So that a process that stops loses nothing."""
-    path = tmp_path / "operations.db"
-    service = make_service(SQLiteStore(path, clock=clock), InlineExecutor())
-    work(service).start(WorkRequest())
-    service.close()
-    later = make_service(SQLiteStore(path, clock=clock))
-    assert totals(later)["ends.succeeded"] == 1
 
 
 def test_counts_are_kept_while_the_store_is_away(make_service, clock, caplog):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import gc
 import logging
 import threading
@@ -492,17 +491,6 @@ def test_without_a_loop_work_waits_for_one(make_service, store, clock):
     asyncio.run(main())
 
 
-@on_a_loop
-async def test_a_thread_starts_work_for_the_loop(make_service, store):
-    """The service has been used on the loop before."""
-    service = make_service(store, running(), maintenance=True)
-    work = declared(service)
-
-    service.start_maintenance()
-    started = await asyncio.to_thread(work.start, WorkRequest("a"))
-    assert answer(service, await over(service, started)) == "a MainThread"
-
-
 @pytest.mark.parametrize("cancelled", [True, False])
 def test_work_of_a_loop_that_ends_is_handed_back(make_service, store, clock, cancelled):
     """What ran and what waited; the next loop has all the room."""
@@ -581,26 +569,6 @@ def test_work_of_a_service_closed_on_its_loop_is_handed_back(service, store):
 
     asyncio.run(main())
     assert [record.given_up for record in records(store)] == [True]
-
-
-@pytest.mark.parametrize(
-    ("make", "error"),
-    [
-        *(
-            (functools.partial(AsyncioExecutor, loop=loop), lro.DeclarationError)
-            for loop in ("other", None, True)
-        ),
-        (lambda: AsyncioExecutor(0), ValueError),
-        (lambda: AsyncioExecutor(1, queue=-1), ValueError),
-        (lambda: ThreadExecutor(1, queue=-1), ValueError),
-    ],
-)
-def test_executor_without_room_or_loop_is_refused(make, error):
-    """Where it is made; a loop is its own, or the one that runs."""
-    with pytest.raises(error) as caught:
-        make()
-    if error is lro.DeclarationError:
-        assert 'loop: must be "own" or "running"' in str(caught.value)
 
 
 # -- steps ----------------------------------------------------------------------------------------

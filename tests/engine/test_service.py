@@ -29,7 +29,6 @@ from lro.errors import (
     PermissionDenied,
 )
 from lro.executors.inline import InlineExecutor
-from lro.stores.memory import MemoryStore
 from tests.engine.engine_parts import NAME, declared, method_of, raising
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -40,6 +39,7 @@ CALLS = {
     "GetOperation": lambda service, name: service.get(name, caller="me"),
     "DeleteOperation": lambda service, name: service.delete(name, caller="me"),
     "CancelOperation": lambda service, name: service.cancel(name, caller="me"),
+    "DescribeOperations": lambda service, name: service.describe(name, caller="me"),
     "WaitOperation": lambda service, name: service.wait(name, NOTHING, caller="me"),
     "AwaitOperation": lambda service, name: asyncio.run(
         service.wait_async(name, NOTHING, caller="me")
@@ -48,7 +48,8 @@ CALLS = {
         ListOperationsRequest(name=name), caller="me"
     ),
 }
-DRAINS = (timedelta(-1), 5, "10s", None)
+ASKED_FOR = {"AwaitOperation": "WaitOperation", "DescribeOperations": "GetOperation"}
+"""The RPC that a hook is asked for, where it has another name."""
 EACH = pytest.mark.parametrize("verb", CALLS)
 EACH_NAMED = pytest.mark.parametrize("verb", [verb for verb in CALLS if verb != "ListOperations"])
 
@@ -84,8 +85,7 @@ def test_permission_is_asked(build, verb):
     if verb == "ListOperations":
         name = ""
     CALLS[verb](service, name)
-    rpc = "WaitOperation" if verb == "AwaitOperation" else verb
-    assert asked == [("me", rpc, name)]
+    assert asked == [("me", ASKED_FOR.get(verb, verb), name)]
 
 
 @EACH
@@ -261,56 +261,3 @@ def test_a_method_is_declared_once(make_service):
         declared(service)
     with pytest.raises(DeclarationError, match=r'write @service\.method\("'):
         service.method(lambda request: None)
-
-
-def test_a_service_closes_itself_and_its_store(clock):
-    """As a context, with the default clock, and with its maintenance thread."""
-    closed, store = [], MemoryStore()
-    store.close = lambda: closed.append(1)
-    with Service(store, InlineExecutor()) as service:
-        assert not declared(service).start(WorkRequest()).done
-        assert service._background.maintenance._thread.is_alive()
-    assert closed == [1]
-    assert not service._background.maintenance._thread.is_alive()
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *(("concurrency", value) for value in (0, -1, 1.5, "2", True)),
-        ("attempts", 0),
-        *(("max_lost", value) for value in (0, True)),
-        *(("time_limit", value) for value in (timedelta(0), timedelta(-1), 5)),
-        *(("keep_for", value) for value in (timedelta(0), 3600, timedelta(days=99_999_999))),
-        *((hook, "text") for hook in ("exclusive_target", "validate", "final_metadata")),
-    ],
-)
-def test_an_option_that_makes_no_sense(make_service, name, value):
-    """It is refused with the declaration, by its name, and not by the first operation."""
-    for declare in (make_service().method, Options):
-        with pytest.raises(DeclarationError, match=f"{name}: must be") as caught:
-            declare(**{name: value}, **({} if declare is Options else {"full_name": NAME}))
-        assert caught.value.subject == name
-
-
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
-        ({"store": MemoryStore}, "store: must be a store, made already, got "),
-        ({"store": InlineExecutor()}, "store: must be a store, made already, got "),
-        ({"executor": InlineExecutor}, "executor: must be an executor, made already, got "),
-        ({"executor": None}, "executor: must be an executor, made already, got "),
-        *(({"drain": wrong}, "drain: must be a timedelta from zero") for wrong in DRAINS),
-        ({"lease": timedelta()}, "lease: must be"),
-        ({"max_wait": timedelta(-1)}, "max_wait: must be"),
-        ({"keep_for": timedelta(days=99_999_999)}, "keep_for: must be"),
-        ({"statistics": "all"}, "statistics: must be True or False"),
-        ({"observers": [print]}, r"observers.*lro\.adapters\.Observer"),
-        ({"around": 5}, "around"),
-        ({"verbs": ["Get"]}, "verbs: must be some of GetOperation"),
-    ],
-)
-def test_a_setting_that_makes_no_sense(wrong, sentence):
-    """It is refused when the service is made, and not when the first operation meets it."""
-    with pytest.raises(DeclarationError, match=sentence):
-        Service(**{"store": MemoryStore(), "executor": InlineExecutor(), **wrong})

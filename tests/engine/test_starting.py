@@ -8,16 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from lro import (
-    Code,
-    DeclarationError,
-    Empty,
-    InvalidArgument,
-    ListOperationsRequest,
-    Operation,
-    TypeRegistry,
-    WorkerLost,
-)
+from lro import Code, DeclarationError, InvalidArgument, ListOperationsRequest, TypeRegistry
 from lro.errors import (
     HookFailed,
     InvalidParent,
@@ -31,7 +22,7 @@ from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from tests.engine.engine_parts import ID, NAME, Held, method_of, once, raising
-from tests.service_steps import Step, answer, ended, reason, recovered, swap, work
+from tests.service_steps import Step, answer, ended, reason, swap, work
 from tests.waiting import PATIENCE, joined
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -113,21 +104,6 @@ def test_work_is_stopped_between_its_start_and_its_beginning(kept, store, make_s
     other.run_maintenance()
     assert answer(other, other.get(name)) == "x"
     assert (store.get(name).attempt, store.get(name).lost_attempts) == (2, 0)
-
-
-@pytest.mark.parametrize(
-    ("worker_lost", "state"), [(WorkerLost.FAIL, "FAILED"), (WorkerLost.RETRY, "SUCCEEDED")]
-)
-def test_a_worker_dies_between_the_start_and_the_beginning(
-    store, make_service, clock, worker_lost, state
-):
-    """It cannot be known that the function was not called: the method's choice holds."""
-    services = [make_service(store, executor) for executor in (Held(idle=True), InlineExecutor())]
-    methods = [method_of(service, worker_lost=worker_lost) for service in services]
-    name = methods[0].start(WorkRequest("x")).name
-    clock.advance(15)
-    recovered(services[1], clock)
-    assert services[1].get(name).state == state
 
 
 @pytest.fixture
@@ -335,12 +311,6 @@ def test_a_target_that_is_no_text(quick):
         method_of(quick, exclusive_target=lambda request: 7).start(WorkRequest())
 
 
-@pytest.mark.parametrize("verdict", [None, True])
-def test_validate_accepts_with_none_and_true(quick, verdict):
-    """The operation is started."""
-    assert method_of(quick, validate=lambda request: verdict).start(WorkRequest()).name
-
-
 @pytest.mark.parametrize("validate_only", [False, True])
 @pytest.mark.parametrize(
     ("validate", "sentence"),
@@ -425,16 +395,6 @@ def test_a_full_queue_still_knows_its_requests(store, make_service):
 
 
 # -- validate only --------------------------------------------------------------------------------
-
-
-def test_a_validation_stores_nothing(quick):
-    """A done operation without a name, and with an empty response (spec §9.7)."""
-    calls = []
-    method = method_of(quick, lambda *_: calls.append(1))
-    for _ in range(2):
-        operation = method.start(WorkRequest(), request_id=ID, validate_only=True).operation
-        assert operation == Operation(done=True, result=quick.types.pack(Empty()))
-    assert (stored(quick), calls) == (0, [])
 
 
 def test_a_validation_fails_as_the_real_call_would(store, make_service):

@@ -198,16 +198,6 @@ def test_caller_whose_class_only_claims_to_be_str_is_refused(
     assert "authenticate must return a text" in caplog.text
 
 
-def test_plain_hook_that_raises_generator_exit_fails() -> None:
-    """The generators that ask a hook do not take it for their own end."""
-
-    def end(*_: Any) -> None:
-        raise GeneratorExit
-
-    with pytest.raises(lro.errors.HookFailed, match="authorize raised GeneratorExit"):
-        build(authorize=end).service.get("operations/a")
-
-
 def test_async_hook_of_closed_coroutine_ends_quietly() -> None:
     """A coroutine that is closed while it asks a hook takes the hook with it."""
     left = []
