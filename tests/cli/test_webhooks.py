@@ -19,11 +19,11 @@ from tests.webhooks.hooked import SECRET
 from tests.webhooks.receivers import Said, receiver
 
 SERVICE = """
-import attrs
 import lro
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.webhooks import Endpoint, Webhooks
+from tests.work_messages import WorkRequest, WorkResponse
 
 sends = Webhooks(
     [Endpoint(url={url!r}, id="one", secrets=({secret!r},))],
@@ -31,14 +31,6 @@ sends = Webhooks(
 )
 service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False, webhooks=sends)
 plain = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
-
-@attrs.frozen
-class WorkRequest:
-    text: str = ""
-
-@attrs.frozen
-class WorkResponse:
-    text: str = ""
 
 @service.method("acme.v1.Works.Work")
 def work(request: WorkRequest) -> WorkResponse:

@@ -16,7 +16,7 @@ from lro.executors.inline import InlineExecutor
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from tests.engine.engine_parts import maintenance_over
-from tests.service_steps import answer, ended, reason, recovered
+from tests.service_steps import Step, answer, ended, reason, recovered, work
 from tests.stores.samples import held, insert
 from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -90,21 +90,15 @@ def test_a_name_that_another_has_claimed(make_service, store, sending):
     """Its worker lives: the second message is of no use."""
     service = make_service(store, sending)
     other = with_method(make_service(store, Sending()))
-    begun, go = threading.Event(), threading.Event()
-
-    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        begun.set()
-        assert go.wait(PATIENCE)
-        return WorkResponse("once")
-
-    name = service.method(NAME)(work).start(WorkRequest()).name
+    step = Step()
+    name = work(service, step, NAME).start(WorkRequest("once")).name
     worker = threading.Thread(target=service.run_operation, args=(name,))
     worker.start()
-    assert begun.wait(PATIENCE)
+    step.reached()
     service.run_operation(name)  # by a second thread of the same process
     other.run_operation(name)
     assert not other.get(name).done
-    go.set()
+    step.go.set()
     worker.join()
     assert answer(other, other.get(name)) == "once"
 
@@ -236,13 +230,12 @@ def test_a_method_keeps_its_limit_in_a_worker(make_service, store, sending):
     service = make_service(store, sending)
     running, most = [], []
 
-    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+    def body(request, job):
         running.append(job.name)
         most.append(len(running))
         running.remove(job.name)
-        return WorkResponse()
 
-    method = service.method(NAME, concurrency=1)(work)
+    method = work(service, body, NAME, concurrency=1)
     names = [method.start(WorkRequest()).name for _ in range(8)]
     workers = [threading.Thread(target=service.run_operation, args=(name,)) for name in names]
     for worker in workers:
@@ -291,18 +284,11 @@ def test_a_death_that_comes_too_late(make_service, store, clock):
 def test_a_clock_that_is_set(make_service, store, clock, caplog):
     """All leases seem over: live processes renew theirs before any of them recovers orphans."""
     seconds = [0.0]
-    begun, go = threading.Event(), threading.Event()
-
-    def work(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-        begun.set()
-        assert go.wait(PATIENCE)
-        return WorkResponse("done")
-
+    step = Step()
     one, two = (make_service(store, clock=lambda: seconds[0]) for _ in range(2))
-    one.method(NAME)(work)
-    two.method(NAME)(work)
-    name = one.start(NAME, WorkRequest()).name
-    assert begun.wait(PATIENCE)
+    name = work(one, step, NAME).start(WorkRequest("done")).name
+    work(two, step, NAME)
+    step.reached()
     one.run_maintenance()
     two.run_maintenance()
     clock.advance(hours=1)
@@ -317,7 +303,7 @@ def test_a_clock_that_is_set(make_service, store, clock, caplog):
         clock.advance(1)
         one.run_maintenance()
         two.run_maintenance()
-    go.set()
+    step.go.set()
     assert answer(one, ended(one, name)) == "done"
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 
 import lro
@@ -21,6 +19,7 @@ from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from tests.executors.process_methods import environment
 from tests.http.servers import asgi_inside
+from tests.service_steps import Step
 from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
@@ -28,18 +27,14 @@ METHOD = "acme.work.v1.Works.Work"
 CLASSES: Any = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
 
 
-@attrs.frozen
-class KeepRequest:
-    """What is asked for."""
+def keep(service: lro.Service, text: str) -> None:
+    """Do work that keeps a text in its metadata."""
 
-    text: str = ""
+    @service.method(METHOD)
+    def note(request: WorkRequest, job: lro.Job[WorkMetadata]) -> None:
+        job.report(WorkMetadata(note=request.text))
 
-
-@attrs.frozen
-class KeepMetadata:
-    """What is shown of it."""
-
-    password: str = ""
+    note.start(WorkRequest(text))
 
 
 def dump(path: Path) -> str:
@@ -50,19 +45,18 @@ def dump(path: Path) -> str:
 
 def test_request_is_in_the_store_until_the_work_ends(tmp_path: Path) -> None:
     """Its rows have it, and not when the work is over."""
-    path, begun, go = tmp_path / "operations.db", threading.Event(), threading.Event()
+    path, step = tmp_path / "operations.db", Step()
     with lro.Service(SQLiteStore(path), ThreadExecutor(1)) as service:
 
         @service.method(METHOD)
-        def keep(request: KeepRequest) -> None:
-            begun.set()
-            go.wait(PATIENCE)
+        def forget(request: WorkRequest) -> None:
+            step()
 
-        handle = keep.start(KeepRequest(text="hunter2"))
-        assert begun.wait(PATIENCE)
+        handle = forget.start(WorkRequest("hunter2"))
+        step.reached()
         assert "hunter2" in dump(path)
         assert "hunter2" not in str(service.get(handle.name))
-        go.set()
+        step.go.set()
         handle.wait(PATIENCE)
         assert "hunter2" not in dump(path)
 
@@ -70,12 +64,7 @@ def test_request_is_in_the_store_until_the_work_ends(tmp_path: Path) -> None:
 def test_file_of_the_store_is_not_encrypted(tmp_path: Path) -> None:
     """It can be read by every program that may open it."""
     with lro.Service(SQLiteStore(tmp_path / "operations.db"), InlineExecutor()) as service:
-
-        @service.method(METHOD)
-        def keep(request: KeepRequest, job: lro.Job[KeepMetadata]) -> None:
-            job.report(KeepMetadata(password=request.text))
-
-        keep.start(KeepRequest(text="hunter2"))
+        keep(service, "hunter2")
     files = [path.read_bytes() for path in tmp_path.iterdir()]
     assert any(b"hunter2" in content for content in files)
 
@@ -100,20 +89,15 @@ def test_filter_compares_what_redact_hides() -> None:
     """A caller who may list finds it by guessing."""
 
     def redact(operation: dict[str, Any]) -> dict[str, Any]:
-        operation["metadata"].pop("password")
+        operation["metadata"].pop("note")
         return operation
 
     with lro.Service(MemoryStore(), InlineExecutor()) as service:
-
-        @service.method(METHOD)
-        def keep(request: KeepRequest, job: lro.Job[KeepMetadata]) -> None:
-            job.report(KeepMetadata(password=request.text))
-
-        keep.start(KeepRequest(text="hunter2"))
+        keep(service, "hunter2")
         app = ConsoleApp(service, redact=redact, authenticate=lambda headers: "ann")
         with asgi_inside(app) as call:
             for guess, found in (("another", 0), ("hunter2", 1)):
-                options = {"filter": f'metadata.password = "{guess}"'}
+                options = {"filter": f'metadata.note = "{guess}"'}
                 reply = call("GET", "/v1/operations", params=options)
                 assert reply.status_code == 200
                 assert len(reply.json().get("operations", ())) == found
