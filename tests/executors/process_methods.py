@@ -20,17 +20,7 @@ from typing import Final
 
 import attrs
 
-from lro import (
-    Any,
-    Cancelled,
-    Code,
-    Empty,
-    InvalidArgument,
-    Job,
-    Service,
-    StatusError,
-    message,
-)
+from lro import Any, Cancelled, Code, Empty, InvalidArgument, Job, Service, StatusError, message
 from lro.adapters import Executor, Store
 from lro.errors import DeadlineExceeded, LeaseLost, ResourceExhausted, Unavailable
 from lro.executors.processes import ProcessExecutor

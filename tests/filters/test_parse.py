@@ -6,17 +6,7 @@ import typing
 
 import pytest
 
-from lro._filters.parse import (
-    And,
-    Comparison,
-    Composite,
-    Function,
-    Member,
-    Not,
-    Or,
-    Search,
-    parse,
-)
+from lro._filters.parse import And, Comparison, Composite, Function, Member, Not, Or, Search, parse
 from lro.errors import InvalidFilter
 
 Json = typing.Any

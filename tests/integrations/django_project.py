@@ -9,15 +9,7 @@ from typing import Any
 
 import django
 
-from tests.integrations.counting import (
-    CONSOLE,
-    OPTIONS,
-    OWN,
-    CountRequest,
-    build,
-    name_of,
-    refused,
-)
+from tests.integrations.counting import CONSOLE, OPTIONS, OWN, CountRequest, build, name_of, refused
 
 FOLDER = tempfile.mkdtemp(prefix="lro-django-")
 atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)

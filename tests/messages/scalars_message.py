@@ -11,15 +11,7 @@ import attrs
 from hypothesis import strategies as st
 
 from lro import Any, Float, Int32, UInt32, UInt64, message
-from lro.types import (
-    BytesValue,
-    DoubleValue,
-    FieldMask,
-    Int32Value,
-    Int64Value,
-    ListValue,
-    Value,
-)
+from lro.types import BytesValue, DoubleValue, FieldMask, Int32Value, Int64Value, ListValue, Value
 from tests.filters.messages import ExportMetadata, Stage, Warning
 
 

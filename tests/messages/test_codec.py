@@ -14,14 +14,7 @@ from hypothesis import given, settings
 from lro import Any, Int32, InvalidArgument, LroError, TypeRegistry
 from lro.testing._samples import together
 from lro.wire import dumps, loads, loads_strict
-from tests.filters.messages import (
-    Book,
-    ExportMetadata,
-    ExportResponse,
-    ImportMetadata,
-    Stage,
-    Step,
-)
+from tests.filters.messages import Book, ExportMetadata, ExportResponse, ImportMetadata, Stage, Step
 from tests.filters.messages import Warning as RpcStatus
 from tests.messages.scalars_message import METADATA, SCALARS, Scalars, signs
 from tests.messages.test_scalars import One

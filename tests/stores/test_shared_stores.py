@@ -13,13 +13,7 @@ import pytest
 from lro import Any, InvalidArgument
 from lro._model.operation import settle_notifications
 from lro.adapters import OutboxStore, StatisticsStore, Store
-from lro.errors import (
-    LeaseLost,
-    NotApplied,
-    OperationNotFound,
-    TargetBusy,
-    Unavailable,
-)
+from lro.errors import LeaseLost, NotApplied, OperationNotFound, TargetBusy, Unavailable
 from lro.stores._rows import RecordCache
 from tests.stores.samples import (
     DONE,

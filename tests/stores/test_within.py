@@ -17,13 +17,7 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from tests.service_steps import Step, answer, ended
-from tests.stores.user_databases import (
-    KINDS,
-    POSTGRES,
-    SQLITE,
-    database_of,
-    run,
-)
+from tests.stores.user_databases import KINDS, POSTGRES, SQLITE, database_of, run
 from tests.waiting import joined, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 

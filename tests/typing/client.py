@@ -30,14 +30,7 @@ from lro_client import (
     wait_exponential,
     wait_proportional,
 )
-from tests.typing.messages import (
-    Keys,
-    Model,
-    ResizeMetadata,
-    ResizeRequest,
-    ResizeResponse,
-    Struct,
-)
+from tests.typing.messages import Keys, Model, ResizeMetadata, ResizeRequest, ResizeResponse, Struct
 
 Handle = OperationHandle[ResizeResponse, ResizeMetadata]
 AsyncHandle = AsyncOperationHandle[ResizeResponse, ResizeMetadata]
