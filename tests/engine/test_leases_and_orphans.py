@@ -681,7 +681,7 @@ def test_work_that_waited_for_the_store_is_renewed_at_once(away, make_service, c
 
 
 def test_one_lease_that_cannot_be_renewed_is_tried_again_soon(away, make_service, clock, caplog):
-    """The others are renewed, and it is said which one is not, once."""
+    """The others are renewed, and it is said which one is not, once, when it fails again."""
     service = make_service(away, Held())
     method = method_of(service, never)
     names = [method.start(WorkRequest()).name for _ in range(2)]
@@ -696,15 +696,31 @@ def test_one_lease_that_cannot_be_renewed_is_tried_again_soon(away, make_service
     away.renew = renew
     with caplog.at_level(logging.WARNING, "lro"):
         assert service.run_maintenance() == pytest.approx(0.2)
-        clock.advance(0.2)
-        assert service.run_maintenance() == pytest.approx(0.2)
-    assert asked == [sorted(names), [names[0]]]
+        assert "cannot be renewed" not in caplog.text
+        for _ in range(2):
+            clock.advance(0.25)
+            assert service.run_maintenance() == pytest.approx(0.2)
+    assert asked == [sorted(names), [names[0]], [names[0]]]
     assert caplog.text.count("its lease cannot be renewed now") == 1
     away.renew = whole
-    clock.advance(0.2)
+    clock.advance(0.25)
     service.run_maintenance()
     assert away.get(names[0]).lease_until == clock() + LEASE
     assert service.run_maintenance() > 4
+
+
+@pytest.mark.parametrize("seconds", [0.9, 5])
+def test_a_store_that_is_slow_to_say_the_time_has_not_set_its_clock(
+    away, make_service, clock, caplog, seconds
+):
+    """It had to connect first, or the machine stood still afterwards."""
+    service = make_service(away, Held())
+    for after in (False, True):
+        once(away, "now", lambda: clock.advance(seconds), after=after)
+        for _ in range(3):
+            service.run_maintenance()
+            clock.advance(1)
+    assert caplog.messages == []
 
 
 def test_a_renewal_that_took_long_is_followed_by_another(away, make_service, clock):

@@ -100,6 +100,7 @@ class Maintenance:
         self._renew_at: float | None = None
         self._renewed_at: float | None = None
         self._left: Collection[str] = ()
+        self._reported: Collection[str] = frozenset()
         self._retry_at = math.inf
         self._scan_at = self._scan_not_before = self._calm_until = self._expire_at = self._clock()
         self._asked_at = math.inf
@@ -204,7 +205,10 @@ class Maintenance:
 
     def _follow_clock(self, at: float) -> None:
         # The store's clock was set: all leases seem over, or to last too long.
-        lead = (self._store.now() - _EPOCH).total_seconds() - at
+        asked, now, answered = self._clock(), self._store.now(), self._clock()
+        if answered - asked >= _STEP_SECONDS:
+            return  # it had to connect, say: nobody knows when the answer was true
+        lead = (now - _EPOCH).total_seconds() - answered
         before, self._lead = self._lead, lead
         if before is None or abs(lead - before) < _STEP_SECONDS:
             return
@@ -233,10 +237,12 @@ class Maintenance:
         if self._renew_at is not None and self._renew_at <= at:
             self._renew_at = at + self._period
         self._observe_renewal(len(names) - len(renewed.left))
-        for name in set(renewed.left).difference(self._left):
+        # A lock that is there again at the next try is not that of a write of this process.
+        again = set(renewed.left).intersection(self._left)
+        for name in again - self._reported:
             line = "%s: its lease cannot be renewed now: others have locked its record"
             log.warning(line, name, extra=about(name))
-        self._left = renewed.left
+        self._left, self._reported = renewed.left, again
         self._retry_at = at + self.retry_seconds if self._left else math.inf
         for name in renewed.cancel_requested:
             self._workers.cancel_held(name)
