@@ -339,6 +339,36 @@ def test_a_full_disk_is_unavailable(file_store, clock, wire):
 
 
 @contextmanager
+def no_room(path):
+    """No file can become longer than the log is: writes fail as on a full disk."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = path.with_name(f"{path.name}-wal").stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.platform
+def test_a_write_that_changes_nothing_fails_where_others_do(path, clock):
+    """By it a probe, or maintenance, asks whether the store takes writes again."""
+    with closing(filled(path, clock)) as store:
+        for number in range(10):  # longer than what else this process may write meanwhile
+            assert store.insert(record_of(clock, str(number)), BIG, None).fresh
+        with no_room(path):
+            for _ in range(2):
+                with pytest.raises(Unavailable):
+                    insert(store, record_of(clock, "b"))
+                with pytest.raises(Unavailable):
+                    store.renew("nobody", clock(), ())
+            assert store.get("operations/a")
+        store.renew("nobody", clock(), ())
+        assert insert(store, record_of(clock, "b")).fresh
+
+
+@contextmanager
 def without_rights():
     """As a user to whom the rights of files mean something."""
     if os.geteuid():

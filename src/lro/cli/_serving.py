@@ -21,7 +21,6 @@ from lro._engine.service import Service
 from lro._http.responses import HttpReply, error_reply, json_reply
 from lro.asgi import App, OperationsApp, Receive, Scope, Send
 from lro.cli._output import Unusable
-from lro.cli._stores import PROBE
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -38,6 +37,9 @@ _FRESH_SECONDS: Final = 1.0
 _BACKLOG: Final = 2048
 IDLE_SECONDS: Final = 65
 """How long an idle connection is kept: longer than clients and most balancers keep theirs."""
+
+_NOBODY: Final = "readyz"
+"""An owner who has no work."""
 
 ServeHttp = Callable[[App, socket.socket, asyncio.Event, float], Awaitable[None]]
 """Serves an application on a socket until the event, and closes it within the seconds."""
@@ -269,8 +271,10 @@ class Health:
         return await asyncio.shield(self._look)
 
     def _looked(self) -> HttpReply:
+        store = self._service.store
         try:
-            self._service.store.find(PROBE)
+            # A write, which changes nothing: a store that can only be read takes no start.
+            store.renew(_NOBODY, store.now(), ())
         except Exception as exc:
             return self.refusal(exc)
         return _OK

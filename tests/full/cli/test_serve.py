@@ -334,7 +334,7 @@ store = PostgresStore({url!r}, schema={schema!r})
 
 def test_database_that_is_away_is_waited_for(here: Path) -> None:
     """The module is imported without it; the server is not ready, and is once it is there."""
-    pytest.importorskip("psycopg")
+    psycopg = pytest.importorskip("psycopg")
     from tests.services.postgres import new_server
 
     database = new_server()
@@ -354,6 +354,12 @@ def test_database_that_is_away_is_waited_for(here: Path) -> None:
             until(lambda: httpx.get(f"{server.url}/readyz").status_code == 200)
             with Client(server.url) as client:
                 server.start(client)
+            with psycopg.connect(database.url, autocommit=True) as plain:
+                for change, status in (("SET {} = on", 503), ("RESET {}", 200)):
+                    setting = change.format("default_transaction_read_only")
+                    plain.execute(f"ALTER SYSTEM {setting}")
+                    plain.execute("SELECT pg_reload_conf()")
+                    until(lambda: httpx.get(f"{server.url}/readyz").status_code, status.__eq__)
             assert server.host.stop() == 0
             until(lambda: worker.process.pid in begun(here))
             assert worker.stop() == 0

@@ -14,6 +14,7 @@ from lro._base.errors import LroError
 from lro._engine.store_port import Done, settle
 from lro.stores._group_commit import GroupCommit, QueuedWrite
 from lro.stores.sqlite._file import DATABASE_ERRORS, translate_error
+from lro.stores.sqlite._statements import CHANGE_NOTHING
 from lro.stores.sqlite._writer import Writer
 
 T = TypeVar("T")
@@ -76,6 +77,11 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
         self._writer = writer
         self._busy_seconds = busy_seconds
         self._together = together
+        self._doubted = False
+        """Whether the last commit failed: then also a transaction that changes nothing must write.
+
+        A full disk commits such a transaction, and nothing else.
+        """
 
     def reset_after_fork(self) -> None:
         """Forget the parent's queue and its leader."""
@@ -144,8 +150,11 @@ class SharedTransactions(GroupCommit[ActionWrite[Any]]):
                 for write in group:
                     _run_apart(write, connection)
             if any(write.error is None for write in group):
-                self._committing = True
+                if self._doubted:
+                    connection.execute(CHANGE_NOTHING)
+                self._committing = self._doubted = True
                 connection.execute("COMMIT")
+                self._doubted = False
         except (sqlite3.Error, LroError) as exc:
             for write in group:
                 write.error = write.error or exc

@@ -50,6 +50,9 @@ _TYPES: Final = {
 }
 _DECLARED: Final = ", ".join(f"{name} {_TYPES.get(name, 'TEXT NOT NULL')}" for name in COLUMNS)
 
+CHANGE_NOTHING: Final = f"PRAGMA user_version = {SCHEMA_VERSION}"
+"""Writes a page as it is. SQLite does not write a row that stays as it is."""
+
 _TABLES: Final = (
     f"CREATE TABLE operations ({_DECLARED})",
     "CREATE INDEX operations_order ON operations (parent, create_time DESC, name)",
@@ -70,7 +73,7 @@ _TABLES: Final = (
     "CREATE TABLE totals (method TEXT PRIMARY KEY, counts TEXT NOT NULL)",
     "CREATE TABLE secrets (id INTEGER PRIMARY KEY CHECK (id = 1), key BLOB NOT NULL)",
     f"PRAGMA application_id = {APPLICATION_ID}",
-    f"PRAGMA user_version = {SCHEMA_VERSION}",
+    CHANGE_NOTHING,
 )
 
 _COLUMNS: Final = {
