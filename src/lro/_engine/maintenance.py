@@ -239,7 +239,7 @@ class Maintenance:
         self._observe_renewal(len(names) - len(renewed.left))
         # A lock that is there again at the next try is not that of a write of this process.
         again = set(renewed.left).intersection(self._left)
-        for name in again - self._reported:
+        for name in again.difference(self._reported):
             line = "%s: its lease cannot be renewed now: others have locked its record"
             log.warning(line, name, extra=about(name))
         self._left, self._reported = renewed.left, again
