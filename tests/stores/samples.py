@@ -92,8 +92,14 @@ def ids(records: Iterable[Record]) -> list[str]:
 
 
 def listed(store: Any) -> list[str]:
-    """The ids of all records at the root, in order of their names."""
-    return sorted(ids(store.page("", None, 100_000).records))
+    """The ids of all records at the root, in order of their names, however many pages they fill."""
+    found: list[str] = []
+    page = store.page("", None, 100_000)
+    found += ids(page.records)
+    while page.reached is not None:
+        page = store.page("", page.reached, 100_000)
+        found += ids(page.records)
+    return sorted(found)
 
 
 def together(count: int, call: Callable[[int], object]) -> list[Any]:

@@ -78,9 +78,13 @@ def test_a_file_that_another_program_has_marked_is_refused(path, mark, number):
     assert path.read_bytes() == before
 
 
-def test_tables_that_another_process_has_made_meanwhile_are_used(path, clock, wire):
-    """Between the first look at the version and the lock of the file."""
-    wire.when("BEGIN IMMEDIATE", lambda _: filled(path, clock).close())
+@pytest.mark.parametrize(
+    "moment",
+    ["PRAGMA application_id", "PRAGMA user_version", "PRAGMA journal_mode", "BEGIN IMMEDIATE"],
+)
+def test_tables_that_another_process_has_made_meanwhile_are_used(path, clock, wire, moment):
+    """Whenever it has made them before this process has the lock of the file."""
+    wire.when(moment, lambda _: filled(path, clock).close())
     with closing(SQLiteStore(path, clock=clock)) as store:
         assert listed(store) == ["a"]
 

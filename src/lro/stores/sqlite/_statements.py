@@ -141,8 +141,9 @@ def read_version(path: str) -> int:
 
 def _version(reader: sqlite3.Connection, path: str) -> int:
     """The version of the tables, 0 for a file that nobody has marked as theirs."""
-    (application,) = reader.execute("PRAGMA application_id").fetchone()
+    # In this order: another process may make the tables in between, and marks the file with both.
     (version,) = reader.execute("PRAGMA user_version").fetchone()
+    (application,) = reader.execute("PRAGMA application_id").fetchone()
     if application != APPLICATION_ID and (application or version):
         raise _foreign(path, f"application id {application} and version {version}")
     return int(version)
