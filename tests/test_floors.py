@@ -27,7 +27,7 @@ FLOORS: Final = {
         """,
     "lro_client": """
         _errors _tokens _tracing filters
-        _flow _arguments _observer _watch _journal
+        _flow _arguments _watch
         transports google progress webhooks
         _client
         testing cli

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         wait_proportional,
     )
     from lro_client._flow.steps import AsyncTransport, Call, Reply, StartRequest, Transport
-    from lro_client._journal.journal import Journal, JournalError
     from lro_client.transports.http import AsyncHttpTransport, HttpTransport, Routes
     from lro_client.transports.local import AsyncLocalTransport, LocalTransport
 else:  # checkers know the names from above, and report all others
@@ -73,8 +72,6 @@ __all__ = [
     "GroupResult",
     "GroupTimeout",
     "HttpTransport",
-    "Journal",
-    "JournalError",
     "LocalTransport",
     "NothingServed",
     "OperationCancelled",
@@ -104,7 +101,6 @@ _HOMES = {
     "lro_client._flow.steps": "AsyncTransport Call Reply StartRequest Transport",
     "lro_client._client.group_flows": "GroupResult",
     "lro_client._client.handles": "Update",
-    "lro_client._journal.journal": "Journal JournalError",
     "lro_client.transports.http": "AsyncHttpTransport HttpTransport Routes",
     "lro_client.transports.local": "AsyncLocalTransport LocalTransport",
 }

@@ -155,12 +155,6 @@ def log_failed_poll(name: str, error: Exception, pause: float) -> None:
     log.warning("%s: polled again in %.3g s: %s", name, pause, error)
 
 
-def log_forgotten(target: str, request_id: str) -> None:
-    """A start of long ago, which never got an answer, is left in the journal."""
-    line = "%s: started with request id %s too long ago to be repeated: it may have begun or not"
-    log.warning(line, without_query(target), request_id)
-
-
 def log_gave_up(name: str, error: Exception) -> None:
     """A wait ended before the operation: its time is over, or a poll failed for good."""
     log.warning("%s: no longer waited for: %s", name, error)

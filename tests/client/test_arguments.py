@@ -22,7 +22,6 @@ from lro_client import (
     CallError,
     Client,
     HttpTransport,
-    Journal,
     LocalTransport,
     Polling,
     Retry,
@@ -193,7 +192,6 @@ OTHERS = {
     "group|handles|iterable": each("group", None),
     r"a whole number, got 0\.2": lambda client: client.group([]).wait(0.2),
     "a whole number, got 'x'": lambda client: client.group([]).wait("x"),
-    "the client has no journal: give it one": lambda client: list(client.pending(**TYPES)),
 }
 
 TABLES: dict[str, dict[str, Any]] = {
@@ -258,14 +256,6 @@ def test_mistakes_are_the_same_over_other_transports(transport: Any, face: Face)
     for table in TABLES.values():
         common = {says: ask for says, ask in table.items() if says not in OVER_HTTP}
         assert unlike(common, client) == {}
-
-
-def test_start_that_cannot_be_sent_is_not_in_the_journal(face: Face, tmp_path: Any) -> None:
-    """Nothing was started that the next process could find."""
-    with Journal(tmp_path / "pending.db") as journal:
-        client = face.client(journal=journal)
-        assert unlike({**MESSAGES, **STARTS}, client) == {}
-        assert journal.pending() == []
 
 
 def test_parents_that_look_odd_are_asked_for_as_they_are(face: Face, server: respx.Router) -> None:
@@ -401,7 +391,6 @@ OPTIONS: dict[str, Any] = {
     "polling": [5],
     "retry": [{}],
     "types": [[ResizeRequest]],
-    "journal": ["pending.db"],
     "routes": ["/v1beta/{name=**}"],
     "clock": [5],
     "sleep": [5],

@@ -24,9 +24,10 @@ from tests.client.sockets import (
     serving,
     silent,
 )
+from tests.waiting import starved_seconds
 
 SLACK = 4.5
-"""Within 50 ms by the specification; a loaded machine may need more.
+"""Within 50 ms by the specification; a loaded machine may need more, also more than this.
 
 None of these servers ends by itself, and pauses of the client that have nothing to do with a
 deadline are 5 s or longer.
@@ -52,8 +53,9 @@ def check_deadline(transport: str, scenario: str) -> None:
     """Measure each case of the scenario."""
     for case in cases(scenario):
         if (case.transport, case.scenario) == (transport, scenario):
+            before = starved_seconds()
             for late in case.measure(0.1):
-                assert late <= SLACK * 1000, case
+                assert late / 1000 <= SLACK + starved_seconds() - before, case
                 assert late >= -1 or scenario in ENDS_BEFORE, case
 
 
@@ -71,10 +73,11 @@ def test_a_call_in_flight_is_cut(behave: Behaviour, face: Face) -> None:
     """One that the server was asked to hold; and a single call, which has a bound of its own."""
     with serving(behave) as url:
         handle = face.client(url).operation(NAME, **TYPES)
-        began = time.perf_counter()
+        began, before = time.perf_counter(), starved_seconds()
         with pytest.raises(PollTimeout) as late:
             handle.result(0.5)
-        assert 0.499 <= time.perf_counter() - began <= 0.5 + SLACK
+        took = time.perf_counter() - began
+        assert 0.499 <= took <= 0.5 + SLACK + starved_seconds() - before
         error = late.value
         assert (error.name, error.timeout) == (NAME, 0.5)
         assert error.polls >= 1
@@ -82,10 +85,10 @@ def test_a_call_in_flight_is_cut(behave: Behaviour, face: Face) -> None:
         assert error.last_error.verb == "WaitOperation"
         assert error.last_error.code is lro.Code.DEADLINE_EXCEEDED
         client = face.client(url, call_seconds=0.2)
-        began = time.perf_counter()
+        began, before = time.perf_counter(), starved_seconds()
         with pytest.raises(CallError) as caught:
             client.get(NAME)
-        assert time.perf_counter() - began <= 0.2 + SLACK
+        assert time.perf_counter() - began <= 0.2 + SLACK + starved_seconds() - before
         assert caught.value.code is lro.Code.DEADLINE_EXCEEDED
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -12,7 +11,7 @@ import pytest
 import respx
 
 import lro
-from lro_client import CallError, Journal
+from lro_client import CallError
 from tests.client.faces import Clock, Face
 from tests.client.messages import (
     NAME,
@@ -112,28 +111,22 @@ OWN: list[Any] = [
 @pytest.mark.parametrize("message", OWN, ids=["json", "proto", "class", "any"])
 @pytest.mark.parametrize("given", ["", ID])
 def test_a_request_id_of_the_message_is_one(
-    given: str, message: Any, face: Face, clock: Clock, server: respx.Router, tmp_path: Path
+    given: str, message: Any, face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """It is sent once, the start is repeated with it, and the journal has no other."""
+    """It is sent once, and the start is repeated with it."""
     faults: list[Any] = [httpx.ReadError("lost"), reply(running())]
     route = server.post(TARGET).mock(side_effect=faults)
-    with Journal(tmp_path / "journal.db") as journal:
-        client = face.client(clock=clock, journal=journal)
-        client.start(TARGET, message, **TYPES, request_id=given)
-        assert [entry.request_id for entry in journal.pending()] == [ID]
-        with pytest.raises(lro.DeclarationError, match=f"request_id: must be .*'{ID}', got"):
-            client.start(TARGET, message, request_id="00000000-0000-4000-8000-000000000009")
+    client = face.client(clock=clock)
+    client.start(TARGET, message, **TYPES, request_id=given)
+    with pytest.raises(lro.DeclarationError, match=f"request_id: must be .*'{ID}', got"):
+        client.start(TARGET, message, request_id="00000000-0000-4000-8000-000000000009")
     assert [body_of(call.request) for call in route.calls] == [{"requestId": ID}] * 2
 
 
-def test_a_message_may_ask_for_validation_alone(
-    face: Face, server: respx.Router, tmp_path: Path
-) -> None:
-    """Nothing is started, so nothing is in the journal."""
+def test_a_message_may_ask_for_validation_alone(face: Face, server: respx.Router) -> None:
+    """As the argument does."""
     route = server.post(TARGET).mock(return_value=reply({"done": True}))
-    with Journal(tmp_path / "journal.db") as journal:
-        face.client(journal=journal).start(TARGET, OwnRequest("", True))
-        assert journal.pending() == []
+    face.client().start(TARGET, OwnRequest("", True))
     assert body_of(route.calls.last.request) == {"validateOnly": True}
 
 

@@ -25,19 +25,25 @@ from lro_client import _arguments
 from lro_client._client import describing, group_flows, handle_flows
 from lro_client._client.group_flows import GroupResult
 from lro_client._client.handle_flows import MAX_LEAVE_SECONDS
-from lro_client._client.handles import HandleBase, Meta, Resp, Update, known, register
+from lro_client._client.handles import (
+    HandleBase,
+    KnownOperation,
+    Meta,
+    Resp,
+    Update,
+    known,
+    register,
+)
 from lro_client._client.state import ClientState
 from lro_client._flow import polling, single
 from lro_client._flow.async_driver import AsyncDriver
 from lro_client._flow.policy import Polling, Retry
 from lro_client._flow.steps import AsyncTransport
-from lro_client._observer import KnownOperation
 from lro_client.transports.http import AsyncHttpTransport, Routes
 
 if TYPE_CHECKING:
     import uuid
 
-    from lro_client._journal.journal import Journal
     from lro_client.filters import Expression
     from lro_client.transports.http import AsyncHttpClient
 
@@ -292,7 +298,7 @@ class AsyncClient:
     made here (its base URL, headers, authentication and proxies are kept), ``transport`` something
     else than HTTP, such as ``AsyncLocalTransport(service)``. ``routes`` are the paths of the verbs,
     ``types`` a registry of message classes, ``polling`` and ``retry`` the policies.
-    ``call_seconds`` bounds each single call, ``journal`` keeps what was started across crashes.
+    ``call_seconds`` bounds each single call.
     """
 
     def __init__(
@@ -306,7 +312,6 @@ class AsyncClient:
         polling: Polling | None = None,
         retry: Retry | None = None,
         call_seconds: float = 30.0,
-        journal: Journal | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -329,7 +334,6 @@ class AsyncClient:
             retry=retry,
             clock=clock,
             call_seconds=call_seconds,
-            journal=journal,
         )
 
     @overload
@@ -379,20 +383,18 @@ class AsyncClient:
 
         With ``request_id``, a UUID, the call is retried, and starts nothing twice (spec §9.1).
 
-        With a journal every start has a request id, and is noted before it is sent. ``message`` may
-        also be a packed ``lro.Any`` or, but for gRPC, a dict, which is sent as JSON as it is.
-        Without a class for the response or the metadata you get a dict of its JSON, without the
+        ``message`` may also be a packed ``lro.Any`` or, but for gRPC, a dict, which is sent as it
+        is. Without a class for the response or the metadata you get a dict of its JSON, without the
         ``@type``; with ``lro.Any`` what comes stays packed.
 
         Raises:
             DeclarationError: An argument cannot be used; nothing was sent.
             CallError: The method refused.
-            JournalError: The journal cannot be written.
         """
         types = self._state.types
         request = _arguments.starting(types, target, message, request_id, validate_only)
         register(types, response=response, metadata=metadata, message=type(message))
-        flow = handle_flows.start(self._state, request, response, metadata)
+        flow = handle_flows.start(self._state, request)
         return self._handle(await self._driver.run(flow), response, metadata)
 
     @overload
@@ -493,26 +495,6 @@ class AsyncClient:
             CallError: The call failed, with UNIMPLEMENTED where the server has no Wait.
         """
         return await self._ask(_arguments.waiting(request, timeout))
-
-    async def pending(
-        self, *, response: type[Resp], metadata: type[Meta]
-    ) -> AsyncGenerator[AsyncOperationHandle[Resp, Meta], None]:
-        """The operations in the journal that were declared with these classes, the oldest first.
-
-        Those of this server that were started, also by a process that has crashed, and whose result
-        no program has taken. A start whose answer never came is repeated with its request id, so
-        that nothing starts twice. Where the server refuses it, the handle's ``result()`` says why,
-        and the start stays in the journal. With ``lro.Any`` for both classes: all of them.
-
-        Raises:
-            ValueError: The client has no journal.
-            JournalError: It cannot be read.
-        """
-        register(self._state.types, response=response, metadata=metadata)
-        flow = self._state.observer.pending(self._state.config, response, metadata)
-        async with aclosing(self._driver.iterate(flow)) as steps:
-            async for found in steps:
-                yield self._handle(found, response, metadata)
 
     async def close(self) -> None:
         """Free the connections, if they were made here; every wait here ends."""

@@ -10,7 +10,6 @@ from typing import Any, Generic, TypeVar
 import attrs
 
 from lro import DeclarationError, Operation
-from lro_client._client.handle_flows import take_result
 from lro_client._client.handles import HandleBase, Update
 from lro_client._client.state import ClientState
 from lro_client._errors import ClientError, GroupTimeout, again
@@ -48,10 +47,10 @@ class GroupWatch(Generic[H]):
         self._lock = threading.Lock()
         self._events: dict[str, WatchEvent] = {}
         """The last event of each name; the name is in the channel while its event is here."""
-        self._ready = [handle for handle in handles if handle._is_over]
+        self._ready = [handle for handle in handles if handle.done]
         self._pending: dict[str, tuple[H, ...]] = {}
         for handle in handles:
-            if not handle._is_over:
+            if not handle.done:
                 self._pending[handle.name] = (*self._pending.get(handle.name, ()), handle)
         self._entries: dict[str, WatchedOperation] = {}
 
@@ -179,7 +178,7 @@ def results(
         while ended := (yield from gathering.next()):
             for handle in ended:
                 try:
-                    found[id(handle)] = yield from take_result(state, handle, gathering.deadline)
+                    found[id(handle)] = handle._result()
                 except (ClientError, DeclarationError) as exc:  # of a name that cannot be sent
                     if not collect:
                         raise

@@ -8,15 +8,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from lro import CancelOperationRequest, DeclarationError, DeleteOperationRequest, Operation
-from lro_client._client.handles import HandleBase
+from lro import CancelOperationRequest, DeleteOperationRequest, Operation
+from lro_client._client.handles import HandleBase, KnownOperation
 from lro_client._client.state import ClientState
-from lro_client._errors import CallError, ClientError, OperationFailed, PollTimeout, again
+from lro_client._errors import CallError, ClientError, PollTimeout, again
 from lro_client._flow import polling, single
 from lro_client._flow.drivers import CALL_THREADS
 from lro_client._flow.poll_state import GRACE_SECONDS
 from lro_client._flow.steps import Call, Flow, Gather, Receive, StartRequest
-from lro_client._observer import KnownOperation
 from lro_client._tracing import Trace, log_gave_up, log_started, log_verb
 from lro_client._watch.registry import Seen, Unreachable, Want, WatchEvent
 
@@ -30,29 +29,17 @@ MAX_LEAVE_SECONDS: Final = 5.0
 """Maximum duration of the Cancel that is sent when a block is left."""
 
 
-def start(
-    state: ClientState, request: StartRequest, response: type | None, metadata: type | None
-) -> Flow[KnownOperation]:
-    """Start an operation, and report it to the client's observer before and after.
+def start(state: ClientState, request: StartRequest) -> Flow[KnownOperation]:
+    """Start an operation.
 
     Raises:
         CallError: The method refused, or may have started it for all that (UNAVAILABLE and others).
-        JournalError: The journal cannot be written; nothing was sent.
     """
     trace = Trace.begin(request.target)
     headers = trace.headers() if trace else {}
-    observer = yield from state.observer.begin(request, response, metadata)
-    try:
-        reply = yield from single.single(
-            state.config, observer.request, headers, failed=observer.failed
-        )
-    except (CallError, DeclarationError):  # a message that cannot be encoded was not sent
-        yield from observer.dropped()
-        raise
-    operation = single.read(reply)
-    yield from observer.named(operation.name)
+    operation = single.read((yield from single.single(state.config, request, headers)))
     log_started(operation, request.target)
-    return KnownOperation(operation=operation, request_id=observer.request_id, trace=trace)
+    return KnownOperation(operation, trace)
 
 
 def wait(
@@ -122,31 +109,8 @@ def result(
         DecodingError: The response is not of the declared type.
         PollTimeout, OperationGone, CallError: As for :func:`wait`.
     """
-    deadline = math.inf if timeout is None else state.config.clock() + timeout
     yield from wait(state, handle, timeout)
-    return (yield from take_result(state, handle, deadline))
-
-
-def take_result(
-    state: ClientState, handle: HandleBase[Resp, typing.Any], deadline: float = math.inf
-) -> Flow[Resp]:
-    """The result of an operation that is over; the journal need not keep it from now on.
-
-    A journal that others hold is not waited for beyond the ``deadline``, by the client's clock.
-
-    Raises:
-        OperationFailed, OperationCancelled: As for :func:`result`.
-        DecodingError: The same; the journal keeps the operation.
-    """
-    left = deadline - state.config.clock()
-    forget = state.observer.taken(handle.name, handle._request_id, left)
-    try:
-        found = handle._result()
-    except OperationFailed:
-        yield from forget
-        raise
-    yield from forget
-    return found
+    return handle._result()
 
 
 def cancel(
@@ -206,7 +170,7 @@ def cancel_unfinished(
     """Cancel the operations that are not done, within ``seconds`` for all; never raises."""
     clock = state.config.clock
     until = clock() + seconds
-    running = [handle for handle in handles if not handle._is_over]
+    running = [handle for handle in handles if not handle.done]
     for first in range(0, len(running), _CANCELS_AT_ONCE):
         some = running[first : first + _CANCELS_AT_ONCE]
         left = until - clock()
@@ -225,7 +189,7 @@ def future(state: ClientState, handle: HandleBase[Resp, typing.Any]) -> Future[R
     made: Future[Resp] = Future()
 
     def hear(news: WatchEvent) -> None:
-        CALL_THREADS.start(lambda: set_future(made, state, handle, news), lambda _: None)
+        CALL_THREADS.start(lambda: set_future(made, handle, news), lambda _: None)
 
     _hear_end(state, handle, hear, made)
     return made
@@ -240,21 +204,18 @@ def async_future(state: ClientState, handle: HandleBase[Resp, typing.Any]) -> as
 
     def hear(news: WatchEvent) -> None:
         if not (made.done() or loop.is_closed()):
-            _give(made, state, handle, news)
+            _give(made, handle, news)
 
     _hear_end(state, handle, hear, made)
     return made
 
 
 def set_future(
-    future: Future[Resp],
-    state: ClientState,
-    handle: HandleBase[Resp, typing.Any],
-    news: WatchEvent,
+    future: Future[Resp], handle: HandleBase[Resp, typing.Any], news: WatchEvent
 ) -> None:
     """Set a future for threads, unless it was cancelled."""
     if future.set_running_or_notify_cancel():
-        _give(future, state, handle, news)
+        _give(future, handle, news)
 
 
 def _hear_end(
@@ -265,8 +226,6 @@ def _hear_end(
 ) -> None:
     if handle.done:
         hear(Seen(handle.name, handle.operation))
-    elif not handle.name and handle._error is not None:
-        hear(Unreachable(handle.name, handle._error))
     else:
         registry = state.registry
         registry.subscribe(handle.name, hear, Want(fits=handle._fits), handle.operation)
@@ -275,7 +234,6 @@ def _hear_end(
 
 def _give(
     future: Future[Resp] | asyncio.Future[Resp],
-    state: ClientState,
     handle: HandleBase[Resp, typing.Any],
     news: WatchEvent,
 ) -> None:
@@ -285,13 +243,7 @@ def _give(
     handle._take_state(news.operation)
     try:
         found = handle._result()
-    except OperationFailed as exc:
-        write = state.observer.taking(handle.name, handle._request_id)
-        future.set_exception(exc)
     except ClientError as exc:
         future.set_exception(exc)
-        return
     else:
-        write = state.observer.taking(handle.name, handle._request_id)
         future.set_result(found)
-    write()  # after a crash before this, the journal still has the operation

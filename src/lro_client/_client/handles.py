@@ -14,7 +14,6 @@ from lro.types import Json, full_name, simple_name
 from lro_client._arguments import check_class, check_name
 from lro_client._client.state import ClientState
 from lro_client._errors import DecodingError, OperationCancelled, OperationFailed, again
-from lro_client._observer import KnownOperation
 from lro_client._tokens import Token, read_token, server_of, token_of
 from lro_client._tracing import Trace, log_ended
 
@@ -27,6 +26,14 @@ Meta = TypeVar("Meta")
 EMPTY: Final = "google.protobuf.Empty"
 
 
+@attrs.frozen
+class KnownOperation:
+    """An operation, and the trace of its start, if this client knows it."""
+
+    operation: Operation
+    trace: Trace | None = None
+
+
 class HandleBase(Generic[Resp, Meta]):
     """The cached half of an operation handle. Nothing here does I/O."""
 
@@ -37,7 +44,6 @@ class HandleBase(Generic[Resp, Meta]):
         "_name",
         "_operation",
         "_polls",
-        "_request_id",
         "_response_type",
         "_state",
         "_trace",
@@ -54,14 +60,13 @@ class HandleBase(Generic[Resp, Meta]):
     ) -> None:
         self._name = known.operation.name
         self._operation = known.operation
-        self._request_id = known.request_id
         self._response_type = response
         self._metadata_type = metadata
         self._state = state
         self._types = state.types
         self._trace = known.trace
         self._polls = 0
-        self._error = known.error
+        self._error: Exception | None = None
 
     @property
     def name(self) -> str:
@@ -140,21 +145,13 @@ class HandleBase(Generic[Resp, Meta]):
                 self._trace.ended(operation, self._polls)
         return operation
 
-    @property
-    def _is_over(self) -> bool:
-        """Whether there is nothing to wait for: it is done, or was never started."""
-        return self.done or (not self.name and self._error is not None)
-
     def _check_exists(self) -> None:
-        """Raise why there is no operation to ask for, where none was started."""
-        if not self.name and self._error is not None:
-            raise again(self._error)
-        if not self.name:  # as after a start that was only to be checked
+        """Refuse to ask for what has no name, as after a start that was only to be checked."""
+        if not self.name:
             check_name(self.name)
 
     def _give_up(self, error: Exception) -> None:
-        if self.name:  # else it is known already why there is none
-            self._error = error
+        self._error = error
 
     def _count_polls(self, times: int | None = None) -> None:
         if times is None:  # one is about to be made
@@ -319,10 +316,10 @@ def known(operation: Operation | str, address: str) -> KnownOperation:
         DeclarationError: The name is not valid.
     """
     if isinstance(operation, Operation):
-        return KnownOperation(operation=operation)
+        return KnownOperation(operation)
     if not (isinstance(operation, str) and operation.lstrip().startswith("{")):
         check_name(operation)
-        return KnownOperation(operation=Operation(name=operation))
+        return KnownOperation(Operation(name=operation))
     token: Token = read_token(operation)
     if token.server and address and server_of(token.server) != server_of(address):
         # There may be another operation of that name here.
@@ -332,4 +329,4 @@ def known(operation: Operation | str, address: str) -> KnownOperation:
         way = f"if they are the same service, give its name instead: {token.name!r:.200}"
         raise InvalidArgument("token", f"{wrong}; {way}")
     trace = Trace.of_token(token.trace) if token.trace else None
-    return KnownOperation(operation=Operation(name=token.name), trace=trace)
+    return KnownOperation(Operation(name=token.name), trace)

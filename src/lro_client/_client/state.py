@@ -1,4 +1,4 @@
-"""What both faces of a client hold: settings, types, the registry of waits, an observer."""
+"""What both faces of a client hold: settings, types, the registry of waits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from lro import Code, Status, TypeRegistry
 from lro_client import _arguments
@@ -14,14 +14,10 @@ from lro_client._errors import CallError
 from lro_client._flow.policy import Polling, Retry
 from lro_client._flow.single import FlowConfig
 from lro_client._flow.steps import Channel, Flow
-from lro_client._observer import ClientObserver
 from lro_client._tokens import public_address
 from lro_client._watch.poller import Pollers
 from lro_client._watch.registry import WatchRegistry
 from lro_client._watch.strategy import Scheduler, Strategy
-
-if TYPE_CHECKING:
-    from lro_client._journal.journal import Journal
 
 _MAX_OWN_CALLS: Final = 4
 """Maximum number of waits with a call of their own; further ones share a few connections."""
@@ -79,14 +75,12 @@ class ClientState:
         retry: Retry | None,
         clock: Callable[[], float],
         call_seconds: float,
-        journal: Journal | None,
     ) -> None:
         _arguments.check_optional("polling", polling, Polling)
         _arguments.check_optional("retry", retry, Retry)
         _arguments.check_seconds("call_seconds", call_seconds)
         self.types = types
         self.address: str = public_address(str(getattr(transport, "address", "")))
-        self.observer: ClientObserver = _observer(journal, self.address, types)
         self.config: FlowConfig = FlowConfig(
             clock=clock,
             retry=retry or Retry(),
@@ -152,16 +146,6 @@ class ClientState:
         for place, registry in list(self._registries.items()):
             self._runner.at(place, functools.partial(registry.close, error))
         self._runner.close(error)
-
-
-def _observer(journal: Journal | None, address: str, types: TypeRegistry) -> ClientObserver:
-    if journal is None:
-        return ClientObserver()
-    from lro_client._journal.journal import Journal  # which loads SQLite
-    from lro_client._journal.observer import JournalObserver
-
-    _arguments.check_optional("journal", journal, Journal)
-    return JournalObserver(journal, address, types)
 
 
 def _offered(transport: object) -> frozenset[Strategy]:

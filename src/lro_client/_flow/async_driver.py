@@ -23,7 +23,6 @@ from lro_client._flow.steps import (
     Idle,
     Receive,
     Reply,
-    RunBlocking,
     Sleep,
     Step,
     Stream,
@@ -230,9 +229,6 @@ class AsyncDriver:
             case Stream():
                 with contextlib.suppress(Enough):
                     await self.transport.stream(step.call, step.sink)  # type: ignore[attr-defined]  # offered
-            case _:
-                assert isinstance(step, RunBlocking)  # a value or an end is nothing to be done
-                return await asyncio.to_thread(step.function)
         return None
 
     async def _send(self, call: Call) -> Reply:

@@ -25,7 +25,6 @@ from lro_client._flow.steps import (
     Idle,
     Receive,
     Reply,
-    RunBlocking,
     Sleep,
     Step,
     Stream,
@@ -307,9 +306,6 @@ class Driver:
             case Stream():
                 with contextlib.suppress(Enough):
                     self.transport.stream(step.call, step.sink)  # type: ignore[attr-defined]  # offered
-            case _:
-                assert isinstance(step, RunBlocking)  # a value or an end is nothing to be done
-                return step.function()
         return None
 
     def _gather(self, calls: Sequence[Call]) -> list[object]:

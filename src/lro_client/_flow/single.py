@@ -151,12 +151,10 @@ def single(
     request: Request,
     headers: Mapping[str, str] | None = None,
     within: float | None = None,
-    failed: Callable[[CallError], object] = lambda _: None,
 ) -> Flow[Reply]:
     """One call, retried as the policy says (spec §11.5(1)); a start only with a request id.
 
-    With its retries it takes no longer than ``within`` seconds. ``failed`` gets the error
-    of each attempt that fails.
+    With its retries it takes no longer than ``within`` seconds.
     """
     retry = config.retry
     if isinstance(request, StartRequest) and not request.request_id:
@@ -174,7 +172,6 @@ def single(
             _learn(config, request, reply)
             return reply
         except CallError as exc:
-            failed(exc)
             config.server.hear(exc)
             gone = exc.code is Code.NOT_FOUND and not isinstance(exc, NothingServed)
             if gone and attempt > 1 and isinstance(request, DeleteOperationRequest):

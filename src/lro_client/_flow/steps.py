@@ -125,13 +125,6 @@ class Idle:
 
 
 @attrs.frozen
-class RunBlocking:
-    """Call this function, which may block."""
-
-    function: Callable[[], Any]
-
-
-@attrs.frozen
 class Receive:
     """The next item of a channel; None if none comes within ``seconds`` (None: no limit)."""
 
@@ -168,7 +161,7 @@ class Channel(Protocol):
         ...
 
 
-Step: TypeAlias = Call | Gather | Stream | Sleep | Idle | RunBlocking | Receive | Emit
+Step: TypeAlias = Call | Gather | Stream | Sleep | Idle | Receive | Emit
 Flow: TypeAlias = Generator[Step, Any, R]
 
 
@@ -179,7 +172,7 @@ class Transport(Protocol):
     others a thread is spent on it. One that can carry streams also has a method
     ``stream(call, sink)``, as :class:`lro_client.HttpTransport` does, and one that can carry
     BatchGet a true ``batches``. ``calls_at_once`` is how many waits may have a call each (4), and
-    ``address`` the server as tokens and journals write it.
+    ``address`` the server as tokens write it.
     """
 
     def send(self, call: Call) -> Reply:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
 import socket
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO
 
 import attrs
 import pytest
@@ -22,12 +22,13 @@ import lro
 import lro.asgi
 from lro.executors.threads import ThreadExecutor
 from lro.stores.sqlite import SQLiteStore
-from lro_client import Client, Journal, OperationHandle
+from lro_client import Client
 from tests.services.processes import killed_at_end
 
 ROOT = Path(__file__).parents[3]
 PATH = "/v1/numbers:square"
 KILLS = 5
+MINE = uuid.UUID("5d9c3c0e-54a2-4d0b-8f2a-1c1f3f0f8a61")
 
 
 @lro.message("acme.math.v1.SquareRequest")
@@ -39,7 +40,6 @@ class SquareRequest:
 @lro.message("acme.math.v1.SquareResponse")
 @attrs.frozen
 class SquareResponse:
-    number: lro.Int32 = 0
     square: lro.Int32 = 0
 
 
@@ -52,7 +52,7 @@ def serve(folder: str) -> None:
 
     @service.method("acme.math.v1.Math.Square", metadata=lro.Empty)
     def square(request: SquareRequest) -> SquareResponse:
-        return SquareResponse(request.number, request.number**2)
+        return SquareResponse(request.number**2)
 
     app = lro.asgi.OperationsApp(service, starts={PATH: square})
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off", ws="none"))
@@ -61,65 +61,36 @@ def serve(folder: str) -> None:
         server.run(sockets=[listening])
 
 
-def kept(folder: Path) -> list[tuple[int, int]]:
+def kept(folder: Path) -> dict[int, int]:
     """The results so far."""
     file = folder / "results"
-    text = file.read_text() if file.exists() else ""
-    return [(int(number), int(square)) for number, square in map(str.split, text.splitlines())]
-
-
-Handle: TypeAlias = OperationHandle[SquareResponse, lro.Empty]
-
-
-@attrs.frozen
-class Plan:
-    """What a client's process has to do; it prints a line for each step that it has done."""
-
-    url: str
-    folder: Path
-    starts: int
-
-    def missing(self, journal: Journal) -> list[int]:
-        """The numbers that were neither begun nor collected."""
-        known = {json.loads(entry.message).get("number", 0) for entry in journal.pending()}
-        known |= {number for number, _ in kept(self.folder)}
-        return [number for number in range(self.starts) if number not in known]
-
-    def keep(self, operation: lro.Operation) -> None:
-        """Keep a result. After a crash before it is collected it comes once more, and not never."""
-        assert operation.response is not None
-        found = lro.TypeRegistry(SquareResponse).unpack(operation.response, SquareResponse)
-        with (self.folder / "results").open("ab", buffering=0) as results:
-            results.write(b"%d %d\n" % (found.number, found.square))
-
-    def print_step(self, event: str) -> None:
-        os.write(1, event.encode() + b"\n")
+    lines = file.read_text().splitlines() if file.exists() else ()
+    return {int(number): int(square) for number, square in map(str.split, lines)}
 
 
 def work(url: str, folder: str, starts: str) -> None:
-    """The process of a blocking client, with eight threads."""
-    plan = Plan(url, Path(folder), int(starts))
+    """The client's process: does all that has no result yet, in eight threads.
 
-    def new(number: int) -> None:
+    The request id is made from the number, so the next process finds what this one has started.
+    """
+
+    def square(number: int) -> None:
         handle = client.start(
-            PATH, SquareRequest(number), response=SquareResponse, metadata=lro.Empty
+            PATH,
+            SquareRequest(number),
+            response=SquareResponse,
+            request_id=uuid.uuid5(MINE, str(number)),
         )
-        plan.print_step("started")
-        collect(handle)
+        os.write(1, b"started\n")
+        found = handle.result(timeout=60).square
+        os.write(results, b"%d %d\n" % (number, found))
+        os.write(1, b"kept\n")
 
-    def collect(handle: Handle) -> None:
-        plan.keep(handle.wait())
-        handle.result()
-        plan.print_step("collected")
-
-    with Journal(plan.folder / "pending.db") as journal, Client(url, journal=journal) as client:
-        missing = plan.missing(journal)
-        with ThreadPoolExecutor(8) as threads:
-            pending = client.pending(response=SquareResponse, metadata=lro.Empty)
-            doing = [threads.submit(collect, handle) for handle in pending]
-            doing += [threads.submit(new, number) for number in missing]
-        for one in doing:
-            one.result()
+    results = os.open(Path(folder) / "results", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    known = kept(Path(folder))
+    missing = [number for number in range(int(starts)) if number not in known]
+    with Client(url) as client, ThreadPoolExecutor(8) as threads:
+        list(threads.map(square, missing))
 
 
 @contextlib.contextmanager
@@ -133,29 +104,26 @@ def running(program: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[st
 
 
 def test_starts_survive_kills(tmp_path: Path) -> None:
-    """Killed at random moments, with a few starts on their way each time (issue 6)."""
+    """Killed at random moments, with a few starts on their way each time."""
     starts = 400
     pytest.importorskip("uvicorn", reason="uvicorn is needed to serve on a socket")
     chance = random.Random(6)
-    left_behind = []
-    with running("serve", str(tmp_path)) as (_, said):
+    left_behind = 0
+    with running("serve", str(tmp_path)) as (_, said), contextlib.ExitStack() as stack:
         url = f"http://127.0.0.1:{said.readline().strip()}"
+        client = stack.enter_context(Client(url))
         arguments = (url, str(tmp_path), str(starts))
         for _ in range(KILLS):
             with running("work", *arguments) as (process, events):
                 for _ in range(chance.randrange(1, 2 * starts // KILLS)):
                     assert events.readline()
                 process.send_signal(signal.SIGKILL)
-            with Journal(tmp_path / "pending.db") as journal:
-                left_behind += journal.pending()
+            left_behind += len(list(client.list())) - len(kept(tmp_path))
         with running("work", *arguments) as (process, events):
             assert events.read()
             assert process.wait(240) == 0
-        with Client(url) as client:
-            started = list(client.list(page_size=starts))
-    assert sorted(set(kept(tmp_path))) == [(number, number**2) for number in range(starts)]
+        started = list(client.list(page_size=starts))
+    assert kept(tmp_path) == {number: number**2 for number in range(starts)}
     assert len(started) == starts
     assert {one.state for one in started} == {"SUCCEEDED"}
     assert left_behind
-    with Journal(tmp_path / "pending.db") as journal:
-        assert journal.pending() == []

@@ -1,1 +1,0 @@
-"""The journal of starts, which survives the program."""
