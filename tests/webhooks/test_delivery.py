@@ -302,16 +302,43 @@ def test_looked_up_endpoint_is_looked_up_again_for_the_next_try(here: Here) -> N
         assert sends.owed_of(name) == {}
 
 
-def test_what_was_to_be_looked_up_is_dropped_where_there_is_no_lookup_any_more(here: Here) -> None:
+@pytest.mark.parametrize("way", ["endpoints", "lookup"])
+def test_event_for_an_endpoint_of_another_release_is_left_to_it(way: str, here: Here) -> None:
+    """A release that does not know the endpoint, or the function, runs between two that do."""
+    store, answer = MemoryStore(here.clock), Said(500)
+    with receiver(lambda _: answer) as new:
+        one = endpoint(new.url, id="new")
+        option = {"endpoints": [one]} if way == "endpoints" else {"lookup": lambda *_: [one]}
+        service, _ = here.serve(store=store, **option)
+        name = end(service)
+        service.run_maintenance()
+        other, sends = here.serve(store=store)
+        for seconds in (5, 1, 1, 600):
+            here.clock.advance(seconds)
+            other.run_maintenance()
+            assert sends.owed_of(name) == {"new": 1}
+        here.clock.advance(3600)
+        answer = Said(204)
+        service.run_maintenance()
+        assert sends.owed_of(name) == {}
+        assert len(new.all()) == 2
+
+
+def test_event_for_an_endpoint_that_no_release_knows_is_given_up(
+    here: Here, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When the schedule is over, with a warning; also for what was still to be looked up."""
     store = MemoryStore(here.clock)
     service, first = here.serve(store=store, lookup=lambda operation, caller: 1 / 0)
     name = end(service)
     service.run_maintenance()
     assert first.owed_of(name) == {"": 1}
-    here.clock.advance(5)
     service, sends = here.serve(store=store)
-    service.run_maintenance()
-    assert sends.owed_of(name) == {}
+    for _ in range(2):
+        here.clock.advance(10 * 24 * 3600)
+        service.run_maintenance()
+    assert sends.owed_of(name) == {"": -1}
+    assert "what is looked up is given up: no process knows this endpoint" in caplog.text
 
 
 @on_all_stores
@@ -408,6 +435,23 @@ def test_hosts_that_do_not_answer_do_not_hold_up_one_that_does(hosts: int, here:
         sends.stop()
         assert holding.taken.empty()
     assert [sends.owed_of(name) for name in late] == [{"start.one": 0}] * len(late)
+
+
+@pytest.mark.usefixtures("short_stop")
+def test_hanging_hosts_of_one_caller_do_not_hold_up_those_of_another(here: Here) -> None:
+    """Though no host of either is known to be quick: one connection is left to other callers."""
+    holding = Holding()
+    with receiver() as good, serving(holding) as slow:
+        port, fine = slow.rpartition(":")[2], good.url.rpartition(":")[2].partition("/")[0]
+        service, sends = here.serve(resolve=loopback, timeout=60.0, connections=8)
+        for number in range(60):
+            hanging = endpoint(f"http://h{number}.example.test:{port}", id="one")
+            end(service, caller="eve", notify=[hanging])
+        prompt = endpoint(f"http://fine.example.test:{fine}", id="one")
+        names = {end(service, caller="ann", notify=[prompt]) for _ in range(3)}
+        sends.begin()
+        assert {payload(good.next())["data"]["name"] for _ in names} == names
+        sends.stop()
 
 
 def test_hosts_that_wait_for_a_connection_are_called_in_turn(here: Here) -> None:

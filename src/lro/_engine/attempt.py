@@ -115,6 +115,10 @@ class WorkHolder(Protocol):
         """Take note of a record that this process has just claimed, or inserted as its own."""
         ...
 
+    def leave(self, name: str) -> None:
+        """Leave an operation to processes of another release, which know its request."""
+        ...
+
     def start_begins(self, attempt: Attempt) -> None:
         """Take note of an attempt whose operation is being stored."""
         ...
@@ -433,7 +437,13 @@ class Attempt:
         spec = self.spec
         try:
             packed = yield from self._once_available(self._stored_request)
-            self._request = spec.types.unpack(packed, spec.request)
+            if packed.type_name != spec.types.name_of(spec.request):
+                line = "%s: its request is a %s, which this process does not read: left to others"
+                log.warning(line, self.name, packed.type_name, extra=self._facts)
+                self._holder.leave(self.name)
+                yield from self.released()
+                return False
+            self._request = spec.types.unpack_request(packed, spec.request)
         except Unavailable:  # and the service is closing
             return False
         except Exception as exc:  # an older version of the method may have stored it

@@ -27,6 +27,9 @@ LOOK_SECONDS: Final = 0.01
 Headers: TypeAlias = Callable[[], Mapping[str, str]]
 """Gives the headers, or the metadata, of a call, names in lower case: asked for if needed."""
 
+Sent: TypeAlias = Callable[[], bytes]
+"""Gives a request as its caller has sent it: the same bytes for the same request."""
+
 
 @attrs.frozen(kw_only=True)
 class OperationStarted:

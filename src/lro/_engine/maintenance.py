@@ -299,7 +299,8 @@ class Maintenance:
         for record in self._lost(found.records, at):
             if self._renewal_due:
                 break  # our own work first: the rest is found again at once
-            self._try_recover(record)
+            if not self._workers.leaves(record.name):
+                self._try_recover(record)
         # The grace of those that are new begins now: what was taken over may have taken long.
         self._looked_at = self._clock()
         for name, suspect in self._suspects.items():

@@ -444,6 +444,9 @@ class MethodSpec:
     def final_metadata(self, metadata: Any | None, state: State) -> Any | None:
         """Return the last metadata of an operation that ends in this state.
 
+        Metadata of an older kind stay as they are: a release that did not know this one has made
+        them.
+
         Raises:
             FinalMetadataFailed: The method's ``final_metadata`` failed, or gave what cannot be
                 packed.
@@ -452,7 +455,8 @@ class MethodSpec:
         if function is None or metadata is None:
             return metadata
         try:
-            return self.pack_metadata(function(self.types.unpack(metadata, self.metadata), state))
+            last = self.unpack_metadata(metadata)
+            return metadata if last is None else self.pack_metadata(function(last, state))
         except BaseException as exc:  # the application's code, in a thread that others need
             raise FinalMetadataFailed(self.full_name) from exc
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import logging
 import re
 import secrets
@@ -38,6 +37,7 @@ from lro._engine.events import (
     Headers,
     MetadataReported,
     OperationStarted,
+    Sent,
     StartOutcome,
     StartTrace,
     about,
@@ -56,6 +56,8 @@ from lro._engine.process import after_fork
 from lro._engine.runtime import RecordUpdater, Runtime, stopping
 from lro._engine.store_port import DatabaseConnection, Inserted, RequestKey
 from lro._filters.indexes import Indexes
+from lro._messages.defaults import without_defaults
+from lro._messages.json_text import canonical
 from lro._messages.registry import TypeRegistry
 from lro._messages.wellknown import Empty
 from lro._model.method_names import FINDINGS, OperationInfoRegistry
@@ -154,8 +156,12 @@ class Starter:
         within: DatabaseConnection | None = None,
         notify: Sequence[Endpoint] = (),
         headers: Headers | None = None,
+        sent: Sent | None = None,
     ) -> Flow[Operation]:
-        """See ``Method.start``; ``headers`` are those of the call that it came by, if any."""
+        """See ``Method.start``; ``headers`` are those of the call that it came by, if any.
+
+        ``sent`` gives the request as the caller has sent it.
+        """
         trace = NO_START_TRACE
         if not validate_only:  # which starts nothing
             trace = self._events.begin_start(spec.full_name, headers)
@@ -173,6 +179,7 @@ class Starter:
                     within=within,
                     notify=notify,
                     trace=trace,
+                    sent=sent,
                 )
             )
         except BaseException as exc:
@@ -197,6 +204,7 @@ class Starter:
         within: DatabaseConnection | None,
         notify: Sequence[Endpoint],
         trace: StartTrace,
+        sent: Sent | None,
     ) -> Flow[Operation]:
         self._background.start()
         if self._workers.stopping:
@@ -220,7 +228,7 @@ class Starter:
         if parent != "":
             parent = _checked_parent(parent)
         packed = _packed(spec, request)
-        key = _request_key(spec, caller, request_id, parent, packed) if request_id else None
+        key = _request_key(spec, caller, request_id, parent, packed, sent) if request_id else None
         if metadata is None:
             metadata = spec.first_metadata(target)
         first = None if metadata is None else _first_metadata(spec, metadata)
@@ -495,17 +503,27 @@ def _first_metadata(spec: MethodSpec, metadata: object) -> Any:
 
 
 def _request_key(
-    spec: MethodSpec, caller: str, request_id: str, parent: str, packed: Any
+    spec: MethodSpec, caller: str, request_id: str, parent: str, packed: Any, sent: Sent | None
 ) -> RequestKey:
     text = request_id.lower()
     if not _UUID.fullmatch(text) or text == _NIL:
         wanted = "must be a UUID of 36 characters, not all zero"
         raise InvalidRequestId("request_id", f"{wanted}, got {got(request_id)}")
+    # A release in between may have changed what the class makes of a request: what was sent counts,
+    # and of the message what the class has not filled in.
     payload = packed.payload
     if not isinstance(payload, bytes):
-        payload = json.dumps(payload, sort_keys=True).encode()
-    digest = hashlib.sha256(f"{len(parent)}:{parent}".encode() + payload)
-    return RequestKey(spec.full_name, caller, text, digest.hexdigest())
+        shown = without_defaults(payload, spec.request, spec.types)
+        payload = canonical(shown)
+    hashes = [_hash("message", parent, payload)]
+    if sent is not None:
+        hashes.append(_hash("sent", parent, sent()))
+    return RequestKey(spec.full_name, caller, text, " ".join(hashes))
+
+
+def _hash(what: str, parent: str, payload: bytes) -> str:
+    text = f"{what}:{len(parent)}:{parent}".encode()
+    return hashlib.blake2b(text + payload, digest_size=16).hexdigest()
 
 
 Req = TypeVar("Req")

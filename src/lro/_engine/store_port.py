@@ -33,7 +33,14 @@ class RequestKey:
     caller: str
     request_id: str
     fingerprint: str
-    """Hash of the request itself: the same id with another one is a conflict."""
+    """Hashes of the request, separated by spaces: the same id with another one is a conflict."""
+
+    def fits(self, fingerprint: str) -> bool:
+        """Whether a start with another fingerprint has made the same request.
+
+        One equal hash is enough: a request may be the same text for a caller, or the same message.
+        """
+        return not {*fingerprint.split()}.isdisjoint(self.fingerprint.split())
 
 
 @attrs.frozen

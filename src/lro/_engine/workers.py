@@ -33,6 +33,8 @@ log = logging.getLogger("lro")
 
 _LAST_SECONDS: Final = 1.0
 """How long work that is to stop may take for that, before other processes may begin it again."""
+_LEFT_AT_MOST: Final = 10_000
+"""How many operations a process remembers that it leaves to others."""
 _STEP_SECONDS: Final = 0.1
 """How soon a drain that is ended by another call ends."""
 
@@ -79,6 +81,7 @@ class Workers:
         self._not_started: list[Record] = []
         self._attempts: dict[str, Attempt] = {}
         self._rooms: dict[str, threading.Semaphore] = {}
+        self._left: set[str] = set()
         self._drain_over = threading.Event()
 
     def starting(
@@ -231,6 +234,16 @@ class Workers:
                 attempt.end_not_started()
             else:
                 attempt.cancel()
+
+    def leave(self, name: str) -> None:
+        """Leave an operation to processes of another release, which know its request."""
+        if len(self._left) >= _LEFT_AT_MOST:
+            self._left.clear()
+        self._left.add(name)
+
+    def leaves(self, name: str) -> bool:
+        """Whether an operation is left to other processes."""
+        return name in self._left
 
     def attempts(self) -> Collection[Attempt]:
         """The attempts whose work this process has, begun or waiting."""

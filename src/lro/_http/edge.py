@@ -43,6 +43,7 @@ from lro._base.errors import (
 )
 from lro._base.status import Json
 from lro._engine.access import VERBS, Hook, application_call, ask_caller
+from lro._engine.events import Sent
 from lro._engine.flow import Flow, flow_of, in_threads, on_loop, run
 from lro._engine.handle import Handle
 from lro._engine.limits import ReplyReservation
@@ -92,6 +93,7 @@ from lro._http.routes import (
     default_routes,
     extension_routes,
 )
+from lro._messages.json_text import canonical
 from lro._model.http_rules import Literal, Template
 from lro._model.operation import (
     ListOperationsRequest,
@@ -315,7 +317,7 @@ _WHOLE_BODY: Final = HttpRule(template=Template.parse("/own"))
 
 NOTHING_BOUND: Final[Mapping[str, str]] = MappingProxyType({})
 
-_StartRequest: TypeAlias = tuple[Req, str, bool]
+_StartRequest: TypeAlias = tuple[Req, str, bool, Sent | None]
 """The message of a start, its request id, and whether it is only to be validated."""
 
 
@@ -372,7 +374,8 @@ class StartHandler(Generic[Req]):
         """
         try:
             read = None if self._raw is None else (yield from self._read_raw(self._raw, request))
-            message, own_id, validate_only = read or self._read_json(request, bound, parameters)
+            found = read or self._read_json(request, bound, parameters)
+            message, own_id, validate_only, sent = found
         except LroError as exc:
             self._observe_refusal(exc)
             raise
@@ -395,6 +398,7 @@ class StartHandler(Generic[Req]):
                 notify=notify,
                 caller=caller,
                 headers=lambda: request.headers,
+                sent=sent,
             )
         )
 
@@ -403,8 +407,9 @@ class StartHandler(Generic[Req]):
     ) -> Flow[Operation]:
         """Start an operation for an endpoint of the application, which may have the message."""
         try:
+            sent = None
             if message is None:
-                message, request_id, validate_only = self._read_json(request)
+                message, request_id, validate_only, sent = self._read_json(request)
             else:
                 request_id, validate_only = self._read_own_fields(request)
         except LroError as exc:
@@ -417,6 +422,7 @@ class StartHandler(Generic[Req]):
                 validate_only=validate_only,
                 caller=caller,
                 headers=lambda: request.headers,
+                sent=sent,
                 **options,
             )
         )
@@ -439,7 +445,7 @@ class StartHandler(Generic[Req]):
         message: Req | None = yield application_call(
             "raw", raw, media_type(content_type)[0], request.body
         )
-        return None if message is None else (message, "", False)
+        return None if message is None else (message, "", False, None)
 
     def _read_json(
         self,
@@ -455,7 +461,8 @@ class StartHandler(Generic[Req]):
             content = self._binding.fields(None if blank else content, bound, parameters)
         fields = content or {}
         request_id, validate_only = self._take_own(fields)
-        return self._types.load(fields, self._request), request_id, validate_only
+        message = self._types.load(fields, self._request)
+        return message, request_id, validate_only, functools.partial(canonical, fields)
 
     def _take_own(self, fields: dict[str, Json]) -> tuple[str, bool]:
         request_id = take_field(fields, "request_id", str, "", self._shape)

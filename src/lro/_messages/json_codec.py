@@ -258,7 +258,8 @@ class JsonCodec:
     """Reads and writes messages as JSON values.
 
     ``strict`` is the mode of a server reading requests: unknown fields, enum names and Any types
-    are errors. Without it they are dropped (an Any of an unknown type is carried as it came).
+    are errors. Without it they are dropped (an Any of an unknown type is carried as it came), but
+    what is to be ``complete`` has no unknown enum name, and all that it must have.
     ``check_any`` validates an Any and gives its canonical form, ``show_any`` prints one; the type
     registry provides both. ``draft`` is for writing what ``plain_copy`` is to copy and check:
     plain containers are not copied, and what the compiled writer leaves to the general one fails.
@@ -268,11 +269,13 @@ class JsonCodec:
         self,
         *,
         strict: bool,
+        complete: bool = False,
         check_any: Callable[[Any], Any],
         show_any: Callable[[Any], Json] = dump_any,
         draft: bool = False,
     ) -> None:
         self.strict = strict
+        self._complete = strict or complete
         self._draft = draft
         self._check_any = check_any
         self._show_any = show_any
@@ -331,7 +334,7 @@ class JsonCodec:
         if field.kind in LOADERS:
             return LOADERS[field.kind]
         if field.kind is Kind.ENUM:  # cattrs would take an IntEnum for an int
-            return enum_codec(field.python, None if self.strict else DROP)[0]
+            return enum_codec(field.python, None if self._complete else DROP)[0]
         return self.reader(field.python)
 
     def _one_dumper(self, field: Field) -> Dumper:
@@ -364,7 +367,7 @@ class JsonCodec:
     def _message_loader(self, cls: type) -> Callable[[Json, object], object]:
         shape, library = shape_of(cls), library_of(cls)
         made = library.maker(cls, shape) if library else _maker(cls)
-        fill = _filler(shape, missed=self.strict)
+        fill = _filler(shape, missed=self._complete)
 
         def make(known: dict[str, object], wrong: Violations) -> object:
             fill(known, wrong)

@@ -74,6 +74,11 @@ def dumps(value: Json) -> bytes:
     return _standard_dumps(value)
 
 
+def canonical(value: Json) -> bytes:
+    """The text of a JSON value that is the same in whatever order its members were given."""
+    return json.dumps(value, sort_keys=True).encode()
+
+
 def dumps_bounded(value: Json) -> bytes:
     """The same for what is kept and read again: also refused if :func:`loads` would refuse it.
 

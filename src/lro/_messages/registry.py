@@ -260,6 +260,9 @@ class TypeRegistry:
     def __init__(self, *classes: type, factories: Iterable[CodecFactory] = ()) -> None:
         self._strict = JsonCodec(strict=True, check_any=self.checked, show_any=self._shown)
         self._lenient = JsonCodec(strict=False, check_any=self.checked, show_any=self._shown)
+        self._complete = JsonCodec(
+            strict=False, complete=True, check_any=self.checked, show_any=self._shown
+        )
         self._draft = JsonCodec(
             strict=True, check_any=self.checked, show_any=self._shown, draft=True
         )
@@ -408,10 +411,22 @@ class TypeRegistry:
         _check_packed(packed)
         check_class("cls", cls)
         name = self.name_of(cls)
-        if packed.type_name != name:
-            found = packed.type_name or "nothing"
-            raise InvalidArgument("@type", f"must be {name}, got {found}")
+        self._check_type(packed, name)
         return cast(M, self._load(self._of_class[cls], name, packed.payload, strict=strict))
+
+    def unpack_request(self, packed: Any, cls: type[M]) -> M:
+        """The message inside a stored request, on which a method is about to act.
+
+        As for :meth:`unpack`, unknown fields are dropped. But an unknown enum value is refused, and
+        so is a request without what it must have: the method would act on something else.
+
+        Raises:
+            InvalidArgument, UnknownType: As for :meth:`unpack`.
+        """
+        if not isinstance(self._of_class.get(cls), ClassCodec) or isinstance(packed.payload, bytes):
+            return self.unpack(packed, cls)
+        self._check_type(packed, self.name_of(cls))
+        return cast(M, self._complete.load(packed.payload, cls))
 
     def unpack_any(self, packed: Any, *, strict: bool = False) -> object:
         """The message inside, of whatever registered type it is.
@@ -595,6 +610,11 @@ class TypeRegistry:
             with contextlib.suppress(UnknownType, MissingExtra):  # the error below says so
                 packed = Any(packed.type_url, self.json_payload(packed))
         return dump_any(packed)
+
+    def _check_type(self, packed: Any, name: str) -> None:
+        if packed.type_name != name:
+            found = packed.type_name or "nothing"
+            raise InvalidArgument("@type", f"must be {name}, got {found}")
 
     def _load(self, codec: Codec, name: str, payload: Json | bytes, *, strict: bool) -> object:
         if isinstance(payload, bytes) and isinstance(codec, ClassCodec):

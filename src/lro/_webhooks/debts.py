@@ -24,10 +24,14 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 @attrs.frozen
 class Debt:
-    """A notification that is owed: how often it was tried, and when it is tried next."""
+    """A notification that is owed: how often it was tried, and when it is tried next.
+
+    ``looked_up``: its endpoint is one that the application's function has given.
+    """
 
     attempts: int
     at: datetime
+    looked_up: bool = False
 
 
 @attrs.frozen
@@ -53,7 +57,7 @@ class Debts:
             tuple(endpoints_from_json(kept.get("endpoints", []))),
             None
             if owed is None
-            else {id: Debt(tries, _EPOCH + at * _MILLISECOND) for id, (tries, at) in owed.items()},
+            else {id: _debt(*one) for id, one in owed.items()},
             tuple(kept.get("failed", ())),
         )
 
@@ -66,7 +70,7 @@ class Debts:
             if not self.owed and not self.failed:
                 return ""  # with the secrets of the endpoints
             kept["owed"] = {
-                id: [debt.attempts, (debt.at - _EPOCH) // _MILLISECOND]
+                id: [debt.attempts, (debt.at - _EPOCH) // _MILLISECOND, *[1] * debt.looked_up]
                 for id, debt in self.owed.items()
             }
         if self.failed:
@@ -85,5 +89,10 @@ class Debts:
 
     def again(self, now: datetime) -> Debts:
         """The same, with all that is owed, or was given up, due now as for the first time."""
-        ids = (*(self.owed or {}), *self.failed)
-        return attrs.evolve(self, owed={id: Debt(0, now) for id in ids}, failed=())
+        owed = {id: attrs.evolve(debt, attempts=0, at=now) for id, debt in (self.owed or {}).items()}
+        failed = {id: Debt(0, now) for id in self.failed}
+        return attrs.evolve(self, owed=failed | owed, failed=())
+
+
+def _debt(attempts: int, at: int, looked_up: int = 0) -> Debt:
+    return Debt(attempts, _EPOCH + at * _MILLISECOND, looked_up == 1)

@@ -5,8 +5,9 @@ settled: what was sent is owed no more, and what failed is due later. A process 
 claims to end, and another one sends again. So each notification is sent at least once.
 
 At most one request at a time is under way to a host, and hosts that are not known to answer soon
-share half of the connections: a caller may name many that hang. What would have to wait for a slow
-one is put off in the store, so that it does not hold up what goes to others.
+share half of the connections. A caller may name many that hang: one of these connections is always
+left to other callers, who take turns. What would have to wait for a slow host is put off in the
+store, so that it does not hold up what goes to others.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import logging
 import queue
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
@@ -62,6 +63,8 @@ _STOP_SECONDS: Final = 2.0
 """The grace that requests under way have when the service is closed."""
 _GONE_STATUS: Final = 410
 _HOSTS: Final = 1000
+_FEW: Final = 2
+"""Connections of which one caller may have all: else there would be little left for one."""
 
 
 @attrs.frozen
@@ -104,6 +107,11 @@ class _Try:
     """None: it was not sent, and is owed as before."""
     seconds: float = 0.0
 
+    @property
+    def caller(self) -> str:
+        """Who has started the operation."""
+        return self.claim.record.caller
+
 
 @attrs.define(eq=False)
 class _Pace:
@@ -112,21 +120,27 @@ class _Pace:
     seconds: float = _FIRST_PACE
     began: float | None = None
     """Since when the place has not been free; None: it is."""
-    put_off_until: float = 0.0
+    _put_off_until: dict[str, float] = attrs.field(factory=dict)
+    """By caller, where callers have turns."""
 
     def measure(self, seconds: float) -> None:
         """Take note of how long one has taken."""
         self.seconds = (self.seconds + seconds) / 2
 
-    def put_off(self, ahead: int, waiting: int, at: float, longest: float) -> float | None:
+    def put_off(
+        self, ahead: int, waiting: int, at: float, longest: float, caller: str = ""
+    ) -> float | None:
         """By how many seconds, at most, to put off one more request; None: it can wait here."""
         pace = self.seconds if self.began is None else max(self.seconds, at - self.began)
         turn = ahead * pace
         if turn <= _QUEUE_SECONDS and waiting < _WAITING:
             return None
         # Each until about its turn, so that few are claimed in vain.
-        self.put_off_until = min(max(self.put_off_until, at + turn) + pace, at + longest)
-        return self.put_off_until - at
+        if len(self._put_off_until) >= _HOSTS:
+            self._put_off_until.clear()
+        last = self._put_off_until.get(caller, 0.0)
+        until = self._put_off_until[caller] = min(max(last, at + turn) + pace, at + longest)
+        return until - at
 
 
 @attrs.define(eq=False)
@@ -135,6 +149,8 @@ class _Host:
 
     busy: bool = False
     quick: bool = False
+    failed: bool = False
+    """Whether it has not answered the last request."""
     in_line: bool = False
     waiting: deque[_Try] = attrs.field(factory=deque)
     pace: _Pace = attrs.field(factory=_Pace)
@@ -142,23 +158,56 @@ class _Host:
 
 @attrs.define(eq=False)
 class _Doubted:
-    """The hosts that are not known to be quick: their requests, and who waits for a connection."""
+    """The hosts that are not known to be quick: their requests, and who waits for a connection.
+
+    Callers have turns, and none has all connections, unless there are very few.
+    """
 
     room: int
-    under_way: int = 0
-    waiting: int = 0
+    under_way: Counter[str] = attrs.field(factory=Counter)
+    waiting: Counter[str] = attrs.field(factory=Counter)
+    """How many requests of each caller are under way, and wait."""
     line: deque[_Host] = attrs.field(factory=deque)
     pace: _Pace = attrs.field(factory=_Pace)
 
-    def put_off(self, host: _Host, at: float, longest: float) -> float | None:
+    def put_off(self, host: _Host, caller: str, at: float, longest: float) -> float | None:
         """By how many seconds to put off a request to such a host; None: it can wait."""
-        in_line = 0 if host.busy else sum(len(one.waiting) for one in self.line)
-        return self.pace.put_off(in_line, self.waiting, at, longest)
+        line = [] if host.busy else [one.caller for each in self.line for one in each.waiting]
+        ahead = line.count(caller) * len({*line})
+        return self.pace.put_off(ahead, self.waiting[caller], at, longest, caller)
 
-    def move(self, by: int, at: float) -> None:
-        """Take note that one more, or one less, is under way."""
-        self.under_way += by
-        self.pace.began = at if self.under_way >= self.room else None
+    def has_room(self, caller: str) -> bool:
+        """Whether one more request of a caller may be under way."""
+        each = self.room - 1 if self.room > _FEW else self.room
+        return self.under_way.total() < self.room and self.under_way[caller] < each
+
+    def pop(self) -> _Host | None:
+        """The host whose turn it is: of the caller with the fewest requests, not one that failed.
+
+        None if no host in the line may be called now.
+        """
+        free = [one for one in self.line if self.has_room(one.waiting[0].caller)]
+        if not free:
+            return None
+        turn = min(free, key=lambda one: (self.under_way[one.waiting[0].caller], one.failed))
+        self.line.remove(turn)
+        turn.in_line = False
+        return turn
+
+    def move(self, caller: str, by: int, at: float) -> None:
+        """Take note that one more request of a caller, or one less, is under way."""
+        _move(self.under_way, caller, by)
+        self.pace.began = at if self.under_way.total() >= self.room else None
+
+    def wait(self, caller: str, by: int) -> None:
+        """Take note that one more request of a caller, or one less, waits."""
+        _move(self.waiting, caller, by)
+
+
+def _move(counts: Counter[str], caller: str, by: int) -> None:
+    counts[caller] += by
+    if not counts[caller]:
+        del counts[caller]
 
 
 @attrs.frozen(kw_only=True)
@@ -349,13 +398,30 @@ class Delivery:
             if id in found:
                 self._enqueue(claim, found[id], debt, now)
             elif id in claim.owed and claim.owed[id].at <= now:
-                line = "%s: the endpoint %s is not there any more"
-                log.info(line, record.name, id, extra=about(record.name, record.method))
-                del claim.owed[id]
+                self._leave(claim, id, debt, now)
         if claim.pending:
             self._claims.add(claim)
         else:
             self._settle(claim, now)
+
+    def _leave(self, claim: _Claim, id: str, debt: Debt, now: datetime) -> None:
+        """Leave a notification to processes of another release, which may know its endpoint.
+
+        For as long as the schedule lasts; the longer ago the end was, the later is the next look.
+        An endpoint that the application does not give any more is not called any more.
+        """
+        record = claim.record
+        if debt.looked_up and self._options.lookup is not None:
+            line = "%s: the endpoint %s is not there any more"
+            log.info(line, record.name, id, extra=about(record.name, record.method))
+            del claim.owed[id]
+            return
+        age = (now - (record.end_time or now)).total_seconds()
+        if age >= sum(self._options.schedule):
+            self._give_up(claim, None, id, "no process knows this endpoint")
+            return
+        later = min(max(age / 4, _RETRY_SECONDS), _PUT_OFF_SECONDS)
+        claim.owed[id] = attrs.evolve(debt, at=now + timedelta(seconds=later))
 
     def _with_lookup(
         self, claim: _Claim, due: dict[str, Debt], found: dict[str, Endpoint], now: datetime
@@ -377,7 +443,7 @@ class Delivery:
         if claim.owed.pop(LOOKUP, None) is not None:
             for id, one in fresh.items():
                 if id not in claim.owed and wants(one, record):
-                    claim.owed[id] = due[id] = Debt(0, now)
+                    claim.owed[id] = due[id] = Debt(0, now, looked_up=True)
             due.pop(LOOKUP, None)
         return {**fresh, **found}
 
@@ -405,29 +471,32 @@ class Delivery:
         longest = min(max(age, _RETRY_SECONDS), _PUT_OFF_SECONDS)
         later = host.pace.put_off(len(host.waiting), len(host.waiting), at, longest)
         if later is None and not host.quick:
-            later = self._doubted.put_off(host, at, longest)
+            later = self._doubted.put_off(host, claim.record.caller, at, longest)
         if later is not None:
             claim.owed[endpoint.id] = attrs.evolve(debt, at=now + timedelta(seconds=later))
             return
         claim.pending += 1
-        host.waiting.append(_Try(claim, endpoint, debt, name, doubted=not host.quick))
-        self._doubted.waiting += not host.quick
+        one = _Try(claim, endpoint, debt, name, doubted=not host.quick)
+        host.waiting.append(one)
+        if one.doubted:
+            self._doubted.wait(one.caller, 1)
         self._send_next(host)
 
     def _send_next(self, host: _Host) -> None:
         doubted = self._doubted
         if host.busy or not host.waiting or self._stopped:
             return
-        if not host.quick and doubted.under_way >= doubted.room:
+        if not host.quick and not doubted.has_room(host.waiting[0].caller):
             if not host.in_line:
                 host.in_line = True
                 doubted.line.append(host)
             return
         one, at = host.waiting.popleft(), self._clock()
-        doubted.waiting -= one.doubted
+        if one.doubted:
+            doubted.wait(one.caller, -1)
         one.doubted = not host.quick
         if one.doubted:
-            doubted.move(1, at)
+            doubted.move(one.caller, 1, at)
         host.busy, host.pace.began = True, at
         self._under_way += 1
         self._todo.put(one)
@@ -438,15 +507,14 @@ class Delivery:
         host, doubted = self._hosts[one.host], self._doubted
         host.busy, host.pace.began = False, None
         if one.doubted:
-            doubted.move(-1, self._clock())
+            doubted.move(one.caller, -1, self._clock())
         if one.reply is not None:
             host.pace.measure(one.seconds)
-            host.quick = one.reply.status > 0 and host.pace.seconds < _QUICK_SECONDS
+            host.failed = not one.reply.status
+            host.quick = not host.failed and host.pace.seconds < _QUICK_SECONDS
             if one.doubted:
                 doubted.pace.measure(one.seconds / doubted.room)
-        while doubted.line and doubted.under_way < doubted.room and not self._stopped:
-            following = doubted.line.popleft()
-            following.in_line = False
+        while not self._stopped and (following := doubted.pop()) is not None:
             self._send_next(following)
         self._send_next(host)
         if not host.busy and not host.waiting and len(self._hosts) > _HOSTS:
@@ -538,7 +606,8 @@ class Delivery:
         if pause is None:
             self._give_up(claim, endpoint, id, f"it failed {attempts} times")
         else:
-            claim.owed[id] = Debt(attempts, now + timedelta(seconds=max(pause, later)))
+            at = now + timedelta(seconds=max(pause, later))
+            claim.owed[id] = attrs.evolve(debt, attempts=attempts, at=at)
 
     def _give_up(self, claim: _Claim, endpoint: Endpoint | None, id: str, why: str) -> None:
         record = claim.record

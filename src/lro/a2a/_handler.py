@@ -365,6 +365,7 @@ class Handler(RequestHandler):
             parent=await on_loop(self._ids.parent_of(caller)),
             caller=caller,
             headers=lambda: headers,
+            sent=functools.partial(params.message.SerializeToString, deterministic=True),
             notify=notify,
         )
         try:

@@ -245,6 +245,7 @@ class StartRpc(Rpc):
                 metadata=metadata,
                 caller=caller,
                 headers=functools.partial(texts_of, context),
+                sent=lambda: payload,
             )
         )
 

@@ -6,6 +6,7 @@ declares the extension, or the header ``Mcp-Name`` of ``tasks/*``: both is done 
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Literal
@@ -30,7 +31,7 @@ from lro._engine.method_spec import MethodSpec
 from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._http.edge import Authenticate
-from lro._messages.json_text import dumps, loads_strict
+from lro._messages.json_text import canonical, dumps, loads_strict
 from lro._model.description import DescribedOperation, described
 from lro._model.operation import Operation
 from lro.asgi import request_of, waited
@@ -180,7 +181,8 @@ class TasksExtension(Extension):
         service = self._service
         message: object
         try:
-            message = service.types.load(loads_strict(text), spec.request)
+            sent = loads_strict(text)
+            message = service.types.load(sent, spec.request)
             request_id = self._request_id(ctx)
         except LroError as exc:
             raise self._refused(spec, exc) from None
@@ -196,6 +198,7 @@ class TasksExtension(Extension):
             parent=parent,
             caller=caller,
             headers=lambda: headers,
+            sent=functools.partial(canonical, sent),
         )
         return operation
 

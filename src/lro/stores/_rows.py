@@ -136,7 +136,7 @@ def repeats_start(key: RequestKey, fingerprint: str, at: datetime, now: datetime
     """
     if now - at >= REQUEST_LIFE:
         return False
-    if fingerprint != key.fingerprint:
+    if not key.fits(fingerprint):
         raise RequestIdConflict("request_id", "was used before with another request")
     return True
 

@@ -1,0 +1,48 @@
+"""Messages without what their classes have filled in."""
+
+from __future__ import annotations
+
+from lro._base.status import Json
+from lro._messages.registry import TypeRegistry
+from lro._messages.schema import Field, Label, Shape
+
+
+def without_defaults(payload: Json, cls: type, types: TypeRegistry) -> Json:
+    """The JSON of a message, without fields that have the default of their class.
+
+    So two releases of a class give the same for what a caller has sent, though the newer one has
+    more fields, or other defaults.
+    """
+    codec = types.codec(types.name_of(cls))
+    return payload if codec.shape is None else _sparse(payload, codec.shape, types)
+
+
+def _sparse(payload: Json, shape: Shape, types: TypeRegistry) -> Json:
+    if not isinstance(payload, dict):
+        return payload
+    defaults = _defaults(shape.python, types)
+    return {
+        name: _below(value, shape.spellings.get(name), types)
+        for name, value in payload.items()
+        if name not in defaults or defaults[name] != value
+    }
+
+
+def _below(value: Json, field: Field | None, types: TypeRegistry) -> Json:
+    if field is None or field.below is None:
+        return value
+    shape = field.shape
+    if field.label is Label.REPEATED and isinstance(value, list):
+        return [_sparse(one, shape, types) for one in value]
+    if field.label is Label.MAP and isinstance(value, dict):
+        return {key: _sparse(one, shape, types) for key, one in value.items()}
+    return _sparse(value, shape, types)
+
+
+def _defaults(cls: type, types: TypeRegistry) -> dict[str, Json]:
+    """The JSON of a message of which nothing was said; empty if something must be."""
+    try:
+        found = types.dump(cls(), cls)
+    except Exception:  # a class of the application, with checks of its own
+        return {}
+    return found if isinstance(found, dict) else {}

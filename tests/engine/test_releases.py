@@ -1,0 +1,287 @@
+"""Two releases of an application on one store: requests, classes and metadata that differ."""
+
+import enum
+import threading
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import attrs
+import httpx
+import msgspec
+import pydantic
+import pytest
+
+import lro
+import lro.wsgi
+from lro._base.errors import RequestIdConflict
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from tests.waiting import until
+
+NAME = "acme.prints.v1.Prints.Print"
+KEY = str(uuid.UUID(int=7))
+
+
+def release(store, make_service, request, function=lambda request: lro.Struct({}), **options):
+    """A service with one method of this request class, and the method."""
+    service = make_service(store, ThreadExecutor(1), maintenance=False)
+    classes = {"request": request, "response": lro.Struct, **options}
+    method = service.method(NAME, path="/v1/prints:print", **classes)(function)
+    return service, method
+
+
+def named(cls: Any) -> Any:
+    return lro.message("acme.prints.v1.PrintRequest")(cls)
+
+
+def attrs_class(**defaults):
+    """A class of attrs: fields by their defaults."""
+    fields = {
+        name: attrs.field(default=value, type=type(value)) for name, value in defaults.items()
+    }
+    return named(attrs.make_class("PrintRequest", fields, frozen=True, kw_only=True))
+
+
+def pydantic_class(**defaults):
+    fields = {name: (type(value), value) for name, value in defaults.items()}
+    return named(pydantic.create_model("PrintRequest", **fields))
+
+
+def struct_class(**defaults):
+    fields = [(name, type(value), value) for name, value in defaults.items()]
+    return named(msgspec.defstruct("PrintRequest", fields, kw_only=True))
+
+
+# -- a start that is repeated ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [attrs_class, pydantic_class, struct_class])
+@pytest.mark.parametrize(
+    "after",
+    [
+        {"title": "", "copies": 1},
+        {"copies": 1, "title": ""},
+        {"title": "", "copies": 1, "printer": "first floor"},
+        {"title": "", "copies": 2},
+    ],
+    ids=["the same", "another order", "a new field", "another default"],
+)
+def test_repeated_start_is_the_same_in_every_release(make, after, make_service, clock):
+    """Rolled out, and rolled back; within the process and by a body as it was sent first."""
+    store = MemoryStore(clock)
+    before = make(title="", copies=1)
+    for body in ({"title": "x"}, {"title": "x", "copies": "1"}):
+        key, names = str(uuid.uuid4()), set()
+        for cls in (before, make(**after), before):
+            service, method = release(store, make_service, cls)
+            if "copies" not in body:
+                names.add(method.start(cls(title="x"), request_id=key).name)
+            with httpx.Client(transport=wsgi(service), base_url="http://test") as http:
+                reply = http.post("/v1/prints:print", json={**body, "requestId": key})
+            names.add(reply.json()["name"])
+        assert len(names) == 1
+
+
+def wsgi(service):
+    """What calls the service over HTTP."""
+    return httpx.WSGITransport(lro.wsgi.OperationsApp(service, starts=True))
+
+
+def test_repeated_start_is_the_same_whatever_the_class_makes_of_it(make_service, clock):
+    """A default that differs each time, and a validator that another release has changed."""
+
+    @named
+    @attrs.frozen
+    class Before:
+        title: str = attrs.field(default="", converter=str.strip)
+        token: str = attrs.field(factory=lambda: uuid.uuid4().hex)
+
+    @named
+    @attrs.frozen
+    class After:
+        title: str = attrs.field(default="", converter=str.upper)
+        token: str = attrs.field(factory=lambda: uuid.uuid4().hex)
+
+    store, names = MemoryStore(clock), set()
+    for cls in (Before, After, After):
+        service, _ = release(store, make_service, cls)
+        with httpx.Client(transport=wsgi(service), base_url="http://test") as http:
+            reply = http.post("/v1/prints:print", json={"title": " x", "requestId": KEY})
+        names.add(reply.json()["name"])
+    assert len(names) == 1
+
+
+@attrs.frozen
+class Page:
+    size: lro.Int32 = 4
+    colour: str = "black"
+
+
+@attrs.frozen
+class SmallPage:
+    size: lro.Int32 = 4
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_defaults_within_messages_do_not_count_either(many, make_service, clock):
+    """In one, in each of a list, and in each of a map."""
+    store, found = MemoryStore(clock), []
+    for page in (SmallPage, Page):
+
+        @named
+        @attrs.frozen
+        class Request:
+            first: page | None = None
+            pages: tuple[page, ...] = ()
+            by_name: dict[str, page] = attrs.field(factory=dict)
+
+        _, method = release(store, make_service, Request)
+        some = (page(5), page()) if many else ()
+        request = Request(page(3), some, {"a": page(7)})
+        found.append(method.start(request, request_id=KEY).name)
+        with pytest.raises(RequestIdConflict):
+            method.start(attrs.evolve(request, first=page(2)), request_id=KEY)
+    assert len({*found}) == 1
+
+
+# -- work that another release has begun, or has left ---------------------------------------------
+
+
+def handed_back(store, make_service, cls, request, **options):
+    """Store work that a release has started, and hands back."""
+    begun = threading.Event()
+
+    def work(request, job):
+        begun.set()
+        job.sleep(100)
+        return lro.Struct({})
+
+    service, method = release(store, make_service, cls, work, **options)
+    method.start(request)
+    assert begun.wait(100)
+    service.close(drain=timedelta(0))
+
+
+class NewMode(enum.Enum):
+    DELETE = 0
+    ARCHIVE = 1
+    KEEP = 2
+
+
+class OldMode(enum.Enum):
+    DELETE = 0
+    ARCHIVE = 1
+
+
+@pytest.mark.parametrize("make", [attrs_class, pydantic_class, struct_class])
+@pytest.mark.parametrize("many", [False, True])
+def test_request_with_an_unknown_enum_value_is_not_acted_upon(make, many, make_service, clock):
+    """It would be the first value: the operation says that its request cannot be read."""
+    store = MemoryStore(clock)
+    if many:
+        classes = [
+            named(attrs.make_class("R", {"mode": attrs.field(type=list[kind])}, frozen=True))
+            for kind in (NewMode, OldMode)
+        ]
+        handed_back(store, make_service, classes[0], classes[0]([NewMode.KEEP]))
+    else:
+        classes = [make(mode=kind.DELETE) for kind in (NewMode, OldMode)]
+        handed_back(store, make_service, classes[0], classes[0](mode=NewMode.KEEP))
+    called = []
+    service, _ = release(store, make_service, classes[1], lambda request: called.append(request))
+    service.run_maintenance()
+    ended = until(lambda: service.list(lro.ListOperationsRequest()).operations[0], lambda o: o.done)
+    assert called == []
+    assert ended.error.details[0].payload["reason"] == "REQUEST_UNREADABLE"
+
+
+@pytest.mark.parametrize("library", ["pydantic", "msgspec"])
+def test_request_without_a_field_that_is_required_now_is_not_acted_upon(
+    library, make_service, clock
+):
+    """It would be zero, which nobody has said."""
+    store = MemoryStore(clock)
+    if library == "pydantic":
+        before = pydantic_class(title="")
+        after = named(pydantic.create_model("PrintRequest", title=(str, ""), copies=(int, ...)))
+    else:
+        before = struct_class(title="")
+        after = named(msgspec.defstruct("PrintRequest", [("copies", int), ("title", str, "")]))
+    handed_back(store, make_service, before, before(title="x"))
+    service, _ = release(store, make_service, after)
+    service.run_maintenance()
+    ended = until(lambda: service.list(lro.ListOperationsRequest()).operations[0], lambda o: o.done)
+    assert ended.error.details[0].payload["reason"] == "REQUEST_UNREADABLE"
+
+
+def test_request_with_a_field_that_this_release_has_not_is_acted_upon(make_service, clock):
+    """As a process of the former release takes over what the next one has started."""
+    store, seen = MemoryStore(clock), []
+    after, before = attrs_class(title="", copies=1), attrs_class(title="")
+    handed_back(store, make_service, after, after(title="x", copies=3))
+    service, _ = release(
+        store, make_service, before, lambda request: seen.append(request) or lro.Struct({})
+    )
+    service.run_maintenance()
+    until(lambda: service.list(lro.ListOperationsRequest()).operations[0], lambda o: o.done)
+    assert seen == [before(title="x")]
+
+
+def test_work_whose_request_has_another_name_waits_for_its_release(make_service, clock, caplog):
+    """It is handed back once, with a warning; a process that knows the name does it."""
+    store, before = MemoryStore(clock), attrs_class(title="")
+    renamed = lro.message("acme.prints.v1.PrintJobRequest")(
+        attrs.make_class("PrintJobRequest", {"title": attrs.field(default="", type=str)})
+    )
+    handed_back(store, make_service, before, before(title="x"))
+    service, _ = release(store, make_service, renamed)
+    for _ in range(3):
+        service.run_maintenance()
+        clock.advance(5)
+        until(lambda: "left to others" in caplog.text)
+    (operation,) = service.list(lro.ListOperationsRequest()).operations
+    assert not operation.done
+    assert caplog.text.count("acme.prints.v1.PrintRequest, which this process does not read") == 1
+    service.close()
+    service, _ = release(store, make_service, before)
+    service.run_maintenance()
+    ended = until(lambda: service.get(operation.name), lambda found: found.done)
+    assert ended.state == "SUCCEEDED"
+
+
+@attrs.frozen
+class Progress:
+    percent: lro.Int32 = 0
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_metadata_of_another_release_do_not_spoil_the_end(cancelled, make_service, clock):
+    """They stay as they were: the end is that of the function, or of the cancel."""
+    store = MemoryStore(clock)
+    request = attrs_class(title="")
+    handed_back(store, make_service, request, request(title="x"), metadata=lro.OperationMetadata)
+
+    def work(request, job):
+        begun.set()
+        if cancelled:
+            job.sleep(100)
+        return lro.Struct({"fine": True})
+
+    begun = threading.Event()
+    service, _ = release(
+        store,
+        make_service,
+        request,
+        work,
+        metadata=Progress,
+        final_metadata=lambda metadata, state: attrs.evolve(metadata, percent=100),
+    )
+    service.run_maintenance()
+    assert begun.wait(100)
+    (operation,) = service.list(lro.ListOperationsRequest()).operations
+    if cancelled:
+        service.cancel(operation.name)
+    ended = until(lambda: service.get(operation.name), lambda found: found.done)
+    assert ended.state == ("CANCELLED" if cancelled else "SUCCEEDED")
+    assert ended.metadata.type_name == "lro.v1.OperationMetadata"
