@@ -22,6 +22,7 @@ from lro.asgi import OperationsApp
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro_client import Client
+from tests.waiting import until_async
 
 TITLES: Final = {
     "GET": "GET of an operation over ASGI",
@@ -143,7 +144,8 @@ def entered_in_server() -> dict[str, dict[str, str]]:
         app = OperationsApp(service, starts=True)
 
         async def ended(name: str) -> None:
-            await service.wait_async(name, 20)
+            # Who waits is called back later, maybe within the next call.
+            await until_async(lambda: service.get(name).done)
             idle = False
             while not idle:  # the worker tidies up after the operation has ended
                 slot = executor.reserve()

@@ -52,11 +52,7 @@ class PostgresServer:
     def __init__(self, binaries: Path, folder: Path) -> None:
         self._binaries = binaries
         self._folder = folder
-        self._as: Sequence[str] = ()
-        if os.geteuid() == 0:
-            user = _other_user()
-            os.chown(folder, user.pw_uid, user.pw_gid)
-            self._as = _as_user(user)
+        self._as = as_other_user(folder)
         self._process: subprocess.Popen[str] | None = None
         self._guardian: subprocess.Popen[bytes] | None = None
         self._log: list[str] = []
@@ -225,6 +221,15 @@ def _binaries() -> Path | None:
         return Path(found).parent
     versions = sorted(_DEBIAN.glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     return versions[-1].parent if versions else None
+
+
+def as_other_user(folder: Path) -> Sequence[str]:
+    """The words before a command that does not run as root, and is to have this folder."""
+    if os.geteuid() != 0:
+        return ()
+    user = _other_user()
+    os.chown(folder, user.pw_uid, user.pw_gid)
+    return _as_user(user)
 
 
 def _other_user() -> pwd.struct_passwd:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -25,7 +26,7 @@ from lro.adapters import Cursor, Renewed
 from lro.errors import OperationNotFound, TargetBusy, Unavailable
 from lro.stores.postgres import SCHEMA_VERSION, PostgresStore
 from lro.stores.postgres import _statements as statements
-from lro.stores.postgres._connections import PERIOD_SECONDS, ServerClock
+from lro.stores.postgres._connections import PERIOD_SECONDS, REST_SECONDS, ServerClock
 from lro.stores.postgres._notifications import Announcer, payloads
 from tests.filters.test_indexes import KEYED, WANTED, fill
 from tests.services.postgres import UNHURRIED, PostgresServer, shared_server
@@ -499,6 +500,110 @@ def test_who_may_not_make_an_index_does_without(server, schema, opened, plain, c
         assert ids(store.page("", None, 9, WANTED).records) == ["a", "c", "d"]
         assert store._setup.keys == frozenset()
     assert "CREATE INDEX CONCURRENTLY operations_by_k1" in caplog.text
+
+
+def test_old_transaction_does_not_hold_up_a_release_with_a_new_index(opened, plain, clock):
+    """A dump or a report may last for hours: lists do without the index until it is over."""
+    insert(opened(), record_of(clock, keys=KEYED))
+    with plain.transaction():
+        plain.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        plain.execute("SELECT 1")
+        store, closed = opened(), opened()
+        for one in (store, closed):
+            one.index({"k1"})
+            assert one.get("operations/a")
+            assert ids(one.page("", None, 9, WANTED).records) == ["a"]
+        closed.close()  # does not wait either
+        assert store._setup.keys == frozenset()
+    until(lambda: store._setup.keys == {"k1"})
+    assert ids(store.page("", None, 9, WANTED).records) == ["a"]
+
+
+# -- a server that has changed --------------------------------------------------------------------
+
+
+def test_connections_to_a_server_that_only_reads_are_made_anew(opened, schema, plain, clock):
+    """As after a failover, by which the name leads to another server: no call fails for it."""
+    store = opened()
+    insert(store, record_of(clock))
+    role = f"app_{schema}"
+    plain.execute(f"CREATE ROLE {role} LOGIN SUPERUSER")
+    plain.execute(f"ALTER ROLE {role} SET default_transaction_read_only = on")
+    with closing(PostgresStore(f"{plain.info.dsn} user={role}", schema=schema, **UNHURRIED)) as one:
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="ReadOnlySqlTransaction"):
+                insert(one, record_of(clock, "c"))
+            time.sleep(REST_SECONDS)
+        plain.execute(f"ALTER ROLE {role} RESET default_transaction_read_only")
+        insert(one, record_of(clock, "d"))
+        assert listed(one) == ["a", "d"]
+
+
+def test_dropped_schema_is_made_again(opened, schema, plain, clock):
+    """What was in it is gone; the process goes on without a restart."""
+    store = opened()
+    store.index({"k1"})
+    insert(store, record_of(clock))
+    plain.execute(f'DROP SCHEMA "{schema}" CASCADE')
+    assert listed(store) == []
+    insert(store, record_of(clock, "b", keys=KEYED))
+    until(lambda: store._setup.keys == {"k1"})
+    assert ids(store.page("", None, 9, WANTED).records) == ["b"]
+
+
+def test_refusals_of_the_database_are_logged_once_a_minute(
+    opened, schema, plain, clock, caplog, monkeypatch
+):
+    """Not each, of which there may be hundreds in a second; announcements that fail likewise."""
+    store = opened()
+    insert(store, record_of(clock))
+    plain.execute(f'ALTER TABLE "{schema}".operations RENAME COLUMN state TO status')
+    for _ in range(20):
+        with pytest.raises(Unavailable):
+            store.get("operations/a")
+        with pytest.raises(Unavailable):
+            store.next_due() or store.poll_states(["operations/a"])
+    assert len([one for one in caplog.records if "refuses a statement" in one.message]) <= 2
+    calls = []
+
+    def refuse(texts):
+        calls.append(texts)
+        raise Unavailable("no")
+
+    announcer = Announcer(refuse, "me")
+    for number in range(5):
+        announcer.announce(f"operations/{number}")
+        until(lambda: len(calls) > number)  # noqa: B023
+    announcer.stop()
+    assert len([one for one in caplog.records if "were not sent" in one.message]) == 1
+
+
+def test_backslashes_in_texts_are_read_whatever_the_role_has_set(server, schema, plain, clock):
+    """``standard_conforming_strings`` may be off for a role of long ago."""
+    role = f"old_{schema}"
+    plain.execute(f"CREATE ROLE {role} LOGIN SUPERUSER")
+    plain.execute(f"ALTER ROLE {role} SET standard_conforming_strings = off")
+    url = server.url.replace("lro@", f"{role}@")
+    with closing(PostgresStore(url, schema=schema, clock=clock, **UNHURRIED)) as store:
+        insert(store, record_of(clock, keys=KEYED))
+        store.index({"k1"})
+        for narrowing in (WANTED, EVERYTHING):
+            assert ids(store.page("", None, 9, narrowing).records) == ["a"]
+
+
+def test_of_several_servers_the_primary_is_used(server, schema, plain, clock, monkeypatch):
+    """Unless the URL says otherwise; a server that only reads is passed over."""
+    monkeypatch.delenv("PGTARGETSESSIONATTRS", raising=False)
+    role = f"reads_{schema}"
+    plain.execute(f"CREATE ROLE {role} LOGIN SUPERUSER")
+    plain.execute(f"ALTER ROLE {role} SET default_transaction_read_only = on")
+    both = f"{server.url.replace('lro@', f'{role}@')}".replace(
+        f":{server.port}/", f":{server.port},127.0.0.1:{server.port}/"
+    )
+    for more, error in (("", "OperationalError"), ("?target_session_attrs=any", "ReadOnly")):
+        store = PostgresStore(both + more, schema=schema, **UNHURRIED)
+        with closing(store), pytest.raises(Unavailable, match=error):
+            insert(store, record_of(clock))
 
 
 # -- the clock ------------------------------------------------------------------------------------

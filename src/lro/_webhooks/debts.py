@@ -55,9 +55,7 @@ class Debts:
         owed = kept.get("owed")
         return cls(
             tuple(endpoints_from_json(kept.get("endpoints", []))),
-            None
-            if owed is None
-            else {id: _debt(*one) for id, one in owed.items()},
+            None if owed is None else {id: _debt(*one) for id, one in owed.items()},
             tuple(kept.get("failed", ())),
         )
 
@@ -89,9 +87,10 @@ class Debts:
 
     def again(self, now: datetime) -> Debts:
         """The same, with all that is owed, or was given up, due now as for the first time."""
-        owed = {id: attrs.evolve(debt, attempts=0, at=now) for id, debt in (self.owed or {}).items()}
-        failed = {id: Debt(0, now) for id in self.failed}
-        return attrs.evolve(self, owed=failed | owed, failed=())
+        owed = {id: Debt(0, now) for id in self.failed}
+        for id, debt in (self.owed or {}).items():
+            owed[id] = attrs.evolve(debt, attempts=0, at=now)
+        return attrs.evolve(self, owed=owed, failed=())
 
 
 def _debt(attempts: int, at: int, looked_up: int = 0) -> Debt:

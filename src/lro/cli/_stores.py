@@ -127,10 +127,19 @@ def _of_file(path: str) -> StoreSchema:
 def _of_postgres(store: PostgresStore) -> StoreSchema:
     from lro.stores.postgres import SCHEMA_VERSION
 
+    def make() -> str:
+        if why := check_store(store):
+            return why
+        try:
+            store.create_schema()
+        except Unavailable as exc:
+            return _reason(exc)
+        return ""
+
     return StoreSchema(
         where=f"schema {store.schema}",
         wanted=SCHEMA_VERSION,
         read_version=store.schema_version,
-        make=lambda: check_store(store),
+        make=make,
         sql=store.schema_sql,
     )

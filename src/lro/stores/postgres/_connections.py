@@ -19,6 +19,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 
 from lro._base.errors import DeclarationError, InvalidArgument, Unavailable
+from lro._base.recurring import RecurringLine
 from lro.stores._rows import moment
 
 PERIOD_SECONDS: Final = 60.0
@@ -90,10 +91,11 @@ sorted still is; compiling such a plan, which then seems dear, would take second
 _SET_UP: Final = f"""SELECT set_config('search_path', %s, false),
     set_config('statement_timeout', %s, false), set_config('lock_timeout', %s, false),
     set_config('default_transaction_isolation', 'read committed', false),
+    set_config('standard_conforming_strings', 'on', false),
     set_config('synchronous_commit', CASE current_setting('synchronous_commit')
         WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false),
     set_config('plan_cache_mode', 'force_generic_plan', false),
-    {", ".join(f"set_config('{name}', 'off', false)" for name in _OFF)}, {ASK}"""
+    {", ".join(f"set_config('{name}', 'off', false)" for name in _OFF)}, pg_backend_pid(), {ASK}"""
 
 
 INHERITED: Final[list[object]] = []
@@ -161,6 +163,8 @@ class ServerAddress:
     connect_seconds: float
     statement_seconds: float
     _conninfo: str = attrs.field(init=False, repr=False)
+    _trusted: set[str] = attrs.field(init=False, repr=False, factory=set)
+    """The address, once a pooler there was seen to keep sessions."""
 
     def __attrs_post_init__(self) -> None:
         timeout = max(1, math.ceil(self.connect_seconds))
@@ -169,6 +173,8 @@ class ServerAddress:
             given = conninfo_to_dict(self.url)
         except psycopg.ProgrammingError:  # its text may quote the password
             raise DeclarationError("url", "is no connection string of PostgreSQL") from None
+        if "," in f"{given.get('host', '')}{given.get('hostaddr', '')}":
+            limits["target_session_attrs"] = "read-write"  # of several servers, the primary
         whole: dict[str, Any] = {**_DEFAULTS, **limits, **given, "client_encoding": "UTF8"}
         object.__setattr__(self, "_conninfo", make_conninfo("", **whole))
 
@@ -182,6 +188,7 @@ class ServerAddress:
 
         Raises:
             psycopg.Error: The server cannot be reached, or does not let us in.
+            Unavailable: A pooler between gives the connection no session of its own.
         """
         connection = BoundedConnection.connect(self._conninfo, autocommit=True, prepare_threshold=0)
         try:
@@ -193,10 +200,41 @@ class ServerAddress:
             row = connection.execute(_SET_UP.encode(), limits, prepare=False).fetchone()
             assert row is not None
             clock.measured(row[-1], began, clock.monotonic())
+            if row[-2] != connection.info.backend_pid and not self._trusted:
+                self._check_pooler(connection)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _check_pooler(self, connection: BoundedConnection) -> None:
+        """Refuse a pooler whose connections change servers between transactions.
+
+        What we set would be lost, and found by others: among it the schema. While a transaction of
+        another connection has the server that served this one last, this one has to keep it.
+        """
+        for _ in range(_PROBES):
+            try:
+                kept = self._keeps_session(connection)
+            except errors.ProtocolViolation:  # which allows no transaction at all
+                kept = False
+            except psycopg.Error as exc:  # there may be no room for a second connection now
+                log.info("whether the pooler of the database keeps sessions is not known: %s", exc)
+                return
+            if not kept:
+                raise Unavailable(_POOLED)
+        self._trusted.add(self._conninfo)
+
+    def _keeps_session(self, connection: BoundedConnection) -> bool:
+        with BoundedConnection.connect(self._conninfo, autocommit=True) as other:
+            other.patience = self.connect_seconds
+            before = _backend(connection)
+            with other.transaction():
+                _backend(other)
+                try:
+                    return _backend(connection) == before
+                except NoAnswer:  # there is only one server connection, and the other has it
+                    return False
 
 
 log = logging.getLogger("lro")
@@ -212,9 +250,28 @@ IDLE_SECONDS: Final = 300.0
 
 _ASK: Final = f"SELECT {ASK}".encode()
 
+_MISSING: Final = (errors.UndefinedTable, errors.InvalidSchemaName)
+_OF_THE_SESSION: Final = (
+    errors.ReadOnlySqlTransaction,
+    errors.InvalidCatalogName,
+    errors.InsufficientPrivilege,
+    *_MISSING,
+)
+"""Errors that a new connection may not have: the server was demoted, say, or the role changed."""
+
+_PROBES: Final = 3
+_POOLED: Final = (
+    "the pooler before the operations database gives connections no session of their own"
+    " (pool_mode = transaction): use its session mode, or connect to the server itself"
+)
+
 GOING_DOWN: Final = (errors.AdminShutdown, errors.CrashShutdown, errors.CannotConnectNow)
 AGAIN: Final = (errors.DeadlockDetected, errors.SerializationFailure)
 """Errors of a statement that has had no effect, and may be sent again at once."""
+
+
+def _backend(connection: BoundedConnection) -> object:
+    return connection.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
 
 
 class ConnectionLost(Exception):
@@ -227,15 +284,24 @@ class ConnectionPool:
     psycopg's own pool reconnects in threads of its own, at growing intervals, while its callers
     wait: ours must get an error at once while the server is away, and find it once it is back.
     ``ready`` is called before a connection is made: it makes the schema ready with the first.
+    ``missing`` is called when there are no tables any more.
     """
 
     def __init__(
-        self, address: ServerAddress, clock: ServerClock, size: int, ready: Callable[[], None]
+        self,
+        address: ServerAddress,
+        clock: ServerClock,
+        size: int,
+        ready: Callable[[], None],
+        missing: Callable[[], None],
     ) -> None:
         self.address = address
         self.clock = clock
         self._size = size
         self._ready = ready
+        self._missing = missing
+        self._refusals = RecurringLine()
+        self._renew_at = 0.0
         self._changed = threading.Condition(threading.Lock())
         self._idle: list[tuple[BoundedConnection, float]] = []
         self._open = 0
@@ -297,8 +363,11 @@ class ConnectionPool:
         except NoAnswer as exc:
             raise unavailable(exc) from exc
         except psycopg.Error as exc:
-            if not connection.closed and not isinstance(exc, GOING_DOWN):
+            lost = connection.closed or isinstance(exc, GOING_DOWN)
+            if not lost and not (isinstance(exc, _OF_THE_SESSION) and self._may_renew()):
                 raise
+            if isinstance(exc, _MISSING):
+                self._missing()
             connection.close()
             self._drop_idle()  # the others have most likely gone the same way
             raise ConnectionLost from exc
@@ -335,9 +404,19 @@ class ConnectionPool:
         if not isinstance(error, psycopg.OperationalError):
             # It has the means, but not the tables, say, or we not the right. No details, which may
             # be a whole row.
-            what = error.diag.message_primary
-            log.error("the operations database refuses a statement of ours: %s", what)
+            what = error.diag.message_primary or type(error).__name__
+            if self._refusals.is_due(what):
+                log.error("the operations database refuses a statement of ours: %s", what)
         return unavailable(error)
+
+    def _may_renew(self) -> bool:
+        """Whether to make new connections because of an error that they may not have."""
+        with self._changed:
+            now = time.monotonic()
+            due = now >= self._renew_at
+            if due:
+                self._renew_at = now + REST_SECONDS
+            return due
 
     def close(self) -> None:
         """Close every connection; those in use, as soon as they are not. Idempotent."""

@@ -15,6 +15,7 @@ import psycopg
 from psycopg import Notify, sql
 
 from lro._base.errors import Unavailable
+from lro._base.recurring import RecurringLine
 from lro._engine.process import after_fork
 from lro._messages.json_text import dumps, loads
 from lro.stores.postgres._connections import INHERITED, BoundedConnection, unavailable
@@ -41,6 +42,7 @@ class Announcer:
     def __init__(self, send: Callable[[Sequence[str]], None], sender: str) -> None:
         self._send = send
         self._sender = sender
+        self._failures = RecurringLine()
         self._changed = threading.Condition(threading.Lock())
         self._names: dict[str, None] = {}
         self._asleep = False
@@ -82,7 +84,8 @@ class Announcer:
             try:
                 self._send(list(payloads(self._sender, names)))
             except Exception as exc:  # other processes poll every few seconds
-                log.warning("%d announcements were not sent: %s", len(names), exc)
+                if self._failures.is_due():
+                    log.warning("%d announcements were not sent: %s", len(names), exc)
             with self._changed:
                 self._changed.wait_for(lambda: self._stopped, PERIOD_SECONDS)
 

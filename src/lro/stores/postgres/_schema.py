@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import secrets
@@ -76,6 +77,9 @@ _CHECK_COLUMNS: Final = (
     "SELECT step, minute, method, counts FROM minutes LIMIT 0",
     "SELECT method, counts FROM totals LIMIT 0",
 )
+
+_CHECKS_CLIENTS: Final = 14_00_00
+"""The oldest version of PostgreSQL that notices during a statement that its client is gone."""
 
 _TRY_LOCK: Final = "SELECT pg_try_advisory_lock(%s)"
 _LOCK_SECONDS: Final = 0.1
@@ -168,6 +172,8 @@ def _make_tables(connection: BoundedConnection, schema: str) -> None:
                 connection.execute(
                     f'CREATE SCHEMA "{schema.replace(chr(34), chr(34) * 2)}"'.encode()
                 )
+            quoted = '"' + schema.replace('"', '""') + '"'
+            connection.execute(f"SET LOCAL search_path TO {quoted}".encode())
             connection.execute(_TABLES.encode(), prepare=False)
     finally:
         connection.patience = patience
@@ -197,6 +203,11 @@ def _lock_number(schema: str) -> int:
 
 log = logging.getLogger("lro")
 
+_FIRST_PAUSE: Final = 1.0
+_LONGEST_PAUSE: Final = 60.0
+"""Seconds between two attempts to make an index."""
+_JOIN_SECONDS: Final = 1.0
+
 
 def make_index(connection: BoundedConnection, schema: str, key: str) -> bool:
     """Make the index by a key, unless there is one, while others go on writing.
@@ -214,8 +225,11 @@ def make_index(connection: BoundedConnection, schema: str, key: str) -> bool:
             return True
         log.info("the index %s is made in schema %s, which may take long", name, schema)
         connection.patience = SETUP_SECONDS
-        for setting in ("statement_timeout", "lock_timeout"):
-            connection.execute("SELECT set_config(%s, '0', false)", (setting,))
+        settings = {"statement_timeout": "0", "lock_timeout": "0"}
+        if connection.info.server_version >= _CHECKS_CLIENTS:
+            settings["client_connection_check_interval"] = "10s"  # it ends if this process does
+        for setting in settings.items():
+            connection.execute("SELECT set_config(%s, %s, false)", setting)
         lock_out(connection, schema)
         if not _is_valid(connection, name):
             # An index that a process did not finish is never used, and in the way.
@@ -238,9 +252,11 @@ def _is_valid(connection: BoundedConnection, index: str) -> bool:
 
 
 class SchemaSetup:
-    """Makes the schema ready when a process first needs it, with the indexes declared by then.
+    """Makes the schema ready when a process first needs it.
 
-    Of many threads that come at once, one does so and the others wait. After a failure the server
+    The indexes that were declared by then are made in a thread of their own: that may take as long
+    as the oldest transaction of the database lasts, and lists do without them until then. Of many
+    threads that come at once, one does so and the others wait. After a failure the server
     is not asked again for a moment, and while a thread tries again the others fail at once.
     """
 
@@ -248,6 +264,7 @@ class SchemaSetup:
         self._address = address
         self._clock = clock
         self._tried: frozenset[str] = frozenset()
+        self._closing = threading.Event()
         self.secret: bytes | None = None
         """The key of page tokens; None until the tables are there."""
         self.keys: frozenset[str] = frozenset()
@@ -264,6 +281,26 @@ class SchemaSetup:
         self._failure = Unavailable("the operations database is still being made ready")
         self._failed = False
         self._not_before = 0.0
+        self._maker: threading.Thread | None = None
+        self._making: BoundedConnection | None = None
+        self.done = self.done and not self.declared - self._tried  # no thread goes on with it
+
+    def forget(self) -> None:
+        """Make everything ready once more: there are no tables any more."""
+        with self._noting:
+            self.done, self.secret = False, None
+            self._tried = self.keys = frozenset()
+
+    def close(self) -> None:
+        """End the thread that makes indexes; a process that comes later begins them again."""
+        self._closing.set()
+        making, maker = self._making, self._maker
+        if making is not None:
+            making.patience = 0.0
+            with contextlib.suppress(psycopg.Error):
+                making.cancel()
+        if maker is not None:
+            maker.join(_JOIN_SECONDS)
 
     def want(self, keys: Collection[str]) -> bool:
         """Have the indexes by these keys made with the tables; return False if that is over."""
@@ -294,9 +331,9 @@ class SchemaSetup:
             if self.secret is None:
                 with self._address.connect(self._clock) as connection:
                     self.secret = prepare(connection, self._address.schema)
-            while missing := self._missing():
-                with self._address.connect(self._clock) as connection:
-                    self.make_index(connection, missing)
+            with self._noting:
+                self.done = True
+            self._start_maker()
         except (psycopg.Error, Unavailable, DeclarationError) as exc:
             self._failed, self._not_before = True, time.monotonic() + REST_SECONDS
             self._failure = exc if isinstance(exc, Unavailable) else unavailable(exc)
@@ -305,12 +342,43 @@ class SchemaSetup:
                 raise self._failure from exc
             raise
 
-    def _missing(self) -> str:
-        """A key whose index is still to be made; empty if there is none, and all is done."""
-        with self._noting:
-            missing = sorted(self.declared - self._tried)
-            self.done = not missing
-            return missing[0] if missing else ""
+    def _start_maker(self) -> None:
+        if not self.declared - self._tried:
+            return
+        maker = threading.Thread(target=self._make_in_turn, name="lro-indexes", daemon=True)
+        try:
+            maker.start()
+        except RuntimeError as exc:  # too many threads
+            log.warning("the indexes of schema %s are not made: %s", self._address.schema, exc)
+        else:
+            self._maker = maker
+
+    def _make_in_turn(self) -> None:
+        pause = _FIRST_PAUSE
+        while not self._closing.is_set() and (missing := self.declared - self._tried):
+            try:
+                with self._address.connect(self._clock) as connection:
+                    self._making = connection
+                    self.make_index(connection, min(missing))
+                pause = _FIRST_PAUSE
+            except (psycopg.Error, Unavailable) as exc:
+                if not self._closing.is_set():
+                    line = "the indexes of schema %s are not made yet: %s"
+                    log.warning(line, self._address.schema, exc)
+                self._closing.wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            finally:
+                self._making = None
+
+    def finish(self) -> None:
+        """Make the indexes that are declared, and wait until they are there.
+
+        Raises:
+            psycopg.Error, Unavailable: The server cannot be reached, or does not do it now.
+        """
+        for key in sorted(self.declared - self.keys):
+            with self._address.connect(self._clock) as connection:
+                self.make_index(connection, key)
 
     def make_index(self, connection: BoundedConnection, key: str) -> None:
         """See :func:`make_index`; the key is one of ``keys`` if there is an index then."""

@@ -78,7 +78,7 @@ class ProcessResources:
         self._lock = threading.Lock()
         self._subscriptions: weakref.WeakSet[NotifySubscription] = weakref.WeakSet()
         self._closed = False
-        self.connections = ConnectionPool(address, clock, size, setup)
+        self.connections = ConnectionPool(address, clock, size, setup, setup.forget)
         self.records = RecordTable(self.connections)
         self.within = TransactionInserts(self.connections)
         self.announcer = Announcer(self._notify, self._sender)
@@ -338,7 +338,7 @@ class PostgresStore:
     def index(self, keys: Collection[str]) -> None:
         """Make the indexes by these keys that the schema has not, while others go on writing.
 
-        Before the store is first used they are only noted, and made with that use.
+        Before the store is first used they are only noted. A thread makes them after that use.
         """
         if self._setup.want(keys):
             return
@@ -469,6 +469,7 @@ class PostgresStore:
 
     def close(self) -> None:
         """Send what is to be notified, and close every connection and subscription."""
+        self._setup.close()
         self._resources.close()
 
     @property
@@ -485,6 +486,18 @@ class PostgresStore:
         try:
             with self._address.connect(self._server) as connection:
                 return read_version(connection)
+        except psycopg.Error as exc:
+            raise unavailable(exc) from exc
+
+    def create_schema(self) -> None:
+        """Make what is missing of the schema, and wait for the indexes that are declared.
+
+        Raises:
+            Unavailable: The database cannot be reached, or does not do it now.
+        """
+        self._resources.connections.make_ready()
+        try:
+            self._setup.finish()
         except psycopg.Error as exc:
             raise unavailable(exc) from exc
 

@@ -1,0 +1,109 @@
+"""Stores behind PgBouncer, in each of its modes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("psycopg")
+
+import psycopg
+
+from lro.errors import Unavailable
+from lro.stores.postgres import PostgresStore
+from tests.services.ports import free_port
+from tests.services.postgres import UNHURRIED, as_other_user, shared_server
+from tests.services.processes import killed_at_end
+from tests.stores.samples import insert, listed, record_of, together
+from tests.waiting import until
+
+
+@contextmanager
+def pooler(mode: str, size: int = 20) -> Iterator[str]:
+    """A PgBouncer before the server of this test run; the URL of its port."""
+    with tempfile.TemporaryDirectory(prefix="lro-pooler-") as folder:
+        yield from _running(Path(folder), mode, size)
+
+
+def _running(folder: Path, mode: str, size: int) -> Iterator[str]:
+    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        pytest.skip("PgBouncer is not installed")
+    server, port = shared_server(), free_port()
+    settings = folder / "pgbouncer.ini"
+    settings.write_text(
+        f"""[databases]
+postgres = host=127.0.0.1 port={server.port} user=lro
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = any
+pool_mode = {mode}
+default_pool_size = {size}
+ignore_startup_parameters = extra_float_digits
+"""
+    )
+    command = [*as_other_user(folder), program, str(settings)]
+    url = f"postgresql://lro@127.0.0.1:{port}/postgres"
+    with killed_at_end(command, stderr=subprocess.DEVNULL):
+        until(lambda: _answers(url))
+        yield url
+
+
+def _answers(url: str) -> bool:
+    try:
+        psycopg.connect(url).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("mode", ["transaction", "statement"])
+@pytest.mark.parametrize("size", [1, 20])
+def test_pooler_that_keeps_no_sessions_is_refused(mode, size, clock):
+    """At the first use, with a sentence; nothing is written, to whichever schema."""
+    server = shared_server()
+    schemas = [server.fresh_schema() for _ in "ab"]
+    with pooler(mode, size) as url, ExitStack() as stack:
+        stores = [
+            stack.enter_context(
+                closing(PostgresStore(url, schema=one, connect_seconds=5, statement_seconds=2))
+            )
+            for one in schemas
+        ]
+
+        def use(number: int) -> None:
+            with pytest.raises(Unavailable, match=r"pool_mode = transaction|still being made"):
+                insert(stores[number % 2], record_of(clock, str(number)))
+
+        assert together(8, use) == [None] * 8
+        with pytest.raises(Unavailable, match=r"\(pool_mode = transaction\): use its session mode"):
+            until(lambda: stores[0].secret())
+    with psycopg.connect(server.url) as plain:
+        names = "SELECT count(*) FROM pg_namespace WHERE nspname = ANY(%s)"
+        assert plain.execute(names, (schemas,)).fetchone() == (0,)
+        tables = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"
+        assert plain.execute(tables).fetchone() == (0,)
+
+
+def test_pooler_that_keeps_sessions_is_used(clock):
+    """Also by more connections than it has servers for; its restart is a lost connection."""
+    schema = shared_server().fresh_schema()
+    with pooler("session", 6) as url, ExitStack() as stack:
+        stores = [
+            stack.enter_context(
+                closing(PostgresStore(url, schema=schema, connections=3, **UNHURRIED))
+            )
+            for _ in range(2)
+        ]
+        for number in range(40):
+            insert(stores[number % 2], record_of(clock, str(number)))
+        assert listed(stores[0]) == sorted(map(str, range(40)))
