@@ -208,7 +208,8 @@ class Authorize(Protocol):
 
         ``caller`` is empty for a caller without a name. ``name`` is the operation's, or the
         parent's for List and starts. BatchGet, Watch and Describe read operations: they ask for
-        GetOperation, once for each name.
+        GetOperation, once for each name. Who changes where the end of a task of A2A is pushed asks
+        for CancelOperation.
         """
         ...
 

@@ -271,12 +271,13 @@ class Handler(RequestHandler):
         async with self._call("CreateTaskPushNotificationConfig", params, context) as caller:
             push, task_id = self._pushes(), params.task_id
             described = await self._task(task_id, caller)
-            endpoint = push.endpoint(params)
+            await self._permit_push(described, task_id, caller)
+            endpoint = push.endpoint(params, caller)
             try:
                 await on_loop(push.add(described.name, endpoint))
             except NotApplied:
                 raise UnsupportedOperationError(message=f"the task {task_id} has ended") from None
-            return push.shown(task_id, endpoint)
+            return push.shown(task_id, endpoint, caller)
 
     async def on_get_task_push_notification_config(
         self, params: GetTaskPushNotificationConfigRequest, context: ServerCallContext
@@ -305,12 +306,23 @@ class Handler(RequestHandler):
         async with self._call("DeleteTaskPushNotificationConfig", params, context) as caller:
             push = self._pushes()
             described = await self._task(params.task_id, caller)
-            await on_loop(push.remove(described.name, params.id))
+            await self._permit_push(described, params.task_id, caller)
+            await on_loop(push.remove(described.name, params.id, caller))
 
     async def _configs(self, task_id: str, caller: str) -> list[TaskPushNotificationConfig]:
         push = self._pushes()
         described = await self._task(task_id, caller)
-        return [push.shown(task_id, one) for one in await on_loop(push.of(described.name))]
+        found = await on_loop(push.of(described.name, caller))
+        return [push.shown(task_id, one, caller) for one in found]
+
+    async def _permit_push(self, task: DescribedOperation, task_id: str, caller: str) -> None:
+        """Ask whether a caller may change where the end of a task is pushed: as for a cancel."""
+
+        def asking() -> Flow[None]:
+            yield from self.service.access.permit(caller, "CancelOperation", task.name)
+
+        with _hidden(task_id):
+            await on_loop(asking())
 
     def _pushes(self) -> PushConfigs:
         if self._push is None:
@@ -356,7 +368,7 @@ class Handler(RequestHandler):
         notify = []
         if params.configuration.HasField("task_push_notification_config"):
             config = params.configuration.task_push_notification_config
-            notify.append(self._pushes().endpoint(config))
+            notify.append(self._pushes().endpoint(config, caller))
         method, request = await self._request(params)
         headers = _headers(context)
         flow = self.service.start_flow(method.full_name)(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -29,12 +30,7 @@ PUSH: Final = "a2a"
 _TOKEN: Final = "X-A2A-Notification-Token"
 _FIELD: Final = "task_push_notification_config"
 
-_MARK: Final = "a2a_"
-"""Before the ids that clients choose: what the application is notified of has other ids.
-
-Of two endpoints of the same id only one is notified.
-"""
-MAX_ID: Final = 120
+MAX_ID: Final = 110
 
 Edit = Callable[[Sequence[Endpoint]], Sequence[Endpoint]]
 
@@ -67,6 +63,15 @@ class PushFormat:
         return MessageToJson(to_stream_response(task), indent=None).encode()
 
 
+def _mark(caller: str) -> str:
+    """What stands before the ids that a caller chooses.
+
+    Of two endpoints of the same id only one is notified: so no caller replaces what another one
+    has asked for, or what the application is notified of. A caller sees his own alone.
+    """
+    return f"a2a_{hashlib.blake2b(caller.encode(), digest_size=6).hexdigest()}_"
+
+
 class PushConfigs:
     """The endpoints of operations, as configurations of A2A: what clients have asked for."""
 
@@ -74,8 +79,8 @@ class PushConfigs:
         self._service = service
         self._webhooks = webhooks
 
-    def endpoint(self, config: TaskPushNotificationConfig) -> Endpoint:
-        """The endpoint of a configuration, checked.
+    def endpoint(self, config: TaskPushNotificationConfig, caller: str) -> Endpoint:
+        """The endpoint of a caller's configuration, checked.
 
         Raises:
             InvalidArgument: It cannot be called; its field is that of the configuration.
@@ -88,26 +93,27 @@ class PushConfigs:
             headers["Authorization"] = f"{said.scheme} {said.credentials}".strip()
         if len(config.id) > MAX_ID:
             raise InvalidArgument(f"{_FIELD}.id", f"must have at most {MAX_ID} characters")
-        id = _MARK + (config.id or derived_id(config.url))
+        id = _mark(caller) + (config.id or derived_id(config.url))
         made = Endpoint(url=config.url, id=id, format=PUSH, headers=headers)
         try:
             return Debts.of(self._webhooks.encode([made])).endpoints[0]
         except InvalidArgument as exc:
             raise _of_config(exc) from None
 
-    def shown(self, task_id: str, endpoint: Endpoint) -> TaskPushNotificationConfig:
+    def shown(self, task_id: str, endpoint: Endpoint, caller: str) -> TaskPushNotificationConfig:
         """The configuration of an endpoint, without what is secret in it."""
-        id = endpoint.id.removeprefix(_MARK)
+        id = endpoint.id.removeprefix(_mark(caller))
         return TaskPushNotificationConfig(task_id=task_id, id=id, url=endpoint.url)
 
-    def of(self, name: str) -> Flow[list[Endpoint]]:
-        """The endpoints that clients have asked for of an operation.
+    def of(self, name: str, caller: str) -> Flow[list[Endpoint]]:
+        """The endpoints that a caller has asked for of an operation.
 
         Raises:
             OperationNotFound: There is no such operation.
         """
         record = yield from read(self._service.store, name)
-        return [one for one in Debts.of(record.notify).endpoints if one.id.startswith(_MARK)]
+        mark = _mark(caller)
+        return [one for one in Debts.of(record.notify).endpoints if one.id.startswith(mark)]
 
     def add(self, name: str, endpoint: Endpoint) -> Flow[None]:
         """Have the end of an operation pushed, too; an endpoint of the same id is replaced.
@@ -127,11 +133,11 @@ class PushConfigs:
 
         return self._edit(name, edit, ended=False)
 
-    def remove(self, name: str, config_id: str) -> Flow[None]:
-        """Have nothing more sent to an endpoint that a client has asked for. Idempotent."""
+    def remove(self, name: str, config_id: str, caller: str) -> Flow[None]:
+        """Have nothing more sent to an endpoint that a caller has asked for. Idempotent."""
 
         def edit(kept: Sequence[Endpoint]) -> Sequence[Endpoint]:
-            return [one for one in kept if one.id != _MARK + config_id]
+            return [one for one in kept if one.id != _mark(caller) + config_id]
 
         return self._edit(name, edit, ended=True)
 

@@ -61,13 +61,16 @@ class Pushing:
         self.webhooks.run_due()
 
 
-def pushing_service(store: Any = None, **options: Any) -> tuple[CountService, Webhooks]:
+def pushing_service(
+    store: Any = None, *, owner_only: bool = True, authorize: Any = None, **options: Any
+) -> tuple[CountService, Webhooks]:
     """A service whose ends are pushed, also to http."""
     types = lro.TypeRegistry()
     formats = {PUSH: PushFormat(types, DOMAIN)}
     options = {"allow_private": True, "allow_http": True, "ports": None} | options
     webhooks = Webhooks(formats=formats, **options)
-    return build(store, types=types, owner_only=True, webhooks=webhooks), webhooks
+    more = {"owner_only": owner_only, "authorize": authorize}
+    return build(store, types=types, webhooks=webhooks, **more), webhooks
 
 
 @pytest.fixture
@@ -151,7 +154,7 @@ def test_what_cannot_be_pushed_to_is_refused(pushing: Pushing) -> None:
         for more, says in (
             ({"url": "ftp://a.example"}, f"{config}.url: must be an absolute http or https URL"),
             ({"url": pushing.to.url}, f"{config}: must be at most 10 endpoints"),
-            ({"id": "x" * 121}, f"{config}.id: must have at most 120 characters"),
+            ({"id": "x" * 111}, f"{config}.id: must have at most 110 characters"),
         ):
             given = {"taskId": task_id, "id": "x", "url": pushing.to.url, **more}
             found = pushing.ask(way, CREATE, **given)
@@ -173,6 +176,34 @@ def test_another_callers_configurations_are_not_found(pushing: Pushing) -> None:
             found = pushing.ask(way, verb, "eve", **fields)
             said = ("TASK_NOT_FOUND", f"there is no task '{task_id}'")
             assert (found.reason, found.message) == said
+
+
+@pytest.mark.parametrize("may", [{"GetOperation"}, {"GetOperation", "CancelOperation"}])
+def test_callers_of_one_task_have_configurations_of_their_own(may: set[str]) -> None:
+    """Who may only Get changes none; none sees, replaces or deletes another one's URL."""
+
+    def authorize(caller: str, verb: str, name: str) -> bool:
+        return caller == "ann" or verb in may
+
+    counting, webhooks = pushing_service(owner_only=False, authorize=authorize)
+    with serving(counting, webhooks=webhooks) as agent, receiver() as to, receiver() as evil:
+        pushing = Pushing(agent, webhooks, to)
+        task_id = pushing.start({"url": f"{to.url}/?key=s3cret", "id": "mine"})
+        one = {"taskId": task_id, "id": "mine"}
+        for way in WAYS:
+            listed = pushing.ask(way, "ListTaskPushNotificationConfigs", "bob", taskId=task_id)
+            found = pushing.ask(way, "GetTaskPushNotificationConfig", "bob", **one)
+            assert "s3cret" not in f"{listed} {found}"
+            removed = pushing.ask(way, "DeleteTaskPushNotificationConfig", "bob", **one)
+            created = pushing.ask(way, CREATE, "bob", **one, url=evil.url)
+            if len(may) == 1:
+                assert [removed.reason, created.reason] == ["TASK_NOT_FOUND"] * 2
+            else:
+                assert (removed, created["url"]) == ({}, evil.url)
+            kept = pushing.ask(way, "GetTaskPushNotificationConfig", **one)
+            assert kept["url"] == f"{to.url}/?key=s3cret"
+        pushing.end(task_id)
+        assert (len(to.all()), len(evil.all())) == (1, len(may) - 1)
 
 
 def test_a_task_that_has_ended_takes_no_configuration(pushing: Pushing) -> None:
