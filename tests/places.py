@@ -11,6 +11,7 @@ import attrs
 
 from lro._engine.change_listener import LOOK_AGAIN_SECONDS
 from lro.adapters import ChangeSubscription, Store
+from tests.waiting import PATIENCE
 
 
 @attrs.frozen
@@ -30,7 +31,7 @@ class Place:
         if self.kind == "sqlite":
             from lro.stores.sqlite import SQLiteStore
 
-            return SQLiteStore(self.where, clock=clock)
+            return SQLiteStore(self.where, clock=clock, busy_seconds=PATIENCE)
         from lro.stores.postgres import PostgresStore
         from tests.services.postgres import UNHURRIED
 

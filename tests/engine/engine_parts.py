@@ -109,6 +109,9 @@ class FakeWorkers:
     def held(self) -> frozenset[str]:
         return frozenset(self.names)
 
+    def leaves(self, name: str) -> bool:
+        return False
+
     def cancel_held(self, name: str) -> None:
         self.cancelled.append(name)
 

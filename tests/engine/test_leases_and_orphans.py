@@ -22,7 +22,6 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from tests.engine.engine_parts import LEASE, NAME, Held, method_of, once, raising
-from tests.filters.messages import Book
 from tests.service_steps import Step, answer, ended, reason, recovered, unpacked
 from tests.waiting import PATIENCE, joined, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -298,23 +297,6 @@ def test_one_that_cannot_be_taken_is_not_in_the_way(hung, build, store, clock, c
     (left,) = set(names) - set(refused)
     assert other.get(left).done
     assert f"{refused[0]}: cannot be taken over" in caplog.text
-
-
-def test_a_request_that_cannot_be_read_any_more(hung, make_service, store, clock, caplog):
-    """A new version of the method has another request class: INTERNAL, and not for ever."""
-    name = hung(worker_lost=WorkerLost.RETRY).start().name
-    other = make_service(store, ThreadExecutor(1))
-
-    @other.method(NAME, worker_lost=WorkerLost.RETRY)
-    def work(request: Book, job: Job[WorkMetadata]) -> WorkResponse:
-        raise AssertionError
-
-    clock.advance(15)
-    with caplog.at_level(logging.ERROR, "lro"):
-        recovered(other, clock)
-        found = ended(other, name)
-    assert reason(found) == (Code.INTERNAL, "REQUEST_UNREADABLE")
-    assert name in caplog.text
 
 
 def test_a_request_deleted_between_claim_and_reading(hung, build, store, clock):

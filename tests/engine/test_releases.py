@@ -14,7 +14,7 @@ import pytest
 
 import lro
 import lro.wsgi
-from lro._base.errors import RequestIdConflict
+from lro.errors import RequestIdConflict
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from tests.waiting import until
@@ -176,8 +176,10 @@ class OldMode(enum.Enum):
 
 @pytest.mark.parametrize("make", [attrs_class, pydantic_class, struct_class])
 @pytest.mark.parametrize("many", [False, True])
-def test_request_with_an_unknown_enum_value_is_not_acted_upon(make, many, make_service, clock):
-    """It would be the first value: the operation says that its request cannot be read."""
+def test_request_with_an_unknown_enum_value_is_not_acted_upon(
+    make, many, make_service, clock, caplog
+):
+    """It would be the first value: the operation and the log say that it cannot be read."""
     store = MemoryStore(clock)
     if many:
         classes = [
@@ -193,6 +195,7 @@ def test_request_with_an_unknown_enum_value_is_not_acted_upon(make, many, make_s
     service.run_maintenance()
     ended = until(lambda: service.list(lro.ListOperationsRequest()).operations[0], lambda o: o.done)
     assert called == []
+    assert f"{ended.name}: its stored request cannot be read" in caplog.text
     assert ended.error.details[0].payload["reason"] == "REQUEST_UNREADABLE"
 
 

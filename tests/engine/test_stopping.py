@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from lro import InvalidArgument, Service
+from lro import DeclarationError, InvalidArgument, Service
 from lro._engine import process
 from lro._engine.process import StopSignals, after_fork
 from lro.errors import Unavailable
@@ -27,7 +27,6 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro.types import RetryInfo
 from tests.engine.engine_parts import NAME, declared, once, raising
-from tests.patching import patch_threads
 from tests.service_steps import Step, listeners, work
 from tests.waiting import PATIENCE, until, until_async
 from tests.work_messages import WorkRequest, WorkResponse
@@ -197,7 +196,21 @@ def test_start_is_refused_when_the_service_stops(make):
     assert retry.retry_delay == timedelta(seconds=1)
 
 
+@pytest.mark.parametrize("make", [InlineExecutor, lambda: ThreadExecutor(1), AsyncioExecutor])
+def test_executor_of_another_service_is_refused(make):
+    """It would stop with either of the two."""
+    executor, wanted = make(), "executor: is that of another service"
+    service = Service(MemoryStore(), executor, maintenance=False)
+    with service, pytest.raises(DeclarationError, match=wanted):
+        Service(MemoryStore(), executor, maintenance=False)
+
+
 # -- exits ------------------------------------------------------------------------------------
+
+
+def at_exit():
+    """What happens at the end of the interpreter."""
+    process._close_all()
 
 
 @pytest.fixture
@@ -210,13 +223,10 @@ def left():
     process._open.update(others)
 
 
-def test_exit_closes_all_services_within_one_drain(left, monkeypatch, caplog):
-    """One that fails, or is interrupted by a second signal, is logged.
-
-    The next ones have only what is left of the time.
-    """
-    now = [100.0]
-    patch_threads(monkeypatch, time, "monotonic", lambda: now[0])
+@pytest.mark.parametrize("threads", [True, False])
+def test_exit_closes_all_services_at_once(threads, left, monkeypatch, caplog):
+    """One that fails is logged. Where there can be no threads they are closed in turn."""
+    together = threading.Barrier(3)
     given = []
 
     class Closing:
@@ -224,17 +234,45 @@ def test_exit_closes_all_services_within_one_drain(left, monkeypatch, caplog):
 
         def close(self, drain: float) -> None:
             given.append(drain)
-            now[0] += 7
-            if len(given) < 3:
-                raise OSError("it cannot") if len(given) == 1 else SystemExit
+            if threads:
+                together.wait(PATIENCE)
+            if len(given) == 3:
+                raise OSError("it cannot")
 
     services = [Closing() for _ in range(3)]
     for one in services:
         process.close_at_exit(one)
-    process._close_all()
-    assert given == [10, 3, 0]
+    if not threads:
+        monkeypatch.setattr(threading.Thread, "start", raising(RuntimeError("no thread")))
+    at_exit()
+    assert len(given) == 3
+    assert all(0 < drain <= 10 for drain in given)
     assert "could not be closed at the end of the process" in caplog.text
-    assert caplog.text.count("was interrupted") == 1
+
+
+def test_second_signal_at_exit_ends_the_drains_of_all_services(left, monkeypatch, caplog):
+    """Each hands its work back; that is logged."""
+    drains = []
+    draining = threading.Event()
+
+    class Closing:
+        drain = timedelta(seconds=PATIENCE)
+
+        def close(self, drain: float) -> None:
+            drains.append(drain)
+            if drain:
+                draining.wait(PATIENCE)
+            draining.set()
+
+    services = [Closing() for _ in range(3)]
+    for one in services:
+        process.close_at_exit(one)
+    first = next(iter(left))
+    monkeypatch.setattr(first, "close", raising(KeyboardInterrupt()), raising=False)
+    monkeypatch.setattr(threading.Thread, "join", raising(KeyboardInterrupt()))
+    at_exit()
+    assert sorted(drains)[:2] == [0, 0]
+    assert caplog.text.count("was interrupted") == 2
 
 
 def test_closed_or_collected_service_is_not_closed_at_exit(left):

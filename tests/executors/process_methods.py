@@ -98,6 +98,11 @@ def lines(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     logging.getLogger("lro").warning("%s: a line of %s", job.name, "the child")
     logging.getLogger("lro").debug("too fine")
     logging.getLogger("lro").warning("cannot be sent, and fails nothing: \udcff")
+    logging.getLogger("acme.works").error("a line of %s", "the application")
+    logging.getLogger("acme.works").info("below the level of the parent's root logger")
+    own = logging.getLogger("acme.own")
+    own.addHandler(logging.NullHandler())
+    own.error("of a logger that has a handler here")
     return WorkResponse()
 
 

@@ -515,15 +515,14 @@ def _request_key(
     if not isinstance(payload, bytes):
         shown = without_defaults(payload, spec.request, spec.types)
         payload = canonical(shown)
-    hashes = [_hash("message", parent, payload)]
+    hashes = [_hash("", parent, payload)]
     if sent is not None:
-        hashes.append(_hash("sent", parent, sent()))
+        hashes.append(_hash("sent:", parent, sent()))
     return RequestKey(spec.full_name, caller, text, " ".join(hashes))
 
 
 def _hash(what: str, parent: str, payload: bytes) -> str:
-    text = f"{what}:{len(parent)}:{parent}".encode()
-    return hashlib.blake2b(text + payload, digest_size=16).hexdigest()
+    return hashlib.sha256(f"{what}{len(parent)}:{parent}".encode() + payload).hexdigest()
 
 
 Req = TypeVar("Req")

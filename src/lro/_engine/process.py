@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import queue
 import signal
@@ -98,14 +99,34 @@ def no_longer_open(one: Closing) -> None:
 
 
 def _close_all() -> None:
-    began = time.monotonic()
-    for one in list(_open):
-        try:  # all together take no longer than the longest of them
-            one.close(max(0.0, one.drain.total_seconds() - (time.monotonic() - began)))
-        except Exception:  # the others are to be closed all the same
-            log.exception("a service could not be closed at the end of the process")
-        except BaseException as exc:  # a second signal: there is no time left for it to drain
-            log.warning("closing at the end of the process was interrupted: %r", exc)
+    began, services = time.monotonic(), list(_open)
+    # All at once: together they take no longer than the longest of them.
+    threads = [threading.Thread(target=_close, args=(one, began)) for one in services[1:]]
+    for thread, one in zip(threads, services[1:], strict=True):
+        thread.daemon = True
+        try:
+            thread.start()
+        except RuntimeError:  # there can be no thread any more
+            _close(one, began)
+    try:
+        for one in services[:1]:
+            _close(one, began)
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+    except BaseException as exc:
+        log.warning("closing at the end of the process was interrupted: %r", exc)
+        for one in services[1:]:
+            _close(one, -math.inf)  # ends its drain
+
+
+def _close(one: Closing, began: float) -> None:
+    try:
+        one.close(max(0.0, one.drain.total_seconds() - (time.monotonic() - began)))
+    except Exception:  # the others are to be closed all the same
+        log.exception("a service could not be closed at the end of the process")
+    except BaseException as exc:  # a second signal: there is no time left for it to drain
+        log.warning("closing at the end of the process was interrupted: %r", exc)
 
 
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Final
 
 from lro._base.arguments import check_count
-from lro._base.errors import ResourceExhausted, Unavailable
+from lro._base.errors import DeclarationError, ResourceExhausted, Unavailable
 from lro._engine.events import about
 from lro._engine.executor_port import CancelSupport, ExecutorUsage, Task
 from lro._engine.method_spec import MethodSpec
@@ -28,6 +28,8 @@ FAILED_OUTSIDE: Final = "%s: its task failed outside the method"
 
 class LocalExecutor:
     """The part of an executor that is the same wherever tasks run in this process."""
+
+    _attached = False
 
     @property
     def cancel_support(self) -> CancelSupport:
@@ -46,11 +48,19 @@ class LocalExecutor:
 
     def attach(
         self,
-        work: Callable[[str], None],
-        close: Callable[[timedelta], None],
-        begin: Callable[[], None],
+        work: Callable[[str], None],  # noqa: ARG002
+        close: Callable[[timedelta], None],  # noqa: ARG002
+        begin: Callable[[], None],  # noqa: ARG002
     ) -> None:
-        """Not needed here: tasks come whole."""
+        """Take note of the service; its callbacks are not needed here, where tasks come whole.
+
+        Raises:
+            DeclarationError: Another service has this executor, which would stop with either.
+        """
+        if self._attached:
+            wanted = "is that of another service, and stops with it: make one for each service"
+            raise DeclarationError("executor", wanted)
+        self._attached = True
 
     def begin_here(self) -> None:
         """Not needed here."""

@@ -475,6 +475,39 @@ def test_functions_of_a_main_module_are_found(tmp_path, file):
     assert (ran.stdout, ran.stderr) == (2 * f"{name} True True ['--option']\n", "")
 
 
+MANY = """
+import multiprocessing
+
+import lro
+from lro.executors.processes import ProcessExecutor
+from lro.stores.memory import MemoryStore
+
+service = lro.Service(MemoryStore(), ProcessExecutor(1))
+
+
+def double(number):
+    return 2 * number
+
+
+@service.method("acme.v1.Works.Double")
+def work(request: lro.Struct) -> lro.Struct:
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        return lro.Struct({"found": pool.map(double, [1, 2, 3])})
+
+
+if __name__ == "__main__":
+    print(service.wait(work.start(lro.Struct({})).name, 100).response.payload)
+    service.close()
+"""
+
+
+def test_function_of_a_main_module_may_start_processes(tmp_path):
+    """By spawn, as multiprocessing does of a script: it goes by the file."""
+    (tmp_path / "program.py").write_text(MANY)
+    ran = run(str(tmp_path / "program.py"))
+    assert "'found': [2" in ran.stdout, ran.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "read"), [(["-m", "package"], None), (["-c", SCRIPT], None), (["-"], SCRIPT)]
 )

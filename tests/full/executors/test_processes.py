@@ -48,6 +48,9 @@ def store(request, tmp_path):
 class Lasting(ProcessExecutor):
     """Outlives the services that it works for, so that each need not wait for a new child."""
 
+    def attach(self, *_):
+        pass
+
     def stop(self):
         return ()
 
@@ -285,7 +288,7 @@ def test_what_no_text_can_hold_ends_the_operation(harness, function, do):
 
 
 def test_the_log_of_a_child_is_forwarded(harness, caplog):
-    """Lines of the library, with their level, and tracebacks; not those below the level."""
+    """Lines of all loggers, with their level, and tracebacks; not those below the level."""
     service, method = harness()
     with caplog.at_level(logging.DEBUG, "lro"):
         operation = ended(service, method.start(request("lines")))
@@ -293,7 +296,40 @@ def test_the_log_of_a_child_is_forwarded(harness, caplog):
     texts = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert ("WARNING", f"{operation.name}: a line of the child") in texts
     assert any("ValueError: a secret" in text for level, text in texts if level == "ERROR")
-    assert not any("too fine" in text for _, text in texts)
+    assert not any("too fine" in text or "below the level" in text for _, text in texts)
+    (line,) = [record for record in caplog.records if record.name == "acme.works"]
+    assert (line.getMessage(), line.levelname) == ("a line of the application", "ERROR")
+    assert vars(line)["lro.operation"] == operation.name
+    assert not any("has a handler" in text for _, text in texts)
+
+
+GREEN = """
+import gevent.monkey
+
+gevent.monkey.patch_all()
+import lro
+from lro.executors.processes import ProcessExecutor
+from lro.stores.memory import MemoryStore
+from tests.executors import process_methods
+from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
+
+classes = {"request": WorkRequest, "response": WorkResponse, "metadata": WorkMetadata}
+with lro.Service(MemoryStore(), ProcessExecutor(1)) as service:
+    work = service.method("acme.v1.Works.Work", **classes)(process_methods.task)
+    for do, size in (("echo", 3), ("big", 3_000_000)):
+        started = work.start(WorkRequest("x" * size, size, {"do": do}))
+        found = service.wait(started.name, 100)
+        print(found.state, found.error and found.error.message)
+"""
+
+
+def test_children_work_under_gevent():
+    """Which makes pipes that do not wait, also the child's end."""
+    pytest.importorskip("gevent")
+    command = [sys.executable, "-c", GREEN]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE)
+    assert ran.stdout.split("\n")[0] == "SUCCEEDED None", ran.stderr
+    assert "WORKER_LOST" not in ran.stdout
 
 
 def test_signals_from_elsewhere_stop_nothing(harness):

@@ -218,17 +218,20 @@ class CallInChild:
             raise refusal_error(answer.refusal, self.call.name, self.call.attempt)
 
 
-def main(connection: Connection) -> None:
+def main(connection: Connection, level: int) -> None:
     """Do the calls that come over a connection, until the parent says that there are no more.
 
-    When the parent is gone, this process and those that it has started are killed.
+    ``level`` is that of the parent's root logger. When the parent is gone, this process and those
+    that it has started are killed.
     """
     mark_worker_process()
     child = ChildMain(connection, _die)
     signal.signal(signal.SIGINT, _ignored)  # Ctrl-C: the parent decides
     signal.signal(signal.SIGTERM, child.interrupt)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    log.addHandler(child.forwarding)
+    for logger in (log, logging.getLogger()):
+        logger.addHandler(child.forwarding)
+    logging.getLogger().setLevel(level)
     log.propagate = False
     after_fork(child, ChildMain.detach)
     threading.Thread(target=child.listen, name="lro-listen", daemon=True).start()
@@ -327,7 +330,8 @@ class ChildMain:
         self._connection.close()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        log.removeHandler(self.forwarding)
+        for logger in (log, logging.getLogger()):
+            logger.removeHandler(self.forwarding)
         log.propagate = True
 
     @staticmethod
@@ -354,15 +358,28 @@ class ChildMain:
 
 
 class _Forwarding(logging.Handler):
-    """Sends the library's own log lines, with tracebacks, to the log of the parent."""
+    """Sends log lines, with tracebacks, to the log of the parent.
+
+    Lines of the application are its own affair where it has set up handlers for them here.
+    """
 
     def __init__(self, send: Callable[[FromChild], None]) -> None:
         super().__init__()
         self._send = send
 
+    def _is_handled(self, name: str) -> bool:
+        logger: logging.Logger | None = logging.getLogger(name)
+        while logger is not None and logger is not log:
+            if any(handler is not self for handler in logger.handlers):
+                return True
+            logger = logger.parent if logger.propagate else None
+        return False
+
     def emit(self, record: logging.LogRecord) -> None:
+        if self._is_handled(record.name):
+            return
         try:
-            self._send(LogLine(record.levelno, self.format(record)))
+            self._send(LogLine(record.levelno, self.format(record), record.name))
         except (Cancelled, DeadlineExceeded):  # a signal came meanwhile: the function is to stop
             raise
         except Exception:  # as logging does it: a line is not worth a failure

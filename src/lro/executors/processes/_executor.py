@@ -152,7 +152,8 @@ class CallSupervisor:
         if isinstance(message, Ready):
             self._process.started = True
         elif isinstance(message, LogLine):
-            log.log(message.level, "%s", message.text, extra=facts_of(self._control))
+            line = logging.getLogger(message.logger)
+            line.log(message.level, "%s", message.text, extra=facts_of(self._control))
         else:
             self._process.send(ReportAnswer(message.number, self._published(message)))
 
@@ -233,8 +234,9 @@ class ProcessExecutor(PooledExecutor):
     main module needs its usual guard, ``if __name__ == "__main__"``, if a function is in it.
 
     Nothing is pickled: requests, results, metadata and errors cross as packed messages. Output of
-    a child goes where that of this process goes; lines that the library logs there appear in the
-    log here; other logging is set up in the child by the modules that it imports, or not at all.
+    a child goes where that of this process goes. What is logged there is logged here, with its
+    logger and level; but a logger for which the modules that a child imports set up handlers
+    writes there.
     Needs POSIX.
 
     Raises:

@@ -237,6 +237,7 @@ def _main_of_file(file: str) -> Any:
     spec = importlib.util.spec_from_loader(_MAIN_ELSEWHERE, loader)
     assert spec is not None  # the loader finds no packages, only what it was given
     module = sys.modules[_MAIN_ELSEWHERE] = importlib.util.module_from_spec(spec)
+    module.__spec__ = None  # as a script has none: multiprocessing then goes by the file
     try:
         loader.exec_module(module)
     except BaseException:

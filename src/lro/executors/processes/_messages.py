@@ -98,10 +98,11 @@ class Report:
 
 @attrs.frozen
 class LogLine:
-    """A line for the log of the process."""
+    """A line for the log of the process, by the logger of this name."""
 
     level: int
     text: str
+    logger: str = "lro"
 
 
 @attrs.frozen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
@@ -72,9 +73,9 @@ import json, os, sys
 from multiprocessing.connection import Connection
 os.set_inheritable(int(sys.argv[1]), False)
 connection = Connection(int(sys.argv[1]))
-sys.path[:], sys.argv[:] = json.loads(connection.recv_bytes())
+sys.path[:], sys.argv[:], level = json.loads(connection.recv_bytes())
 from lro.executors.processes._child import main
-main(connection)
+main(connection, level)
 """
 """What a child runs: first of all it gets the paths by which everything else is imported."""
 
@@ -106,6 +107,8 @@ class ChildProcess:
         self._waking = threading.Lock()
         self._wake_receiver, self._wake_sender = Pipe(duplex=False)
         self._connection, theirs = Pipe()
+        for end in (self._connection, theirs):  # gevent makes pipes that do not wait
+            os.set_blocking(end.fileno(), True)
         try:
             self._popen = _popen(theirs)
         except BaseException:
@@ -114,7 +117,8 @@ class ChildProcess:
         finally:
             theirs.close()
         with contextlib.suppress(OSError):  # it is gone already: receive() will notice
-            self._connection.send_bytes(json.dumps([_paths(), sys.argv]).encode())
+            level = logging.getLogger().level
+            self._connection.send_bytes(json.dumps([_paths(), sys.argv, level]).encode())
 
     @property
     def pid(self) -> int:
