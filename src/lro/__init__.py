@@ -15,8 +15,10 @@ Each name is loaded when it is first used, so that a client need not load the se
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from lro import adapters as adapters
     from lro import errors as errors
     from lro import types as types
+    from lro import wire as wire
     from lro._base.errors import (
         Cancelled,
         DeclarationError,
@@ -68,7 +70,7 @@ else:
         """Load a name of this package, or one of the modules that it shows."""
         import importlib
 
-        if name in ("errors", "types"):
+        if name in ("adapters", "errors", "types", "wire"):
             return importlib.import_module(f"lro.{name}")
         for module, names in _HOMES.items():
             if name in names.split():
@@ -149,8 +151,10 @@ __all__ = [
     "UInt64",
     "WaitOperationRequest",
     "WorkerLost",
+    "adapters",
     "errors",
     "message",
     "number",
     "types",
+    "wire",
 ]

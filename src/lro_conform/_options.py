@@ -78,7 +78,10 @@ class Reporting:
         """
         if self.output is not None:
             try:
+                new = not self.output.exists()
                 self.output.open("a").close()
+                if new:  # an empty file would be left where the run gives no report
+                    self.output.unlink()
             except OSError as exc:
                 raise UnusableInput(f"{self.output}: {exc.strerror}") from exc
 

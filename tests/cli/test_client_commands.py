@@ -21,7 +21,7 @@ import lro
 from lro_client.cli._terminal import Exit
 from tests.cli.asking import Asked, Lro, over, started
 from tests.client import sockets
-from tests.client.messages import NAME, ResizeMetadata, ResizeResponse, running
+from tests.client.messages import NAME, PREFIX, ResizeMetadata, ResizeResponse, running
 from tests.client.real_service import PATH, Harness
 
 START = json.dumps({"source": "a.png"})
@@ -47,11 +47,11 @@ def test_get_shows_how_far_it_is(call: Lro) -> None:
 
 
 def test_one_line_for_each_in_a_pipe(call: Lro, harness: Harness) -> None:
-    """With tabs between name, state, progress and message; also of one that was just started."""
+    """With tabs between name, state, and result or progress; also of one that was just started."""
     names = [over(harness, ResizeMetadata(40), ResizeResponse(7)), over(harness, FAILURE)]
     assert call("get", *names).lines == [
-        f"{names[0]}\tSUCCEEDED\t100%",
-        f"{names[1]}\tFAILED\t\tFAILED_PRECONDITION: no\\x1b[2J disk",
+        f'{names[0]}\tSUCCEEDED\t{{"@type":"{PREFIX}acme.images.v1.ResizeResponse","sizeBytes":"7"}}',
+        f"{names[1]}\tFAILED\tFAILED_PRECONDITION: no\\x1b[2J disk",
     ]
     (line,) = call("start", PATH, START).lines
     assert line.split("\t")[0].startswith("operations/")
@@ -150,7 +150,7 @@ def test_watch_in_a_pipe(call: Lro, harness: Harness) -> None:
     """A line for each change."""
     name = over(harness, ResizeMetadata(40), FAILURE)
     last = call("watch", name, status=Exit.FAILED).lines[-1]
-    assert last == f"{name}\tFAILED\t40%\tFAILED_PRECONDITION: no\\x1b[2J disk"
+    assert last == f"{name}\tFAILED\tFAILED_PRECONDITION: no\\x1b[2J disk"
     assert call("watch", "--json", name).json[-1]["name"] == name
 
 
@@ -194,7 +194,7 @@ def test_start_and_wait(call: Lro, harness: Harness) -> None:
     harness.say(FAILURE)
     assert call("start", PATH, START, "--wait").status == Exit.FAILED
     harness.say(ResizeResponse(7))
-    assert call("start", PATH, START, "--watch").lines[-1].endswith("\tSUCCEEDED\t100%")
+    assert call("start", PATH, START, "--watch").lines[-1].endswith('"sizeBytes":"7"}')
 
 
 def test_start_once(call: Lro, asked: Asked) -> None:

@@ -400,6 +400,20 @@ async def waits_that_hold_up_the_others(asked: Asked) -> Reply:
         return await asked.forward()
 
 
+async def waits_that_cancel_at_their_end(asked: Asked) -> Reply:
+    reply = await asked.forward()
+    if asked.verb == "wait" and reply.status == 200 and not reply.done:
+        await asked.forward(path=asked.path.replace(":wait", ":cancel"), body=b"{}")
+    return reply
+
+
+async def waits_that_cancel_when_their_callers_go(asked: Asked) -> Reply:
+    reply = await asked.forward()
+    if asked.verb == "wait" and reply.status == 503:  # so ends a call that its server cancels
+        await asked.forward(path=asked.path.replace(":wait", ":cancel"), body=b"{}")
+    return reply
+
+
 async def cancel_that_overwrites_results(asked: Asked) -> Reply:
     reply = await asked.forward()
     if asked.verb == "cancel":
@@ -442,6 +456,11 @@ async def pages_that_repeat_an_operation(asked: Asked) -> Reply:
         value.setdefault("operations", []).insert(0, asked.memory["last"])
     asked.memory["last"] = (value.get("operations") or [None])[-1]
     return reply.saying(value)
+
+
+async def pages_without_a_token(asked: Asked) -> Reply:
+    reply = await asked.forward()
+    return reply.saying({**reply.json, "nextPageToken": ""}) if asked.verb == "list" else reply
 
 
 async def page_sizes_that_are_ignored(asked: Asked) -> Reply:
@@ -516,7 +535,10 @@ FAULTS: Final[dict[str, Layer | list[Layer]]] = {
     "names.case": names_without_case,
     "names.encoded": refuses(holds("path", "%"), *NOT_FOUND),
     # Results
-    "result.none-before-done": each(lambda one: one.get("done") or one.update(response=EMPTY)),
+    "result.none-before-done": [
+        each(lambda one: one.get("done") or one.update(response=EMPTY), verb)
+        for verb in ("get", "wait", "list")
+    ],
     "result.success": each(lambda one: one.pop("response", None)),
     "result.one-when-done": each(lambda one: "response" in one and one.update(error={"code": 5})),
     "result.error-code": each(
@@ -531,8 +553,10 @@ FAULTS: Final[dict[str, Layer | list[Layer]]] = {
             lambda asked, reply: at("get")(asked, reply) and "error" in reply.json, refusal(*FAILED)
         ),
         each(lambda one: one.pop("error", None) and one.update(response=EMPTY)),
+        each(lambda one: one.pop("error", None)),
     ],
     "any.types": [
+        each(lambda one: one["metadata"].update({"@type": ""}), "wait"),
         each(lambda one: one["metadata"].pop("@type")),
         each(lambda one: one.get("response", {}).pop("@type", 0)),
     ],
@@ -552,7 +576,7 @@ FAULTS: Final[dict[str, Layer | list[Layer]]] = {
     "calls.get": refuses("get", *DENIED),
     "calls.cancel": refuses("cancel", *NOT_FOUND),
     "calls.delete": refuses("delete", *NOT_FOUND),
-    "calls.list": refuses("list"),
+    "calls.list": [refuses("list"), refuses("list", *NOT_FOUND)],
     "calls.wait": refuses("wait", *DENIED),
     "wait.done-at-once wait.until-end": sleeps("wait", timeout),
     "wait.timeout wait.zero": sleeps("wait", 1.5),
@@ -567,6 +591,8 @@ FAULTS: Final[dict[str, Layer | list[Layer]]] = {
     "wait.zero": refuses(
         lambda asked: asked.verb == "wait" and asked.body == ZERO and (asked.times() > 1), *INVALID
     ),
+    "wait.changes-nothing states.goes-on": waits_that_cancel_at_their_end,
+    "wait.changes-nothing": waits_that_cancel_when_their_callers_go,
     "wait.waits": asks("wait", lambda _: {"body": ZERO}),
     "wait.negative": replaces("body", b'"-1s"', b'"0s"'),
     "wait.unknown": spoils(at("wait", 404), named),
@@ -613,7 +639,9 @@ FAULTS: Final[dict[str, Layer | list[Layer]]] = {
         ),
         spoils(at(TOKENS), lambda asked, reply: {"nextPageToken": asked.token, **reply.json}),
     ],
+    "pages.walk ": pages_without_a_token,
     "pages.size forms.camel-parameter": page_sizes_that_are_ignored,
+    "pages.size": replaces("query", "pageSize=[0-9]+", ""),
     "pages.zero-size": refuses(lambda asked: asked.parameter("pageSize") == "0", *INVALID),
     "pages.large-size": refuses(lambda asked: len(asked.parameter("pageSize")) > 4, *INVALID),
     "pages.negative-size": replaces("query", "pageSize=-1", "pageSize=1"),

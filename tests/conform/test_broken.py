@@ -61,7 +61,6 @@ def test_correct_server_passes_every_check() -> None:
     assert verdicts(judged(nothing, CHECKS)) == {
         "auth.anonymous": Verdict.SKIPPED,
         "auth.challenge": Verdict.ABSENT,
-        "json.retry-info": Verdict.ABSENT,
     }
 
 

@@ -120,8 +120,14 @@ SECOND_REFUSED = refuses(again("cancel"), *FAILED)
         (SECOND_REFUSED, ("--strict",), 1),
         (FAULTS["http.poll-interval"], ("--strict",), 0),
         (OTHER_CODE, ("--only", "names"), 0),
+        (refuses("list", 501, "UNIMPLEMENTED"), ("--only", "calls"), 0),
+        (
+            refuses("list", 501, "UNIMPLEMENTED"),
+            ("--only", "calls", "--require", "calls"),
+            1,
+        ),
     ],
-    ids=("must", "should", "strict should", "strict info", "other"),
+    ids=("must", "should", "strict should", "strict info", "other", "absent", "required"),
 )
 def test_exit_status_counts_musts_and_with_strict_shoulds(
     call: Lro, layer: Layer, options: tuple[str, ...], status: int
@@ -133,7 +139,7 @@ def test_exit_status_counts_musts_and_with_strict_shoulds(
         with uvicorn_serving(app, lifespan="off") as port:
             ended = conform(call, f"http://127.0.0.1:{port}", *STARTS, *only, *options)
     assert ended.status == status
-    assert ("FAILED" in ended.out) == ("--only" not in options)
+    assert ("FAILED" in ended.out) == ("--only" not in options or "--require" in options)
 
 
 def test_both_transports_with_a_command_that_starts(call: Lro, tmp_path: Path) -> None:
@@ -233,6 +239,7 @@ UNUSABLE = [
     (("http://x", "--start", "POST /x {"), "the body of 'POST /x {' is not JSON"),
     ((*START_X, "--header", "x"), "'x' is not of the form 'Name: value'"),
     ((*START_X, "--only", "nothing"), "'nothing' names no check"),
+    ((*START_X, "--require", "nothing"), "'nothing' names no check"),
     (("--list", "--format", "junit"), "--list prints human or json"),
     (("--list", "-o", "/nowhere/list"), "/nowhere/list: No such file or directory"),
     ((*START_X, "--token-file", "/nowhere"), "cannot be read"),
@@ -277,6 +284,16 @@ def test_what_cannot_be_used_ends_with_two(
     assert (ended.status, ended.out) == (2, "")
     assert said in ended.err
     assert "secret" not in ended.err
+
+
+def test_run_without_a_report_leaves_no_file(call: Lro, tmp_path: Path) -> None:
+    """An empty one would be broken XML; what stood in the file before stays."""
+    away = ("http://127.0.0.1:1", "--start", "POST /x", "--format", "junit", "-o")
+    fresh, kept = tmp_path / "fresh.xml", tmp_path / "kept.xml"
+    kept.write_text("of yesterday")
+    for file in (fresh, kept):
+        assert conform(call, *away, str(file)).status == 2
+    assert (fresh.exists(), kept.read_text()) == (False, "of yesterday")
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_PROXY", "fd00::/8"), ("ALL_PROXY", "ftp://x")])

@@ -100,7 +100,7 @@ async def packed_replies(asked: Asked) -> Reply:
 async def methods_not_allowed(asked: Asked) -> Reply:
     """A router answers for paths and methods that the server does not have."""
     if asked.verb == "list":
-        return refusal(404, "NOT_FOUND")
+        return replying({"detail": "Not Found"}, 404)
     if asked.verb in ("cancel", "delete", "wait"):
         reply = refusal(405, "NOT_FOUND")
         reply.headers["allow"] = "GET"

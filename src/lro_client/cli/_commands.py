@@ -31,6 +31,7 @@ from lro_client.cli._printing import (
     json_option,
     print_end,
     print_json,
+    print_line,
     print_operation,
     state_line,
 )
@@ -220,12 +221,8 @@ def _watch_all(
         if can_redraw():
             with LiveTable([handle.name for handle in handles], link) as table:
                 return conclude(handles, link, timeout, table.show, changes=True, lose=table.lose)
-    show = functools.partial(print_json if as_json else _print_state, link=link)
+    show = functools.partial(print_json if as_json else print_line, link=link)
     return conclude(handles, link, timeout, show, changes=True)
-
-
-def _print_state(operation: Operation, link: Link) -> None:
-    click.echo(state_line(operation, link).text)
 
 
 @click.command("cancel", cls=ClientCommand)

@@ -61,10 +61,10 @@ def print_operation(
     if as_json:
         print_json(operation, link)
         return
-    line = state_line(operation, link)
     if not sys.stdout.isatty():
-        click.echo(line.text)
+        print_line(operation, link)
         return
+    line = state_line(operation, link)
     shown = as_wire(operation, link.types)
     at = "" if operation.done else f"{line.percent} {line.message}".strip()
     rows = [("name", line.name), ("state", line.state), ("progress", at)]
@@ -87,6 +87,14 @@ def _described_rows(description: OperationDescription) -> list[tuple[str, str]]:
         ("attempt", str(description.attempt or "")),
         ("cancel", "requested" if description.cancel_requested else ""),
     ]
+
+
+def print_line(operation: Operation, link: Link) -> None:
+    """Print an operation on one line: how far it is, or its response or error."""
+    if operation.done:
+        print_end(operation, link, as_json=False)
+    else:
+        click.echo(state_line(operation, link).text)
 
 
 def print_end(operation: Operation, link: Link, *, as_json: bool) -> None:

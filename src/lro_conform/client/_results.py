@@ -151,7 +151,8 @@ BROKEN_RESULTS: Final = (
         polled(ended("other-type", response=_OTHER)),
         must(
             "results.other-type",
-            "A response of another type than the declared one is not taken for it.",
+            "A response of another type than the declared one is not taken for it: the client"
+            " reports an error, or the message with its own type.",
             aip(151, "Backwards compatibility"),
             fails=invents_nothing(_OTHER),
         ),

@@ -67,6 +67,8 @@ class Bench:
     started: list[str] = attrs.field(factory=list)
     starts: list[Answer] = attrs.field(factory=list)
     subjects: dict[str, str] = attrs.field(factory=dict)
+    ended_alone: list[str] = attrs.field(factory=list)
+    """How operations have ended, with errors, that no call has ended."""
     _kept: dict[str, Answer | NotJudged | NotOffered] = attrs.field(factory=dict)
     _long: str = ""
     _running: list[str] = attrs.field(factory=list)
@@ -187,8 +189,13 @@ class Bench:
         Raises:
             NotJudged: It cannot be had.
         """
-        if not self._long or (await self.target.get(self._long)).done:
-            self._long = await self.running()
+        if self._long:
+            answer = await self.target.get(self._long)
+            if not answer.done:
+                return self._long
+            if "error" in answer.body:
+                self.ended_alone.append(f"no call has ended it: {answer}")
+        self._long = await self.running()
         return self._long
 
     async def ended(self, kind: StartKind) -> Answer:
@@ -250,6 +257,15 @@ class Bench:
         name = self.subjects[rpc] = await self.start(StartKind.LONG)
         return await self.target.cancel(name)
 
+    async def whole_page(self) -> Answer:
+        """The answer of a list that leaves the size of the page to the server."""
+
+        async def make() -> Answer:
+            await self.need("list")
+            return await self.target.list(await self.parent_name())
+
+        return await self._once("whole page", make)
+
     async def disposable(self) -> str:
         """A new operation to delete: done if possible, as some servers delete no others."""
         if not self.starter.offers(StartKind.SOON):
@@ -267,10 +283,41 @@ class Bench:
         """
         for rpc in rpcs:
             answer = await self.first(rpc)
-            if left_out(answer):
+            if await self.left_out(answer):
                 raise NotOffered(f"{RPCS[rpc]} is not supported: {answer}")
             if not answer.ok:
                 raise NotJudged(f"{RPCS[rpc]} does not work (see calls.{rpc})")
+
+    async def left_out(self, answer: Answer) -> bool:
+        """Whether a method of an existing operation answers as one that is not supported.
+
+        Over HTTP a path may have no such method (405, whatever code the body names). There may be
+        no path at all for WaitOperation, for which ``operations.proto`` has none, and for a list:
+        then the answer is the one to any path that is not there.
+        """
+        if answer.code == "UNIMPLEMENTED" or answer.http is None:
+            return answer.code == "UNIMPLEMENTED"
+        if answer.http.status == 405:
+            return True
+        if answer.rpc not in ("wait", "list") or not answer.refused:
+            return False
+        absent = await self._no_route(answer, answer.http.status)
+        if absent and answer in self.log:  # it is the answer of a framework around the server
+            self.log[self.log.index(answer)] = attrs.evolve(answer, foreign=True)
+        return absent
+
+    async def _no_route(self, answer: Answer, status: int) -> bool:
+        if status == 404 and (answer.rpc == "wait" or not answer.error):
+            return True
+        path = self.http.path(await self.long(), ":lroConformUnknown")
+        method = "POST"
+        if answer.rpc == "list":
+            method, path = "GET", self.http.list_path(await self.parent_name()) + "LroConform"
+        unknown = await self.http.ask(method, path, body={} if method == "POST" else None)
+        same = unknown.http is not None and unknown.http.status == status
+        if answer.rpc == "wait":
+            return same and unknown.code == answer.code
+        return same and bool(reasons(answer)) and reasons(unknown) == reasons(answer)
 
     async def deleted(self) -> str:
         """The name of an operation that was deleted.
@@ -336,16 +383,11 @@ def operations_in(answer: Answer) -> list[Mapping[str, Any]]:
     return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
 
 
-def left_out(answer: Answer) -> bool:
-    """Whether a method of an existing operation answers as one that is not supported.
-
-    Over HTTP a path may have no such method (405, whatever code the body names). There may be no
-    path at all for WaitOperation, for which ``operations.proto`` has none, and for a list.
-    """
-    if answer.code == "UNIMPLEMENTED" or answer.http is None:
-        return answer.code == "UNIMPLEMENTED"
-    status = answer.http.status
-    return status == 405 or (status == 404 and answer.rpc in ("wait", "list"))
+def reasons(answer: Answer) -> list[object]:
+    """The reasons that a refusal gives in its details."""
+    details = answer.error.get("details")
+    found = details if isinstance(details, list) else []
+    return [one["reason"] for one in found if isinstance(one, Mapping) and "reason" in one]
 
 
 def expect(answer: Answer, *codes: str) -> Iterable[str]:

@@ -15,6 +15,7 @@ import httpx
 
 from lro_conform._checks import Check, ConformanceReport
 from lro_conform._options import Reporting, UnusableInput, report_options, run_judging
+from lro_conform._report import select
 from lro_conform.server._bench import Pace
 from lro_conform.server._http import HttpTarget
 from lro_conform.server._judge import CHECKS, ServerUnreachable, judge, merged
@@ -138,6 +139,7 @@ class ServerRun:
     parent: str | None
     call_seconds: float
     pace: Pace
+    required: Sequence[Check]
 
     async def judge(self, checks: Sequence[Check]) -> ConformanceReport:
         """Judge over each transport that there is an address for.
@@ -189,7 +191,15 @@ class ServerRun:
         starter: OperationStarter = HttpStarter(http, self.templates)
         if self.command:
             starter = CommandStarter(self.command, target.address)
-        return await judge(target, log, starter, checks=checks, pace=self.pace, parent=self.parent)
+        return await judge(
+            target,
+            log,
+            starter,
+            checks=checks,
+            pace=self.pace,
+            parent=self.parent,
+            required=self.required,
+        )
 
 
 def _read_command(_: object, __: object, given: str) -> list[str]:
@@ -275,6 +285,12 @@ def _request_option(flag: str, kind: StartKind, help_text: str) -> Callable[[F],
     show_default=True,
     help="Seconds after which the run ends.",
 )
+@click.option(
+    "--require",
+    multiple=True,
+    metavar="ID",
+    help="Let this check, or those of an area, fail if it is absent or cannot be judged.",
+)
 @report_options
 @click.pass_context
 def server(ctx: click.Context, /, url: str, grpc: str, reporting: Reporting, **given: Any) -> None:
@@ -301,6 +317,11 @@ def server(ctx: click.Context, /, url: str, grpc: str, reporting: Reporting, **g
     unsent = [name for name, _ in headers if grpc and not _METADATA.fullmatch(name.lower())]
     if unsent:
         raise click.UsageError(f"the header {unsent[0]} cannot be sent over gRPC")
+    checks = reporting.chosen(CHECKS)
+    try:
+        required = select(CHECKS, only=given["require"]) if given["require"] else []
+    except ValueError as exc:
+        raise click.UsageError(str(exc)) from exc
     run = ServerRun(
         url=url,
         grpc=grpc,
@@ -311,9 +332,9 @@ def server(ctx: click.Context, /, url: str, grpc: str, reporting: Reporting, **g
         parent=given["parent"],
         call_seconds=given["call_timeout"],
         pace=Pace(end=given["end_timeout"], slack=given["slack"], total=given["time_limit"]),
+        required=required,
     )
     try:
-        checks = reporting.chosen(CHECKS)
         reporting.check_output()
         report = run_judging(run.judge(checks))
     except ServerUnreachable as exc:

@@ -195,6 +195,7 @@ class HttpTarget:
 
 
 _LONGEST: Final = 200
+_WITHOUT_BODY: Final = (204, 205)
 
 
 async def _forget_location(reply: httpx.Response) -> None:
@@ -207,6 +208,9 @@ def _read(reply: WireReply) -> dict[str, Any]:
     if not 200 <= reply.status < 600 or 300 <= reply.status < 400:
         return {"fault": f"the status {reply.status}, which no code stands for"}
     success = reply.status < 300
+    if reply.status in _WITHOUT_BODY:
+        why = f"status {reply.status}, which has no body: a message is expected, with 200"
+        return {"code": "OK", "fault": f"{why}; an empty one is {{}}"}
     try:
         value, notes = read_json(reply.body)
     except ValueError as exc:

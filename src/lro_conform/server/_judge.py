@@ -47,6 +47,7 @@ CHECKS: Final[tuple[Check, ...]] = tuple(rule.check for rule in RULES)
 _LOST_AT_MOST: Final = 3
 """After so many requests in a row without an answer, the server counts as gone."""
 _PARTING_SECONDS: Final = 5.0
+_UNJUDGED: Final = (Verdict.ABSENT, Verdict.SKIPPED)
 _MOST_BYTES: Final = 128 * 1024 * 1024
 """All replies are kept, for the rules that look at them: so many bytes of them, at most."""
 
@@ -63,8 +64,11 @@ async def judge(
     checks: Collection[Check] = CHECKS,
     pace: Pace = USUAL_PACE,
     parent: str | None = None,
+    required: Collection[Check] = (),
 ) -> ConformanceReport:
     """Judge a server by these checks, as far as they are meant for the target's transport.
+
+    ``required`` ones fail where what they are about is absent, or they cannot be judged.
 
     ``log`` is where the target keeps its answers. Operations that were started are cancelled and
     deleted at the end, also where the run itself is cancelled, as by Ctrl-C.
@@ -79,7 +83,11 @@ async def judge(
     try:
         for rule in RULES:
             if rule.check in checks and target.transport in rule.check.transports:
-                outcomes.append(await _judged(bench, rule, began))
+                outcome = await _judged(bench, rule, began)
+                if rule.check in required and outcome.verdict in _UNJUDGED:
+                    facts = ("it is required", *outcome.facts)
+                    outcome = attrs.evolve(outcome, verdict=Verdict.FAILED, facts=facts)
+                outcomes.append(outcome)
         cut = _cut(bench, began + pace.total - time.monotonic())
     finally:
         await _clean(bench)

@@ -67,7 +67,7 @@ async def names_encoded(bench: Bench) -> Facts:
 @RULES(
     "routes.unknown-path",
     "A path that the server does not serve answers 404.",
-    MUST,
+    INFO,
     rfc(9110, "15.5.5"),
 )
 async def routes_unknown_path(bench: Bench) -> Facts:
@@ -92,7 +92,7 @@ async def routes_unknown_verb(bench: Bench) -> Facts:
 @RULES(
     "routes.wrong-method",
     "A method of HTTP that a path does not have is refused with 405, or as an unknown path.",
-    MUST,
+    SHOULD,
     rfc(9110, "15.5.6"),
 )
 async def routes_wrong_method(bench: Bench) -> Facts:
@@ -337,8 +337,9 @@ async def robust_bodies(bench: Bench) -> Facts:
     deep = b'{"a":' * 20_000 + b"1" + b"}" * 20_000
     large = b'{"a": "' + b"x" * 300_000 + b'"}'
     for what, content in (("20,000 levels", deep), ("300 kB", large)):
-        for fact in _refusal(await bench.http.ask("POST", path, content=content)):
-            yield f"a body of {what}: {fact}"
+        answer = await bench.http.ask("POST", path, content=content)
+        if not answer.ok and not answer.refused:
+            yield f"a body of {what}: {answer}; expected was success, or a refusal"
 
 
 @RULES(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 from lro_conform._checks import HTTP, Level
-from lro_conform._codes import HTTP_STATUSES
+from lro_conform._codes import CODES, HTTP_STATUSES
 from lro_conform._sources import aip, code_proto, operations_proto, protojson, rfc, status_proto
 from lro_conform._strict_json import read_json, shown
 from lro_conform.server._answers import (
@@ -20,6 +21,7 @@ from lro_conform.server._answers import (
     result_of,
 )
 from lro_conform.server._bench import Bench, Facts, NotJudged, NotOffered, RuleBook
+from lro_conform.server._starts import StartKind
 
 RULES: Final = RuleBook()
 HTTP_RULES: Final = RuleBook(frozenset({HTTP}))
@@ -31,7 +33,8 @@ async def _some_calls(bench: Bench) -> None:
 
     Where other rules are judged as well it has them already.
     """
-    for ask in (bench.long, bench.finished, lambda: bench.first("list")):
+    lists, waits = (functools.partial(bench.first, rpc) for rpc in ("list", "wait"))
+    for ask in (bench.long, bench.finished, lists, bench.whole_page, waits):
         with contextlib.suppress(NotJudged, NotOffered):  # whatever else there is, is judged
             await ask()
     if not any(one.refused and not one.foreign for one in bench.log):
@@ -92,6 +95,122 @@ async def states_final(bench: Bench) -> Facts:
         if answer.began >= end.ended and result_of(body) != result_of(final):
             yield f"{shown(name)} had {shown(result_of(final))}, then {answer}"
             return
+
+
+@RULES(
+    "result.none-before-done",
+    "An operation that is not done has neither error nor response.",
+    MUST,
+    operations_proto("Operation.result"),
+)
+async def result_none_before_done(bench: Bench) -> Facts:
+    await bench.target.get(await bench.long())
+    await _some_calls(bench)
+    for body in bench.bodies():
+        given = {"error", "response"} & set(body)
+        if body.get("done") is not True and given:
+            yield f"done is not set, but {' and '.join(sorted(given))}: {shown(body)}"
+            return
+
+
+@RULES(
+    "result.one-when-done",
+    "An operation that is done has not both an error and a response.",
+    MUST,
+    operations_proto("Operation.result"),
+)
+async def result_one_when_done(bench: Bench) -> Facts:
+    await bench.finished()
+    await _some_calls(bench)
+    for body in bench.bodies():
+        if body.get("done") is True and {"error", "response"} <= set(body):
+            yield f"done, with both: {shown(body)}"
+            return
+
+
+@RULES(
+    "result.error-code",
+    "The error of an operation has a code of google.rpc.Code that is not 0.",
+    MUST,
+    operations_proto("Operation.error"),
+    code_proto("OK"),
+)
+async def result_error_code(bench: Bench) -> Facts:
+    try:
+        await bench.ended(StartKind.FAIL)
+    except NotJudged:
+        await bench.cancelled()
+    await _some_calls(bench)
+    for body in bench.bodies():
+        error = body.get("error")
+        code = error.get("code") if isinstance(error, Mapping) else None
+        if error is not None and (isinstance(code, bool) or code not in range(1, len(CODES))):
+            yield f"error.code is {shown(code)}"
+            return
+
+
+@RULES(
+    "any.types",
+    "Metadata, response and details of errors have a type URL with a slash.",
+    MUST,
+    operations_proto("Operation.metadata"),
+)
+async def any_types(bench: Bench) -> Facts:
+    try:
+        await bench.finished()
+    except NotJudged as exc:
+        bench.note(f"only of operations in progress: {exc}")
+    await _some_calls(bench)
+    for body in bench.bodies():
+        for where, packed in _packed(body):
+            url = packed.get("@type") if isinstance(packed, Mapping) else None
+            if not isinstance(url, str) or "/" not in url or url.endswith("/"):
+                yield f"the @type of {where} is {shown(url)}"
+                return
+
+
+def _packed(body: Mapping[str, Any]) -> list[tuple[str, object]]:
+    found = [(key, body[key]) for key in ("metadata", "response") if key in body]
+    error = body.get("error")
+    details = error.get("details", []) if isinstance(error, Mapping) else []
+    return found + [("a detail", one) for one in (details if isinstance(details, list) else [])]
+
+
+@RULES(
+    "any.metadata-type",
+    "The type of an operation's metadata does not change.",
+    MUST,
+    aip(151, "Backwards compatibility"),
+    aip(151, "Guidance"),
+)
+async def any_metadata_type(bench: Bench) -> Facts:
+    await bench.finished()
+    await _some_calls(bench)
+    with contextlib.suppress(NotJudged, NotOffered):  # those in lists have the same type
+        await bench.need("list")
+        await bench.target.list(await bench.parent_name())
+    types: dict[str, set[str]] = {}
+    for body in bench.bodies():
+        metadata = body.get("metadata")
+        if isinstance(metadata, Mapping):
+            types.setdefault(str(body.get("name")), set()).add(str(metadata.get("@type")))
+    if not types:
+        raise NotOffered("no operation has metadata")
+    for name, found in types.items():
+        if len(found) > 1:
+            yield f"{shown(name)} had {' and '.join(map(shown, sorted(found)))}"
+
+
+@RULES(
+    "states.goes-on",
+    "An operation that no call ends does not end with an error.",
+    MUST,
+    operations_proto("Operation.done"),
+)
+async def states_goes_on(bench: Bench) -> Facts:
+    await _some_calls(bench)
+    for fact in bench.ended_alone[:1]:
+        yield fact
 
 
 @RULES("robust.answers", "Every request is answered in time.", MUST, rfc(9110, "3.4"))
@@ -196,7 +315,7 @@ async def errors_detail_types(bench: Bench) -> Facts:
 @RULES(
     "errors.details-once",
     "An error has each type of detail at most once.",
-    SHOULD,
+    MUST,
     aip(193, "Uniqueness"),
 )
 async def errors_details_once(bench: Bench) -> Facts:
@@ -212,7 +331,7 @@ async def errors_details_once(bench: Bench) -> Facts:
 @RULES(
     "errors.error-info",
     "Each error has an ErrorInfo with a reason in UPPER_SNAKE_CASE and a domain.",
-    SHOULD,
+    MUST,
     aip(193, "ErrorInfo payload"),
 )
 async def errors_error_info(bench: Bench) -> Facts:
@@ -309,7 +428,7 @@ _OWN_STATUSES: Final = frozenset({405, 413, 414, 415, 431})
 @HTTP_RULES(
     "http.content-type",
     "Replies of the interface are application/json, in UTF-8 if a charset is named.",
-    MUST,
+    SHOULD,
     rfc(9110, "8.3"),
     rfc(8259, "8.1"),
 )

@@ -6,10 +6,9 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from lro_conform._checks import Level
-from lro_conform._codes import CODES
 from lro_conform._sources import aip, code_proto, operations_proto, rfc
 from lro_conform._strict_json import shown
 from lro_conform.server._answers import operation_problem, result_of
@@ -139,55 +138,6 @@ async def names_malformed(bench: Bench) -> Facts:
 
 
 @RULES(
-    "result.none-before-done",
-    "An operation that is not done has neither error nor response.",
-    MUST,
-    operations_proto("Operation.result"),
-)
-async def result_none_before_done(bench: Bench) -> Facts:
-    bodies = [(await bench.target.get(await bench.long())).body, *bench.bodies()]
-    for body in bodies:
-        given = {"error", "response"} & set(body)
-        if body.get("done") is not True and given:
-            yield f"done is not set, but {' and '.join(sorted(given))}: {shown(body)}"
-            return
-
-
-@RULES(
-    "result.one-when-done",
-    "An operation that is done has not both an error and a response.",
-    MUST,
-    operations_proto("Operation.result"),
-)
-async def result_one_when_done(bench: Bench) -> Facts:
-    await bench.finished()
-    for body in bench.bodies():
-        if body.get("done") is True and {"error", "response"} <= set(body):
-            yield f"done, with both: {shown(body)}"
-            return
-
-
-@RULES(
-    "result.error-code",
-    "The error of an operation has a code of google.rpc.Code that is not 0.",
-    MUST,
-    operations_proto("Operation.error"),
-    code_proto("OK"),
-)
-async def result_error_code(bench: Bench) -> Facts:
-    try:
-        await bench.ended(StartKind.FAIL)
-    except NotJudged:
-        await bench.cancelled()
-    for body in bench.bodies():
-        error = body.get("error")
-        code = error.get("code") if isinstance(error, Mapping) else None
-        if error is not None and (isinstance(code, bool) or code not in range(1, len(CODES))):
-            yield f"error.code is {shown(code)}"
-            return
-
-
-@RULES(
     "result.error-message",
     "The error of an operation has a message for developers.",
     SHOULD,
@@ -227,58 +177,8 @@ async def result_failure(bench: Bench) -> Facts:
     except NotJudged as exc:
         yield str(exc)
         return
-    if "response" in body:
-        yield f"an operation of the kind fail ended with a response: {shown(body)}"
-
-
-@RULES(
-    "any.types",
-    "Metadata, response and details of errors have a type URL with a slash.",
-    MUST,
-    operations_proto("Operation.metadata"),
-)
-async def any_types(bench: Bench) -> Facts:
-    try:
-        await bench.finished()
-    except NotJudged as exc:
-        bench.note(f"only of operations in progress: {exc}")
-    for body in bench.bodies():
-        for where, packed in _packed(body):
-            url = packed.get("@type") if isinstance(packed, Mapping) else None
-            if not isinstance(url, str) or "/" not in url or url.endswith("/"):
-                yield f"the @type of {where} is {shown(url)}"
-                return
-
-
-def _packed(body: Mapping[str, Any]) -> list[tuple[str, object]]:
-    found = [(key, body[key]) for key in ("metadata", "response") if key in body]
-    error = body.get("error")
-    details = error.get("details", []) if isinstance(error, Mapping) else []
-    return found + [("a detail", one) for one in (details if isinstance(details, list) else [])]
-
-
-@RULES(
-    "any.metadata-type",
-    "The type of an operation's metadata does not change.",
-    MUST,
-    aip(151, "Backwards compatibility"),
-    aip(151, "Guidance"),
-)
-async def any_metadata_type(bench: Bench) -> Facts:
-    await bench.finished()
-    with contextlib.suppress(NotJudged, NotOffered):  # those in lists have the same type
-        await bench.need("list")
-        await bench.target.list(await bench.parent_name())
-    types: dict[str, set[str]] = {}
-    for body in bench.bodies():
-        metadata = body.get("metadata")
-        if isinstance(metadata, Mapping):
-            types.setdefault(str(body.get("name")), set()).add(str(metadata.get("@type")))
-    if not types:
-        raise NotOffered("no operation has metadata")
-    for name, found in types.items():
-        if len(found) > 1:
-            yield f"{shown(name)} had {' and '.join(map(shown, sorted(found)))}"
+    if not body.get("error"):
+        yield f"an operation of the kind fail ended without an error: {shown(body)}"
 
 
 @RULES(

@@ -18,7 +18,6 @@ from lro_conform.server._bench import (
     NotOffered,
     RuleBook,
     expect,
-    left_out,
 )
 from lro_conform.server._starts import StartKind
 
@@ -29,7 +28,7 @@ MUST, SHOULD, INFO = Level.MUST, Level.SHOULD, Level.INFO
 async def _call(bench: Bench, rpc: str) -> Facts:
     """A fact if a method of an existing operation neither succeeds nor is left out."""
     answer = await bench.first(rpc)
-    if left_out(answer):
+    if await bench.left_out(answer):
         raise NotOffered(f"{RPCS[rpc]} is not supported: {answer}")
     if not answer.ok:
         yield f"{answer}; expected was success, or UNIMPLEMENTED"
@@ -136,6 +135,8 @@ async def wait_timeout(bench: Bench) -> Facts:
 async def wait_waits(bench: Bench) -> Facts:
     await bench.need("wait")
     answer = await bench.target.wait(await bench.long(), bench.pace.hold)
+    if answer.done:
+        raise NotJudged("the operation that should take long is done meanwhile")
     if answer.ok and answer.seconds < bench.pace.hold / 2:
         yield f"a timeout of {bench.pace.hold:g} s was answered after {answer.seconds:.3f} s"
 
@@ -178,6 +179,29 @@ async def wait_zero(bench: Bench) -> Facts:
         yield fact
     if answer.seconds > bench.slack:
         yield f"answered after {answer.seconds:.1f} s"
+
+
+@RULES(
+    "wait.changes-nothing",
+    "A wait that ends before the operation, or whose caller goes away, does not change it.",
+    MUST,
+    operations_proto("WaitOperation"),
+    optional=True,
+)
+async def wait_changes_nothing(bench: Bench) -> Facts:
+    await bench.need("wait")
+    name = await bench.running()
+    await bench.target.wait(name, bench.pace.hold)
+    left = asyncio.ensure_future(bench.target.wait(name, bench.pace.hold + 2 * bench.pace.slack))
+    await asyncio.sleep(bench.pace.hold / 2)
+    left.cancel()
+    await asyncio.gather(left, return_exceptions=True)
+    await asyncio.sleep(bench.pace.hold)
+    answer = await bench.target.get(name)
+    for fact in expect(answer, "OK"):
+        yield fact
+    if "error" in answer.body:
+        yield f"after two waits that ended before it: {answer}"
 
 
 @RULES(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, TypeVar, cast
@@ -34,8 +35,8 @@ from lro._base.errors import DeclarationError, InvalidArgument, UnknownType, got
 from lro._base.status import WRAPPED_TYPES, Json
 from lro._messages.json_text import MAX_VALUES, dumps, dumps_bounded, reread
 from lro._messages.protobuf.files import ProtoFiles
-from lro._messages.protobuf.reading import ProtoReader, shape_of_descriptor
-from lro._messages.schema import Shape
+from lro._messages.protobuf.reading import ProtoReader, fields_of, shape_of_descriptor
+from lro._messages.schema import Label, Shape
 
 T = TypeVar("T")
 
@@ -47,6 +48,13 @@ STANDARD: Final = tuple(
     )
 )  # fmt: skip
 """The files of the messages that are always known."""
+
+_ANY: Final = any_pb2.Any.DESCRIPTOR.full_name
+_VALUES: Final = frozenset(
+    one.DESCRIPTOR.full_name for one in (struct_pb2.Value, struct_pb2.ListValue, struct_pb2.Struct)
+)
+_EXACT: Final = 2**53
+"""Up to here each whole number is a double of its own."""
 
 _KEPT: Final = 1024
 _KEPT_BYTES: Final = 4096
@@ -149,6 +157,7 @@ class Binary:
         if text is None:
             message = parsed(self.message_class(full_name), payload)
             value = json_of(message, pool=self.pool, with_empty=with_empty)
+            value = self._whole_numbers(value, cast(Descriptor, message.DESCRIPTOR))
             # Protobuf gives dictionaries of another class here and there.
             text = _or_invalid(lambda: dumps_bounded(reread(dumps(value).decode())))
             if len(payload) <= _KEPT_BYTES:
@@ -156,6 +165,31 @@ class Binary:
                     self._written = {}  # in one step: several threads may be here
                 self._written[key] = text
         return reread(text.decode())  # a new value for each caller, who may change it
+
+    def _whole_numbers(self, value: Any, descriptor: Descriptor) -> Any:
+        """The JSON of a message with whole numbers of Values as 1, not as 1.0."""
+        name = descriptor.full_name
+        if name in _VALUES:
+            return _whole(value)
+        if name == _ANY and value:
+            inner = self.descriptor(value["@type"].rpartition("/")[2])
+            if inner.full_name in WRAPPED_TYPES:
+                return {**value, "value": self._whole_numbers(value["value"], inner)}
+            return self._whole_numbers(value, inner)
+        if not isinstance(value, dict) or name in WRAPPED_TYPES:
+            return value
+        for said in fields_of(descriptor):
+            below, key = said.value.message_type, said.field.json_name
+            if below is None or key not in value:
+                continue
+            given, read = value[key], functools.partial(self._whole_numbers, descriptor=below)
+            if said.label is Label.REPEATED:
+                value[key] = [read(one) for one in given]
+            elif said.label is Label.MAP:
+                value[key] = {at: read(one) for at, one in given.items()}
+            else:
+                value[key] = read(given)
+        return value
 
     def _add(self, file: FileDescriptor) -> tuple[str, ...]:
         """Add what a file and its imports declare; the names of the files that have it here.
@@ -209,6 +243,14 @@ class Binary:
             self.pool.AddSerializedFile(said.SerializeToString())
         except TypeError as exc:  # what the protobuf library raises for whatever is wrong
             raise DeclarationError(said.name, f"is no proto file: {exc}") from exc
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer() and 0 < abs(value) < _EXACT:
+        return int(value)
+    if isinstance(value, dict):
+        return {key: _whole(one) for key, one in value.items()}
+    return [_whole(one) for one in value] if isinstance(value, list) else value
 
 
 def _declared(said: FileDescriptorProto) -> tuple[Any, ...]:
