@@ -15,10 +15,8 @@ Each name is loaded when it is first used, so that a client need not load the se
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from lro import adapters as adapters
     from lro import errors as errors
     from lro import types as types
-    from lro import wire as wire
     from lro._base.errors import (
         Cancelled,
         DeclarationError,
@@ -51,8 +49,6 @@ if TYPE_CHECKING:
         OperationDescription,
     )
     from lro._model.operation import (
-        BatchGetOperationsRequest,
-        BatchGetOperationsResponse,
         CancelOperationRequest,
         DeleteOperationRequest,
         GetOperationRequest,
@@ -100,7 +96,7 @@ _HOMES: Final = {
         DescribedOperation DescribeOperationsResponse OperationDescription
         """,
     "lro._model.operation": """
-        BatchGetOperationsRequest BatchGetOperationsResponse CancelOperationRequest
+        CancelOperationRequest
         DeleteOperationRequest GetOperationRequest ListOperationsRequest
         ListOperationsResponse MissingOperation Operation OperationInfo State
         WaitOperationRequest
@@ -110,8 +106,6 @@ _HOMES: Final = {
 
 __all__ = [
     "Any",
-    "BatchGetOperationsRequest",
-    "BatchGetOperationsResponse",
     "CancelOperationRequest",
     "Cancelled",
     "Code",
@@ -151,10 +145,8 @@ __all__ = [
     "UInt64",
     "WaitOperationRequest",
     "WorkerLost",
-    "adapters",
     "errors",
     "message",
     "number",
     "types",
-    "wire",
 ]

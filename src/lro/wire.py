@@ -26,10 +26,18 @@ from lro._model.json import (
     status_from_json,
     status_to_json,
 )
-from lro._model.operation import OperationName, parse_name, validate
+from lro._model.operation import (
+    BatchGetOperationsRequest,
+    BatchGetOperationsResponse,
+    OperationName,
+    parse_name,
+    validate,
+)
 from lro._model.signatures import SignedWebhook, sign_webhook, verify_webhook
 
 __all__ = [
+    "BatchGetOperationsRequest",
+    "BatchGetOperationsResponse",
     "OperationName",
     "Route",
     "RouteTable",

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 import lro
+import lro.wire
 from lro_client import Call, CallError, Polling, Reply
 from lro_client._flow.single import BATCH, LIST, WAIT, WATCH, FlowConfig, ServerState
 from lro_client._flow.steps import (
@@ -248,7 +249,7 @@ class World:
         known = {name: self.operations[name].at(self.now) for name in request.names}
         found = tuple(one for one in known.values() if one and (one.done or not request.ended))
         gone = tuple(name for name, one in known.items() if one is None)
-        return Reply(lro.BatchGetOperationsResponse(found, gone), self.retry_after)
+        return Reply(lro.wire.BatchGetOperationsResponse(found, gone), self.retry_after)
 
     def _list(self, request: lro.ListOperationsRequest) -> Reply:
         some = [*self.operations.values()][::-1]

@@ -11,7 +11,6 @@ import attrs
 import pytest
 
 from lro import (
-    BatchGetOperationsResponse,
     DescribedOperation,
     Limits,
     MissingOperation,
@@ -33,6 +32,7 @@ from lro.errors import (
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
+from lro.wire import BatchGetOperationsResponse
 from tests.engine.engine_parts import EACH_STORE, NAME, declared, method_of
 from tests.virtual_loop import on_a_loop
 from tests.waiting import PATIENCE, until_async

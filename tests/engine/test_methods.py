@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import attrs
 import pytest
 
-from lro import Any, DeclarationError, Job, OperationInfo
+from lro import Any, DeclarationError, Job, OperationInfo, Service
 from lro._engine.method_spec import StandardMetadata
 from lro._messages.shapes import shape_of
 from lro._model.method_names import Signature
@@ -197,3 +197,11 @@ def test_stamping():
     assert known.stamp(record(metadata=stamped)) is stamped
     for untouched in (None, Any("x/a.M", b"\x08"), Any("x/google.protobuf.Duration", "1s")):
         assert known.stamp(record(metadata=untouched)) is untouched
+
+
+@pytest.mark.parametrize("own", ["get", "list_async", "cancel", "start"])
+def test_service_with_verbs_of_its_own_is_refused(own):
+    """Edges would not call them: a check there would be skipped."""
+    with pytest.raises(DeclarationError, match=f"Mine: overrides {own}, which edges do not call"):
+        type("Mine", (Service,), {own: lambda *_: None})
+    type("Mine", (Service,), {"helper": lambda *_: None})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -229,6 +230,41 @@ def test_start_by_an_http_rule_has_its_parameters(
         schema = call["requestBody"]["content"]["application/json"]["schema"]
         fields = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
         assert {*fields["properties"]} == body
+
+
+@attrs.frozen
+class ThingStart:
+    count: lro.Int32 = 0
+
+
+@attrs.frozen
+class ThingInput:
+    count: lro.Int32 = 0
+
+
+@attrs.frozen
+class MakeOperation:
+    count: lro.Int32 = 0
+
+
+@attrs.frozen
+class Thing:
+    """Its names with a suffix are those of others without the dot."""
+
+    start: ThingStart | None = None
+    input: ThingInput | None = None
+    operation: MakeOperation | None = None
+    things: tuple[Thing, ...] = ()
+
+
+def test_names_of_schemas_differ_by_more_than_dots_and_case() -> None:
+    """Generators of code keep letters and digits, and leave out both of two that are equal then."""
+    service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
+    make = service.declare("a.v1.Things.Make", request=Thing, response=Thing)
+    document = valid(OperationsEdge(service, starts={"/v1/things:make": make}).openapi())
+    names = [re.sub(r"[\W_]", "", name).lower() for name in document["components"]["schemas"]]
+    assert len(names) == len({*names})
+    assert sum(name.startswith("av1thing") for name in names) >= 7
 
 
 def test_document_says_title_servers_and_security() -> None:

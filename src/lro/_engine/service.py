@@ -19,7 +19,7 @@ from lro._base.arguments import (
     check_takes,
     check_text,
 )
-from lro._base.errors import InvalidArgument, LroError
+from lro._base.errors import DeclarationError, InvalidArgument, LroError
 from lro._engine.access import VERBS, Access, Authorize, check_verbs
 from lro._engine.events import EventDispatch, Observer
 from lro._engine.executor_port import REACHES, CancelSupport, Executor
@@ -84,6 +84,8 @@ _DRAIN: Final = timedelta(seconds=10)
 _REPLY_SECONDS: Final = 0.25
 """How long a request and its reply may be on their way, at most, around the world."""
 
+_VERB_METHODS: Final = "start get list delete cancel wait watch batch_get describe describe_many"
+
 
 class Service:
     """Long-running methods over a store and an executor, and the verbs of their operations.
@@ -117,6 +119,20 @@ class Service:
     survives a fork: in the child it is another process's service, with threads and connections of
     its own.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse a subclass with verbs of its own.
+
+        Raises:
+            DeclarationError: Edges would not call them, so that a check in them would be skipped.
+        """
+        super().__init_subclass__(**options)
+        for name in _VERB_METHODS.split():
+            for own in {name, f"{name}_async"} & vars(cls).keys():
+                wanted = (
+                    "which edges do not call: use authorize=, observers=, or a store of your own"
+                )
+                raise DeclarationError(cls.__qualname__, f"overrides {own}, {wanted}")
 
     def __init__(
         self,

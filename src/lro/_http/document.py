@@ -203,6 +203,7 @@ class OperationSchemas(MessageSchemas):
 
     def __init__(self, types: TypeRegistry) -> None:
         super().__init__(types)
+        self._operations: dict[tuple[object, ...], str] = {}
         code, details = {"type": "integer", "format": "int32"}, _list(self.any())
         self._fields = {"code": code, "message": {"type": "string"}, "details": details}
         self._status = self.add("google.rpc.Status", _object(self._fields))
@@ -215,7 +216,10 @@ class OperationSchemas(MessageSchemas):
         if not method:
             method = ".".join(getattr(one, "__name__", "Any") for one in (response, metadata))
         text = f"The operations of {method}."
-        return self.operation(f"{method}.Operation", text, metadata, response)
+        key = method, metadata, response
+        if key not in self._operations:
+            self._operations[key] = self._free(method, ".Operation")
+        return self.operation(self._operations[key], text, metadata, response)
 
     def operation(self, name: str, text: str, metadata: object, response: object) -> Schema:
         """The schema of operations, as :meth:`operation_of` gives it, with its name and text."""

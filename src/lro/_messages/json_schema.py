@@ -72,6 +72,7 @@ _SCALARS: Final[Mapping[Kind, tuple[Schema, Schema]]] = {
 """Written and read."""
 
 _ODD: Final = re.compile(r"[^A-Za-z0-9._-]")
+_NO_WORD: Final = re.compile(r"[\W_]+")
 """What no key of an OpenAPI component has."""
 
 DURATION_SCHEMA: Final[Schema] = {
@@ -230,8 +231,9 @@ class MessageSchemas:
         return full_name or f"{package}.{_ODD.sub('_', cls.__name__)}".lstrip(".")
 
     def _free(self, name: str, suffix: str) -> str:
+        taken = {*map(_folded, self.named)}
         number, free = 1, name + suffix
-        while free in self.named:
+        while _folded(free) in taken:
             number += 1
             free = f"{name}{number}{suffix}"
         return free
@@ -269,6 +271,11 @@ class MessageSchemas:
         if not reading:
             return reference
         return {"anyOf": [reference, {"type": "integer", "enum": list(numbers)}]}
+
+
+def _folded(name: str) -> str:
+    """A name as generators of code may take it, which keep letters and digits."""
+    return _NO_WORD.sub("", name).lower()
 
 
 def _needed(field: Field) -> bool:

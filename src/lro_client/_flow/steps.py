@@ -8,7 +8,6 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import attrs
 
 from lro import (
-    BatchGetOperationsResponse,
     CancelOperationRequest,
     DeleteOperationRequest,
     DescribeOperationsResponse,
@@ -18,6 +17,7 @@ from lro import (
     Operation,
     WaitOperationRequest,
 )
+from lro.wire import BatchGetOperationsResponse
 
 R = TypeVar("R")
 

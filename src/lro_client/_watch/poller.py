@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from lro import BatchGetOperationsResponse, Code, ListOperationsResponse, Operation, Status
+from lro import Code, ListOperationsResponse, Operation, Status
 from lro.errors import OperationNotFound
+from lro.wire import BatchGetOperationsResponse
 from lro_client._errors import CallError, OperationGone, too_many_bytes
 from lro_client._flow.poll_state import final_error
 from lro_client._flow.single import WATCH, FlowConfig

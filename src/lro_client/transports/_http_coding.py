@@ -18,7 +18,6 @@ import attrs
 
 from lro import (
     Any,
-    BatchGetOperationsResponse,
     CancelOperationRequest,
     Code,
     DeclarationError,
@@ -36,6 +35,7 @@ from lro import (
 from lro.errors import RouteNotFound
 from lro.types import ErrorInfo, Json, RetryInfo
 from lro.wire import (
+    BatchGetOperationsResponse,
     Template,
     code_from_http,
     dumps,

@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import TransactionStatus
 
 from lro._base.errors import DeclarationError, InvalidArgument, Unavailable
-from lro._base.recurring import RecurringLine
+from lro.stores._recurring import RecurringLine
 from lro.stores._rows import moment
 
 PERIOD_SECONDS: Final = 60.0

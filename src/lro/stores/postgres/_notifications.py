@@ -15,9 +15,9 @@ import psycopg
 from psycopg import Notify, sql
 
 from lro._base.errors import Unavailable
-from lro._base.recurring import RecurringLine
 from lro._engine.process import after_fork
 from lro._messages.json_text import dumps, loads
+from lro.stores._recurring import RecurringLine
 from lro.stores.postgres._connections import INHERITED, BoundedConnection, unavailable
 
 log = logging.getLogger("lro")
