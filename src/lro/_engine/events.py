@@ -178,8 +178,9 @@ class Observer:
 
     The calls come in the threads that do the work, also those of event loops, maybe several at
     once, after what they report is stored. They must be quick: count, or hand the event on. What
-    they raise is logged, ``SystemExit`` too, and changes nothing. Events hold names and numbers,
-    never messages. See :class:`lro.Service`.
+    they raise is logged, ``SystemExit`` too, and changes nothing; only a ``KeyboardInterrupt``
+    passes, as that of Control-C does. Events hold names and numbers, never messages. See
+    :class:`lro.Service`.
     """
 
     def started(self, event: OperationStarted) -> None:

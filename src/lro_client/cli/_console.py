@@ -16,6 +16,7 @@ import tempfile
 import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from http.cookiejar import DefaultCookiePolicy
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +31,7 @@ from lro.console import is_loopback_host, page_files, secure_headers
 from lro.errors import LroError, PermissionDenied, StatusError, Unavailable
 from lro.http import HttpReply, error_reply, json_reply
 from lro.types import Json
+from lro.wire import code_from_http
 from lro_client._tokens import dotted, public_address
 from lro_client.cli._arguments import check_path
 from lro_client.cli._connection import ServerOptions, server_options
@@ -62,6 +64,9 @@ _CHECK_SECONDS: Final = 5.0
 _NOT_OFFERED: Final = frozenset({404, 405, 501})
 _TO_SERVER: Final = ("content-type", "accept", "accept-encoding")
 _TO_PAGE: Final = ("content-type", "content-encoding", "content-length", "date", "retry-after")
+_DATA: Final = ("application/json", "text/event-stream")
+_FAILED: Final = 400
+_SHOWN: Final = 80
 _FETCHED_HERE: Final = (None, "same-origin", "none")
 
 _TYPES: Final = TypeRegistry()
@@ -112,7 +117,7 @@ class ConsoleProxy:
             return json_reply(200, self._session(headers))
         called = self._checked(method, f"/{below}")
         url = f"{self.server}{self.prefix}{called}" + (f"?{query}" if query else "")
-        return self._forward(method, url, headers, body, self.seconds)
+        return _data_only(self._forward(method, url, headers, body, self.seconds))
 
     def _check_page(self, headers: Mapping[str, str]) -> None:
         origin = headers.get("origin")
@@ -215,6 +220,22 @@ class ConsoleProxy:
             return False
         response.close()
         return response.status_code not in _NOT_OFFERED
+
+
+def _data_only(response: httpx.Response) -> HttpReply | httpx.Response:
+    """The server's reply, or the error that stands for one with other content than data.
+
+    What a hostile server sends must not be a page or a script of this address.
+    """
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind in _DATA or kind.endswith("+json"):
+        return response
+    response.close()
+    status, shown = response.status_code, ascii(kind)[:_SHOWN] if kind else "no Content-Type"
+    text = f"the server answers {status} with {shown}: only JSON and event streams are passed on"
+    error = StatusError(code_from_http(status) if status >= _FAILED else Code.UNAVAILABLE, text)
+    reply = error_reply(error, _TYPES, "lro.local")
+    return attrs.evolve(reply, status=status) if status >= _FAILED else reply
 
 
 class LocalServer(ThreadingHTTPServer):
@@ -365,6 +386,7 @@ def console(
     speaks google.longrunning over HTTP.
     """
     with server.http_client(_google_auth() if adc else None) as (url, http):
+        http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))  # keep and send none
         proxy = ConsoleProxy(
             http=http,
             server=url,

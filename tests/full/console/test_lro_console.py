@@ -152,20 +152,44 @@ def test_command_shows_a_server_that_is_not_ours() -> None:
 
 
 def test_errors_of_the_server_are_relayed_as_they_are(other: OtherServer) -> None:
-    """Its JSON, its page for what it does not know, its status; no question for a password."""
+    """Its JSON and its status; no page of it, and no question for a password."""
     with proxied(other.url) as client:
         missing = client.get("/v1/operations/none")
         assert (missing.status_code, missing.json()["error"]["status"]) == (404, "NOT_FOUND")
         wrong = client.get("/v1/operations?filter=colour%3Dred")
         assert wrong.json()["error"]["message"] == "Invalid filter."
         unknown = client.post("/v1/operations:describe", json={"names": ["operations/x"]})
-        assert (unknown.status_code, unknown.headers["content-type"][:9]) == (404, "text/html")
+        assert (unknown.status_code, unknown.json()["error"]["status"]) == (404, "NOT_FOUND")
+        assert "answers 404 with 'text/html': only JSON" in unknown.json()["error"]["message"]
         assert SECURE.items() <= dict(unknown.headers).items()
         assert len(missing.headers.get_list("date")) == 1  # of the server, whose clock counts
         other.token = "needed"
         refused = client.get("/v1/operations")
         assert refused.status_code == 401
         assert "www-authenticate" not in refused.headers
+
+
+@pytest.mark.parametrize("kind", ["text/html", "text/javascript; x=y", "image/svg+xml", ""])
+def test_pages_and_scripts_of_a_server_are_not_relayed(kind: str) -> None:
+    """They would be of the address of the page; cookies are neither kept nor sent."""
+    asked = []
+
+    async def hostile(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(dict(scope["headers"]))
+        headers = [(b"set-cookie", b"a=b")] + ([(b"content-type", kind.encode())] if kind else [])
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"<script>alert(1)</script>"})
+
+    with (
+        uvicorn_serving(hostile, lifespan="off") as port,
+        command("--server", f"http://{HOST}:{port}") as (client, _),
+    ):
+        for _ in range(2):
+            reply = client.get("v1/operations")
+            assert (reply.status_code, reply.json()["error"]["status"]) == (503, "UNAVAILABLE")
+            assert "script>" not in reply.text
+            assert "set-cookie" not in reply.headers
+    assert all(b"cookie" not in headers for headers in asked)
 
 
 def test_token_of_the_page_is_passed_on_by_a_command_without_one(other: OtherServer) -> None:
@@ -265,7 +289,8 @@ def test_server_that_breaks_off_a_reply_does_so_here() -> None:
         taken, _ = line.accept()
         with taken:
             taken.recv(4096)
-            taken.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{")
+            head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100"
+            taken.sendall(head + b"\r\n\r\n{")
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -378,9 +403,9 @@ def test_headers_are_passed_on_byte_by_byte(other: OtherServer) -> None:
         reply = client.get("/v1/operations", headers={b"accept": b"text/\xff"})
         assert reply.status_code == 200
     assert other.calls[-1][2]["accept"] == "text/\xff"
-    with replying(200, (b"content-type", "text/\u20ac".encode())) as client:
+    with replying(200, (b"content-type", "application/json; x=\u20ac".encode())) as client:
         reply = client.get("/v1/operations")
-    assert dict(reply.headers.raw)[b"content-type"] == "text/\u20ac".encode()
+    assert dict(reply.headers.raw)[b"content-type"] == "application/json; x=\u20ac".encode()
 
 
 def test_pages_of_other_sites_reach_nothing(other: OtherServer) -> None:
