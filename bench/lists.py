@@ -83,9 +83,7 @@ def filters(now: datetime) -> Sequence[Wanted]:
         ),
         Wanted("metadata.dataset, indexed", f'metadata.dataset = "{DATASET}"', _on_dataset),
         Wanted(
-            "metadata.owner, not indexed",
-            f'metadata.owner = "{OWNER}"',
-            lambda f: f.owner == OWNER,
+            "metadata.owner, not indexed", f'metadata.owner = "{OWNER}"', lambda f: f.owner == OWNER
         ),
         Wanted("a bare word", RARE, lambda f: f.rare),
         Wanted("metadata.owner, no match", 'metadata.owner = "unknown"', lambda _: False),

@@ -107,10 +107,7 @@ def floor(path: str) -> Any:
         tasks.add(task)
         task.add_done_callback(tasks.discard)
         found = json.dumps({"name": name, "done": False}).encode()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(found)),
-        ]
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(found))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": found})
 

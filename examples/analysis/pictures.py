@@ -84,8 +84,7 @@ def check_header(image: Image | None, field: str, *, min_side: int, longest: int
     if side < min_side:
         at_work = f", {side} at work" if longest < max(width, height) else ""
         raise InvalidArgument(
-            path,
-            f"must have sides of at least {min_side} pixels, got {width} x {height}{at_work}",
+            path, f"must have sides of at least {min_side} pixels, got {width} x {height}{at_work}"
         )
     return header
 

@@ -17,13 +17,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from lro import errors as errors
     from lro import types as types
-    from lro._base.errors import (
-        Cancelled,
-        DeclarationError,
-        InvalidArgument,
-        LroError,
-        StatusError,
-    )
+    from lro._base.errors import Cancelled, DeclarationError, InvalidArgument, LroError, StatusError
     from lro._base.status import Any, Code, Status
     from lro._engine.handle import Handle
     from lro._engine.job import Job
@@ -32,15 +26,7 @@ if TYPE_CHECKING:
     from lro._engine.methods import Method, Reporter
     from lro._engine.service import Service
     from lro._messages.registry import TypeRegistry
-    from lro._messages.schema import (
-        Float,
-        Int32,
-        Int64,
-        UInt32,
-        UInt64,
-        message,
-        number,
-    )
+    from lro._messages.schema import Float, Int32, Int64, UInt32, UInt64, message, number
     from lro._messages.times import Duration, Timestamp
     from lro._messages.wellknown import Empty, OperationMetadata, Struct
     from lro._model.description import (

@@ -15,13 +15,7 @@ from lro._engine.events import (
     WorkLost,
     WriteRefused,
 )
-from lro._engine.executor_port import (
-    CancelSupport,
-    Executor,
-    ExecutorUsage,
-    Slot,
-    Task,
-)
+from lro._engine.executor_port import CancelSupport, Executor, ExecutorUsage, Slot, Task
 from lro._engine.job import AttemptOutcome
 from lro._engine.notifications import Notifications
 from lro._engine.store_port import (

@@ -26,11 +26,7 @@ import attrs
 import lro.asgi
 import lro.wsgi
 from lro._base.arguments import check, check_text, check_texts
-from lro._base.errors import (
-    MalformedRequest,
-    StatusError,
-    one_line,
-)
+from lro._base.errors import MalformedRequest, StatusError, one_line
 from lro._base.status import WRAPPED_TYPES, BadRequest, Code, ErrorInfo, Json, Status
 from lro._bridge import has_value, hidden, request_id_of, rfc3339
 from lro._engine.flow import flow_of
@@ -174,11 +170,7 @@ class AzureEdge(OperationsEdge):
         return reply.headless if request.method == "HEAD" else reply
 
     def _start(
-        self,
-        request: HttpRequest,
-        start: StartHandler[Any],
-        caller: str,
-        bound: Mapping[str, str],
+        self, request: HttpRequest, start: StartHandler[Any], caller: str, bound: Mapping[str, str]
     ) -> Exchange:
         version, query = self._split(request.query)
         base = self._base_of(request)

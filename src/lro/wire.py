@@ -4,12 +4,7 @@ For clients and edges of your own. ``lro_client`` uses the same functions.
 """
 
 from lro._base.status import code_from_http
-from lro._http.routes import (
-    Route,
-    RouteTable,
-    default_routes,
-    extension_routes,
-)
+from lro._http.routes import Route, RouteTable, default_routes, extension_routes
 from lro._messages.json_text import dumps, loads, loads_strict
 from lro._messages.times import parse_duration
 from lro._model.http_rules import Template

@@ -258,11 +258,7 @@ def named(cls: type[R], request: str | R) -> R:
 
 
 def starting(
-    types: TypeRegistry,
-    target: str,
-    message: object,
-    request_id: object,
-    validate_only: bool,
+    types: TypeRegistry, target: str, message: object, request_id: object, validate_only: bool
 ) -> StartRequest:
     """The request of a start.
 
@@ -301,10 +297,7 @@ def field_of(message: object, name: str, json_name: str) -> object:
 
 
 def listing(
-    request: str | ListOperationsRequest,
-    wanted: str | Expression,
-    page_size: int,
-    page_token: str,
+    request: str | ListOperationsRequest, wanted: str | Expression, page_size: int, page_token: str
 ) -> ListOperationsRequest:
     """The request of a list, of the operations that match ``wanted``."""
     if not isinstance(wanted, str):

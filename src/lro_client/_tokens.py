@@ -88,12 +88,7 @@ _MEMBERS: Final = tuple(field.name for field in attrs.fields(Token))
 
 
 def token_of(
-    name: str,
-    *,
-    server: str = "",
-    response: type | None,
-    metadata: type | None,
-    trace: str = "",
+    name: str, *, server: str = "", response: type | None, metadata: type | None, trace: str = ""
 ) -> str:
     """The token of an operation. It holds no secret: only the public part of the server's URL.
 

@@ -156,11 +156,7 @@ COMMANDS: Final[dict[str, tuple[Any, str, dict[str, tuple[Any, str]]]]] = {
         "servers that live shorter than their leases",
         {"lease": (4.0, "in seconds"), "executors": ("threads,processes", "with which executors")},
     ),
-    "webhooks": (
-        _webhooks,
-        "kill processes that send webhooks",
-        {"kills": (60, "for each store")},
-    ),
+    "webhooks": (_webhooks, "kill processes that send webhooks", {"kills": (60, "for each store")}),
 }
 
 

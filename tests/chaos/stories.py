@@ -99,13 +99,7 @@ class Journal:
         self.stories: dict[str, Story] = {}
 
     def new(
-        self,
-        kind: str,
-        *,
-        steps: int = 1,
-        pause_ms: int = 0,
-        end: str = "",
-        target: str = "",
+        self, kind: str, *, steps: int = 1, pause_ms: int = 0, end: str = "", target: str = ""
     ) -> Story:
         """A new story; the starts of some have a request id."""
         text = f"{kind}-{len(self.stories)}-{self.random.randrange(10**6)}"

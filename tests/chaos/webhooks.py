@@ -110,11 +110,7 @@ def service_on(place: str, url: str) -> tuple[lro.Service, Any]:
         timeout=_TIMEOUT,
     )
     service = lro.Service(
-        trapped(store_at(place)),
-        ThreadExecutor(2),
-        lease=LEASE,
-        drain=timedelta(0),
-        webhooks=hooks,
+        trapped(store_at(place)), ThreadExecutor(2), lease=LEASE, drain=timedelta(0), webhooks=hooks
     )
 
     @service.method("acme.v1.Rows.Do", worker_lost=lro.WorkerLost.RETRY)

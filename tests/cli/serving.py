@@ -113,10 +113,7 @@ class Server:
     def start(self, client: Client) -> OperationHandle[StepsResponse, lro.OperationMetadata]:
         """Start an operation."""
         return client.start(
-            "/v1/works:work",
-            StepsRequest(),
-            response=StepsResponse,
-            metadata=lro.OperationMetadata,
+            "/v1/works:work", StepsRequest(), response=StepsResponse, metadata=lro.OperationMetadata
         )
 
 

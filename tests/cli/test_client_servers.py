@@ -78,10 +78,7 @@ def test_another_prefix(call: Lro, asked: Asked) -> None:
     call("cancel", "operations/a", "--prefix", "/")
     call("wait", f"{asked.url}/compute/v1/operations/a", "--prefix", "compute/v1")
     paths = [path for path, _ in asked.requests]
-    assert paths[:2] == [
-        "GET /compute/v1beta/projects/p/operations/a",
-        "POST /operations/a:cancel",
-    ]
+    assert paths[:2] == ["GET /compute/v1beta/projects/p/operations/a", "POST /operations/a:cancel"]
     assert paths[2].startswith("GET /compute/v1/operations/a")
 
 

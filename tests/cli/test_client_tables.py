@@ -42,10 +42,7 @@ def test_a_list(drawing: Lro, harness: Harness) -> None:
     assert len(row.split()[-1]) < 200
 
 
-LISTED = {
-    "name": "operations/a",
-    "metadata": {"@type": "x/acme.Meta", "percent": 50},
-}
+LISTED = {"name": "operations/a", "metadata": {"@type": "x/acme.Meta", "percent": 50}}
 """An operation whose metadata say nothing of its age."""
 
 

@@ -304,12 +304,7 @@ def test_metadata_that_grpc_cannot_send_is_refused_with_the_transport(face: Face
 BASES = (
     *("", "localhost:8000", "/v1", "ftp://localhost", "gopher://localhost", "http://"),
     *("http://[::1", "http://localhost:99999", "http://localhost:x", "http://localhost/?key=1"),
-    *(
-        "http://localhost/#/operations",
-        "http://local host",
-        "http://a..b:80",
-        "http://a\nb",
-    ),
+    *("http://localhost/#/operations", "http://local host", "http://a..b:80", "http://a\nb"),
     *(f"http://{'a' * 64}.example", 5, None),
 )
 

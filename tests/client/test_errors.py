@@ -29,10 +29,7 @@ ERRORS = [
     (OperationFailed(FAILED), "operations/a ended with FAILED_PRECONDITION: no"),
     (OperationCancelled(FAILED), "operations/a ended with FAILED_PRECONDITION: no"),
     (OperationFailed(lro.Operation(done=True)), "the operation ended with UNKNOWN: "),
-    (
-        PollTimeout("operations/a", 60.0, 7),
-        "operations/a was not done within 60 s and 7 polls",
-    ),
+    (PollTimeout("operations/a", 60.0, 7), "operations/a was not done within 60 s and 7 polls"),
     (
         PollTimeout("operations/a", 0.25, 1, lro.Operation(name="operations/a"), CALL),
         "operations/a was not done within 0.25 s and 1 poll; the last poll failed: GetOperation ",

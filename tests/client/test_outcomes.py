@@ -12,12 +12,7 @@ import respx
 
 import lro
 import lro.wire
-from lro_client import (
-    CallError,
-    DecodingError,
-    OperationCancelled,
-    OperationFailed,
-)
+from lro_client import CallError, DecodingError, OperationCancelled, OperationFailed
 from tests.client.faces import Face
 from tests.client.messages import (
     NAME,
@@ -181,10 +176,7 @@ class ModelCodec:
         return Model.model_validate(payload)
 
 
-@pytest.mark.parametrize(
-    ("payload", "problem"),
-    [({"size": 3}, ""), ({}, "does not fit: 'size'")],
-)
+@pytest.mark.parametrize(("payload", "problem"), [({"size": 3}, ""), ({}, "does not fit: 'size'")])
 def test_classes_of_another_library(payload: Any, problem: str, face: Face) -> None:
     """A registry with a codec for them makes them results, and their errors decoding errors."""
     types = lro.TypeRegistry(factories=[lambda cls: ModelCodec() if cls is Model else None])

@@ -116,11 +116,7 @@ COURSES = {
         {"transport": ENTIRELY - {Strategy.STREAM, Strategy.BATCH}},
     ),
     "Waits that come back at once are paused between": Course(
-        16.0,
-        {"Wait": (3, 99)},
-        {"offers": {WAIT}, "max_hold": 0.0},
-        count=2,
-        ends=(60.0, 61.0),
+        16.0, {"Wait": (3, 99)}, {"offers": {WAIT}, "max_hold": 0.0}, count=2, ends=(60.0, 61.0)
     ),
     "one connection is enough": Course(
         2.0, {"BatchGet": (1, MANY)}, {"polling": Polling(jitter=0.0, connections=1)}, 300

@@ -17,26 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lro
-from lro_client import (
-    CallError,
-    NothingServed,
-    OperationGone,
-    Polling,
-    Retry,
-    UnreadableReply,
-)
+from lro_client import CallError, NothingServed, OperationGone, Polling, Retry, UnreadableReply
 from lro_client.transports import http as http_transport
 from lro_client.transports.http import Unpacking
 from tests.client import sockets
 from tests.client.faces import Clock, Face
-from tests.client.messages import (
-    NAME,
-    TYPES,
-    ResizeResponse,
-    refusal,
-    reply,
-    succeeded,
-)
+from tests.client.messages import NAME, TYPES, ResizeResponse, refusal, reply, succeeded
 from tests.webhooks import certificates
 from tests.webhooks.receivers import receiver
 
@@ -100,11 +86,7 @@ def test_packed_bodies(coding: str, pack: Callable[[bytes], bytes], face: Face) 
     assert client.operation(NAME, **TYPES).result() == ResizeResponse(7)
 
 
-@given(
-    content=st.binary(max_size=3000),
-    case=st.sampled_from(PACKING),
-    size=st.integers(1, 50),
-)
+@given(content=st.binary(max_size=3000), case=st.sampled_from(PACKING), size=st.integers(1, 50))
 def test_where_it_is_cut_does_not_matter(
     content: bytes, case: tuple[str, Callable[[bytes], bytes]], size: int
 ) -> None:

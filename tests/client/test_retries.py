@@ -214,8 +214,7 @@ def test_a_repeated_delete_that_finds_nothing(
 
 
 @pytest.mark.parametrize(
-    ("timeout", "seconds"),
-    [(None, 65.0), (0, 5.0), (30, 35.0), (-30, 5.0), (10**9, 86_405.0)],
+    ("timeout", "seconds"), [(None, 65.0), (0, 5.0), (30, 35.0), (-30, 5.0), (10**9, 86_405.0)]
 )
 def test_how_long_a_call_may_take(
     timeout: float | None, seconds: float, face: Face, server: respx.Router

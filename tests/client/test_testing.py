@@ -13,14 +13,7 @@ import httpx
 import pytest
 
 import lro
-from lro_client import (
-    NO_RETRY,
-    CallError,
-    OperationFailed,
-    OperationGone,
-    Polling,
-    Retry,
-)
+from lro_client import NO_RETRY, CallError, OperationFailed, OperationGone, Polling, Retry
 from lro_client.testing import Fault, ScriptedServer, UnscriptedCall, VirtualClock
 from tests.client.faces import AsyncFace, Awaited, Face
 from tests.client.messages import NAME, TYPES, ResizeMetadata, ResizeRequest, ResizeResponse

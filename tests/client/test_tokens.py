@@ -14,14 +14,7 @@ import lro
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
 from lro_client import AsyncClient, Client
-from lro_client._tokens import (
-    Token,
-    dotted,
-    public_address,
-    read_token,
-    server_of,
-    token_of,
-)
+from lro_client._tokens import Token, dotted, public_address, read_token, server_of, token_of
 from lro_client.transports.local import AsyncLocalTransport, LocalTransport
 from tests.client.messages import ResizeMetadata, ResizeResponse
 

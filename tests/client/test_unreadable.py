@@ -15,14 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lro
-from lro_client import (
-    CallError,
-    NothingServed,
-    OperationGone,
-    Polling,
-    Retry,
-    UnreadableReply,
-)
+from lro_client import CallError, NothingServed, OperationGone, Polling, Retry, UnreadableReply
 from lro_client.testing import ScriptedServer
 from lro_client.transports._http_coding import is_truncated
 from tests.client.faces import URL, Clock, Face

@@ -120,10 +120,7 @@ def analysis_requests() -> dict[StartKind, tuple[str, dict[str, Any]]]:
     large, small = ({"content": picture(side), "mimeType": "image/png"} for side in (256, 64))
     cut = {"content": small["content"][: len(small["content"]) // 8 * 4], "mimeType": "image/png"}
     return {
-        StartKind.LONG: (
-            "explain",
-            {"image": large, "sampleCount": 10_000, "segmentCount": 256},
-        ),
+        StartKind.LONG: ("explain", {"image": large, "sampleCount": 10_000, "segmentCount": 256}),
         StartKind.SOON: ("score", {"image": small}),
         StartKind.FAIL: ("score", {"image": cut}),
     }

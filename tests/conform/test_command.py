@@ -121,11 +121,7 @@ SECOND_REFUSED = refuses(again("cancel"), *FAILED)
         (FAULTS["http.poll-interval"], ("--strict",), 0),
         (OTHER_CODE, ("--only", "names"), 0),
         (refuses("list", 501, "UNIMPLEMENTED"), ("--only", "calls"), 0),
-        (
-            refuses("list", 501, "UNIMPLEMENTED"),
-            ("--only", "calls", "--require", "calls"),
-            1,
-        ),
+        (refuses("list", 501, "UNIMPLEMENTED"), ("--only", "calls", "--require", "calls"), 1),
     ],
     ids=("must", "should", "strict should", "strict info", "other", "absent", "required"),
 )

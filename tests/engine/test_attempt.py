@@ -682,11 +682,7 @@ def test_work_is_left_to_others_if_the_store_stays_away_until_the_close(
 
 @pytest.mark.parametrize(
     ("metadata", "wanted"),
-    [
-        (WorkMetadata(7), 7),
-        (None, None),
-        (Any("x/foreign.Type", {"percent": 1}), None),
-    ],
+    [(WorkMetadata(7), 7), (None, None), (Any("x/foreign.Type", {"percent": 1}), None)],
 )
 def test_a_job_begins_with_what_callers_see(quick, metadata, wanted):
     """The metadata of the start; nothing, where that is none of the method's."""

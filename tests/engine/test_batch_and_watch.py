@@ -10,13 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from lro import (
-    DescribedOperation,
-    Limits,
-    MissingOperation,
-    OperationDescription,
-    Service,
-)
+from lro import DescribedOperation, Limits, MissingOperation, OperationDescription, Service
 from lro._engine.access import VERBS
 from lro.adapters import Store
 from lro.errors import (

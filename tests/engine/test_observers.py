@@ -624,10 +624,7 @@ def test_service_may_count_nothing(make_service, clock):
     class Plain(MemoryStore):
         add_counts = property()
 
-    for service in (
-        make_service(statistics=False),
-        make_service(Plain(clock)),
-    ):
+    for service in (make_service(statistics=False), make_service(Plain(clock))):
         assert service.statistics is None
         service.run_maintenance()
 

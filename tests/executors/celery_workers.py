@@ -68,12 +68,7 @@ class Harness:
     """A broker, a store, a queue; this process as the web server, and workers at will."""
 
     def __init__(
-        self,
-        broker: str,
-        directory: Path,
-        redelivery: float = 1.0,
-        store: str = "",
-        **options: Any,
+        self, broker: str, directory: Path, redelivery: float = 1.0, store: str = "", **options: Any
     ) -> None:
         self.directory = directory
         self.queue = f"queue-{directory.name}"

@@ -191,10 +191,7 @@ TEXTS = [
     ("NOT disk", EVERYTHING),
 ]
 GROUPS = [
-    (
-        "NOT (done = true OR state() = FAILED)",
-        both(RUNNING, NOT_FAILED),
-    ),
+    ("NOT (done = true OR state() = FAILED)", both(RUNNING, NOT_FAILED)),
     ("NOT (done = true AND cancel_requested())", f"AnyOf(Asked(False) {RUNNING})"),
     ("name = (a OR b)", "AnyOf(NameIn(a) NameIn(b))"),
     ("done = true OR metadata:*", EVERYTHING),

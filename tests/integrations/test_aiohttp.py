@@ -101,8 +101,7 @@ def aiohttp_serving(app: Any) -> Iterator[int]:
 
     try:
         with in_thread(
-            lambda: loop.run_until_complete(serve()),
-            lambda: loop.call_soon_threadsafe(over[0].set),
+            lambda: loop.run_until_complete(serve()), lambda: loop.call_soon_threadsafe(over[0].set)
         ):
             ready.wait()
             yield line.getsockname()[1]

@@ -75,8 +75,7 @@ def unnamed(counting: Counting) -> Quart:
 
 
 served = served_by(
-    plain=(plain, {"unnamed": unnamed}),
-    prefixed=(prefixed, {"prefix": "/api/%C3%BC%20b"}),
+    plain=(plain, {"unnamed": unnamed}), prefixed=(prefixed, {"prefix": "/api/%C3%BC%20b"})
 )
 
 

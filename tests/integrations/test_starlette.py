@@ -80,10 +80,7 @@ def by_middleware(counting: Counting) -> Starlette:
         return await operations.start(request, counting.count)
 
     return Starlette(
-        routes=[
-            Mount("/api ü", routes=operations.routes),
-            Route(OWN, start, methods=["POST"]),
-        ],
+        routes=[Mount("/api ü", routes=operations.routes), Route(OWN, start, methods=["POST"])],
         middleware=[Middleware(AuthenticationMiddleware, backend=Backend())],
         lifespan=counting.service.lifespan,
     )

@@ -10,10 +10,7 @@ OF_LOOPS = (
     "test_caller_who_leaves_ends_the_wait",
     "test_watch_streams_until_the_operation_is_done",
 )
-__all__ = [
-    *(name for name in checks.__all__ if name not in OF_LOOPS),
-    "test_watch_is_refused",
-]
+__all__ = [*(name for name in checks.__all__ if name not in OF_LOOPS), "test_watch_is_refused"]
 
 
 def test_watch_is_refused(served: Served) -> None:

@@ -386,8 +386,7 @@ def test_the_first_messages_may_come_together():
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "more"),
-    [("Duration", "1s", {"more": 1}), ("Empty", {}, {"value": {"a": 1}})],
+    ("name", "value", "more"), [("Duration", "1s", {"more": 1}), ("Empty", {}, {"value": {"a": 1}})]
 )
 def test_what_does_not_belong_beside_a_value(name, value, more):
     """Refused by servers, dropped by clients; an Empty may have its value (spec §1.10(1))."""

@@ -355,10 +355,7 @@ class TreeStruct(msgspec.Struct):
 def test_a_class_may_contain_itself() -> None:
     """To any depth that JSON may have."""
     assert both_ways(Tree(kids=[Tree(need=0)], need=1)) == {"kids": [{"need": "0"}], "need": "1"}
-    assert both_ways(TreeStruct([], [TreeStruct(["a"])])) == {
-        "need": [],
-        "kids": [{"need": ["a"]}],
-    }
+    assert both_ways(TreeStruct([], [TreeStruct(["a"])])) == {"need": [], "kids": [{"need": ["a"]}]}
 
 
 class Rooted(pydantic.RootModel[list[int]]):

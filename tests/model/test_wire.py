@@ -7,18 +7,10 @@ import json
 import attrs
 import pytest
 
-from lro import (
-    Any,
-    BatchGetOperationsResponse,
-    Code,
-    InvalidArgument,
-    ListOperationsResponse,
-    Operation,
-    Status,
-    TypeRegistry,
-)
+from lro import Any, Code, InvalidArgument, ListOperationsResponse, Operation, Status, TypeRegistry
 from lro.errors import EncodingError, UnknownType
 from lro.wire import (
+    BatchGetOperationsResponse,
     batch_from_json,
     batch_to_json,
     dumps,

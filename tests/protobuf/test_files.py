@@ -103,7 +103,7 @@ def test_fields_are_what_the_class_says():
     fields = described(Outer, Nested).fields_by_name
     assert (fields["zero"].number, fields["maybe"].number, fields["five"].number) == (70, 2, 3)
     assert [name for name in fields if fields[name].has_presence] == [
-        *("maybe", "five", "inner", "moment", "span", "anything", "struct", "packed", "name"),
+        *("maybe", "five", "inner", "moment", "span", "anything", "struct", "packed", "name")
     ]
     assert fields["inner"].message_type.full_name == "acme.v1.Inner"
     assert fields["nested"].message_type.full_name == "acme.v1.Outer.Nested"
@@ -124,7 +124,7 @@ def test_enums_stand_in_their_package_once():
     fields = described(Outer, Nested).fields_by_name
     color, shade = fields["color"].enum_type, fields["shade"].enum_type
     assert [(one.name, one.number) for one in color.values] == [
-        *(("UNSPECIFIED", 0), ("RED", 1), ("CRIMSON", 1), ("BLUE", -5)),
+        *(("UNSPECIFIED", 0), ("RED", 1), ("CRIMSON", 1), ("BLUE", -5))
     ]
     assert color.GetOptions().allow_alias
     assert shade.full_name == "acme.v1.ShadeEnum.Shade"

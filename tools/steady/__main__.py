@@ -68,10 +68,7 @@ def run(arguments: argparse.Namespace, number: int) -> bool:
     if "shuffled" in names:
         command += ["-p", "tools.steady.shuffle"]
     started, used = time.monotonic(), cpu_seconds()
-    with (
-        conditions(names, arguments.logs, number) as (before, more),
-        log.open("w") as output,
-    ):
+    with conditions(names, arguments.logs, number) as (before, more), log.open("w") as output:
         status = subprocess.run(
             [*before, *command, *arguments.pytest],
             cwd=ROOT,

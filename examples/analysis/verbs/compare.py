@@ -15,14 +15,7 @@ from skimage.measure import label
 from skimage.metrics import structural_similarity
 
 from examples.analysis.messages import ChangedRegion, CompareRequest, CompareResponse
-from examples.analysis.pictures import (
-    array,
-    check_header,
-    decode,
-    grey,
-    original_box,
-    working_copy,
-)
+from examples.analysis.pictures import array, check_header, decode, grey, original_box, working_copy
 from examples.analysis.progress import DECODING, Progress
 from lro import InvalidArgument
 

@@ -13,14 +13,7 @@ from skimage.data import lbp_frontal_face_cascade_filename
 from skimage.feature import Cascade
 
 from examples.analysis.messages import DetectRequest, DetectResponse, Face
-from examples.analysis.pictures import (
-    Grey,
-    check_header,
-    decode,
-    grey,
-    original_box,
-    working_copy,
-)
+from examples.analysis.pictures import Grey, check_header, decode, grey, original_box, working_copy
 from examples.analysis.progress import DECODING, Progress
 
 STAGES: Final = ("SCANNING", "GROUPING")

@@ -15,12 +15,7 @@ import numpy as np
 import PIL.Image
 from skimage.feature import match_template
 
-from examples.analysis.messages import (
-    BoundingBox,
-    TrackedPosition,
-    TrackRequest,
-    TrackResponse,
-)
+from examples.analysis.messages import BoundingBox, TrackedPosition, TrackRequest, TrackResponse
 from examples.analysis.pictures import (
     MAX_FRAME_PIXELS,
     MAX_FRAMES,

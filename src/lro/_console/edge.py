@@ -24,12 +24,7 @@ from lro._base.arguments import (
     check_text,
     check_texts,
 )
-from lro._base.errors import (
-    DeclarationError,
-    HttpMethodNotAllowed,
-    PermissionDenied,
-    RouteNotFound,
-)
+from lro._base.errors import DeclarationError, HttpMethodNotAllowed, PermissionDenied, RouteNotFound
 from lro._base.status import Json
 from lro._console.files import page_files, secure_headers
 from lro._console.loopback import check_loopback

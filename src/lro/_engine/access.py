@@ -237,12 +237,7 @@ class Access:
     """Decides what callers may ask of a service, and what they can see of its store."""
 
     def __init__(
-        self,
-        store: Store,
-        *,
-        verbs: Iterable[str],
-        authorize: Authorize | None,
-        owner_only: bool,
+        self, store: Store, *, verbs: Iterable[str], authorize: Authorize | None, owner_only: bool
     ) -> None:
         self._store = store
         self._verbs = frozenset(verbs) | {"GetOperation"}

@@ -170,12 +170,7 @@ class CheckedList:
         )
 
     def page(
-        self,
-        runtime: Runtime,
-        *,
-        only_caller: str | None,
-        max_bytes: int,
-        show: Show[T],
+        self, runtime: Runtime, *, only_caller: str | None, max_bytes: int, show: Show[T]
     ) -> tuple[list[T], str]:
         """What ``show`` makes of the matching operations after the place, and a token.
 

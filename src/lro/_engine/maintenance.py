@@ -16,13 +16,7 @@ from lro._base.errors import LroError, StatusError, Unavailable
 from lro._base.status import Code
 from lro._engine.attempt import apply_end
 from lro._engine.change_listener import ChangeListener
-from lro._engine.events import (
-    LeasesRenewed,
-    OperationsExpired,
-    WorkLost,
-    about,
-    emit_end,
-)
+from lro._engine.events import LeasesRenewed, OperationsExpired, WorkLost, about, emit_end
 from lro._engine.flow import run
 from lro._engine.method_spec import FinalMetadataFailed, MethodSpec, WorkerLost
 from lro._engine.runtime import Runtime

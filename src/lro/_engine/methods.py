@@ -329,11 +329,7 @@ class Starter:
         if events:
             events.emit(
                 OperationStarted(
-                    method=method,
-                    outcome=outcome,
-                    name=name,
-                    caller=caller,
-                    error_type=error_type,
+                    method=method, outcome=outcome, name=name, caller=caller, error_type=error_type
                 )
             )
 
@@ -417,11 +413,7 @@ class Starter:
         return (run.ended or inserted.record).operation
 
     def _refused(
-        self,
-        record: Record,
-        run: Attempt,
-        key: RequestKey | None,
-        error: BaseException,
+        self, record: Record, run: Attempt, key: RequestKey | None, error: BaseException
     ) -> Flow[Operation]:
         """Return the operation whose work the executor has refused, where the start succeeds.
 

@@ -9,13 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeAlias
 
-from lro._engine.events import (
-    FactCounter,
-    LeasesRenewed,
-    OperationsExpired,
-    WorkLost,
-    WriteRefused,
-)
+from lro._engine.events import FactCounter, LeasesRenewed, OperationsExpired, WorkLost, WriteRefused
 from lro._engine.metrics import BUCKETS
 from lro._engine.store_port import StatisticsStore
 from lro._model.operation import Record, State

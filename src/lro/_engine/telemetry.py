@@ -362,11 +362,7 @@ class ServiceTelemetry(Tracer):
         self._record(metrics.STORE_CALLS, seconds, facts=facts)
 
     def _record(
-        self,
-        metric: Metric,
-        value: float,
-        method: str = "",
-        facts: Mapping[str, str] | None = None,
+        self, metric: Metric, value: float, method: str = "", facts: Mapping[str, str] | None = None
     ) -> None:
         instruments = self.instruments
         if instruments is not None:

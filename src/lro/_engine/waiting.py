@@ -9,12 +9,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from lro._base.errors import (
-    DeadlineExceeded,
-    InvalidTimeout,
-    OperationNotFound,
-    Unavailable,
-)
+from lro._base.errors import DeadlineExceeded, InvalidTimeout, OperationNotFound, Unavailable
 from lro._engine.change_listener import ChangeListener
 from lro._engine.flow import read_on_loop
 from lro._engine.limits import ByteBudget, CallCount, Limits
@@ -27,9 +22,7 @@ if TYPE_CHECKING:
 
 
 def wait_limit(
-    timeout: Duration | timedelta | float | None,
-    deadline_seconds: float | None,
-    maximum: timedelta,
+    timeout: Duration | timedelta | float | None, deadline_seconds: float | None, maximum: timedelta
 ) -> float:
     """Return how long a wait may take, in seconds: the smallest of the three (spec §4.1-§4.4).
 

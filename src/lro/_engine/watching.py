@@ -301,10 +301,7 @@ class PendingWait:
     __slots__ = ("future", "timer", "watched")
 
     def __init__(
-        self,
-        watched: Watched,
-        future: asyncio.Future[Operation | None],
-        timer: asyncio.TimerHandle,
+        self, watched: Watched, future: asyncio.Future[Operation | None], timer: asyncio.TimerHandle
     ) -> None:
         self.watched: Watched = watched
         self.future: asyncio.Future[Operation | None] = future

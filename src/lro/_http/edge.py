@@ -853,11 +853,7 @@ class OperationsEdge:
         return reply
 
     def _start(
-        self,
-        request: HttpRequest,
-        start: StartHandler[Any],
-        caller: str,
-        bound: Mapping[str, str],
+        self, request: HttpRequest, start: StartHandler[Any], caller: str, bound: Mapping[str, str]
     ) -> Exchange:
         parameters, enum_numbers = start.read_query(request.query)
         flow = start.start(request, caller, bound, parameters)

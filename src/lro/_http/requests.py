@@ -441,9 +441,7 @@ def trusted(trusted_origins: Collection[str]) -> frozenset[tuple[str, str]]:
 
 
 def check_site(
-    headers: Mapping[str, str],
-    scheme: str,
-    trusted_origins: frozenset[tuple[str, str]],
+    headers: Mapping[str, str], scheme: str, trusted_origins: frozenset[tuple[str, str]]
 ) -> None:
     """Refuse the call of a page of another site, unless that site is trusted.
 

@@ -409,10 +409,7 @@ class _Writer:
     """Writes events, each with its position."""
 
     def __init__(
-        self,
-        types: TypeRegistry,
-        shown: Callable[[Operation], Operation],
-        redact: Redact | None,
+        self, types: TypeRegistry, shown: Callable[[Operation], Operation], redact: Redact | None
     ) -> None:
         self._types = types
         self._shown = shown

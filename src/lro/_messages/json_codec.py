@@ -52,10 +52,7 @@ _WRITTEN: Final[Mapping[object, tuple[str, str]]] = {
 """By kind, or by Python class: which values ``v`` need no call of a hook, and how to write them."""
 _READ: Final[Mapping[object, tuple[str, str]]] = {
     **{kind: _WRITTEN[kind] for kind in (Kind.STRING, Kind.BOOL, Kind.INT32, Kind.DOUBLE)},
-    Kind.INT64: (
-        "v.__class__ is str and v.isascii() and v.isdigit() and len(v) < 19",
-        "int(v)",
-    ),
+    Kind.INT64: ("v.__class__ is str and v.isascii() and v.isdigit() and len(v) < 19", "int(v)"),
     datetime: (
         "v.__class__ is str",
         "fromisoformat(v) if len(v) == 20 and v[4::3] == '--T::Z' else parse_datetime(v)",
@@ -420,11 +417,7 @@ class JsonCodec:
 
 
 def object_loader(
-    named: str,
-    rows: Callable[[], Callable[[str], Row | None]],
-    make: Make,
-    *,
-    strict: bool,
+    named: str, rows: Callable[[], Callable[[str], Row | None]], make: Make, *, strict: bool
 ) -> Loader:
     """The reader of the objects that are messages called ``named`` (spec §1.8).
 
@@ -469,11 +462,7 @@ def object_loader(
 
 
 def labelled(
-    one: Loader,
-    label: Label,
-    key_kind: Kind | None,
-    null_ok: bool,
-    container: type = tuple,
+    one: Loader, label: Label, key_kind: Kind | None, null_ok: bool, container: type = tuple
 ) -> Loader:
     """The reader of a field's whole value, of the reader ``one`` of a single value.
 

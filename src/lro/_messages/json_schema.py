@@ -75,10 +75,7 @@ _ODD: Final = re.compile(r"[^A-Za-z0-9._-]")
 _NO_WORD: Final = re.compile(r"[\W_]+")
 """What no key of an OpenAPI component has."""
 
-DURATION_SCHEMA: Final[Schema] = {
-    "type": "string",
-    "pattern": r"^-?[0-9]{1,12}(\.[0-9]{1,9})?s$",
-}
+DURATION_SCHEMA: Final[Schema] = {"type": "string", "pattern": r"^-?[0-9]{1,12}(\.[0-9]{1,9})?s$"}
 _EMPTY: Final = "google.protobuf.Empty"
 _SPECIAL: Final[Mapping[str, tuple[Schema, Schema]]] = {
     DURATION: _both(DURATION_SCHEMA),

@@ -195,10 +195,7 @@ class WebhookTransport:
         target = httpx.URL(url)
         sent = [(b"Host", target.netloc), *((k.encode(), v.encode()) for k, v in headers.items())]
         to = httpcore.URL(
-            scheme=target.raw_scheme,
-            host=target.raw_host,
-            port=target.port,
-            target=target.raw_path,
+            scheme=target.raw_scheme, host=target.raw_host, port=target.port, target=target.raw_path
         )
         deadline = _Deadline(self._timeout)
         token = _deadline.set(deadline)

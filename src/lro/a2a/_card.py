@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from a2a.types import (
-    AgentCapabilities,
-    AgentCard,
-    AgentExtension,
-    AgentInterface,
-    AgentSkill,
-)
+from a2a.types import AgentCapabilities, AgentCard, AgentExtension, AgentInterface, AgentSkill
 from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Struct
 
@@ -82,10 +76,7 @@ def agent_card(
             for binding, place in places
         ],
         capabilities=AgentCapabilities(
-            streaming=True,
-            push_notifications=push,
-            extended_agent_card=False,
-            extensions=[schemas],
+            streaming=True, push_notifications=push, extended_agent_card=False, extensions=[schemas]
         ),
         default_input_modes=[JSON_TYPE, *(["text/plain"] if text else [])],
         default_output_modes=[JSON_TYPE],

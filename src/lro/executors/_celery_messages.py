@@ -255,10 +255,7 @@ class NamePublisher:
             connection.collect()
 
     def _perform(
-        self,
-        action: Callable[[Any], object],
-        connection: Any,
-        lost: tuple[type[Exception], ...],
+        self, action: Callable[[Any], object], connection: Any, lost: tuple[type[Exception], ...]
     ) -> None:
         if connection.connected:  # as far as it knows
             try:

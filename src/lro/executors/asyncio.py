@@ -58,11 +58,7 @@ class AsyncioExecutor(LocalExecutor):
     """
 
     def __init__(
-        self,
-        concurrency: int = 1000,
-        queue: int = 1000,
-        *,
-        loop: Literal["own", "running"] = "own",
+        self, concurrency: int = 1000, queue: int = 1000, *, loop: Literal["own", "running"] = "own"
     ) -> None:
         check_count("concurrency", concurrency)
         check_count("queue", queue, least=0)

@@ -25,14 +25,7 @@ from lro._base.errors import (
 from lro._base.status import Code, code_from_http
 from lro._engine.methods import Method
 from lro._engine.service import Service
-from lro._http.edge import (
-    Authenticate,
-    OperationsEdge,
-    OwnStartOptions,
-    Starts,
-    Steps,
-    adrive,
-)
+from lro._http.edge import Authenticate, OperationsEdge, OwnStartOptions, Starts, Steps, adrive
 from lro._http.requests import mount_path, raw_form, wire_text
 from lro._http.responses import HttpReply
 from lro._http.routes import HttpRequest, Route, parameter_names
@@ -82,10 +75,7 @@ def make_edge(
 
 
 def edges_with(
-    edge: OperationsEdge,
-    console: str | Console,
-    caller: Authenticate | None,
-    options: EdgeOptions,
+    edge: OperationsEdge, console: str | Console, caller: Authenticate | None, options: EdgeOptions
 ) -> list[OperationsEdge]:
     """The edge, and that of the console if one is wanted: at a path, or as a ``Console`` says.
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    MutableMapping,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, Unpack
 
 import attrs

@@ -10,12 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack, get_args, get_origin
 from urllib.parse import unquote
 
-from lro._base.errors import (
-    DeclarationError,
-    InvalidFields,
-    LroError,
-    MissingExtra,
-)
+from lro._base.errors import DeclarationError, InvalidFields, LroError, MissingExtra
 from lro._base.status import FieldViolation
 from lro._engine.methods import Method
 from lro._engine.service import Service

@@ -58,11 +58,7 @@ BREAKING_CODES: Final[Mapping[str, Severity]] = _codes(
 """What :func:`lro.lint.breaking` may find: spec §8.5, and numbers of fields."""
 
 UNUSED_ALLOWANCE: Final = "unused-allowance"
-SEVERITIES: Final = {
-    **LINT_CODES,
-    **BREAKING_CODES,
-    UNUSED_ALLOWANCE: Severity.WARNING,
-}
+SEVERITIES: Final = {**LINT_CODES, **BREAKING_CODES, UNUSED_ALLOWANCE: Severity.WARNING}
 
 
 @attrs.frozen(kw_only=True)

@@ -25,12 +25,7 @@ from pydantic import Field
 
 from lro._base.status import Json
 
-__all__ = [
-    "INTERNAL_ERROR",
-    "INVALID_PARAMS",
-    "INVALID_REQUEST",
-    "METHOD_NOT_FOUND",
-]
+__all__ = ["INTERNAL_ERROR", "INVALID_PARAMS", "INVALID_REQUEST", "METHOD_NOT_FOUND"]
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
 GET: Final = "tasks/get"

@@ -7,12 +7,7 @@ try:
 except ImportError as _exc:
     raise MissingExtra("protobuf messages", "protobuf") from _exc
 
-from lro._messages.protobuf.binary import (
-    StartOptions,
-    check_values,
-    read_options,
-    write_options,
-)
+from lro._messages.protobuf.binary import StartOptions, check_values, read_options, write_options
 from lro.protobuf._messages import (
     from_proto,
     operation_from_proto,

@@ -413,11 +413,7 @@ class AsyncClient:
     ) -> AsyncOperationHandle[dict[str, Any], dict[str, Any]]: ...
 
     def operation(
-        self,
-        operation: Operation | str,
-        *,
-        response: type[Any] = dict,
-        metadata: type[Any] = dict,
+        self, operation: Operation | str, *, response: type[Any] = dict, metadata: type[Any] = dict
     ) -> AsyncOperationHandle[Any, Any]:
         """A handle for an operation, or for a name or token that was kept; makes no call.
 
@@ -484,10 +480,7 @@ class AsyncClient:
         await self._send(_arguments.named(DeleteOperationRequest, request))
 
     async def wait(
-        self,
-        request: str | WaitOperationRequest,
-        *,
-        timeout: timedelta | float | None = None,
+        self, request: str | WaitOperationRequest, *, timeout: timedelta | float | None = None
     ) -> Operation:
         """One WaitOperation call: done, or the state when ``timeout`` (seconds) is over (spec §4).
 
@@ -514,17 +507,10 @@ class AsyncClient:
         await self.close()
 
     def _handle(
-        self,
-        known: KnownOperation,
-        response: type[Resp],
-        metadata: type[Meta],
+        self, known: KnownOperation, response: type[Resp], metadata: type[Meta]
     ) -> AsyncOperationHandle[Resp, Meta]:
         return AsyncOperationHandle(
-            known,
-            response=response,
-            metadata=metadata,
-            state=self._state,
-            driver=self._driver,
+            known, response=response, metadata=metadata, state=self._state, driver=self._driver
         )
 
     async def _ask(self, request: Any) -> Operation:

@@ -186,11 +186,7 @@ class Group(Generic[Resp, Meta]):
     """
 
     def __init__(
-        self,
-        handles: Iterable[OperationHandle[Resp, Meta]],
-        *,
-        state: ClientState,
-        driver: Driver,
+        self, handles: Iterable[OperationHandle[Resp, Meta]], *, state: ClientState, driver: Driver
     ) -> None:
         self.handles: tuple[OperationHandle[Resp, Meta], ...] = group_flows.members(handles)
         """The operations, in the order that was given."""
@@ -393,11 +389,7 @@ class Client:
     ) -> OperationHandle[dict[str, Any], dict[str, Any]]: ...
 
     def operation(
-        self,
-        operation: Operation | str,
-        *,
-        response: type[Any] = dict,
-        metadata: type[Any] = dict,
+        self, operation: Operation | str, *, response: type[Any] = dict, metadata: type[Any] = dict
     ) -> OperationHandle[Any, Any]:
         """A handle for an operation, or for a name or token that was kept; makes no call.
 
@@ -464,10 +456,7 @@ class Client:
         self._send(_arguments.named(DeleteOperationRequest, request))
 
     def wait(
-        self,
-        request: str | WaitOperationRequest,
-        *,
-        timeout: timedelta | float | None = None,
+        self, request: str | WaitOperationRequest, *, timeout: timedelta | float | None = None
     ) -> Operation:
         """One WaitOperation call: done, or the state when ``timeout`` (seconds) is over (spec §4).
 
@@ -488,17 +477,10 @@ class Client:
         self.close()
 
     def _handle(
-        self,
-        known: KnownOperation,
-        response: type[Resp],
-        metadata: type[Meta],
+        self, known: KnownOperation, response: type[Resp], metadata: type[Meta]
     ) -> OperationHandle[Resp, Meta]:
         return OperationHandle(
-            known,
-            response=response,
-            metadata=metadata,
-            state=self._state,
-            driver=self._driver,
+            known, response=response, metadata=metadata, state=self._state, driver=self._driver
         )
 
     def _ask(self, request: Any) -> Operation:

@@ -57,9 +57,7 @@ class LoopChannel:
 
 
 async def wait_at_most(
-    event: Awaitable[Any],
-    seconds: float | None,
-    sleep: Callable[[float], Awaitable[None]],
+    event: Awaitable[Any], seconds: float | None, sleep: Callable[[float], Awaitable[None]]
 ) -> None:
     """Wait for the event, at most ``seconds``."""
     if seconds is None:

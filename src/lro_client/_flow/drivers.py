@@ -210,10 +210,7 @@ class Driver:
     """Obeys flows in the thread that calls, and background flows in threads for calls."""
 
     def __init__(
-        self,
-        transport: Transport,
-        clock: Callable[[], float],
-        sleep: Callable[[float], None],
+        self, transport: Transport, clock: Callable[[], float], sleep: Callable[[float], None]
     ) -> None:
         self.transport = transport
         self._sleep = sleep

@@ -345,13 +345,7 @@ def start(
 
 
 def _shown(
-    handle: Handle,
-    link: Link,
-    timeout: float | None,
-    *,
-    waits: bool,
-    watches: bool,
-    as_json: bool,
+    handle: Handle, link: Link, timeout: float | None, *, waits: bool, watches: bool, as_json: bool
 ) -> Exit:
     if watches:
         return _watch_all([handle], link, timeout, as_json=as_json)

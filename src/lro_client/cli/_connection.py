@@ -132,10 +132,7 @@ class ServerOptions:
                 yield client
             return
         routes = _routes(self.prefix)
-        with (
-            client_of(headers=headers) as http,
-            make(url, http=http, routes=routes) as client,
-        ):
+        with client_of(headers=headers) as http, make(url, http=http, routes=routes) as client:
             yield client
 
     def _headers(self, url: str) -> list[tuple[str, str]]:

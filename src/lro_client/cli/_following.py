@@ -104,12 +104,7 @@ def conclude(
 
 
 def _follow(
-    handles: Sequence[Handle],
-    link: Link,
-    until: float | None,
-    account: _Account,
-    *,
-    changes: bool,
+    handles: Sequence[Handle], link: Link, until: float | None, account: _Account, *, changes: bool
 ) -> None:
     set_going_on(account.exits)
     account.say_left()

@@ -51,11 +51,7 @@ def descriptions_of(names: Sequence[str], link: Link) -> Descriptions | None:
 
 
 def print_operation(
-    operation: Operation,
-    link: Link,
-    *,
-    as_json: bool,
-    descriptions: Descriptions = NO_DESCRIPTIONS,
+    operation: Operation, link: Link, *, as_json: bool, descriptions: Descriptions = NO_DESCRIPTIONS
 ) -> None:
     """Print an operation: all that is known of it to a terminal, one line to a pipe."""
     if as_json:

@@ -260,10 +260,7 @@ def show_tqdm(
 
 
 def _shown(
-    operation: Running[R],
-    timeout: timedelta | float | None,
-    every: float,
-    bar: RichBar | TqdmBar,
+    operation: Running[R], timeout: timedelta | float | None, every: float, bar: RichBar | TqdmBar
 ) -> R:
     with bar:
         for update in operation.updates(timeout, every=every):

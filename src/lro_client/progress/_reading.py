@@ -165,14 +165,7 @@ _NESTED: Final = (
     "progress_bytes",
 )
 """Fields that hold a message with the progress in it; the last five are Google's."""
-_MESSAGES: Final = (
-    "status_detail",
-    "status_message",
-    "message",
-    "current_step",
-    "stage",
-    "state",
-)
+_MESSAGES: Final = ("status_detail", "status_message", "message", "current_step", "stage", "state")
 _CANCELLING: Final = ("cancel_requested", "requested_cancellation")
 _MAX_DEPTH: Final = 3
 

@@ -38,14 +38,7 @@ from lro.wire import code_from_http, dumps, error_body, operation_to_json
 from lro_client._client.async_client import AsyncClient
 from lro_client._client.client import Client
 from lro_client.testing._clock import VirtualClock
-from lro_client.testing._script import (
-    Fault,
-    Rule,
-    Script,
-    Scripted,
-    ScriptedStore,
-    ServerCall,
-)
+from lro_client.testing._script import Fault, Rule, Script, Scripted, ScriptedStore, ServerCall
 
 _VERBS: Final = {
     ("POST", "wait"): "WaitOperation",

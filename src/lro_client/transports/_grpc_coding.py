@@ -50,11 +50,7 @@ from lro_client._flow.steps import (
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
-_EXTENSIONS: Final = (
-    BatchGetOperationsRequest,
-    DescribeOperationsRequest,
-    WatchOperationsRequest,
-)
+_EXTENSIONS: Final = (BatchGetOperationsRequest, DescribeOperationsRequest, WatchOperationsRequest)
 """What only HTTP has (spec §3.11)."""
 
 _SERVICE: Final = "/google.longrunning.Operations/"

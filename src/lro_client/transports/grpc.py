@@ -114,10 +114,7 @@ class _Line(Generic[C]):
 
 
 def _channel(
-    library: Any,
-    target: object,
-    credentials: grpc.ChannelCredentials | None,
-    options: Options,
+    library: Any, target: object, credentials: grpc.ChannelCredentials | None, options: Options
 ) -> Any:
     """A channel of ``grpc`` or ``grpc.aio``, which make them alike."""
     every = tuple({**dict(_OPTIONS), **dict(options)}.items())

@@ -290,10 +290,7 @@ def _is_plain(base_url: str) -> bool:
 
 @contextlib.contextmanager
 def _failures(
-    coder: HttpCoder,
-    client: httpx.Client | httpx.AsyncClient,
-    call: Call,
-    asked: dict[str, Any],
+    coder: HttpCoder, client: httpx.Client | httpx.AsyncClient, call: Call, asked: dict[str, Any]
 ) -> Iterator[None]:
     """As ``coder.failures``; also turns the use of a closed client into a CallError."""
 

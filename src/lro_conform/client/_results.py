@@ -355,8 +355,7 @@ WAITS: Final = (
     scenario(
         "wait-not-found",
         _held(
-            Refuses(code=RpcCode.NOT_FOUND, body=b"<html>404</html>"),
-            last=ended("wait-not-found"),
+            Refuses(code=RpcCode.NOT_FOUND, body=b"<html>404</html>"), last=ended("wait-not-found")
         ),
         should(
             "waits.not-found",

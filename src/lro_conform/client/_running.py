@@ -128,11 +128,7 @@ def _judged(
         if one.check.id in wanted:
             verdict, facts = one.judge(run)
             yield Outcome(
-                check=one.check,
-                transport=transport,
-                verdict=verdict,
-                facts=facts,
-                seconds=seconds,
+                check=one.check, transport=transport, verdict=verdict, facts=facts, seconds=seconds
             )
 
 

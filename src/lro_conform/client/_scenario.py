@@ -10,13 +10,7 @@ import attrs
 
 from lro_conform._checks import GRPC, HTTP, Check, Citation, Level
 from lro_conform.client._judging import Complaint, ScenarioCheck
-from lro_conform.client._steps import (
-    Answer,
-    JsonObject,
-    Script,
-    Shows,
-    Verb,
-)
+from lro_conform.client._steps import Answer, JsonObject, Script, Shows, Verb
 
 COLLECTION: Final = "projects/conform/locations/here/operations"
 TYPE_PREFIX: Final = "type.googleapis.com/"

@@ -92,10 +92,7 @@ async def judge(
     finally:
         await _clean(bench)
     return ConformanceReport(
-        target=target.address,
-        outcomes=tuple(outcomes),
-        seconds=time.monotonic() - began,
-        cut=cut,
+        target=target.address, outcomes=tuple(outcomes), seconds=time.monotonic() - began, cut=cut
     )
 
 

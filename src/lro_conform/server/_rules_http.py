@@ -132,13 +132,7 @@ async def routes_safe_get(bench: Bench) -> Facts:
         yield f"after GET {shown(name)}:cancel: {after}"
 
 
-@RULES(
-    "routes.head",
-    "HEAD has the status of GET.",
-    SHOULD,
-    rfc(9110, "9.3.2"),
-    rfc(9110, "9.1"),
-)
+@RULES("routes.head", "HEAD has the status of GET.", SHOULD, rfc(9110, "9.3.2"), rfc(9110, "9.1"))
 async def routes_head(bench: Bench) -> Facts:
     answer = await bench.http.ask("HEAD", bench.http.path(await bench.long()))
     if answer.http is None or answer.http.status != 200:
@@ -407,10 +401,7 @@ async def json_times(bench: Bench) -> Facts:
 
 
 @RULES(
-    "json.metadata-names",
-    "Fields of metadata are named in lowerCamelCase.",
-    SHOULD,
-    protojson(),
+    "json.metadata-names", "Fields of metadata are named in lowerCamelCase.", SHOULD, protojson()
 )
 async def json_metadata_names(bench: Bench) -> Facts:
     await bench.long()

@@ -183,10 +183,7 @@ async def pages_negative_size(bench: Bench) -> Facts:
 
 
 @RULES(
-    "pages.other-size",
-    "The page_size may change from page to page.",
-    MUST,
-    aip(158, "Guidance"),
+    "pages.other-size", "The page_size may change from page to page.", MUST, aip(158, "Guidance")
 )
 async def pages_other_size(bench: Bench) -> Facts:
     token = await _token(bench)

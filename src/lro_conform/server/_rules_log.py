@@ -13,13 +13,7 @@ from lro_conform._checks import HTTP, Level
 from lro_conform._codes import CODES, HTTP_STATUSES
 from lro_conform._sources import aip, code_proto, operations_proto, protojson, rfc, status_proto
 from lro_conform._strict_json import read_json, shown
-from lro_conform.server._answers import (
-    DEFECTS,
-    Answer,
-    WireReply,
-    operation_problem,
-    result_of,
-)
+from lro_conform.server._answers import DEFECTS, Answer, WireReply, operation_problem, result_of
 from lro_conform.server._bench import Bench, Facts, NotJudged, NotOffered, RuleBook
 from lro_conform.server._starts import StartKind
 
@@ -264,12 +258,7 @@ async def errors_message(bench: Bench) -> Facts:
         yield fact
 
 
-@RULES(
-    "errors.no-internals",
-    "Messages of errors show no stack trace.",
-    MUST,
-    aip(193, "Guidance"),
-)
+@RULES("errors.no-internals", "Messages of errors show no stack trace.", MUST, aip(193, "Guidance"))
 async def errors_no_internals(bench: Bench) -> Facts:
     def problem(one: Answer) -> str:
         text = str(one.error.get("message"))

@@ -10,15 +10,7 @@ from lro_conform._checks import Level
 from lro_conform._sources import aip, operations_proto, rfc
 from lro_conform._strict_json import shown
 from lro_conform.server._answers import Answer, result_of
-from lro_conform.server._bench import (
-    RPCS,
-    Bench,
-    Facts,
-    NotJudged,
-    NotOffered,
-    RuleBook,
-    expect,
-)
+from lro_conform.server._bench import RPCS, Bench, Facts, NotJudged, NotOffered, RuleBook, expect
 from lro_conform.server._starts import StartKind
 
 RULES: Final = RuleBook()

@@ -250,11 +250,7 @@ def test_a_request_is_read_as_it_was_meant() -> None:
     _, handler = make_agent(counting, [method])
     rest = {"a": [1, 2.5, True, None, "x", 1e300], "b": {"c": {}}, "d": False}
     task = send(handler, message(data={"big": "9007199254740993", "ratio": 1e300, "rest": rest}))
-    assert request_of(counting, task) == {
-        "big": "9007199254740993",
-        "ratio": 1e300,
-        "rest": rest,
-    }
+    assert request_of(counting, task) == {"big": "9007199254740993", "ratio": 1e300, "rest": rest}
     # Every number of a data part is a double (google.protobuf.Value).
     for number, big in enumerate((3, 3.0, "3", 2**53 - 1)):
         task = send(handler, message(f"big-{number}", {"big": big}))
@@ -380,8 +376,7 @@ def test_the_user_of_a_middleware_is_the_caller() -> None:
     """As the SDK has it; without one, an agent of owners refuses."""
     _, handler = make_agent(build(owner_only=True), authenticate=None)
     app = Starlette(
-        routes=routes(handler),
-        middleware=[Middleware(AuthenticationMiddleware, backend=Backend())],
+        routes=routes(handler), middleware=[Middleware(AuthenticationMiddleware, backend=Backend())]
     )
     body = {"message": message(), "configuration": {"returnImmediately": True}}
 

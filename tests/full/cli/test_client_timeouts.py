@@ -48,11 +48,7 @@ def test_ages(drawing: Lro) -> None:
     """The age is that since the creation, and the end is estimated from it."""
     body = {
         "name": "operations/a",
-        "metadata": {
-            "@type": "x/acme.Meta",
-            "createTime": "2020-01-01T00:00:00Z",
-            "percent": 50,
-        },
+        "metadata": {"@type": "x/acme.Meta", "createTime": "2020-01-01T00:00:00Z", "percent": 50},
     }
     with sockets.serving(sockets.answering("200 OK", json.dumps(body))) as url:
         found = drawing("watch", "operations/a", "--server", url, "--timeout", IN_TIME)

@@ -460,11 +460,7 @@ def test_what_is_no_request_of_the_page_gets_no_other_page(
     """Its reply has the headers of all others; a body without a bound is not read."""
     watch = "POST /s3cret/v1/operations:watch HTTP/1.1"
     with proxied(other.url) as client:
-        for line in (
-            "PUT /s3cret/session HTTP/1.1",
-            "GET / x HTTP/1.1",
-            "CONNECT x:1 HTTP/1.1",
-        ):
+        for line in ("PUT /s3cret/session HTTP/1.1", "GET / x HTTP/1.1", "CONNECT x:1 HTTP/1.1"):
             reply = raw(client, line)
             assert '"this is no request that the page makes"' in reply
             assert "content-security-policy" in reply

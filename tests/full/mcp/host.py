@@ -20,10 +20,7 @@ from tests.http.servers import listening
 from tests.work_messages import WorkRequest, WorkResponse
 
 service = lro.Service(
-    SQLiteStore(sys.argv[1]),
-    ThreadExecutor(2),
-    domain="acme.test",
-    lease=timedelta(seconds=0.5),
+    SQLiteStore(sys.argv[1]), ThreadExecutor(2), domain="acme.test", lease=timedelta(seconds=0.5)
 )
 
 

@@ -133,11 +133,7 @@ def test_each_state_has_its_form(serve: Serve, state: str) -> None:
     assert created == {**TASK, "resultType": "task", **more}
     worker = counting.service.reporter(f"operations/{task_id}")
     act(counting, worker)
-    assert caller.task("tasks/get", task_id).result == {
-        **wanted,
-        "resultType": "complete",
-        **more,
-    }
+    assert caller.task("tasks/get", task_id).result == {**wanted, "resultType": "complete", **more}
 
 
 def test_what_cannot_be_seen_is_not_found_in_the_same_words(serve: Serve) -> None:

@@ -27,12 +27,7 @@ from lro.mcp import TasksExtension
 from lro.stores.memory import MemoryStore
 from lro.types import ErrorInfo, Struct, TypeRegistry
 from tests.full.mcp.served import TOOL, Serve, envelope, served
-from tests.http.counting_service import (
-    DOMAIN,
-    CountRequest,
-    CountResponse,
-    build,
-)
+from tests.http.counting_service import DOMAIN, CountRequest, CountResponse, build
 from tests.http.servers import HOST
 from tests.waiting import until, until_async
 
@@ -98,9 +93,7 @@ def test_function_describes_its_tool_and_the_server_has_other_tools() -> None:
     asyncio.run(use())
 
 
-def test_names_are_those_that_apis_of_models_take(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_names_are_those_that_apis_of_models_take(caplog: pytest.LogCaptureFixture) -> None:
     """Two that would be the same are whole, and long ones lose their beginning."""
     service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
     long = f"acme.v1.{'Very' * 20}.Long"

@@ -106,8 +106,7 @@ KINDS: Final = {
     "Flask": Kind(("flask", "gunicorn"), within("tests.full.stopping.in_frameworks:flask()")),
     **{
         name: Kind(
-            (name, "uvicorn"),
-            ("-m", "uvicorn", f"tests.full.stopping.in_frameworks:{name}", *FREE),
+            (name, "uvicorn"), ("-m", "uvicorn", f"tests.full.stopping.in_frameworks:{name}", *FREE)
         )
         for name in ("fastapi", "starlette", "litestar", "quart")
     },

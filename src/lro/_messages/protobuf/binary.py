@@ -71,10 +71,7 @@ class Binary:
     """
 
     def __init__(
-        self,
-        shapes: Mapping[str, Shape | None],
-        names: Mapping[type, str],
-        classes: Iterable[type],
+        self, shapes: Mapping[str, Shape | None], names: Mapping[type, str], classes: Iterable[type]
     ) -> None:
         self.pool: DescriptorPool = DescriptorPool()
         self._files: dict[bytes, tuple[str, ...]] = {}

@@ -8,11 +8,7 @@ from typing import Any, Final, TypeVar, Unpack, cast
 
 import attrs
 from django.conf import settings
-from django.core.exceptions import (
-    ImproperlyConfigured,
-    PermissionDenied,
-    RequestDataTooBig,
-)
+from django.core.exceptions import ImproperlyConfigured, PermissionDenied, RequestDataTooBig
 from django.http import HttpRequest as Request
 from django.http import HttpResponse, RawPostDataException, UnreadablePostError
 from django.urls import NoReverseMatch, reverse

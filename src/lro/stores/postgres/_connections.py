@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -168,12 +169,13 @@ class ServerAddress:
 
     def __attrs_post_init__(self) -> None:
         timeout = max(1, math.ceil(self.connect_seconds))
-        limits = {"connect_timeout": timeout, "tcp_user_timeout": timeout * 1000}
+        limits: dict[str, Any] = {"connect_timeout": timeout, "tcp_user_timeout": timeout * 1000}
         try:
             given = conninfo_to_dict(self.url)
         except psycopg.ProgrammingError:  # its text may quote the password
             raise DeclarationError("url", "is no connection string of PostgreSQL") from None
-        if "," in f"{given.get('host', '')}{given.get('hostaddr', '')}":
+        hosts = f"{given.get('host') or os.environ.get('PGHOST', '')}{given.get('hostaddr', '')}"
+        if "," in hosts and "PGTARGETSESSIONATTRS" not in os.environ:
             limits["target_session_attrs"] = "read-write"  # of several servers, the primary
         whole: dict[str, Any] = {**_DEFAULTS, **limits, **given, "client_encoding": "UTF8"}
         object.__setattr__(self, "_conninfo", make_conninfo("", **whole))

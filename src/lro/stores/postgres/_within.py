@@ -25,12 +25,7 @@ from lro.stores._user_connections import (
 )
 from lro.stores.postgres._connections import ConnectionPool, unavailable
 from lro.stores.postgres._records import INSERT_ATTEMPTS, find_obstacle, too_slow
-from lro.stores.postgres._statements import (
-    FIND_FIRST,
-    insertion,
-    qualified,
-    statement_of,
-)
+from lro.stores.postgres._statements import FIND_FIRST, insertion, qualified, statement_of
 
 _WANTED: Final = "a connection of psycopg, or of Django or SQLAlchemy on it"
 
