@@ -49,7 +49,6 @@ def source(path: Path) -> Source:
 
 
 def is_docstring(node: ast.stmt) -> bool:
-    """Whether a statement is only a text."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 

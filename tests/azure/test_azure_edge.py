@@ -399,7 +399,6 @@ def test_call_that_is_refused(
 
 
 def test_start_while_the_target_or_the_queue_is_taken(make_media: MakeMedia) -> None:
-    """As other edges say it."""
     media = make_media({"executor": ThreadExecutor(1, queue=1)})
     assert media.start("target").status_code == 202
     check_error(media.start("target"), 409, "TARGET_BUSY", Code.ABORTED)

@@ -280,7 +280,6 @@ def test_attempts_and_retry_on_need_each_other():
 
 @pytest.mark.parametrize("authorize", [max, lambda verb, caller: True])
 def test_function_of_which_python_knows_no_parameters_is_taken(authorize):
-    """As one in C."""
     with new_service(authorize=authorize) as service:
         assert service.methods is not None
 

@@ -106,7 +106,6 @@ class _Attempt:
 
     @property
     def over(self) -> bool:
-        """Whether its function has come to its end."""
         last = self.did[-1]
         return last in CLOSING and not (last == "fenced" and self.stubborn)
 

@@ -78,7 +78,6 @@ class Server:
 
     @property
     def alive(self) -> bool:
-        """Whether its end has not been reported yet."""
         return not self.dead.is_set()
 
     def signal(self, number: signal.Signals) -> None:

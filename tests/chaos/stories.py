@@ -25,7 +25,6 @@ class Sight:
 
     @property
     def done(self) -> bool:
-        """Whether it shows an end."""
         return self.operation is not None and self.operation.done
 
     @property
@@ -60,7 +59,6 @@ class Story:
 
     @property
     def text(self) -> str:
-        """What distinguishes it from the others."""
         return self.request.text
 
     @property

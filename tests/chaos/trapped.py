@@ -22,30 +22,25 @@ class TrappedStore:
         return getattr(self._store, name)  # what writes nothing that a trap is for
 
     def insert(self, record: Record, *arguments: Any, **options: Any) -> Any:
-        """As the store's own."""
         with self._inserting(record):
             return self._store.insert(record, *arguments, **options)
 
     def update(self, name: str, change: Change) -> Record | None:
-        """As the store's own."""
         with self._updating(name, change) as watched:
             return self._store.update(name, watched)
 
     def insert_later(
         self, record: Record, request: Any, key: RequestKey | None, done: Done[Inserted]
     ) -> None:
-        """As the store's own."""
         call = self._store.insert_later
         _later(self._inserting(record), lambda _, over: call(record, request, key, over), done)
 
     def update_later(self, name: str, change: Change, done: Done[Record | None]) -> None:
-        """As the store's own."""
         call = self._store.update_later
         block = self._updating(name, change)
         _later(block, lambda watched, over: call(name, watched, over), done)
 
     def renew(self, owner: str, until: datetime, *arguments: Any) -> Any:
-        """As the store's own."""
         step_on(Point.RENEW, Moment.BEFORE)
         with writing():
             asked = self._store.renew(owner, until, *arguments)
@@ -53,7 +48,6 @@ class TrappedStore:
         return asked
 
     def expire(self, limit: int) -> Any:
-        """As the store's own."""
         step_on(Point.EXPIRE, Moment.BEFORE)
         with writing():
             removed = self._store.expire(limit)
@@ -61,7 +55,6 @@ class TrappedStore:
         return removed
 
     def claim_due(self, until: datetime, limit: int) -> Any:
-        """As the store's own."""
         step_on(Point.CLAIM_DUE, Moment.BEFORE)
         with writing():
             claimed = self._store.claim_due(until, limit)  # type: ignore[attr-defined]  # if it can

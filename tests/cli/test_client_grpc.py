@@ -82,7 +82,6 @@ def test_start(call: Lro, harness: Harness, address: str) -> None:
 def test_a_start_that_descriptors_do_not_describe_is_refused(
     call: Lro, address: str, arguments: list[str], expected: str
 ) -> None:
-    """It is said what is missing."""
     assert expected in call("start", *arguments, status=Exit.MISUSED).err
 
 
@@ -131,7 +130,6 @@ def test_tls(call: Lro, address: str) -> None:
 
 
 def test_without_the_extra(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is named."""
     monkeypatch.delitem(sys.modules, "lro_client.transports.grpc", raising=False)
     monkeypatch.setitem(sys.modules, "grpc", None)
     said = call("get", "operations/a", "--server", "grpc://localhost:1", status=Exit.MISUSED).err

@@ -43,7 +43,6 @@ def module(here, request):
 
 
 def test_document_of_a_service_has_the_methods_with_a_path(module, command):
-    """And the operations, also under a parent."""
     found = command("openapi", f"{module}:books", "--parent", "projects/*", status=0)
     document = json.loads(found.out)
     assert document["openapi"] == "3.1.0"

@@ -295,7 +295,6 @@ def test_a_class_that_declares_its_name_and_has_a_codec(face: Face, server: resp
 
 
 def test_metadata_that_grpc_cannot_send_is_refused_with_the_transport(face: Face) -> None:
-    """Not by each call."""
     for wrong in (("Key", "a"), ("key", "ä"), ("key", b"a"), ("key-bin", "a"), "key", (1, 2)):
         with pytest.raises(lro.DeclarationError, match="metadata: must be pairs of a key in lower"):
             grpc_of(face, metadata=[wrong])
@@ -374,7 +373,6 @@ POLICIES = [
 def test_option_of_a_policy_is_checked_where_it_is_made(
     policy: Any, option: str, values: list[Any]
 ) -> None:
-    """Not in the middle of a wait."""
     for value in values:
         with pytest.raises(lro.DeclarationError, match=f"^{option}: must be "):
             policy(**{option: value})
@@ -439,7 +437,6 @@ def test_local_transport_takes_a_service_and_a_caller(transport: Any) -> None:
 
 
 def test_service_refuses_a_filter_in_the_place_of_a_request() -> None:
-    """It says what it takes."""
     service: Any = lro.Service(MemoryStore(), InlineExecutor())
     with pytest.raises(TypeError, match=r"a ListOperationsRequest\(filter=\.\.\.\), got 'done"):
         service.list("done = true")

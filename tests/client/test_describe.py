@@ -195,7 +195,6 @@ def test_reply_of_another_kind_is_unreadable(body: Any, face: Face, server: resp
 
 
 def test_server_that_is_away_is_asked_again(face: Face) -> None:
-    """As with every call that changes nothing."""
     server = ScriptedServer(describe=True)
     server.operation(NAME, ends_after=2.0, response=None)
     server.fault(Fault(status=503), verb="DescribeOperations", calls={1})

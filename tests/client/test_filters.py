@@ -227,9 +227,6 @@ def loud(base: type[Any]) -> type[Any]:
     return type("Loud", (base,), dict.fromkeys((*shown, *counted, "split", "is_finite"), said))
 
 
-Starred = enum.Enum("Starred", {"*": 1, "a*b": 2, '" OR done = true': 3})
-
-
 class Titled(enum.StrEnum):
     LOW = "1 OR done = true"
 
@@ -239,47 +236,14 @@ class Titled(enum.StrEnum):
     __repr__ = __str__
 
 
-class Ranked(enum.IntEnum):
-    LOW = 7
-
-    def __str__(self) -> str:
-        return INJECTED
-
-    __repr__ = __str__
-
-
-class Renamed(enum.Enum):
-    TEXT = 1
-    LOUD = 2
-    NUMBER = 3
-
-
-Renamed.TEXT._name_ = INJECTED
-Renamed.LOUD._name_ = loud(str)("a*b")
-Renamed.NUMBER._name_ = 5  # type: ignore[assignment]  # a number, which is refused
-
 SUBCLASSES: dict[str, tuple[Any, str]] = {
     "text": (loud(str)('a*"'), r'"a\*\""'),
     "int": (loud(int)(5), "5"),
     "float": (loud(float)("0.5"), "0.5"),
-    "tiny float": (loud(float)("5e-324"), "0.0000000000000005e-308"),
-    "decimal": (loud(Decimal)("-0.10"), "-0.10"),
-    "datetime": (
-        loud(datetime)(2030, 1, 2, tzinfo=timezone(timedelta(hours=1))),
-        '"2030-01-01T23:00:00Z"',
-    ),
-    "timedelta": (loud(timedelta)(seconds=-1.5), "-1.500s"),
+    "datetime": (loud(datetime)(2030, 1, 2, tzinfo=UTC), '"2030-01-02T00:00:00Z"'),
     "timestamp": (loud(lro.Timestamp)(loud(int)(1), loud(int)(0)), '"1970-01-01T00:00:01Z"'),
-    "duration": (loud(lro.Duration)(loud(int)(1), loud(int)(0)), "1s"),
     "enum of texts": (Titled.LOW, "LOW"),
-    "enum of integers": (Ranked.LOW, "LOW"),
-    "name with quotes": (Renamed.TEXT, r'"1 OR done = true OR x = \""'),
-    "loud name": (Renamed.LOUD, r'"a\*b"'),
-    "star as a name": (Starred["*"], r'"\*"'),
-    "star in a name": (Starred["a*b"], r'"a\*b"'),
-    "quote in a name": (Starred['" OR done = true'], r'"\" OR done = true"'),
 }
-
 
 LITERALS = {**VALUES, **{f"subclass: {kind}": case for kind, case in SUBCLASSES.items()}}
 
@@ -299,8 +263,8 @@ def test_values(value: Any, text: str) -> None:
 def test_subclasses_as_names() -> None:
     """Paths, keys, functions and types too are written as the texts and numbers that they are."""
     text = loud(str)
-    assert str(field(text("a.or"), text("NOT"), Titled.LOW, Ranked.LOW, loud(int)(5))) == (
-        'a."or"."NOT"."1 OR done = true"."7"."5"'
+    assert str(field(text("a.or"), text("NOT"), Titled.LOW, loud(int)(5))) == (
+        'a."or"."NOT"."1 OR done = true"."5"'
     )
     assert (str(call(text("f.g"))), str(type_of(text("metadata")))) == ("f.g()", "type(metadata)")
     assert str(search(text("a*"))) == r'"a\*"'
@@ -488,7 +452,6 @@ MISUSES: dict[str, tuple[Callable[[], object], str]] = {
     "path": (lambda: field(None), "expected names joined by dots, got None of type NoneType"),
     "name of a function": (lambda: call(5), "expected the name of a function, got 5 of type int"),
     "type": (lambda: type_of(3.5), "expected 'metadata' or 'response', got 3.5 of type float"),
-    "name of a member": (lambda: field("a") == Renamed.NUMBER, "a text as its name, got 5"),
     "seconds": (lambda: field("a") == lro.Duration("1 OR b"), "whole numbers, got '1 OR b'"),
     "nanos": (lambda: field("a") == lro.Timestamp(1, 0.5), "whole numbers, got 0.5"),
     "operand as a bool": (lambda: not field("a"), "a is neither true nor false here: compare it"),

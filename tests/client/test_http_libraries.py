@@ -257,7 +257,6 @@ def test_a_get_of_its_own(making: Making) -> None:
 
 
 def test_the_proxy_of_the_environment(making: Making, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with any client of httpx."""
     recording = Recording()
     with sockets.serving(recording) as url:
         monkeypatch.setenv("HTTP_PROXY", url)

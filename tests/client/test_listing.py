@@ -81,8 +81,6 @@ def test_a_page_that_fails(face: Face, server: respx.Router) -> None:
 
 
 def test_tokens_that_go_round(face: Face, server: respx.Router) -> None:
-    """However long the way is."""
-
     def answer(request: httpx.Request) -> httpx.Response:
         number = int(request.url.params.get("pageToken") or 0)
         return reply({"nextPageToken": str(number % 5 + 1)})

@@ -88,7 +88,6 @@ del FINAL["page 505"]  # INTERNAL by its code (spec §11.8(2)), which passes
 def test_fault_that_does_not_pass_is_raised_at_once(
     face: Face, clock: Clock, server: respx.Router
 ) -> None:
-    """As the call's, not the operation's."""
     handle = face.client(clock=clock, polling=PLAIN).operation(NAME, **TYPES)
     for number, (kind, fault) in enumerate(FINAL.items(), 1):
         route = server.get().mock(side_effect=[fault])

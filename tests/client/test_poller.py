@@ -27,7 +27,6 @@ OFFERS = {
 
 
 def names(count: int) -> list[str]:
-    """So many names."""
     return [f"operations/{number}" for number in range(count)]
 
 

@@ -135,7 +135,6 @@ def test_a_failure_ends_the_bar(harness: Harness) -> None:
 
 @pytest.mark.parametrize("make", [RichBar, TqdmBar])
 def test_without_the_extra(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is named."""
     for name in ("rich.progress", "tqdm"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(lro.errors.MissingExtra, match=r"lro\[progress\]"):

@@ -117,7 +117,6 @@ def test_an_end_beyond_all_bounds(clock: Clock) -> None:
     )
 )
 def test_never_negative_never_nan(reports: list[tuple[float, float | None]]) -> None:
-    """Whatever is reported, and whenever it is asked."""
     clock = Clock()
     estimate = Estimate(clock=clock)
     for pause, fraction in reports:

@@ -145,7 +145,6 @@ def test_other_codings_are_not_read(codings: str, face: Face) -> None:
     ],
 )
 def test_no_other_codings_are_asked_for(accepted: str, asked: str, face: Face) -> None:
-    """Whatever the client that was given would take."""
     seen: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -183,7 +182,6 @@ def test_a_body_that_is_never_packed_as_it_says(face: Face) -> None:
 
 
 def test_a_body_that_a_hook_has_read() -> None:
-    """It was unpacked then."""
     face = Face()
     hooks = {"response": [lambda response: response.read()]}
     client = answering(face, raw(gzip.compress(DONE), content_encoding="gzip"), event_hooks=hooks)
@@ -224,7 +222,6 @@ def test_a_large_refusal_of_a_stream_is_not_read_to_its_end(face: Face) -> None:
 
 @pytest.mark.parametrize("http", [408, 429, 500, 502, 503, 504])
 def test_foreign_bodies_with_a_status_that_passes_are_sat_out(http: int, face: Face) -> None:
-    """Whatever a proxy says, the wait goes on."""
     pages = (b"", b"<h1>no</h1>", b"{", b"[]", b'"no"', b"{}", b'{"error": "no"}')
     errors = (b'{"error": {}}', b'[{"error": {"message": "x"}}]', b'{"error": {"status": "X"}}')
     answers = [*[raw(body, http) for body in (*pages, *errors, b"\xff")], raw(DONE)]

@@ -124,7 +124,6 @@ def test_a_request_id_of_the_message_is_one(
 
 
 def test_a_message_may_ask_for_validation_alone(face: Face, server: respx.Router) -> None:
-    """As the argument does."""
     route = server.post(TARGET).mock(return_value=reply({"done": True}))
     face.client().start(TARGET, OwnRequest("", True))
     assert body_of(route.calls.last.request) == {"validateOnly": True}

@@ -49,7 +49,6 @@ def test_a_token_is_compact_json() -> None:
 
 @given(texts.filter(bool), texts, texts, texts)
 def test_round_trip(name: str, response: str, metadata: str, trace: str) -> None:
-    """What is written is read."""
     assume(not dotted(name))
     token = Token(name=name, server="", response=response, metadata=metadata, trace=trace)
     assert read_token(token.text) == token

@@ -43,7 +43,6 @@ class Spans:
         self.tracer = self.provider.get_tracer("tests")
 
     def ours(self) -> list[Any]:
-        """What the client has emitted."""
         return [
             span
             for span in self.exporter.get_finished_spans()
@@ -121,7 +120,6 @@ def test_an_operation_that_failed(code: int, kind: str, state: str, spans: Spans
 
 
 def test_the_end_is_reported_once(spans: Spans) -> None:
-    """However many threads see it."""
     trace = begun()
     ready = threading.Barrier(8)
 

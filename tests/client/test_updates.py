@@ -41,7 +41,6 @@ def metadata_every(seconds: float) -> Callable[[float], lro.Any]:
 
 
 def step_of(operation: lro.Operation) -> int:
-    """What that metadata says."""
     assert operation.metadata is not None
     payload: Any = operation.metadata.payload
     return int(payload["step"])

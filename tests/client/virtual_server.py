@@ -42,7 +42,6 @@ class Planned:
     known_at: float = 0.0
 
     def at(self, now: float) -> lro.Operation | None:
-        """What the server says of it."""
         if not self.known_at <= now < self.gone_at:
             return None
         seen = sum(moment <= now for moment in self.changes)
@@ -169,7 +168,6 @@ class World:
             end()
 
     def verbs(self) -> list[str]:
-        """What was asked."""
         return [call.verb for _, call in self.asked]
 
     # -- the pollers ----------------------------------------------------------------------------

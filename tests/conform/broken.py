@@ -94,7 +94,6 @@ class Reply:
 
     @property
     def done(self) -> bool:
-        """Whether it has an operation that is done."""
         return b'"done"' in self.body
 
     def saying(self, value: Any) -> Reply:
@@ -196,7 +195,6 @@ Where: TypeAlias = str | Callable[[Asked], object]
 
 
 def meets(where: Where, asked: Asked) -> bool:
-    """Whether a request is one of these."""
     return where in ("", asked.verb) if isinstance(where, str) else bool(where(asked))
 
 
@@ -261,7 +259,6 @@ def bodies(where: Where, change: Callable[[bytes], bytes]) -> Layer:
 
 
 def failed(asked: Asked, reply: Reply) -> bool:
-    """Whether a reply is an error."""
     return reply.status >= 400
 
 

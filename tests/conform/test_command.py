@@ -128,7 +128,6 @@ SECOND_REFUSED = refuses(again("cancel"), *FAILED)
 def test_exit_status_counts_musts_and_with_strict_shoulds(
     call: Lro, layer: Layer, options: tuple[str, ...], status: int
 ) -> None:
-    """What only informs never counts."""
     only = () if "--only" in options else CANCELS
     with serving_works() as works:
         app = Broken(OperationsApp(works.service, starts=True), layer)
@@ -314,7 +313,6 @@ def test_hook_that_leaves_a_daemon_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_hook_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> None:
-    """Also where it ignores what ends other processes."""
     number = tmp_path / "number"
     script = f"trap '' TERM; sleep 600 & echo $! > {shlex.quote(str(number))}; wait"
     starter = CommandStarter(("sh", "-c", script), "here", seconds=5)

@@ -226,7 +226,6 @@ async def endless(asked: Asked) -> Reply:
 
 
 def test_list_that_is_too_long_to_walk_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may have millions of operations."""
     monkeypatch.setattr(_rules_lists, "_MOST_PAGES", 1)
     ids = ("pages.contains", "pages.walk", "filters.done")
     assert verdicts(judged(endless, chosen(*ids))) == dict.fromkeys(ids, SKIPPED)

@@ -89,7 +89,6 @@ def test_page_is_not_sent_again_to_whom_has_it(kind: str) -> None:
     ],
 )
 def test_file_is_packed_for_whom_takes_that(accepted: str, packed: bool) -> None:
-    """As Accept-Encoding says (RFC 9110 §12.5.3)."""
     file = page_files()["/"]
     reply = file.reply({"accept-encoding": accepted})
     assert (("content-encoding", "gzip") in reply.headers) is packed
@@ -364,7 +363,6 @@ def test_console_below_a_mount_and_a_proxy_has_relative_addresses(kind: str) -> 
 
 
 def test_console_that_is_mounted_finds_its_slash() -> None:
-    """Whatever mounts it, under ASGI and under WSGI."""
     dispatcher = pytest.importorskip("werkzeug.middleware.dispatcher")
     made = counting()
     inner: Any = asgi.ConsoleApp(made.service)

@@ -128,7 +128,6 @@ class Embargoed(PermissionDenied):
     "error", [Embargoed("secret"), Unavailable("no directory"), ZeroDivisionError()]
 )
 def test_what_else_a_hook_raises_is_left_alone(make_service, call, error):
-    """It says what it says."""
     with pytest.raises(type(error)) as caught:
         call(make_service(authorize=Guard(error)), ["operations/secret"])
     assert caught.value is error

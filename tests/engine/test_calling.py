@@ -27,8 +27,6 @@ def service(make_service):
 
 
 def test_what_the_function_returns(service):
-    """Also without a job: its reports are dropped."""
-
     @service.method(NAME)
     def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
         job.report(WorkMetadata(job.attempt))

@@ -167,8 +167,6 @@ def test_a_method_with_a_class_of_its_own_reports_in_it(service):
 
 
 def test_filters_and_indexes_reach_into_the_default(service):
-    """As into any class that a method declares."""
-
     @service.method(NAME, indexed_paths=["verb"])
     def resize(request: WorkRequest) -> None: ...
 
@@ -212,7 +210,6 @@ class Requiring:
 
 @pytest.mark.parametrize("first", [None, WorkMetadata(percent=7)])
 def test_get_and_list_show_the_flag_after_a_cancel(service, first):
-    """Whether the work has reported metadata or not."""
     method = declared(service)
     name = method.start(WorkRequest(), metadata=first).name
     method.start(WorkRequest())

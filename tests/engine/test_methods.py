@@ -40,7 +40,6 @@ def test_what_is_no_method_name(text):
 
 
 def test_type_names_of_a_method():
-    """As a proto file resolves them (spec §8.3)."""
     name = MethodName.parse("acme.v1.Works.Do")
     assert name.qualify("DoResponse") == "acme.v1.DoResponse"
     assert name.qualify("other.v1.Thing") == "other.v1.Thing"

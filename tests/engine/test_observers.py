@@ -566,7 +566,6 @@ def test_successes_are_counted_with_their_times(make_service, store, clock):
 
 
 def test_success_after_a_request_to_cancel_is_no_cancellation(make_service, store):
-    """It has not stopped."""
     service = make_service(store)
     step = Step()
     name = work(service, step).start(WorkRequest()).name

@@ -84,7 +84,6 @@ def test_repeated_start_is_the_same_in_every_release(make, after, make_service, 
 
 
 def wsgi(service):
-    """What calls the service over HTTP."""
     return httpx.WSGITransport(lro.wsgi.OperationsApp(service, starts=True))
 
 

@@ -115,7 +115,6 @@ def test_close_without_drain_ends_the_drain_of_another_thread():
 
 @pytest.mark.parametrize("drain", [float("nan"), float("inf"), "soon"])
 def test_close_with_a_drain_that_is_no_time_closes_nothing(drain):
-    """It is refused before."""
     service = build()
     with pytest.raises(InvalidArgument, match="drain"):
         service.close(drain)
@@ -334,7 +333,6 @@ class Waited:
         self.ended.release()
 
     def was_ended(self) -> bool:
-        """Whether the waits were ended."""
         return self.ended.acquire(timeout=PATIENCE)
 
 

@@ -57,7 +57,6 @@ class Wait:
 
     @property
     def events(self):
-        """What happens, as pairs (seconds, action)."""
         planned = (("completes_after", self.complete), ("deleted_after", self.delete))
         return [(self.span(key), act) for key, act in planned if self.case[key] is not None]
 
@@ -143,8 +142,6 @@ SPANS = [
 
 @pytest.mark.parametrize(("timeout", "seconds"), SPANS)
 def test_a_timeout_is_seconds_or_a_span(service, timeout, seconds):
-    """And without one a wait takes a minute."""
-
     async def main():
         await service.wait_async(start(service), timeout)
         return asyncio.get_running_loop().time()

@@ -93,7 +93,6 @@ async def one(batches):
 
 
 def over(sighting):
-    """Whether nothing may follow."""
     return isinstance(sighting, MissingOperation) or sighting.done
 
 
@@ -324,8 +323,6 @@ async def test_many_names_are_looked_at_in_pieces(harness):
 
 @virtually
 async def test_stream_that_is_given_up_while_it_waits_leaves_no_listener(harness):
-    """As where its caller goes away."""
-
     async def follow():
         async for _ in await harness.service.watch(harness.start()):
             pass

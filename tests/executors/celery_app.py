@@ -105,7 +105,6 @@ URL = "LRO_TEST_WEBHOOK"
 
 
 def webhooks(url: str) -> Webhooks:
-    """What notifies this URL."""
     endpoint = Endpoint(url=url, secrets=("whsec_" + "c2VjcmV0" * 4,))
     return Webhooks([endpoint], allow_private=True, allow_http=True, ports=None)
 

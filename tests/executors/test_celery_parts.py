@@ -88,7 +88,6 @@ def make_remote():
 
 @pytest.mark.parametrize("check", REMOTE_CHECKS, ids=lambda check: check.__name__)
 def test_it_keeps_the_promises_of_its_kind(check, make_remote):
-    """What the function's name says."""
     run_remote_check(check, make_remote)
 
 

@@ -159,7 +159,6 @@ def test_an_executor_without_work_has_no_thread(make):
 
 @pytest.mark.parametrize("make", [lambda: ThreadExecutor(1), AsyncioExecutor])
 def test_threads_are_started_once(make):
-    """However many ask at the same time."""
     executor = make()
     before = set(threading.enumerate())
     together(4, lambda _: executor.reserve().release())

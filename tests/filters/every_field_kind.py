@@ -87,5 +87,4 @@ def refused(text: str, metadata: Sequence[MessageType] = EVERYTHING) -> InvalidF
 
 
 def refusal(text: str, metadata: Sequence[MessageType] = EVERYTHING) -> str:
-    """What is said of it."""
     return refused(text, metadata).description

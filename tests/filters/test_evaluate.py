@@ -179,7 +179,6 @@ def test_well_known_type_as_metadata(name: str, payload: Json, text: str, expect
 
 @pytest.mark.parametrize("text", ["metadata:x", "metadata.value = x", "metadata = x"])
 def test_nothing_is_below_a_wrapper(text: str) -> None:
-    """It is a value."""
     assert refusal(text, types(["google.protobuf.StringValue"]))
 
 
@@ -248,5 +247,4 @@ def test_own_field_or_function_matches(text: str, on_failed: bool, on_running: b
 
 
 def test_type_of_an_empty_any_is_empty() -> None:
-    """It names none."""
     assert compiled("type(metadata) = ''").matches(Row(metadata=Any()))

@@ -440,5 +440,4 @@ SOME_ROWS: Final = st.lists(ROWS, min_size=1, max_size=3)
 def test_any_text_is_a_filter_or_refused(
     texts: st.SearchStrategy[str], data: st.DataObject
 ) -> None:
-    """And NOT of a filter is its complement."""
     check_text(data.draw(texts), data.draw(SOME_ROWS))

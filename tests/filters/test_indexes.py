@@ -74,7 +74,6 @@ def reported(made: Service, payload: Json | bytes, name: str = EXPORT, **start: 
 
 
 def listed(service: Service, text: str) -> list[str]:
-    """What a list shows."""
     return [one.name for one in service.list(ListOperationsRequest(filter=text)).operations]
 
 

@@ -350,5 +350,4 @@ def test_bounds(text: str, names: str, states: str, span: str, keys: str) -> Non
     ],
 )
 def test_bounds_that_no_value_meets_match_nothing(text: str) -> None:
-    """So that no store need look."""
     assert bounds_of(narrowed(text)).nothing

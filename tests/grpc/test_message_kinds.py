@@ -177,7 +177,6 @@ def test_a_method_of_every_kind_over_every_transport(server: Server, transport: 
 
 
 def test_a_cancelled_operation_shows_its_flag(server: Server) -> None:
-    """As metadata of attrs classes does."""
     kind = server.kind
     with server.client("http") as (client, target):
         message = {"pages": 1, "tags": ["a"]}

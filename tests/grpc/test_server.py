@@ -223,7 +223,6 @@ def test_a_request_with_such_fields_of_its_own(kind: str) -> None:
 
 
 def test_a_field_of_that_name_and_another_kind(kind: str) -> None:
-    """It is refused, as over HTTP."""
     with serving(kind, own(OddRequest, lambda _: None)) as address:
         refused = ask(address, "/acme.v1.Owns/Start", binary(OddRequest(5)))
     assert refused.message == "request_id: must be a str, got 5"

@@ -159,7 +159,6 @@ def test_request_with_an_id_field_gets_the_id_there(asking: Asking) -> None:
 
 
 def test_a_protobuf_message(asking: Asking) -> None:
-    """It is sent as it is."""
     odd, client = asking(replying(name=NAME))
     message = struct_pb2.Value(number_value=1.5)
     client.start("a.B.C", message, **TYPES)
@@ -167,7 +166,6 @@ def test_a_protobuf_message(asking: Asking) -> None:
 
 
 def test_request_that_cannot_be_encoded_is_not_sent(asking: Asking) -> None:
-    """It is refused without a call."""
     odd, client = asking(replying())
     for target in ("Resize", "", "acme.v1/Images.Resize"):
         with pytest.raises(lro.DeclarationError, match=r"^target: must be"):
@@ -296,7 +294,6 @@ def test_reply_of_another_form_is_unknown(asking: Asking) -> None:
 
 
 def test_a_reply_that_is_too_large(asking: Asking) -> None:
-    """It is not read on."""
     options = [("grpc.max_receive_message_length", 1000)]
     _, client = asking(replying(name="x" * 1001), send={"options": options})
     error = failure(client)

@@ -45,7 +45,6 @@ def test_vector(case: dict[str, Any]) -> None:
     ],
 )
 def test_content_type_is_split_into_type_and_charset(header: str, status: int) -> None:
-    """Whatever the case, quotes and further parameters."""
     request = ask("POST", "/v1/operations/x:cancel", b"{}", content_type=header)
     assert OperationsEdge(build().service).handle(request).status == status
 

@@ -151,7 +151,6 @@ def test_empty_lists_are_not_left_out_of_a_reply() -> None:
 
 
 def test_batch_has_enum_numbers_if_asked_for() -> None:
-    """As generated clients ask for them (spec §5.8(5))."""
     counting, name = begun(metadata=CountMetadata(phase=Phase.COUNTING))
     edge = edge_of(counting)
     for query, phase in (("", "COUNTING"), ("?$alt=json;enum-encoding=int", 1)):

@@ -145,7 +145,6 @@ def test_body_that_cannot_be_decoded_is_malformed(served: Served, own: bool) -> 
 
 
 def test_name_with_a_line_break_is_malformed(served: Served) -> None:
-    """As everywhere: it reaches the edge."""
     reply = served.http.get(f"{served.prefix}/v1/operations/a%0Ab", headers=ANN)
     assert reply.json()["error"]["status"] == "INVALID_ARGUMENT"
 

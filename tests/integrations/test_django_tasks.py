@@ -52,7 +52,6 @@ def test_task_runs_and_gives_its_value(task: Any) -> None:
 
 
 def test_task_is_enqueued_in_a_coroutine() -> None:
-    """As Django's other backends have it."""
     assert ended(asyncio.run(tasks.add.aenqueue(1, 2))).return_value == 3
 
 

@@ -231,7 +231,6 @@ def test_endpoint_whose_errors_would_not_reach_callers_is_refused(counting: Coun
 def test_refusals_of_a_dependency_have_our_form(
     client: TestClient, token: str, status: int, found: str
 ) -> None:
-    """Whatever the dependency raises, with its headers."""
     for path in ("/v1/operations/x", "/v1/operations"):
         reply = client.get(path, headers={"authorization": token})
         assert reason(reply, status) == found

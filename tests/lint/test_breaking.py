@@ -143,7 +143,6 @@ def test_a_field_whose_name_is_no_text_is_refused() -> None:
 
 
 def test_allowances_take_changes_away() -> None:
-    """As for ``lint``."""
     old, new = packed(proto(GOOD)), packed(proto(BARE))
     assert breaking(old, new, allow=["*:operation-info-removed"]) == []
     left = ["unused-allowance", "operation-info-removed"]

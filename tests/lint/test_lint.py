@@ -96,7 +96,6 @@ def test_an_unknown_target_is_answered_with_the_nearest_files() -> None:
 
 
 def test_an_unqualified_name_is_taken_for_the_one_of_the_nearest_package() -> None:
-    """Not for the first of the alphabet."""
     far = [
         proto(name=f"{package}.proto", package=package, messages=["Report"])
         for package in ("aaa.v1", "acme.common", "acme.other.v1", "acme.common.deep.v1")

@@ -105,7 +105,6 @@ class Tree:
 
 
 def test_message_that_contains_itself_refers_to_itself() -> None:
-    """And its docstring is the description, as Markdown."""
     types = lro.TypeRegistry(Tree)
     schema = schema_of(Tree, types=types)
     assert schema["description"] == "A tree of `labels`.\n\nIt ends at leaves."

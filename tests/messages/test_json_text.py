@@ -114,8 +114,6 @@ TRICKY = st.sampled_from(["", "a", "[", "]", "{}", '"', '"]', "\\", '\\"', "\\\\
     st.booleans(),
 )
 def test_depth_does_not_count_what_is_in_strings(value, spaced):
-    """Whatever brackets, quotes and backslashes they hold."""
-
     def depth(one):
         inner = one.values() if isinstance(one, dict) else one
         return 1 + max(map(depth, inner), default=0) if isinstance(one, (dict, list)) else 0
@@ -233,7 +231,6 @@ class Data:
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_a_value_is_written_alike_by_either_library(value):
-    """As the same text, or not at all."""
     for whole in (value, [value], {"a": [1, value]}):
         assert len(set(by_each_library(dumps, whole))) == 1
 

@@ -218,7 +218,6 @@ NUMBERED = {
     ],
 )
 def test_field_numbers_may_stand_in_the_annotation(cls: Any) -> None:
-    """As for classes whose fields have metadata."""
     numbers = [(one.name, one.number, one.kind) for one in shape_of(cls).fields]
     assert numbers == [("name", 4, Kind.STRING), ("size", 1, Kind.INT32)]
 
@@ -331,7 +330,6 @@ class Bag(TypedDict):
 
 
 def test_messages_of_every_kind_stand_in_each_other() -> None:
-    """And each is checked by its own class."""
     needy = Needy(count=1, tags=["a"], labels={}, note="", stage=Stage.COPYING)
     both_ways({"struct": Holder(needy, Point(1)), "models": [needy]}, Bag)
     wrong = {"struct": {"model": {}, "point": {"x": "y"}}, "models": [{"count": 1}]}
@@ -423,7 +421,6 @@ def test_what_cannot_be_said_is_refused_at_declaration(cls: type, says: str) -> 
 
 
 def test_an_excluded_field_is_not_part_of_the_message() -> None:
-    """It is neither written nor read."""
     cls = model(shown=(str, ""), hidden=(str, Field("default", exclude=True)))
     assert known(cls).dump(cls(shown="a", hidden="b")) == {"shown": "a"}
     assert violations(cls, {"hidden": "b"}) == {"hidden": "is not a field of Made"}
@@ -431,7 +428,6 @@ def test_an_excluded_field_is_not_part_of_the_message() -> None:
 
 
 def test_a_model_of_its_own_form_may_stand_in_a_field() -> None:
-    """As any JSON value."""
     cls = model(root=(Rooted, Rooted([])), own=(OwnForm | None, None))
     assert both_ways(cls(root=Rooted([1]))) == {"root": [1]}
     assert known(cls).dump(cls(own=OwnForm(a=3))) == {"root": [], "own": "3"}

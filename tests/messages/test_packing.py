@@ -254,7 +254,6 @@ class Watched(Mixed):
 
 @pytest.mark.parametrize("cls", [Turned, Mixed, Watched])
 def test_fields_reach_their_own_parameters(cls):
-    """Whatever the order of the constructor."""
     given_fields = {"first": "1", "second": "2", "third": "C", "fourth": "4"}
     names = [field.name for field in attrs.fields(cls)]
     made = TypeRegistry(cls).load({name: given_fields[name] for name in names}, cls)

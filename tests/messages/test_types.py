@@ -119,7 +119,6 @@ def test_packing():
     ],
 )
 def test_what_cannot_be_packed(thing, error):
-    """It is named, with the field."""
     with pytest.raises(EncodingError, match=error):
         TypeRegistry(Thing).pack(thing)
     with pytest.raises(UnknownType):

@@ -46,7 +46,6 @@ class Broken(MemoryStore):
     away = False
 
     def read_totals(self) -> Any:
-        """As the store's own, unless it is away."""
         if self.away:
             raise Unavailable("it is away")
         return super().read_totals()

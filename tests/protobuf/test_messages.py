@@ -80,7 +80,6 @@ def test_other_objects_are_refused_as_messages(wrong):
 
 
 def test_messages_of_other_packages_are_not_read():
-    """Neither is text that is none."""
     with pytest.raises(InvalidArgument, match=r"got google\.protobuf\.Empty"):
         from_proto(Empty())
     with pytest.raises(InvalidArgument):

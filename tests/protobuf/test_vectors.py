@@ -42,7 +42,6 @@ def any_cases(*modes):
 
 
 def value_of(case):
-    """What a case gives to read."""
     if "input_text" in case:
         return loads_strict(case["input_text"])
     return case["input"] if "input" in case else case["json"]
@@ -73,7 +72,6 @@ def test_invalid_any_is_refused(case):
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_message_that_cannot_be_printed_is_refused(kind, case):
-    """Whatever bytes came."""
     with pytest.raises(LroError):
         KINDS[kind].to_json(Any(case["type_url"], bytes.fromhex(case["value_hex"])))
 

@@ -58,7 +58,6 @@ class Process:
         return self.service.list(lro.ListOperationsRequest(page_size=1)).next_page_token
 
     def reads(self, token: str) -> bool:
-        """Whether it takes a token."""
         try:
             self.service.list(lro.ListOperationsRequest(page_token=token))
         except lro.errors.InvalidPageToken:

@@ -41,7 +41,6 @@ class Answer:
 
     @property
     def done(self) -> bool:
-        """Whether it is an operation that is done."""
         return self.status == 200 and bool(self.body.get("done"))
 
     @property
@@ -82,7 +81,6 @@ class Host:
 
     @property
     def output(self) -> str:
-        """What it has written so far."""
         return self.log.read_text(errors="replace")
 
     def port(self) -> int:
@@ -120,7 +118,6 @@ class Host:
 
     @property
     def alive(self) -> bool:
-        """Whether any process of it is there."""
         try:
             os.killpg(self.process.pid, 0)
         except ProcessLookupError:

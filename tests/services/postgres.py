@@ -159,7 +159,6 @@ class PostgresServer:
 
     @property
     def log(self) -> str:
-        """What it has said."""
         return "".join(self._log)
 
     def _signal_all(self, what: signal.Signals) -> None:

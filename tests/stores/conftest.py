@@ -29,7 +29,6 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
 
 @pytest.fixture
 def postgres_wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
-    """What this test says to PostgreSQL."""
     pytest.importorskip("psycopg")
     return tap_postgres(monkeypatch)
 

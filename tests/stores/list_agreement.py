@@ -308,7 +308,6 @@ def compiled(text: str, service: Service) -> Filter | None:
 
 
 def refused(service: Service, text: str) -> bool:
-    """Whether a list refuses the filter."""
     try:
         service.list(ListOperationsRequest(filter=text))
     except InvalidFilter:

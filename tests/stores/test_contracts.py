@@ -43,14 +43,12 @@ def make_store(request, tmp_path):
 
 @pytest.mark.parametrize("check", testing.STORE_CHECKS, ids=name_of)
 def test_a_store_keeps_its_promise(check, make_store):
-    """What the function's name says."""
     testing.run_store_check(check, make_store)
 
 
 @pytest.mark.parametrize("check", testing.EXECUTOR_CHECKS, ids=name_of)
 @pytest.mark.parametrize("kind", EXECUTORS)
 def test_an_executor_keeps_its_promise(check, kind):
-    """What the function's name says."""
     testing.run_executor_check(check, EXECUTORS[kind])
 
 
@@ -205,7 +203,6 @@ def test_a_broken_executor_is_found(broken, promise):
 
 
 def test_the_default_number_of_threads():
-    """As many as concurrent.futures takes."""
     executor = ThreadExecutor()
     assert 5 <= executor.workers <= 32
     executor.stop()

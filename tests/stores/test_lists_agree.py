@@ -30,7 +30,6 @@ KINDS = pytest.mark.parametrize("kinds", [EMBEDDED, ("postgres",)], ids=["embedd
 
 @KINDS
 def test_stores_agree_with_the_evaluator(kinds: tuple[str, ...]) -> None:
-    """Whatever is asked of whatever they hold."""
     assert sum(compare(kinds, seed) for seed in range(16)) > 50
 
 

@@ -529,7 +529,6 @@ def test_old_transaction_does_not_hold_up_a_release_with_a_new_index(opened, sch
 
 
 def written(store, record):
-    """Whether the database takes a record now."""
     try:
         insert(store, record)
     except Unavailable:
@@ -729,7 +728,6 @@ def refused(subscription):
 
 
 def test_a_subscription_made_while_its_store_closes_is_closed(opened, postgres_wire):
-    """It would have no listener."""
     store = opened()
     store.secret()
     postgres_wire.when("connect", lambda _: store.close())

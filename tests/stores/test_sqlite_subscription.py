@@ -22,7 +22,6 @@ LOOK = "PRAGMA data_version"
 
 
 def writes_are_reported():
-    """Whether this system reports writes."""
     try:
         FileWatch("nowhere").close()
     except OSError:

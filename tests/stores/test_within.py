@@ -33,7 +33,6 @@ ON_POSTGRES = pytest.mark.parametrize("kind", ["psycopg"], indirect=True)
 
 @pytest.fixture(params=["sqlite3", "psycopg"])
 def kind(request):
-    """What the start is within."""
     if request.param in POSTGRES:
         pytest.importorskip("psycopg")
     pytest.importorskip("django" if "django" in request.param else "sqlalchemy")

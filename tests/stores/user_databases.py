@@ -52,7 +52,6 @@ class UserDatabase:
         return tuple(self.rows(f"SELECT count(*) FROM {self.tables}{n}")[0][0] for n in names)
 
     def rows(self, sql: str) -> list[Any]:
-        """What another connection sees."""
         if self.tables == "":
             with contextlib.closing(sqlite3.connect(self.place)) as connection:
                 return connection.execute(sql).fetchall()

@@ -56,7 +56,6 @@ def hex_ids(span: Any) -> str:
 
 
 def linked(span: ReadableSpan) -> list[tuple[int, int]]:
-    """What a span links to."""
     return [ids(link) for link in span.links]
 
 

@@ -286,7 +286,6 @@ class Loaded(MemoryStore):
     loads: list[Any]
 
     def read_load(self, parents: Collection[str], limit: int) -> Any:
-        """As the test says; it may be away."""
         assert (list(parents), limit) == (["", "projects/p"], 10_000)
         found = self.loads.pop(0)
         if isinstance(found, Exception):

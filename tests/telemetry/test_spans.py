@@ -294,7 +294,6 @@ def test_sampling_decision_reaches_a_child(make_service):
 
 
 def test_telemetry_that_is_off_makes_nothing(make_service, spans, monkeypatch):
-    """Also where there is a global provider."""
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: spans.provider)
     service = make_service(None, InlineExecutor(), telemetry=False)
     name = work(service).start(WorkRequest()).name

@@ -152,7 +152,6 @@ def test_failure_for_the_whole_schedule_is_given_up_and_reported_once(
 
 
 def test_410_settles_and_reports_the_endpoint(here: Here, caplog: pytest.LogCaptureFixture) -> None:
-    """Also where ``on_disabled`` fails, or is not there."""
     disabled: list[EndpointDisabled] = []
 
     def fail(_: EndpointDisabled) -> None:

@@ -165,8 +165,6 @@ def test_checked_address_is_the_one_that_is_connected_to(
 
 
 def test_host_without_address_is_a_failure(transport: MakeTransport) -> None:
-    """Whatever the resolver raises; its time counts."""
-
     def late(host: str, port: int) -> Sequence[str]:
         threading.Event().wait(SHORT_SECONDS * 1.5)
         return ["127.0.0.1"]

@@ -169,7 +169,6 @@ class Asked:
 
 
 def by_jsonrpc(agent: Agent, asked: Asked) -> Any:
-    """What JSON-RPC answers."""
     call = {"jsonrpc": "2.0", "id": 7, "method": asked.verb, "params": asked.fields}
     reply = agent.http.post(JSONRPC, json=call, headers={"x-caller": asked.caller})
     value = _first(reply)
@@ -215,7 +214,6 @@ _PATHS = {
 
 
 def by_rest(agent: Agent, asked: Asked) -> Any:
-    """What HTTP+JSON answers."""
     method, path = _PATHS[asked.verb]
     fields = dict(asked.fields)
     path = path.format(**fields)
@@ -239,7 +237,6 @@ def by_rest(agent: Agent, asked: Asked) -> Any:
 
 
 def by_grpc(agent: Agent, asked: Asked) -> Any:
-    """What gRPC answers."""
     stub: Any = a2a_pb2_grpc.A2AServiceStub(agent.channel)
     request = {
         "SendStreamingMessage": "SendMessageRequest",

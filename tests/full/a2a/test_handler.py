@@ -66,14 +66,12 @@ def made() -> Iterator[Made]:
 
 
 def send(handler: Handler, said: dict[str, Any], *, at_once: bool = True, **more: Any) -> Any:
-    """What SendMessage answers."""
     made = {"message": said, "configuration": {"returnImmediately": at_once}, **more}
     request = json_format.ParseDict(made, SendMessageRequest())
     return asyncio.run(handler.on_message_send(request, CONTEXT))
 
 
 def get(handler: Handler, task_id: str, context: ServerCallContext = CONTEXT) -> Any:
-    """What GetTask answers."""
     return asyncio.run(handler.on_get_task(GetTaskRequest(id=task_id), context))
 
 
@@ -409,7 +407,6 @@ def test_authenticate_may_ask_the_context_of_the_sdk() -> None:
 
 
 def test_a_parent_is_put_back_to_an_id() -> None:
-    """And never shown."""
     counting, handler = make_agent(build(), parent=lambda caller: f"users/{caller}")
     task = send(handler, message())
     assert counting.service.get(f"users/ann/operations/{task.id}")
@@ -446,7 +443,6 @@ def test_a_fault_of_the_store_is_logged_and_hidden(caplog: pytest.LogCaptureFixt
 
 
 def test_a_verb_that_is_switched_off_is_not_supported() -> None:
-    """As the protocol says it (A2A 5.4)."""
     counting, handler = make_agent(build(verbs=["DescribeOperations"]))
     app = Starlette(routes=routes(handler))
     task_id = counting.start().rpartition("/")[2]

@@ -264,7 +264,6 @@ def test_any_bytes_over_grpc_are_answered(agent: Agent, sent: bytes, verb: str) 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_deep_data_is_refused(agent: Agent, way: str) -> None:
-    """As far as protobuf reads it at all."""
     nested = functools.reduce(lambda inner, _: [inner], range(40), [None])
     refused = WAYS[way](agent, Asked("SendMessage", {"message": message(way, {"rest": nested})}))
     assert refused.reason == "INVALID_PARAMS"

@@ -38,7 +38,6 @@ class Listed:
     ids: dict[str, str]
 
     def list(self, **fields: Any) -> ListTasksResponse:
-        """What ListTasks answers."""
         request = json_format.ParseDict(fields, ListTasksRequest())
         return asyncio.run(self.handler.on_list_tasks(request, CONTEXT))
 
@@ -82,7 +81,6 @@ def test_lists_are_of_the_caller_newest_first(listed: Listed) -> None:
 
 
 def test_lists_are_narrowed_by_state(listed: Listed) -> None:
-    """Also by states that no operation has."""
     found = {
         "SUBMITTED": "late waiting",
         "COMPLETED": "done",

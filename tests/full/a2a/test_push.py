@@ -43,7 +43,6 @@ class Pushing:
     to: Receiver
 
     def ask(self, way: str, verb: str, caller: str = "ann", **fields: Any) -> Any:
-        """What a binding answers."""
         return WAYS[way](self.agent, Asked(verb, fields, caller))
 
     def start(self, config: Any = None) -> Any:
@@ -163,7 +162,6 @@ def test_what_cannot_be_pushed_to_is_refused(pushing: Pushing) -> None:
 
 
 def test_another_callers_configurations_are_not_found(pushing: Pushing) -> None:
-    """As their tasks."""
     task_id = pushing.start({"url": pushing.to.url, "id": "mine"})
     one = {"taskId": task_id, "id": "mine"}
     for way in WAYS:

@@ -142,8 +142,6 @@ async def events(stream: AsyncIterator[Any]) -> list[str]:
 
 
 def test_a_task_that_is_deleted_ends_its_stream_with_not_found() -> None:
-    """It is not there any more."""
-
     async def watched() -> None:
         counting, handler = make_agent(build())
         with counting.service:

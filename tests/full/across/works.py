@@ -41,7 +41,6 @@ class Traces:
         self._bytes[2 * number] = what
 
     def begin(self, number: int) -> None:
-        """It runs, once more."""
         self[number] = RUNNING
         self._bytes[2 * number + 1] += 1
 

@@ -38,7 +38,6 @@ def tab(page: Page, label: str) -> Locator:
 
 
 def panel(page: Page) -> Locator:
-    """What the chosen tab shows."""
     return page.get_by_role("tabpanel")
 
 

@@ -58,7 +58,6 @@ def test_marked_rows_are_cancelled_together(stage: Stage, show: Show) -> None:
 
 
 def test_all_that_the_filter_matches_is_deleted(stage: Stage, show: Show) -> None:
-    """Also what is on no page yet."""
     for number in range(60):
         stage.start(f"work {number}")
         stage.succeed(f"work {number}")

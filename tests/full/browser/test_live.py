@@ -135,7 +135,6 @@ def test_refusal_to_begin_stays_until_it_is_over(
 
 
 def test_theme_is_kept(page: Any) -> None:
-    """As the system has it, light, dark."""
     button = page.get_by_role("button", name="Theme")
     expect(button).to_have_attribute("aria-label", "Theme: as the system (t)")
     page.keyboard.press("t")

@@ -46,7 +46,6 @@ class Terminal:
             self.tmux("send-keys", key)
 
     def screen(self, *options: str) -> str:
-        """What is on the screen."""
         return self.tmux("capture-pane", "-p", "-J", *options)
 
     def shows(self, *texts: str) -> str:

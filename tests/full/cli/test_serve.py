@@ -414,7 +414,6 @@ def test_what_cannot_be_run_is_refused_in_one_sentence(
 def test_several_processes_need_a_system_that_passes_sockets_on(
     here: Path, monkeypatch: pytest.MonkeyPatch, command: Lro
 ) -> None:
-    """As all have but Windows."""
     write_service(here, name="unshared")
     monkeypatch.delattr("os.fork")
     ended = command("serve", "unshared:service", "--workers", "2", status=2)

@@ -60,7 +60,6 @@ def test_ids_of_checks_are_words() -> None:
 
 
 def test_each_rule_is_a_sentence_with_a_source() -> None:
-    """It ends with a full stop."""
     assert [one.id for one in CHECKS if not one.says.endswith(".") or not one.sources] == []
 
 

@@ -216,7 +216,6 @@ def test_token_of_the_page_is_passed_on_by_a_command_without_one(other: OtherSer
 def test_command_says_at_its_start_that_credentials_are_needed(
     other: OtherServer, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And starts all the same."""
     other.token = "needed"
     monkeypatch.setenv("LRO_TOKEN", token)
     ended = run("--server", other.url, "--parent", "projects/p")
@@ -329,8 +328,6 @@ def test_page_that_breaks_off_writes_nothing_on_the_terminal(
 
 
 def test_credentials_that_cannot_be_had_are_named(other: OtherServer) -> None:
-    """Whatever gives them raises what it likes."""
-
     def fail(_: httpx.Request) -> httpx.Request:
         raise ValueError("they have expired")
 

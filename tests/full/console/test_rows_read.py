@@ -138,7 +138,6 @@ def sqlite_costs(path: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> Mapp
 def test_statements_of_sqlite_cost_the_same_for_twice_as_many_operations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As each of them ends at its limit."""
     small, large = (
         sqlite_costs(tmp_path / f"{size}.db", size, monkeypatch) for size in (SIZE, 2 * SIZE)
     )

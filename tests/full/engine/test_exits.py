@@ -59,7 +59,6 @@ class Place:
         return log.read_text().split().count(line) if log.exists() else 0
 
     def records(self, names: list[str]) -> list[Record]:
-        """What the store says of operations."""
         with contextlib.closing(STORES[self.kind](self.where)) as store:
             return [store.get(name) for name in names]
 

@@ -52,7 +52,6 @@ def results(analyses: dict[str, Analysis]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def drawings(analyses: dict[str, Analysis]) -> dict[str, Drawing]:
-    """What is drawn of each."""
     coffee = analyses["verify"].request.reference  # the one of which the size counts
     size = decode(coffee, "reference").size
     return {verb: draw(one.result, size) for verb, one in analyses.items()}

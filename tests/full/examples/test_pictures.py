@@ -276,7 +276,6 @@ def test_grey() -> None:
 
 
 def animation(form: str, size: tuple[int, int], number: int) -> Image:
-    """So many frames, each of another colour."""
     colors = np.random.default_rng(0).integers(0, 256, (number, 3)).tolist()
     return film(form, [PIL.Image.new("RGB", size, tuple(color)) for color in colors])
 

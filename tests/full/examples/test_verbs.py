@@ -38,7 +38,6 @@ def request_of(verb: str) -> Any:
 
 
 def work_of(verb: str) -> Callable[[Any, Recorder], Any]:
-    """What the endpoint runs."""
     work: Callable[[Any, Recorder], Any] = getattr(
         import_module(f"examples.analysis.verbs.{verb}"), verb
     )

@@ -94,7 +94,6 @@ def test_a_worker_is_sent_the_name_after_the_commit(broker, tmp_path):
 
 
 def test_a_cancel_reaches_the_worker(busy):
-    """And progress comes out of it."""
     harness, _ = busy
     name = harness.start("Hold", str(harness.gate("never")))
     assert harness.begun(name).note != str(os.getpid())

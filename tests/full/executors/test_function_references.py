@@ -222,7 +222,6 @@ def test_some_functions_are_refused_at_once(function, why):
 
 
 def test_an_error_to_try_again_after_must_be_found():
-    """It is compared in the child."""
     error = type("Local", (Exception,), {"__qualname__": "here.<locals>.Local"})
     with pytest.raises(DeclarationError, match=r"here.<locals>.Local"):
         ProcessExecutor(1).admit(spec_of(process_methods.task, attempts=2, retry_on=(error,)))

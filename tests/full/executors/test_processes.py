@@ -234,7 +234,6 @@ def test_an_end_is_as_in_a_thread(both, method, do):
 @pytest.mark.parametrize("size", [2, 3, 4])
 @pytest.mark.parametrize(("method", "do"), [("Again", "flaky"), ("Aagain", "flaky")])
 def test_a_function_is_tried_again_where_it_runs(both, method, do, size):
-    """As often as the method says."""
     in_thread, in_child = both(method, request(do, size=size))
     assert in_child == in_thread
 

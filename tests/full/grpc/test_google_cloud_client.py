@@ -147,7 +147,6 @@ def test_a_result_is_of_the_class_of_the_client(client: Any) -> None:
 
 
 def test_an_update_has_its_name_within_the_body(client: Any) -> None:
-    """And its mask in the query, over REST."""
     named = redis_v1.Instance(name=f"{PARENT}/instances/films", memory_size_gb=5)
     mask = FieldMask(paths=["display_name", "memory_size_gb"])
     operation = client.update_instance(update_mask=mask, instance=named)
@@ -161,14 +160,12 @@ def test_a_delete_has_no_body(client: Any) -> None:
 
 
 def test_a_verb_of_a_resource_has_the_rest_in_the_body(client: Any) -> None:
-    """As ``{name=...}:export`` does."""
     output = redis_v1.OutputConfig(gcs_destination=redis_v1.GcsDestination(uri="gs://b/o"))
     request = {"name": f"{PARENT}/instances/films", "output_config": output}
     assert client.export_instance(request).result(timeout=60).display_name == "gs://b/o"
 
 
 def test_a_failure_of_the_work_is_raised_by_the_client(client: Any) -> None:
-    """As the class of its code."""
     operation = client.create_instance(parent=PARENT, instance_id="x", instance={})
     with pytest.raises(exceptions.GoogleAPICallError, match="it needs memory"):
         operation.result(timeout=60)

@@ -62,7 +62,6 @@ def test_admin_only_reads() -> None:
 
 
 def test_times_are_read_from_microseconds() -> None:
-    """And None is none."""
     assert str(Moment().from_db_value(1_500_000)) == "1970-01-01 00:00:01.500000+00:00"
     assert Moment().from_db_value(None) is None
     assert str(OperationRow(name="operations/x")) == "operations/x"

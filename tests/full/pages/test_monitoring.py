@@ -141,7 +141,6 @@ def test_each_alert_fires_when_it_is_due_and_not_before(tmp_path: Path) -> None:
 
 
 def test_queries_of_panels_are_valid(tmp_path: Path) -> None:
-    """As those of metrics.md are."""
     queries = [*PANELS.values(), *fences("how-to/metrics.md", "text")[-1].split("\nhistogram")]
     queries[-1] = f"histogram{queries[-1]}"
     rules = [{"record": f"panel:{number}", "expr": one} for number, one in enumerate(queries)]

@@ -47,7 +47,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def api() -> Api:
-    """What the library shows."""
     from tools.site.api import Api
 
     return Api()

@@ -66,7 +66,6 @@ def test_page_names_its_markdown(built: Path) -> None:
 
 
 def test_markdown_of_the_reference_has_signatures_and_docstrings(built: Path) -> None:
-    """As much as its page."""
     text = (built / "reference" / "api" / "lro.md").read_text("utf-8")
     assert "\n## lro.Service\n" in text
     assert "\nService(store: Store, executor: Executor, *, " in text

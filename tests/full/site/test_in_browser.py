@@ -61,7 +61,6 @@ def page(context: BrowserContext) -> Iterator[Page]:
 
 
 def own(url: str) -> bool:
-    """Whether an address is of this machine."""
     return url.startswith(("http://127.0.0.1:", "data:", "blob:http://127.0.0.1:"))
 
 

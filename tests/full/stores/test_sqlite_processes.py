@@ -197,7 +197,6 @@ def hears(running):
 
 
 def sound(path):
-    """Whether SQLite finds nothing wrong with a file."""
     with closing(sqlite3.connect(path)) as plain:
         return plain.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
