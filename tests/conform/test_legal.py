@@ -172,6 +172,14 @@ HABITS: dict[str, tuple[Layer, str, dict[str, Verdict]]] = {
         "pages errors",
         {"errors.envelope-everywhere": FAILS},
     ),
+    "what is not served may be refused with 400": (
+        answers(
+            lambda asked: asked.method in ("PUT", "PATCH") or "lro-conform" in asked.path,
+            refusal(*INVALID),
+        ),
+        "routes",
+        {"routes.unknown-path": FAILS},
+    ),
     "metadata are optional": (
         each(lambda one: one.pop("metadata", None)),
         "any metadata json",

@@ -1,0 +1,81 @@
+"""A foreign server as a standing check of the kit: gapic-showcase, Google's own test server."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+pytest.importorskip("click")
+pytest.importorskip("grpc")
+
+from tests.services.processes import killed_at_end
+
+DOWNLOAD_SECONDS: Final = 300.0
+SOURCE: Final = Path(__file__).parent / "showcase"
+EVERYWHERE: Final = {
+    # An id that is Base64 of the moment of the end: whatever can be read as one exists.
+    *("names.unknown", "cancel.unknown", "delete.unknown", "delete.gone", "delete.stays-gone"),
+    # CancelOperation answers and does nothing.
+    "cancel.ends",
+    "errors.error-info",
+}
+OVER_REST: Final = EVERYWHERE | {
+    "calls.list",  # it demands a name, and the path has none
+    *("forms.malformed-body", "routes.head", "http.content-type", "errors.envelope-everywhere"),
+}
+OVER_GRPC: Final = EVERYWHERE | {
+    # The list is a constant.
+    *("pages.contains", "pages.negative-size", "pages.bad-token", "pages.unknown-parent"),
+    *("filters.done", "filters.malformed", "filters.unknown-field"),
+    # WaitOperation does not look at the name.
+    *("wait.done-at-once", "wait.negative", "wait.unknown"),
+}
+BY_CHANCE: Final = {"states.final", "any.types"}
+"""WaitOperation throws a die for what it answers: in progress, or an end without a type."""
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """The URLs of the server over gRPC and REST."""
+    if shutil.which("go") is None:
+        pytest.skip("go is not installed")
+    options: Any = {"cwd": SOURCE, "capture_output": True, "text": True}
+    try:
+        got = subprocess.run(["go", "mod", "download"], timeout=DOWNLOAD_SECONDS, **options)
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"the registry of Go took more than {DOWNLOAD_SECONDS:g} seconds")
+    if got.returncode:
+        pytest.skip(f"go cannot get gapic-showcase: {got.stderr}")
+    program = tmp_path_factory.mktemp("showcase") / "showcase"
+    subprocess.run(["go", "build", "-buildvcs=false", "-o", program, "."], cwd=SOURCE, check=True)
+    with killed_at_end([str(program)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip(), process.stdout.readline().strip()
+
+
+@pytest.mark.platform
+@pytest.mark.parametrize(("over", "expected"), [("grpc", OVER_GRPC), ("http", OVER_REST)])
+def test_kit_finds_the_faults_of_showcase(
+    urls: tuple[str, str], over: str, expected: set[str]
+) -> None:
+    """No more and no fewer musts and shoulds."""
+    grpc, http = urls
+    start = shlex.join([sys.executable, str(SOURCE / "start.py"), http])
+    target = ["--grpc", grpc.removeprefix("grpc://")]
+    if over == "http":
+        target = ["--prefix", "/v1beta1", "--header", "X-Goog-Api-Client: rest/1 gapic/1", http]
+    command = [sys.executable, "-m", "lro.cli", "conform", "--start-command", start]
+    options = ["--format", "json", "--level", "should", "--end-timeout", "5"]
+    ran = subprocess.run([*command, *options, *target], capture_output=True, text=True)
+    assert ran.returncode == 1, ran.stderr
+    report = json.loads(ran.stdout)
+    failed = {one["id"] for one in report["checks"] if one["verdict"] == "failed"}
+    assert failed - BY_CHANCE == expected, ran.stdout
