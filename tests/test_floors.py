@@ -83,13 +83,11 @@ def modules_of(package: str) -> Iterator[tuple[str, str, Path]]:
 
 @functools.cache
 def modules() -> Sequence[tuple[str, str, Path]]:
-    """Those of all packages."""
     return tuple(module for package in FLOORS for module in modules_of(package))
 
 
 @functools.cache
 def names() -> frozenset[str]:
-    """Their whole names."""
     return frozenset(f"{package}.{name}" for package, name, _ in modules())
 
 

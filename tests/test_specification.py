@@ -73,7 +73,6 @@ def test_citations_are_read_in_each_form() -> None:
 
 
 def test_no_rule_stands_twice() -> None:
-    """Each number is one rule."""
     text = PAGE.read_text("utf-8")
     sections = re.findall(r"^(?:##+ |- \*\*)(\d+\.\d+)", text, re.MULTILINE)
     assert len(sections) == len(set(sections))

@@ -207,7 +207,6 @@ def test_cancel_is_answered_202_and_200_when_it_has_ended(make_media: MakeMedia)
 
 
 def test_only_validated_request_starts_nothing(make_media: MakeMedia) -> None:
-    """There is no monitor to go to."""
     media = make_media()
     reply = media.call("POST", PATH, json={"validateOnly": True})
     assert (reply.status_code, reply.json()) == (200, {"id": "", "status": "Succeeded"})

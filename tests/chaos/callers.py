@@ -118,7 +118,6 @@ class Callers:
         return True
 
     def any_server(self) -> Server | None:
-        """One of those to be called."""
         servers = self._servers()
         return self.journal.random.choice(servers) if servers else None
 

@@ -80,7 +80,6 @@ class _Judged:
         return over or any(e.at < begin.at and e.attempt > begin.attempt for e in self._log)
 
     def faults(self) -> Iterator[str]:
-        """All that is wrong with a story."""
         story = self._story
         yield from story.faults
         if len(story.names) > 1:

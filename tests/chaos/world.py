@@ -144,7 +144,6 @@ class World:
             await until_async(lambda: not self.journal.unsettled)
 
     async def __aenter__(self) -> World:
-        """Nothing is there yet."""
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -294,7 +294,6 @@ def missing(monkeypatch: pytest.MonkeyPatch, package: str, *modules: str) -> Non
 def test_missing_extra_is_named(
     package: str, modules: list[str], said: str, command: Lro, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One sentence that says what to install."""
     missing(monkeypatch, package, *modules)
     drawing = attrs.evolve(command, terminal=True)  # where findings are coloured
     assert said in drawing("lint", "bad", status=2).err

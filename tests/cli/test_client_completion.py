@@ -42,7 +42,6 @@ def complete(call: Lro, monkeypatch: pytest.MonkeyPatch) -> Any:
     [("bash", "complete -o nosort"), ("zsh", "#compdef lro"), ("fish", "complete --no-files")],
 )
 def test_scripts(call: Lro, shell: str, expected: str) -> None:
-    """Each shell has its own."""
     out = call("completion", shell, status=0).out
     assert expected in out
     assert f"_LRO_COMPLETE={shell}_complete" in out

@@ -62,7 +62,6 @@ def test_an_odd_name_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_reader_that_goes_away_ends_the_command_quietly(
     call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing more is said."""
     monkeypatch.setattr("lro_client.cli._commands.state_line", raising(BrokenPipeError()))
     over(harness, ResizeResponse())
     found = call("list")
@@ -136,7 +135,6 @@ def test_interrupted_while_it_starts(
 def test_interrupted_after_the_start(
     call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its name is known by then."""
     harness.say()
     monkeypatch.setattr("lro_client.cli._commands.print_operation", raising(KeyboardInterrupt()))
     found = call("start", PATH, '{"source": "a.png"}')

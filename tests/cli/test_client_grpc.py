@@ -41,7 +41,6 @@ def address(
 
 
 def test_the_verbs(call: Lro, harness: Harness, address: str) -> None:
-    """They work as over HTTP."""
     name = over(harness, ResizeMetadata(40), ResizeResponse(7))
     assert call("list").lines == [f"{name}\tSUCCEEDED\t100%"]
     for named in (f"grpc://{address}/{name}", Token(name=name, server=address).text):

@@ -30,7 +30,6 @@ anything = st.text(st.characters())
     ],
 )
 def test_invisible_characters_are_escaped(text: str, shown: str) -> None:
-    """All else stays."""
     assert plain(text) == of_checks.plain(text) == shown
 
 

@@ -23,7 +23,6 @@ SECRET = "s3cret-token"
 
 
 def test_headers(call: Lro, asked: Asked) -> None:
-    """They are sent with every call."""
     call("list", "--header", "X-One: 1", "--header", "x-two:a: b", "--header", "x-none:")
     _, headers = asked.requests[-1]
     assert [headers[name] for name in ("x-one", "x-two", "x-none")] == ["1", "a: b", ""]

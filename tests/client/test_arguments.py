@@ -73,7 +73,6 @@ def each(verb: str, *values: Any) -> list[Ask]:
 
 
 def timed(timeout: Any) -> list[Ask]:
-    """Each way to give this timeout."""
     return [
         lambda client: client.wait(NAME, timeout=timeout),
         lambda client: client.operation(NAME, **TYPES).wait(timeout),
@@ -461,7 +460,6 @@ ROUTES = ("get", "list", "delete", "cancel", "wait", "batch", "describe", "watch
 
 @pytest.mark.parametrize("given", ["get", "list", "wait"])
 def test_routes_that_are_not_given_have_the_prefix_of_the_one_that_is(given: str) -> None:
-    """One path for a version is enough."""
     below = Routes.below("/v1beta")
     routes = Routes(**{given: getattr(below, given)})
     assert routes == below

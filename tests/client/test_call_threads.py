@@ -74,7 +74,6 @@ def test_a_thread_that_is_taken_as_it_leaves(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_forked_process_has_no_idle_threads(
     call_threads: CallThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They stayed with the parent."""
     first = call_threads.call(threading.current_thread, 120, set())
     monkeypatch.setattr(drivers.os, "getpid", lambda: -1)
     assert call_threads.call(threading.current_thread, 120, set()) is not first

@@ -61,7 +61,6 @@ def asked(server: respx.Router) -> list[tuple[str, list[str]]]:
 
 
 def test_handle_is_described(face: Face, server: respx.Router) -> None:
-    """One call, whose unknown fields are ignored."""
     server.post("/v1/operations:describe").mock(return_value=reply({"descriptions": [SHOWN]}))
     handle = face.client().operation(NAME, **TYPES)
     assert handle.describe() == WANTED
@@ -74,7 +73,6 @@ def test_handle_is_described(face: Face, server: respx.Router) -> None:
 
 
 def test_handle_of_refused_start_raises_its_error(face: Face) -> None:
-    """There is no operation to ask for."""
     checked = face.client().operation(lro.Operation(done=True), **TYPES)
     with pytest.raises(lro.DeclarationError):
         checked.describe()

@@ -77,7 +77,6 @@ def test_results_are_in_order(face: Face, scripted: ScriptedServer) -> None:
 
 
 def test_as_completed(face: Face, scripted: ScriptedServer) -> None:
-    """Each once, the first end first."""
     scripted.operation("operations/slow", ends_after=100.0, response=ResizeResponse(1))
     names = ["operations/slow", *plan(scripted, 5)]
     group = group_of(face, client_of(face, scripted), names)

@@ -462,7 +462,6 @@ def test_requests_with_changing_parts_are_built_each_time() -> None:
 
 
 def test_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that were used last."""
     monkeypatch.setattr(_own_clients, "MAX_KNOWN_REQUESTS", 2)
     with httpx.Client(verify=False) as client:
         known = _own_clients.RequestCache()

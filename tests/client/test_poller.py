@@ -328,7 +328,6 @@ def test_the_first_stream_holds_up_no_other_operation(
 
 
 def test_each_call_is_for_one_collection_and_has_a_short_address() -> None:
-    """One that every proxy takes."""
     for offers, late in ((ALL, 0.02), (frozenset({LIST}), 1.0)):
         world = World(offers=offers)
         several = [

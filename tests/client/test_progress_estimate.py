@@ -19,7 +19,6 @@ def estimate(clock: Clock) -> Estimate:
 
 
 def test_nothing_is_known_at_first(estimate: Estimate, clock: Clock) -> None:
-    """One fraction has no rate."""
     assert estimate.seconds_left is None
     estimate.add(None)
     estimate.add(math.nan)

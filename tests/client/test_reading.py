@@ -81,7 +81,6 @@ DONE = json.dumps(succeeded()).encode()
 
 @pytest.mark.parametrize(("coding", "pack"), PACKING)
 def test_packed_bodies(coding: str, pack: Callable[[bytes], bytes], face: Face) -> None:
-    """They are unpacked, however they were sent."""
     client = answering(face, raw(pack(DONE), content_encoding=coding))
     assert client.operation(NAME, **TYPES).result() == ResizeResponse(7)
 
@@ -190,7 +189,6 @@ def test_a_body_that_a_hook_has_read() -> None:
 
 
 def test_a_large_refusal_of_a_stream_is_not_read_to_its_end(face: Face) -> None:
-    """Its status says enough."""
     sent: list[int] = []
 
     class Endless(httpx.SyncByteStream, httpx.AsyncByteStream):

@@ -41,7 +41,6 @@ def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
 
 @pytest.fixture(params=list(WAYS.values()), ids=list(WAYS))
 def way(request: pytest.FixtureRequest, harness: Harness, face: Face) -> Way:
-    """One of the ways to the service."""
     made: Way = request.param(harness, face, lambda: request.getfixturevalue("listening"))
     return made
 

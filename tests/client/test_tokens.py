@@ -128,7 +128,6 @@ def test_what_makes_no_token(name: str, problem: str) -> None:
 @settings(max_examples=25)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
 def test_any_json_is_read_or_refused(value: Any) -> None:
-    """There is no other outcome."""
     with pytest.raises(lro.InvalidArgument):
         read_token(json.dumps(value))
 

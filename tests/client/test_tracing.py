@@ -133,7 +133,6 @@ def test_the_end_is_reported_once(spans: Spans) -> None:
 
 
 def test_without_opentelemetry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is no trace, and no error."""
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
     _tracing._api.cache_clear()
     try:

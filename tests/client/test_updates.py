@@ -165,7 +165,6 @@ def test_no_change_is_missed_for_long(ends_at: float, step: float, waits: bool) 
 
 
 def test_a_server_whose_wait_answers_at_once() -> None:
-    """There the pauses are the client's own."""
     simulation = Simulation(ends_at=60, max_hold=0)
     simulation.watch(Polling(jitter=0.0), every=2.0)
     assert len(simulation.asked) < 60

@@ -49,7 +49,6 @@ def strict(case: Any) -> Polling:
 
 
 def answer(said: Any) -> httpx.Response:
-    """One of the server's replies."""
     if "error" in said:
         delay = said.get("retry_delay")
         info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{delay}s"}

@@ -262,7 +262,6 @@ def test_redirects_elsewhere_are_not_followed(there: str, face: Face, server: re
 
 
 def test_redirects_in_a_circle(face: Face, server: respx.Router) -> None:
-    """They come to an end."""
     server.get().mock(return_value=page_of_a_proxy(302, location="/v2"))
     with pytest.raises(CallError, match="more than 5 redirections"):
         face.client().get(NAME)

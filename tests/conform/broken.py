@@ -246,7 +246,6 @@ def replaces(part: str, pattern: Any, by: Any) -> Layer:
 
 
 def each(change: Callable[[dict[str, Any]], object], where: Where = "") -> Layer:
-    """All operations in replies are changed."""
     return spoils(lambda asked, _: meets(where, asked), lambda _, reply: reply.operations(change))
 
 
@@ -301,8 +300,6 @@ def sleeps(where: Where, seconds: float | Callable[[Asked], float]) -> Layer:
 
 
 def renames(ours: str, theirs: str) -> Layer:
-    """All names are other ones outside."""
-
     async def layer(asked: Asked) -> Reply:
         reply = await asked.forward(path=asked.path.replace(theirs, ours))
         return reply.operations(lambda one: one.update(name=one["name"].replace(ours, theirs)))

@@ -53,7 +53,6 @@ def table(area: str) -> str:
 
 
 def tables() -> str:
-    """All of them, with their headings."""
     return "\n\n".join(f"### {title}\n\n{table(area)}" for area, title in AREAS.items())
 
 

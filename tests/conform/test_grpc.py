@@ -80,7 +80,6 @@ def test_each_check_of_grpc_alone_has_a_fault_that_it_finds() -> None:
 
 
 def test_port_without_a_server_is_unreachable() -> None:
-    """There is nothing to judge."""
     with pytest.raises(ServerUnreachable, match="the server is not there: GetOperation"):
         judged(f"127.0.0.1:{free_port()}", Operations(), call_seconds=5)
 

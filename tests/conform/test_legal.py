@@ -208,7 +208,6 @@ HABITS: dict[str, tuple[Layer, str, dict[str, Verdict]]] = {
 def test_server_with_a_habit_gets_these_verdicts(
     layer: Layer, wanted: str, expected: dict[str, Verdict]
 ) -> None:
-    """All other checks of these areas pass."""
     report = judged(layer, chosen(*wanted.split()))
     assert verdicts(report) == expected, as_text(report)
 
@@ -217,7 +216,6 @@ GET_ALONE = refuses(lambda asked: asked.verb in ("list", "cancel", "wait", "dele
 
 
 def test_server_with_get_alone_conforms() -> None:
-    """All other methods are optional."""
     report = judged(GET_ALONE, CHECKS)
     assert report.exit_status(strict=True) == 0, as_text(report)
     found = verdicts(report)
@@ -382,6 +380,5 @@ def test_parent_can_be_given() -> None:
 
 
 def test_words_of_a_report_for_terminals_are_in_colour() -> None:
-    """Each level has its own."""
     report = judged(FAULTS["calls.get"], chosen("calls.get"))  # type: ignore[arg-type]
     assert "\x1b[31mFAILED must\x1b[0m calls.get" in as_text(report, styled=True)

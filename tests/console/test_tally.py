@@ -170,7 +170,6 @@ class AskedStore(MemoryStore):
         self.spans: list[timedelta] = []
 
     def read_counts(self, since: datetime, limit: int = 10_000, step_minutes: int = 1) -> Any:
-        """Those of the store."""
         self.spans.append(self.now() - since)
         return super().read_counts(since, limit, step_minutes)
 
@@ -259,7 +258,6 @@ def test_store_that_is_away_is_asked_again() -> None:
 
 @pytest.mark.parametrize("app", [asgi, wsgi])
 def test_tally_of_a_real_store_has_what_is_in_progress(app: Any) -> None:
-    """One operation that waits in a function."""
     made = counting()
     begun = threading.Event()
 

@@ -78,7 +78,6 @@ def test_an_async_function_is_awaited(service):
 
 
 def test_a_method_without_a_function_cannot_be_called(service):
-    """Its work is done by others."""
     method = service.declare(
         NAME, request=WorkRequest, response=WorkResponse, metadata=WorkMetadata
     )

@@ -160,7 +160,6 @@ def test_change_without_a_name_reaches_watchers(process):
 
 
 def test_an_announcement_about_work_in_hand_may_be_a_cancellation(process):
-    """One read of that work shows it."""
     name, other = process.held(), process.method.start(WorkRequest()).name
     process.waiting(other)
     process.there.cancel(name)

@@ -60,7 +60,6 @@ def service(make_service, store):
 
 
 def records(store: Any) -> list[Record]:
-    """All that is stored."""
     return list(store.page("", None, 99).records)
 
 

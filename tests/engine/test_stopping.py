@@ -446,7 +446,6 @@ def test_holders_are_reset_in_order_and_each_by_itself():
 
 
 def test_a_system_that_cannot_fork(monkeypatch):
-    """There is nothing to register then."""
     monkeypatch.delattr(os, "register_at_fork")
     assert "after_fork" in runpy.run_path(process.__file__)
 

@@ -109,7 +109,6 @@ class Harness:
         return found
 
     def stored(self) -> list[Operation]:
-        """All operations."""
         return list(self.service.list(ListOperationsRequest(name="operations")).operations)
 
     def close(self) -> None:

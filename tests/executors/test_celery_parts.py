@@ -98,7 +98,6 @@ def test_a_broken_remote_executor_is_found():
 
 
 def test_what_it_says_of_itself():
-    """Its reach and its time for redelivery."""
     executor = CeleryExecutor(app_on("memory://"), queue="q", redelivery=timedelta(minutes=5))
     assert executor.cancel_support is CancelSupport.COOPERATIVE
     assert executor.redelivery == timedelta(minutes=5)

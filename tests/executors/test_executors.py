@@ -194,7 +194,6 @@ def test_without_a_thread_there_is_no_room(kind, monkeypatch):
 
 
 def test_fewer_threads_than_wanted_do_the_work(monkeypatch, caplog):
-    """One is enough to begin with."""
     executor = ThreadExecutor(3)
     refuse_threads(monkeypatch, after=1)
     finished(executor, Work("a", held=False))

@@ -122,7 +122,6 @@ def test_call_ends_as_its_messages_say_that_came_before_it_began(do, script, las
     ("script", "last"), [([], _messages.FunctionNotFound()), ([OVERDUE], _messages.Stopped)]
 )
 def test_function_that_is_not_found_does_not_matter_once_the_call_is_to_stop(script, last):
-    """Its module may have taken its time."""
     call = call_of("echo", reference={"request": "tests.work_messages:WorkResponse"})
     *_, found = lived(Line(call, *script))
     assert found == (last if script == [] else last(OVERDUE.why))

@@ -73,7 +73,6 @@ ALL = "InState(CANCELLED FAILED IN_PROGRESS SUCCEEDED)"
 
 
 def both(*items: str) -> str:
-    """Each of these."""
     return f"AllOf({' '.join(sorted(items))})"
 
 

@@ -51,7 +51,6 @@ def replying(**fields: Any) -> Answer:
 
 
 def sending(payload: bytes) -> Answer:
-    """These bytes."""
     return lambda _: payload
 
 

@@ -222,7 +222,6 @@ SERVICES: Mapping[str, Callable[[], CountService]] = {
 
 @pytest.fixture(scope="module")
 def places() -> Iterator[Callable[[str], Place]]:
-    """Each service once, served in all ways."""
     made: dict[str, Place] = {}
     with contextlib.ExitStack() as stack:
 

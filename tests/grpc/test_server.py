@@ -41,7 +41,6 @@ class Refused:
 
     @property
     def info(self) -> Any:
-        """Its ErrorInfo."""
         info = error_details_pb2.ErrorInfo()
         assert self.status.details[0].Unpack(info)
         return info

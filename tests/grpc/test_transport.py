@@ -420,7 +420,6 @@ def test_a_channel_that_is_replaced_serves_those_who_wait_on_it() -> None:
 
 
 def test_credentials_are_those_of_the_channel(face: Face) -> None:
-    """They are those of the channel."""
     odd = Odd([replying(name=NAME)])
     with ThreadPoolExecutor(2) as pool:
         server = grpc.server(pool)

@@ -62,8 +62,6 @@ def test_retry_after_is_that_of_packed_retry_info(detail: Any, seconds: str | No
 def test_fault_without_error_info_has_the_reason_of_its_code(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Nothing else of it is sent."""
-
     class Bare(StatusError):
         def details(self, domain: str) -> tuple[object, ...]:
             return ()

@@ -66,7 +66,6 @@ def started(reply: HttpReply) -> Mapping[str, Any]:
 
 
 def names(counting: CountService) -> list[str]:
-    """All operations of the root."""
     page = counting.service.list(lro.ListOperationsRequest())
     return [operation.name for operation in page.operations]
 

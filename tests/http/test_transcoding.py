@@ -82,7 +82,6 @@ def service_of(path: str, **options: Any) -> lro.Service:
 
 
 def method_of(service: lro.Service) -> Any:
-    """Its one method."""
     return lro.Method(service.specs["acme.v1.Rooms.MakeShelf"], service._starter, service._calls)
 
 

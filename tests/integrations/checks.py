@@ -130,7 +130,6 @@ def test_own_start_counts_a_request_id_once(served: Served) -> None:
 
 
 def test_own_start_validates_only(served: Served) -> None:
-    """Nothing is started."""
     reply = served.http.post(served.own_path, json={"steps": 3, "validateOnly": True}, headers=ANN)
     assert reply.status_code == 200, reply.text
     assert reply.json()["done"]
@@ -294,7 +293,6 @@ def test_console_without_a_caller_is_for_this_machine(served: Served) -> None:
 
 
 def test_unknown_path_is_left_to_the_framework(served: Served) -> None:
-    """Its 404 has its own form."""
     reply = served.http.get("/nothing")
     assert reply.status_code == 404
     assert "google.rpc" not in reply.text

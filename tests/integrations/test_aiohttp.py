@@ -158,7 +158,6 @@ def test_body_in_pieces_is_put_together() -> None:
 
 
 def test_start_in_an_application_without_our_routes_says_no_place(counting: Counting) -> None:
-    """They may be served by another process."""
     operations = Operations(counting.service, caller=caller, accepted=True)
 
     async def own(request: web.Request) -> web.Response:

@@ -126,7 +126,6 @@ def test_start_within_a_transaction_is_there_with_the_rows_of_the_project(
 def test_start_in_a_project_without_our_urls_says_no_place(
     serve_alone: Callable[..., None], shared: Counting
 ) -> None:
-    """They may be served by another process."""
     serve_alone(shared, accepted=True)
     request = RequestFactory().post("/own", {"steps": -1}, content_type="application/json")
     without: Any = ModuleType("without")
@@ -151,7 +150,6 @@ def test_only_users_who_are_signed_in_call_by_default() -> None:
 
 
 def test_user_without_the_permission_is_refused() -> None:
-    """Others are not."""
     user = SimpleNamespace(has_perm=lambda permission: permission == "shop.see")
     assert ask(lambda request: "ann", user, PERMISSION="shop.see") == "ann"
     with pytest.raises(lro.errors.PermissionDenied, match=r"no permission shop\.do"):
@@ -206,7 +204,6 @@ def test_wrong_settings_are_found_by_the_check(
 def test_service_starts_and_stops_with_the_server_under_asgi(
     counting: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All but that is Django's."""
     monkeypatch.setattr(_operations, "service", lambda: counting.service)
     with uvicorn_serving(integration.with_lifespan(get_asgi_application())) as port:
         assert httpx.get(f"http://{HOST}:{port}/v1/own").text == "mine"

@@ -79,14 +79,12 @@ def test_progress_is_seen_and_a_cancel_arrives(held: Any) -> None:
 
 
 def test_task_that_takes_context_goes_on(held: Any) -> None:
-    """Its context has the result, too."""
     assert tasks.BEGUN.wait(60)
     tasks.GO_ON.set()
     assert ended(held).return_value == "it"
 
 
 def test_signals_are_sent() -> None:
-    """Those of Django's tasks, by the backend."""
     seen: list[tuple[str, Any]] = []
 
     def hear(signal: Any, task_result: Any, **_: Any) -> None:

@@ -444,7 +444,6 @@ def test_routers_of_one_application_have_ids_of_their_own(counting: Counting) ->
 
 
 def test_verbs_that_the_service_does_not_offer_are_not_in_the_document() -> None:
-    """They are still refused as everywhere."""
     service = lro.Service(MemoryStore(), InlineExecutor(), verbs=["GetOperation"])
     app = FastAPI()
     app.include_router(Operations(service).router())

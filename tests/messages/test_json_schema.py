@@ -192,8 +192,6 @@ def test_two_classes_of_one_name_get_two_schemas() -> None:
 
 
 def test_class_of_no_known_form_is_an_open_object() -> None:
-    """One whose codec gives no shape."""
-
     @lro.message("acme.v1.Closed")
     class Closed:
         """Only its codec knows it."""

@@ -25,7 +25,6 @@ READERS = {"loads": loads, "strict": loads_strict}
 
 @pytest.fixture(params=["orjson", "standard"])
 def library(request, monkeypatch):
-    """Each of the two libraries in turn."""
     if request.param == "standard":
         monkeypatch.setattr(json_text, "orjson", None)
     else:
@@ -35,7 +34,6 @@ def library(request, monkeypatch):
 
 @pytest.fixture(params=READERS)
 def read(request, library):
-    """Each reader, by each library."""
     return READERS[request.param]
 
 

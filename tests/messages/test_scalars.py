@@ -168,7 +168,6 @@ KNOWN = [
 
 @pytest.mark.parametrize(("name", "value", "shown"), KNOWN)
 def test_a_well_known_type(name, value, shown):
-    """Its special form, both ways (spec §1.13)."""
     assert TYPES.dump(Known(**{name: value})) == {name: shown}
     again = TYPES.load(json.loads(json.dumps({name: shown})), Known)
     assert getattr(again, name) == (shown if name == "fields" else value)

@@ -309,7 +309,6 @@ LIST, DICT = attrs.Factory(list), attrs.Factory(dict)
      ("f_int32", "fInt32"), ("aB", "aB"), ("a_", "a")],
 )  # fmt: skip
 def test_names_in_json_are_those_of_protobuf(name, shown):
-    """Both spellings are read."""
     cls = attrs.make_class("Made", {name: attrs.field(default="", type=str)}, frozen=True)
     assert TypeRegistry().dump(cls("x")) == {shown: "x"}
     assert {TypeRegistry().load({one: "x"}, cls) for one in (name, shown)} == {cls("x")}

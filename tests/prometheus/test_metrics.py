@@ -239,8 +239,6 @@ def test_store_that_is_away_is_unavailable(service, caplog):
 
 
 def test_store_without_statistics_has_only_gauges(make_service):
-    """They need no store."""
-
     class Plain(MemoryStore):
         read_totals = property()
 

@@ -365,7 +365,6 @@ def test_messages_of_protobuf_are_imported_from_where_they_are(service):
 
 
 def test_a_service_without_a_package():
-    """Its file says none."""
     with Service(MemoryStore(), InlineExecutor(), maintenance=False) as made:
         made.method("Shop.Paint")(paint)
         text = protobuf.proto_sources(made)["messages.proto"]

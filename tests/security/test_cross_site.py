@@ -182,7 +182,6 @@ REFUSED: list[tuple[str, str, Headers]] = [
 
 
 def in_turn(cases: list[tuple[str, str, Headers]]) -> Any:
-    """Each case, with one of the calls."""
     return pytest.mark.parametrize(
         ("method", "path", "scheme", "headers"),
         [(*CALLS[n % len(CALLS)], *case[1:]) for n, case in enumerate(cases)],
@@ -209,7 +208,6 @@ def test_own_pages_trusted_pages_and_programs_pass(
 def test_pages_of_other_sites_are_refused(
     serve: Callable[..., Site], method: str, path: str, scheme: str, headers: Headers
 ) -> None:
-    """They get 403 and change nothing."""
     site = serve(APP)
     reply = site.call(method, path, with_host(headers), scheme)
     origins = [value for name, value in headers if name == "origin"]

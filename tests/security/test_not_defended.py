@@ -38,7 +38,6 @@ def keep(service: lro.Service, text: str) -> None:
 
 
 def dump(path: Path) -> str:
-    """All rows of a file."""
     with closing(sqlite3.connect(path)) as plain:
         return "\n".join(plain.iterdump())
 

@@ -173,7 +173,6 @@ def test_a_broken_store_is_found(promise, methods):
 
 
 def test_one_broken_promise_fails_all_checks():
-    """Those that come before it are kept."""
     with pytest.raises(AssertionError, match="a_record_comes_back_as_it_went_in: KeyError"):
         testing.check_store(type("Broken", (MemoryStore,), {"request": forgotten}))
 

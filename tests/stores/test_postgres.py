@@ -193,7 +193,6 @@ def test_an_old_server_is_refused(opened, monkeypatch):
 
 
 def test_a_database_that_cannot_hold_all_texts_is_refused(server, schema, plain):
-    """Its encoding must be UTF8."""
     plain.execute(f"CREATE DATABASE {schema} ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'")
     store = PostgresStore(server.url.replace("/postgres", f"/{schema}"))
     with closing(store), pytest.raises(Unavailable, match="must be in UTF8, it is in LATIN1"):

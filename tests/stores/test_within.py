@@ -66,7 +66,6 @@ def done():
 
 @pytest.fixture
 def work(service, done):
-    """Its method."""
     return method_of(service, done)
 
 

@@ -28,7 +28,6 @@ class Spans:
         self.tracer = self.provider.get_tracer("tests")
 
     def all(self) -> Sequence[Any]:
-        """All that have ended."""
         return self._exporter.get_finished_spans()
 
     def ours(self, kind: str = "") -> list[Any]:

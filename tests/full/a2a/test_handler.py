@@ -394,8 +394,6 @@ def test_without_names_all_callers_are_one() -> None:
 
 
 def test_authenticate_may_ask_the_context_of_the_sdk() -> None:
-    """Its second argument; also a coroutine function."""
-
     async def authenticate(headers: Any, context: ServerCallContext) -> str:
         assert context.tenant == "t"
         return str(headers["x-caller"])

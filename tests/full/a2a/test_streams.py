@@ -125,7 +125,6 @@ def test_send_streaming_message_starts_and_follows(agent: Agent) -> None:
 
 
 def test_a_stream_whose_reader_leaves_is_let_go(agent: Agent) -> None:
-    """Nothing is held for it any more."""
     task_id = agent.counting.start().rpartition("/")[2]
     streams = [ask(agent, task_id) for ask in (by_get, by_jsonrpc, by_grpc)]
     for one in streams:

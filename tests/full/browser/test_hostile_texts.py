@@ -33,7 +33,6 @@ LEAVES: Final = """() => [...document.querySelectorAll("#panel .leaf")].map((lea
 
 
 def test_there_are_at_least_200_texts() -> None:
-    """Each once."""
     assert len(set(TEXTS)) == len(TEXTS) >= 200
 
 

@@ -98,7 +98,6 @@ def test_wrong_filter_is_marked_at_its_character(page: Page) -> None:
 
 
 def test_parents_are_chosen_from_a_list(stage: Stage, beside: Show) -> None:
-    """Each parent has its own list."""
     here, there = stage.start("here"), stage.start("there", "projects/p")
     page = beside(parents=["projects/p"])
     expect(row(page, here)).to_be_visible()

@@ -395,7 +395,6 @@ def test_redirects_are_not_followed() -> None:
 
 
 def test_headers_are_passed_on_byte_by_byte(other: OtherServer) -> None:
-    """Both ways, whatever they hold."""
     with proxied(other.url) as client:
         reply = client.get("/v1/operations", headers={b"accept": b"text/\xff"})
         assert reply.status_code == 200

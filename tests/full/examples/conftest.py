@@ -95,7 +95,6 @@ class Analysis:
 
 @pytest.fixture(scope="session")
 def analyses(server: Server) -> dict[str, Analysis]:
-    """All ten, two at a time."""
     requests = {verb: sample(verb) for verb in NAMES}
     started = {verb: server.start(verb, request) for verb, request in requests.items()}
     found = {}
@@ -172,7 +171,6 @@ def oriented(orientation: int) -> PIL.Image.Exif:
 
 
 def flat(width: int, height: int, mode: str = "RGB", color: object = None) -> Image:
-    """One colour as a PNG."""
     return saved(PIL.Image.new(mode, (width, height), color or 0))
 
 

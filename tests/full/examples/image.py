@@ -32,7 +32,6 @@ class Stage:
         return [rest for name, rest in self.instructions if name == instruction]
 
     def one(self, instruction: str) -> str:
-        """Those of the only one."""
         (found,) = self.all(instruction)
         return found
 

@@ -46,7 +46,6 @@ class Caller:
     """What tests ask of a server, whichever way ``call`` goes to it."""
 
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """One request."""
         raise NotImplementedError
 
     def ask(self, method: str, path: str, **options: Any) -> Json:
@@ -97,7 +96,6 @@ class Server(Caller):
         self.service.close(drain=timedelta())
 
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """One request."""
         with asgi_inside(self.app) as call:
             return call(method, path, **options)
 

@@ -75,7 +75,6 @@ def test_each_analysis_has_a_sample(site: httpx.Client) -> None:
 
 
 def test_pictures_of_the_page_are_those_that_scikit_image_brings(site: httpx.Client) -> None:
-    """Each has a button on the page."""
     script = (FOLDER / "page.js").read_text("utf-8")
     for name in PICTURES:
         assert f'"{name}"' in script

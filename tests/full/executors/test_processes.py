@@ -521,7 +521,6 @@ def test_many_at_once(harness, mail):
 
 
 def test_children_are_recycled(harness):
-    """Each is ended after so many calls."""
     service, method = harness(own={"recycle": 2})
     found = [child_of(service, method) for _ in range(5)]
     assert found[0::2] == [found[0], found[2], found[4]]

@@ -137,7 +137,6 @@ def info_of(error: Any) -> Any:
 
 
 def afuture(started: Any, client: Any) -> Any:
-    """Its asynchronous twin."""
     types = {"metadata_type": struct_pb2.Struct, "retry": AQUICK}
     return operation_async.from_gapic(started, client, wrappers_pb2.StringValue, **types)
 

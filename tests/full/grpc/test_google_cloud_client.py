@@ -154,7 +154,6 @@ def test_an_update_has_its_name_within_the_body(client: Any) -> None:
 
 
 def test_a_delete_has_no_body(client: Any) -> None:
-    """Its result is Empty."""
     operation = client.delete_instance(name=f"{PARENT}/instances/films")
     assert operation.result(timeout=60) == Empty()
 

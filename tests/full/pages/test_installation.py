@@ -100,7 +100,6 @@ def test_imports_name_the_extra_that_they_need() -> None:
 
 
 def test_packages_of_the_plain_install_are_named() -> None:
-    """All of them, and no other."""
     skip_with_old_versions()
     text = " ".join(text_of(PAGE).split())
     (named,) = re.findall(r"is `lro` and thirteen packages: ([^:]*?)\. On", text)

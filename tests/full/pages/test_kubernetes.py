@@ -38,7 +38,6 @@ store = PostgresStore({url!r}, schema={schema!r})
 
 
 def manifests() -> Iterator[dict[str, Any]]:
-    """All objects of the page."""
     for text in fences(PAGE, "yaml"):
         yield from yaml.safe_load_all(text)
 
