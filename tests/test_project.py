@@ -32,7 +32,6 @@ def noxfile_value(name: str) -> Any:
 
 @pytest.mark.parametrize("package", ["lro", "lro_client", "lro_conform", "pytest_lro"])
 def test_types_ship(package: str) -> None:
-    """Each installed package says that it is typed."""
     source = importlib.import_module(package).__file__
     assert source is not None
     assert Path(source).with_name("py.typed").is_file()
@@ -54,7 +53,6 @@ def test_one_lowest_python() -> None:
 
 
 def test_promised_pythons_are_tested() -> None:
-    """Each Python among the classifiers has its session."""
     promised = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
     assert promised
     assert set(promised) <= set(noxfile_value("PYTHONS"))

@@ -77,11 +77,13 @@ class Outcome:
     verdict: Verdict
     facts: tuple[str, ...] = ()
     seconds: float = 0.0
+    required: bool = False
+    """Whether it was required, so that a failure counts at any level."""
 
     def counts(self, strict: bool) -> bool:
-        """Whether this is a failure of a must, or under ``strict`` of a should."""
+        """Whether a must or a required check has failed, or under ``strict`` a should."""
         levels: Collection[Level] = (Level.MUST, Level.SHOULD) if strict else (Level.MUST,)
-        return self.verdict is Verdict.FAILED and self.check.level in levels
+        return self.verdict is Verdict.FAILED and (self.required or self.check.level in levels)
 
 
 @attrs.frozen(kw_only=True)

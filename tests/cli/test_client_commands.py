@@ -178,7 +178,6 @@ def test_cancel(call: Lro, harness: Harness) -> None:
 
 
 def test_delete(call: Lro, harness: Harness) -> None:
-    """Nothing is printed; each missing operation is reported."""
     name = over(harness, ResizeResponse())
     found = call("delete", name, "operations/no")
     assert (found.status, found.out) == (Exit.CALL_FAILED, "")

@@ -258,7 +258,6 @@ def test_mistakes_are_the_same_over_other_transports(transport: Any, face: Face)
 
 
 def test_parents_that_look_odd_are_asked_for_as_they_are(face: Face, server: respx.Router) -> None:
-    """They are no filters in a wrong place."""
     server.get().mock(return_value=reply({}))
     client = face.client()
     for last in ("a b", "YQ==/locations/l", "x.y:z", "p=x", "(x)", "a<b", "o'brien", "p/x/-"):

@@ -101,7 +101,6 @@ def test_names_of_no_collection(face: Face) -> None:
 
 
 def test_how_often_it_asks(face: Face) -> None:
-    """Each half a second, from a twentieth on."""
     server, clock = Server(*[{"operations": PENDING}] * 40), Clock()
     began = clock()
     assert group_of(face, server, clock).results() == EVERY

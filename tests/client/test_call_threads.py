@@ -34,7 +34,6 @@ def call_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[CallThreads]:
 
 
 def test_an_idle_thread_is_taken_again(call_threads: CallThreads) -> None:
-    """One thread does one call after the other."""
     first, second = (call_threads.call(threading.current_thread, 120, set()) for _ in range(2))
     assert first is second
 

@@ -44,7 +44,6 @@ def test_the_message_is_the_body(face: Face, server: respx.Router) -> None:
 
 
 def test_request_id_and_validate_only(face: Face, server: respx.Router) -> None:
-    """Both travel beside the fields of the message."""
     route = server.post(TARGET).mock(return_value=reply(running()))
     face.client().start(TARGET, REQUEST, **TYPES, request_id=ID, validate_only=True)
     expected = {**BODY, "requestId": ID, "validateOnly": True}

@@ -122,8 +122,13 @@ SECOND_REFUSED = refuses(again("cancel"), *FAILED)
         (OTHER_CODE, ("--only", "names"), 0),
         (refuses("list", 501, "UNIMPLEMENTED"), ("--only", "calls"), 0),
         (refuses("list", 501, "UNIMPLEMENTED"), ("--only", "calls", "--require", "calls"), 1),
+        (refuses("list", 501, "UNIMPLEMENTED"), ("--only", "names", "--require", "calls.list"), 1),
+        (FAULTS["http.poll-interval"], ("--only", "names", "--require", "http.poll-interval"), 1),
     ],
-    ids=("must", "should", "strict should", "strict info", "other", "absent", "required"),
+    ids=(
+        *("must", "should", "strict should", "strict info", "other", "absent", "required"),
+        *("required beside others", "required info"),
+    ),
 )
 def test_exit_status_counts_musts_and_with_strict_shoulds(
     call: Lro, layer: Layer, options: tuple[str, ...], status: int
@@ -235,6 +240,8 @@ UNUSABLE = [
     ((*START_X, "--header", "x"), "'x' is not of the form 'Name: value'"),
     ((*START_X, "--only", "nothing"), "'nothing' names no check"),
     ((*START_X, "--require", "nothing"), "'nothing' names no check"),
+    (("--list", "--require", "nothing"), "'nothing' names no check"),
+    ((*START_X, "--require", "grpc"), "grpc is required, and cannot be judged over http"),
     (("--list", "--format", "junit"), "--list prints human or json"),
     (("--list", "-o", "/nowhere/list"), "/nowhere/list: No such file or directory"),
     ((*START_X, "--token-file", "/nowhere"), "cannot be read"),

@@ -116,6 +116,11 @@ def completes(one: dict[str, Any]) -> None:
 
 
 LEGAL: dict[str, Layer] = {
+    # FastAPI has such a path for GET alone.
+    "no route for wait": answers(
+        lambda asked: asked.verb == "wait",
+        Reply(405, {"allow": "GET"}, b'{"detail": "Method Not Allowed"}'),
+    ),
     "padded tokens": padded_tokens,
     "empty first page": empty_first_page,
     "uuids": other_ids(lambda _: str(uuid.uuid4()), "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"),

@@ -50,7 +50,6 @@ class CountedStore(MemoryStore):
         ]
 
     def read_load(self, parents: Collection[str], limit: int) -> Any:
-        """One method, of which one worker has something."""
         self.parents.append(parents)
         one = SimpleNamespace(
             method="a.B.C",

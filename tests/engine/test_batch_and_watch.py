@@ -258,7 +258,6 @@ def test_a_store_that_is_away_is_reported_at_once(harness):
 @EACH_STORE
 @on_a_loop
 async def test_closing_the_service_ends_watches(harness):
-    """Those that run, and those that come later."""
     name = harness.start()
 
     stream = aiter(await harness.service.watch([name]))

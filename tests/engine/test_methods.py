@@ -203,4 +203,6 @@ def test_service_with_verbs_of_its_own_is_refused(own):
     """Edges would not call them: a check there would be skipped."""
     with pytest.raises(DeclarationError, match=f"Mine: overrides {own}, which edges do not call"):
         type("Mine", (Service,), {own: lambda *_: None})
+    with pytest.raises(DeclarationError, match=f"Mine: overrides {own}, "):
+        type("Mine", (type("Mixin", (), {own: lambda *_: None}), Service), {})
     type("Mine", (Service,), {"helper": lambda *_: None})

@@ -468,7 +468,6 @@ def test_functions_are_called_within_what_is_around_them(make_service, executor,
 def test_error_that_is_swallowed_around_a_function_fails_the_operation(
     make_service, executor, caplog
 ):
-    """There is no response that could be stored."""
     service = make_service(None, executor(), around=lambda _: contextlib.suppress(ValueError))
     method = in_colour(service, executor, lambda: int("x"))
     assert ended(service, method.start(WorkRequest()).name).error.code == Code.INTERNAL
@@ -701,7 +700,6 @@ def test_time_that_cannot_be_counts_as_none(seconds):
 
 
 def test_store_refuses_what_it_could_not_read(tmp_path):
-    """One such number must not hide all others."""
     store = SQLiteStore(tmp_path / "operations.db")
     with pytest.raises(ValueError, match="JSON compliant"):
         store.add_counts(START, {"M": {"queue.sum": float("nan")}})

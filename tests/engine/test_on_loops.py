@@ -139,7 +139,6 @@ async def test_async_work_is_cancelled_as_it_begins_and_not_by_itself(service):
 
 @on_a_loop
 async def test_work_on_a_loop_does_not_hold_it_up(service):
-    """Each of three waits for the other two."""
     begun: list[str] = []
     all_begun = asyncio.Event()
 

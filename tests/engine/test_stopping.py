@@ -250,7 +250,6 @@ def test_exit_closes_all_services_at_once(threads, left, monkeypatch, caplog):
 
 
 def test_second_signal_at_exit_ends_the_drains_of_all_services(left, monkeypatch, caplog):
-    """Each hands its work back; that is logged."""
     drains = []
     draining = threading.Event()
 

@@ -70,7 +70,6 @@ HALF: Final = WorkMetadata(percent=50, note="half")
 
 
 def report_once(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """All that a function learns from its job."""
     before = job.metadata
     job.report(HALF)
     return _learnt(job, before)

@@ -76,7 +76,6 @@ def test_patterns_match_as_the_regular_expression_does(written: str, text: str) 
 
 @given(PATTERNS.filter(lambda text: text.strip("*")), st.lists(st.text("xz", max_size=4)))
 def test_a_search_stays_within_one_string(written: str, strings: list[str]) -> None:
-    """All strings are searched, one after the other."""
     expression = ".*".join(map(re.escape, written.split("*")))
     found = any(re.search(expression, text) for text in strings)
     assert matches(f'"{written}"', {"loose": list(strings)}) is found

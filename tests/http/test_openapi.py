@@ -268,7 +268,6 @@ def test_names_of_schemas_differ_by_more_than_dots_and_case() -> None:
 
 
 def test_document_says_title_servers_and_security() -> None:
-    """Each security scheme alone lets a caller in."""
     document = Document(
         title="Things",
         version="2.0.0",

@@ -298,7 +298,6 @@ class Checked:
 
 
 def test_a_class_checks_itself():
-    """Its validators speak as errors of the message."""
     with pytest.raises(InvalidArgument, match="must be >= 0"):
         TYPES.load({"low": -1}, Checked)
     with pytest.raises(InvalidArgument, match="low: must not be above high"):

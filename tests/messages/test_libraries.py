@@ -480,7 +480,6 @@ class Checked(BaseModel):
 
 
 def test_every_violation_of_a_model_is_named() -> None:
-    """Those of the JSON, of constraints, of validators."""
     assert violations(
         Checked,
         {

@@ -206,7 +206,6 @@ def test_a_lease_that_holds_is_respected():
 
 
 def test_a_lost_worker_is_counted():
-    """One that handed the work back is not."""
     lost = record(owner="them", lease_until=NOW, lost_attempts=1)
     assert take_over("us", LATER, NOW)(lost).lost_attempts == 2
     handed_back = release(0, NOW)(record(owner="them", lease_until=LATER))

@@ -462,7 +462,6 @@ def test_set_may_lack_the_well_known_imports(tmp_path):
 
 
 def test_a_generated_module_is_registered():
-    """Its classes are those that the module has."""
     types = TypeRegistry()
     new = register_module(types, source_context_pb2)
     assert new == ("google.protobuf.SourceContext",)

@@ -221,12 +221,10 @@ def edge_of(counting: CountService, **options: Any) -> OperationsEdge:
 
 
 def asgi_app(counting: CountService, **options: Any) -> Any:
-    """All verbs of a service as one application."""
     return lro.asgi.OperationsApp(counting.service, starts={"/v1/count": counting.count}, **options)
 
 
 def wsgi_app(counting: CountService, **options: Any) -> Any:
-    """All verbs of a service as one application."""
     return lro.wsgi.OperationsApp(counting.service, starts={"/v1/count": counting.count}, **options)
 
 

@@ -54,7 +54,6 @@ def test_an_executor_keeps_its_promise(check, kind):
 
 @pytest.mark.parametrize("check", testing.FOREGROUND_CHECKS, ids=name_of)
 def test_the_inline_executor_keeps_its_promises(check):
-    """Those that make sense where nothing ever waits."""
     testing.run_executor_check(check, lambda at_once, waiting: InlineExecutor())
 
 

@@ -259,7 +259,6 @@ def test_keys_and_targets_cross(server, opened, schema, clock, plain):
 
 
 def test_many_leases_are_renewed_in_parts(store, clock, monkeypatch):
-    """Each in a short transaction; none is forgotten."""
     monkeypatch.setattr("lro.stores.postgres._store.RENEWED_AT_ONCE", 3)
     names = [f"operations/{number}" for number in range(8)]
     for number in range(8):
@@ -556,6 +555,7 @@ def test_dropped_schema_is_made_again(opened, schema, plain, clock):
     store = opened()
     store.index({"k1"})
     insert(store, record_of(clock))
+    until(lambda: has_index(plain, schema))  # while it is made, the two could be in a deadlock
     plain.execute(f'DROP SCHEMA "{schema}" CASCADE')
     assert listed(store) == []
     insert(store, record_of(clock, "b", keys=KEYED))

@@ -54,7 +54,6 @@ def connection(database, kind):
 
 @pytest.fixture
 def service(database, make_service):
-    """One that works where its maintenance is run."""
     return make_service(database.store, InlineExecutor())
 
 

@@ -128,11 +128,11 @@ class Service:
         """
         super().__init_subclass__(**options)
         for name in _VERB_METHODS.split():
-            for own in {name, f"{name}_async"} & vars(cls).keys():
-                wanted = (
-                    "which edges do not call: use authorize=, observers=, or a store of your own"
-                )
-                raise DeclarationError(cls.__qualname__, f"overrides {own}, {wanted}")
+            for own in (name, f"{name}_async"):
+                if getattr(cls, own, None) is not getattr(Service, own, None):
+                    wanted = "use authorize=, observers=, or a store of your own"
+                    text = f"overrides {own}, which edges do not call: {wanted}"
+                    raise DeclarationError(cls.__qualname__, text)
 
     def __init__(
         self,

@@ -63,9 +63,12 @@ _UNAUTHENTICATED: Final = 401
 _CHECK_SECONDS: Final = 5.0
 _NOT_OFFERED: Final = frozenset({404, 405, 501})
 _TO_SERVER: Final = ("content-type", "accept", "accept-encoding")
-_TO_PAGE: Final = ("content-type", "content-encoding", "content-length", "date", "retry-after")
-_DATA: Final = ("application/json", "text/event-stream")
-_FAILED: Final = 400
+_TO_PAGE: Final = ("content-encoding", "content-length", "date", "retry-after")
+_EVENTS: Final = "text/event-stream"
+_DATA: Final = (_EVENTS, "application/json", "text/plain")
+"""JSON may come as plain text, too: whatever comes is passed on as JSON, or as events."""
+_OK: Final = 200
+_NO_CONTENT: Final = 204
 _SHOWN: Final = 80
 _FETCHED_HERE: Final = (None, "same-origin", "none")
 
@@ -222,20 +225,28 @@ class ConsoleProxy:
         return response.status_code not in _NOT_OFFERED
 
 
+def _kind(response: httpx.Response) -> str:
+    sent: str = response.headers.get("content-type", "")
+    return sent.partition(";")[0].strip().lower()
+
+
 def _data_only(response: httpx.Response) -> HttpReply | httpx.Response:
     """The server's reply, or the error that stands for one with other content than data.
 
     What a hostile server sends must not be a page or a script of this address.
     """
-    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind, status = _kind(response), response.status_code
     if kind in _DATA or kind.endswith("+json"):
         return response
     response.close()
-    status, shown = response.status_code, ascii(kind)[:_SHOWN] if kind else "no Content-Type"
+    if status == _NO_CONTENT or (status == _OK and response.headers.get("content-length") == "0"):
+        return HttpReply(_OK, (("content-type", "application/json"),), b"{}")
+    shown = ascii(kind)[:_SHOWN] if kind else "no Content-Type"
     text = f"the server answers {status} with {shown}: only JSON and event streams are passed on"
-    error = StatusError(code_from_http(status) if status >= _FAILED else Code.UNAVAILABLE, text)
-    reply = error_reply(error, _TYPES, "lro.local")
-    return attrs.evolve(reply, status=status) if status >= _FAILED else reply
+    if not response.is_error:
+        return error_reply(StatusError(Code.UNAVAILABLE, text), _TYPES, "lro.local")
+    reply = error_reply(StatusError(code_from_http(status), text), _TYPES, "lro.local")
+    return attrs.evolve(reply, status=status)
 
 
 class LocalServer(ThreadingHTTPServer):
@@ -280,9 +291,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(reply.body if self.command != "HEAD" else b"")
 
     def _relay(self, response: httpx.Response) -> None:
-        """Send the server's reply as it is, piece by piece as it comes."""
+        """Send the server's reply, piece by piece as it comes."""
         response.headers.encoding = "latin-1"  # in which they are sent on as they came
         headers = {one: response.headers[one] for one in _TO_PAGE if one in response.headers}
+        headers["content-type"] = _EVENTS if _kind(response) == _EVENTS else "application/json"
+        if "transfer-encoding" in response.headers:  # it counts alone (RFC 9112 §6.3)
+            headers.pop("content-length", None)
         if "content-length" not in headers:
             headers["connection"] = "close"
             self.close_connection = True

@@ -193,7 +193,7 @@ class Bench:
             answer = await self.target.get(self._long)
             if not answer.done:
                 return self._long
-            if "error" in answer.body:
+            if answer.body.get("error", {}).get("code") == 1:
                 self.ended_alone.append(f"no call has ended it: {answer}")
         self._long = await self.running()
         return self._long
@@ -295,13 +295,15 @@ class Bench:
         no path at all for WaitOperation, for which ``operations.proto`` has none, and for a list:
         then the answer is the one to any path that is not there.
         """
-        if answer.code == "UNIMPLEMENTED" or answer.http is None:
-            return answer.code == "UNIMPLEMENTED"
+        said = answer.code == "UNIMPLEMENTED"
+        if answer.http is None or (said and answer.error):
+            return said
         if answer.http.status == 405:
-            return True
-        if answer.rpc not in ("wait", "list") or not answer.refused:
-            return False
-        absent = await self._no_route(answer, answer.http.status)
+            absent = True
+        elif said or answer.rpc not in ("wait", "list") or not answer.refused:
+            return said
+        else:
+            absent = await self._no_route(answer, answer.http.status)
         if absent and answer in self.log:  # it is the answer of a framework around the server
             self.log[self.log.index(answer)] = attrs.evolve(answer, foreign=True)
         return absent

@@ -13,7 +13,7 @@ import attrs
 import click
 import httpx
 
-from lro_conform._checks import Check, ConformanceReport
+from lro_conform._checks import GRPC, HTTP, Check, ConformanceReport
 from lro_conform._options import Reporting, UnusableInput, report_options, run_judging
 from lro_conform._report import select
 from lro_conform.server._bench import Pace
@@ -303,6 +303,10 @@ def server(ctx: click.Context, /, url: str, grpc: str, reporting: Reporting, **g
     arguments cannot be used, the server not be reached, nothing be judged, or the run not be ended
     in time.
     """
+    try:
+        required = select(CHECKS, only=given["require"]) if given["require"] else []
+    except ValueError as exc:
+        raise click.UsageError(str(exc)) from exc
     if reporting.listing:
         ctx.exit(reporting.list(CHECKS))
     if not url and not grpc:
@@ -317,11 +321,12 @@ def server(ctx: click.Context, /, url: str, grpc: str, reporting: Reporting, **g
     unsent = [name for name, _ in headers if grpc and not _METADATA.fullmatch(name.lower())]
     if unsent:
         raise click.UsageError(f"the header {unsent[0]} cannot be sent over gRPC")
-    checks = reporting.chosen(CHECKS)
-    try:
-        required = select(CHECKS, only=given["require"]) if given["require"] else []
-    except ValueError as exc:
-        raise click.UsageError(str(exc)) from exc
+    chosen = [*reporting.chosen(CHECKS), *required]
+    checks = [one for one in CHECKS if one in chosen]
+    over = {transport for transport, at in ((HTTP, url), (GRPC, grpc)) if at}
+    for one in given["require"]:
+        if not any(check.transports & over for check in select(CHECKS, only=[one])):
+            raise click.UsageError(f"{one} is required, and cannot be judged over {min(over)}")
     run = ServerRun(
         url=url,
         grpc=grpc,

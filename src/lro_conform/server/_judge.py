@@ -84,9 +84,11 @@ async def judge(
         for rule in RULES:
             if rule.check in checks and target.transport in rule.check.transports:
                 outcome = await _judged(bench, rule, began)
-                if rule.check in required and outcome.verdict in _UNJUDGED:
-                    facts = ("it is required", *outcome.facts)
-                    outcome = attrs.evolve(outcome, verdict=Verdict.FAILED, facts=facts)
+                if rule.check in required:
+                    outcome = attrs.evolve(outcome, required=True)
+                    if outcome.verdict in _UNJUDGED:
+                        facts = ("it is required", *outcome.facts)
+                        outcome = attrs.evolve(outcome, verdict=Verdict.FAILED, facts=facts)
                 outcomes.append(outcome)
         cut = _cut(bench, began + pace.total - time.monotonic())
     finally:

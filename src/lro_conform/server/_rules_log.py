@@ -27,7 +27,7 @@ async def _some_calls(bench: Bench) -> None:
 
     Where other rules are judged as well it has them already.
     """
-    lists, waits = (functools.partial(bench.first, rpc) for rpc in ("list", "wait"))
+    lists, waits = (functools.partial(bench.need, rpc) for rpc in ("list", "wait"))
     for ask in (bench.long, bench.finished, lists, bench.whole_page, waits):
         with contextlib.suppress(NotJudged, NotOffered):  # whatever else there is, is judged
             await ask()
@@ -197,7 +197,7 @@ async def any_metadata_type(bench: Bench) -> Facts:
 
 @RULES(
     "states.goes-on",
-    "An operation that no call ends does not end with an error.",
+    "An operation that no call cancels does not end as cancelled.",
     MUST,
     operations_proto("Operation.done"),
 )

@@ -115,12 +115,14 @@ def raw(client: httpx.Client, line: str, *headers: str) -> str:
 
 
 @contextlib.contextmanager
-def replying(status: int, *headers: tuple[bytes, bytes]) -> Iterator[httpx.Client]:
+def replying(
+    status: int, *headers: tuple[bytes, bytes], body: bytes = b"{}"
+) -> Iterator[httpx.Client]:
     """A client of the local server for one that answers all with this."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"{}"})
+        await send({"type": "http.response.body", "body": body})
 
     with uvicorn_serving(app, lifespan="off") as port, proxied(f"http://{HOST}:{port}") as client:
         yield client
@@ -256,7 +258,7 @@ def test_our_server_has_all_and_streams_are_relayed() -> None:
             assert session["watches"]
             assert {"BatchGetOperations", "DescribeOperations"} <= set(session["verbs"])
             with client.stream("POST", "/v1/operations:watch", json={"names": [name]}) as watched:
-                assert watched.headers["content-type"] == "text/event-stream; charset=utf-8"
+                assert watched.headers["content-type"] == "text/event-stream"
                 lines = watched.iter_lines()
                 assert next(line for line in lines if line.startswith("data:"))
                 made.go.set()
@@ -280,24 +282,29 @@ def test_page_that_leaves_a_stream_ends_it_at_the_server() -> None:
         made.go.set()
 
 
-def test_server_that_breaks_off_a_reply_does_so_here() -> None:
-    """The page must not take a part for the whole."""
+@contextlib.contextmanager
+def raw_replying(reply: bytes) -> Iterator[httpx.Client]:
+    """A client of the local server for one that answers one call with these bytes."""
     line = socket.create_server((HOST, 0))
 
     def serve() -> None:
         taken, _ = line.accept()
         with taken:
             taken.recv(4096)
-            head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100"
-            taken.sendall(head + b"\r\n\r\n{")
+            taken.sendall(reply)
 
     thread = threading.Thread(target=serve)
     thread.start()
-    at = f"http://{HOST}:{line.getsockname()[1]}"
-    with proxied(at) as client, pytest.raises(httpx.RemoteProtocolError):
+    with line, proxied(f"http://{HOST}:{line.getsockname()[1]}") as client:
+        yield client
+        thread.join()
+
+
+def test_server_that_breaks_off_a_reply_does_so_here() -> None:
+    """The page must not take a part for the whole."""
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100"
+    with raw_replying(head + b"\r\n\r\n{") as client, pytest.raises(httpx.RemoteProtocolError):
         client.get("/v1/operations")
-    thread.join()
-    line.close()
 
 
 def test_without_the_secret_there_is_nothing(other: OtherServer) -> None:
@@ -399,9 +406,36 @@ def test_headers_are_passed_on_byte_by_byte(other: OtherServer) -> None:
         reply = client.get("/v1/operations", headers={b"accept": b"text/\xff"})
         assert reply.status_code == 200
     assert other.calls[-1][2]["accept"] == "text/\xff"
-    with replying(200, (b"content-type", "application/json; x=\u20ac".encode())) as client:
+    sent = [(b"content-type", b"application/json"), (b"retry-after", "\u20ac".encode())]
+    with replying(200, *sent) as client:
         reply = client.get("/v1/operations")
-    assert dict(reply.headers.raw)[b"content-type"] == "application/json; x=\u20ac".encode()
+    assert dict(reply.headers.raw)[b"retry-after"] == "\u20ac".encode()
+
+
+def test_type_of_a_reply_is_not_what_a_server_writes() -> None:
+    """For browsers the last of a list counts, which would be a page."""
+    with replying(200, (b"content-type", b"application/json;x=1, text/html")) as client:
+        reply = client.get("/v1/operations")
+    assert reply.headers["content-type"] == "application/json"
+
+
+def test_reply_without_body_is_an_empty_message() -> None:
+    """As of a DELETE, which some servers answer so."""
+    for status, headers in ((200, [(b"content-length", b"0")]), (204, [])):
+        with replying(status, *headers, body=b"") as client:
+            reply = client.delete("/v1/operations/a")
+        assert (reply.status_code, reply.json()) == (200, {})
+
+
+def test_reply_with_two_lengths_is_not_read_as_two() -> None:
+    """A server that sends both lengths would answer the page's next request itself."""
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+    both = b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n"
+    chunks = b"2\r\n{}\r\n8\r\nHTTP/1.1\r\n0\r\n\r\n"
+    with raw_replying(head + both + chunks) as client:
+        reply = client.get("/v1/operations")
+    assert reply.headers["connection"] == "close"
+    assert "content-length" not in reply.headers
 
 
 def test_pages_of_other_sites_reach_nothing(other: OtherServer) -> None:

@@ -75,7 +75,6 @@ def skip_with_old_versions() -> None:
 
 
 def test_table_has_each_extra_with_its_packages() -> None:
-    """Those of the project that are for users."""
     published = {
         extra: {canonical(Requirement(text).name) for text in texts}
         for extra, texts in PROJECT["optional-dependencies"].items()
