@@ -89,7 +89,6 @@ def test_public_names_have_docstrings() -> None:
 
 
 def test_public_functions_say_what_they_raise() -> None:
-    """Each error that one raises itself stands under ``Raises:``."""
     unsaid = [
         (name, error)
         for name, thing in public()

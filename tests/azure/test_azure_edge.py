@@ -174,7 +174,6 @@ def test_result_that_is_no_object(make_media: MakeMedia) -> None:
 
 
 def test_service_without_describe_shows_no_times(make_media: MakeMedia) -> None:
-    """Whether a worker has begun is not said either."""
     media = make_media({"verbs": ["CancelOperation", "WaitOperation"]})
     media.go.set()
     started = media.start("wait")

@@ -41,7 +41,6 @@ class Row:
     places: tuple[tuple[Point, Moment, int], ...] = ()
 
     def fits(self, executor: str) -> bool:
-        """Whether there is such a thing with this executor."""
         return self.scene != "child" or executor not in ("threads", "loop")
 
 

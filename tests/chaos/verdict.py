@@ -238,7 +238,6 @@ class _Judged:
 
 
 def is_lost(operation: lro.Operation) -> bool:
-    """Whether an operation ended because its worker was lost."""
     details = operation.error.details if operation.error is not None else ()
     payload = details[0].payload if details else None
     return isinstance(payload, dict) and payload.get("reason") == "WORKER_LOST"

@@ -165,7 +165,6 @@ def test_command_without_standard_error_returns_its_status(
 
 
 def test_a_full_disk(call: Lro, harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One sentence, for whatever cannot be written or read."""
     over(harness, ResizeResponse())
     for error, shown in (
         (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),

@@ -138,7 +138,6 @@ READ: dict[str, list[tuple[Any, Progress | None]]] = {
 
 @pytest.mark.parametrize("cases", READ.values(), ids=READ)
 def test_what_is_read(cases: list[tuple[Any, Progress | None]]) -> None:
-    """Each kind of metadata, and what comes of it."""
     assert [(found, progress_of(found)) for found, _ in cases] == cases
     assert progress_of(lro.Any(URL, b"\x08\x03"), lro.TypeRegistry()) is None
 

@@ -61,7 +61,6 @@ def test_what_is_understood(text: str, seconds: float | None) -> None:
 
 @given(st.text(st.characters(min_codepoint=32, max_codepoint=255, exclude_characters="\x7f")))
 def test_no_text_is_an_error(text: str) -> None:
-    """Whatever stands in the header, reading it never fails."""
     answer = httpx.Response(200, json=running(), headers=[(b"retry-after", text.encode("latin-1"))])
     found = CODER.decode(CALL, answer, answer.content).retry_after
     assert found is None or found <= 1e9

@@ -203,7 +203,6 @@ def test_a_reply_that_is_too_large_is_not_fetched_again(
 
 
 def is_good(outcome: object) -> bool:
-    """Whether an operation of a group gave its result."""
     return isinstance(outcome, ResizeResponse)
 
 

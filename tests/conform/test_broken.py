@@ -89,6 +89,5 @@ def test_each_check_of_http_has_a_fault_that_it_finds() -> None:
 
 
 def test_more_than_thirty_faults_break_a_must() -> None:
-    """They end the command with 1, also without ``--strict``."""
     musts = {one.id for one in CHECKS if one.level is Level.MUST}
     assert sum(bool(musts & set(ids)) for ids, _ in CASES) >= 30

@@ -281,7 +281,6 @@ UNUSABLE = [
 def test_what_cannot_be_used_ends_with_two(
     call: Lro, arguments: tuple[str, ...], said: str
 ) -> None:
-    """And with a sentence, in which no password stands."""
     ended = conform(call, *arguments)
     assert (ended.status, ended.out) == (2, "")
     assert said in ended.err

@@ -326,7 +326,6 @@ def test_run_of_too_many_bytes_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_time_limit_ends_a_check_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of many calls could take long beyond it."""
     monkeypatch.setattr("lro_conform.server._judge._PARTING_SECONDS", 0.1)
     stuck = sleeps("cancel", 60)
     ids = ("calls.cancel", "cancel.empty")

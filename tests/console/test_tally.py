@@ -234,7 +234,6 @@ class Uncounted:
 
 
 def test_service_that_does_not_list_or_count_has_no_tally() -> None:
-    """As little as one that keeps its callers apart."""
     for made in (counting(verbs=("CancelOperation",)), counting(store=Uncounted())):
         with console("uvicorn", made) as client:
             assert client.get("/tally").status_code == 501

@@ -56,8 +56,6 @@ def test_a_function_without_a_job_or_with_the_default_metadata(service):
 
 
 def test_an_async_function_is_awaited(service):
-    """Each way says how the other kind is called."""
-
     @service.method(NAME)
     async def work(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
         await job.report_async(WorkMetadata(1))

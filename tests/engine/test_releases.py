@@ -252,6 +252,29 @@ def test_work_whose_request_has_another_name_waits_for_its_release(make_service,
     assert ended.state == "SUCCEEDED"
 
 
+def test_work_that_is_left_is_not_in_the_way_of_other_work(make_service, clock, caplog):
+    """However much it is: a scan reads a hundred operations at once."""
+    store, before = MemoryStore(clock), attrs_class(title="")
+    renamed = lro.message("acme.prints.v1.PrintJobRequest")(
+        attrs.make_class("PrintJobRequest", {"title": attrs.field(default="", type=str)})
+    )
+    service, method = release(store, make_service, renamed, lambda request, job: job.sleep(100))
+    for _ in range(150):
+        method.start(renamed())
+    service.close(drain=timedelta(0))
+    service, _ = release(store, make_service, before)
+
+    def maintained():
+        service.run_maintenance()
+        clock.advance(5)
+        return caplog.text.count("PrintJobRequest, which this process does not read")
+
+    until(maintained, lambda count: count == 150)
+    handed_back(store, make_service, before, before(title="x"))
+    newest = lro.ListOperationsRequest(page_size=1)
+    until(lambda: maintained() and service.list(newest).operations[0].done)
+
+
 @attrs.frozen
 class Progress:
     percent: lro.Int32 = 0

@@ -50,7 +50,6 @@ def kept(store, make_service):
 
 
 def test_where_a_worker_is_free_work_is_stored_as_begun(kept, store):
-    """One write less for every operation: no claim follows."""
     service, name, executor = kept
     assert re.fullmatch(r"operations/[A-Za-z0-9_-]{23}", name)
     assert not service.get(name).done

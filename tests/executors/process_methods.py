@@ -16,6 +16,7 @@ import threading
 import time
 import typing
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final
 
 import attrs
@@ -96,12 +97,22 @@ def big(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 def lines(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     logging.getLogger("lro").warning("%s: a line of %s", job.name, "the child")
     logging.getLogger("lro").debug("too fine")
-    logging.getLogger("lro").warning("cannot be sent, and fails nothing: \udcff")
+    logging.getLogger("lro").warning("half of a character: \udcff")
     logging.getLogger("acme.works").error("a line of %s", "the application")
     logging.getLogger("acme.works").info("below the level of the parent's root logger")
     own = logging.getLogger("acme.own")
     own.addHandler(logging.NullHandler())
     own.error("of a logger that has a handler here")
+    return WorkResponse()
+
+
+def log_afterwards(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+    def log_much() -> None:
+        for _ in range(300):
+            logging.getLogger("acme.works").warning("x" * 2000)
+        Path(request.text).touch()
+
+    threading.Thread(target=log_much).start()
     return WorkResponse()
 
 
@@ -365,7 +376,6 @@ def hold_on(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 
 
 def signals(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Those of a terminal or a supervisor stop nothing."""
     for number in (signal.SIGINT, signal.SIGTERM):
         os.kill(os.getpid(), number)
         job.raise_if_cancelled()

@@ -59,8 +59,6 @@ def test_work_sees_no_context_of_a_start_or_of_other_work(
 
 
 def test_work_on_the_loop_of_its_start_sees_no_context_of_it() -> None:
-    """Also where it begins when other work has ended."""
-
     async def start_three() -> list[str]:
         SEEN.set("by the caller")
         service = Service(MemoryStore(), AsyncioExecutor(1, loop="running"))

@@ -144,7 +144,6 @@ def test_batch_is_in_the_order_asked_for(verb: str, parent: str) -> None:
 
 
 def test_empty_lists_are_not_left_out_of_a_reply() -> None:
-    """Both lists are there, also where they are empty."""
     for path, key in ((BATCH, "operations"), (DESCRIBE, "descriptions")):
         reply = answer(build(), path, {"names": ["operations/none"]})
         assert reply.body == b'{"%s":[],"missing":["operations/none"]}' % key.encode()

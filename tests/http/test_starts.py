@@ -376,7 +376,6 @@ def declare(counting: CountService, name: str, **options: Any) -> lro.Method[Any
 
 
 def test_starts_are_served_at_the_paths_of_the_dict() -> None:
-    """One method may have several paths; elsewhere nothing starts."""
     counting = build()
     own = declare(counting, "Count", path=OWN_PATH)
     count = Start(counting.count, metadata=lambda request: CountMetadata(percent=7))

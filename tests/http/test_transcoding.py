@@ -174,7 +174,6 @@ def test_a_parameter_that_is_no_field_is_refused(query: str, field: str | None) 
 
 
 def test_validate_only_as_a_parameter_starts_nothing() -> None:
-    """As in a body that is the whole request."""
     reply = json.loads(call("/v1/rooms/r/shelves?validateOnly=true").body)
     assert reply["response"]["@type"].endswith("google.protobuf.Empty")
 
@@ -240,7 +239,6 @@ def test_the_whole_body_has_the_fields_that_the_path_has_not() -> None:
 
 
 def test_delete_reads_no_body() -> None:
-    """Its fields are in path and query (spec §5.9(4))."""
     options: Any = {"path": "/v1/{parent=rooms/*/shelves/*}", "body": None, "http_method": "DELETE"}
     found = call("/v1/rooms/r/shelves/s?force=true", b"not json", **options)
     assert request_of(found) == {"parent": "rooms/r/shelves/s", "force": True}

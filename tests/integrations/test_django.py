@@ -213,7 +213,6 @@ def test_service_starts_and_stops_with_the_server_under_asgi(
 
 
 def test_project_with_wrong_settings_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that ``manage.py check`` can say what is wrong."""
     monkeypatch.setattr("lro.integrations.django.apps.service", _operations.service.__wrapped__)
     with override_settings(LRO=None, TASKS={}):
         django.apps.apps.get_app_config("lro").ready()

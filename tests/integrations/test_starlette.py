@@ -116,8 +116,6 @@ def test_form_that_the_endpoint_has_read_is_no_body(shared: Counting) -> None:
 def test_caller_that_raises_what_no_coroutine_can_fails(
     counting: Counting, error: type[BaseException]
 ) -> None:
-    """Nothing waits for ever, and the server goes on."""
-
     def caller(request: Request) -> str:
         raise error
 

@@ -224,7 +224,6 @@ def test_class_of_no_known_form_is_an_open_object() -> None:
     ],
 )
 def test_any_that_is_printed_fits_its_schema(message: object, printed: dict[str, object]) -> None:
-    """Its type beside its fields, or beside a value."""
     packed = TYPES.to_json(TYPES.pack(message))
     assert isinstance(packed, dict)
     assert printed.items() <= packed.items()

@@ -263,7 +263,6 @@ def test_text_of_very_many_values_is_refused(piece, library):
 
 @pytest.mark.parametrize("piece", BRACKETS)
 def test_brackets_and_commas_in_texts_are_no_values(piece, library):
-    """Nor is one that comes after an escaped quote."""
     value = {"a": '"\\' + piece.decode() * json_text.MAX_VALUES, "b": ["\\", '"[,']}
     assert loads(dumps(value)) == value
 

@@ -39,7 +39,6 @@ def test_it_reads(case):
 
 @cases("roundtrip", "parse", "print")
 def test_it_prints(case):
-    """These seconds and nanoseconds give the canonical JSON form."""
     cls, _, text = KINDS[case["type"]]
     assert text(cls(case["seconds"], case["nanos"])) == case["json"]
 

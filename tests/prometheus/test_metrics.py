@@ -74,7 +74,6 @@ def service(make_service, clock):
 
 
 def samples(text: str, parse: Parse = plain_families) -> Samples:
-    """All samples of an exposition, by name and labels."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in parse(text)

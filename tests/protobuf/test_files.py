@@ -167,6 +167,15 @@ def test_every_field_survives_the_binary_form():
     assert types.unpack(binary, Outer) == whole
 
 
+@pytest.mark.parametrize(
+    ("number", "printed"), [(0.0, "0"), (-0.0, "-0.0"), (3.0, "3"), (0.5, "0.5")]
+)
+def test_whole_numbers_of_a_value_are_printed_as_in_json(number, printed):
+    binary = struct_pb2.Value(number_value=number).SerializeToString()
+    shown = TypeRegistry().json_payload(Any("x/google.protobuf.Value", binary))
+    assert repr(shown) == printed
+
+
 def test_an_any_in_binary_form_within_a_message():
     """It prints as its message does, and is refused by a registry without its type."""
     types = TypeRegistry(Outer, Nested)
@@ -433,7 +442,6 @@ file {
 
 
 def test_a_public_import_of_a_known_file_is_one():
-    """Whatever imports it sees what the loaded file declares."""
     types = TypeRegistry()
     assert register_file_set(types, file_set(AGAIN)) == ("acme.v1.Report",)
     (again,) = types.binary.descriptor("acme.v1.Report").file.dependencies

@@ -294,7 +294,6 @@ def test_unknown_names_are_dropped_where_they_are_ignored(types):
 
 
 def test_an_extension_of_another_message_is_no_field():
-    """Its own is: options of fields have such names."""
     types = TypeRegistry(descriptor_pb2.FieldOptions, descriptor_pb2.MethodOptions)
     value = {"[google.api.field_behavior]": ["REQUIRED"], "deprecated": True}
     options = types.load(value, descriptor_pb2.FieldOptions)

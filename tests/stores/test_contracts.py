@@ -208,7 +208,6 @@ def test_the_default_number_of_threads():
 
 
 def test_a_clock_starts_at_the_given_time():
-    """And goes on by anything that a timedelta takes."""
     later = testing.START.replace(year=2040)
     clock = testing.ManualClock(later)
     assert clock.advance(1, hours=2) == later.replace(hour=2, second=1) == clock()

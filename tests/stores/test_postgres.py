@@ -518,6 +518,7 @@ def test_old_transaction_does_not_hold_up_a_release_with_a_new_index(opened, sch
             assert one.get("operations/a")
             assert ids(one.page("", None, 9, WANTED).records) == ["a"]
         closed.close()  # does not wait either
+        until(lambda: [one.name for one in threading.enumerate()].count("lro-indexes") == 1)
         assert not has_index(plain, schema)
     until(lambda: has_index(plain, schema))
     assert ids(store.page("", None, 9, WANTED).records) == ["a"]

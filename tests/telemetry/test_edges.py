@@ -56,7 +56,6 @@ def test_start_is_a_child_of_the_span_that_its_caller_sends(make_service, spans,
 @pytest.mark.parametrize("over", OVER)
 @pytest.mark.parametrize("headers", [{}, {"traceparent": "00-zz"}, {"traceparent": "0" * 9000}])
 def test_start_without_a_span_of_its_caller_is_a_root(make_service, spans, traced, over, headers):
-    """Nothing was sent, or nothing that can be read."""
     service = make_service(None, InlineExecutor(), telemetry=traced())
     work(service, path=PATH)
     assert post(service, headers, over) == 200

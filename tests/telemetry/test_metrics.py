@@ -274,7 +274,6 @@ def test_calls_of_the_store_are_measured_where_that_is_asked_for(
 
 
 def test_calls_of_the_store_are_not_measured_by_default(make_service, numbers, measured):
-    """Nothing stands between the service and its store then."""
     service = make_service(telemetry=measured())
     service.get(work(service).start(WorkRequest()).name)
     assert numbers.points("lro.store.call.duration") == {}

@@ -555,7 +555,6 @@ def test_operation_that_is_deleted_meanwhile_is_forgotten(here: Here) -> None:
 def test_record_that_cannot_be_read_is_in_the_way_of_nothing(
     here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Others are sent, and work comes to its end."""
     with receiver() as good:
         service, _ = here.serve([endpoint(good.url)])
         outside = service.declare("acme.v1.Works.Outside", request=lro.Empty, response=lro.Empty)

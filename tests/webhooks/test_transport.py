@@ -226,7 +226,6 @@ def test_egress_proxy_gets_all_requests_and_checks_addresses_itself(
 
 
 def test_large_body_that_is_taken_slowly_has_only_the_time_limit(transport: MakeTransport) -> None:
-    """Though some of it gets through again and again."""
     taken = queue.SimpleQueue[int]()
     given_up = threading.Event()
 

@@ -284,7 +284,8 @@ class Maintenance:
         self._asked_at = math.inf
         methods = [name for name, spec in self._specs.items() if spec.function is not None]
         began = self._clock()
-        found = self._store.orphans(methods, _BATCH)
+        # What is left to other processes comes with every scan, and must not fill it.
+        found = self._store.orphans(methods, _BATCH + self._workers.left)
         at, now = self._clock(), self._store.now()
         # If it had to wait, so had all who renew their leases; and between two looks that are far
         # apart it may be that no process was able to write.

@@ -10,6 +10,7 @@ handler that runs before the server's.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import math
 import os
@@ -114,10 +115,11 @@ def _close_all() -> None:
         for thread in threads:
             if thread.ident is not None:
                 thread.join()
-    except BaseException as exc:
+    except BaseException as exc:  # a second signal: there is no time left for any to drain
         log.warning("closing at the end of the process was interrupted: %r", exc)
         for one in services[1:]:
-            _close(one, -math.inf)  # ends its drain
+            with contextlib.suppress(BaseException):
+                _close(one, -math.inf)
 
 
 def _close(one: Closing, began: float) -> None:
@@ -125,8 +127,6 @@ def _close(one: Closing, began: float) -> None:
         one.close(max(0.0, one.drain.total_seconds() - (time.monotonic() - began)))
     except Exception:  # the others are to be closed all the same
         log.exception("a service could not be closed at the end of the process")
-    except BaseException as exc:  # a second signal: there is no time left for it to drain
-        log.warning("closing at the end of the process was interrupted: %r", exc)
 
 
 Handler: TypeAlias = Callable[[int, FrameType | None], Any]

@@ -33,7 +33,7 @@ log = logging.getLogger("lro")
 
 _LAST_SECONDS: Final = 1.0
 """How long work that is to stop may take for that, before other processes may begin it again."""
-_LEFT_AT_MOST: Final = 10_000
+_LEFT_AT_MOST: Final = 1_000
 """How many operations a process remembers that it leaves to others."""
 _STEP_SECONDS: Final = 0.1
 """How soon a drain that is ended by another call ends."""
@@ -244,6 +244,11 @@ class Workers:
     def leaves(self, name: str) -> bool:
         """Whether an operation is left to other processes."""
         return name in self._left
+
+    @property
+    def left(self) -> int:
+        """How many operations are left to other processes."""
+        return len(self._left)
 
     def attempts(self) -> Collection[Attempt]:
         """The attempts whose work this process has, begun or waiting."""

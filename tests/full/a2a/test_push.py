@@ -229,7 +229,6 @@ def test_endpoints_of_the_application_are_not_configurations(pushing: Pushing) -
 
 @pytest.mark.parametrize("looked_up", [True, False])
 def test_a_configuration_takes_the_place_of_no_endpoint_of_the_application(looked_up: bool) -> None:
-    """Whatever id a client gives it: both are notified."""
     with receiver() as to:
         own = Endpoint(url=f"{to.url}/own", id="own", secrets=(SECRET,))
         options: dict[str, Any] = {"lookup": lambda *_: [own]} if looked_up else {}

@@ -136,7 +136,6 @@ def test_a_stream_whose_reader_leaves_is_let_go(agent: Agent) -> None:
 
 
 async def events(stream: AsyncIterator[Any]) -> list[str]:
-    """All events of a stream, in a word each."""
     return [summary(json_format.MessageToDict(to_stream_response(one))) async for one in stream]
 
 

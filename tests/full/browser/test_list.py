@@ -76,7 +76,6 @@ def test_chips_write_the_filter_and_the_address_keeps_it(stage: Stage, show: Sho
 
 
 def test_chips_keep_the_other_tests_of_a_filter(page: Page) -> None:
-    """Also those with AND in quotes or within parentheses."""
     box = page.get_by_role("searchbox", name="Filter")
     rest = 'name = "a AND b" AND (done = true OR NOT (done = true AND name = "c)"))'
     box.fill(f"{rest} AND state() = FAILED")

@@ -51,7 +51,6 @@ def test_details_of_errors_are_drawn_by_their_types(stage: Stage, work: str, sho
 
 
 def test_tabs_are_moved_by_arrows(work: str, show: Show) -> None:
-    """One of them is in the order of Tab."""
     page = show(f"#/{work}")
     tab(page, "Metadata").focus()
     page.keyboard.press("ArrowRight")
@@ -64,7 +63,6 @@ def test_tabs_are_moved_by_arrows(work: str, show: Show) -> None:
 
 
 def test_many_nodes_are_closed_at_first(stage: Stage, show: Show) -> None:
-    """And stay open over changes once they were opened."""
     labels = {f"label {number}": "x" for number in range(150)}
     name = stage.start("work", load=True)
     stage.do("work", lambda job: job.report(ImportMetadata(dataset="a", labels=labels)))

@@ -294,7 +294,6 @@ def test_stopping_server_is_not_ready() -> None:
 
 
 def test_several_processes_that_cannot_begin_end_the_command(here: Path) -> None:
-    """As where another program has the port of gRPC."""
     pytest.importorskip("grpc")
     write_service(here)
     with socket.create_server(("127.0.0.1", 0)) as taken:

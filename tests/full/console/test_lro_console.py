@@ -344,7 +344,6 @@ def test_credentials_that_cannot_be_had_are_named(other: OtherServer) -> None:
 
 
 def test_files_are_kept_by_the_browser(other: OtherServer) -> None:
-    """As those of a console in an application are."""
     with proxied(other.url) as client:
         for path, file in page_files().items():
             reply = client.get(path)
@@ -420,7 +419,6 @@ def test_type_of_a_reply_is_not_what_a_server_writes() -> None:
 
 
 def test_reply_without_body_is_an_empty_message() -> None:
-    """As of a DELETE, which some servers answer so."""
     for status, headers in ((200, [(b"content-length", b"0")]), (204, [])):
         with replying(status, *headers, body=b"") as client:
             reply = client.delete("/v1/operations/a")

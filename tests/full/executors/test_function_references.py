@@ -262,8 +262,6 @@ def test_a_class_under_another_name_is_refused_when_used(service, caplog):
 
 
 def test_a_class_within_a_function_is_refused_when_used(service, caplog):
-    """But only when a child needs to find it."""
-
     @attrs.frozen
     class Answer:
         text: str = ""

@@ -23,7 +23,7 @@ from lro.stores.sqlite import SQLiteStore
 from tests.executors import process_methods
 from tests.executors.named_pipe import Mail
 from tests.service_steps import answer, ended, reason, unpacked
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 
 NAME = "acme.v1.Works.Work"
@@ -91,7 +91,6 @@ def child_of(service, method):
 
 
 def gone(pid):
-    """Whether a child has ended, and been waited for."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -276,7 +275,6 @@ def test_large_messages_cross(harness):
     ],
 )
 def test_what_no_text_can_hold_ends_the_operation(harness, function, do):
-    """As what cannot be encoded; the child works on."""
     service, method = harness(function)
     who = service.method(f"{NAME}Who", **CLASSES)(process_methods.task)
     before = child_of(service, who)
@@ -294,12 +292,21 @@ def test_the_log_of_a_child_is_forwarded(harness, caplog):
         ended(service, method.start(request("fail", rest={"how": "value"})))
     texts = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert ("WARNING", f"{operation.name}: a line of the child") in texts
+    assert ("WARNING", r"half of a character: \udcff") in texts
     assert any("ValueError: a secret" in text for level, text in texts if level == "ERROR")
     assert not any("too fine" in text or "below the level" in text for _, text in texts)
     (line,) = [record for record in caplog.records if record.name == "acme.works"]
     assert (line.getMessage(), line.levelname) == ("a line of the application", "ERROR")
     assert vars(line)["lro.operation"] == operation.name
     assert not any("has a handler" in text for _, text in texts)
+
+
+def test_thread_of_a_child_logs_between_calls(harness, tmp_path):
+    """Nobody reads what it sends then: it must not wait for that."""
+    service, method = harness()
+    done = tmp_path / "done"
+    ended(service, method.start(request("log_afterwards", text=str(done))))
+    until(done.exists)
 
 
 GREEN = """

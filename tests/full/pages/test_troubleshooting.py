@@ -39,7 +39,6 @@ never.wait()
 
 
 def test_each_section_is_in_the_table() -> None:
-    """And each link of the table leads to one."""
     sections = re.findall(r"^## (.*)$", text_of(PAGE), re.MULTILINE)
     anchors = {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in sections}
     linked = {

@@ -68,7 +68,6 @@ def test_each_public_name_has_an_entry(api: Api, built: Path) -> None:
 
 
 def test_signature_has_types_that_lead_to_their_entries(built: Path) -> None:
-    """Also that of a class whose constructor attrs makes."""
     html = (built / "reference" / "api" / "lro.html").read_text("utf-8")
     service, options = (entry(html, f"lro.{name}") for name in ("Service", "Options"))
     assert 'href="lro.adapters.html#lro.adapters.Store"' in service

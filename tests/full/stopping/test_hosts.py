@@ -133,7 +133,6 @@ KINDS: Final = {
 def kind(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Kind]:
-    """Each host, with the broker that its worker needs."""
     found = KINDS[request.param]
     skip_without(found.needs)
     with contextlib.ExitStack() as stack:

@@ -24,6 +24,9 @@ from tests.services.processes import killed_at_end
 from tests.stores.samples import insert, listed, record_of, together
 from tests.waiting import until
 
+TAKING_TURNS = 2
+"""The number of server connections of a pooler that gives its transactions one after the other."""
+
 
 @contextmanager
 def pooler(mode: str, size: int = 20) -> Iterator[str]:
@@ -49,6 +52,7 @@ auth_type = any
 pool_mode = {mode}
 default_pool_size = {size}
 ignore_startup_parameters = extra_float_digits
+server_round_robin = {int(size == TAKING_TURNS)}
 """
     )
     command = [*as_other_user(folder), program, str(settings)]
@@ -67,7 +71,7 @@ def _answers(url: str) -> bool:
 
 
 @pytest.mark.parametrize("mode", ["transaction", "statement"])
-@pytest.mark.parametrize("size", [1, 20])
+@pytest.mark.parametrize("size", [1, TAKING_TURNS, 20])
 def test_pooler_that_keeps_no_sessions_is_refused(mode, size, clock):
     """At the first use, with a sentence; nothing is written, to whichever schema."""
     server = shared_server()

@@ -269,7 +269,6 @@ def test_a_store_closed_meanwhile_keeps_no_connection(postgres_wire, store, cloc
 
 
 def test_a_subscription_that_may_not_listen_is_unavailable(store, postgres_wire):
-    """As on a server that only repeats another one."""
     listen = "Composed([SQL('LISTEN"
     postgres_wire.fail(listen, psycopg.errors.ReadOnlySqlTransaction())
     with pytest.raises(Unavailable, match="ReadOnlySqlTransaction"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, TypeVar, cast
@@ -243,8 +244,8 @@ class Binary:
 
 
 def _whole(value: Any) -> Any:
-    if isinstance(value, float) and value.is_integer() and 0 < abs(value) < _EXACT:
-        return int(value)
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return value if value == 0 and math.copysign(1, value) < 0 else int(value)
     if isinstance(value, dict):
         return {key: _whole(one) for key, one in value.items()}
     return [_whole(one) for one in value] if isinstance(value, list) else value

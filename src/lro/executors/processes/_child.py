@@ -242,7 +242,7 @@ class ChildMain:
     """Does one call after another in the main thread, while another thread listens."""
 
     def __init__(self, connection: Connection, die: Callable[[], None]) -> None:
-        self.forwarding = _Forwarding(self.send)
+        self.forwarding = _Forwarding(self._log)
         """Sends the lines of a log to the parent."""
         self._connection = connection
         self._die = die
@@ -254,6 +254,8 @@ class ChildMain:
         self._interrupted_late = False
         self._current: CallInChild | None = None
         """Whose function the main thread is in."""
+        self._heard = False
+        """Whether the parent reads what is sent: between calls it does not."""
 
     def listen(self) -> None:
         """Take what the parent says, also while a function runs; die when the parent has died."""
@@ -280,6 +282,7 @@ class ChildMain:
         self.send(Ready())
         while (attempt := self._attempts.get()) is not None:
             last: FinalMessage
+            self._heard = True
             try:
                 try:
                     self._current = attempt
@@ -289,6 +292,7 @@ class ChildMain:
                 last = attempt.done(returned)
             except BaseException as exc:  # also SystemExit: it ends the call, not the process
                 last = attempt.failed(exc)
+            self._heard = False
             attempt.finish(last)
 
     def send(self, message: FromChild) -> None:
@@ -306,6 +310,13 @@ class ChildMain:
                 self._connection.send_bytes(text)
             except OSError:
                 self._die()
+
+    def _log(self, record: logging.LogRecord, text: str) -> None:
+        if self._heard:
+            text = text.encode("utf-8", "backslashreplace").decode()
+            self.send(LogLine(record.levelno, text, record.name))
+        elif logging.lastResort is not None and record.levelno >= logging.lastResort.level:
+            logging.lastResort.handle(record)
 
     def interrupt(self, *_: object) -> None:
         """On SIGTERM: stop the function in its midst, if the parent has asked for that.
@@ -360,12 +371,13 @@ class ChildMain:
 class _Forwarding(logging.Handler):
     """Sends log lines, with tracebacks, to the log of the parent.
 
-    Lines of the application are its own affair where it has set up handlers for them here.
+    Lines of the application are its own affair where it has set up handlers for them here. Lines
+    that come between calls, as of a thread, go to standard error.
     """
 
-    def __init__(self, send: Callable[[FromChild], None]) -> None:
+    def __init__(self, pass_on: Callable[[logging.LogRecord, str], None]) -> None:
         super().__init__()
-        self._send = send
+        self._pass_on = pass_on
 
     def _is_handled(self, name: str) -> bool:
         logger: logging.Logger | None = logging.getLogger(name)
@@ -379,7 +391,7 @@ class _Forwarding(logging.Handler):
         if self._is_handled(record.name):
             return
         try:
-            self._send(LogLine(record.levelno, self.format(record), record.name))
+            self._pass_on(record, self.format(record))
         except (Cancelled, DeadlineExceeded):  # a signal came meanwhile: the function is to stop
             raise
         except Exception:  # as logging does it: a line is not worth a failure

@@ -174,8 +174,9 @@ class ServerAddress:
             given = conninfo_to_dict(self.url)
         except psycopg.ProgrammingError:  # its text may quote the password
             raise DeclarationError("url", "is no connection string of PostgreSQL") from None
-        hosts = f"{given.get('host') or os.environ.get('PGHOST', '')}{given.get('hostaddr', '')}"
-        if "," in hosts and "PGTARGETSESSIONATTRS" not in os.environ:
+        hosts = given.get("host") or os.environ.get("PGHOST") or ""
+        addresses = given.get("hostaddr") or os.environ.get("PGHOSTADDR") or ""
+        if "," in f"{hosts}{addresses}" and "PGTARGETSESSIONATTRS" not in os.environ:
             limits["target_session_attrs"] = "read-write"  # of several servers, the primary
         whole: dict[str, Any] = {**_DEFAULTS, **limits, **given, "client_encoding": "UTF8"}
         object.__setattr__(self, "_conninfo", make_conninfo("", **whole))
@@ -231,6 +232,8 @@ class ServerAddress:
         with BoundedConnection.connect(self._conninfo, autocommit=True) as other:
             other.patience = self.connect_seconds
             before = _backend(connection)
+            if _backend(connection) != before:  # it changes servers by itself
+                return False
             with other.transaction():
                 _backend(other)
                 try:

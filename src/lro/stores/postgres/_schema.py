@@ -183,6 +183,8 @@ def lock_out(connection: BoundedConnection, schema: str) -> None:
     """Be the only one who changes the tables, until this connection is closed."""
     # No statement waits for the lock: a process that makes an index waits for all statements.
     while not connection.execute(_TRY_LOCK, (_lock_number(schema),)).fetchall()[0][0]:
+        if connection.patience == GIVEN_UP:
+            raise Unavailable("the store is closed")
         time.sleep(_LOCK_SECONDS)
 
 
@@ -207,6 +209,8 @@ _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
 """Seconds between two attempts to make an index."""
 _JOIN_SECONDS: Final = 1.0
+GIVEN_UP: Final = 0.0
+"""The patience of a connection whose statement is no longer waited for."""
 
 
 def make_index(connection: BoundedConnection, schema: str, key: str) -> bool:
@@ -264,7 +268,6 @@ class SchemaSetup:
         self._address = address
         self._clock = clock
         self._tried: frozenset[str] = frozenset()
-        self._closing = threading.Event()
         self.secret: bytes | None = None
         """The key of page tokens; None until the tables are there."""
         self.keys: frozenset[str] = frozenset()
@@ -276,6 +279,7 @@ class SchemaSetup:
 
     def reset_after_fork(self) -> None:
         """Replace the locks: a thread of the parent may have held them."""
+        self._closing = threading.Event()
         self._lock = threading.Lock()
         self._noting = threading.Lock()
         self._failure = Unavailable("the operations database is still being made ready")
@@ -296,7 +300,7 @@ class SchemaSetup:
         self._closing.set()
         making, maker = self._making, self._maker
         if making is not None:
-            making.patience = 0.0
+            making.patience = GIVEN_UP
             with contextlib.suppress(psycopg.Error):
                 making.cancel()
         if maker is not None:
@@ -359,6 +363,8 @@ class SchemaSetup:
             try:
                 with self._address.connect(self._clock) as connection:
                     self._making = connection
+                    if self._closing.is_set():
+                        return
                     self.make_index(connection, min(missing))
                 pause = _FIRST_PAUSE
             except (psycopg.Error, Unavailable) as exc:
