@@ -96,7 +96,6 @@ def arm(trap: Trap | None) -> None:
 
 
 def waits_for(point: Point, moment: Moment) -> bool:
-    """Whether this process's trap is for this point and moment."""
     trap = _set.trap
     return trap is not None and trap.point is point and trap.moment is moment and _set.left > 0
 

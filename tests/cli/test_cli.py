@@ -202,7 +202,6 @@ def test_a_python_service(command: Lro) -> None:
 
 
 def test_proto_files_are_printed(command: Lro) -> None:
-    """One as it could be kept, several under their names."""
     module("one_file")
     printed = command("proto", "one_file:books", status=0).out
     assert printed.startswith('syntax = "proto3";\n\npackage acme.v1;\n')

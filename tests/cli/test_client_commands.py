@@ -109,7 +109,6 @@ def test_wait(call: Lro, harness: Harness) -> None:
 
 
 def test_wait_for_several(call: Lro, harness: Harness) -> None:
-    """Each is printed when it is over; the worst decides."""
     names = [over(harness, ResizeResponse(1)), over(harness, FAILURE)]
     names.append(started(harness, ResizeResponse()))
     found = call("wait", *names, "operations/no", "--timeout", "60", status=Exit.CALL_FAILED)

@@ -49,14 +49,12 @@ def test_scripts(call: Lro, shell: str, expected: str) -> None:
 
 
 def test_commands_and_options(complete: Any) -> None:
-    """As click does it, those that are loaded later too."""
     assert complete("wa") == ["wait", "watch"]
     assert complete("lis") == ["list"]
     assert complete("wait", "--time") == ["--timeout"]
 
 
 def test_names(complete: Any, harness: Harness, asked: Asked) -> None:
-    """Those that the server has, in whichever command takes names."""
     names = {over(harness, ResizeResponse()) for _ in range(3)}
     for command in ("get", "wait", "watch", "cancel", "delete"):
         assert set(complete(command, "op")) == names

@@ -51,7 +51,6 @@ def test_the_verbs(call: Lro, harness: Harness, address: str) -> None:
 
 
 def test_messages_in_binary_form(call: Lro, harness: Harness, address: str) -> None:
-    """They are bytes in base64, and JSON with the descriptors."""
     name = over(harness, ResizeMetadata(40), ResizeResponse(7))
     (plain,) = call("get", "--json", name).json
     assert base64.b64decode(plain["response"]["value"]) == b"\x08\x07"

@@ -134,7 +134,6 @@ def test_groups_within_a_process() -> None:
 
 
 def test_extensions_that_a_service_lacks_are_unimplemented() -> None:
-    """They are refused like any verb that is switched off."""
     with lro.Service(MemoryStore(), ThreadExecutor(), verbs=()) as service:
         watch = Call(request=WatchOperationsRequest("operations", (NAME,)), budget=1.0)
         batch = Call(request=BatchGetOperationsRequest("operations", (NAME,)), budget=1.0)

@@ -39,7 +39,6 @@ def results(face: Face, client: Any, names: list[str], many: bool, timeout: Any 
 
 
 def offers_wait(face: Face, client: Any, clock: Clock) -> bool:
-    """Whether the client would ask its server for a Wait."""
     state = face.inside(client)._state
     found: bool = state.config.server.offers(single.WAIT, clock())
     return found

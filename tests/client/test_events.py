@@ -171,7 +171,6 @@ EVERY = [ResizeResponse(7)] * len(NAMES)
 
 @pytest.mark.parametrize("coding", ["", "gzip"])
 def test_a_stream_reports_all_operations(coding: str, face: Face) -> None:
-    """Nothing else needs to be asked, however it was sent."""
     headers = {"content-encoding": coding} if coding else {}
     server = Server(lambda _: stream(*ENDS_OF_ALL, **headers))
     assert results(face, server) == EVERY

@@ -237,7 +237,6 @@ def test_credentials_without_a_source(
 def test_the_machines_credentials(
     account: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As google.auth.default finds them, for the scope of Google Cloud."""
     file = tmp_path / "key.json"
     file.write_text(json.dumps(account))
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))

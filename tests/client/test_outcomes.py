@@ -257,7 +257,6 @@ def test_a_final_state_stays(face: Face, server: respx.Router) -> None:
 
 
 def test_the_repr_of_a_handle_has_name_and_state(ending: Any) -> None:
-    """Its repr has the name and the last state seen."""
     handle = ending(succeeded())
     assert "OperationHandle 'operations/abc' IN_PROGRESS>" in repr(handle)
     handle.wait()

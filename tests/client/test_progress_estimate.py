@@ -40,7 +40,6 @@ def test_nothing_is_known_at_first(estimate: Estimate, clock: Clock) -> None:
 def test_a_constant_rate_gives_the_exact_end(
     seconds: float, marks: list[int], window: float
 ) -> None:
-    """However irregularly the fractions come, and however much is forgotten."""
     clock = Clock()
     began = clock.now = 0.0
     estimate = Estimate(window_seconds=window, clock=clock)

@@ -36,7 +36,6 @@ ELSEWHERE: list[tuple[dict[str, str], str]] = [
 
 @pytest.mark.parametrize("kind", SERVERS)
 def test_call_that_may_come_from_elsewhere_is_refused(kind: str) -> None:
-    """Whatever it asks for: the reply says what to do."""
     with console(kind) as client:
         for headers, why in ELSEWHERE:
             if kind == "waitress" and any("forwarded" in name for name in headers):

@@ -104,7 +104,6 @@ class Guard:
 
 @EACH
 def test_each_name_is_asked_for(make_service, call):
-    """As a Get of it; a refusal names the name."""
     guard = Guard(PermissionDenied("not you"))
     names = [f"operations/{one}" for one in ("a", "secret", "b")]
     with pytest.raises(NameRefused, match="operations/secret: not you") as caught:

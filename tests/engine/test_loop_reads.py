@@ -117,7 +117,6 @@ def test_an_error_of_the_store_reaches_each_read(service, store, names, error, c
 
 @pytest.mark.parametrize("error", [None, Unavailable("away")])
 def test_a_read_whose_task_is_cancelled_disturbs_no_other(service, store, names, error):
-    """Neither where the store answers, nor where it does not."""
     store.error = error
 
     async def main() -> list[Any]:

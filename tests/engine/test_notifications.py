@@ -25,7 +25,6 @@ META = Any("type.googleapis.com/acme.v1.WorkMetadata", {})
 
 
 def owed(store, name):
-    """Whether an operation owes a notification from its end on."""
     record = store.get(name)
     assert record.done
     assert record.notify_at in (None, record.end_time)
@@ -205,7 +204,6 @@ def test_it_begins_again_if_there_were_too_many_threads(caplog):
 
 
 def test_it_does_what_is_due_where_maintenance_is_called(make_service):
-    """And says when more is due, if that is earlier."""
     noted = NotedEnds()
     service = make_service(webhooks=noted)
     usual = service.run_maintenance()

@@ -369,7 +369,6 @@ def test_signal_ends_waits_and_reaches_the_server(number, handlers):
 
 @pytest.mark.parametrize("term", [signal.SIG_DFL, handle])
 def test_signals_that_no_server_handles_are_left_alone(handlers, term):
-    """Whether SIGTERM is handled or not, Control-C still raises KeyboardInterrupt."""
     handlers(term, signal.default_int_handler)
     signals, waited = StopSignals(), Waited()
     signals.end_waits_of(waited)

@@ -83,7 +83,6 @@ def _learnt(job: Job[WorkMetadata], before: WorkMetadata | None) -> WorkResponse
 
 
 def who(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Its process, and whether it has the main thread there."""
     return WorkResponse(
         text=f"{os.getpid()},{threading.current_thread() is threading.main_thread()}"
     )

@@ -87,7 +87,6 @@ def test_a_name_may_come_twice(service):
 
 
 def test_a_name_that_another_has_claimed(make_service, store, sending):
-    """Its worker lives: the second message is of no use."""
     service = make_service(store, sending)
     other = with_method(make_service(store, Sending()))
     step = Step()

@@ -100,7 +100,6 @@ def test_more_lists_than_are_read_quickly_are_refused(text: str) -> None:
 
 
 def test_brackets_in_strings_do_not_count_as_lists() -> None:
-    """However many there are, and whatever is escaped beside them."""
     text = '[\\"[\\\\' * 60_000
     assert read_object(JSON, json.dumps({"a": text, "b": ["["]}).encode()) == {
         "a": text,

@@ -302,7 +302,6 @@ def test_location_has_the_script_name(mount: str, environ: Mapping[str, str]) ->
 
 
 def test_mount_is_not_known_where_the_path_is_another() -> None:
-    """As that of an endpoint which is the mount itself."""
     scope = scope_of("/api", root_path="/api")
     asked = asgi.request_of(scope, asgi.raw_path(scope))
     assert (asked.path, asked.mount(asked)) == ("/", None)

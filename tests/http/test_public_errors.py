@@ -28,7 +28,6 @@ class Once(StatusError):
 def test_error_with_details_in_unknown_bytes_is_internal_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """They have no JSON; other unreadable errors are in tests/security/test_hooks.py."""
     error = StatusError(Code.NOT_FOUND, "gone", extra=(Any("x/a.B", b"?"),))
     reply = error_reply(error, TypeRegistry(), "acme.test", asked="GET /x")
     assert reply.status == 500

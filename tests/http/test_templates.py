@@ -182,7 +182,6 @@ def test_any_bindings_come_back_from_the_path_or_are_refused(
 
 @given(st.sampled_from(TEMPLATES), st.text(max_size=20) | st.text("/v1ab:%4\udc80é", max_size=20))
 def test_no_path_raises_anything_else(template: Template, path: str) -> None:
-    """Whatever the path, it is matched or refused as malformed."""
     try:
         found = template.match(path)
     except MalformedRequest:

@@ -112,7 +112,6 @@ def refused_field(reply: HttpReply) -> str:
 
 
 def test_a_request_has_its_fields_from_path_body_and_query() -> None:
-    """Each by its own part; the body is one field."""
     found = call("/v1/rooms/a%20b/shelves?shelfId=films", {"size": 3})
     assert request_of(found) == {"parent": "rooms/a b", "shelfId": "films", "shelf": {"size": 3}}
 

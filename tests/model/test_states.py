@@ -94,7 +94,6 @@ def test_every_change_obeys_the_table(state, event):
 
 
 def test_done_states_end():
-    """Nothing but deletion and expiry follows the end (spec §2.9)."""
     for state in State:
         ways = set(TRANSITIONS[state].values()) - {state}
         assert state.done is (state in (State.SUCCEEDED, State.FAILED, State.CANCELLED))

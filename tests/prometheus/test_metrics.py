@@ -201,8 +201,6 @@ def test_other_paths_are_not_found_where_nothing_else_is_served(service):
 
 
 def test_callers_are_those_that_authenticate_lets_in(service):
-    """Others get the error of the hook, and no number."""
-
     def authenticate(headers: Mapping[str, str]) -> str:
         if headers.get("authorization") != "Bearer scrape":
             raise Unauthenticated()

@@ -24,7 +24,6 @@ def read(request: BOOK, job) -> BOOK:  # type: ignore[valid-type]  # made when t
 
 
 def test_a_client_needs_no_registry_for_them() -> None:
-    """They have their names in themselves, request and results alike."""
     with Service(MemoryStore(), InlineExecutor()) as service:
         method = service.method("lrofix.v1.Books.Read", request=BOOK, response=BOOK, metadata=STEP)
         app = OperationsApp(service, starts={"/v1/books:read": method(read)})

@@ -64,7 +64,6 @@ def test_unknown_fields_survive_a_round_trip(message):
 
 
 def test_any_of_well_known_type_is_read_alike_where_its_protobuf_class_is_registered():
-    """Its JSON stands under ``value``, whichever class is for it."""
     both = TypeRegistry(DurationProto, Empty)
     for name, value in (("Duration", "1s"), ("Empty", {})):
         shown = {"@type": f"type.googleapis.com/google.protobuf.{name}", "value": value}

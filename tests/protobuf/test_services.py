@@ -349,7 +349,6 @@ def test_the_set_of_descriptors_is_whole(service):
 
 
 def test_messages_of_protobuf_are_imported_from_where_they_are(service):
-    """And their types, of another package, are named in full."""
     source = of_protobuf()
     book, step = (source.codec(f"lrofix.v1.{name}").python for name in ("Book", "Step"))
     service.declare("acme.google.v1.Other.Read", request=book, response=book, metadata=step)

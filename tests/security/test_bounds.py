@@ -473,7 +473,6 @@ def test_a_page_ends_before_the_operation_that_would_pass_the_bound() -> None:
 
 
 def test_a_page_over_grpc_can_be_read_by_default_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where its binary form is longer than its JSON."""
     monkeypatch.setattr("lro.grpc._rpcs.MAX_PAGE", 40_000)
     service = service_of()
     service.declare(

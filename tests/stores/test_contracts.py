@@ -231,7 +231,6 @@ def test_memory_forgets_only_what_it_should():
     ("keeps", "method"), [(keeps_statistics, "read_load"), (keeps_outbox, "next_due")]
 )
 def test_a_store_without_all_methods_keeps_nothing_of_its_kind(keeps, method):
-    """All are needed; and there is nothing to check there."""
     half = type("Half", (MemoryStore,), {method: property()})
     assert keeps(MemoryStore())
     assert not keeps(half())

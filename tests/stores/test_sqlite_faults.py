@@ -68,7 +68,6 @@ def test_a_file_of_another_version_is_refused(path, clock, version):
 
 @pytest.mark.parametrize(("mark", "number"), [("application_id", 7), ("user_version", 3)])
 def test_a_file_that_another_program_has_marked_is_refused(path, mark, number):
-    """Its version, whatever it is, is not one of ours."""
     with plain(path) as other:
         other.execute(f"PRAGMA {mark} = {number}")
     before = path.read_bytes()

@@ -154,7 +154,6 @@ def test_a_task_that_a_client_does_not_have_is_absent() -> None:
 
 
 def test_what_a_client_prints_last_counts_after_a_flood(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a command of several lines is shown in one."""
     monkeypatch.setattr("lro_conform.client._launch._MAX_OUTPUT", 1000)
     program = 'print("x" * 100_000); print(\'{"outcome": "lost"}\')\n# \x1b[2J'
     only = ("--only", "client.results.response", "--format", "json")

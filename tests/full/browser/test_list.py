@@ -13,7 +13,6 @@ expect = pytest.importorskip("playwright.sync_api").expect
 
 
 def test_row_shows_state_method_progress_and_error(stage: Stage, show: Show) -> None:
-    """Each state has a word, the failed one its code."""
     moving, failed = stage.start("moving"), stage.start("failed")
     stage.fail("failed", lro.StatusError(lro.Code.UNAVAILABLE, "the disk is full"))
     stage.ended(failed)

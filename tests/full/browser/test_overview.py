@@ -38,7 +38,6 @@ def counted(stage: Stage, minutes_ago: int, counts: Mapping[str, float]) -> None
 
 
 def test_overview_sums_what_was_counted(stage: Stage, show: Show) -> None:
-    """Each chart has a sentence, and a table behind it."""
     counted(stage, 3, COUNTS)
     counted(stage, 10, COUNTS)
     counted(stage, 200, COUNTS)

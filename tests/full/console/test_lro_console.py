@@ -357,7 +357,6 @@ def test_files_are_kept_by_the_browser(other: OtherServer) -> None:
 def test_credentials_of_google_are_sent(
     other: OtherServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Those that google-auth finds; without any the command says so."""
     credentials = pytest.importorskip("google.oauth2.credentials")
     import google.auth
 
@@ -437,7 +436,6 @@ def test_reply_with_two_lengths_is_not_read_as_two() -> None:
 
 
 def test_pages_of_other_sites_reach_nothing(other: OtherServer) -> None:
-    """Not what they read, and not what they would do."""
     name = other.add("operations/b")
     with proxied(other.url) as client:
         for headers, status in (

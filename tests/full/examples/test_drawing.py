@@ -236,7 +236,6 @@ def test_draw_writes_a_png(tmp_path: Path) -> None:
     ],
 )
 def test_draw_says_in_one_sentence_why_not(words: str, sentence: str, server: Server) -> None:
-    """As its exit status, which Python prints without a traceback."""
     with listening(server) as url, pytest.raises(SystemExit) as caught:
         main(["--server", url, *words.split(), "-o", "/nowhere/out.png"])
     assert str(caught.value).startswith("draw: ")

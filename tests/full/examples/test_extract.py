@@ -65,7 +65,6 @@ def test_the_palette_is_that_of_clusters_that_change_no_more() -> None:
 
 @pytest.mark.parametrize("size", [1, 5, 16])
 def test_fractions_fall_and_sum_to_one(size: int) -> None:
-    """As many colours as were asked for, the largest first."""
     found = palette(encoded("astronaut.png"), size)
     assert len(found) == size
     assert list(found.values()) == sorted(found.values(), reverse=True)

@@ -76,7 +76,6 @@ def test_pictures_without_contrast_or_change_are_no_division_by_zero() -> None:
 
 
 def test_black_and_white_artwork_scores_nothing() -> None:
-    """All of it counts as clipped, as the documentation says."""
     found = run(encoded("horse.png"))
     assert found.clipped_fraction > 0.9
     assert (found.exposure, found.overall) == (0.0, 0.0)

@@ -569,7 +569,6 @@ sys.stdin.read()
 @pytest.mark.parametrize("works", [["stubborn", "stubborn"], ["hold_on", "never_look"]])
 @pytest.mark.parametrize("how", ["exit", signal.SIGKILL, signal.SIGTERM])
 def test_no_child_outlives_its_parent(mail, how, works):
-    """However that ends, children end too: at work or idle."""
     command = [sys.executable, "-c", PARENT, mail.path, *works]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(

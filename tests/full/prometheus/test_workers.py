@@ -38,7 +38,6 @@ def workers(tmp_path: Path) -> Iterator[str]:
 
 
 def test_totals_of_many_workers_never_fall(workers: str) -> None:
-    """Whichever of them answers, and also when one is killed."""
     transport = httpx.HTTPTransport(retries=50)
     highest: Samples = {}
     answered: set[str] = set()

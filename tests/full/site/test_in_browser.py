@@ -113,7 +113,6 @@ def test_page_is_accessible(browser: Browser, address: str, path: str) -> None:
 
 
 def test_site_works_below_a_path(page: Page, built: Path, tmp_path: Path) -> None:
-    """As under ``/1.2/``: its styles, links and search are relative."""
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "1.2").symlink_to(built)
     with served(tmp_path) as url:

@@ -206,7 +206,6 @@ def both_begun(folder: Path) -> list[str]:
 
 
 def no_message_is_left() -> bool:
-    """Whether Celery's worker has handled every message of its queue."""
     import redis
 
     with redis.Redis.from_url(os.environ[BROKER]) as broker:
