@@ -24,6 +24,7 @@ from tests.services.processes import killed_at_end
 from tests.stores.samples import insert, listed, record_of, together
 from tests.waiting import until
 
+REFUSED = "pool_mode = transaction|still being made|cannot be used now"
 TAKING_TURNS = 2
 """The number of server connections of a pooler that gives its transactions one after the other."""
 
@@ -92,7 +93,7 @@ def test_pooler_that_keeps_no_sessions_is_refused(mode, size, clock):
         ]
 
         def use(number: int) -> None:
-            with pytest.raises(Unavailable, match=r"pool_mode = transaction|still being made"):
+            with pytest.raises(Unavailable, match=REFUSED):
                 insert(stores[number % 2], record_of(clock, str(number)))
 
         assert together(8, use) == [None] * 8

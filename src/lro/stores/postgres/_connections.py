@@ -221,6 +221,8 @@ class ServerAddress:
                 kept = self._keeps_session(connection)
             except errors.ProtocolViolation:  # which allows no transaction at all
                 kept = False
+            except NoAnswer:
+                raise
             except psycopg.Error as exc:  # there may be no room for a second connection now
                 log.info("whether the pooler of the database keeps sessions is not known: %s", exc)
                 return
@@ -229,17 +231,25 @@ class ServerAddress:
         self._trusted.add(self._conninfo)
 
     def _keeps_session(self, connection: BoundedConnection) -> bool:
-        with BoundedConnection.connect(self._conninfo, autocommit=True) as other:
+        other = BoundedConnection.connect(self._conninfo, autocommit=True, prepare_threshold=None)
+        with contextlib.closing(other):
             other.patience = self.connect_seconds
             before = _backend(connection)
             if _backend(connection) != before:  # it changes servers by itself
                 return False
-            with other.transaction():
+            try:
+                other.execute("BEGIN")
                 _backend(other)
-                try:
-                    return _backend(connection) == before
-                except NoAnswer:  # there is only one server connection, and the other has it
-                    return False
+            except NoAnswer as exc:
+                raise _NoRoom("the pooler has no room for a second connection") from exc
+            try:
+                return _backend(connection) == before
+            except NoAnswer:  # there is only one server connection, and the other has it
+                return False
+
+
+class _NoRoom(psycopg.OperationalError):
+    pass
 
 
 log = logging.getLogger("lro")
