@@ -101,6 +101,7 @@ class FakeWorkers:
     """The work of a process: the names that the test puts in, and the requests to cancel."""
 
     owner = "us"
+    left = 0
 
     def __init__(self, held: Iterable[str] = ()) -> None:
         self.names = set(held)

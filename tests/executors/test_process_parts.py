@@ -133,7 +133,7 @@ def test_signal_that_comes_while_a_message_is_sent_takes_effect_behind_it():
     found = lived(Line(call_of("write_on"), ASKED, while_sending=signals))
     assert [type(one) for one in found] == [_messages.LogLine, _messages.Stopped]
     found = lived(Line(call_of("lines"), while_sending=signals))
-    assert [type(one) for one in found] == [_messages.LogLine, _messages.Done]
+    assert [type(one) for one in found] == [_messages.LogLine, _messages.LogLine, _messages.Done]
 
 
 def test_child_that_does_not_understand_its_parent_says_so_and_dies():

@@ -274,6 +274,7 @@ class ChildMain:
         except (EOFError, OSError):  # the parent is gone
             self._die()
         except BaseException:  # such as MemoryError: no thread would listen to the parent any more
+            self._heard = True  # who has said something reads the answer
             log.exception("what the parent says cannot be read")
             self._die()
 
