@@ -217,6 +217,18 @@ def test_server_with_a_habit_gets_these_verdicts(
     assert verdicts(report) == expected, as_text(report)
 
 
+@pytest.mark.parametrize("error", [None, "no", [], {"code": 4}])
+def test_end_that_is_no_cancel_spoils_no_run(error: object) -> None:
+    """Whatever the server says: work may have a time limit, and an error may have no form."""
+
+    def end(one: dict[str, Any]) -> None:
+        one.pop("response", None)
+        one.update(done=True, error=error)
+
+    report = judged(each(end), chosen("states.goes-on"))
+    assert verdicts(report).get("states.goes-on") is not FAILS, as_text(report)
+
+
 GET_ALONE = refuses(lambda asked: asked.verb in ("list", "cancel", "wait", "delete"), *UNSUPPORTED)
 
 

@@ -101,7 +101,7 @@ class FakeWorkers:
     """The work of a process: the names that the test puts in, and the requests to cancel."""
 
     owner = "us"
-    left = 0
+    left: frozenset[str] = frozenset()
 
     def __init__(self, held: Iterable[str] = ()) -> None:
         self.names = set(held)
@@ -109,9 +109,6 @@ class FakeWorkers:
 
     def held(self) -> frozenset[str]:
         return frozenset(self.names)
-
-    def leaves(self, name: str) -> bool:
-        return False
 
     def cancel_held(self, name: str) -> None:
         self.cancelled.append(name)

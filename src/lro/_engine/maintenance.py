@@ -285,7 +285,7 @@ class Maintenance:
         methods = [name for name, spec in self._specs.items() if spec.function is not None]
         began = self._clock()
         # What is left to other processes comes with every scan, and must not fill it.
-        found = self._store.orphans(methods, _BATCH + self._workers.left)
+        found = self._store.orphans(methods, _BATCH + len(self._workers.left))
         at, now = self._clock(), self._store.now()
         # If it had to wait, so had all who renew their leases; and between two looks that are far
         # apart it may be that no process was able to write.
@@ -294,7 +294,7 @@ class Maintenance:
         for record in self._lost(found.records, at):
             if self._renewal_due:
                 break  # our own work first: the rest is found again at once
-            if not self._workers.leaves(record.name):
+            if record.name not in self._workers.left:
                 self._try_recover(record)
         # The grace of those that are new begins now: what was taken over may have taken long.
         self._looked_at = self._clock()

@@ -103,19 +103,19 @@ def _close_all() -> None:
     began, services = time.monotonic(), list(_open)
     # All at once: together they take no longer than the longest of them.
     threads = [threading.Thread(target=_close, args=(one, began)) for one in services[1:]]
-    for thread, one in zip(threads, services[1:], strict=True):
-        thread.daemon = True
-        try:
-            thread.start()
-        except RuntimeError:  # there can be no thread any more
-            _close(one, began)
     try:
+        for thread, one in zip(threads, services[1:], strict=True):
+            thread.daemon = True
+            try:
+                thread.start()
+            except RuntimeError:  # there can be no thread any more
+                _close(one, began)
         for one in services[:1]:
             _close(one, began)
         for thread in threads:
             if thread.ident is not None:
                 thread.join()
-    except BaseException as exc:  # a second signal: there is no time left for any to drain
+    except BaseException as exc:  # a second signal: no service has time to drain
         log.warning("closing at the end of the process was interrupted: %r", exc)
         for one in services[1:]:
             with contextlib.suppress(BaseException):

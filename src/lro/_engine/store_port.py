@@ -36,7 +36,7 @@ class RequestKey:
     """Hashes of the request, separated by spaces: the same id with another one is a conflict."""
 
     def fits(self, fingerprint: str) -> bool:
-        """Whether a start with another fingerprint has made the same request.
+        """Return True if a start with this fingerprint made the same request.
 
         One equal hash is enough: a request may be the same text for a caller, or the same message.
         """

@@ -81,7 +81,8 @@ class Workers:
         self._not_started: list[Record] = []
         self._attempts: dict[str, Attempt] = {}
         self._rooms: dict[str, threading.Semaphore] = {}
-        self._left: set[str] = set()
+        self.left: set[str] = set()
+        """The names of the operations that are left to processes of another release."""
         self._drain_over = threading.Event()
 
     def starting(
@@ -237,18 +238,9 @@ class Workers:
 
     def leave(self, name: str) -> None:
         """Leave an operation to processes of another release, which know its request."""
-        if len(self._left) >= _LEFT_AT_MOST:
-            self._left.clear()
-        self._left.add(name)
-
-    def leaves(self, name: str) -> bool:
-        """Whether an operation is left to other processes."""
-        return name in self._left
-
-    @property
-    def left(self) -> int:
-        """How many operations are left to other processes."""
-        return len(self._left)
+        if len(self.left) >= _LEFT_AT_MOST:
+            self.left.clear()
+        self.left.add(name)
 
     def attempts(self) -> Collection[Attempt]:
         """The attempts whose work this process has, begun or waiting."""

@@ -72,8 +72,8 @@ _SCALARS: Final[Mapping[Kind, tuple[Schema, Schema]]] = {
 """Written and read."""
 
 _ODD: Final = re.compile(r"[^A-Za-z0-9._-]")
-_NO_WORD: Final = re.compile(r"[\W_]+")
 """What no key of an OpenAPI component has."""
+_NO_WORD: Final = re.compile(r"[\W_]+")
 
 DURATION_SCHEMA: Final[Schema] = {"type": "string", "pattern": r"^-?[0-9]{1,12}(\.[0-9]{1,9})?s$"}
 _EMPTY: Final = "google.protobuf.Empty"

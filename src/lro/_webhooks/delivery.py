@@ -150,7 +150,7 @@ class _Host:
     busy: bool = False
     quick: bool = False
     failed: bool = False
-    """Whether it has not answered the last request."""
+    """True if its last request got no answer."""
     in_line: bool = False
     waiting: deque[_Try] = attrs.field(factory=deque)
     pace: _Pace = attrs.field(factory=_Pace)
@@ -177,7 +177,7 @@ class _Doubted:
         return self.pace.put_off(ahead, self.waiting[caller], at, longest, caller)
 
     def has_room(self, caller: str) -> bool:
-        """Whether one more request of a caller may be under way."""
+        """Return True if one more request of this caller may be under way."""
         each = self.room - 1 if self.room > _FEW else self.room
         return self.under_way.total() < self.room and self.under_way[caller] < each
 

@@ -64,7 +64,7 @@ class PushFormat:
 
 
 def _mark(caller: str) -> str:
-    """What stands before the ids that a caller chooses.
+    """Return the prefix of the ids that a caller chooses.
 
     Of two endpoints of the same id only one is notified: so no caller replaces what another one
     has asked for, or what the application is notified of. A caller sees his own alone.

@@ -1,4 +1,4 @@
-"""What is said once a minute, though it happens many times a second."""
+"""Log lines that are written at most once a minute."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RecurringLine:
         self._next: dict[str, float] = {}
 
     def is_due(self, text: str = "") -> bool:
-        """Whether a line with this text is to be written now; then it is not for a minute."""
+        """Return True if a line with this text is due; the next one is due a minute later."""
         now = self._clock()
         with self._lock:
             if now < self._next.get(text, now):

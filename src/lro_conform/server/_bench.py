@@ -68,7 +68,7 @@ class Bench:
     starts: list[Answer] = attrs.field(factory=list)
     subjects: dict[str, str] = attrs.field(factory=dict)
     ended_alone: list[str] = attrs.field(factory=list)
-    """How operations have ended, with errors, that no call has ended."""
+    """The ends of operations that ended as cancelled, though no call cancelled them."""
     _kept: dict[str, Answer | NotJudged | NotOffered] = attrs.field(factory=dict)
     _long: str = ""
     _running: list[str] = attrs.field(factory=list)
@@ -193,7 +193,8 @@ class Bench:
             answer = await self.target.get(self._long)
             if not answer.done:
                 return self._long
-            if answer.body.get("error", {}).get("code") == 1:
+            error = answer.body.get("error")
+            if isinstance(error, Mapping) and error.get("code") == 1:
                 self.ended_alone.append(f"no call has ended it: {answer}")
         self._long = await self.running()
         return self._long

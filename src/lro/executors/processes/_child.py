@@ -255,7 +255,7 @@ class ChildMain:
         self._current: CallInChild | None = None
         """Whose function the main thread is in."""
         self._heard = False
-        """Whether the parent reads what is sent: between calls it does not."""
+        """True while the parent reads what is sent. Between calls it does not read."""
 
     def listen(self) -> None:
         """Take what the parent says, also while a function runs; die when the parent has died."""

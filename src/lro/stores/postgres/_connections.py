@@ -184,7 +184,7 @@ class ServerAddress:
     @property
     def quoted_schema(self) -> str:
         """The schema's name as it stands in SQL."""
-        return '"' + self.schema.replace('"', '""') + '"'
+        return quoted(self.schema)
 
     def connect(self, clock: ServerClock) -> BoundedConnection:
         """A new connection; making it also measures the clock.
@@ -221,7 +221,7 @@ class ServerAddress:
                 kept = self._keeps_session(connection)
             except errors.ProtocolViolation:  # which allows no transaction at all
                 kept = False
-            except NoAnswer:
+            except NoAnswer:  # of the connection itself, which is no use then
                 raise
             except psycopg.Error as exc:  # there may be no room for a second connection now
                 log.info("whether the pooler of the database keeps sessions is not known: %s", exc)
@@ -241,15 +241,13 @@ class ServerAddress:
                 other.execute("BEGIN")
                 _backend(other)
             except NoAnswer as exc:
-                raise _NoRoom("the pooler has no room for a second connection") from exc
+                raise psycopg.OperationalError(
+                    "the pooler has no room for a second connection"
+                ) from exc
             try:
                 return _backend(connection) == before
             except NoAnswer:  # there is only one server connection, and the other has it
                 return False
-
-
-class _NoRoom(psycopg.OperationalError):
-    pass
 
 
 log = logging.getLogger("lro")
@@ -285,6 +283,11 @@ AGAIN: Final = (errors.DeadlockDetected, errors.SerializationFailure)
 """Errors of a statement that has had no effect, and may be sent again at once."""
 
 
+def quoted(name: str) -> str:
+    """Return a name as it stands in SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 def _backend(connection: BoundedConnection) -> object:
     return connection.execute("SELECT pg_backend_pid()", prepare=False).fetchone()
 
@@ -299,7 +302,7 @@ class ConnectionPool:
     psycopg's own pool reconnects in threads of its own, at growing intervals, while its callers
     wait: ours must get an error at once while the server is away, and find it once it is back.
     ``ready`` is called before a connection is made: it makes the schema ready with the first.
-    ``missing`` is called when there are no tables any more.
+    ``missing`` is called if the tables are gone.
     """
 
     def __init__(
@@ -425,7 +428,7 @@ class ConnectionPool:
         return unavailable(error)
 
     def _may_renew(self) -> bool:
-        """Whether to make new connections because of an error that they may not have."""
+        """Return True if the connections may be renewed now, after an error of their session."""
         with self._changed:
             now = time.monotonic()
             due = now >= self._renew_at

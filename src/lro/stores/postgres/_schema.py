@@ -22,6 +22,7 @@ from lro.stores.postgres._connections import (
     BoundedConnection,
     ServerAddress,
     ServerClock,
+    quoted,
     unavailable,
 )
 from lro.stores.postgres._pages import index_columns, index_name
@@ -169,11 +170,8 @@ def _make_tables(connection: BoundedConnection, schema: str) -> None:
             if not connection.execute(
                 known, (schema,)
             ).fetchall():  # else it may not even be allowed
-                connection.execute(
-                    f'CREATE SCHEMA "{schema.replace(chr(34), chr(34) * 2)}"'.encode()
-                )
-            quoted = '"' + schema.replace('"', '""') + '"'
-            connection.execute(f"SET LOCAL search_path TO {quoted}".encode())
+                connection.execute(f"CREATE SCHEMA {quoted(schema)}".encode())
+            connection.execute(f"SET LOCAL search_path TO {quoted(schema)}".encode())
             connection.execute(_TABLES.encode(), prepare=False)
     finally:
         connection.patience = patience
@@ -183,7 +181,7 @@ def lock_out(connection: BoundedConnection, schema: str) -> None:
     """Be the only one who changes the tables, until this connection is closed."""
     # No statement waits for the lock: a process that makes an index waits for all statements.
     while not connection.execute(_TRY_LOCK, (_lock_number(schema),)).fetchall()[0][0]:
-        if connection.patience == GIVEN_UP:
+        if connection.patience == _GIVEN_UP:
             raise Unavailable("the store is closed")
         time.sleep(_LOCK_SECONDS)
 
@@ -209,8 +207,8 @@ _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
 """Seconds between two attempts to make an index."""
 _JOIN_SECONDS: Final = 1.0
-GIVEN_UP: Final = 0.0
-"""The patience of a connection whose statement is no longer waited for."""
+_GIVEN_UP: Final = 0.0
+"""The patience of a connection that is given up."""
 
 
 def make_index(connection: BoundedConnection, schema: str, key: str) -> bool:
@@ -300,7 +298,7 @@ class SchemaSetup:
         self._closing.set()
         making, maker = self._making, self._maker
         if making is not None:
-            making.patience = GIVEN_UP
+            making.patience = _GIVEN_UP
             with contextlib.suppress(psycopg.Error):
                 making.cancel()
         if maker is not None:
@@ -400,12 +398,12 @@ class SchemaSetup:
 
 def schema_sql(schema: str, keys: Collection[str]) -> str:
     """The statements that make the schema, its tables, and the indexes by these keys."""
-    quoted = '"' + schema.replace('"', '""') + '"'
+    name = quoted(schema)
     indexes = [
         f"CREATE INDEX {index_name(key)} ON operations {index_columns(key)};\n"
         for key in sorted(keys)
     ]
     return (
-        f"BEGIN;\nCREATE SCHEMA IF NOT EXISTS {quoted};\nSET LOCAL search_path TO {quoted};"
+        f"BEGIN;\nCREATE SCHEMA IF NOT EXISTS {name};\nSET LOCAL search_path TO {name};"
         f"{_TABLES.rstrip()};\n{''.join(indexes)}COMMIT;\n"
     )
