@@ -296,13 +296,14 @@ class SchemaSetup:
     def close(self) -> None:
         """End the thread that makes indexes; a process that comes later begins them again."""
         self._closing.set()
-        making, maker = self._making, self._maker
-        if making is not None:
-            making.patience = _GIVEN_UP
-            with contextlib.suppress(psycopg.Error):
-                making.cancel()
-        if maker is not None:
-            maker.join(_JOIN_SECONDS)
+        maker, until = self._maker, time.monotonic() + _JOIN_SECONDS
+        # Again and again: a cancel that comes between two statements has no effect.
+        while maker is not None and maker.is_alive() and time.monotonic() < until:
+            if (making := self._making) is not None:
+                making.patience = _GIVEN_UP
+                with contextlib.suppress(psycopg.Error):
+                    making.cancel()
+            maker.join(_LOCK_SECONDS)
 
     def want(self, keys: Collection[str]) -> bool:
         """Have the indexes by these keys made with the tables; return False if that is over."""
