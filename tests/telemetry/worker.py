@@ -19,6 +19,12 @@ from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
 METHOD = "acme.work.v1.Works.Hold"
 
 
+def say(line: str) -> None:
+    """Write one line whole: ``print`` writes its end apart, and another thread can come between."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def main(store: str, spans: str, start: str = "") -> None:
     """Work until the first operation is done here, or until the process is killed."""
     done = threading.Event()
@@ -31,7 +37,7 @@ def main(store: str, spans: str, start: str = "") -> None:
 
     @service.method(METHOD, worker_lost=lro.WorkerLost.RETRY)
     def hold(request: WorkRequest, job: lro.Job[WorkMetadata]) -> WorkResponse:
-        print(f"began {job.attempt}", flush=True)
+        say(f"began {job.attempt}")
         if job.attempt == 1:
             threading.Event().wait()  # until it is killed
         done.set()
@@ -40,9 +46,9 @@ def main(store: str, spans: str, start: str = "") -> None:
     with service:
         if start:
             hold.start(WorkRequest(text=start))
-            print("started", flush=True)  # and its span is written
+            say("started")  # and its span is written
         done.wait()
-    print("done", flush=True)
+    say("done")
 
 
 if __name__ == "__main__":
