@@ -323,6 +323,28 @@ def test_event_for_an_endpoint_of_another_release_is_left_to_it(way: str, here: 
         assert len(new.all()) == 2
 
 
+def test_event_that_is_owed_again_is_left_to_a_release_that_knows_its_endpoint(here: Here) -> None:
+    """A release that does not know it looks first, long after the schedule of the end is over."""
+    store, answer = MemoryStore(here.clock), Said(500)
+    with receiver(lambda _: answer) as new:
+        service, sends = here.serve(store=store, endpoints=[endpoint(new.url, id="new")])
+        other, _ = here.serve(store=store)
+        name = end(service)
+        service.run_maintenance()
+        here.clock.advance(10 * 24 * 3600)
+        other.run_maintenance()
+        assert sends.owed_of(name) == {"new": -1}
+        sends.retry(name)
+        for seconds in (0, 600):
+            here.clock.advance(seconds)
+            other.run_maintenance()
+            assert sends.owed_of(name) == {"new": 0}
+        here.clock.advance(3600)
+        answer = Said(204)
+        service.run_maintenance()
+        assert sends.owed_of(name) == {}
+
+
 def test_event_for_an_endpoint_that_no_release_knows_is_given_up(
     here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -26,12 +26,14 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 class Debt:
     """A notification that is owed: how often it was tried, and when it is tried next.
 
-    ``looked_up``: its endpoint is one that the application's function has given.
+    ``looked_up``: its endpoint is one that the application's function has given. ``since``: when
+    it was owed again; None: it is owed since the end of the operation.
     """
 
     attempts: int
     at: datetime
     looked_up: bool = False
+    since: datetime | None = None
 
 
 @attrs.frozen
@@ -67,10 +69,7 @@ class Debts:
         if self.owed is not None:
             if not self.owed and not self.failed:
                 return ""  # with the secrets of the endpoints
-            kept["owed"] = {
-                id: [debt.attempts, (debt.at - _EPOCH) // _MILLISECOND, *[1] * debt.looked_up]
-                for id, debt in self.owed.items()
-            }
+            kept["owed"] = {id: _kept(debt) for id, debt in self.owed.items()}
         if self.failed:
             kept["failed"] = list(self.failed)
         return dumps(kept).decode() if kept else ""
@@ -87,11 +86,24 @@ class Debts:
 
     def again(self, now: datetime) -> Debts:
         """The same, with all that is owed, or was given up, due now as for the first time."""
-        owed = {id: Debt(0, now) for id in self.failed}
+        owed = {id: Debt(0, now, since=now) for id in self.failed}
         for id, debt in (self.owed or {}).items():
-            owed[id] = attrs.evolve(debt, attempts=0, at=now)
+            owed[id] = attrs.evolve(debt, attempts=0, at=now, since=now)
         return attrs.evolve(self, owed=owed, failed=())
 
 
-def _debt(attempts: int, at: int, looked_up: int = 0) -> Debt:
-    return Debt(attempts, _EPOCH + at * _MILLISECOND, looked_up == 1)
+def _kept(debt: Debt) -> list[int]:
+    kept = [debt.attempts, _milliseconds(debt.at), int(debt.looked_up)]
+    return kept if debt.since is None else [*kept, _milliseconds(debt.since)]
+
+
+def _debt(attempts: int, at: int, looked_up: int, since: int | None = None) -> Debt:
+    return Debt(attempts, _moment(at), looked_up == 1, None if since is None else _moment(since))
+
+
+def _milliseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MILLISECOND
+
+
+def _moment(milliseconds: int) -> datetime:
+    return _EPOCH + milliseconds * _MILLISECOND

@@ -407,7 +407,7 @@ class Delivery:
     def _leave(self, claim: _Claim, id: str, debt: Debt, now: datetime) -> None:
         """Leave a notification to processes of another release, which may know its endpoint.
 
-        For as long as the schedule lasts; the longer ago the end was, the later is the next look.
+        For as long as the schedule lasts; the longer it has been owed, the later is the next look.
         An endpoint that the application does not give any more is not called any more.
         """
         record = claim.record
@@ -416,7 +416,7 @@ class Delivery:
             log.info(line, record.name, id, extra=about(record.name, record.method))
             del claim.owed[id]
             return
-        age = (now - (record.end_time or now)).total_seconds()
+        age = (now - (debt.since or record.end_time or now)).total_seconds()
         if age >= sum(self._options.schedule):
             self._give_up(claim, None, id, "no process knows this endpoint")
             return
