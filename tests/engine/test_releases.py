@@ -144,6 +144,41 @@ def test_defaults_within_messages_do_not_count_either(many, make_service, clock)
     assert len({*found}) == 1
 
 
+@pytest.mark.parametrize("said", [{"copies": 1}, {"copies": 2}, {"copies": 3}, {}])
+def test_default_may_change_between_a_start_and_its_repetition(said, make_service, clock):
+    """It does not matter what was said, or whether it is a default before or afterwards."""
+
+    @named
+    @attrs.frozen
+    class Before:
+        copies: lro.Int32 = 1
+
+    @named
+    @attrs.frozen
+    class After:
+        copies: lro.Int32 = 2
+
+    store, names = MemoryStore(clock), set()
+    for cls in (Before, After, Before):
+        _, method = release(store, make_service, cls)
+        names.add(method.start(cls(**said), request_id=KEY).name)
+    assert len(names) == 1
+
+
+def test_zero_that_was_said_is_not_a_default_that_was_not(make_service, clock):
+    @named
+    @attrs.frozen
+    class Request:
+        copies: lro.Int32 = 1
+        extra: lro.Struct = attrs.field(factory=lambda: lro.Struct({"exact": 1}))
+
+    _, method = release(MemoryStore(clock), make_service, Request)
+    method.start(Request(), request_id=KEY)
+    for other in (Request(0), Request(extra=lro.Struct({"exact": True}))):
+        with pytest.raises(RequestIdConflict):
+            method.start(other, request_id=KEY)
+
+
 # -- work that another release has begun, or has left ---------------------------------------------
 
 

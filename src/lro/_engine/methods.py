@@ -502,12 +502,14 @@ def _request_key(
         wanted = "must be a UUID of 36 characters, not all zero"
         raise InvalidRequestId("request_id", f"{wanted}, got {got(request_id)}")
     # A release in between may have changed what the class makes of a request: what was sent counts,
-    # and of the message what the class has not filled in.
+    # and of the message what the class has not filled in. The whole message counts too: what was
+    # said may have become the default, or be it no longer.
     payload = packed.payload
-    if not isinstance(payload, bytes):
+    if isinstance(payload, bytes):
+        hashes = [_hash("", parent, payload)]
+    else:
         shown = without_defaults(payload, spec.request, spec.types)
-        payload = canonical(shown)
-    hashes = [_hash("", parent, payload)]
+        hashes = [_hash("", parent, canonical(shown)), _hash("whole:", parent, canonical(payload))]
     if sent is not None:
         hashes.append(_hash("sent:", parent, sent()))
     return RequestKey(spec.full_name, caller, text, " ".join(hashes))

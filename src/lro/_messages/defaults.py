@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lro._base.status import Json
+from lro._messages.json_text import canonical
 from lro._messages.registry import TypeRegistry
 from lro._messages.schema import Field, Label, Shape
 
@@ -24,8 +25,12 @@ def _sparse(payload: Json, shape: Shape, types: TypeRegistry) -> Json:
     return {
         name: _below(value, shape.spellings.get(name), types)
         for name, value in payload.items()
-        if name not in defaults or defaults[name] != value
+        if name not in defaults or not _same(value, defaults[name])
     }
+
+
+def _same(one: Json, other: Json) -> bool:
+    return one == other and canonical(one) == canonical(other)  # for Python, True is 1 and 1.0
 
 
 def _below(value: Json, field: Field | None, types: TypeRegistry) -> Json:
