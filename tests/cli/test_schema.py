@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -104,6 +105,12 @@ def test_owner_makes_what_an_application_may_not(here: Path, here_lro: Lro) -> N
     service = sys.modules["work"].service
     assert service.store._setup.keys == service.store._setup.declared != frozenset()
     service.close()
+    *_, index = re.findall(r"CREATE INDEX (\S+) ON operations", sql)
+    with psycopg.connect(server.url, autocommit=True) as plain:
+        plain.execute(f"DROP INDEX {quoted}.{index}")
+    del sys.modules["work"]
+    refused = here_lro("schema", "work:service", "--create", status=2)
+    assert f"only the owner of schema {schema} may make its indexes by " in refused.err
 
 
 COMMANDS = [

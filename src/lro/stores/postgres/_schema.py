@@ -331,11 +331,11 @@ class SchemaSetup:
 
     def _make_ready(self) -> None:
         try:
-            if self.secret is None:
+            if (secret := self.secret) is None:
                 with self._address.connect(self._clock) as connection:
-                    self.secret = prepare(connection, self._address.schema)
-            with self._noting:
-                self.done = True
+                    secret = prepare(connection, self._address.schema)
+            with self._noting:  # the secret too: the tables may have been missed meanwhile
+                self.secret, self.done = secret, True
             self._start_maker()
         except (psycopg.Error, Unavailable, DeclarationError) as exc:
             self._failed, self._not_before = True, time.monotonic() + REST_SECONDS
@@ -379,11 +379,16 @@ class SchemaSetup:
         """Make the indexes that are declared, and wait until they are there.
 
         Raises:
-            psycopg.Error, Unavailable: The server cannot be reached, or does not do it now.
+            psycopg.Error: The server cannot be reached.
+            Unavailable: It does not do it now, or only does it for the owner of the tables.
         """
         for key in sorted(self.declared - self.keys):
             with self._address.connect(self._clock) as connection:
                 self.make_index(connection, key)
+        if missing := self.declared - self.keys:
+            keys = ", ".join(sorted(missing))
+            schema = self._address.schema
+            raise Unavailable(f"only the owner of schema {schema} may make its indexes by {keys}")
 
     def make_index(self, connection: BoundedConnection, key: str) -> None:
         """See :func:`make_index`; the key is one of ``keys`` if there is an index then."""

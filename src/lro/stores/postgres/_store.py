@@ -493,7 +493,8 @@ class PostgresStore:
         """Make what is missing of the schema, and wait for the indexes that are declared.
 
         Raises:
-            Unavailable: The database cannot be reached, or does not do it now.
+            Unavailable: The database cannot be reached, does not do it now, or lets only the owner
+                of the tables make an index.
         """
         self._resources.connections.make_ready()
         try:
