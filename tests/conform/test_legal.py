@@ -121,6 +121,10 @@ LEGAL: dict[str, Layer] = {
         lambda asked: asked.verb == "wait",
         Reply(405, {"allow": "GET"}, b'{"detail": "Method Not Allowed"}'),
     ),
+    "no route for lists, in a framework with envelopes of its own": answers(
+        lambda asked: asked.path.startswith("/v1/operations") and "/" not in asked.path[4:],
+        replying({"error": {"code": 404, "message": "No path.", "status": "NOT_FOUND"}}, 404),
+    ),
     "padded tokens": padded_tokens,
     "empty first page": empty_first_page,
     "uuids": other_ids(lambda _: str(uuid.uuid4()), "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
