@@ -21,7 +21,7 @@ def without_defaults(payload: Json, cls: type, types: TypeRegistry) -> Json:
 def _sparse(payload: Json, shape: Shape, types: TypeRegistry) -> Json:
     if not isinstance(payload, dict):
         return payload
-    defaults = _defaults(shape.python, types)
+    defaults = _defaults(payload, shape, types)
     return {
         name: _below(value, shape.spellings.get(name), types)
         for name, value in payload.items()
@@ -44,10 +44,13 @@ def _below(value: Json, field: Field | None, types: TypeRegistry) -> Json:
     return _sparse(value, shape, types)
 
 
-def _defaults(cls: type, types: TypeRegistry) -> dict[str, Json]:
-    """The JSON of a message of which nothing was said; empty if something must be."""
+def _defaults(payload: dict[str, Json], shape: Shape, types: TypeRegistry) -> dict[str, Json]:
+    """What the class fills in beside the fields that must be said; nothing if it cannot."""
+    fields = shape.spellings
+    said = {name: one for name, one in payload.items() if name in fields and fields[name].required}
     try:
-        found = types.dump(cls(), cls)
+        found = types.dump(types.load(said, shape.python), shape.python)
     except Exception:  # a class of the application, with checks of its own
         return {}
-    return found if isinstance(found, dict) else {}
+    shown = found if isinstance(found, dict) else {}
+    return {name: one for name, one in shown.items() if name not in said}
