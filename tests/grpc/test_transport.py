@@ -167,7 +167,7 @@ def test_a_protobuf_message(asking: Asking) -> None:
 
 def test_request_that_cannot_be_encoded_is_not_sent(asking: Asking) -> None:
     odd, client = asking(replying())
-    for target in ("Resize", "", "acme.v1/Images.Resize"):
+    for target in ("Resize", "", "acme.v1/Images.Resize", "/v1/images:resize", "/a/b/c"):
         with pytest.raises(lro.DeclarationError, match=r"^target: must be"):
             client.start(target, ResizeRequest(), **TYPES)
     with pytest.raises(lro.DeclarationError, match=r"^request: .*surrogates"):
@@ -181,6 +181,19 @@ def test_request_that_cannot_be_encoded_is_not_sent(asking: Asking) -> None:
     with pytest.raises(lro.DeclarationError, match=r"^request_id: "):
         client.start("a.B.C", OddRequest(), **TYPES, request_id=ID)
     assert odd.calls == []
+
+
+@pytest.mark.parametrize("make", [GrpcTransport, AsyncGrpcTransport])
+def test_url_is_no_target(make: Any) -> None:
+    """grpcio would look for a host of that name, again and again."""
+    with pytest.raises(lro.DeclarationError, match=r"^target: .* got 'grpc://here:50051'"):
+        make("grpc://here:50051")
+
+
+def test_method_that_is_not_served_is_named(asking: Asking) -> None:
+    _, client = asking(refusing(Code.UNIMPLEMENTED, "Method not found!"))
+    with pytest.raises(CallError, match=r"method not found: /a\.B/C"):
+        client.start("a.B.C", ResizeRequest(), **TYPES)
 
 
 def test_trailer_gives_message_details_and_delay(asking: Asking) -> None:

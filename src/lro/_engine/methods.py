@@ -589,7 +589,8 @@ class Methods:
             self._runtime.executor.admit(spec)
         info = OperationInfo("." + spec.info.response_type, "." + spec.info.metadata_type)
         for finding in self.infos.register(full_name, info):
-            log.info("%s: %s: %s (AIP-151)", full_name, finding, FINDINGS[finding])
+            means = FINDINGS[finding].replace("<Method>", full_name.rpartition(".")[2])
+            log.info("%s: %s: %s (AIP-151)", full_name, finding, means)
         self.specs[full_name] = spec
         return spec
 

@@ -53,6 +53,9 @@ Metadata = Iterable[tuple[str, str | bytes]]
 _EXTENSIONS: Final = (BatchGetOperationsRequest, DescribeOperationsRequest, WatchOperationsRequest)
 """What only HTTP has (spec §3.11)."""
 
+_NO_METHOD: Final = "Method not found!"
+"""What servers of grpcio say of paths that they do not serve, whichever it is."""
+_METHOD: Final = re.compile(r"/([\w.]+)/(\w+)|([\w.]+)\.(\w+)", re.ASCII)
 _SERVICE: Final = "/google.longrunning.Operations/"
 _STATUS_DETAILS: Final = "grpc-status-details-bin"
 _OWN_WORDS: Final = frozenset({"", "Deadline Exceeded"})
@@ -104,8 +107,8 @@ class GrpcCoder:
         if isinstance(request, _EXTENSIONS):
             raise MethodNotSupported(call.verb)  # an extension of HTTP (spec §3.11)
         if isinstance(request, StartRequest):
-            return _path(request.target), self._start(request)
-        return _SERVICE + call.verb, to_proto(request, self._types).SerializeToString()
+            return _path(call), self._start(request)
+        return _path(call), to_proto(request, self._types).SerializeToString()
 
     def _start(self, request: StartRequest) -> bytes:
         if isinstance(request.message, Mapping):
@@ -156,6 +159,8 @@ class GrpcCoder:
                 return too_late(call.verb, call.budget)
             if code is Code.RESOURCE_EXHAUSTED and _is_too_large(call, text):
                 return unreadable(call.verb, f"the reply is too large: {text}")
+            if text == _NO_METHOD:
+                text = f"method not found: {_path(call)}"
             # A server with details did not send this: the connection failed, or a proxy answered.
             passing = code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
             return CallError(call.verb, Status(code, text), passing=passing)
@@ -204,14 +209,15 @@ def _set(message: typing.Any, name: str, value: str | bool) -> None:
         raise InvalidArgument(name, str(exc)) from exc
 
 
-def _path(target: str) -> str:
-    if target.startswith("/"):
-        return target
-    service, _, method = target.rpartition(".")
-    if not service or "/" in target:
-        wanted = "must be package.Service.Method or /package.Service/Method"
+def _path(call: Call) -> str:
+    if not isinstance(call.request, StartRequest):
+        return _SERVICE + call.verb
+    target = call.request.target
+    found = _METHOD.fullmatch(target)
+    if found is None:
+        wanted = "must be package.Service.Method or /package.Service/Method over gRPC"
         raise InvalidArgument("target", f"{wanted}, got {target!r}")
-    return f"/{service}/{method}"
+    return f"/{found[1] or found[3]}/{found[2] or found[4]}"
 
 
 def _embedded_status(error: typing.Any, code: Code) -> Status | None:

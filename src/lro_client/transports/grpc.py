@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Generic, TypeVar, cast
 
-from lro import Code, Status, TypeRegistry
+from lro import Code, DeclarationError, Status, TypeRegistry
 from lro.errors import MissingExtra
 from lro_client._errors import CallError
 from lro_client._flow.by_loop import ByLoop
@@ -43,6 +43,8 @@ _OPTIONS: Final[Options] = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 
+_URLS: Final = frozenset({"grpc", "grpcs", "http", "https"})
+"""Schemes that the command line knows, and grpcio does not: it would look for such a host."""
 _SILENT_CALLS: Final = 2
 """So many calls in a row without a sign of the server, and another channel is made."""
 _FAIR_SECONDS: Final = 1.0
@@ -124,7 +126,14 @@ def _channel(
 
 
 def _address(target: object, credentials: object) -> str:
-    """The server as tokens and the command line write it; empty for a channel that was given."""
+    """The server as tokens and the command line write it; empty for a channel that was given.
+
+    Raises:
+        DeclarationError: The target is a URL.
+    """
+    if isinstance(target, str) and target.partition("://")[0] in _URLS:
+        wanted = "must be an address without a scheme, such as localhost:50051 (TLS: credentials)"
+        raise DeclarationError("target", f"{wanted}, got {target!r}")
     scheme = "grpc" if credentials is None else "grpcs"
     return f"{scheme}://{target}" if isinstance(target, str) else ""
 
@@ -144,6 +153,9 @@ class GrpcTransport:
     the channel. The channel is made with the first call, and made anew where two calls in a row
     have no reply in time, as on a connection that has died without a word. One that was given is
     kept.
+
+    Raises:
+        DeclarationError: The target is a URL, such as that which ``lro serve`` prints.
     """
 
     bounds = True
