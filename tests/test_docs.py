@@ -6,7 +6,9 @@ import ast
 import functools
 import importlib
 import inspect
+import itertools
 import re
+import shlex
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -42,6 +44,29 @@ NOT_OURS: Final = {
 def test_the_code_runs(page: Path, tmp_path: Path) -> None:
     """The Python of a page runs from top to bottom, as one program, in an empty folder."""
     run_code(page, tmp_path)
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """The commands of ``lro`` that pages show, with the words up to a pipe or another command."""
+    for page in PAGES:
+        text = "".join(block.text for block in blocks(page) if block.language == "console")
+        for line in re.findall(r"^\$ lro (.*)$", text.replace("\\\n", ""), re.MULTILINE):
+            lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+            lexer.whitespace_split = True
+            yield line, list(itertools.takewhile(lambda word: set(word) - set("|&;<>"), lexer))
+
+
+def test_shown_commands_have_the_options_and_arguments_that_they_are_given() -> None:
+    """None is run here, so what it names need not be there."""
+    click = pytest.importorskip("click")
+    from lro.cli._app import app
+
+    for line, words in commands():
+        command, context, rest = app, click.Context(app, info_name="lro"), words
+        while isinstance(command, click.Group):
+            _, command, rest = command.resolve_command(context, rest)
+            context = click.Context(command, parent=context)
+        assert command.make_parser(context).parse_args(list(rest))[1] == [], line
 
 
 @functools.cache

@@ -13,7 +13,6 @@ pytest.importorskip("grpc")
 pytest.importorskip("google.longrunning")
 
 from lro_conform import Check, ConformanceReport, Verdict
-from lro_conform._checks import GRPC
 from lro_conform._report import as_text
 from lro_conform.server._bench import Pace
 from lro_conform.server._grpc import GrpcTarget
@@ -75,7 +74,7 @@ def test_broken_server_is_found_out(ids: str) -> None:
 
 def test_each_check_of_grpc_alone_has_a_fault_that_it_finds() -> None:
     """The others have one over HTTP."""
-    alone = {one.id for one in CHECKS if one.transports == {GRPC}}
+    alone = {one.id for one in CHECKS if one.transports == {"grpc"}}
     assert alone - {id for ids in GRPC_FAULTS for id in ids.split()} == set()
 
 
