@@ -22,7 +22,7 @@ FLOORS: Final = {
         errors types adapters wire
         logging telemetry webhooks http console openapi asgi wsgi prometheus
         azure mcp
-        protobuf grpc a2a lint testing cli integrations
+        protobuf v1 grpc a2a lint testing cli integrations
         __init__
         """,
     "lro_client": """

@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import enum
 import importlib
+import os
 import re
+import subprocess
+import sys
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -139,6 +142,33 @@ def test_the_files_compile_and_read_our_replies(service, tmp_path, monkeypatch):
     assert found.took.ToTimedelta().total_seconds() == 2.5
     assert operation.metadata.Is(pb.PaintMetadata.DESCRIPTOR)
     assert [field.number for field in pb.PaintRequest.DESCRIPTOR.fields] == [1, 2, 2047]
+
+
+STUBS = """
+import dry_pb2 as pb
+import lro.v1.lro_pb2
+from lro.protobuf import operation_to_proto
+from lro import Operation, OperationMetadata, TypeRegistry
+types = TypeRegistry()
+done = Operation(name="operations/a", metadata=types.pack(OperationMetadata(verb="dry")))
+found = lro.v1.lro_pb2.OperationMetadata()
+assert operation_to_proto(done, types).metadata.Unpack(found) and found.verb == "dry"
+"""
+
+
+def test_stubs_that_import_our_metadata_are_found_beside_the_library(tmp_path):
+    """Those of a service whose methods declare no metadata; in a process of its own."""
+    sources = {
+        "dry.proto": 'syntax = "proto3"; import "lro/v1/lro.proto"; message Dried {'
+        " lro.v1.OperationMetadata last = 1; }"
+    }
+    with lro.Service(MemoryStore(), InlineExecutor()) as service:
+        declare = service.method("acme.dry.v1.Dryers.Dry", request=lro.Empty, response=lro.Empty)
+        declare(lambda request: request)
+        ours = protobuf.proto_sources(service) | sources
+    folder = compiled({"lro/v1/lro.proto": ours["lro/v1/lro.proto"], **sources}, tmp_path)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    subprocess.run([sys.executable, "-c", STUBS], env=environment, check=True)
 
 
 @dataclasses.dataclass(frozen=True)

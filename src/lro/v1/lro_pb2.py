@@ -1,0 +1,30 @@
+"""What protoc's modules import for ``lro/v1/lro.proto``: the file and its messages.
+
+The message is the one of :class:`lro.OperationMetadata`. A module that was made of that file
+beside this library would not be found: Python looks for it in the package ``lro``. Needs the extra
+``protobuf``.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from lro._messages.registry import TypeRegistry
+from lro._messages.wellknown import OperationMetadata as _OperationMetadata
+from lro.errors import MissingExtra
+
+try:
+    from google.protobuf import descriptor_pool
+    from google.protobuf.message_factory import GetMessageClass
+except ImportError as _exc:
+    raise MissingExtra("the module of lro/v1/lro.proto", "protobuf") from _exc
+
+__all__ = ["DESCRIPTOR", "OperationMetadata"]
+
+_types = TypeRegistry()
+_file = _types.binary.descriptor(_types.name_of(_OperationMetadata)).file
+for _needed in _file.dependencies:  # protoc's modules import these, which so declares them
+    importlib.import_module(_needed.name.removesuffix(".proto").replace("/", ".") + "_pb2")
+
+DESCRIPTOR = descriptor_pool.Default().AddSerializedFile(_file.serialized_pb)
+OperationMetadata = GetMessageClass(DESCRIPTOR.message_types_by_name["OperationMetadata"])
