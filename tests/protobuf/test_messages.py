@@ -130,31 +130,31 @@ def sized(number: int, content: bytes) -> bytes:
 
 BOUNDS = Distribution.BucketOptions.Explicit
 MANY = {
-    "operations": (pb.ListOperationsResponse, b"\x0a\x00" * 700_000),
-    "details": (pb.Operation, sized(4, b"\x1a\x00" * 700_000)),
-    "unknown fields": (pb.Operation, b"\x98\x06\x01" * 700_000),
-    "inner messages": (ListValue, b"\x0a\x02\x08\x00" * 700_000),
-    "texts": (FieldMask, b"\x0a\x01a" * 700_000),
-    "numbers": (Distribution, sized(7, bytes(2_100_000))),
+    "operations": (pb.ListOperationsResponse, lambda: b"\x0a\x00" * 700_000),
+    "details": (pb.Operation, lambda: sized(4, b"\x1a\x00" * 700_000)),
+    "unknown fields": (pb.Operation, lambda: b"\x98\x06\x01" * 700_000),
+    "inner messages": (ListValue, lambda: b"\x0a\x02\x08\x00" * 700_000),
+    "texts": (FieldMask, lambda: b"\x0a\x01a" * 700_000),
+    "numbers": (Distribution, lambda: sized(7, bytes(2_100_000))),
 }
 FEW = {
-    "a long text": (FieldMask, sized(1, b"H" * 4_000_000)),
-    "fractions": (BOUNDS, sized(1, bytes(8 * 1_900_000))),
-    "a payload": (pb.Operation, sized(5, sized(2, b"\x0a\x00" * 700_000))),
-    "no message": (pb.Operation, sized(4, b"\x1a\x80" * 700_000)),
-    "a group": (pb.Operation, b"\x0b" * 2_000_000),
-    "cut": (pb.ListOperationsResponse, sized(1, sized(1, b"H" * 2_000_000))[:-9]),
+    "a long text": (FieldMask, lambda: sized(1, b"H" * 4_000_000)),
+    "fractions": (BOUNDS, lambda: sized(1, bytes(8 * 1_900_000))),
+    "a payload": (pb.Operation, lambda: sized(5, sized(2, b"\x0a\x00" * 700_000))),
+    "no message": (pb.Operation, lambda: sized(4, b"\x1a\x80" * 700_000)),
+    "a group": (pb.Operation, lambda: b"\x0b" * 2_000_000),
+    "cut": (pb.ListOperationsResponse, lambda: sized(1, sized(1, b"H" * 2_000_000))[:-9]),
 }
 
 
-@pytest.mark.parametrize(("cls", "payload"), MANY.values(), ids=MANY)
-def test_message_of_very_many_values_is_refused(cls, payload):
+@pytest.mark.parametrize(("cls", "make"), MANY.values(), ids=MANY)
+def test_message_of_very_many_values_is_refused(cls, make):
     """Before it is read: two bytes may become a hundred of memory."""
     with pytest.raises(InvalidArgument, match="more than 2000000 values"):
-        check_values(payload, cls.DESCRIPTOR)
+        check_values(make(), cls.DESCRIPTOR)
 
 
-@pytest.mark.parametrize(("cls", "payload"), FEW.values(), ids=FEW)
-def test_large_message_of_few_values_is_not(cls, payload):
+@pytest.mark.parametrize(("cls", "make"), FEW.values(), ids=FEW)
+def test_large_message_of_few_values_is_not(cls, make):
     """Nor what is no message, which the parser refuses, nor what an Any packs."""
-    check_values(payload, cls.DESCRIPTOR)
+    check_values(make(), cls.DESCRIPTOR)

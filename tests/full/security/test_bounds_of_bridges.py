@@ -18,7 +18,7 @@ from lro._webhooks import endpoints, payloads, schedule, service_webhooks, trans
 from lro.a2a import _handler, _push, _served
 from lro.mcp import _extension
 
-TABLE: Final = Path(__file__).parent.parent.parent / "docs/reference/limits.md"
+TABLE: Final = Path(__file__).parents[3] / "docs/reference/limits.md"
 
 CONSTANTS: Final = {
     "endpoints of one start": endpoints.MAX_ENDPOINTS,
