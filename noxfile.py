@@ -208,7 +208,6 @@ def chaos(session: nox.Session) -> None:
     for command in ("ids", "cancel", "wait", "records"):
         session.run("python", "-m", "tests.full.across", command)
     session.run("python", "-m", "tests.client.schedules", "--count", "20000")
-    session.run("python", "-m", "tests.client.overshoot", "--rounds", "3")
     session.run("python", "-m", "tests.client.stress", "--seconds", "60")
 
 

@@ -1,4 +1,4 @@
-"""By how much waits outlast their deadlines: ``python -m tests.client.overshoot --rounds N``.
+"""By how much waits outlast their deadlines.
 
 Each fault on real sockets, for both faces and both transports, for one operation and for a group
 of twelve, by the first call of a fresh client and by its second. Spec §11.4 allows 50 ms.
@@ -6,20 +6,16 @@ of twelve, by the first call of a fresh client and by its second. Spec §11.4 al
 
 from __future__ import annotations
 
-import argparse
-import collections
 import contextlib
 import functools
 import gzip
 import importlib.util
 import itertools
 import json
-import random
 import socket
-import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -295,28 +291,3 @@ def cases(wanted: str = "") -> list[Case]:
         for many in (False, True)
         if wanted in scenario
     ]
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure every case so many times, and print a table of milliseconds."""
-    parser = argparse.ArgumentParser(prog="python -m tests.client.overshoot", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--only", default="", help="scenarios with this text")
-    options = parser.parse_args(arguments)
-    found: dict[Case, list[float]] = collections.defaultdict(list)
-    chosen, chance = cases(options.only), random.Random(0)
-    for _ in range(options.rounds):
-        for case in chosen:
-            found[case] += case.measure(chance.uniform(0.3, 0.6))
-    row = "{:26} {:5} {:6} {:6} {:>12} {:>12}".format
-    print(row("scenario", "over", "face", "for", "median, ms", "worst, ms"))
-    for case, late in found.items():
-        many = "many" if case.many else "one"
-        figures = f"{statistics.median(late):.1f}", f"{max(late):.1f}"
-        print(row(case.scenario, case.transport, case.face, many, *figures))
-    worst = max(found, key=lambda case: max(found[case]))
-    print(f"the worst of {len(found)} cases: {max(found[worst]):.1f} ms, {worst}")
-
-
-if __name__ == "__main__":
-    main()

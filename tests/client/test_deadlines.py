@@ -14,7 +14,7 @@ from lro_client import NO_RETRY, CallError, Polling, PollTimeout
 from lro_client._flow import drivers
 from tests.client.faces import Clock, Face
 from tests.client.messages import NAME, TYPES, reply, running, succeeded
-from tests.client.overshoot import cases, main
+from tests.client.overshoot import cases
 from tests.client.simulation import Simulation, call_error
 from tests.client.sockets import (
     Behaviour,
@@ -57,15 +57,6 @@ def check_deadline(transport: str, scenario: str) -> None:
             for late in case.measure(0.1):
                 assert late / 1000 <= SLACK + starved_seconds() - before, case
                 assert late >= -1 or scenario in ENDS_BEFORE, case
-
-
-def test_the_table_of_overshoots(capsys: pytest.CaptureFixture[str]) -> None:
-    """The long form says by how many milliseconds."""
-    main(["--rounds", "1", "--only", "closes at once"])
-    first, *rows, worst = capsys.readouterr().out.splitlines()
-    assert first.startswith("scenario")
-    assert len(rows) == 4
-    assert worst.startswith(f"the worst of {len(rows)} cases: ")
 
 
 @pytest.mark.parametrize("behave", [silent, dripping_body, dripping_chunks])

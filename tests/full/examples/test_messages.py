@@ -4,30 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import attrs
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from examples.analysis import messages
-from examples.analysis.bounds import between
-from examples.analysis.messages import (
-    AnalysisMetadata,
-    AuthenticateRequest,
-    CompareResponse,
-    DetectRequest,
-    ExtractRequest,
-    Feature,
-    Foreground,
-    Image,
-    Scope,
-    SegmentMethod,
-    SegmentRequest,
-    VerifyRequest,
-)
-from lro import InvalidArgument, TypeRegistry
+from examples.analysis.messages import DetectRequest, Image, VerifyRequest
+from lro import TypeRegistry
 from lro.types import full_name
 from tests.full.examples.conftest import refused
 
@@ -97,62 +80,6 @@ def test_error_of_open_bound_names_it() -> None:
     assert str(error) == "ratio: must be greater than 0.0 and less than 1.0, got 1.0"
     error = refused(lambda: VerifyRequest(max_error_px=math.nan))
     assert str(error) == "max_error_px: must be greater than 0.0 and at most 20.0, got nan"
-
-
-@given(st.floats(), st.booleans(), st.booleans())
-def test_between(value: float, above: bool, below: bool) -> None:
-    """A number is taken exactly if it is between the bounds that are not left out."""
-    checks = attrs.make_class(
-        "Checks", {"x": attrs.field(validator=between(-1.0, 2.0, above=above, below=below))}
-    )
-    wanted = -1 < value < 2 or (value == -1 and not above) or (value == 2 and not below)
-    try:
-        checks(value)
-    except InvalidArgument:
-        assert not wanted
-    else:
-        assert wanted
-
-
-def test_enums_by_name() -> None:
-    """Enums travel by name; the first is the default."""
-    body = {"method": "SUPERPIXELS", "foreground": "DARK"}
-    wanted = SegmentRequest(method=SegmentMethod.SUPERPIXELS, foreground=Foreground.DARK)
-    assert load(SegmentRequest, body) == wanted
-    assert SegmentRequest().method is SegmentMethod.OBJECTS
-    assert SegmentRequest().foreground is Foreground.BRIGHT
-    assert AuthenticateRequest().scope is Scope.CONTENT
-    found = load(ExtractRequest, {"features": ["METADATA", "PALETTE"]})
-    assert found == ExtractRequest(features=(Feature.METADATA, Feature.PALETTE))
-    assert refused(lambda: load(SegmentRequest, {"method": "GRABCUT"})).field == "method"
-
-
-def test_absent_doubles() -> None:
-    """Without a PSNR there is no field; with one of 0 there is."""
-    registry = TypeRegistry()
-    shown = registry.dump(CompareResponse(identical=True))
-    assert shown == {"scale": 1, "identical": True}
-    assert registry.dump(CompareResponse(psnr_db=0.0)) == {"scale": 1, "psnrDb": 0}
-
-
-def test_metadata_in_json() -> None:
-    """The metadata of the document's example, field by field."""
-    time = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
-    times = {"create_time": time, "start_time": time}
-    units = {"progress_percent": 100, "work_done": 7, "work_total": 7}
-    target = "images/b0793d2a"
-    metadata = AnalysisMetadata(target=target, verb="score", stage="DONE", **times, **units)
-    assert TypeRegistry().dump(metadata) == {
-        "createTime": "2030-01-02T03:04:05Z",
-        "startTime": "2030-01-02T03:04:05Z",
-        "target": "images/b0793d2a",
-        "verb": "score",
-        "stage": "DONE",
-        "progressPercent": 100,
-        "workDone": 7,
-        "workTotal": 7,
-        "apiVersion": "v1",
-    }
 
 
 def test_pictures_are_not_printed() -> None:
