@@ -30,13 +30,13 @@ TAKING_TURNS = 2
 
 
 @contextmanager
-def pooler(mode: str, size: int = 20) -> Iterator[str]:
+def pooler(mode: str, size: int = 20, wait_seconds: int = 120) -> Iterator[str]:
     """A PgBouncer before the server of this test run; the URL of its port."""
     with tempfile.TemporaryDirectory(prefix="lro-pooler-") as folder:
-        yield from _running(Path(folder), mode, size)
+        yield from _running(Path(folder), mode, size, wait_seconds)
 
 
-def _running(folder: Path, mode: str, size: int) -> Iterator[str]:
+def _running(folder: Path, mode: str, size: int, wait_seconds: int) -> Iterator[str]:
     program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         pytest.skip("PgBouncer is not installed")
@@ -52,6 +52,7 @@ unix_socket_dir =
 auth_type = any
 pool_mode = {mode}
 default_pool_size = {size}
+query_wait_timeout = {wait_seconds}
 ignore_startup_parameters = extra_float_digits
 server_round_robin = {int(size == TAKING_TURNS)}
 """
@@ -123,3 +124,12 @@ def test_pooler_that_keeps_sessions_is_used(clock):
         for number in range(40):
             insert(stores[number % 2], record_of(clock, str(number)))
         assert listed(stores[0]) == sorted(map(str, range(40)))
+
+
+def test_pooler_without_room_for_a_second_session_is_used(clock):
+    """Its error for that has the code of those of the statement mode."""
+    with pooler("session", 1, wait_seconds=1) as url:
+        made = PostgresStore(url, schema=shared_server().fresh_schema(), **UNHURRIED)
+        with closing(made) as store:
+            insert(store, record_of(clock))
+            assert listed(store) == ["a"]

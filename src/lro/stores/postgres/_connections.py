@@ -219,13 +219,14 @@ class ServerAddress:
         for _ in range(_PROBES):
             try:
                 kept = self._keeps_session(connection)
-            except errors.ProtocolViolation:  # which allows no transaction at all
-                kept = False
             except NoAnswer:  # of the connection itself, which is no use then
                 raise
-            except psycopg.Error as exc:  # there may be no room for a second connection now
-                log.info("whether the pooler of the database keeps sessions is not known: %s", exc)
-                return
+            except psycopg.Error as exc:
+                if _NO_TRANSACTIONS not in str(exc):  # there may be no room for a second one now
+                    line = "whether the pooler of the database keeps sessions is not known: %s"
+                    log.info(line, exc)
+                    return
+                kept = False
             if not kept:
                 raise Unavailable(_POOLED)
         self._trusted.add(self._conninfo)
@@ -273,6 +274,8 @@ _OF_THE_SESSION: Final = (
 """Errors that a new connection may not have: the server was demoted, say, or the role changed."""
 
 _PROBES: Final = 3
+_NO_TRANSACTIONS: Final = "statement pooling mode"
+"""In the words of PgBouncer in that mode, which has one code for all of its errors."""
 _POOLED: Final = (
     "the pooler before the operations database gives connections no session of their own"
     " (pool_mode = transaction): use its session mode, or connect to the server itself"

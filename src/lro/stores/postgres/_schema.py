@@ -221,7 +221,8 @@ def make_index(connection: BoundedConnection, schema: str, key: str) -> bool:
         Unavailable: The database does not do it now.
     """
     name = index_name(key)
-    text = f"CREATE INDEX CONCURRENTLY {name} ON operations {index_columns(key)}"
+    table = f"{quoted(schema)}.operations"  # as the log says it to people on other search paths
+    text = f"CREATE INDEX CONCURRENTLY {name} ON {table} {index_columns(key)}"
     try:
         if _is_valid(connection, name):
             return True
