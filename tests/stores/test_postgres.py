@@ -495,7 +495,7 @@ def test_who_may_not_make_an_index_does_without(server, schema, opened, plain, c
     with closing(PostgresStore(url, schema=schema, clock=clock, **UNHURRIED)) as store:
         store.index({"k1"})
         assert ids(store.page("", None, 9, WANTED).records) == ["a", "c", "d"]
-        until(lambda: f"operations_by_k1 ON \"{schema}\".operations" in caplog.text)
+        until(lambda: f'operations_by_k1 ON "{schema}".operations' in caplog.text)
         assert not has_index(plain, schema)
 
 
