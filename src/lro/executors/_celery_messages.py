@@ -128,6 +128,10 @@ class CeleryWorkerTask:
     def _release(self, name: str, why: BaseException) -> None:
         line = "%s: interrupted by the end of its worker: %r"
         log.warning(line, name, why, extra=about(name))
+        self.end()
+
+    def end(self) -> None:
+        """Hand back what runs here, and write down what this process has counted."""
         if self._close is None:
             return
         try:

@@ -31,7 +31,7 @@ from lro._engine.method_spec import MethodSpec
 
 try:
     import celery
-    from celery.signals import worker_ready
+    from celery.signals import worker_process_shutdown, worker_ready
 
     from lro.executors._celery_messages import STOPPING, CeleryWorkerTask, NamePublisher
 except ImportError as _exc:
@@ -138,7 +138,8 @@ class CeleryExecutor:
     ) -> None:
         """Register the task of the app that does ``work`` for a name.
 
-        A worker of the app that is ready calls ``begin``, in its main process.
+        A worker of the app that is ready calls ``begin``, in its main process. A process of its
+        pool that ends calls ``close``: Celery ends it without the functions of ``atexit``.
 
         Raises:
             DeclarationError: The app has a task of this name from another service.
@@ -156,6 +157,7 @@ class CeleryExecutor:
         names.add(self._task_name)
         self._begin = begin
         worker_ready.connect(self._ready)  # for as long as the executor lives
+        worker_process_shutdown.connect(self._end)
 
     def begin_here(self) -> None:
         """Not needed here: workers do the work."""
@@ -197,6 +199,10 @@ class CeleryExecutor:
     def _ready(self, sender: Any, **_: object) -> None:
         if sender.app is self._app and self._begin is not None:
             self._begin()
+
+    def _end(self, **_: object) -> None:
+        if self._worker_task is not None:
+            self._worker_task.end()
 
     @property
     def _eager(self) -> bool:

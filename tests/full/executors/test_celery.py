@@ -226,6 +226,16 @@ def test_a_worker_that_stops_coldly_hands_its_work_back(harness):
         assert ended(harness.service, name).response is not None
 
 
+def test_processes_that_a_worker_ends_leave_their_counts(harness):
+    """Celery ends them without the functions of atexit."""
+    with harness.worker("prefork") as worker:
+        for text in "ab":
+            ended(harness.service, harness.start("Echo", text))
+        worker.end(signal.SIGTERM)
+    totals = harness.service.store.read_totals()
+    assert totals["acme.v1.Works.Echo"]["ends.succeeded"] == 2
+
+
 @pytest.fixture
 def far(broker: Redis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Harness]]:
     """Makes services with their store in PostgreSQL, whose names are not sent again for a while."""
