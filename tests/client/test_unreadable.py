@@ -235,7 +235,8 @@ NOWHERE = {
         packed("google.rpc.ErrorInfo", reason="ROUTE_NOT_FOUND", domain="acme.test"),
     ),
     "a page": page_of_a_proxy(404),
-    "JSON of a framework": reply({"detail": "Not Found"}, 404),
+    "JSON of a framework": reply({"detail": "there is nothing at /wrong"}, 404),
+    "a problem": reply({"title": "Not Found", "detail": "there is nothing at /wrong"}, 404),
 }
 
 
@@ -248,6 +249,7 @@ GONE = {
     "no detail": refusal(lro.Code.NOT_FOUND, "no such operation"),
     "a text": reply({"error": "no such operation"}, 404),
     "a code alone": reply({"error": {"code": 404, "message": "no such operation"}}, 404),
+    "a code without words": reply({"code": 5}, 404),
 }
 
 
@@ -266,11 +268,13 @@ def test_a_wrong_mount_is_not_an_operation_that_is_gone(
         assert (caught.value.code, caught.value.http_status) == (lro.Code.NOT_FOUND, 404)
         assert f"nothing is served at GET {URL}/wrong/v1/{NAME}: " in str(caught.value)
         assert "look at the name, the client's base URL and routes" in str(caught.value)
+        said = "there is nothing at /wrong" if b"/wrong" in answer.content else "is mounted"
+        assert str(caught.value).endswith(said)
     assert clock.sleeps == []
     server.route().mock(side_effect=[httpx.ReadError("lost"), answer])
     with pytest.raises(NothingServed):  # no sign that the first attempt has removed the record
         client.delete(NAME)
     for gone in GONE.values():  # as this library, Google or another server says it (spec §11.8)
         server.route().mock(return_value=gone)
-        with pytest.raises(OperationGone, match="no such operation"):
+        with pytest.raises(OperationGone, match=r"no such operation|HTTP 404"):
             client.operation(NAME, **TYPES).result()

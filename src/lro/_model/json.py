@@ -275,7 +275,7 @@ def error_body(status: Status, types: TypeRegistry, http: int | None = None) -> 
 
 def status_from_error_body(http: int, body: Json, types: TypeRegistry) -> Status:
     """Read the status of an error reply (spec §11.8); ``body`` is None if it was not JSON."""
-    error = error_fields(http, body) or {}
+    error = error_fields(http, body) or {"message": _words(_unwrapped(body))}
     name, text, details = error.get("status"), error.get("message"), error.get("details")
     code = Code.__members__.get(name, Code.OK) if isinstance(name, str) else Code.OK
     return Status(
@@ -288,26 +288,41 @@ def status_from_error_body(http: int, body: Json, types: TypeRegistry) -> Status
 def error_fields(http: int, body: Json) -> Mapping[str, Json] | None:
     """What the body of an error reply has as ``status``, ``message`` and ``details`` (spec §11.8).
 
-    It is read in each form that servers send: as in spec §5.12, by itself or in a list; a text; a
-    ``google.rpc.Status``; an error of Connect. None: the body has no such form.
+    It is read in each form that servers send: as in spec §5.12, by itself or in a list; a text, with
+    or without a code; a ``google.rpc.Status``; an error of Connect. None: the body has no such
+    form.
     """
-    if isinstance(body, list) and len(body) == 1:
-        body = body[0]
-    if not isinstance(body, dict):
-        return None
+    body = _unwrapped(body)
     error = body.get("error")
-    if isinstance(error, str):
-        return {"message": error}
     if isinstance(error, dict):
         return error
     number, code = body.get("code"), Code.OK
     if isinstance(number, str):  # of Connect, whose names are these in lower case
         name = "CANCELLED" if number == "canceled" else number.upper()
         code = Code.__members__.get(name, Code.OK)
-    elif type(number) is int and number in HTTP_STATUS and ("message" in body or "details" in body):
+    elif type(number) is int and number in HTTP_STATUS:
         code = Code(number)
     # Other interfaces number their errors too: theirs rarely agree with the HTTP status.
-    return {**body, "status": code.name} if code and code.http == http else None
+    if code and code.http == http:
+        return {**body, "status": code.name, "message": _words(body)}
+    return {"message": _words(body)} if isinstance(error, str) else None
+
+
+def _unwrapped(body: Json) -> dict[str, Json]:
+    """The object of an error body, which some servers wrap in a list; empty for any other body."""
+    if isinstance(body, list) and len(body) == 1:
+        body = body[0]
+    return body if isinstance(body, dict) else {}
+
+
+_WORDS: Final = ("error", "error_description", "title", "message", "Message", "msg", "detail")
+"""Keys of OAuth, problem details (RFC 9457), AWS, Twirp and others."""
+
+
+def _words(body: dict[str, Json]) -> str | None:
+    """The texts of an error body without an envelope, each once; None if it has none."""
+    found = [text for key in _WORDS if isinstance(text := body.get(key), str) and text]
+    return ": ".join(dict.fromkeys(found)) or None
 
 
 def _readable(details: list[Json], types: TypeRegistry) -> list[Any]:

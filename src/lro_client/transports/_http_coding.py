@@ -569,8 +569,10 @@ class HttpCoder:
             body = None
         status = status_from_error_body(http, body, self._types)
         where = f"{response.request.method} {public_address(str(response.url))}"
+        words = f"; it said: {status.message}"
         if status.message == status_from_error_body(http, None, self._types).message:
             # Nothing was said, perhaps by another server than was meant.
+            words = ""
             status = attrs.evolve(status, message=f"{status.message} to {where}")
         for detail in decoded(status):
             if isinstance(detail, RetryInfo) and detail.retry_delay is not None:
@@ -579,7 +581,8 @@ class HttpCoder:
         said = error_fields(http, body)
         # A page of a proxy, or of a framework without such a route, says nothing.
         if status.code == Code.NOT_FOUND and (said is None or _lacks_route(status)):
-            status = attrs.evolve(status, message=f"nothing is served at {where}: {_ELSEWHERE}")
+            text = f"nothing is served at {where}: {_ELSEWHERE}{words}"
+            status = attrs.evolve(status, message=text)
             return NothingServed(call.verb, status, http, retry_after)
         # A body without a status of its own came from a proxy, whose troubles pass.
         named = said is not None and str(said.get("status")) in Code.__members__
