@@ -288,9 +288,8 @@ def status_from_error_body(http: int, body: Json, types: TypeRegistry) -> Status
 def error_fields(http: int, body: Json) -> Mapping[str, Json] | None:
     """What the body of an error reply has as ``status``, ``message`` and ``details`` (spec §11.8).
 
-    It is read in each form that servers send: as in spec §5.12, by itself or in a list; a text, with
-    or without a code; a ``google.rpc.Status``; an error of Connect. None: the body has no such
-    form.
+    It is read in each form that servers send: as in spec §5.12, by itself or in a list; a text, or
+    a text and a code; a ``google.rpc.Status``; an error of Connect. None: it has no such form.
     """
     body = _unwrapped(body)
     error = body.get("error")
