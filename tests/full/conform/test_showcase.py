@@ -34,7 +34,7 @@ OVER_REST: Final = EVERYWHERE | {
 OVER_GRPC: Final = EVERYWHERE | {
     # The list is a constant.
     *("pages.contains", "pages.negative-size", "pages.bad-token", "pages.unknown-parent"),
-    *("filters.done", "filters.malformed", "filters.unknown-field"),
+    *("pages.walk", "filters.done", "filters.malformed", "filters.unknown-field"),
     # WaitOperation does not look at the name.
     *("wait.done-at-once", "wait.negative", "wait.unknown"),
 }
