@@ -180,9 +180,14 @@ class HttpTarget:
         unpacks = zlib.decompressobj(_GZIP)
         try:
             async for chunk in reply.aiter_raw():
-                # Never more at once than may be kept: httpx itself would unpack a bomb whole.
-                most = MAX_REPLY + 1 - len(body)
-                body += chunk if coding == "identity" else unpacks.decompress(chunk, most)
+                left = b"" if coding == "identity" else chunk
+                body += b"" if left else chunk
+                while left and len(body) <= MAX_REPLY:
+                    if unpacks.eof:  # another member follows (RFC 1952 §2.2)
+                        unpacks = zlib.decompressobj(_GZIP)
+                    # Never more at once than may be kept: httpx itself would unpack a bomb whole.
+                    body += unpacks.decompress(left, MAX_REPLY + 1 - len(body))
+                    left = unpacks.unused_data
                 if len(body) > MAX_REPLY:
                     fault = f"a reply of more than {MAX_REPLY} bytes"
                     break
