@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from typing import Final
 
 _SHOWN: Final = 160
-_MOST_DIGITS: Final = 400
 _MOST_LEVELS: Final = 100
 
 
@@ -39,16 +39,21 @@ def read_json(payload: bytes) -> tuple[object, tuple[str, ...]]:
         notes.append(f"{name} is not JSON")
         return None
 
-    def integer(digits: str) -> object:
-        if len(digits) > _MOST_DIGITS:
-            notes.append(f"a number of {len(digits)} digits is beyond what JSON readers keep")
+    def number(digits: str, kind: type[int] | type[float]) -> object:
+        if math.isinf(float(digits)):
+            cut = digits if len(digits) <= _SHOWN else f"a number of {len(digits)} digits"
+            notes.append(f"{cut} is beyond what JSON readers keep")
             return 0
-        return int(digits)
+        return kind(digits)
 
     try:
         text = payload.decode("utf-8")
         value = json.loads(
-            text, object_pairs_hook=pairs, parse_constant=constant, parse_int=integer
+            text,
+            object_pairs_hook=pairs,
+            parse_constant=constant,
+            parse_int=lambda digits: number(digits, int),
+            parse_float=lambda digits: number(digits, float),
         )
     except RecursionError:
         raise ValueError("it is nested too deeply") from None

@@ -408,6 +408,14 @@ async def waits_that_cancel_when_their_callers_go(asked: Asked) -> Reply:
     return reply
 
 
+async def cancels_of_the_name_in_a_body(asked: Asked) -> Reply:
+    name = json.loads(asked.body or b"{}").get("name") if asked.verb == "cancel" else None
+    reply = await asked.forward(path=f"/v1/{name}:cancel" if name else asked.path)
+    if name:
+        await asked.forward(path=f"/v1/{name}:wait")
+    return reply
+
+
 async def cancel_that_overwrites_results(asked: Asked) -> Reply:
     reply = await asked.forward()
     if asked.verb == "cancel":
@@ -515,6 +523,12 @@ def timeout(asked: Asked) -> float:
 def holds(part: str, text: Any) -> Where:
     """Requests with this in a part of them."""
     return lambda asked: text in getattr(asked, part)
+
+
+def named_beside_the_path(asked: Asked) -> dict[str, Any]:
+    """The path has the name that stands in the query or the body."""
+    given = {"name": asked.parameter("name") or asked.name, **json.loads(asked.body or b"{}")}
+    return {"path": asked.path.replace(asked.name, given["name"]), "query": ""}
 
 
 def again(verb: str) -> Where:
@@ -695,6 +709,11 @@ FAULTS: Final[dict[str, Layer | list[Layer]]] = {
     "forms.malformed-body": asks("cancel", lambda _: {"body": b"{}"}),
     "forms.malformed-body errors.no-defect": spoils(at("cancel", 400), refusal()),
     "forms.unknown-field": refuses(holds("body", b"lroConformUnknown"), *NOT_FOUND),
+    "forms.bound-name": [
+        *(asks(verb, named_beside_the_path) for verb in ("get", "wait", "delete")),
+        cancels_of_the_name_in_a_body,
+        refuses(holds("query", "name=")),
+    ],
     "forms.unknown-parameter": refuses(holds("query", "lroConformUnknown")),
     "forms.alt": refuses(holds("query", "alt="), *INVALID),
     "forms.snake-parameter": refuses(holds("query", "page_size"), *INVALID),
@@ -717,6 +736,8 @@ FAULTS: Final[dict[str, Layer | list[Layer]]] = {
     "http.retry-after": [
         heads("retry-after", "soon"),
         heads("retry-after", "Wed, 25 Nov 2026 20:00:00 +0100"),
+        heads("retry-after", "Wed, 25 Nov 2026 20:00:00 +0100 GMT"),
+        heads("retry-after", "25 Nov 2026 7:0 GMT"),
     ],
     "http.poll-interval": heads("retry-after"),
     # Errors
@@ -744,6 +765,7 @@ FAULTS: Final[dict[str, Layer | list[Layer]]] = {
     "json.strict": [
         bodies("", lambda body: body.replace(b'"name"', b'"name":"x","name"', 1)),
         bodies("", lambda body: body.replace(b'"@type"', b'"ratio":NaN,"@type"', 1)),
+        bodies("", lambda body: body.replace(b'"@type"', b'"ratio":1e999,"@type"', 1)),
     ],
     "json.fields": [
         bodies("", lambda body: body.replace(b"nextPageToken", b"next_page_token")),

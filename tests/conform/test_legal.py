@@ -139,6 +139,9 @@ LEGAL: dict[str, Layer] = {
     ),
     "methods not allowed": methods_not_allowed,
     "packed replies": packed_replies,
+    "no name beside the path": refuses(
+        lambda asked: asked.parameter("name") or (asked.name and b'"name"' in asked.body), *INVALID
+    ),
     "completing": each(completes),
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -214,6 +216,42 @@ async def forms_unknown_field(bench: Bench) -> Facts:
     answer = await bench.http.ask("POST", path, body={"lroConformUnknown": 1}, rpc="cancel")
     for fact in _tolerance(answer):
         yield fact
+
+
+@RULES(
+    "forms.bound-name",
+    "The name in a path counts: one in the query or the body is ignored, or refused with"
+    " INVALID_ARGUMENT.",
+    MUST,
+    http_proto("HttpRule"),
+    aip(127, "HTTP method and path"),
+)
+async def forms_bound_name(bench: Bench) -> Facts:
+    other, name = await bench.running(), await bench.long()
+    ask, path, given = bench.http.ask, bench.http.path, {"name": other}
+    answers = [await ask("GET", path(name), query=given, rpc="get")]
+    if (await bench.first("wait")).ok:
+        body = {**given, "timeout": "0s"}
+        answers.append(await ask("POST", path(name, ":wait"), body=body, rpc="wait"))
+    if (await bench.first("delete")).ok:
+        doomed = await bench.disposable()
+        answers.append(await ask("DELETE", path(doomed), query=given, rpc="delete"))
+    if (await bench.first("cancel")).ok:
+        doomed = await bench.start(StartKind.LONG)
+        answers.append(await ask("POST", path(doomed, ":cancel"), body=given, rpc="cancel"))
+        with contextlib.suppress(NotJudged):
+            await bench.cancelled()
+            began = (await bench.target.cancel(doomed)).began
+            ended = await bench.until_done(doomed)
+            await asyncio.sleep(ended.ended - began)  # by then a cancel of the other one shows
+    for answer in answers:
+        for fact in _tolerance(answer):
+            yield fact
+        if answer.body.get("name") == other:
+            yield f"{answer}; expected was {shown(name)}"
+    after = await bench.http.get(other)
+    if not after.ok or after.done:
+        yield f"after calls about others, with this name beside the path: {after}"
 
 
 @RULES(

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from email.utils import parsedate_to_datetime
+from email.utils import format_datetime, parsedate_to_datetime
 from typing import Any, Final
 
 from lro_conform._checks import HTTP, Level
@@ -450,9 +450,10 @@ async def http_no_store(bench: Bench) -> Facts:
 
 @HTTP_RULES(
     "http.retry-after",
-    "A Retry-After is a number of seconds, or a date of HTTP.",
+    "A Retry-After is a number of seconds, or a date of HTTP in the form that is sent today.",
     MUST,
     rfc(9110, "10.2.3"),
+    rfc(9110, "5.6.7"),
     optional=True,
 )
 async def http_retry_after(bench: Bench) -> Facts:
@@ -467,11 +468,11 @@ async def http_retry_after(bench: Bench) -> Facts:
 
 
 def _is_date(value: str) -> bool:
+    """Whether a value is a date in the form of RFC 9110 that senders must use."""
     try:
-        parsedate_to_datetime(value)
-    except ValueError:
+        return value == format_datetime(parsedate_to_datetime(value), usegmt=True)
+    except (ValueError, OverflowError):
         return False
-    return value.endswith("GMT")
 
 
 @HTTP_RULES(
