@@ -468,7 +468,7 @@ async def http_retry_after(bench: Bench) -> Facts:
 
 
 def _is_date(value: str) -> bool:
-    """Whether a value is a date in the form of RFC 9110 that senders must use."""
+    """Return True for a date in the form that senders must use (RFC 9110 §5.6.7)."""
     try:
         return value == format_datetime(parsedate_to_datetime(value), usegmt=True)
     except (ValueError, OverflowError):
