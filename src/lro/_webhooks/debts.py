@@ -5,7 +5,7 @@ It stands in the record (``Record.notify``) as JSON, so that any process can go 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 
@@ -83,6 +83,14 @@ class Debts:
     def next_due(self) -> datetime | None:
         """When the next one is due; None if none is owed."""
         return min((debt.at for debt in (self.owed or {}).values()), default=None)
+
+    def with_endpoints(self, endpoints: Iterable[Endpoint]) -> Debts:
+        """The same with other endpoints of the start; nothing is owed to those that are gone."""
+        kept = attrs.evolve(self, endpoints=tuple(endpoints))
+        gone = {one.id for one in self.of_start} - {one.id for one in kept.of_start}
+        owed = {id: debt for id, debt in (self.owed or {}).items() if id not in gone}
+        failed = tuple(id for id in self.failed if id not in gone)
+        return attrs.evolve(kept, owed=None if self.owed is None else owed, failed=failed)
 
     def again(self, now: datetime) -> Debts:
         """The same, with all that is owed, or was given up, due now as for the first time."""

@@ -633,7 +633,11 @@ class Delivery:
         record = claim.record
         after = attrs.evolve(claim.debts, owed=claim.owed, failed=tuple(claim.failed))
         due = after.next_due
-        change = settle_notifications(record, after.to_text(), due)
+
+        def change(present: Record) -> Record | None:
+            left = after.with_endpoints(Debts.of(present.notify).endpoints)  # some may be gone
+            return settle_notifications(record, left.to_text(), left.next_due)(present)
+
         try:
             self._store.update(record.name, change)
         except (LeaseLost, OperationNotFound) as exc:  # another process has it now, or it is gone

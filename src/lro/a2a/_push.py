@@ -146,8 +146,9 @@ class PushConfigs:
             if record.done and not ended:
                 raise NotApplied(record.name, "push", record.state.value)
             debts = Debts.of(record.notify)
-            kept = attrs.evolve(debts, endpoints=tuple(edit(debts.endpoints)))
-            return record.next_version(notify=kept.to_text())
+            kept = debts.with_endpoints(edit(debts.endpoints))
+            due = None if kept.owed == {} else record.notify_at
+            return record.next_version(notify=kept.to_text(), notify_at=due)
 
         yield UpdateWrite(self._service.store, name, change)
 

@@ -26,7 +26,7 @@ from lro.stores.sqlite import SQLiteStore
 from lro.webhooks import Endpoint, Webhooks
 from tests.full.a2a.serving import WAYS, Agent, Asked, Failed, make_agent, message, serving
 from tests.http.counting_service import DOMAIN, NOW, CountService, build
-from tests.webhooks.receivers import Receiver, receiver
+from tests.webhooks.receivers import Receiver, Said, receiver
 from tests.work_messages import WorkRequest, WorkResponse
 
 SECRET = "whsec_" + "A" * 32
@@ -213,6 +213,29 @@ def test_a_task_that_has_ended_takes_no_configuration(pushing: Pushing) -> None:
     pushing.ask("rest", "DeleteTaskPushNotificationConfig", taskId=task_id, id="mine")
     pushing.webhooks.run_due()
     assert pushing.to.all() == []
+
+
+@each_store
+@pytest.mark.parametrize("during", [True, False], ids=["during a push", "after a push"])
+def test_a_deleted_configuration_is_not_pushed_to_again(pushing: Pushing, during: bool) -> None:
+    """A push that fails does not bring it back; others are owed as before."""
+    task_id = pushing.start({"url": pushing.to.url, "id": "mine"})
+    pushing.ask("rest", CREATE, taskId=task_id, id="kept", url=f"{pushing.to.url}/kept")
+
+    def delete(_: object) -> Said:
+        pushing.ask("rest", "DeleteTaskPushNotificationConfig", taskId=task_id, id="mine")
+        return Said(500)
+
+    pushing.to.script = delete if during else lambda _: Said(500)
+    pushing.end(task_id)
+    delete(None)
+    listed = pushing.ask("rest", "ListTaskPushNotificationConfigs", taskId=task_id)
+    assert [one["id"] for one in listed["configs"]] == ["kept"]
+    assert len(pushing.webhooks.owed_of(f"operations/{task_id}")) == 1
+    assert len(pushing.to.all()) == 2
+    pushing.webhooks.retry(f"operations/{task_id}")
+    pushing.webhooks.run_due()
+    assert [one.path for one in pushing.to.all()] == ["/hook/kept"]
 
 
 def test_endpoints_of_the_application_are_not_configurations(pushing: Pushing) -> None:
