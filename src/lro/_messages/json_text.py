@@ -97,10 +97,26 @@ def loads(data: bytes | str) -> Json:
         ValueError: The text is not JSON in UTF-8, is nested too deeply, or holds very many values.
     """
     if len(data) > MAX_VALUES // _OF_MANY_BYTES:
-        _check_values(data.encode(errors="surrogatepass") if isinstance(data, str) else data)
+        check_values(data.encode(errors="surrogatepass") if isinstance(data, str) else data)
     value = _parsed(data)
     _check_depth(data, value)
     return value
+
+
+def check_values(data: bytes, most: int = MAX_VALUES) -> None:
+    """Check that a JSON text has at most ``most`` values, as :data:`MAX_VALUES` counts them.
+
+    Raises:
+        ValueError: It has more.
+    """
+    openings = data.count(b"[") + data.count(b"{")
+    if _OF_MANY_BYTES * openings + data.count(b'"') + data.count(b",") <= most:
+        return
+    count = 0
+    for found in _TOKENS.finditer(data):  # texts may hold any number of them
+        count += 1 if found.lastgroup else _OF_MANY_BYTES
+        if count > most:
+            raise ValueError(f"it holds more than {most} values")
 
 
 def reread(text: str) -> Json:
@@ -303,17 +319,6 @@ def _check_lists(data: bytes) -> None:
         pieces = data.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')
         if sum(piece.count(b"[") for piece in pieces[::2]) > MAX_LISTS:
             raise ValueError(f"it holds more than {MAX_LISTS} lists")
-
-
-def _check_values(data: bytes) -> None:
-    openings = data.count(b"[") + data.count(b"{")
-    if _OF_MANY_BYTES * openings + data.count(b'"') + data.count(b",") <= MAX_VALUES:
-        return
-    count = 0
-    for found in _TOKENS.finditer(data):  # texts may hold any number of them
-        count += 1 if found.lastgroup else _OF_MANY_BYTES
-        if count > MAX_VALUES:
-            raise ValueError(f"it holds more than {MAX_VALUES} values")
 
 
 def _too_deep() -> ValueError:

@@ -81,7 +81,7 @@ from lro.a2a._messages import (
     not_supported,
 )
 from lro.a2a._push import PushConfigs
-from lro.a2a._refusals import CALL, HttpRefusal, refuse, task_not_found
+from lro.a2a._refusals import CALL, A2ACall, refuse, task_not_found
 from lro.a2a._tasks import FILTERS, TaskWriter, moment_of, state_of, status_time
 from lro.asgi import waited
 
@@ -118,11 +118,12 @@ class Handler(RequestHandler):
 
     ``authenticate`` gives the caller, as for :class:`lro.http.OperationsEdge`: over gRPC the
     headers are the metadata of the call, and a function that needs a second argument gets the
-    ``ServerCallContext`` of the SDK. Without it that is the user of the SDK's call context, as a
-    middleware of Starlette sets it; callers whom that does not name are refused if the service is
-    ``owner_only``. ``card`` says what is offered. ``wait`` is how long SendMessage waits for the
-    end of a task, at most the ``max_wait`` of the service. A2A has no such limit (3.2.2): for
-    longer work the task is returned as it is then, and can be polled.
+    ``ServerCallContext`` of the SDK. It is asked once for a call, before the request is read.
+    Without it that is the user of the SDK's call context, as a middleware of Starlette sets it;
+    callers whom that does not name are refused if the service is ``owner_only``. ``card`` says what
+    is offered. ``wait`` is how long SendMessage waits for the end of a task, at most the
+    ``max_wait`` of the service. A2A has no such limit (3.2.2): for longer work the task is returned
+    as it is then, and can be polled.
 
     Each task is a context of its own, and its id is the ``contextId``: a message that says another
     one is refused (A2A 3.4.1). Tasks take no further messages, and have no history.
@@ -338,14 +339,23 @@ class Handler(RequestHandler):
         """Give the caller of a checked call; every error becomes one of the protocol."""
         try:
             self.service.start_maintenance()
+            call: A2ACall | None = context.state.get(CALL)
+            if call is not None:
+                call.reached = True
             _check_version(context)
-            caller = await self._caller(context)
+            caller = await self.identify(context) if call is None else call.caller
             check_required(params)
             yield caller
         except Exception as exc:
             await refuse(exc, context, self.service, f"A2A {verb}")
 
-    async def _caller(self, context: ServerCallContext) -> str:
+    async def identify(self, context: ServerCallContext) -> str:
+        """Return the caller of a call. The servers ask for it once, before they read the request.
+
+        Raises:
+            Unauthenticated: The call has no caller, and the service is ``owner_only``.
+            Exception: ``authenticate`` has raised it.
+        """
         if self._hook is not None:
             return await on_loop(ask_caller(self._hook, _headers(context), context))
         user = context.user
@@ -423,7 +433,7 @@ class Handler(RequestHandler):
         raise HookFailed("read", f"{wanted}, got {got(found)}")
 
     async def _wait_for(self, name: str, caller: str, context: ServerCallContext) -> None:
-        call: HttpRefusal | None = context.state.get(CALL)
+        call: A2ACall | None = context.state.get(CALL)
         receive = None if call is None else call.receive
         await waited(self.service, name, self._wait, caller, receive)  # it is shown as it is then
 

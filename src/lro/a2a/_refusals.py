@@ -29,18 +29,23 @@ from lro._messages.registry import TypeRegistry
 from lro.asgi import Receive
 
 CALL: Final = "lro.call"
-"""Where the state of a call has its :class:`HttpRefusal`."""
+"""Where the state of a call has its :class:`A2ACall`."""
 
 
 @attrs.define(eq=False)
-class HttpRefusal:
-    """A call over HTTP, and what is to be answered in place of the SDK's reply.
+class A2ACall:
+    """A call whose caller is known, and what has become of it.
 
-    ``receive`` says when the caller has gone away.
+    Over HTTP, ``receive`` says when the caller has gone away, and ``refusal`` is to be answered in
+    place of the SDK's reply. ``error`` is what the SDK was given.
     """
 
-    receive: Receive
+    caller: str
+    receive: Receive | None = None
+    reached: bool = False
+    """True once the SDK has read the request, and asks the handler."""
     refusal: HttpReply | None = None
+    error: A2AError | None = None
 
 
 def task_not_found(task_id: str) -> TaskNotFoundError:
@@ -55,27 +60,36 @@ async def refuse(
 
     It is an error of the SDK, or over gRPC maybe what ends the call.
     """
+    call: A2ACall | None = context.state.get(CALL)
+    shown = await _shown(error, context, service, asked, call)
+    if call is not None:
+        call.error = shown
+    raise shown from None
+
+
+async def _shown(
+    error: Exception, context: ServerCallContext, service: Service, asked: str, call: A2ACall | None
+) -> A2AError:
     if isinstance(error, A2AError):
-        raise error
+        return error
     if isinstance(error, MethodNotSupported):
-        raise UnsupportedOperationError(message=str(error)) from None
+        return UnsupportedOperationError(message=str(error))
     if isinstance(error, UnsupportedMediaType):
-        raise ContentTypeNotSupportedError(message=str(error)) from None
+        return ContentTypeNotSupportedError(message=str(error))
     public = public_error(error, service.types, service.domain, asked=asked)
     status = public.status
     rpc = context.state.get("grpc_context")
     if status.code == Code.INVALID_ARGUMENT:
-        raise _invalid_params(status, service.types, over_grpc=rpc is not None) from None
-    call: HttpRefusal | None = context.state.get(CALL)
-    if call is not None:
-        call.refusal = error_reply(public.error, service.types, service.domain, asked=asked)
+        return _invalid_params(status, service.types, over_grpc=rpc is not None)
     if rpc is not None:
         from lro.grpc._messages import refusal  # of the extra grpc, without which there is no call
 
         said = refusal(public.error, service, asked=asked)
         rpc.set_trailing_metadata(said.trailers)
         await rpc.abort(said.code, said.message)
-    raise InternalError(message=status.message) from None
+    if call is not None:
+        call.refusal = error_reply(public.error, service.types, service.domain, asked=asked)
+    return InternalError(message=status.message)
 
 
 def _invalid_params(status: Status, types: TypeRegistry, *, over_grpc: bool) -> InvalidParamsError:

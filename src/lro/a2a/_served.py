@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
+import attrs
 from a2a.server.context import ServerCallContext
 from a2a.server.routes import (
     DefaultServerCallContextBuilder,
@@ -19,29 +20,31 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
 
 from lro._base.arguments import check_count, check_instance
-from lro._base.errors import (
-    LroError,
-    MalformedRequest,
-    MissingExtra,
-    RequestTooLarge,
-    UnsupportedMediaType,
-)
+from lro._base.errors import MalformedRequest, MissingExtra, RequestTooLarge, UnsupportedMediaType
 from lro._base.status import Json
 from lro._http.requests import CHANGING, check_site, media_type, read_json, trusted
 from lro._http.responses import HttpReply, error_reply, json_reply
 from lro._http.routes import HttpRequest
+from lro._messages.json_text import check_values
 from lro.a2a._card import JSONRPC_PATH, REST_PATH
 from lro.a2a._handler import Handler
-from lro.a2a._refusals import CALL, HttpRefusal
+from lro.a2a._refusals import CALL, A2ACall
 from lro.asgi import App, Receive, Scope, Send, raw_path, read_body, request_of
 
 if TYPE_CHECKING:
     import grpc.aio
 
 DEFAULT_MAX_REQUEST: Final = 1024 * 1024
-"""Bytes of the body of a call over HTTP."""
+"""Bytes of the body of a call, and of a request over gRPC."""
 
-_CODES: Final[Mapping[type[LroError], int]] = {
+MAX_VALUES: Final = 25_000
+"""Values of a call, as ``lro._messages.json_text`` counts them.
+
+The SDK turns a request into its messages value by value, which takes up to 0.1 s for so many. The
+event loop does nothing else meanwhile.
+"""
+
+_CODES: Final[Mapping[type[Exception], int]] = {
     MalformedRequest: -32700,
     UnsupportedMediaType: -32005,
 }
@@ -69,8 +72,8 @@ def routes(
     routes for tenants, which would catch the paths of other routes, are left out.
 
     A body is JSON as the edges of this library take it: at most ``max_request`` bytes, in UTF-8,
-    no key twice, and not too deep. Calls from pages of other sites are refused, but for
-    ``trusted_origins``, as :class:`lro.http.OperationsEdge` takes them.
+    no key twice, not too deep, and of at most 25,000 values. Calls from pages of other sites are
+    refused, but for ``trusted_origins``, as :class:`lro.http.OperationsEdge` takes them.
 
     Raises:
         DeclarationError: An argument is wrong.
@@ -107,25 +110,24 @@ def routes(
     ]
 
 
-def add_to(server: grpc.aio.Server, handler: Handler) -> None:
+def add_to(
+    server: grpc.aio.Server, handler: Handler, *, max_request: int = DEFAULT_MAX_REQUEST
+) -> None:
     """Serve A2A on a gRPC server of asyncio, in version 1.0 and 0.3. Needs the extra ``grpc``.
 
+    ``max_request`` bounds requests, in bytes.
+
     Raises:
-        DeclarationError: ``handler`` is not a Handler.
+        DeclarationError: An argument is wrong.
         MissingExtra: gRPC is not installed.
     """
     check_instance("handler", handler, Handler, "a Handler")
+    check_count("max_request", max_request)
     try:
-        from a2a.compat.v0_3 import a2a_v0_3_pb2_grpc
-        from a2a.compat.v0_3.grpc_handler import CompatGrpcHandler
-        from a2a.server.request_handlers.grpc_handler import GrpcHandler
-        from a2a.types import a2a_pb2_grpc
+        from lro.a2a._rpcs import add_guarded
     except ImportError as exc:
         raise MissingExtra("A2A over gRPC", "grpc") from exc
-    new: Any = a2a_pb2_grpc  # both are generated without annotations
-    old: Any = a2a_v0_3_pb2_grpc
-    new.add_A2AServiceServicer_to_server(GrpcHandler(handler), server)
-    old.add_A2AServiceServicer_to_server(CompatGrpcHandler(handler), server)
+    add_guarded(server, handler, max_request=max_request, max_values=MAX_VALUES)
 
 
 class _ContextBuilder(DefaultServerCallContextBuilder):
@@ -149,6 +151,7 @@ class _Guard:
         rpc: bool,
     ) -> None:
         self._app = app
+        self._handler = handler
         self._service = handler.service
         self._origins = origins
         self._max_request = max_request
@@ -157,18 +160,23 @@ class _Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The ASGI interface."""
         request_id: Json = None
+        code = _INVALID_REQUEST
         try:
+            request = request_of(scope, raw_path(scope))
+            if request.method in CHANGING:
+                check_site(request.headers, request.scheme, self._origins)
+            code = _INTERNAL_ERROR
+            context = DefaultServerCallContextBuilder().build(Request(scope))
+            call = scope[CALL] = A2ACall(await self._handler.identify(context), receive)
+            code = _INVALID_REQUEST
             body = await read_body(receive, self._max_request)
             if body is None:
                 return  # the caller went away
-            request_id = self._checked(request_of(scope, raw_path(scope), body))
-        except LroError as exc:
-            service = self._service
-            reply = error_reply(exc, service.types, service.domain, asked="a call of A2A")
-            code = _CODES.get(type(exc), _INVALID_REQUEST)
-            await _send(self._written(reply, request_id, code), send)
+            request_id = self._checked(attrs.evolve(request, body=body))
+        except Exception as exc:
+            code = _CODES.get(type(exc), code)
+            await _send(self._written(self._refusal(exc), request_id, code), send)
             return
-        call = scope[CALL] = HttpRefusal(receive)
         begun = replaced = False
 
         async def sent(message: Any) -> None:
@@ -182,11 +190,14 @@ class _Guard:
 
         await self._app(scope, _replayed(body, receive), sent)
 
+    def _refusal(self, error: Exception) -> HttpReply:
+        service = self._service
+        return error_reply(error, service.types, service.domain, asked="a call of A2A")
+
     def _checked(self, request: HttpRequest) -> Json:
-        """Check a request; its id, if it is one of JSON-RPC."""
+        """Check the body of a request; its id, if it is one of JSON-RPC."""
         if request.method not in CHANGING:
             return None
-        check_site(request.headers, request.scheme, self._origins)
         if len(request.body) > self._max_request:
             raise RequestTooLarge("body", f"must have at most {self._max_request} bytes")
         if not self._rpc and not request.body.strip():
@@ -195,6 +206,10 @@ class _Guard:
         if kind not in _MEDIA_TYPES or charset not in ("", "utf-8", "utf8"):
             wanted = "must be application/json or application/a2a+json, in UTF-8"
             raise UnsupportedMediaType("Content-Type", f"{wanted}, got {kind!r:.100}")
+        try:
+            check_values(request.body, MAX_VALUES)
+        except ValueError as exc:
+            raise RequestTooLarge("body", str(exc)) from None
         value = read_json(request.body)
         found = value.get("id") if isinstance(value, dict) else None
         return found if isinstance(found, str) or type(found) is int else None

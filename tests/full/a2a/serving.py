@@ -172,7 +172,8 @@ def by_jsonrpc(agent: Agent, asked: Asked) -> Any:
     call = {"jsonrpc": "2.0", "id": 7, "method": asked.verb, "params": asked.fields}
     reply = agent.http.post(JSONRPC, json=call, headers={"x-caller": asked.caller})
     value = _first(reply)
-    assert (value["jsonrpc"], value["id"]) == ("2.0", 7)
+    known = asked.caller not in ("", "mallory")  # others are refused before the body is read
+    assert (value["jsonrpc"], value["id"]) == ("2.0", 7 if known else None)
     if "error" not in value:
         assert reply.status_code == 200
         return value["result"] or {}

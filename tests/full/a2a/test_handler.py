@@ -198,6 +198,7 @@ def test_what_a2a_needs_is_named(missing: str, monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_grpc_needs_is_named(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """The extra that brings it."""
+    monkeypatch.delitem(sys.modules, "lro.a2a._rpcs", raising=False)
     monkeypatch.setitem(sys.modules, "a2a.server.request_handlers.grpc_handler", None)
     with pytest.raises(MissingExtra, match=r"pip install 'lro\[grpc\]'"):
         add_to(None, made[1])  # type: ignore[arg-type]

@@ -37,6 +37,7 @@ CONSTANTS: Final = {
     "call held for an MCP client without tasks, seconds": _extension.WAIT_SECONDS,
     "body of an MCP request, bytes": DEFAULT_MAX_REQUEST_BODY_SIZE,
     "body of a call by A2A, bytes": _served.DEFAULT_MAX_REQUEST,
+    "values in a call by A2A; an object, a list and a text count as two more": _served.MAX_VALUES,
     "tasks of a page in A2A": _handler.MAX_PAGE,
     "`totalSize` of a list in A2A": _handler.MAX_COUNTED,
     "id of a push notification config in A2A, characters": _push.MAX_ID,

@@ -297,24 +297,24 @@ _WIDTHS: Final = {
 """Bytes of each value in a packed field, of other types at least one; 0: it is one value."""
 
 
-def check_values(payload: bytes, descriptor: Any) -> None:
-    """Refuse a message in binary form of more values than a reply may have.
+def check_values(payload: bytes, descriptor: Any, most: int = MAX_VALUES) -> None:
+    """Refuse a message in binary form of more values than ``most``: by default those of a reply.
 
     ``descriptor`` is that of the message. A message or a text counts as three, as in JSON; what an
     Any packs is not looked into.
 
     Raises:
-        InvalidArgument: It has more than :data:`lro._messages.json_text.MAX_VALUES`.
+        InvalidArgument: It has more.
     """
-    if len(payload) * _OF_UNKNOWN // 2 <= MAX_VALUES:  # two bytes are the shortest field
+    if len(payload) * _OF_UNKNOWN // 2 <= most:  # two bytes are the shortest field
         return
     with contextlib.suppress(IndexError, KeyError):  # it is spoilt, which the parser says
-        if not all(_count_values(payload, descriptor)):
-            raise InvalidArgument("", f"it holds more than {MAX_VALUES} values")
+        if any(count > most for count in _count_values(payload, descriptor)):
+            raise InvalidArgument("", f"it holds more than {most} values")
 
 
-def _count_values(payload: bytes, descriptor: Any) -> Iterator[bool]:
-    """Whether there are few values so far, at each field."""
+def _count_values(payload: bytes, descriptor: Any) -> Iterator[int]:
+    """The values so far, at each field."""
     count, waiting = 0, [(0, len(payload), descriptor)]
     while waiting:
         at, end, message = waiting.pop()
@@ -330,13 +330,13 @@ def _count_values(payload: bytes, descriptor: Any) -> Iterator[bool]:
                 inner, at = at, at + size
                 if field is not None and field.message_type is not None:
                     waiting += [(at, end, message), (inner, min(at, end), field.message_type)]
-                    yield count <= MAX_VALUES
+                    yield count
                     break
                 if field is not None and (width := _WIDTHS.get(field.type, 1)):
                     count += size // width
             else:
                 at += 8 if wire == _FIXED64 else 4
-            yield count <= MAX_VALUES
+            yield count
 
 
 def _varint(payload: bytes, at: int) -> tuple[int, int]:
