@@ -15,6 +15,7 @@ from a2a.server.routes import (
     create_jsonrpc_routes,
     create_rest_routes,
 )
+from a2a.utils.error_handlers import build_rest_error_payload
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
@@ -177,18 +178,48 @@ class _Guard:
             code = _CODES.get(type(exc), code)
             await _send(self._written(self._refusal(exc), request_id, code), send)
             return
+        start: Any = None
         begun = replaced = False
 
-        async def sent(message: Any) -> None:
+        async def replace(refusal: HttpReply) -> None:
             nonlocal begun, replaced
-            if call.refusal is not None and not begun:
-                begun = replaced = True
-                await _send(self._written(call.refusal, request_id, _INTERNAL_ERROR), send)
+            begun = replaced = True
+            await _send(self._written(refusal, request_id, _INTERNAL_ERROR), send)
+
+        async def sent(message: Any) -> None:
+            nonlocal start, begun
+            if message["type"] == "http.response.start":
+                start = message  # held back until the first piece: a stream may fail before
+            elif not begun and (refusal := self._instead(call, start["status"])) is not None:
+                await replace(refusal)
             elif not replaced:
-                begun = True
+                if not begun:
+                    begun = True
+                    await send(start)
                 await send(message)
 
-        await self._app(scope, _replayed(body, receive), sent)
+        try:
+            await self._app(scope, _replayed(body, receive), sent)
+        except Exception:  # of a stream of 0.3 over HTTP+JSON
+            found = self._instead(call, HTTPStatus.INTERNAL_SERVER_ERROR)
+            if found is None:
+                raise
+            if not begun:
+                await replace(found)
+            elif not replaced:
+                event = b"event: error\r\ndata: %b\r\n\r\n" % found.body
+                await send({"type": "http.response.body", "body": event})
+
+    def _instead(self, call: A2ACall, status: int) -> HttpReply | None:
+        """The reply in place of one of the SDK; None: its own is fine."""
+        if call.refusal is not None or status != HTTPStatus.INTERNAL_SERVER_ERROR:
+            return call.refusal
+        if not call.reached:
+            return self._refusal(MalformedRequest("", "the request cannot be read"))
+        if call.error is None:
+            return None
+        payload = build_rest_error_payload(call.error)
+        return json_reply(payload["error"]["code"], payload)
 
     def _refusal(self, error: Exception) -> HttpReply:
         service = self._service

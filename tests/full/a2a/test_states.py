@@ -410,8 +410,41 @@ def test_retry_and_challenge_stand_in_headers(agent: Agent) -> None:
     """What HTTP says beside the body (A2A 3.3.2: retry guidance, challenge)."""
     full = {"message": message("full", {"label": "full"})}
     call = {"jsonrpc": "2.0", "id": "x", "method": "SendMessage", "params": full}
-    for path, body, status in ((f"{REST}/message:send", full, 429), (JSONRPC, call, 200)):
-        reply = agent.http.post(path, json=body)
+    data = {"data": {"label": "full"}}
+    said = {"messageId": "full", "role": "ROLE_USER", "content": [{"data": data}]}
+    old = {"kind": "message", "role": "user", "parts": [{"kind": "data", **data}], "messageId": "f"}
+    old_call = {**call, "method": "message/stream", "params": {"message": old}}
+    for path, body, status, version in (
+        (f"{REST}/message:send", full, 429, "1.0"),
+        (JSONRPC, call, 200, "1.0"),
+        (f"{REST}/v1/message:send", {"message": said}, 429, "0.3"),
+        (f"{REST}/v1/message:stream", {"message": said}, 429, "0.3"),
+        (JSONRPC, old_call, 200, "0.3"),
+    ):
+        headers = {"a2a-version": version}
+        reply = agent.http.post(path, json=body, headers=headers)
         assert (reply.status_code, reply.headers["retry-after"]) == (status, "7")
-        reply = agent.http.post(path, json=body, headers={"x-caller": ""})
+        assert "too much" in reply.json()["error"]["message"]
+        reply = agent.http.post(path, json=body, headers={**headers, "x-caller": ""})
         assert (reply.status_code, reply.headers["www-authenticate"]) == (401, "Bearer")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", f"tasks/{MISSING}:subscribe", 404),
+        ("POST", f"tasks/{MISSING}:subscribe", 404),
+        ("POST", "message:stream", 400),
+        ("GET", f"tasks/{MISSING}?historyLength=abc", 400),
+        ("GET", f"tasks/{MISSING}?historyLength=9999999999", 400),
+    ],
+)
+def test_errors_of_version_0_3_are_said_over_http(
+    agent: Agent, method: str, path: str, status: int
+) -> None:
+    """The SDK's own replies to these are streams that break, and 500."""
+    body = None if method == "GET" else {"message": {"content": 3}}
+    reply = agent.http.request(
+        method, f"{REST}/v1/{path}", json=body, headers={"a2a-version": "0.3"}
+    )
+    assert (reply.status_code, reply.json()["error"]["code"]) == (status, status)

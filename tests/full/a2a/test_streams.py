@@ -135,6 +135,15 @@ def test_a_stream_whose_reader_leaves_is_let_go(agent: Agent) -> None:
     until(lambda: agent.service.watching, lambda count: count == 0)
 
 
+def test_an_error_in_a_stream_of_version_0_3_is_its_last_event(agent: Agent) -> None:
+    name = agent.counting.start()
+    url = f"{REST}/v1/tasks/{name.rpartition('/')[2]}:subscribe"
+    stream = _of_sse(agent, "GET", url, headers={"a2a-version": "0.3"})
+    next(stream)
+    agent.service.delete(name)
+    assert [one["error"]["status"] for one in stream] == ["NOT_FOUND"]
+
+
 async def events(stream: AsyncIterator[Any]) -> list[str]:
     return [summary(json_format.MessageToDict(to_stream_response(one))) async for one in stream]
 
