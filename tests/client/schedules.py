@@ -30,6 +30,8 @@ class Schedule:
         self.tally = tally
         self.chance = chance = random.Random(seed)
         self.rate = chance.choice([0.0, 0.1, 0.3, 0.6])
+        self.dies_at = 1000.0 + chance.choice([NEVER, NEVER, NEVER, 0.0, 10.0])
+        self.last_fault = chance.choice(FAULTS)
         self.numbers: list[int] = []
         self.left: dict[int, int] = {}
         offered = [verb for verb in (WAIT, WATCH, BATCH, LIST) if chance.random() < 0.6]
@@ -43,8 +45,10 @@ class Schedule:
             polling=Polling(connections=chance.choice([1, 2, 3, 8])),
         )
 
-    def fault(self, *_: object) -> CallError | None:
+    def fault(self, now: float, _: object) -> CallError | None:
         """A failure of a call, or none."""
+        if now >= self.dies_at:
+            return self.last_fault
         if self.chance.random() >= self.rate:
             return None
         self.tally["calls failed"] += 1

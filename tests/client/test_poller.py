@@ -269,21 +269,27 @@ def test_pressure_without_a_time_doubles_the_pauses() -> None:
     assert max(gaps) == 30.0
 
 
-@pytest.mark.parametrize(("replies", "seconds"), [(1, 599), (0, 59)])
-def test_nothing_but_failures_for_ten_minutes(replies: int, seconds: float) -> None:
+@pytest.mark.parametrize("way", OFFERS)
+@pytest.mark.parametrize("count", [1, 6, 50])
+@pytest.mark.parametrize(("answering", "seconds"), [(25.0, 599), (700.0, 599), (0.0, 59)])
+def test_nothing_but_failures_for_ten_minutes(
+    answering: float, seconds: float, count: int, way: str
+) -> None:
     """Then the last one is raised, unless every waiter has a deadline (spec §11.5(2)).
 
     After one minute, where the server has never said anything: its address may be wrong.
     """
-    away, answers = error(lro.Code.UNAVAILABLE, passing=True), iter([None] * replies)
-    world = World(fault=lambda *_: next(answers, away))
-    world.plan("operations/0", 900.0)
-    endless = world.watch("operations/0")
+    away, dies = error(lro.Code.UNAVAILABLE, passing=True), 1000.0 + answering
+    world = World(offers=OFFERS[way], fault=lambda now, _: away if now >= dies else None)
+    endless = spread(world, count, 9000.0, 9000.0)
+    world.run(answering)
+    world.break_streams()
     world.run(seconds)
-    assert world.received[endless] == []
-    world.run(100)
-    [(_, news)] = world.ends(endless)
-    assert isinstance(news, Unreachable)
+    assert [world.received[number] for number in endless] == [[]] * count
+    world.run(240)  # in which the turn of each of many comes, where each needs a call
+    for number in endless:
+        [(_, news)] = world.ends(number)
+        assert isinstance(news, Unreachable)
     patient = world.watch("operations/0", seconds=7000.0)
     world.run(6000)
     assert world.received[patient] == []

@@ -213,6 +213,7 @@ class Pollers:
 
     def _stream_item(self, batch: PollBatch, item: Operation | str | None) -> None:
         with self._registry.lock:
+            self._server.heard = True
             if self._registry.closed is not None or not self._still_watched(batch):
                 raise Enough
             notifications: Notifications = []
@@ -278,8 +279,9 @@ class Pollers:
             not passes or batch.strategy.value not in server.proven
         ):
             self._refused(batch, error, passes, now)
-            self._push(batch, now)
-            return []
+            if not passes:
+                self._push(batch, now)
+                return []
         return [one for entry in waiting for one in self._fail_one(entry, error, now, batch)]
 
     def _refused(self, batch: PollBatch, error: CallError, passes: bool, now: float) -> None:
