@@ -114,6 +114,10 @@ def test_nothing_but_failures() -> None:
             simulation.wait(PLAIN)
         assert caught.value.code is lro.Code.UNAVAILABLE
         assert since + 600 <= simulation.now < since + 600 + slack
+    busy = failing((0, 9999), error=call_error(lro.Code.UNAVAILABLE, retry_after=99_999.0))
+    with pytest.raises(CallError):
+        busy.wait(PLAIN)
+    assert (busy.now, busy.pauses) == (600, [600.0])
     stranger = failing((0, 9999), error=call_error(lro.Code.UNAVAILABLE, passing=True))
     with pytest.raises(CallError):
         stranger.wait(PLAIN)  # a server that has never said anything: its address may be wrong

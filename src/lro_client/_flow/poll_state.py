@@ -91,13 +91,16 @@ class Failures:
         if self.useless_replies > _MAX_USELESS_REPLIES:
             return None
         polling = config.polling
-        retry, most = polling.retry, polling.retry.patience_seconds
-        if patient:
-            retry = attrs.evolve(retry, patience_seconds=None)
-        elif not config.server.heard and most is not None:
-            retry = attrs.evolve(retry, patience_seconds=min(most, _STRANGER_SECONDS))
-        pause = retry.pause(error, self.count, now - self.since)
-        return None if pause is None else max(pause, polling.server_delay(error.retry_after))
+        most = None if patient else polling.retry.patience_seconds
+        if most is not None and not config.server.heard:
+            most = min(most, _STRANGER_SECONDS)
+        failing, retry = now - self.since, attrs.evolve(polling.retry, patience_seconds=most)
+        pause = retry.pause(error, self.count, failing)
+        if pause is None:
+            return None
+        asked = polling.server_delay(error.retry_after)
+        # One last poll is made when the patience ends.
+        return max(pause, asked if most is None else min(asked, most - failing))
 
 
 _NO_FAILURES: Final = Failures()
