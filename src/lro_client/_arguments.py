@@ -342,8 +342,8 @@ def waiting(
         return found
     if timeout is None:
         return found
-    seconds(timeout)
-    span = timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
+    limit = seconds(timeout)
+    span = timedelta(seconds=MAX_TIMEOUT_SECONDS if limit is None else limit)
     return attrs.evolve(found, timeout=Duration.from_timedelta(span))
 
 

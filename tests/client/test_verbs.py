@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 from typing import Any
 from urllib.parse import unquote
@@ -85,8 +86,11 @@ def test_each_name_is_asked_for_as_it_is(face: Face, server: respx.Router) -> No
         (0, {"timeout": "0s"}),
         (2.5, {"timeout": "2.500s"}),
         (timedelta(minutes=1), {"timeout": "60s"}),
+        *[(many, {"timeout": "100000000s"}) for many in (math.inf, 10**400, timedelta.max)],
+        (-1e300, {"timeout": "-100000000s"}),
         (lro.WaitOperationRequest(NAME, lro.Duration(1, 1)), {"timeout": "1.000000001s"}),
     ],
+    ids=lambda one: f"{one!r:.30}",
 )
 def test_wait(timeout: Any, body: Any, face: Face, server: respx.Router) -> None:
     """Wait sends its timeout as a duration, and gives whatever state the server answers."""
