@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -32,7 +32,8 @@ class Server:
         name, _, verb = request.url.path.removeprefix("/v1/").partition(":")
         if verb == "cancel":
             self.leaving()
-            await asyncio.sleep(0)
+            for _ in range(9):
+                await asyncio.sleep(0)
             self.cancelled.append(name)
             return reply({})
         self.waits += 1
@@ -82,6 +83,15 @@ async def late_scope(server: Server) -> AsyncIterator[None]:
         yield
 
 
+@asynccontextmanager
+async def late_timeout(server: Server) -> AsyncIterator[None]:
+    """A time that is over while the Cancel of the block's end is on its way."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(None) as limit:
+            server.leaving = lambda: limit.reschedule(0.0)
+            yield
+
+
 SCOPES = [anyio_scope, anyio_group]
 
 
@@ -90,25 +100,27 @@ SCOPES = [anyio_scope, anyio_group]
 def test_leaving_a_block_cancels_what_is_unfinished(
     many: bool, scope: Callable[[Server], Any]
 ) -> None:
-    """Also where each await of the block is cancelled anew; close waits for the calls."""
+    """Also where each await of the block is cancelled anew, and the program ends with it."""
 
     async def main() -> list[str]:
         server = Server()
-        async with server.client() as client:
+        async with scope(server), server.client() as client:
             handle = client.operation(NAME)
-            async with scope(server), client.group([handle]) if many else handle as bound:
+            async with client.group([handle]) if many else handle as bound:
                 await (bound.results() if many else bound.result())
         return server.cancelled
 
     assert asyncio.run(main()) == [NAME]
 
 
-def test_cancellation_at_the_end_of_a_block() -> None:
+@pytest.mark.parametrize("scope", [late_scope, late_timeout])
+def test_cancellation_at_the_end_of_a_block(scope: Callable[[Server], Any]) -> None:
     """It comes too late to keep the client from its last call."""
 
     async def main() -> list[str]:
         server = Server()
-        async with server.client() as client, late_scope(server), client.operation(NAME):
+        client = server.client()
+        async with scope(server), client.operation(NAME):
             pass
         return server.cancelled
 
@@ -116,13 +128,15 @@ def test_cancellation_at_the_end_of_a_block() -> None:
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_a_client_is_closed_in_a_cancelled_scope(scope: Callable[[Server], Any]) -> None:
-    """Once, also where two close it."""
+@pytest.mark.parametrize("two", [False, True])
+def test_a_client_is_closed_in_a_cancelled_scope(two: bool, scope: Callable[[Server], Any]) -> None:
+    """Once, also where two close it, or the program ends with the scope."""
     closed = []
 
     class Transport(AsyncHttpTransport):
         async def close(self) -> None:
-            await asyncio.sleep(0)
+            for _ in range(9):
+                await asyncio.sleep(0)
             await super().close()
             closed.append(1)
 
@@ -131,7 +145,8 @@ def test_a_client_is_closed_in_a_cancelled_scope(scope: Callable[[Server], Any])
         http = httpx.AsyncClient(base_url="http://s", transport=httpx.MockTransport(server))
         async with scope(server), AsyncClient(transport=Transport(http)) as client:
             await client.operation(NAME)
-        await asyncio.gather(client.close(), client.close())
+        if two:
+            await asyncio.gather(client.close(), client.close())
 
     asyncio.run(main())
     assert closed == [1]

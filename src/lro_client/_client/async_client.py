@@ -36,7 +36,7 @@ from lro_client._client.handles import (
 )
 from lro_client._client.state import ClientState
 from lro_client._flow import polling, single
-from lro_client._flow.async_driver import AsyncDriver
+from lro_client._flow.async_driver import AsyncDriver, shielded
 from lro_client._flow.policy import Polling, Retry
 from lro_client._flow.steps import AsyncTransport
 from lro_client.transports.http import AsyncHttpTransport, Routes
@@ -493,7 +493,8 @@ class AsyncClient:
         """Free the connections, if they were made here; every wait here ends."""
         if self._closing is None:  # in a task of its own, as the scope may be cancelled
             self._closing = asyncio.Task(self._close(), loop=asyncio.get_running_loop())
-        await asyncio.shield(self._closing)
+        with shielded():
+            await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
         self._state.close()

@@ -7,6 +7,7 @@ import collections
 import contextlib
 import contextvars
 import functools
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
@@ -170,9 +171,9 @@ class AsyncDriver:
         task.add_done_callback(functools.partial(_ended, tasks))
 
     async def leave(self, work: Coroutine[Any, Any, R]) -> R:
-        """Do what is owed when a block is left, to its end, also where this task is cancelled.
+        """Do what is owed when a block is left, and raise a cancellation of this task only then.
 
-        A cancelled scope of anyio cancels each ``await`` in it anew.
+        The program may end with the block, and the event loop with it.
         """
         context = contextvars.copy_context()
         context.run(_OWED.set, True)
@@ -180,7 +181,16 @@ class AsyncDriver:
         leaving = self._loops.here().leaving
         leaving.add(task)
         task.add_done_callback(functools.partial(_left, leaving))
-        return await asyncio.shield(task)
+        cancelled: asyncio.CancelledError | None = None
+        with shielded():
+            while not task.done():
+                try:
+                    await asyncio.wait([task])
+                except asyncio.CancelledError as exc:
+                    cancelled = exc
+        if cancelled is not None:
+            raise cancelled
+        return task.result()
 
     def wake(self) -> None:
         """End the ``Idle`` of the one flow that sleeps."""
@@ -248,6 +258,15 @@ class AsyncDriver:
         woken = self._loops.here().woken
         await wait_at_most(woken.wait(), seconds, self._sleep)
         woken.clear()
+
+
+def shielded() -> contextlib.AbstractContextManager[object]:
+    """A block that a cancelled scope of anyio leaves alone.
+
+    Elsewhere such a scope cancels each ``await`` anew, without a pause.
+    """
+    anyio = sys.modules.get("anyio")  # without which there can be no scopes of it
+    return contextlib.nullcontext() if anyio is None else anyio.CancelScope(shield=True)
 
 
 def _ended(tasks: set[asyncio.Task[None]], task: asyncio.Task[None]) -> None:
