@@ -15,7 +15,7 @@ from lro_client._client.state import ClientState
 from lro_client._errors import ClientError, GroupTimeout, again
 from lro_client._flow.poll_state import GRACE_SECONDS
 from lro_client._flow.steps import Emit, Flow, Receive
-from lro_client._watch.registry import Seen, Unreachable, Want, WatchedOperation, WatchEvent
+from lro_client._watch.registry import Unreachable, Want, WatchedOperation, WatchEvent
 
 H = TypeVar("H", bound=HandleBase[Any, Any])
 
@@ -46,7 +46,7 @@ class GroupWatch(Generic[H]):
         self._channel = state.channel()
         self._lock = threading.Lock()
         self._events: dict[str, WatchEvent] = {}
-        """The last event of each name; the name is in the channel while its event is here."""
+        """The last event of each name: an end for good, others while the name is in the channel."""
         self._ready = [handle for handle in handles if handle.done]
         self._pending: dict[str, tuple[H, ...]] = {}
         for handle in handles:
@@ -87,14 +87,17 @@ class GroupWatch(Generic[H]):
         if name is None:
             return []
         with self._lock:
-            news = self._events.pop(name)
+            news = self._events[name]
+            ended = _is_end(news)
+            if not ended:
+                del self._events[name]
         if isinstance(news, Unreachable) and self._registry.closed is not None:
             raise again(news.error)
         entry, handles = self._entries[news.name], self._pending[news.name]
         if isinstance(news, Unreachable):
             for handle in handles:
                 handle._give_up(news.error)
-        if isinstance(news, Unreachable) or news.operation.done:
+        if ended:
             del self._pending[news.name]
             for handle in handles:
                 handle._count_polls(entry.polls)
@@ -108,10 +111,10 @@ class GroupWatch(Generic[H]):
         return all(handle._fits(operation) for handle in handles)
 
     def _listen(self, news: WatchEvent) -> None:
-        # A slow reader gets the last state of each; pollers may report in another order.
+        # A slow reader gets the last state of each. A poller may report one after another's end.
         with self._lock:
             known = self._events.get(news.name)
-            if isinstance(known, Seen) and known.operation.done:
+            if known is not None and _is_end(known):
                 return
             self._events[news.name] = news
         if known is None:
@@ -128,6 +131,10 @@ class GroupWatch(Generic[H]):
             first.operation,
             first.failures.last,
         )
+
+
+def _is_end(news: WatchEvent) -> bool:
+    return isinstance(news, Unreachable) or news.operation.done
 
 
 def members(handles: Iterable[H]) -> tuple[H, ...]:
