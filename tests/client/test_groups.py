@@ -465,7 +465,8 @@ def test_exceptions_that_cannot_be_copied_are_raised_as_they_are(face: Face) -> 
     client = face.client(server.url, clock=server.clock, http=http)
     group = group_of(face, client, names)
     with pytest.raises(Uncopyable, match="of a hook"):
-        group.outcomes()
+        group.results()
+    assert {type(one) for one in group.outcomes()} == {Uncopyable}
     handle = face.inside(client.operation(names[0], **TYPES))
     assert isinstance(outcome(face, handle), Uncopyable)
 

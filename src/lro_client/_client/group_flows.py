@@ -9,10 +9,10 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
-from lro import DeclarationError, Operation
+from lro import Operation
 from lro_client._client.handles import HandleBase, Update
 from lro_client._client.state import ClientState
-from lro_client._errors import ClientError, GroupTimeout, again
+from lro_client._errors import GroupTimeout, again
 from lro_client._flow.poll_state import GRACE_SECONDS
 from lro_client._flow.steps import Emit, Flow, Receive
 from lro_client._watch.registry import Unreachable, Want, WatchedOperation, WatchEvent
@@ -186,7 +186,7 @@ def results(
             for handle in ended:
                 try:
                     found[id(handle)] = handle._result()
-                except (ClientError, DeclarationError) as exc:  # of a name that cannot be sent
+                except Exception as exc:  # perhaps of the HTTP library, or of its authentication
                     if not collect:
                         raise
                     found[id(handle)] = exc
