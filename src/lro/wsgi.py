@@ -9,7 +9,7 @@ for as long as the operations run.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, Unpack
 from urllib.parse import unquote
 
 import attrs
@@ -40,6 +40,9 @@ __all__ = [
 Environ: TypeAlias = dict[str, Any]
 StartResponse: TypeAlias = Callable[..., Any]
 App: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+_DIGITS: Final = 18
+"""Digits of a length that are read: more are over any bound, and int() refuses very many."""
 
 
 class EdgeApp:
@@ -81,7 +84,7 @@ class EdgeApp:
 
     def _reply(self, request: HttpRequest, found: Found, environ: Environ) -> HttpReply:
         try:
-            body = _body(environ, self.edge.max_body)
+            body = read_body(environ, self.edge.max_body)
         except LroError as exc:
             return self.edge.refusal(request, exc)
         return self.edge.handle(attrs.evolve(request, body=body), found)
@@ -202,8 +205,9 @@ def request_of(environ: Environ) -> HttpRequest:
         for name, value in environ.items()
         if name.startswith("HTTP_")
     }
-    if environ.get("CONTENT_TYPE"):
-        headers["content-type"] = environ["CONTENT_TYPE"]
+    for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
+        if environ.get(name):
+            headers[name.replace("_", "-").lower()] = environ[name]
     return HttpRequest(
         method=environ["REQUEST_METHOD"],
         path=_path(environ),
@@ -241,20 +245,45 @@ def _text(value: str) -> str:
         return value
 
 
-def _body(environ: Environ, max_body: int) -> bytes:
-    """The body, read until it is over the limit at most."""
-    length, least = max_body + 1, 0
-    if not environ.get("wsgi.input_terminated"):
-        text = environ.get("CONTENT_LENGTH") or "0"
-        if not text.isascii() or not text.isdigit():
-            raise MalformedRequest("Content-Length", f"must be a number, got {text[:40]!r}")
-        # More digits than a bound has are over it; int() refuses very many.
-        digits = text.lstrip("0")
-        length = least = min(int(digits or "0"), length) if len(digits) <= 18 else length
+def read_body(environ: Environ, limit: int) -> bytes:
+    """The body, read until it is over the limit at most.
+
+    Raises:
+        MalformedRequest: It ends too early, cannot be read, or has an unknown length.
+    """
+    length, most = declared_length(environ) or 0, limit + 1
     try:
-        body = bytes(environ["wsgi.input"].read(length))
+        end = most if environ.get("wsgi.input_terminated") else min(length, most)
+        body = bytes(environ["wsgi.input"].read(end))
     except OSError as exc:
         raise MalformedRequest("body", "could not be read to its end") from exc
-    if len(body) < least:  # the connection ended: what is there may be another request than meant
-        raise MalformedRequest("body", f"ended after {len(body)} bytes of {least}")
+    check_whole(body, min(length, most))
     return body
+
+
+def declared_length(environ: Environ) -> int | None:
+    """The number of bytes that a body must have; None if there is no ``Content-Length``.
+
+    Raises:
+        MalformedRequest: It is not a number; or there is a body, but the server neither decodes it
+            nor says where it ends.
+    """
+    text = environ.get("CONTENT_LENGTH") or ""
+    if text:
+        if not text.isascii() or not text.isdigit():
+            raise MalformedRequest("Content-Length", f"must be a number, got {text[:40]!r}")
+        return int(text.lstrip("0")[:_DIGITS] or "0")
+    if environ.get("HTTP_TRANSFER_ENCODING") and not environ.get("wsgi.input_terminated"):
+        why = "is needed: this server does not decode what Transfer-Encoding says"
+        raise MalformedRequest("Content-Length", why)
+    return None
+
+
+def check_whole(body: bytes, length: int) -> None:
+    """Refuse a body whose connection ended: what is there may be another request than meant.
+
+    Raises:
+        MalformedRequest: It has fewer bytes than ``length``.
+    """
+    if len(body) < length:
+        raise MalformedRequest("body", f"has {len(body)} of the {length} bytes of Content-Length")

@@ -57,6 +57,12 @@ served = served_by(
 )
 
 
+@pytest.fixture
+def wsgi_app() -> Any:
+    """The application without a server."""
+    return get_wsgi_application()
+
+
 def test_view_that_has_read_a_form_starts_an_operation(served: Served) -> None:
     """The body is Django's then, and has nothing for the library."""
     reply = served.http.post("/upload", files={"file": b"12345"}, headers=ANN)

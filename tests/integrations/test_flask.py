@@ -54,7 +54,9 @@ def application(counting: Counting, **options: Any) -> Any:
 
 def prefixed(counting: Counting) -> Any:
     """Below a prefix with a variable."""
-    return application(counting, url_prefix="/api/<tenant>")
+    app = application(counting, url_prefix="/api/<tenant>")
+    app.before_request(lambda: flask.request.form.get("theme"))
+    return app
 
 
 def unnamed(counting: Counting) -> Any:
@@ -69,6 +71,12 @@ served = served_by(
     plain=(application, {**WSGI, "unnamed": unnamed}),
     prefixed=(prefixed, {**WSGI, "prefix": "/api/%C3%BC%20b"}),
 )
+
+
+@pytest.fixture
+def wsgi_app(counting: Counting) -> Any:
+    """The application without a server."""
+    return application(counting)
 
 
 def test_errors_of_the_framework_are_left_alone(counting: Counting) -> None:

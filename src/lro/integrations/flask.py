@@ -26,7 +26,7 @@ from lro.integrations._base import (
     rules_by_path,
     start_reply,
 )
-from lro.wsgi import request_of
+from lro.wsgi import check_whole, declared_length, request_of
 
 try:
     from flask import Blueprint, Flask, Response, current_app, request
@@ -168,16 +168,23 @@ class Operations:
         Raises:
             RequestTooLarge, MalformedRequest: It is, or could not be read.
         """
-        limit = self.edge.max_body
-        own = request.max_content_length
-        request.max_content_length = limit if own is None else min(own, limit)
+        length = declared_length(request.environ) or 0
+        touched = "stream" in vars(request)
+        own, limit = request.max_content_length, self.edge.max_body
+        limit = limit if own is None else min(own, limit)
+        request.max_content_length = limit + 1  # Flask cuts a body without a length off there
         try:
-            return request.get_data()
+            body = request.get_data()
+            over = len(body) > limit
         except RequestEntityTooLarge:
-            bound = request.max_content_length
-            raise RequestTooLarge("body", f"must have at most {bound} bytes") from None
+            body, over = b"", True
         except ClientDisconnected as exc:
             raise MalformedRequest("body", "could not be read to its end") from exc
+        if over:
+            raise RequestTooLarge("body", f"must have at most {limit} bytes")
+        if body or not touched:  # else the application has read it, as a form for instance
+            check_whole(body, length)
+        return body
 
 
 def _said(error: HTTPException) -> LroError:

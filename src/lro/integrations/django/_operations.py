@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar, Unpack, cast
 
@@ -217,19 +218,33 @@ def _body(request: Request, limit: int) -> bytes:
     Raises:
         RequestTooLarge, MalformedRequest: It has more bytes than the limit, or cannot be read.
     """
-    length = request.META.get("CONTENT_LENGTH") or ""
-    if length.isascii() and length.isdigit() and (len(length) > 18 or int(length) > limit):
+    length = lro.wsgi.declared_length({"CONTENT_LENGTH": request.META.get("CONTENT_LENGTH")})
+    if length is None and not hasattr(request, "scope"):
+        return _body_without_length(request, limit)
+    if length is not None and length > limit:
         raise errors.RequestTooLarge("body", f"must have at most {limit} bytes")
     try:
         body: bytes = request.body
-        return body
-    except RawPostDataException:  # the view has read it as a form
+    except RawPostDataException:  # the project has read it, as a form for instance
         return b""
     except RequestDataTooBig:
         bound = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
         raise errors.RequestTooLarge("body", f"must have at most {bound} bytes") from None
     except UnreadablePostError as exc:
         raise errors.MalformedRequest("body", "could not be read to its end") from exc
+    lro.wsgi.check_whole(body, length or 0)
+    return body
+
+
+def _body_without_length(request: Request, limit: int) -> bytes:
+    """The body of a request under WSGI without ``Content-Length``: Django has it as empty."""
+    bound = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    limit = limit if bound is None else min(limit, bound)
+    body = lro.wsgi.read_body(request.META, limit)
+    if len(body) > limit:
+        raise errors.RequestTooLarge("body", f"must have at most {limit} bytes")
+    request.META["wsgi.input"] = io.BytesIO(body)  # for another start by the same view
+    return body
 
 
 def _response(reply: HttpReply) -> HttpResponse:
