@@ -245,6 +245,20 @@ def test_other_bodies_beside_raw_ones() -> None:
             check_error(reply, status, Code.INVALID_ARGUMENT, reason)
 
 
+@pytest.mark.parametrize(
+    ("kind", "length", "status"),
+    [
+        *[("application/json", "12", 400), ("application/json", "0", 200)],
+        *[("text/plain", "12", 415), ("text/plain", "0", 200)],
+        *[("multipart/form-data; boundary=b", length, 415) for length in ("60", "")],
+    ],
+)
+def test_body_that_something_else_has_read_is_refused(kind: str, length: str, status: int) -> None:
+    """The defaults of all fields would be another request than was meant."""
+    reply = edge_of(build()).handle(post(b"", content_type=kind, content_length=length))
+    assert reply.status == status
+
+
 # -- who, how, and when not -------------------------------------------------------------------
 
 

@@ -29,7 +29,25 @@ from tests.integrations.counting import (
 from tests.waiting import until
 
 JSON = {"content-type": "application/json"}
+PART = b'--b\nContent-Disposition: form-data; name="steps"\n\n3\n--b--\n'
 REQUEST_ID = "6f1c3b62-3c5e-4a53-9c1f-2b7f9a4d1e01"
+
+
+FORMS: Any = [  # which applications have looked into
+    {"headers": ANN | {"content-type": kind}, "content": body}
+    for kind, body in (
+        ("application/x-www-form-urlencoded", b"steps=3"),
+        ("multipart/form-data; boundary=b", PART.replace(b"\n", b"\r\n")),
+    )
+]
+
+
+def head_of(served: Served, path: str, *lines: str) -> bytes:
+    """The head of a POST of Ann, to send over a socket."""
+    raw = served.http.build_request("POST", path).url.raw_path.decode()
+    head = [f"POST {raw} HTTP/1.1", f"host: {served.http.base_url.host}"]
+    head += [f"{name}: {value}" for name, value in (ANN | JSON).items()]
+    return "\r\n".join([*head, *lines, "", ""]).encode()
 
 
 def compared(reply: httpx.Response) -> tuple[Any, ...]:
@@ -66,6 +84,7 @@ def compared(reply: httpx.Response) -> tuple[Any, ...]:
         ("POST", START, {"headers": ANN | {"content-type": "text/plain"}, "content": b"{}"}),
         ("POST", START, {"headers": ANN, "json": {"pad": "x" * 1_100_000}}),  # too large
         ("POST", START, {"headers": ANN | JSON, "content": b"\xff"}),
+        *[("POST", START, form) for form in FORMS],
     ],
 )
 def test_errors_are_those_of_the_plain_edge(
@@ -88,6 +107,7 @@ def test_errors_are_those_of_the_plain_edge(
         {"headers": ANN | {"content-type": "text/plain"}, "content": b"{}"},
         {"headers": ANN | {"sec-fetch-site": "cross-site"}, "json": {"steps": 1}},
         {"headers": ANN, "json": {"pad": "x" * 1_100_000}},  # too large
+        *FORMS,
     ],
 )
 def test_errors_of_own_starts_are_those_of_the_plain_edge(served: Served, options: Any) -> None:
@@ -183,12 +203,9 @@ def test_caller_who_leaves_ends_the_wait(served: Served, own: bool) -> None:
         name = served.counting.count.start(CountRequest(steps=-1), caller="ann").name
         path = served.own_path if own else f"{served.prefix}/v1/{name}:wait"
         body = '{"steps": -1}' if own else "{}"
-        raw = served.http.build_request("POST", path).url.raw_path.decode()
-        head = [f"POST {raw} HTTP/1.1", f"Host: {url.host}", "Prefer: wait=60"]
-        head += [f"{name}: {value}" for name, value in (ANN | JSON).items()]
-        text = "\r\n".join([*head, f"Content-Length: {len(body)}", "", body])
+        head = head_of(served, path, "prefer: wait=60", f"content-length: {len(body)}")
         with socket.create_connection((url.host, url.port)) as line:
-            line.sendall(text.encode())
+            line.sendall(head + body.encode())
             until(lambda: service.waiting)
         until(lambda: service.waiting, lambda count: count == 0)
         assert not service.get(name, caller="ann").done

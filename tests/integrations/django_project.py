@@ -30,6 +30,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    f"{__name__}.with_theme",
 ]
 TEMPLATES = [
     {
@@ -77,6 +78,16 @@ def caller(request: Any) -> str:
     if "authorization" in request.headers or not request.user.is_authenticated:
         return name_of(request.headers.get("authorization"))
     return signed_in_user(request)
+
+
+def with_theme(get_response: Any) -> Any:
+    """A middleware that looks into forms."""
+
+    def themed(request: Any) -> Any:
+        request.POST.get("theme")
+        return get_response(request)
+
+    return themed
 
 
 def __getattr__(name: str) -> Any:

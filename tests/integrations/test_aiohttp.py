@@ -72,7 +72,13 @@ def application(counting: Counting, **options: Any) -> Any:
 
 def part(counting: Counting) -> Any:
     """The same as a part of another application."""
-    whole = web.Application(client_max_size=2 << 20)
+
+    @web.middleware
+    async def look(request: web.Request, handler: Any) -> Any:
+        await request.post()
+        return await handler(request)
+
+    whole = web.Application(client_max_size=2 << 20, middlewares=[look])
     whole.add_subapp("/api", application(counting, caller=find_caller))
     return whole
 

@@ -46,6 +46,10 @@ def plain(counting: Counting) -> Quart:
     app = Quart("plain")
     operations.init_app(app)
 
+    @app.before_request
+    async def look() -> None:
+        await request.form
+
     @app.post("/v1/shelves/<shelf>/things:count")
     async def start(shelf: str) -> Response:
         return await operations.start(counting.count, target=shelf if shelf != "a" else "")

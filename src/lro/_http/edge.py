@@ -60,6 +60,7 @@ from lro._http.requests import (
     NO_QUERY,
     Query,
     check_site,
+    check_unread,
     media_type,
     parse_query,
     read_names,
@@ -373,6 +374,7 @@ class StartHandler(Generic[Req]):
         is given by a header, and stands before that of the body.
         """
         try:
+            self._check_unread(request)
             read = None if self._raw is None else (yield from self._read_raw(self._raw, request))
             found = read or self._read_json(request, bound, parameters)
             message, own_id, validate_only, sent = found
@@ -409,6 +411,7 @@ class StartHandler(Generic[Req]):
         try:
             sent = None
             if message is None:
+                self._check_unread(request)
                 message, request_id, validate_only, sent = self._read_json(request)
             else:
                 request_id, validate_only = self._read_own_fields(request)
@@ -426,6 +429,10 @@ class StartHandler(Generic[Req]):
                 **options,
             )
         )
+
+    def _check_unread(self, request: HttpRequest) -> None:
+        if self.rule.body and not request.body:
+            check_unread(request.headers)
 
     def _read_own_fields(self, request: HttpRequest) -> tuple[str, bool]:
         """The fields of the library in a body that the application has read, if it is JSON."""

@@ -280,6 +280,29 @@ def media_type(content_type: str) -> tuple[str, str]:
     return kind, ""
 
 
+def check_unread(headers: Mapping[str, str]) -> None:
+    """Refuse an empty body, if the headers show that something else has read the bytes it had.
+
+    A middleware that looks into forms does so. The defaults of all fields would be another request
+    than was meant. A multipart body has a boundary at least.
+
+    Raises:
+        UnsupportedMediaType: They show it, and the media type is not JSON.
+        MalformedRequest: They show it, and the media type is JSON or is not given.
+    """
+    length, content_type = headers.get("content-length", ""), headers.get("content-type", "")
+    if length.strip("0") or content_type.lower().startswith("multipart/"):
+        _check_json(content_type)
+        raise MalformedRequest("body", f"has 0 of the {length} bytes of Content-Length")
+
+
+def _check_json(content_type: str) -> None:
+    kind, charset = media_type(content_type)
+    if content_type and (kind != "application/json" or charset not in ("", "utf-8", "utf8")):
+        wanted = "must be application/json in UTF-8"
+        raise UnsupportedMediaType("Content-Type", f"{wanted}, got {content_type[:100]!r}")
+
+
 def read_object(content_type: str | None, body: bytes) -> dict[str, Json]:
     """The JSON object of a body; an empty or blank one is ``{}``.
 
@@ -289,12 +312,10 @@ def read_object(content_type: str | None, body: bytes) -> dict[str, Json]:
         UnsupportedMediaType: The header says something else than JSON in UTF-8, or is too long.
         MalformedRequest: The body is not a JSON object.
     """
-    kind, charset = media_type(content_type) if content_type else ("", "")
     if not body.strip():
+        media_type(content_type or "")
         return {}
-    if content_type and (kind != "application/json" or charset not in ("", "utf-8", "utf8")):
-        wanted = "must be application/json in UTF-8"
-        raise UnsupportedMediaType("Content-Type", f"{wanted}, got {content_type[:100]!r}")
+    _check_json(content_type or "")
     value = read_json(body)
     if not isinstance(value, dict):
         raise MalformedRequest("body", "must be a JSON object")
