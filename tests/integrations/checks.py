@@ -196,6 +196,19 @@ def test_own_start_waits_as_the_caller_prefers(served: Served) -> None:
 
 
 @pytest.mark.parametrize("own", [True, False])
+def test_caller_who_leaves_within_the_body_is_no_error(
+    served: Served, own: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is started, and the server has nothing to report."""
+    url, path = served.http.base_url, served.own_path if own else served.prefix + START
+    with socket.create_connection((url.host, url.port)) as line:
+        line.sendall(head_of(served, path, "content-length: 50") + b'{"steps": 3}')
+    for _ in range(3):
+        served.http.get(f"{served.prefix}/v1/operations/x", headers=ANN)
+    assert [one.getMessage() for one in caplog.records if one.levelname == "ERROR"] == []
+
+
+@pytest.mark.parametrize("own", [True, False])
 def test_caller_who_leaves_ends_the_wait(served: Served, own: bool) -> None:
     """Of an own start and of the verb: no waiter is left, and the operation goes on."""
     service, url = served.counting.service, served.http.base_url

@@ -291,6 +291,11 @@ async def on_this_loop(edge: OperationsEdge, steps: Steps[T], receive: Receive |
     return await adrive(steps, edge.service, _held if receive is None else _Hold(receive))
 
 
+def gone_away() -> StatusError:
+    """The error of a call whose caller has gone away, and reads no reply."""
+    return StatusError(Code.CANCELLED, "the caller has gone away")
+
+
 async def _held(waiting: Awaitable[Operation]) -> Operation:
     return await waiting
 
@@ -303,7 +308,7 @@ class _Hold:
         try:
             return await while_there(self.receive, waiting)
         except GoneAway:
-            raise StatusError(Code.CANCELLED, "the caller has gone away") from None
+            raise gone_away() from None
 
 
 def mounted_at(request: HttpRequest, prefix: str) -> HttpRequest:

@@ -24,6 +24,7 @@ from lro.integrations._base import (
     caller_hook,
     edges_with,
     error_of,
+    gone_away,
     make_edge,
     on_this_loop,
     rules_by_path,
@@ -120,6 +121,8 @@ class Operations:
             return _response(self.edge.refusal(request_of(scope, path), error))
         except web.RequestPayloadError:
             return self._unreadable(scope, path)
+        except OSError:  # the body has no end
+            return _response(self.edge.refusal(request_of(scope, path), gone_away()))
         asked = attrs.evolve(request_of(scope, path, body), mount=self._mount)
         steps = start_reply(self.edge, asked, method, message, options)
         receive = _Exchange(request).receive

@@ -5,7 +5,6 @@ Needs the extra ``starlette``.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Unpack
 from urllib.parse import unquote
@@ -25,6 +24,7 @@ from lro.integrations._base import (
     caller_hook,
     edges_with,
     error_of,
+    gone_away,
     make_edge,
     on_this_loop,
     path_below,
@@ -34,7 +34,7 @@ from lro.integrations._base import (
 
 try:
     from starlette.exceptions import HTTPException
-    from starlette.requests import Request
+    from starlette.requests import ClientDisconnect, Request
     from starlette.responses import Response
     from starlette.routing import BaseRoute, NoMatchFound, Route
 except ImportError as _exc:
@@ -103,7 +103,11 @@ class Operations:
         JSON body has them. Without ``message`` the body is the message. The rest is as for
         ``Method.start``.
         """
-        wanted = await request_with_body(self.edge, request)
+        try:
+            wanted = await request_with_body(self.edge, request)
+        except LroError as exc:
+            asked = request_of(request.scope, raw_path(request.scope))
+            return Response(*self.edge.refusal(asked, exc).parts)
         steps = start_reply(self.edge, wanted, method, message, options)
         return Response(*(await on_this_loop(self.edge, steps, request.receive)).parts)
 
@@ -111,13 +115,21 @@ class Operations:
 async def request_with_body(
     edge: OperationsEdge, request: Request, caller: str | None = None
 ) -> HttpRequest:
-    """A request to an endpoint, with its body, which is read until it is over the limit at most."""
+    """A request to an endpoint, with its body, which is read until it is over the limit at most.
+
+    Raises:
+        StatusError: The caller has gone away.
+    """
     body = bytearray()
-    with contextlib.suppress(RuntimeError):  # the application has read it as a form
+    try:
         async for piece in request.stream():
             body += piece
             if len(body) > edge.max_body:
                 break
+    except ClientDisconnect:
+        raise gone_away() from None
+    except RuntimeError:  # the application has read it, as a form for instance
+        pass
     asked = request_of(request.scope, raw_path(request.scope), bytes(body), caller)
     return attrs.evolve(asked, mount=lambda _: _mount(request))
 
