@@ -12,7 +12,7 @@ the operation itself can be asked.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -77,6 +77,8 @@ def verify(
     check("body", type(body), "bytes", fine=isinstance(body, bytes | bytearray | memoryview))
     check("headers", type(headers), "a mapping of texts", fine=isinstance(headers, Mapping))
     body = bytes(body)
+    many = isinstance(secret, Iterable) and not isinstance(secret, bytes)
+    check("secret", type(secret), "a text or several", fine=many)
     secrets = (secret,) if isinstance(secret, str) else tuple(secret)
     signed = verify_webhook(
         body, headers, secrets, now=clock(), tolerance=tolerance.total_seconds()

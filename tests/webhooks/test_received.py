@@ -81,9 +81,13 @@ def test_tolerance_is_an_option() -> None:
 def test_other_types_are_a_mistake_of_the_receiver() -> None:
     body, headers = signed(STANDARD)
     assert verify(memoryview(body), headers, SECRET, clock=lambda: AT)  # type: ignore[arg-type]
-    for given, wrong in ((body.decode(), headers), (body, list(headers.items()))):
-        with pytest.raises(lro.DeclarationError, match=r"^(body|headers): must be "):
-            verify(given, wrong, SECRET, clock=lambda: AT)  # type: ignore[arg-type]
+    spoilt: list[Any] = [list(headers.items()), {1: "a"}, {**headers, "webhook-id": None}]
+    cases: list[tuple[Any, Any, Any]] = [(body.decode(), headers, SECRET)]
+    cases += [(body, one, SECRET) for one in spoilt]
+    cases += [(body, headers, one) for one in (None, 5, SECRET.encode(), [None])]
+    for given, wrong, secret in cases:
+        with pytest.raises(lro.DeclarationError, match=r"^(body|headers|secret): must be "):
+            verify(given, wrong, secret, clock=lambda: AT)
 
 
 def test_body_is_verified_before_it_is_read() -> None:

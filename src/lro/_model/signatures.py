@@ -45,6 +45,8 @@ def webhook_key(secret: str) -> bytes:
     Raises:
         DeclarationError: It is not base64, or empty. The sentence does not show it.
     """
+    if not isinstance(secret, str):
+        raise DeclarationError("secret", f"must be a text, got {type(secret)}")
     text = secret.strip().removeprefix(_PREFIX).rstrip("=")
     try:
         key = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
@@ -89,15 +91,17 @@ def verify_webhook(
     over. ``now`` is in Unix seconds, ``tolerance`` in seconds.
 
     Raises:
-        DeclarationError: A secret is not one, or there is none.
+        DeclarationError: A secret is not one, or there is none; or a header is not a text.
         WebhookError: A header is missing, no signature is right, or the moment of the attempt is
             further from ``now`` than the tolerance: it may be an old one that is sent again.
     """
     keys = [webhook_key(one) for one in secrets]
     if not keys:
         raise DeclarationError("secret", "must be given, or every webhook is refused")
-    given = {name.lower(): value for name, value in headers.items()}
+    given = {str(name).lower(): value for name, value in headers.items()}
     found = [given.get(name, "") for name in (ID, TIMESTAMP, SIGNATURE)]
+    if not all(isinstance(text, str) for text in (*headers, *found)):
+        raise DeclarationError("headers", "must be a mapping of texts")
     for name, value in zip((ID, TIMESTAMP, SIGNATURE), found, strict=True):
         if not value:
             raise WebhookError(f"it has no header {name}")
