@@ -448,10 +448,11 @@ def _redirected(
     if not repeats or not target:
         return None
     there, text = response.url.join(target), ""
+    old, new = public_address(str(response.url)), public_address(str(there))
     if _origin(there) != _origin(response.url):
-        text = f"{response.url} redirects to another origin, {there}, which is not followed"
+        text = f"{old} redirects to another origin, {new}, which is not followed"
     elif hops > _MAX_HOPS:
-        text = f"more than {_MAX_HOPS} redirections, the last one to {there}"
+        text = f"more than {_MAX_HOPS} redirections, the last one to {new}"
     if text:
         raise CallError(call.verb, Status(Code.FAILED_PRECONDITION, text), status)
     kept = {key: value for key, value in asked.items() if key != "params"}
