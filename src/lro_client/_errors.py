@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import copy
 import functools
+import re
+from typing import Final
 
 from lro import Any, Code, DeclarationError, Operation, Status, TypeRegistry
 from lro.types import ErrorInfo
+
+UNTRUSTED: Final = re.compile(
+    "CERTIFICATE_VERIFY_FAILED"  # perhaps an attack
+    "|WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE"  # a port without TLS
+)
+"""Finds in a failure to connect what connecting again cannot cure."""
 
 
 def check(name: str, value: object, wanted: str, *, fine: bool) -> None:

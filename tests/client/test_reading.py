@@ -320,6 +320,8 @@ LASTING = [
     (httpx.ConnectError, "[SSL: WRONG_VERSION_NUMBER] wrong version", "FAILED_PRECONDITION"),
     (httpx.ProxyError, "407 Proxy Authentication Required", "FAILED_PRECONDITION"),
     (httpx.ProxyError, "403 Forbidden", "PERMISSION_DENIED"),
+    (httpx.ProxyError, "407, message='as aiohttp says it'", "FAILED_PRECONDITION"),
+    (httpx.ConnectTimeout, "of aiohttp: CERTIFICATE_VERIFY_FAILED", "FAILED_PRECONDITION"),
 ]
 
 

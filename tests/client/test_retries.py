@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -64,6 +65,9 @@ def test_what_counts_as_unavailable(face: Face, clock: Clock, server: respx.Rout
         httpx.WriteError("reset"),
         httpx.RemoteProtocolError("disconnected"),
         httpx.ProxyError("no"),
+        httpx.ReadError("[SSL: WRONG_VERSION_NUMBER] within a conversation"),
+        ssl.SSLError("[SSL: BAD_RECORD_TYPE] as httpx leaves it on an event loop"),
+        ConnectionResetError("reset"),
         page_of_a_proxy(502),
         page_of_a_proxy(503),
     ]

@@ -254,6 +254,13 @@ def test_call_without_server_is_unavailable(face: Face) -> None:
     assert (error.code, error.passing) == (lro.Code.UNAVAILABLE, True)
 
 
+def test_port_without_tls_is_final(asking: Asking) -> None:
+    """As a certificate that is not trusted: no retry can cure it."""
+    _, client = asking(send={"credentials": grpc.ssl_channel_credentials()})
+    error = failure(client)
+    assert (error.code, error.passing) == (lro.Code.FAILED_PRECONDITION, False)
+
+
 def test_a_call_has_a_deadline(asking: Asking) -> None:
     """A server that does not answer is given up; it knows when, so it may give up too."""
     over, left = threading.Event(), []

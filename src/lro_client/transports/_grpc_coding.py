@@ -37,7 +37,15 @@ from lro.protobuf import (
     write_options,
 )
 from lro.types import RetryInfo
-from lro_client._errors import CallError, check, decoded, empty_reply, too_late, unreadable
+from lro_client._errors import (
+    UNTRUSTED,
+    CallError,
+    check,
+    decoded,
+    empty_reply,
+    too_late,
+    unreadable,
+)
 from lro_client._flow.single import check_operation
 from lro_client._flow.steps import (
     BatchGetOperationsRequest,
@@ -60,6 +68,9 @@ _SERVICE: Final = "/google.longrunning.Operations/"
 _STATUS_DETAILS: Final = "grpc-status-details-bin"
 _OWN_WORDS: Final = frozenset({"", "Deadline Exceeded"})
 """What grpcio says where the caller's own deadline is over."""
+
+_UNCONNECTED: Final = "failed to connect to all addresses"
+"""How grpcio begins to say why there is no connection."""
 
 _TOO_LARGE: Final = re.compile(r"(CLIENT: )?Received message larger than max \(")
 """How grpcio refuses a reply. Before 1.70 a server refused requests in the same words."""
@@ -161,6 +172,8 @@ class GrpcCoder:
                 return unreadable(call.verb, f"the reply is too large: {text}")
             if text == _NO_METHOD:
                 text = f"method not found: {_path(call)}"
+            if text.startswith(_UNCONNECTED) and UNTRUSTED.search(text):
+                return CallError(call.verb, Status(Code.FAILED_PRECONDITION, text))
             # A server with details did not send this: the connection failed, or a proxy answered.
             passing = code in (Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED)
             return CallError(call.verb, Status(code, text), passing=passing)

@@ -47,6 +47,7 @@ from lro.wire import (
 )
 from lro_client._arguments import check_segments
 from lro_client._errors import (
+    UNTRUSTED,
     CallError,
     NothingServed,
     check,
@@ -380,11 +381,14 @@ _FAILURES: Final = (
     ("InvalidURL", Code.INVALID_ARGUMENT, False),
     ("UnsupportedProtocol", Code.INVALID_ARGUMENT, False),
     ("LocalProtocolError", Code.INVALID_ARGUMENT, False),
+    ("UnicodeEncodeError", Code.INVALID_ARGUMENT, False),  # a cookie that the client has kept
     ("HTTPStatusError", Code.UNKNOWN, False),  # of less than 400: a redirection
     ("TooManyRedirects", Code.UNKNOWN, False),
     ("ConnectTimeout", Code.UNAVAILABLE, True),
     ("TimeoutException", Code.DEADLINE_EXCEEDED, True),
     ("RequestError", Code.UNAVAILABLE, True),  # all others: no connection, or it was lost
+    ("SSLError", Code.UNAVAILABLE, True),  # the read of an event loop: httpx leaves it as it is
+    ("ConnectionError", Code.UNAVAILABLE, True),
 )
 """What an exception of this name means, and whether that passes; the first that fits counts.
 
@@ -392,15 +396,9 @@ By name, since the client may be one of httpx2, whose classes are others of the 
 """
 
 
-_LASTING: Final = (
-    (re.compile(r"CERTIFICATE_VERIFY_FAILED"), Code.FAILED_PRECONDITION),  # perhaps an attack
-    (
-        re.compile(r"WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE"),
-        Code.FAILED_PRECONDITION,
-    ),  # a port without TLS
-    (re.compile(r"\A(4\d\d) "), Code.OK),  # a proxy refuses to connect, with this status
-)
-"""What a failure to connect says that asking again cannot cure, and its code."""
+_CONNECTING: Final = frozenset({"ConnectError", "ConnectTimeout", "ProxyError"})
+_REFUSED: Final = re.compile(r"\A(4\d\d)[ ,]")
+"""How a proxy says with which status it refuses to connect: httpx's form and aiohttp's."""
 
 _ELSEWHERE: Final = (
     "look at the name, the client's base URL and routes, and where the server is mounted"
@@ -609,10 +607,11 @@ class HttpCoder:
 
 def _meaning(names: list[str], text: str) -> tuple[Code, bool] | None:
     """The code of an exception of these class names, and whether it passes; None: of none."""
-    if "RequestError" in names:
-        for pattern, code in _LASTING:
-            if found := pattern.search(text):
-                return code or code_from_http(int(found[1])), False
+    if not _CONNECTING.isdisjoint(names):
+        if UNTRUSTED.search(text):
+            return Code.FAILED_PRECONDITION, False
+        if found := _REFUSED.match(text):
+            return code_from_http(int(found[1])), False
     return next(((code, passing) for name, code, passing in _FAILURES if name in names), None)
 
 
