@@ -16,7 +16,6 @@ import tempfile
 import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from http.cookiejar import DefaultCookiePolicy
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
@@ -400,7 +399,6 @@ def console(
     speaks google.longrunning over HTTP.
     """
     with server.http_client(_google_auth() if adc else None) as (url, http):
-        http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))  # keep and send none
         proxy = ConsoleProxy(
             http=http,
             server=url,

@@ -13,6 +13,7 @@ import threading
 import types
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final, TypeVar
 
 import httpx
@@ -95,6 +96,11 @@ def _without_certificates() -> ssl.SSLContext:
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
+def _no_cookies() -> CookieJar:
+    """A jar that keeps no cookie: one with a character of no header would break every call."""
+    return CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+
+
 class OwnClient:
     """An ``httpx.Client`` without options; ``plain`` as for :class:`Connections`."""
 
@@ -102,7 +108,9 @@ class OwnClient:
         self._transport = Connections(plain=plain)
         mounts = proxy_mounts(_through_proxy)
         self._mounted = bool(mounts)
-        self.client = httpx.Client(transport=self._transport, mounts=mounts, headers=_HEADERS)
+        self.client = httpx.Client(
+            transport=self._transport, mounts=mounts, headers=_HEADERS, cookies=_no_cookies()
+        )
         self._requests = RequestCache()
 
     def send(self, asked: Mapping[str, Any]) -> httpx.Response:
@@ -110,7 +118,9 @@ class OwnClient:
         request = self._requests.request(self.client, asked)
         if self._mounted or _is_for_client(self.client, request):
             return self.client.send(request, stream=True)
-        return _received(self.client, request, self._transport.handle_request(request))
+        response = self._transport.handle_request(request)
+        response.request = request
+        return response
 
 
 class OwnAsyncClient:
@@ -125,7 +135,9 @@ class OwnAsyncClient:
         self._transport = make_transport(None)
         mounts = proxy_mounts(make_transport)
         self._mounted = bool(mounts)
-        self.client = httpx.AsyncClient(transport=self._transport, mounts=mounts, headers=_HEADERS)
+        self.client = httpx.AsyncClient(
+            transport=self._transport, mounts=mounts, headers=_HEADERS, cookies=_no_cookies()
+        )
         self._requests = RequestCache()
 
     async def send(self, asked: Mapping[str, Any]) -> httpx.Response:
@@ -133,7 +145,9 @@ class OwnAsyncClient:
         request = self._requests.request(self.client, asked)
         if self._mounted or _is_for_client(self.client, request):
             return await self.client.send(request, stream=True)
-        return _received(self.client, request, await self._transport.handle_async_request(request))
+        response = await self._transport.handle_async_request(request)
+        response.request = request
+        return response
 
 
 def client_of(**options: Any) -> httpx.Client:
@@ -143,7 +157,8 @@ def client_of(**options: Any) -> httpx.Client:
         DeclarationError: The environment names a proxy that cannot be used.
     """
     mounts = proxy_mounts(_through_proxy)
-    return httpx.Client(transport=Connections(plain=False), mounts=mounts, **options)
+    transport = Connections(plain=False)
+    return httpx.Client(transport=transport, mounts=mounts, cookies=_no_cookies(), **options)
 
 
 def proxy_mounts(make: Callable[[httpx.Proxy], T]) -> dict[str, T | None]:
@@ -209,15 +224,6 @@ def _is_patched(cls: type[httpx.Client | httpx.AsyncClient]) -> bool:
     return not (plain and send.__code__.co_filename == own.__code__.co_filename)
 
 
-def _received(
-    client: httpx.Client | httpx.AsyncClient, request: httpx.Request, response: httpx.Response
-) -> httpx.Response:
-    response.request = request
-    if "set-cookie" in response.headers:
-        client.cookies.extract_cookies(response)
-    return response
-
-
 class RequestCache:
     """Parts of the requests of a client that was made here, whose headers do not change.
 
@@ -233,8 +239,8 @@ class RequestCache:
     ) -> httpx.Request:
         """The request of these arguments of ``client.build_request``."""
         unusual = asked.keys() - {"method", "url", "timeout", "content", "headers"}
-        # Cookies come from the server with replies, and headers of their own from tracing.
-        if unusual or client.cookies or asked.get("headers", {}).keys() - {"content-type"}:
+        # Headers of their own come from tracing.
+        if unusual or asked.get("headers", {}).keys() - {"content-type"}:
             return client.build_request(**asked)
         key = asked["method"], asked["url"], asked.get("content", b"")
         if len(key[2]) > _MAX_KNOWN_BODY_BYTES:
