@@ -78,6 +78,12 @@ def dripping_headers(connection: socket.socket, over: threading.Event) -> None:
     drip(connection, itertools.repeat(b"x"), over)
 
 
+def hinting(connection: socket.socket, over: threading.Event) -> None:
+    """Sends informational responses, without an end."""
+    connection.recv(65536)
+    drip(connection, itertools.repeat(b"HTTP/1.1 103 Early Hints\r\n\r\n"), over)
+
+
 def dripping_body(connection: socket.socket, over: threading.Event) -> None:
     """Sends its body byte by byte; it would take hours."""
     connection.recv(65536)

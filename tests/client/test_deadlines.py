@@ -10,7 +10,7 @@ import pytest
 import respx
 
 import lro
-from lro_client import NO_RETRY, CallError, Polling, PollTimeout
+from lro_client import NO_RETRY, CallError, Client, Polling, PollTimeout
 from lro_client._flow import drivers
 from tests.client.faces import Clock, Face
 from tests.client.messages import NAME, TYPES, reply, running, succeeded
@@ -21,10 +21,12 @@ from tests.client.sockets import (
     answering,
     dripping_body,
     dripping_chunks,
+    dripping_headers,
+    hinting,
     serving,
     silent,
 )
-from tests.waiting import starved_seconds
+from tests.waiting import starved_seconds, until
 
 SLACK = 4.5
 """Within 50 ms by the specification; a loaded machine may need more, also more than this.
@@ -81,6 +83,16 @@ def test_a_call_in_flight_is_cut(behave: Behaviour, face: Face) -> None:
             client.get(NAME)
         assert time.perf_counter() - began <= 0.2 + SLACK + starved_seconds() - before
         assert caught.value.code is lro.Code.DEADLINE_EXCEEDED
+
+
+@pytest.mark.parametrize("behave", [dripping_headers, hinting])
+def test_thread_of_a_call_ends_with_its_deadline(behave: Behaviour) -> None:
+    drivers.CALL_THREADS.forget()  # those of other tests
+    before = {*threading.enumerate()}
+    with serving(behave) as url, Client(url, call_seconds=0.2, retry=NO_RETRY) as client:
+        with pytest.raises(CallError, match=r"no complete answer within 0\.2 s"):
+            client.get(NAME)
+        until(lambda: "lro-client-call" not in {i.name for i in {*threading.enumerate()} - before})
 
 
 def test_the_error_has_what_is_needed_to_go_on(

@@ -205,6 +205,16 @@ def test_close_while_a_call_connects_leaves_no_connection(
         assert left.wait(120)
 
 
+def test_stream_whose_headers_drip_is_given_up(face: Face) -> None:
+    kind: Any = {"sync": HttpTransport, "async": AsyncHttpTransport}[face.name]
+    watch = WatchOperationsRequest("operations", ("operations/a",))
+    with sockets.serving(sockets.dripping_headers) as url:
+        transport = kind(base_url=url)
+        with pytest.raises(CallError, match=r"no complete answer within 0\.2 s"):
+            face.run(transport.stream, Call(request=watch, budget=0.2), print)
+        face.run(transport.close)
+
+
 class Recording:
     """A server that keeps what it was asked, and says that the operation is done in the end."""
 
@@ -293,18 +303,22 @@ def test_hosts_without_a_proxy(
     [
         ("HTTPS_PROXY", "http://host:port", "Invalid port"),
         ("ALL_PROXY", "ftp://user:secret@host", "Unknown scheme"),
-        ("ALL_PROXY", "socks5://host:1080", "socksio"),
+        ("ALL_PROXY", "socks5://host:1080", "socks"),
+        ("SSL_CERT_FILE", "nowhere.pem", "No such file"),
     ],
 )
-def test_a_proxy_that_cannot_be_used_is_named(
-    face: Face, monkeypatch: pytest.MonkeyPatch, name: str, value: str, why: str
+@OWN
+def test_variable_that_cannot_be_used_is_named(
+    making: Making, monkeypatch: pytest.MonkeyPatch, name: str, value: str, why: str
 ) -> None:
-    """By its variable, when the client is made."""
+    """It is found when the client is made; certificates only if it calls by https."""
     monkeypatch.setitem(sys.modules, "socksio", None)
     monkeypatch.setenv(name, value)
     with pytest.raises(lro.DeclarationError, match=f"^{name}: .*{why}") as caught:
-        face.make("http://test")
+        making.client("https://test")
     assert "secret" not in str(caught.value)
+    if name == "SSL_CERT_FILE":
+        making.client("http://test")
 
 
 @OWN

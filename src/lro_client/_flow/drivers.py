@@ -46,6 +46,29 @@ class Late(Exception):
     """The time was over first. The thread goes on alone, and its result is dropped."""
 
 
+class Bound(threading.local):
+    """The moment at which the exchange of this thread must be over."""
+
+    until: float | None = None
+
+
+BOUND: Final = Bound()
+
+
+@contextlib.contextmanager
+def ending_at(until: float) -> Iterator[None]:
+    """Let this thread use no connection that was made here after this moment.
+
+    Raises:
+        Late: The moment came first.
+    """
+    before, BOUND.until = BOUND.until, until
+    try:
+        yield
+    finally:
+        BOUND.until = before
+
+
 class CallThreads:
     """Makes calls in daemon threads, so that no call holds up the end of a process.
 

@@ -10,15 +10,19 @@ import collections
 import ipaddress
 import ssl
 import threading
+import time
 import types
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
+import httpcore
 import httpx
 
 from lro import DeclarationError
+from lro_client._flow.drivers import BOUND, Late
 from lro_client.transports._unpacking import CODINGS
 
 T = TypeVar("T")
@@ -41,6 +45,81 @@ MAX_KNOWN_REQUESTS: Final = 64
 _MAX_KNOWN_BODY_BYTES: Final = 1024
 """Larger bodies hold many names, and no two of them are the same."""
 
+_PIECE: Final = 64 * 1024
+"""Bytes that are written at once, so that a slow reader cannot begin the time anew for long."""
+
+
+@contextmanager
+def _bounded(timeout: float | None) -> Iterator[float | None]:
+    """Give the timeout of one step: ``timeout``, or the time left if that is shorter."""
+    until = BOUND.until
+    if until is None:
+        yield timeout
+        return
+    left = until - time.monotonic()
+    if left <= 0:
+        raise Late
+    try:
+        yield left if timeout is None else min(timeout, left)
+    except httpcore.TimeoutException:
+        if time.monotonic() >= until:
+            raise Late from None
+        raise
+
+
+class _TimedStream(httpcore.NetworkStream):
+    """A connection that keeps to :func:`ending_at`: timeouts of httpx cover only single reads."""
+
+    def __init__(self, stream: httpcore.NetworkStream) -> None:
+        self._stream = stream
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        with _bounded(timeout) as seconds:
+            return self._stream.read(max_bytes, seconds)
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        for begin in range(0, len(buffer), _PIECE):
+            with _bounded(timeout) as seconds:
+                self._stream.write(buffer[begin : begin + _PIECE], seconds)
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+    def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
+    ) -> httpcore.NetworkStream:
+        with _bounded(timeout) as seconds:
+            return _TimedStream(self._stream.start_tls(ssl_context, server_hostname, seconds))
+
+
+class _TimedBackend(httpcore.SyncBackend):
+    """Makes connections that keep to :func:`ending_at`."""
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.NetworkStream:
+        with _bounded(timeout) as seconds:
+            made = super().connect_tcp(host, port, seconds, local_address, socket_options)
+            return _TimedStream(made)
+
+
+def _blocking(context: ssl.SSLContext, proxy: httpx.Proxy | None = None) -> httpx.HTTPTransport:
+    """Connections of httpx that keep to :func:`ending_at`."""
+    made = httpx.HTTPTransport(verify=context, proxy=proxy, limits=LIMITS)
+    made._pool._network_backend = _TimedBackend()  # httpx has no option for this
+    return made
+
 
 class Connections(httpx.BaseTransport):
     """httpx's connections. With ``plain`` the first https call reads the trusted certificates.
@@ -49,9 +128,8 @@ class Connections(httpx.BaseTransport):
     """
 
     def __init__(self, *, plain: bool) -> None:
-        plainly = _without_certificates()
-        self._plain = httpx.HTTPTransport(verify=plainly, limits=LIMITS) if plain else None
-        self._secure = None if plain else httpx.HTTPTransport(limits=LIMITS)
+        self._plain = _blocking(_without_certificates()) if plain else None
+        self._secure = None if plain else _blocking(_certificates())
         self._lock = threading.Lock()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -59,7 +137,7 @@ class Connections(httpx.BaseTransport):
         if self._plain is not None and request.url.scheme == "http":
             return self._plain.handle_request(request)
         with self._lock:
-            self._secure = self._secure or httpx.HTTPTransport(limits=LIMITS)
+            self._secure = self._secure or _blocking(_certificates())
         return self._secure.handle_request(request)
 
     def close(self) -> None:
@@ -69,19 +147,27 @@ class Connections(httpx.BaseTransport):
                 one.close()
 
 
-class AsyncConnections(httpx.AsyncBaseTransport):
-    """The same on an event loop."""
+class MakeConnections(Protocol):
+    """Makes connections on an event loop that trust the certificates of a context."""
 
-    def __init__(self, *, plain: bool) -> None:
-        plainly = _without_certificates()
-        self._plain = httpx.AsyncHTTPTransport(verify=plainly, limits=LIMITS) if plain else None
-        self._secure = None if plain else httpx.AsyncHTTPTransport(limits=LIMITS)
+    def __call__(
+        self, context: ssl.SSLContext, proxy: httpx.Proxy | None = None
+    ) -> httpx.AsyncBaseTransport: ...
+
+
+class AsyncConnections(httpx.AsyncBaseTransport):
+    """The same on an event loop, of any HTTP library."""
+
+    def __init__(self, make: MakeConnections, *, plain: bool) -> None:
+        self._make = make
+        self._plain = make(_without_certificates()) if plain else None
+        self._secure = None if plain else make(_certificates())
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """As of httpx's transport."""
         if self._plain is not None and request.url.scheme == "http":
             return await self._plain.handle_async_request(request)
-        self._secure = self._secure or httpx.AsyncHTTPTransport(limits=LIMITS)
+        self._secure = self._secure or self._make(_certificates())
         return await self._secure.handle_async_request(request)
 
     async def aclose(self) -> None:
@@ -94,6 +180,14 @@ class AsyncConnections(httpx.AsyncBaseTransport):
 def _without_certificates() -> ssl.SSLContext:
     """A context that trusts no certificate, for connections without TLS."""
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def _certificates() -> ssl.SSLContext:
+    """A context that trusts the certificates of the environment, or else those of certifi."""
+    try:
+        return httpx.create_ssl_context()
+    except OSError as exc:
+        raise DeclarationError("SSL_CERT_FILE", f"is not a file of certificates: {exc}") from exc
 
 
 def _no_cookies() -> CookieJar:
@@ -154,7 +248,7 @@ def client_of(**options: Any) -> httpx.Client:
     """An ``httpx.Client`` with connections and proxies as of :class:`OwnClient`.
 
     Raises:
-        DeclarationError: The environment names a proxy that cannot be used.
+        DeclarationError: The environment names a proxy or certificates that cannot be used.
     """
     mounts = proxy_mounts(_through_proxy)
     transport = Connections(plain=False)
@@ -168,7 +262,7 @@ def proxy_mounts(make: Callable[[httpx.Proxy], T]) -> dict[str, T | None]:
     refuses to make a client then (encode/httpx#3221).
 
     Raises:
-        DeclarationError: A proxy cannot be used.
+        DeclarationError: A proxy cannot be used, or the certificates cannot.
     """
     found = urllib.request.getproxies()
     hosts = [host.strip() for host in found.get("no", "").split(",") if host.strip()]
@@ -179,6 +273,8 @@ def proxy_mounts(make: Callable[[httpx.Proxy], T]) -> dict[str, T | None]:
         if url := found.get(scheme):
             try:
                 mounts[f"{scheme}://"] = make(httpx.Proxy(url if "://" in url else f"http://{url}"))
+            except DeclarationError:  # of another variable
+                raise
             except (ValueError, ImportError, httpx.InvalidURL) as exc:
                 name = f"{scheme}_proxy".upper()
                 raise DeclarationError(name, f"names a proxy that cannot be used: {exc}") from exc
@@ -202,14 +298,23 @@ def _patterns(hosts: list[str]) -> Iterator[str]:
 
 
 def _through_proxy(proxy: httpx.Proxy) -> httpx.BaseTransport:
-    return httpx.HTTPTransport(proxy=proxy, limits=LIMITS)
+    return _blocking(_certificates(), proxy)
 
 
-def connections_of(proxy: httpx.Proxy | None, *, plain: bool) -> httpx.AsyncBaseTransport:
+def httpx_connections(
+    context: ssl.SSLContext, proxy: httpx.Proxy | None = None
+) -> httpx.AsyncBaseTransport:
+    """Connections of httpx."""
+    return httpx.AsyncHTTPTransport(verify=context, proxy=proxy, limits=LIMITS)
+
+
+def connections_of(
+    proxy: httpx.Proxy | None, *, plain: bool, make: MakeConnections = httpx_connections
+) -> httpx.AsyncBaseTransport:
     """Connections on an event loop, directly or through a proxy."""
     if proxy is None:
-        return AsyncConnections(plain=plain)
-    return httpx.AsyncHTTPTransport(proxy=proxy, limits=LIMITS)
+        return AsyncConnections(make, plain=plain)
+    return make(_certificates(), proxy)
 
 
 def _is_for_client(client: httpx.Client | httpx.AsyncClient, request: httpx.Request) -> bool:

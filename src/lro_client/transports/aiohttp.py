@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import ssl
 from typing import Final
 
 import httpx
 
 from lro import TypeRegistry
 from lro.errors import MissingExtra
-from lro_client.transports._own_clients import IDLE_SECONDS, OwnAsyncClient
+from lro_client.transports._own_clients import IDLE_SECONDS, OwnAsyncClient, connections_of
 from lro_client.transports.http import AsyncHttpTransport, Routes
 
 try:
@@ -36,7 +38,8 @@ class AiohttpTransport(AsyncHttpTransport):
         super().__init__(base_url=base_url, routes=routes, types=types)
 
     def _make_own(self) -> OwnAsyncClient:
-        return OwnAsyncClient(lambda proxy: _Connections(proxy=proxy, client=_session))
+        make = functools.partial(connections_of, plain=self._plain, make=_connections)
+        return OwnAsyncClient(make)
 
 
 class _Connections(httpx_aiohttp.AiohttpTransport):
@@ -54,10 +57,19 @@ class _Connections(httpx_aiohttp.AiohttpTransport):
             request.url = url
 
 
-def _session() -> aiohttp.ClientSession:
+def _connections(
+    context: ssl.SSLContext, proxy: httpx.Proxy | None = None
+) -> httpx.AsyncBaseTransport:
+    if proxy is not None and proxy.url.scheme not in ("http", "https"):
+        raise ValueError(f"aiohttp has no proxies of the scheme {proxy.url.scheme!r}")
+    session = functools.partial(_session, context)
+    return _Connections(verify=context, proxy=proxy, client=session)
+
+
+def _session(context: ssl.SSLContext) -> aiohttp.ClientSession:
     """A session on the running event loop, with the limits of ``httpx.AsyncClient``."""
     connector = aiohttp.TCPConnector(
-        ssl=httpx.create_ssl_context(),
+        ssl=context,
         limit=_MAX_CONNECTIONS,
         keepalive_timeout=IDLE_SECONDS,
         resolver=aiohttp.ThreadedResolver(),
@@ -65,7 +77,7 @@ def _session() -> aiohttp.ClientSession:
     )
     return aiohttp.ClientSession(
         connector=connector,
-        cookie_jar=aiohttp.DummyCookieJar(),  # httpx keeps them
+        cookie_jar=aiohttp.DummyCookieJar(),
         max_line_size=_MAX_HEADER_BYTES,
         max_field_size=_MAX_HEADER_BYTES,
         middlewares=(_send_once,),

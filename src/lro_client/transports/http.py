@@ -16,7 +16,7 @@ import httpx
 from lro import Code, Operation, Status, TypeRegistry
 from lro_client._arguments import base_url_of, check_awaits, check_blocks, check_optional
 from lro_client._errors import CallError, too_late, unreadable
-from lro_client._flow.drivers import CALL_THREADS, AnswerQueue, Late
+from lro_client._flow.drivers import CALL_THREADS, AnswerQueue, Late, ending_at
 from lro_client._flow.steps import Call, Reply
 from lro_client._tokens import public_address
 from lro_client.transports._http_coding import HttpCall, HttpCoder, Routes
@@ -117,7 +117,10 @@ class HttpTransport:
         budget ends it too.
         """
         asked = _arguments(self._coder.encode(call), call)
-        with self._failures(call, asked), self._answer(asked) as response:
+        until = time.monotonic() + call.budget
+        with self._failures(call, asked), contextlib.ExitStack() as stack:
+            with ending_at(until):  # a server may drip headers for ever
+                response = stack.enter_context(self._answer(asked))
             self._check_open(call)
             if not self._coder.streams(response):
                 raise self._coder.no_stream(call, response, _refusal(response))
@@ -165,7 +168,7 @@ class HttpTransport:
         hop = 0
         while True:
             hop += 1
-            with self._failures(call, asked), self._answer(asked) as response:
+            with self._failures(call, asked), ending_at(until), self._answer(asked) as response:
                 self._check_open(call)
                 there = _redirected(call, asked, response, hop)
                 if there is None:
@@ -236,8 +239,15 @@ class AsyncHttpTransport:
 
     async def stream(self, call: Call, sink: Callable[[Operation | str | None], object]) -> None:
         """As :meth:`HttpTransport.stream`."""
+        import asyncio  # is loaded where an event loop runs
+
         asked = _arguments(self._coder.encode(call), call)
-        async with self._answer(call, asked) as response:
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(call.budget):  # a server may drip headers for ever
+                    response = await stack.enter_async_context(self._answer(call, asked))
+            except TimeoutError:
+                raise too_late(call.verb, call.budget) from None
             if not self._coder.streams(response):
                 raise self._coder.no_stream(call, response, await _arefusal(response))
             events = self._coder.events(call)
@@ -304,6 +314,8 @@ def _failures(
             yield
     except UnknownCoding as exc:
         raise unreadable(call.verb, str(exc)) from exc
+    except Late:
+        raise too_late(call.verb, call.budget) from None
     except RuntimeError as exc:
         if not client.is_closed:
             raise
