@@ -29,7 +29,8 @@ from lro._base.arguments import check, check_text, check_texts
 from lro._base.errors import MalformedRequest, StatusError, one_line
 from lro._base.status import WRAPPED_TYPES, BadRequest, Code, ErrorInfo, Json, Status
 from lro._bridge import has_value, hidden, request_id_of, rfc3339
-from lro._engine.flow import flow_of
+from lro._engine.flow import flow_of, run
+from lro._engine.limits import ReplyReservation
 from lro._engine.service import Service
 from lro._http.edge import (
     DEFAULT_MAX_BODY,
@@ -46,9 +47,9 @@ from lro._http.responses import HttpReply, detail_of, error_reply, json_reply
 from lro._http.routes import HttpRequest
 from lro._messages.json_text import dumps
 from lro._messages.registry import TypeRegistry
-from lro._model.description import OperationDescription
+from lro._model.description import OperationDescription, described
 from lro._model.json import operation_to_json, status_from_error_body
-from lro._model.operation import Operation
+from lro._model.operation import Operation, is_short
 
 __all__ = ["AzureApp", "AzureEdge", "AzureOptions", "WsgiAzureApp"]
 
@@ -188,10 +189,13 @@ class AzureEdge(OperationsEdge):
     def _get(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         _, query = self._split(request.query)
         parse_query("GetOperation", query)
+
+        def show(operation: Operation, known: OperationDescription | None) -> HttpReply:
+            more = () if operation.done else (("retry-after", self._retry),)
+            return json_reply(200, self._monitor(operation, known), *more)
+
         with hidden(name):
-            operation, description = yield from self._look(name, caller)
-        more = () if operation.done else (("retry-after", self._retry),)
-        return json_reply(200, self._monitor(operation, description), *more)
+            return (yield from self._looked_at(name, caller, show))
 
     def _cancel(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         version, query = self._split(request.query)
@@ -222,26 +226,46 @@ class AzureEdge(OperationsEdge):
 
         The change is stored, and so is not refused if the operation cannot be read.
         """
-        description = None
-        try:
-            operation, description = yield from self._look(operation.name, caller)
-        except Exception as exc:
-            self.refusal(request, exc)  # a defect is reported in the log
         more = []
         path = self.path_of(attrs.evolve(request, mount=lambda _: ""), operation)
         if path is not None:
             query = f"?api-version={version}" if version else ""
             more.append(("operation-location", base(path) + query))
-        status = 200 if operation.done else 202
-        return json_reply(status, self._monitor(operation, description), *more)
 
-    def _look(self, name: str, caller: str) -> Steps[tuple[Operation, OperationDescription | None]]:
-        """An operation, and what is known beside it; None where Describe is switched off."""
-        if self.service.access.offers("DescribeOperations"):
-            found = yield CallFunction(flow_of(self.service.describe)(name, caller=caller))
-            return found.operation, found
-        operation: Operation = yield CallFunction(flow_of(self.service.get)(name, caller=caller))
-        return operation, None
+        def show(operation: Operation, known: OperationDescription | None) -> HttpReply:
+            status = 200 if operation.done else 202
+            return json_reply(status, self._monitor(operation, known), *more)
+
+        try:
+            return (yield from self._looked_at(operation.name, caller, show))
+        except Exception as exc:
+            self.refusal(request, exc)  # a defect is reported in the log
+            short = operation if is_short(operation) else Operation(name=operation.name)
+            return show(short, None)
+
+    def _looked_at(
+        self,
+        name: str,
+        caller: str,
+        show: Callable[[Operation, OperationDescription | None], HttpReply],
+    ) -> Steps[HttpReply]:
+        """The reply that shows an operation, with what is known beside it if Describe is offered.
+
+        A large one is read again when there is room for its reply.
+        """
+        describes = self.service.access.offers("DescribeOperations")
+        verb: Callable[..., Any] = self.service.describe if describes else self.service.get
+        found = yield CallFunction(flow_of(verb)(name, caller=caller))
+        operation, known = (found.operation, found) if describes else (found, None)
+        if is_short(operation):
+            return show(operation, known)
+        del found, operation, known
+
+        def read_again(_: ReplyReservation) -> HttpReply:
+            record = run(self.service.access.visible(name, caller))
+            return show(record.operation, described(record) if describes else None)
+
+        return (yield from self._many(read_again, self.service.limits.page_bytes))
 
     def _monitor(self, operation: Operation, known: OperationDescription | None) -> dict[str, Json]:
         types = self.service.types

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import io
+import itertools
 import json
 import re
 import threading
@@ -29,6 +30,7 @@ import lro.wsgi
 from lro._engine.store_port import READ_BYTES
 from lro.adapters import Record
 from lro.asgi import OperationsApp, _broken_off_if_slow
+from lro.azure import AzureApp
 from lro.errors import InvalidPageToken
 from lro.executors.inline import InlineExecutor
 from lro.grpc import DEFAULT_MAX_REQUEST
@@ -40,8 +42,8 @@ from lro.stores._rows import from_row
 from lro.stores.memory import MemoryStore
 from lro.stores.sqlite import SQLiteStore
 from tests.grpc.serving import serving
-from tests.http.counting_service import ask, build
-from tests.http.test_asgi import Line, scope_of, serve
+from tests.http.counting_service import Wrapped, ask, build
+from tests.http.test_asgi import Line, part, scope_of, serve
 from tests.virtual_loop import run_virtual
 from tests.waiting import PATIENCE
 from tests.work_messages import WorkMetadata, WorkRequest, WorkResponse
@@ -282,7 +284,7 @@ PROBES: Final[dict[str, tuple[Probe, int | None]]] = {
     "metadata of an operation, bytes": (metadata, LEAST),
     "response or error of an operation, bytes": (response, LEAST),
     "operations of a BatchGet or Describe, bytes": (batch, LEAST),
-    "pages, batches and events of all callers, bytes": (replies, LEAST),
+    "large replies and events of all callers, bytes": (replies, LEAST),
     "calls of Wait held": (lambda n: waits(n, waits=3), 3),
     "calls of Wait held for one caller": (lambda n: waits(n, "ann", waits_per_caller=3), 3),
     "streams of Watch": (lambda n: streams(n, streams=3), 3),
@@ -363,7 +365,8 @@ def test_a_bound_holds_at_its_number_and_not_one_over_it(what: str) -> None:
 def on_grpc(address: str, verb: str, request: Any) -> bytes:
     """The reply to a call over gRPC."""
     with grpc.insecure_channel(address) as channel:
-        call: Any = channel.unary_unary(f"/google.longrunning.Operations/{verb}")
+        path = verb if "/" in verb else f"/google.longrunning.Operations/{verb}"
+        call: Any = channel.unary_unary(path)
         reply: bytes = call(request.SerializeToString(), timeout=PATIENCE)
         return reply
 
@@ -492,6 +495,7 @@ def test_a_page_over_grpc_can_be_read_by_default_clients(monkeypatch: pytest.Mon
             counts.append(len(page.operations))
             request.page_token = page.next_page_token
     assert counts == [1, 1, 1]
+    assert len(answer) < 5.5 * len(lro.wire.dumps(packed.payload)) + 300  # as the page says
     assert service.replies.held == 0
 
 
@@ -713,13 +717,14 @@ class Slow:
     def __init__(self, service: lro.Service) -> None:
         self.now = 0.0
         self.stuck = asyncio.Event()
+        self._body = [part(b"")]
         self._app = OperationsApp(service)
         service.replies.clock = lambda: self.now
 
-    async def call(self, path: str) -> asyncio.Task[None]:
+    async def call(self, path: str, method: str = "GET") -> asyncio.Task[None]:
         """The call, of which the server cannot send the body."""
         self.stuck.clear()
-        task = asyncio.create_task(self._app(scope_of("GET", path), self._receive, self._send))
+        task = asyncio.create_task(self._app(scope_of(method, path), self._receive, self._send))
         await self.stuck.wait()
         return task
 
@@ -729,10 +734,13 @@ class Slow:
             await asyncio.get_running_loop().create_future()
 
     async def _receive(self) -> Any:
+        if self._body:
+            return self._body.pop()
         return await asyncio.get_running_loop().create_future()
 
 
-def test_a_slow_reader_over_asgi_loses_its_connection_and_no_more() -> None:
+@pytest.mark.parametrize("call", ["GET /v1/operations", "GET /v1/{}", "POST /v1/{}:wait"])
+def test_a_slow_reader_over_asgi_loses_its_connection_and_no_more(call: str) -> None:
     """Others are answered; the task of the server ends without an error."""
     service = service_of(page_bytes=300_000, replies_bytes=300_000, response_bytes=300_000)
     name = service.start(METHOD, WorkRequest()).name
@@ -740,19 +748,78 @@ def test_a_slow_reader_over_asgi_loses_its_connection_and_no_more() -> None:
 
     async def main() -> None:
         slow, quick = Slow(service), Line([])
-        first = await slow.call("/v1/operations")
+        method, _, path = call.format(name).partition(" ")
+        first = await slow.call(path, method)
         slow.now = 6.0
         await OperationsApp(service)(scope_of("GET", "/v1/operations"), quick.receive, quick.send)
-        await first
-        assert quick.sent[0]["status"] == 200
+        assert (first.done(), quick.sent[0]["status"]) == (True, 200)
         assert [len(one["body"]) for one in quick.sent[1:-1]] == [256 * 1024]
-        stopped = await slow.call("/v1/operations")
+        stopped = await slow.call(f"/v1/{name}")
         stopped.cancel()
         with pytest.raises(asyncio.CancelledError):
             await stopped
 
     run_virtual(main())
     assert service.replies.held == 0
+
+
+@pytest.mark.parametrize("kind", ["asgi", "azure", "grpc"])
+def test_large_operation_is_shown_aside_when_there_are_bytes_for_it(kind: str) -> None:
+    """Not on the event loop; a start is not refused for want of bytes, since it is stored."""
+    threads: list[str] = []
+    store = Wrapped(lambda: threads.append(threading.current_thread().name), "get")
+    service = service_of(store, page_bytes=300_000, replies_bytes=300_000)
+    large = service.method("acme.v1.Works.Large", path="/v1/large")(large_response)
+    name, start = large.start(WorkRequest()).name, "/acme.v1.Works/Large"
+    app = AzureApp(service, starts=True) if kind == "azure" else OperationsApp(service, starts=True)
+    headers = [(b"host", b"a.test"), (b"content-type", b"application/json")]
+
+    def call(verb: str) -> bytes:
+        if kind == "grpc":
+            return on_grpc(
+                address, verb, pb.GetOperationRequest(name="" if verb == start else name)
+            )
+        asked = ("POST", "/v1/large") if verb == start else ("GET", f"/v1/{name}")
+        line = serve(app, scope_of(*asked, headers=headers), part(b"{}"))
+        return b"".join(one.get("body", b"") for one in line.sent)
+
+    with serving("asyncio", service) as address:
+        for verb in ("GetOperation", start):
+            assert b"x" * 100_000 in call(verb)
+            assert threads[-1].startswith("lro-replies")
+        assert service.replies.held == 0
+        service.replies.clock = itertools.count(0.0, 9.0).__next__
+        all_bytes = service.replies.take(300_000)
+        answer = call(start)
+        assert (b'"error"' in answer, b"xxx" in answer) == (False, False)
+        all_bytes.release()
+
+
+@pytest.mark.parametrize(
+    ("result", "large"),
+    [
+        ({"n": [1] * 5_000, "b": [True, None, {"x": "y"}]}, False),
+        ({"n": [1] * 6_000}, True),
+        ({"n": [0] * 70_000}, True),
+        ({str(n): n for n in range(7_000)}, True),
+        (lro.Status(code=10, message="x" * 60_000), False),
+        (lro.Status(code=10, details=(lro.Any("a/b.C", {"x": "y" * 70_000}),)), True),
+    ],
+)
+def test_reply_counts_from_64_kib_on(result: Any, large: bool) -> None:
+    service = service_of()
+    name = service.start(METHOD, WorkRequest()).name
+    reporter = service.reporter(name)
+    if isinstance(result, lro.Status):
+        reporter.fail(result)
+    else:
+        reporter.complete(lro.Any("type.googleapis.com/google.protobuf.Struct", result))
+    reply = OperationsEdge(service).handle(ask("GET", f"/v1/{name}"))
+    assert (reply.status, reply.turn is not None) == (200, large)
+
+
+def large_response(request: WorkRequest) -> WorkResponse:
+    return WorkResponse("x" * 100_000)
 
 
 def test_reply_whose_last_byte_is_sent_is_not_broken_off() -> None:
@@ -770,17 +837,18 @@ def test_reply_whose_last_byte_is_sent_is_not_broken_off() -> None:
     run_virtual(main())
 
 
-def test_a_slow_stream_is_broken_off_when_others_wait() -> None:
+@pytest.mark.parametrize("size", [800, 280_000])
+def test_a_slow_stream_is_broken_off_when_others_wait(size: int) -> None:
     """The watcher comes again, as after any broken stream."""
-    service = service_of(page_bytes=1000, replies_bytes=1000, response_bytes=900)
+    service = service_of(page_bytes=300_000, replies_bytes=300_000)
     name = service.start(METHOD, WorkRequest()).name
-    service.reporter(name).complete(WorkResponse("x" * 800))
+    service.reporter(name).complete(WorkResponse("x" * size))
 
     async def main() -> None:
         slow = Slow(service)
         first = await slow.call(f"/v1/{name}:watch")
         slow.now = 6.0
-        turn = await service.replies.atake(1000)
+        turn = await service.replies.atake(300_000)
         turn.release()
         await first
 

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import threading
 import time
-import typing
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +17,7 @@ from lro._base.errors import EncodingError, MessageTooLarge, TooManyHeld
 from lro._base.status import Any, Status
 from lro._engine.process import after_fork
 from lro._messages.json_text import dumps
+from lro._model.operation import surely_within
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -155,7 +155,7 @@ class ReplyReservation:
 
 
 class ByteBudget:
-    """The bytes of all replies to many operations that are read or sent at once.
+    """The bytes of all large replies that are read or sent at once.
 
     Calls wait in a queue, so that large ones are not passed over for ever. A reader
     who is slow cannot hold up the others: what has been sent for ``SLOW_SECONDS`` is broken off
@@ -297,8 +297,6 @@ class ByteBudget:
 
 _KIB: Final = 1024
 _MIB: Final = 1024 * 1024
-_FIELD: Final = 32
-"""More bytes than a number, true, false or null of JSON takes, with its quotes and commas."""
 
 
 @attrs.frozen(kw_only=True)
@@ -311,9 +309,10 @@ class Limits:
     ``metadata_bytes`` and ``response_bytes`` bound one message of an operation; ``response_bytes``
     also an error with its details. ``page_bytes`` bounds a page of List, a reply to BatchGet, and
     what a stream of Watch is sent at once; each has one operation at least. ``replies_bytes``
-    bounds all of these together, from when they are read until they are sent. ``waits`` and
-    ``streams`` bound the calls of Wait and Watch that are held at once, ``watched`` the operations
-    in all streams. The bounds "per caller" are for callers whom ``authenticate`` has named.
+    bounds all of these together, and replies with one operation above 64 KiB, from when they are
+    read until they are sent. ``waits`` and ``streams`` bound the calls of Wait and Watch that are
+    held at once, ``watched`` the operations in all streams. The bounds "per caller" are for callers
+    whom ``authenticate`` has named.
 
     Raises:
         DeclarationError: A number is not one from 1, or ``replies_bytes`` is below ``page_bytes``.
@@ -375,7 +374,7 @@ DEFAULT_LIMITS: Final = Limits()
 
 
 def _check(packed: Any, limit: int, setting: str) -> None:
-    if not _surely_within(packed, limit):
+    if not surely_within(packed, limit):
         size = size_of(packed)
         if size > limit:
             raise MessageTooLarge(packed.type_name, size, limit, setting)
@@ -390,21 +389,3 @@ def size_of(packed: Any) -> int:
         return len(dumps(payload))
     except (ValueError, TypeError):
         return 0
-
-
-def _surely_within(packed: Any, limit: int) -> bool:
-    """Whether a message is so plain and short that its text need not be made to know its size."""
-    payload: typing.Any = packed.payload
-    if payload.__class__ is not dict:
-        return False
-    size = 2
-    for key, value in payload.items():
-        kind = value.__class__
-        if kind is str:
-            size += 6 * len(value)  # \u0000 is the longest form of a character
-        elif kind is int:
-            size += value.bit_length()
-        elif kind is not float and kind is not bool and value is not None:
-            return False
-        size += 6 * len(key) + _FIELD
-    return size <= limit

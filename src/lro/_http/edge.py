@@ -34,9 +34,12 @@ from lro._base.errors import (
     InvalidTimeout,
     LroError,
     MalformedRequest,
+    OperationNotFound,
     RequestTooLarge,
+    ResourceExhausted,
     RouteNotFound,
     StreamsNotSupported,
+    Unavailable,
     UnsupportedMediaType,
     got,
     one_line,
@@ -101,6 +104,7 @@ from lro._model.operation import (
     Operation,
     Show,
     WaitOperationRequest,
+    is_short,
     normalise_parent,
     parse_name,
 )
@@ -193,6 +197,7 @@ def drive(exchange: Steps[R], service: Service) -> R:
                 step = exchange.throw(exc)
             else:
                 step = exchange.send(result)
+                result = None  # a large operation must not be held while its reply waits
     except StopIteration as end:
         reply: R = end.value
         return reply
@@ -231,6 +236,7 @@ async def adrive(exchange: Steps[R], service: Service, hold: Hold) -> R:
                 step = exchange.throw(exc)
             else:
                 step = exchange.send(result)
+                result = None  # as in drive()
     except StopIteration as end:
         reply: R = end.value
         return reply
@@ -840,10 +846,8 @@ class OperationsEdge:
         if request.method in CHANGING:
             check_site(request.headers, request.scheme, self._trusted_origins)
         caller = yield from self._caller(request)
-        operation: Operation = yield self._starting(
-            request, handler.start_own(request, caller, message, **options)
-        )
-        return (yield from self._answered(request, operation, caller))
+        flow = handler.start_own(request, caller, message, **options)
+        return (yield from self._answered(request, (yield self._starting(request, flow)), caller))
 
     def _caller(self, request: HttpRequest) -> Steps[str]:
         if request.caller is not None or self._hook is None:
@@ -864,27 +868,42 @@ class OperationsEdge:
     ) -> Exchange:
         parameters, enum_numbers = start.read_query(request.query)
         flow = start.start(request, caller, bound, parameters)
-        operation = yield self._starting(request, flow)
-        _, reply = yield from self._answered(request, operation, caller, enum_numbers)
-        return reply
+        started = self._answered(
+            request, (yield self._starting(request, flow)), caller, enum_numbers
+        )
+        return (yield from started)[1]
 
     def _answered(
         self, request: HttpRequest, operation: Operation, caller: str, enum_numbers: bool = False
     ) -> Steps[tuple[Operation, HttpReply]]:
         """The reply to a start, and the operation in it, as the caller prefers it (RFC 7240)."""
-        if "prefer" not in request.headers:  # as in most starts
-            return operation, self._started(request, operation, enum_numbers, self._accepted)
-        preferred = read_preferences(request.headers["prefer"])
-        applied, wait = [], preferred.wait
-        if wait and not operation.done:
-            operation, waited = yield from self._awaited(request, operation, wait, caller)
-            wait = wait if waited else None
-        if preferred.respond_async and not operation.done:
-            applied.append("respond-async")
-        if wait is not None:
-            applied.append(f"wait={min(wait, int(self.service.max_wait.total_seconds()))}")
-        accepted = self._accepted or (preferred.respond_async and preferred.wait is not None)
-        reply = self._started(request, operation, enum_numbers, accepted)
+        applied, accepted = [], self._accepted
+        if "prefer" in request.headers:
+            preferred = read_preferences(request.headers["prefer"])
+            wait = preferred.wait
+            if wait and not operation.done:
+                operation, waited = yield from self._awaited(request, operation, wait, caller)
+                wait = wait if waited else None
+            if preferred.respond_async and not operation.done:
+                applied.append("respond-async")
+            if wait is not None:
+                applied.append(f"wait={min(wait, int(self.service.max_wait.total_seconds()))}")
+            accepted = accepted or (preferred.respond_async and preferred.wait is not None)
+        show = functools.partial(self._started, request, enum_numbers, accepted)
+        if is_short(operation):
+            reply = show(operation)
+        else:
+            operation = Operation(name=operation.name)
+
+            def read_again(_: ReplyReservation) -> HttpReply:
+                nonlocal operation
+                operation = self.service.access.read(operation.name, caller)
+                return show(operation)
+
+            try:
+                reply = yield from self._many(read_again, self.service.limits.page_bytes)
+            except (OperationNotFound, ResourceExhausted, Unavailable):
+                reply = show(operation)  # it is stored, so that the start is not refused
         if applied:
             more = ("preference-applied", ", ".join(applied))
             reply = attrs.evolve(reply, headers=(*reply.headers, more))
@@ -905,7 +924,7 @@ class OperationsEdge:
             return operation, False
 
     def _started(
-        self, request: HttpRequest, operation: Operation, enum_numbers: bool, accepted: bool
+        self, request: HttpRequest, enum_numbers: bool, accepted: bool, operation: Operation
     ) -> HttpReply:
         reply = operation_reply(
             operation,
@@ -944,8 +963,8 @@ class OperationsEdge:
 
     def _get(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         query = _query_of(request, "GetOperation")
-        operation = yield from get_operation(self.service, name, caller)
-        return self._shown(operation, query.enum_numbers)
+        found = get_operation(self.service, name, caller)
+        return (yield from self._shown((yield from found), query, caller))
 
     def _list(self, request: HttpRequest, name: str, caller: str) -> Exchange:
         query = _query_of(request, "ListOperations")
@@ -976,8 +995,7 @@ class OperationsEdge:
         query = _query_of(request, "WaitOperation")
         wanted: WaitOperationRequest = yield self._body(request, "WaitOperation", name)
         deadline = _deadline(request.headers.get("x-server-timeout"))
-        operation = yield Wait(wanted, deadline, caller)
-        return self._shown(operation, query.enum_numbers)
+        return (yield from self._shown((yield Wait(wanted, deadline, caller)), query, caller))
 
     def _batch_get(self, request: HttpRequest, collection: str, caller: str) -> Exchange:
         query = _query_of(request, "BatchGetOperations")
@@ -1005,7 +1023,7 @@ class OperationsEdge:
         return (yield from self._many(found, self.service.limits.page_bytes))
 
     def _many(self, make: Callable[[ReplyReservation], HttpReply], least: int) -> Steps[HttpReply]:
-        """A reply of many operations, for which bytes are set aside until it is sent."""
+        """A reply of many operations or a large one: bytes are set aside until it is sent."""
         turn: ReplyReservation = yield Reserve(least, self.service.limits.page_bytes)
 
         def made() -> Flow[HttpReply]:
@@ -1073,13 +1091,24 @@ class OperationsEdge:
         if len(request.body) > self.max_body:
             raise RequestTooLarge("body", f"must have at most {self.max_body} bytes")
 
-    def _shown(self, operation: Operation, enum_numbers: bool) -> HttpReply:
-        return operation_reply(
-            operation,
-            self.service.types,
-            self._poll_seconds,
-            enum_numbers=enum_numbers,
+    def _shown(self, operation: Operation, query: Query, caller: str) -> Steps[HttpReply]:
+        """The reply that shows an operation; a large one is read again when there is room."""
+        show = functools.partial(
+            operation_reply,
+            types=self.service.types,
+            poll_seconds=self._poll_seconds,
+            enum_numbers=query.enum_numbers,
             redact=self._redact,
+        )
+        if is_short(operation):
+            return show(operation)
+        name = operation.name
+        del operation
+        return (
+            yield from self._many(
+                lambda _: show(self.service.access.read(name, caller)),
+                self.service.limits.page_bytes,
+            )
         )
 
 

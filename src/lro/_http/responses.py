@@ -30,11 +30,12 @@ from lro._base.errors import (
     loggable,
 )
 from lro._base.status import PACKAGE, Code, ErrorInfo, Json, RetryInfo, Status
+from lro._engine.flow import in_thread
 from lro._engine.limits import ReplyReservation, size_of
 from lro._messages.json_text import dumps
 from lro._messages.registry import TypeRegistry
 from lro._model.json import error_body, operation_to_json, with_enum_numbers
-from lro._model.operation import Operation
+from lro._model.operation import Operation, is_short
 
 if TYPE_CHECKING:
     from lro._engine.watching import WatchStream
@@ -397,7 +398,10 @@ async def _pieces(
             async for batch in batches:
                 piece = b"" if batch else HEARTBEAT
                 for one in batch:
-                    piece += writer.event(one)
+                    if isinstance(one, Operation) and not is_short(one):
+                        piece += await in_thread(functools.partial(writer.event, one))
+                    else:
+                        piece += writer.event(one)
                     if len(piece) >= _CHUNK:
                         yield piece
                         piece = b""

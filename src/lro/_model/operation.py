@@ -410,6 +410,72 @@ def _bytes_of(message: Any | Status | None) -> int:
     return len(dumps(payload)) + len(message.type_url) + len('["",]')
 
 
+_FIELD: Final = 32
+"""More bytes than a number, true, false or null of JSON takes, with its quotes and commas."""
+
+
+def surely_within(packed: Any, limit: int) -> bool:
+    """Return True if a message is so plain and short that its text need not be made to know it."""
+    payload: typing.Any = packed.payload
+    if payload.__class__ is not dict or len(payload) * _FIELD > limit:
+        return False
+    size = 2
+    for key, value in payload.items():
+        kind = value.__class__
+        if kind is str:
+            size += 6 * len(value)  # \u0000 is the longest form of a character
+        elif kind is int:
+            size += value.bit_length()
+        elif kind is not float and kind is not bool and value is not None:
+            return False
+        size += 6 * len(key) + _FIELD
+    return size <= limit
+
+
+SHORT: Final = 64 * 1024
+"""Bytes up to which an operation is written at once, even on an event loop."""
+
+_NUMBER: Final = 11
+"""Bytes of a number in a Struct in binary form, in which it may be longer than in JSON."""
+
+
+def is_short(operation: Operation) -> bool:
+    """Return True if the messages of an operation have about ``SHORT`` bytes at most.
+
+    It looks at no more than that much of them: a large one is not walked through.
+    """
+    metadata, result = operation.metadata, operation.result
+    if (metadata is None or surely_within(metadata, SHORT)) and (
+        result is None or (result.__class__ is Any and surely_within(result, SHORT))
+    ):
+        return True  # as most are
+    found: list[typing.Any] = [metadata, result]
+    room = SHORT
+    while found:
+        value = found.pop()
+        kind = value.__class__
+        if kind is str or kind is bytes:
+            room -= len(value)
+        elif kind is int:
+            room -= _NUMBER + value.bit_length() // 4
+        elif kind is dict or kind is list:
+            room -= len(value)
+            if room >= 0:
+                found += value
+                found += value.values() if kind is dict else ()
+        elif kind is Any:
+            found.append(value.payload)
+        elif kind is Status:
+            found += (value.message, value.details)
+        elif kind is tuple:
+            found += value
+        else:
+            room -= _NUMBER
+        if room < 0:
+            return False
+    return True
+
+
 _DONE: Final = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED})
 
 

@@ -11,7 +11,7 @@ import attrs
 from google.longrunning import operations_proto_pb2 as pb
 
 from lro._base.arguments import check_instance, check_plain_function
-from lro._base.errors import RequestTooLarge
+from lro._base.errors import OperationNotFound, RequestTooLarge, ResourceExhausted, Unavailable
 from lro._engine.access import INTERFACE, Hook, application_call
 from lro._engine.flow import Flow, flow_of
 from lro._engine.limits import ReplyReservation
@@ -21,7 +21,7 @@ from lro._engine.service import Service
 from lro._http import edge
 from lro._http.edge import CallFunction, Reserve, Wait, get_operation, identify
 from lro._http.requests import MANY_BYTES
-from lro._model.operation import Operation
+from lro._model.operation import Operation, is_short
 from lro.grpc._messages import (
     Answer,
     OperationWriter,
@@ -89,11 +89,17 @@ class Rpc(abc.ABC):
     """One RPC of the edge. ``holds`` says that it waits for an operation."""
 
     def __init__(
-        self, service: Service, name: str, authenticate: Hook | None, max_request: int
+        self,
+        service: Service,
+        name: str,
+        writer: OperationWriter,
+        authenticate: Hook | None,
+        max_request: int,
     ) -> None:
         self.service = service
         self.name = name
         self.holds = False
+        self._writer = writer
         self._hook = authenticate
         self._max_request = max_request
 
@@ -113,6 +119,41 @@ class Rpc(abc.ABC):
     def _check_size(self, payload: bytes) -> None:
         if len(payload) > self._max_request:
             raise RequestTooLarge("request", f"must have at most {self._max_request} bytes")
+
+    def _shown(self, operation: Operation, caller: str, *, started: bool = False) -> Exchange:
+        """An operation; a large one is read again when there is room for its reply.
+
+        ``started``: the call has started it, so that it is not refused for what comes between.
+        """
+        if is_short(operation):
+            return self._writer.operation(operation)
+        bare = Operation(name=operation.name)
+        del operation
+        try:
+            return (
+                yield from self._in_turn(
+                    lambda _: self._writer.operation(self.service.access.read(bare.name, caller)),
+                    self.service.limits.page_bytes,
+                )
+            )
+        except (OperationNotFound, ResourceExhausted, Unavailable):
+            if not started:
+                raise
+            return self._writer.operation(bare)
+
+    def _in_turn(self, make: Callable[[ReplyReservation], bytes], least: int) -> Exchange:
+        """An answer of many operations or a large one, for which bytes are set aside."""
+        turn: ReplyReservation = yield Reserve(least, self.service.limits.page_bytes)
+
+        def made() -> Flow[Answer]:
+            yield from ()  # asks no hook
+            return make(turn)
+
+        try:
+            answer: Answer = yield CallFunction(made(), many=True)
+            return answer
+        finally:
+            turn.release()
 
 
 def texts_of(context: Context) -> dict[str, str]:
@@ -136,10 +177,9 @@ class OperationsRpc(Rpc):
         authenticate: Hook | None = None,
         max_request: int = DEFAULT_MAX_REQUEST,
     ) -> None:
-        super().__init__(service, f"{SERVICE}/{verb}", authenticate, max_request)
+        super().__init__(service, f"{SERVICE}/{verb}", writer, authenticate, max_request)
         self.holds = verb == "WaitOperation"
         self._verb = verb
-        self._writer = writer
         self._verbs: Mapping[str, Callable[[bytes, Context, str], Exchange]] = {
             "GetOperation": self._get,
             "ListOperations": self._list,
@@ -156,19 +196,16 @@ class OperationsRpc(Rpc):
 
     def _get(self, payload: bytes, _: Context, caller: str) -> Exchange:
         name = read_name(pb.GetOperationRequest, payload)
-        operation = yield from get_operation(self.service, name, caller)
-        return self._writer.operation(operation)
+        found = get_operation(self.service, name, caller)
+        return (yield from self._shown((yield from found), caller))
 
     def _list(self, payload: bytes, _: Context, caller: str) -> Exchange:
         wanted = read_list(payload)
-        limits = self.service.limits
         # Apart from the reading: a hook that blocks must not hold a thread that makes replies.
         begin = flow_of(self.service.begin_list)(wanted, caller=caller)
         listing: Listing = yield CallFunction(begin, long=True)
-        turn: ReplyReservation = yield Reserve(limits.least_bytes, limits.page_bytes)
 
-        def listed() -> Flow[Answer]:
-            yield from ()  # asks no hook
+        def listed(turn: ReplyReservation) -> bytes:
             most = min(turn.bytes, MAX_PAGE)
             while True:
                 found, token = self.service.read_page(listing, most, self._writer.operations)
@@ -178,11 +215,7 @@ class OperationsRpc(Rpc):
                     return written
                 most //= 2
 
-        try:
-            answer: Answer = yield CallFunction(listed(), many=True)
-            return answer
-        finally:
-            turn.release()
+        return (yield from self._in_turn(listed, self.service.limits.least_bytes))
 
     def _delete(self, payload: bytes, _: Context, caller: str) -> Exchange:
         name = read_name(pb.DeleteOperationRequest, payload)
@@ -195,8 +228,8 @@ class OperationsRpc(Rpc):
         return b""
 
     def _wait(self, payload: bytes, context: Context, caller: str) -> Exchange:
-        operation = yield Wait(read_wait(payload), context.time_remaining(), caller)
-        return self._writer.operation(operation)
+        wait = Wait(read_wait(payload), context.time_remaining(), caller)
+        return (yield from self._shown((yield wait), caller))
 
 
 class StartRpc(Rpc):
@@ -211,12 +244,11 @@ class StartRpc(Rpc):
         authenticate: Hook | None = None,
         max_request: int = DEFAULT_MAX_REQUEST,
     ) -> None:
-        super().__init__(service, name, authenticate, max_request)
+        super().__init__(service, name, writer, authenticate, max_request)
         self._parent = start.parent if start else None
         self._metadata = start.metadata if start else None
         self._request = service.specs[name].request
         self._begin = service.start_flow(name)
-        self._writer = writer
 
     def _answer(self, payload: bytes, context: Context) -> Exchange:
         caller = yield from self._caller(context)
@@ -225,8 +257,8 @@ class StartRpc(Rpc):
         long = len(payload) >= MANY_BYTES
         if long:
             self.service.begin_here()
-        operation = yield CallFunction(self._start(payload, context, caller), long)
-        return self._writer.operation(operation)
+        start = CallFunction(self._start(payload, context, caller), long)
+        return (yield from self._shown((yield start), caller, started=True))
 
     def _start(self, payload: bytes, context: Context, caller: str) -> Flow[Operation]:
         message, beside = read_start(payload, self._request, self.service.types)
