@@ -396,15 +396,20 @@ def test_endpoint_of_a_start_is_called_beside_one_of_the_same_url(
         verify(one.body, one.headers, [secret], now=here.clock().timestamp())
 
 
-def test_endpoint_that_options_refuse_later_is_given_up(
+def test_endpoint_that_options_refuse_is_left_to_others_until_the_schedule_is_over(
     here: Here, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = MemoryStore(here.clock)
+    """A process of another release may have the options; the endpoint is disabled at the end."""
+    store, disabled = MemoryStore(here.clock), list[EndpointDisabled]()
     service, _ = here.serve(store=store)
     name = end(service, notify=[endpoint("http://127.0.0.1:1/", id="one")])
-    service, strict = here.serve(store=store, allow_http=False)
-    service.run_maintenance()
-    assert strict.owed_of(name) == {"start.one": -1}
+    options: dict[str, Any] = {"allow_http": False, "on_disabled": disabled.append}
+    service, strict = here.serve(store=store, **options)
+    for seconds, attempts in ((0, 0), (60, 0), (10 * 24 * 3600, -1)):
+        here.clock.advance(seconds)
+        service.run_maintenance()
+        assert strict.owed_of(name) == {"start.one": attempts}
+        assert [one.reason for one in disabled] == ["FAILING"] * -attempts
     assert "must be an absolute https URL; allow_http=True allows http" in caplog.text
 
 

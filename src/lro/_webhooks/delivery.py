@@ -404,21 +404,29 @@ class Delivery:
         else:
             self._settle(claim, now)
 
-    def _leave(self, claim: _Claim, id: str, debt: Debt, now: datetime) -> None:
+    def _leave(
+        self,
+        claim: _Claim,
+        id: str,
+        debt: Debt,
+        now: datetime,
+        endpoint: Endpoint | None = None,
+        why: str = "no process knows this endpoint",
+    ) -> None:
         """Leave a notification to processes of another release, which may know its endpoint.
 
         For as long as the schedule lasts; the longer it has been owed, the later is the next look.
         An endpoint that the application does not give any more is not called any more.
         """
         record = claim.record
-        if debt.looked_up and self._options.lookup is not None:
+        if endpoint is None and debt.looked_up and self._options.lookup is not None:
             line = "%s: the endpoint %s is not there any more"
             log.info(line, record.name, id, extra=about(record.name, record.method))
             del claim.owed[id]
             return
         age = (now - (debt.since or record.end_time or now)).total_seconds()
         if age >= sum(self._options.schedule):
-            self._give_up(claim, None, id, "no process knows this endpoint")
+            self._give_up(claim, endpoint, id, why)
             return
         later = min(max(age / 4, _RETRY_SECONDS), _PUT_OFF_SECONDS)
         claim.owed[id] = attrs.evolve(debt, at=now + timedelta(seconds=later))
@@ -456,8 +464,8 @@ class Delivery:
     def _enqueue(self, claim: _Claim, endpoint: Endpoint, debt: Debt, now: datetime) -> None:
         try:
             endpoint = self._options.rules.callable("endpoint", endpoint)
-        except InvalidArgument as exc:  # the options have changed since
-            self._give_up(claim, endpoint, endpoint.id, f"it cannot be called: {exc}")
+        except InvalidArgument as exc:  # processes of another release have other options
+            self._leave(claim, endpoint.id, debt, now, endpoint, f"it cannot be called: {exc}")
             return
         at = self._clock()
         silent = self._silent.get(endpoint.url, 0.0)
