@@ -43,12 +43,12 @@ from lro._http.edge import (
     Steps,
 )
 from lro._http.requests import parse_query, read_origin, read_parameters
-from lro._http.responses import HttpReply, detail_of, error_reply, json_reply
+from lro._http.responses import HttpReply, detail_of, error_reply, json_reply, operation_reply_json
 from lro._http.routes import HttpRequest
 from lro._messages.json_text import dumps
 from lro._messages.registry import TypeRegistry
 from lro._model.description import OperationDescription, described
-from lro._model.json import operation_to_json, status_from_error_body
+from lro._model.json import status_from_error_body
 from lro._model.operation import Operation, is_short
 
 __all__ = ["AzureApp", "AzureEdge", "AzureOptions", "WsgiAzureApp"]
@@ -272,7 +272,7 @@ class AzureEdge(OperationsEdge):
         state = _STATES.get(operation.state, "Running")
         if known is not None and not operation.done and known.start_time is None:
             state = "NotStarted"
-        printed = operation_to_json(operation, types)
+        printed = operation_reply_json(operation, types, self.service.domain, alone=True)
         shown: dict[str, Json] = {"id": operation.name.rpartition("/")[2], "status": state}
         if known is not None:
             if len(self.service.specs) > 1:

@@ -141,6 +141,15 @@ def test_a_response_that_does_not_fit(name: str, cls: type, problem: str, ending
     assert handle.done
 
 
+@pytest.mark.parametrize("cls", [dict, lro.Any, ResizeResponse])
+def test_error_info_in_place_of_a_response_is_not_a_result(cls: type, ending: Any) -> None:
+    """The server has no class for the response, and says so in a list (spec §1.14(3))."""
+    response = packed("google.rpc.ErrorInfo", reason="MESSAGE_UNREADABLE")
+    handle = ending(done(**response), {**TYPES, "response": cls})
+    with pytest.raises(DecodingError, match="the server cannot read its response"):
+        handle.result()
+
+
 def test_metadata_of_another_type(ending: Any) -> None:
     """It does not disturb a caller who does not look at it."""
     handle = ending({**succeeded(), "metadata": packed("acme.images.v9.Progress", at="x")})

@@ -18,9 +18,12 @@ from google.rpc import error_details_pb2, status_pb2
 import grpc
 import lro
 import lro.grpc
+from lro.errors import MessageUnreadable
 from lro.executors.inline import InlineExecutor
 from lro.grpc._messages import OperationWriter
+from lro.protobuf import operation_from_proto
 from lro.stores.memory import MemoryStore
+from lro.types import ErrorInfo
 from tests.grpc.serving import serving
 from tests.http.counting_service import CountMetadata, CountRequest, build
 from tests.waiting import PATIENCE
@@ -332,7 +335,7 @@ def test_defects_are_logged_once_and_refusals_are_not(
 def test_written_operations_are_kept() -> None:
     """The same object is converted once; another one, a large one, or one long ago again."""
     types = lro.TypeRegistry(CountMetadata)
-    writer = OperationWriter(types)
+    writer = OperationWriter(types, "acme")
     small = lro.Operation(name="operations/a", metadata=types.pack(CountMetadata(percent=1)))
     large = lro.Operation(name="operations/" + "x" * 20_000)
     written = writer.operation(small)
@@ -343,3 +346,21 @@ def test_written_operations_are_kept() -> None:
     for number in range(1100):
         writer.operation(lro.Operation(name=f"operations/{number}"))
     assert writer.operation(small) is not written
+
+
+def test_message_without_a_class_hides_no_operation_and_is_no_empty_result() -> None:
+    """An ErrorInfo stands for it beside others; alone, the reply is an error (spec §1.14(3))."""
+    types = lro.TypeRegistry()
+    writer = OperationWriter(types, "acme")
+    gone = lro.Any("x/acme.v1.Gone", {"pages": 1})
+    known = lro.Operation(name="operations/a", metadata=gone)
+    info = ErrorInfo("MESSAGE_UNREADABLE", "acme", {"type_name": "acme.v1.Gone"})
+    for operation in (known, attrs.evolve(known, metadata=None, done=True, result=gone)):
+        (written,) = writer.operations([operation])
+        shown = operation_from_proto(pb.Operation.FromString(written))
+        assert types.unpack_any(shown.metadata or shown.response or lro.Any()) == info
+        if operation is known:
+            assert writer.operation(operation) == written
+            continue
+        with pytest.raises(MessageUnreadable, match=r"'acme\.v1\.Gone'"):
+            writer.operation(operation)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -445,10 +444,9 @@ def test_large_operations_are_sent_piece_by_piece() -> None:
     assert [len(piece) > 40_000 for piece in pieces] == [True, True]
 
 
-def test_watch_leaves_out_operation_that_cannot_be_printed(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """The failure is logged; a poll of it gets the error, and the others are still sent."""
+@pytest.mark.parametrize("query", ["", "?$alt=json;enum-encoding=int"])
+def test_message_of_an_unknown_type_hides_no_operation(query: str) -> None:
+    """An ErrorInfo stands for it among many; alone it is an error, not a result (spec §1.14(3))."""
     store = MemoryStore(lambda: NOW)
     counting = build(store)
     good, bad = counting.start(), counting.start()
@@ -456,11 +454,21 @@ def test_watch_leaves_out_operation_that_cannot_be_printed(
     counting.finish(bad)
     unknown = lro.Any("x/unknown.Type", b"\x08")
     store.update(bad, lambda record: record.next_version(result=unknown))
-    with caplog.at_level(logging.ERROR, "lro"):
-        stream = follow(counting, [bad, good])
-    assert [data["name"] for _, data in stream.events] == [good]
-    assert f"{bad} cannot be printed" in caplog.text
-    assert [message["body"] for message in follow(counting, [bad]).sent[1:]] == [b""]
+    watched = [data for _, data in follow(counting, [bad, good], target=WATCH + query).events]
+    edge = edge_of(counting)
+    asked = ask("POST", BATCH + query, {"names": [bad, good]}), ask("GET", "/v1/operations" + query)
+    batch, page = (json.loads(edge.handle(one).body)["operations"] for one in asked)
+    assert watched == batch == sorted(page, key=lambda one: one["name"] != bad)
+    assert [one["name"] for one in batch] == [bad, good]
+    for verb, more in (("GET", ""), ("POST", ":wait")):
+        error = check_error(
+            edge.handle(ask(verb, f"/v1/{bad}{more}{query}")),
+            400,
+            Code.FAILED_PRECONDITION,
+            "MESSAGE_UNREADABLE",
+        )
+        assert batch[0]["response"] == error["details"][0]
+        assert batch[0]["response"]["metadata"] == {"type_name": "unknown.Type"}
 
 
 def test_threads_do_not_stream() -> None:

@@ -420,14 +420,18 @@ def test_ok_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
     assert "fine" in caplog.text
 
 
-def test_a_reason_of_the_library_is_kept(caplog: pytest.LogCaptureFixture) -> None:
-    """An operation that cannot be printed says so by its reason only (spec §1.14(3))."""
+def test_unknown_metadata_or_detail_fails_no_call(caplog: pytest.LogCaptureFixture) -> None:
+    """An ErrorInfo stands for metadata of an unknown type, a detail is left out (spec §1.14(3))."""
     counting, name = begun(metadata=lro.Any(URL + "acme.v1.Secret", b"\0"))
+    error = lro.StatusError(Code.NOT_FOUND, "no", (lro.Any(URL + "acme.v1.Secret", b"\0"),))
+    counting.service.reporter(name).fail(error)
     for verb in ("GetOperation", "WaitOperation", "ListOperations"):
-        reply = edge_of(counting).handle(VERBS[verb](name))
-        error = check_error(reply, 500, Code.INTERNAL, "ENCODING_FAILED")
-        assert "Secret" not in json.dumps(error)
-    assert "acme.v1.Secret" in caplog.text
+        shown = json_of(edge_of(counting).handle(VERBS[verb](name)))
+        (shown,) = shown.get("operations", [shown])
+        assert shown["metadata"]["reason"] == "MESSAGE_UNREADABLE"
+        assert shown["metadata"]["metadata"] == {"type_name": "acme.v1.Secret"}
+        assert [one["reason"] for one in shown["error"]["details"]] == ["NOT_FOUND"]
+    assert caplog.text.count("messages of the type acme.v1.Secret cannot be shown") == 1
 
 
 def raising(error: Exception) -> HttpReply:

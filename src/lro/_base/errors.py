@@ -646,6 +646,21 @@ class MessageTooLarge(EncodingError):
         self.setting: str = setting
 
 
+class MessageUnreadable(LroError):
+    """A message that another process has stored cannot be read or shown here (spec §1.14(3))."""
+
+    code = Code.FAILED_PRECONDITION
+    reason = "MESSAGE_UNREADABLE"
+    fact_names: ClassVar[tuple[str, ...]] = ("type_name",)
+
+    def __init__(self, type_name: str) -> None:
+        super().__init__(type_name)
+        self.type_name: str = type_name
+
+    def __str__(self) -> str:
+        return f"this server cannot read a message of the type {self.type_name!r}"
+
+
 class BatchTooLarge(LroError):
     """The operations of a BatchGet have more bytes together than a reply may have."""
 

@@ -602,7 +602,9 @@ async def answer_async(
 
 def _started_reply(service: Service, started: Started, poll_seconds: int) -> HttpReply:
     operation = started.operation if isinstance(started, Handle) else started
-    return operation_reply(operation, service.types, poll_seconds, started=True)
+    return operation_reply(
+        operation, service.types, poll_seconds, started=True, domain=service.domain
+    )
 
 
 def _refused_start(service: Service, error: LroError) -> HttpReply:
@@ -934,6 +936,7 @@ class OperationsEdge:
             started=True,
             accepted=accepted,
             redact=self._redact,
+            domain=self.service.domain,
         )
         location = self.path_of(request, operation) if reply.status == HTTPStatus.ACCEPTED else None
         if location is None:
@@ -1051,6 +1054,7 @@ class OperationsEdge:
         return event_stream(
             watching,
             self.service.types,
+            self.service.domain,
             enum_numbers=query.enum_numbers,
             heartbeat_seconds=self._heartbeat_seconds,
             redact=self._redact,
@@ -1066,6 +1070,7 @@ class OperationsEdge:
         return functools.partial(
             shown_together,
             types=self.service.types,
+            domain=self.service.domain,
             enum_numbers=query.enum_numbers,
             redact=self._redact,
         )
@@ -1099,6 +1104,7 @@ class OperationsEdge:
             poll_seconds=self._poll_seconds,
             enum_numbers=query.enum_numbers,
             redact=self._redact,
+            domain=self.service.domain,
         )
         if is_short(operation):
             return show(operation)

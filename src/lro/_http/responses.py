@@ -15,26 +15,30 @@ import attrs
 
 from lro._base.arguments import contained
 from lro._base.errors import (
+    EncodingError,
     HookFailed,
     HttpMethodNotAllowed,
     LroError,
+    MessageUnreadable,
     RequestTooLarge,
     ResourceExhausted,
     Retryable,
     StatusError,
     Unauthenticated,
     Unavailable,
+    UnknownType,
     UnsupportedMediaType,
     checked_challenge,
     got,
     loggable,
 )
 from lro._base.status import PACKAGE, Code, ErrorInfo, Json, RetryInfo, Status
+from lro._base.status import Any as AnyMessage
 from lro._engine.flow import in_thread
 from lro._engine.limits import ReplyReservation, size_of
 from lro._messages.json_text import dumps
 from lro._messages.registry import TypeRegistry
-from lro._model.json import error_body, operation_to_json, with_enum_numbers
+from lro._model.json import error_body, operation_to_json, with_each, with_enum_numbers
 from lro._model.operation import Operation, is_short
 
 if TYPE_CHECKING:
@@ -198,8 +202,73 @@ Redact: TypeAlias = Callable[[dict[str, Json]], dict[str, Json]]
 """What a caller is shown of an operation: its JSON object -> the one to send, maybe the same."""
 
 
-def _json_of(operation: Operation, types: TypeRegistry, redact: Redact | None) -> Json:
-    value = operation_to_json(operation, types)
+def operation_reply_json(
+    operation: Operation, types: TypeRegistry, domain: str, *, alone: bool
+) -> dict[str, Json]:
+    """The canonical JSON object of an operation with stand-ins, as :func:`with_stand_ins` says.
+
+    Raises:
+        MessageUnreadable: As for :func:`with_stand_ins`.
+    """
+    try:
+        return operation_to_json(operation, types)
+    except EncodingError:  # seldom: to look at each message first would cost time
+        shown = with_stand_ins(operation, types, types.to_json, domain, alone=alone)
+        return operation_to_json(shown, types)
+
+
+def with_stand_ins(
+    operation: Operation,
+    types: TypeRegistry,
+    convert: Callable[[AnyMessage], object],
+    domain: str,
+    *,
+    alone: bool,
+) -> Operation:
+    """The same operation, with an ErrorInfo for each message that ``convert`` refuses.
+
+    Only another release may have the class of a message. Such a message must not hide the
+    operation, nor those beside it (spec §1.14(3)). A detail of an error is left out.
+
+    ``alone``: the reply has no other operation, and fails if its response would be an ErrorInfo,
+    which is not a result. ``domain`` is the service's.
+
+    Raises:
+        MessageUnreadable: The response of an operation that is shown ``alone`` is refused.
+    """
+
+    def readable(packed: AnyMessage) -> AnyMessage:
+        try:
+            convert(packed)
+        except (EncodingError, UnknownType) as exc:
+            _report(packed.type_name, str(exc))
+            return types.pack(MessageUnreadable(packed.type_name).details(domain)[0])
+        return packed
+
+    shown = with_each(operation, readable)
+    if operation.error is not None and shown.error is not None:
+        # A further ErrorInfo would be read as the error's own.
+        details = tuple(one for one in shown.error.details if one in operation.error.details)
+        shown = attrs.evolve(shown, result=attrs.evolve(shown.error, details=details))
+    if alone and operation.response is not None and shown.response is not operation.response:
+        raise MessageUnreadable(operation.response.type_name)
+    return shown
+
+
+@functools.lru_cache(maxsize=256)
+def _report(type_name: str, why: str) -> None:  # once: callers list the same again and again
+    log.warning("messages of the type %s cannot be shown by this process: %s", type_name, why)
+
+
+def _json_of(
+    operation: Operation,
+    types: TypeRegistry,
+    domain: str,
+    redact: Redact | None,
+    *,
+    alone: bool = False,
+) -> Json:
+    value = operation_reply_json(operation, types, domain, alone=alone)
     if redact is None:
         return value
     # A copy: what the function changes in its place belongs to the record too.
@@ -212,18 +281,21 @@ def _json_of(operation: Operation, types: TypeRegistry, redact: Redact | None) -
 def shown_together(
     operations: Sequence[Operation],
     types: TypeRegistry,
+    domain: str,
     *,
     enum_numbers: bool = False,
     redact: Redact | None = None,
 ) -> list[bytes]:
     """One text of these operations for a reply to many; none if there are none.
 
+    An ErrorInfo is shown for a message that cannot be printed (spec §1.14(3)).
+
     Raises:
-        EncodingError: As for :func:`operation_reply`.
+        HookFailed: As for :func:`operation_reply`.
     """
     if enum_numbers:
         operations = [with_enum_numbers(one, types) for one in operations]
-    text = dumps([_json_of(one, types, redact) for one in operations])
+    text = dumps([_json_of(one, types, domain, redact) for one in operations])
     return [text[1:-1]] if operations else []
 
 
@@ -263,20 +335,22 @@ def operation_reply(
     started: bool = False,
     accepted: bool = False,
     redact: Redact | None = None,
+    domain: str = "",
 ) -> HttpReply:
     """The reply that carries an operation, with the recommended polling interval (spec §5.13).
 
     ``enum_numbers``: enum values in its messages as numbers (spec §5.8(5)). ``started``: the call
     has started it, so that a header gives its id (spec §9.8). ``accepted``: the status is 202 while
-    it is not done. ``redact`` gives what is shown of it.
+    it is not done. ``redact`` gives what is shown of it. ``domain`` names the service in the
+    ErrorInfo that is shown for metadata that cannot be printed (spec §1.14(3)).
 
     Raises:
-        EncodingError: The operation cannot be printed.
+        MessageUnreadable: The response of the operation cannot be printed.
         HookFailed: ``redact`` does not answer as it must.
     """
     if enum_numbers:
         operation = with_enum_numbers(operation, types)
-    value = _json_of(operation, types, redact)
+    value = _json_of(operation, types, domain, redact, alone=True)
     more = []
     if started and operation.name:
         more.append(("operation-id", operation.name.rpartition("/")[2]))
@@ -376,6 +450,7 @@ class EventStream:
 def event_stream(
     watching: WatchStream,
     types: TypeRegistry,
+    domain: str,
     *,
     enum_numbers: bool = False,
     heartbeat_seconds: float = HEARTBEAT_SECONDS,
@@ -386,7 +461,7 @@ def event_stream(
     def shown(operation: Operation) -> Operation:
         return with_enum_numbers(operation, types) if enum_numbers else operation
 
-    pieces = _pieces(watching, _Writer(types, shown, redact), heartbeat_seconds)
+    pieces = _pieces(watching, _Writer(types, domain, shown, redact), heartbeat_seconds)
     return EventStream(HEADERS, pieces, held=lambda: watching.reservation)
 
 
@@ -413,18 +488,24 @@ class _Writer:
     """Writes events, each with its position."""
 
     def __init__(
-        self, types: TypeRegistry, shown: Callable[[Operation], Operation], redact: Redact | None
+        self,
+        types: TypeRegistry,
+        domain: str,
+        shown: Callable[[Operation], Operation],
+        redact: Redact | None,
     ) -> None:
         self._types = types
+        self._domain = domain
         self._shown = shown
         self._redact = redact
         self._position = 0
 
     def event(self, one: Sighting) -> bytes:
-        """The event of a sighting; nothing of an operation that cannot be printed."""
+        """The event of a sighting; nothing of an operation that ``redact`` does not give."""
         if isinstance(one, Operation):
             try:
-                data = dumps(_json_of(self._shown(one), self._types, self._redact))
+                shown = _json_of(self._shown(one), self._types, self._domain, self._redact)
+                data = dumps(shown)
             except Exception as exc:  # a poll reports it; the stream goes on
                 line = "%s cannot be printed, and is left out of a stream: %s"
                 log.error(line, one.name, loggable(exc))

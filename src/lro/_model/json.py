@@ -48,14 +48,17 @@ def with_enum_numbers(operation: Operation, types: TypeRegistry) -> Operation:
     Only messages in JSON form of registered types with a known shape are changed; a text which is
     no name of the field's enum stays as it is.
     """
-    result = operation.result
+    return with_each(operation, lambda packed: _packed(packed, types))
+
+
+def with_each(operation: Operation, change: Callable[[Any], Any]) -> Operation:
+    """The same operation with its metadata, response and details as ``change`` returns them."""
+    metadata, result = operation.metadata, operation.result
     if isinstance(result, Status):
-        result = attrs.evolve(result, details=tuple(_packed(one, types) for one in result.details))
+        result = attrs.evolve(result, details=tuple(map(change, result.details)))
     elif result is not None:
-        result = _packed(result, types)
-    metadata = operation.metadata
-    if metadata is not None:
-        metadata = _packed(metadata, types)
+        result = change(result)
+    metadata = None if metadata is None else change(metadata)
     return attrs.evolve(operation, metadata=metadata, result=result)
 
 

@@ -530,7 +530,7 @@ class _Wanted:
 
     def shown(self, some: Sequence[DescribedOperation]) -> list[Task]:
         """Those of these operations that belong to the list, as tasks."""
-        write = functools.partial(self._writer.task, artifacts=self._artifacts)
+        write = functools.partial(self._writer.task, artifacts=self._artifacts, alone=False)
         return [write(one) for one in some if self.matches(one)]
 
     def counted(self, some: Sequence[DescribedOperation]) -> list[None]:

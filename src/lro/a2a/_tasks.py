@@ -24,6 +24,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from lro._base.status import Any, Json
 from lro._bridge import JSON_TYPE, has_value
+from lro._http.responses import with_stand_ins
 from lro._messages.registry import TypeRegistry
 from lro._model.description import DescribedOperation, OperationDescription
 from lro._model.json import status_to_json
@@ -80,12 +81,17 @@ class TaskWriter:
     types: TypeRegistry
     domain: str
 
-    def task(self, described: DescribedOperation, *, artifacts: bool = True) -> Task:
-        """An operation as a task; its history is empty, since a method has no conversation.
+    def task(
+        self, described: DescribedOperation, *, artifacts: bool = True, alone: bool = True
+    ) -> Task:
+        """An operation as a task, ``alone`` in its reply; its history is empty.
+
+        A method has no conversation. An ErrorInfo stands for a message that cannot be printed.
 
         Raises:
-            EncodingError: Its metadata, response or error cannot be printed.
+            MessageUnreadable: It is ``alone``, and its response cannot be printed.
         """
+        described = self._readable(described, alone=alone)
         task_id = parse_name(described.name).id
         task = Task(
             id=task_id,
@@ -104,8 +110,9 @@ class TaskWriter:
         """What a stream sends of a change: the artifact first, so that the status ends it.
 
         Raises:
-            EncodingError: As for :meth:`task`.
+            MessageUnreadable: As for :meth:`task`.
         """
+        described = self._readable(described, alone=True)
         task_id = parse_name(described.name).id
         found: list[TaskArtifactUpdateEvent | TaskStatusUpdateEvent] = []
         artifact = self._artifact(described)
@@ -124,6 +131,11 @@ class TaskWriter:
             )
         )
         return found
+
+    def _readable(self, described: DescribedOperation, *, alone: bool) -> DescribedOperation:
+        types = self.types
+        shown = with_stand_ins(described.operation, types, types.to_json, self.domain, alone=alone)
+        return attrs.evolve(described, operation=shown)
 
     def _status(self, described: DescribedOperation, task_id: str) -> TaskStatus:
         parts = []

@@ -20,10 +20,17 @@ from google.protobuf.message_factory import GetMessageClass
 from google.rpc.error_details_pb2 import ErrorInfo
 from google.rpc.status_pb2 import Status as StatusProto
 
-from lro._base.errors import InvalidArgument, MalformedRequest, PartialSuccessNotSupported, got
+from lro._base.errors import (
+    EncodingError,
+    InvalidArgument,
+    MalformedRequest,
+    PartialSuccessNotSupported,
+    UnknownType,
+    got,
+)
 from lro._base.status import Any, Status, type_url
 from lro._engine.service import Service
-from lro._http.responses import public_error
+from lro._http.responses import public_error, with_stand_ins
 from lro._messages.protobuf.binary import StartOptions, read_options
 from lro._messages.registry import TypeRegistry
 from lro._model.operation import ListOperationsRequest, Operation, WaitOperationRequest
@@ -166,22 +173,33 @@ class OperationWriter:
     nothing. A store gives the same object until the operation changes, so identity is enough.
     """
 
-    def __init__(self, types: TypeRegistry) -> None:
+    def __init__(self, types: TypeRegistry, domain: str) -> None:
         self._types = types
+        self._domain = domain
         self._lock = threading.Lock()
         self._kept: dict[int, tuple[Operation, bytes]] = {}
 
-    def operation(self, operation: Operation) -> bytes:
-        """A ``google.longrunning.Operation``.
+    def operation(self, operation: Operation, *, alone: bool = True) -> bytes:
+        """A ``google.longrunning.Operation``; ``alone`` in its reply, or beside others.
+
+        An ErrorInfo stands for a message without a binary form (spec §1.14(3)).
 
         Raises:
-            UnknownType, EncodingError: It has a message without a binary form.
+            MessageUnreadable: It is ``alone``, and its response has no binary form.
         """
         kept = self._kept.get(id(operation))
         if kept is not None:  # which keeps the object, so that its id cannot be another's
             return kept[1]
-        written = operation_to_proto(operation, self._types).SerializeToString(deterministic=True)
-        if len(written) <= _KEPT_BYTES:
+        types, shown = self._types, operation
+        try:
+            made = operation_to_proto(operation, types)
+        except (UnknownType, EncodingError):
+            shown = with_stand_ins(
+                operation, types, types.binary_payload, self._domain, alone=alone
+            )
+            made = operation_to_proto(shown, types)
+        written = made.SerializeToString(deterministic=True)
+        if shown is operation and len(written) <= _KEPT_BYTES:
             with self._lock:
                 self._kept[id(operation)] = (operation, written)
                 if len(self._kept) > _KEPT:
@@ -189,12 +207,8 @@ class OperationWriter:
         return bytes(written)
 
     def operations(self, operations: Iterable[Operation]) -> list[bytes]:
-        """Each of them as :meth:`operation` writes it.
-
-        Raises:
-            UnknownType, EncodingError: As for :meth:`operation`.
-        """
-        return [self.operation(one) for one in operations]
+        """Each of them as :meth:`operation` writes it beside others."""
+        return [self.operation(one, alone=False) for one in operations]
 
     def page(self, written: Iterable[bytes], token: str) -> bytes:
         """A ``google.longrunning.ListOperationsResponse`` of operations that are written."""

@@ -100,7 +100,7 @@ class _Handlers(grpc.GenericRpcHandler):
     ) -> None:
         self._service = service
         self._serving = serving
-        self._options = {**options, "writer": OperationWriter(service.types)}
+        self._options = {**options, "writer": OperationWriter(service.types, service.domain)}
         self._declared = methods is True
         self._found: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
         for path, rpc in operations_rpcs(service, **self._options).items():

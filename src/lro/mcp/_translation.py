@@ -10,11 +10,11 @@ import attrs
 from lro._base.errors import InvalidRequestId, OperationNotFound, RequestIdConflict
 from lro._base.status import WRAPPED_TYPES, Code, Json, RetryInfo, Status
 from lro._bridge import failed_by_service, has_value, rfc3339
-from lro._http.responses import detail_of, internal_error, public_error
+from lro._http.responses import detail_of, internal_error, operation_reply_json, public_error
 from lro._messages.json_text import dumps
 from lro._messages.registry import TypeRegistry
 from lro._model.description import DescribedOperation
-from lro._model.json import operation_to_json, status_to_json
+from lro._model.json import status_to_json
 from lro._model.operation import Operation, State, parse_name
 from lro.mcp import _wire as wire
 
@@ -57,7 +57,7 @@ class Translation:
     def detailed(self, found: DescribedOperation) -> wire.Result:
         """The answer to who asks for an operation as a task."""
         operation, meta = found.operation, dict[str, Json]()
-        shown = operation_to_json(operation, self.types)
+        shown = operation_reply_json(operation, self.types, self.domain, alone=True)
         if "metadata" in shown:
             dumps(shown["metadata"])  # or the SDK finds that it cannot be sent
             meta[self._key("metadata")] = shown["metadata"]
@@ -104,7 +104,7 @@ class Translation:
             return wire.tool_result(result.message, is_error=True, meta=meta)
         if result is None or not has_value(result):
             return wire.tool_result("")
-        packed = cast("dict[str, Json]", operation_to_json(operation, self.types)["response"])
+        packed = cast("dict[str, Json]", self.types.to_json(result))
         meta = {self._key("response-type"): packed.pop("@type")}
         value: Json = packed["value"] if result.type_name in WRAPPED_TYPES else packed
         return wire.tool_result(dumps(value).decode(), value, meta=meta)

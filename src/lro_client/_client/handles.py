@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 import attrs
 
 from lro import Any, Empty, InvalidArgument, LroError, Operation, Status, TypeRegistry
-from lro.types import Json, full_name, simple_name
+from lro.errors import MessageUnreadable
+from lro.types import ErrorInfo, Json, full_name, simple_name
 from lro_client._arguments import check_class, check_name
 from lro_client._client.state import ClientState
 from lro_client._errors import DecodingError, OperationCancelled, OperationFailed, again
@@ -233,6 +234,10 @@ def _decode(
         return None
     if cls is None:
         raise DecodingError(name, f"no class was given for its {role}", packed)
+    if packed.type_name == types.name_of(ErrorInfo):
+        info = types.readable(packed).payload
+        if isinstance(info, dict) and info.get("reason") == MessageUnreadable.reason:
+            raise DecodingError(name, f"the server cannot read its {role}", packed)  # §1.14(3)
     if cls is Any:  # as it came is what was asked for
         return cast(M, packed)
     if cls is dict:

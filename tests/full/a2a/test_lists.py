@@ -177,3 +177,10 @@ def test_tasks_below_a_parent_are_listed_there() -> None:
         reply = asyncio.run(handler.on_list_tasks(ListTasksRequest(), CONTEXT))
         assert [task.id for task in reply.tasks] == [mine.rpartition("/")[2]]
     counting.service.close(0)
+
+
+def test_message_of_an_unknown_type_hides_no_task(listed: Listed) -> None:
+    """An ErrorInfo stands for it, as over HTTP."""
+    listed.counting.start(caller="ann", metadata=lro.Any("x/acme.v1.Gone", b"\x08"))
+    tasks = listed.list().tasks
+    assert (len(tasks), str(tasks).count("MESSAGE_UNREADABLE")) == (6, 1)
