@@ -16,7 +16,7 @@ from typing import Any, Final
 import click
 
 from lro import Operation
-from lro_client._errors import CallError, ClientError, GroupTimeout, PollTimeout
+from lro_client._errors import UNTRUSTED, CallError, ClientError, GroupTimeout, PollTimeout
 
 _UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Categories of characters that control a terminal, turn text around, or are invisible.
@@ -177,9 +177,9 @@ def sentence(error: ClientError, named: str = "") -> str:
         what = plain(names[0]) if len(names) == 1 else f"{len(names)} operations"
         return f"{what} did not end in time{why}"
     text = one_line(str(error))
-    if isinstance(error, CallError) and error.passing and error.http_status is None:
-        context = click.get_current_context()
-        text += f" (asked was {context.meta[_ADDRESS]})"
+    if isinstance(error, CallError) and error.http_status is None:
+        if error.passing or UNTRUSTED.search(text):  # there was no connection
+            text += f" (asked was {click.get_current_context().meta[_ADDRESS]})"
     return f"{plain(named)}: {text}" if named else text
 
 
