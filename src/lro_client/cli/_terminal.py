@@ -177,10 +177,13 @@ def sentence(error: ClientError, named: str = "") -> str:
         what = plain(names[0]) if len(names) == 1 else f"{len(names)} operations"
         return f"{what} did not end in time{why}"
     text = one_line(str(error))
-    if isinstance(error, CallError) and error.http_status is None:
-        if error.passing or UNTRUSTED.search(text):  # there was no connection
-            text += f" (asked was {click.get_current_context().meta[_ADDRESS]})"
+    if isinstance(error, CallError) and _is_unconnected(error, text):
+        text += f" (asked was {click.get_current_context().meta[_ADDRESS]})"
     return f"{plain(named)}: {text}" if named else text
+
+
+def _is_unconnected(error: CallError, text: str) -> bool:
+    return error.http_status is None and (error.passing or bool(UNTRUSTED.search(text)))
 
 
 def set_address(address: str) -> None:
