@@ -19,6 +19,7 @@ import lro
 from lro import asgi, wsgi
 from lro.console import Console, ConsoleEdge, ConsoleLooks, page_files
 from lro.errors import DeclarationError
+from lro.http import HttpRequest
 from lro.stores.sqlite import SQLiteStore
 from tests.console.serving import (
     PATIENCE,
@@ -360,6 +361,20 @@ def test_console_below_a_mount_and_a_proxy_has_relative_addresses(kind: str) -> 
         assert client.get(urljoin(at, script)).headers["content-type"].startswith("text/javascript")
         session = client.get(urljoin(at, "session"), headers=ANN).json()
         assert client.get(urljoin(at, f"{session['api']}/operations"), headers=ANN).json() == {}
+
+
+@pytest.mark.parametrize(
+    ("query", "sent"),
+    [("a=%C3%A9&b='\"", "a=%C3%A9&b='\""), ("\u0130 b", "%C4%B0%20b"), ("\udcff", "%FF")],
+)
+def test_query_is_escaped_where_the_console_is_sent_to_its_slash(query: str, sent: str) -> None:
+    """Headers are ASCII, and servers break off a reply with others; escapes stay."""
+    made = counting()
+    edge = ConsoleEdge(made.service, path="/console", **NAMED)
+    moved = edge.handle(HttpRequest(method="GET", path="/console", query=query))
+    made.service.close()
+    assert (moved.status, dict(moved.headers)["location"]) == (307, f"./console/?{sent}")
+    assert ConsoleEdge(made.service).path_at("/", "/a\udcff") == "a%FF"  # a mount of that name
 
 
 def test_console_that_is_mounted_finds_its_slash() -> None:

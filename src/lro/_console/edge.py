@@ -11,6 +11,7 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from string import punctuation
 from typing import Final, TypeAlias, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 
@@ -226,7 +227,7 @@ class ConsoleEdge(OperationsEdge):
         """
         if path != "/" or self.mount or whole.endswith("/"):
             return path
-        return quote(whole.rpartition("/")[2], safe="") or path
+        return quote(whole.rpartition("/")[2], safe="", errors="surrogateescape") or path
 
     def _below(self, path: str) -> str | None:
         """The path below the console; its name, if the console is asked for without a slash."""
@@ -405,4 +406,5 @@ def _moved(request: HttpRequest) -> Steps[HttpReply]:
     yield from ()
     # By its own name, since a proxy may have cut off a part of what stands before it.
     location = f"./{request.path}/" + (f"?{request.query}" if request.query else "")
+    location = quote(location, safe=punctuation, errors="surrogateescape")
     return HttpReply(307, (("location", location), ("cache-control", "no-cache")))
