@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 import attrs
 import pytest
 
-from lro.asgi import OperationsApp
+from lro.asgi import ConsoleApp, OperationsApp
 from tests.http.counting_service import CountMetadata, CountResponse, build
 
 KB, MB = 1024, 1024 * 1024
@@ -127,6 +127,7 @@ def routes(name: str) -> Routes:
         "cancel": ("POST", f"/v1/{name}:cancel"),
         "watch": ("POST", "/v1/operations:watch"),
         "start": ("POST", START),
+        "page": ("GET", "/console/"),
     }
 
 
@@ -140,6 +141,7 @@ def each(chosen: Routes, texts: Sequence[str]) -> Iterator[tuple[str, str, str, 
 
 HEADERS: Final = (
     "content-type x-server-timeout content-length origin host sec-fetch-site authorization"
+    " accept-encoding if-none-match prefer"
 )
 
 
@@ -228,6 +230,7 @@ MANY_HEADERS: Final[Mapping[str, Callable[[], list[tuple[bytes, bytes]]]]] = {
     "an origin": lambda: [(b"origin", b"http://a:80" * 95_000)],
     "brackets": lambda: [(b"origin", b"http://[::1]" * 87_000)],
     "sites": lambda: [(b"sec-fetch-site", b"same-origin, " * 80_000)],
+    "spaces": lambda: [(name.encode(), b"a" + b" " * 100_000 + b"a") for name in HEADERS.split()],
 }
 
 
@@ -302,10 +305,10 @@ def of_filters(_: Routes) -> Iterator[Asked]:
 # -- the test ---------------------------------------------------------------------------------
 
 KINDS: dict[str, tuple[str, Callable[[Routes], Iterator[Asked]]]] = {
-    "headers": ("get cancel start", of_headers),
-    "targets": ("get start", of_targets),
+    "headers": ("get cancel start page", of_headers),
+    "targets": ("get start page", of_targets),
     "bodies": ("cancel watch start", of_bodies),
-    "characters": ("list cancel", of_characters),
+    "characters": ("list cancel page", of_characters),
     "filters": ("", of_filters),
 }
 """What is varied: the verbs that read it, each in another way, and the requests."""
@@ -322,6 +325,7 @@ def test_no_request_holds_the_event_loop(kind: str) -> None:
             counting.service.reporter(name).complete(CountResponse(total=number))
     chosen = {verb: routes(name)[verb] for verb in verbs.split()}
     app = OperationsApp(counting.service, starts={START: counting.count})
+    app = ConsoleApp(counting.service, path="/console", authenticate=lambda _: None, fallback=app)
     with counting.service:
         found = asyncio.run(Measure(app).each(make(chosen)))
     longest = max(found, key=lambda one: one.seconds)
