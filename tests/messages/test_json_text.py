@@ -8,6 +8,7 @@ import importlib.util
 import json
 import math
 import sys
+import time
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -259,6 +260,13 @@ def test_text_of_very_many_values_is_refused(piece, library):
     text = b"[" + piece * json_text.MAX_VALUES + b"1]"
     with pytest.raises(ValueError, match="more than 2000000 values"):
         loads(text)
+
+
+def test_text_that_does_not_end_is_looked_at_once(library):
+    began = time.process_time()
+    with pytest.raises(ValueError):
+        loads(b'\\"' * 5000 + b"[" * json_text.MAX_VALUES)
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize("piece", BRACKETS)

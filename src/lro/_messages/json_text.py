@@ -51,7 +51,8 @@ MAX_VALUES: Final = 2_000_000
 A byte of text may become many of memory, which no limit of bytes bounds.
 """
 _OF_MANY_BYTES: Final = 2
-_TOKENS: Final = re.compile(rb'(?P<comma>,)|[\[{]|"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_TOKENS: Final = re.compile(rb'(?P<comma>,)|[\[{]|"(?:[^"\\]++|\\.)*+"?+', re.DOTALL)
+"""A text that does not end is one token, too: else it is read again from each quote in it."""
 
 
 def dumps(value: Json) -> bytes:
