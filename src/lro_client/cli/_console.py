@@ -41,8 +41,9 @@ MAX_BODY: Final = 1024 * 1024
 _IDLE_SECONDS: Final = 75.0
 
 _CALLS: Final = re.compile(
-    r"/v1/(?:[^?#\\]+/)?operations(?P<one>/[^?#\\]+?)?"
-    r"(?P<verb>:(?:cancel|wait|batchGet|describe|watch))?"
+    r"(?=[^?#\\]+\Z)/v1/(?:.+/)?operations(?P<one>/.+?)?"
+    r"(?P<verb>:(?:cancel|wait|batchGet|describe|watch))?",
+    re.DOTALL,
 )
 """The paths that are passed on: those of operations, and no others that the server may have.
 

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -457,6 +458,7 @@ def test_pages_of_other_sites_reach_nothing(other: OtherServer) -> None:
 
 def test_what_the_page_does_not_ask_is_not_passed_on(other: OtherServer) -> None:
     """The credentials are for operations only."""
+    began = time.process_time()
     with proxied(other.url) as client:
         for asked in (
             "POST /v1/images:resize",
@@ -474,10 +476,12 @@ def test_what_the_page_does_not_ask_is_not_passed_on(other: OtherServer) -> None
             "DELETE /session",
             "GET /v2/operations",
             "GET /tally",
+            f"GET /v1/{'operations/' * 5000}\\",
         ):
             reply = raw(client, f"{asked.replace(' ', ' /s3cret')} HTTP/1.0")
             assert " 404 " in reply.partition("\n")[0], asked
     assert other.calls == []
+    assert time.process_time() - began < 2, "a long path is matched again from each of its parts"
 
 
 def test_what_is_no_request_of_the_page_gets_no_other_page(
