@@ -32,6 +32,7 @@ URL = "https://hooks.example.com/lro"
         ({"url": "file:///etc/passwd"}, "url", "must be an absolute https URL"),
         ({"url": "https://[::1"}, "url", "is not a URL"),
         ({"url": "https://xn--a/"}, "url", "is not a URL"),
+        ({"url": "https://[fe80::1%25a]+\u0663[::1]"}, "url", "is not a URL"),
         ({"url": "https://ann:pw@hooks.example.com/"}, "url", "must not have a user name"),
         ({"url": "https://hooks.example.com:8443/"}, "url", "must not have port 8443"),
         ({"url": "https://10.0.0.1/"}, "url", "must not have an address that is not global"),

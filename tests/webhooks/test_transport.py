@@ -112,6 +112,11 @@ def test_only_the_status_of_a_reply_is_waited_for(transport: MakeTransport) -> N
     assert reply.why.startswith("no connection: ")
 
 
+def test_url_that_cannot_be_sent_is_a_failure(transport: MakeTransport) -> None:
+    for url in ("https://[fe80::1%25a]+\u0663[::1]", "https://[::1"):
+        assert transport().send(url, {}, b"").why.startswith("the connection failed: ")
+
+
 def test_further_addresses_of_a_host_are_tried(transport: MakeTransport) -> None:
     with receiver() as good:
         both = transport(resolve=lambda host, port: ["::1", "::1", "127.0.0.1"])

@@ -99,8 +99,8 @@ class EndpointRules:
     def _check_url(self, at: str, text: str) -> None:
         try:
             url = httpx.URL(text)
-            host, port = url.host, url.port
-        except (httpx.InvalidURL, ValueError):  # ValueError: of the package for names
+            host, port, _ = url.host, url.port, url.netloc  # which is sent
+        except (httpx.InvalidURL, ValueError):  # ValueError: of names, and of what is not ASCII
             raise InvalidArgument(at, "is not a URL") from None
         schemes = {"https", "http"} if self.allow_http else {"https"}
         if url.scheme not in schemes or not host:

@@ -192,14 +192,14 @@ class WebhookTransport:
 
     def send(self, url: str, headers: Mapping[str, str], body: bytes) -> WebhookReply:
         """Send a request by POST, and return what came of it, whatever that is."""
-        target = httpx.URL(url)
-        sent = [(b"Host", target.netloc), *((k.encode(), v.encode()) for k, v in headers.items())]
-        to = httpcore.URL(
-            scheme=target.raw_scheme, host=target.raw_host, port=target.port, target=target.raw_path
-        )
         deadline = _Deadline(self._timeout)
         token = _deadline.set(deadline)
         try:
+            at = httpx.URL(url)
+            sent = [(b"Host", at.netloc), *((k.encode(), v.encode()) for k, v in headers.items())]
+            to = httpcore.URL(
+                scheme=at.raw_scheme, host=at.raw_host, port=at.port, target=at.raw_path
+            )
             with self._connections().stream("POST", to, headers=sent, content=body) as response:
                 deadline.shorten(_BODY_SECONDS)
                 _drop(response)
@@ -210,7 +210,7 @@ class WebhookTransport:
             return WebhookReply(0, str(exc))
         except httpcore.ConnectError as exc:
             return WebhookReply(0, f"no connection: {exc}")
-        except Exception as exc:  # of the protocol, or of a connection that close() has ended
+        except Exception as exc:  # of the protocol, the URL, or a connection that close() has ended
             return WebhookReply(0, f"the connection failed: {type(exc).__name__}")
         finally:
             _deadline.reset(token)
