@@ -112,6 +112,7 @@ def serve(
             host=host, port=grpc_port, starts=starts is not False, shared=inherited is not None
         )
     _log_to_stderr()
+    _serving.raise_descriptors()
     known = None
     if not app.edge.authenticates and is_loopback_host(_serving.host_port(host, 0)):
         known = frozenset(name.lower() for name in names)

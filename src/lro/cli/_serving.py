@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import functools
 import importlib.util
 import os
 import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Collection
-from typing import TYPE_CHECKING, Final
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import attrs
 
 from lro._base.errors import MissingExtra, PermissionDenied
 from lro._console.loopback import is_loopback_host, name_of_host
+from lro._engine.flow import in_thread
 from lro._engine.runtime import stopping
 from lro._engine.service import Service
 from lro._http.responses import HttpReply, error_reply, json_reply
@@ -35,11 +39,24 @@ _FRESH_SECONDS: Final = 1.0
 """How long what a look at the store has shown counts: any caller may ask for it."""
 
 _BACKLOG: Final = 2048
+_ACCEPTED_AT_ONCE: Final = 1
+"""What servers get as their backlog: asyncio accepts so many in a row, also where each one fails.
+
+It makes the backlog of the socket as small, which is set again after it.
+"""
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""The errors of a system that can open no more connections: asyncio tries again each second."""
+_SAID_SECONDS: Final = 60.0
+"""How often that is said at most."""
+_DESCRIPTORS: Final = 65_536
+"""How many descriptors a process asks for at most: some programs look at each that it may have."""
 IDLE_SECONDS: Final = 65
 """How long an idle connection is kept: longer than clients and most balancers keep theirs."""
 
 _NOBODY: Final = "readyz"
 """An owner who has no work."""
+
+R = TypeVar("R")
 
 ServeHttp = Callable[[App, socket.socket, asyncio.Event, float], Awaitable[None]]
 """Serves an application on a socket until the event, and closes it within the seconds."""
@@ -66,10 +83,18 @@ async def _serve_by_uvicorn(
         app,
         lifespan="on",
         log_config=None,
+        workers=1,  # else it reads WEB_CONCURRENCY
+        backlog=_ACCEPTED_AT_ONCE,
         timeout_graceful_shutdown=GRACE_SECONDS,
         timeout_keep_alive=IDLE_SECONDS,
     )
-    server = uvicorn.Server(config)
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            listener.listen(_BACKLOG)
+
+    server = Server(config)
 
     async def end() -> None:
         await stop.wait()
@@ -94,7 +119,26 @@ async def _serve_by_hypercorn(
     config.keep_alive_timeout = IDLE_SECONDS
     config.shutdown_timeout = closing_seconds
     config.loglevel = "WARNING"
-    await serve(app, config, shutdown_trigger=stop.wait, mode="asgi")  # type: ignore[arg-type]
+    config.backlog = _ACCEPTED_AT_ONCE
+
+    async def end() -> None:
+        listener.listen(_BACKLOG)
+        await stop.wait()
+
+    await serve(app, config, shutdown_trigger=end, mode="asgi")  # type: ignore[arg-type]
+
+
+def raise_descriptors() -> None:
+    """Let this process open as many connections and files as the system lets it, up to a bound."""
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):  # macOS takes fewer than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -178,9 +222,11 @@ class Serving:
         self._grpc_address = ""
         self._ending: list[asyncio.Task[None]] = []
         self._health = Health(self._service)
+        self._say_again_at = 0.0
 
     async def run(self, serve_http: ServeHttp, listener: socket.socket) -> None:
         """Serve on this socket, and return when all is over."""
+        asyncio.get_running_loop().set_exception_handler(self._failed)
         if self._edge is not None:
             self._grpc, self._grpc_address = await self._edge.serve(self._service)
         try:
@@ -188,6 +234,15 @@ class Serving:
             await serve_http(self, listener, self._stop, closing)
         finally:
             await self._end_grpc(0)
+
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log what the loop reports; what it reports each second of its socket only at times."""
+        error = context.get("exception")
+        if not ("socket" in context and isinstance(error, OSError) and error.errno in _EXHAUSTED):
+            loop.default_exception_handler(context)
+        elif loop.time() >= self._say_again_at:
+            self._say_again_at = loop.time() + _SAID_SECONDS
+            warn(f"new connections wait: {error.strerror}; ulimit -n bounds how many are open")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application with its health, as ASGI."""
@@ -232,7 +287,8 @@ class Serving:
 
     def _signalled(self, number: int) -> None:
         if self._stop.is_set():  # a second time: there is no time left
-            self._ending.append(asyncio.ensure_future(asyncio.to_thread(self._service.close, 0)))
+            close = functools.partial(self._service.close, 0)
+            self._ending.append(asyncio.ensure_future(_in_own_thread(close)))
             return
         self.interrupted = number == signal.SIGINT
         self._health.stopping = True
@@ -266,7 +322,7 @@ class Health:
             return self.refusal(stopping())
         now = asyncio.get_running_loop().time()
         if self._look is None or (self._look.done() and now >= self._look_again_at):
-            self._look = asyncio.ensure_future(asyncio.to_thread(self._looked))
+            self._look = asyncio.ensure_future(_in_own_thread(self._looked))
             self._look_again_at = now + _FRESH_SECONDS
         return await asyncio.shield(self._look)
 
@@ -293,6 +349,11 @@ _FOR_ANOTHER: Final = (
 def _host(scope: Scope) -> str:
     found: bytes = dict(scope["headers"]).get(b"host", b"")
     return found.decode("latin-1")
+
+
+async def _in_own_thread(action: Callable[[], R]) -> R:
+    """Call it in a thread that it shares with no hook, since hooks may be slow, and many."""
+    return await in_thread(action, ThreadPoolExecutor(1, "lro-serve"))
 
 
 _OK: Final = json_reply(200, {"status": "ok"})

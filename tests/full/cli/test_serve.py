@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
 import socket
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -203,8 +206,11 @@ def test_calls_for_other_hosts_are_refused_by_an_open_server_on_this_machine(
     assert found == refused
 
 
-def test_open_server_warns_and_serves_what_its_options_say(here: Path) -> None:
+def test_open_server_warns_and_serves_what_its_options_say(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without starts, and below a further parent; the module's own logging stays."""
+    monkeypatch.setenv("WEB_CONCURRENCY", "auto")  # which is for other servers
     write_service(here, store=f"import logging; logging.basicConfig()\n{MEMORY}")
     arguments = ("work:service", "--host", "0.0.0.0", "--no-starts", "--parent", "projects/*")
     with lro_serve(here, *arguments) as server:
@@ -291,6 +297,53 @@ def test_stopping_server_is_not_ready() -> None:
         health.stopping = True
         assert asyncio.run(health.reply(ready=True)).status == 503
         assert asyncio.run(health.reply(ready=False)).status == 200
+
+
+def test_slow_hooks_do_not_hold_up_probes() -> None:
+    """They have all threads of the event loop."""
+
+    async def ask(health: Health) -> int:
+        ended, loop = threading.Event(), asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        hook = loop.run_in_executor(None, ended.wait)
+        try:
+            return (await asyncio.wait_for(health.reply(ready=True), PATIENCE)).status
+        finally:
+            ended.set()
+            await hook
+
+    with lro.Service(MemoryStore(), InlineExecutor()) as service:
+        assert asyncio.run(ask(Health(service))) == 200
+
+
+LIMITED = "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, {}))\n{}"
+
+
+@pytest.mark.parametrize("other", ["uvicorn", "hypercorn"])
+@pytest.mark.parametrize(("most", "said"), [(64, 1), (512, 0)])
+def test_connections_wait_for_descriptors(most: int, said: int, other: str, here: Path) -> None:
+    """The log says so once; a process takes as many descriptors as it may have."""
+    pytest.importorskip("hypercorn")
+    write_service(here, MEMORY)
+    program = ONLY_HYPERCORN.replace("uvicorn", other)
+    (here / "program.py").write_text(LIMITED.format(most, program))
+    command = ("program.py", "serve", "work:service", "--port", "0")
+    with (
+        running(command, here, "server.log") as host,
+        httpx.Client(base_url=Server.of(host).url, timeout=PATIENCE) as client,
+        contextlib.ExitStack() as idle,
+    ):
+        assert client.get("/readyz").status_code == 200
+        for _ in range(100):
+            address = (client.base_url.host, client.base_url.port)
+            idle.enter_context(socket.create_connection(address))
+        until(lambda: host.output.count("new connections wait: Too many open files") == said)
+        asked = client.get if said else httpx.get  # which needs a further connection
+        assert asked(client.base_url.join("/readyz")).status_code == 200
+        idle.close()
+        assert host.stop() == 0
+        assert host.output.count("new connections wait") == said
+        assert "Traceback" not in host.output
 
 
 def test_several_processes_that_cannot_begin_end_the_command(here: Path) -> None:
