@@ -6,6 +6,7 @@ import asyncio
 import functools
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from lro._base.errors import InvalidArgument
-from lro._console.loopback import is_loopback_host
+from lro._console.loopback import is_loopback
 from lro._engine.service import Service
 from lro.cli._commands import read_object, read_service
 from lro.cli._output import INTERRUPTED
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from lro.cli._serving import GrpcEdge, ServeHttp
 
 _PORT: Final = click.IntRange(0, 65_535)
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
+"""A name or address as the header ``Host`` has it, without a port."""
 
 
 @click.command()
@@ -89,8 +92,8 @@ def serve(
 
     MODULE:NAME is an lro.Service, or an lro.asgi.OperationsApp. A service alone knows no callers:
     all who reach it may start, read and cancel operations. So at a loopback address it answers
-    only calls for this machine, or for hosts named by --allow-host. An application has its own
-    authenticate hook, starts and parents.
+    only calls for this machine, or for hosts named by --host or --allow-host. An application has
+    its own authenticate hook, starts and parents.
 
     GET /healthz answers as long as the process lives, GET /readyz asks the store too.
 
@@ -102,6 +105,10 @@ def serve(
     from lro.cli import _serving
     from lro.cli._processes import Inherited, Processes
 
+    for name in names:
+        if _HOST_NAME.fullmatch(name) is None:
+            text = f"must be a name such as api.example.com, without scheme and port, got {name!r}"
+            raise InvalidArgument("--allow-host", text)
     serve_http = _serving.http_server()
     app = read_app(target, starts=starts, parents=parents)
     service = app.edge.service
@@ -113,13 +120,11 @@ def serve(
         )
     _log_to_stderr()
     _serving.raise_descriptors()
-    known = None
-    if not app.edge.authenticates and is_loopback_host(_serving.host_port(host, 0)):
-        known = frozenset(name.lower() for name in names)
     if inherited is not None:
         given = Inherited.of(inherited)
         given.watch()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches this process as SIGTERM
+        known = _known_hosts(app, given.listener, (host, *names))
         context.exit(
             _serve_here(
                 app, edge, serve_http, given.listener, lambda _: given.report_ready(), known
@@ -128,7 +133,8 @@ def serve(
     if workers > 1:
         _check_many(service, grpc_port)
     with _serving.listen(host, port) as listener:
-        _warn(app, target, host)
+        known = _known_hosts(app, listener, (host, *names))
+        _warn(app, target, host, known)
         url = f"http://{_serving.host_port(host, listener.getsockname()[1])}"
 
         def announce(grpc_address: str) -> None:
@@ -175,12 +181,24 @@ def _check_open(app: OperationsApp, target: str) -> None:
         raise InvalidArgument(target, f"{what}: serve gRPC by a program of your own")
 
 
-def _warn(app: OperationsApp, target: str, host: str) -> None:
+def _known_hosts(
+    app: OperationsApp, listener: socket.socket, names: Collection[str]
+) -> frozenset[str] | None:
+    """The hosts that calls may be for beside this machine's own; None: any.
+
+    The address counts at which the socket listens: a name may mean a loopback address too.
+    """
+    if app.edge.authenticates or not is_loopback(listener.getsockname()[0]):
+        return None
+    return frozenset(name.strip("[]").lower() for name in names)
+
+
+def _warn(app: OperationsApp, target: str, host: str, known: Collection[str] | None) -> None:
     """Say what is open to all, and whether the store cannot be used now."""
-    from lro.cli._serving import host_port, warn
+    from lro.cli._serving import warn
     from lro.cli._stores import check_store
 
-    if not app.edge.authenticates and not is_loopback_host(host_port(host, 0)):
+    if known is None and not app.edge.authenticates:
         text = "all who reach it may start, read and cancel operations"
         warn(f"{target} has no authenticate hook, and {host} is not a loopback: {text}")
     why = check_store(app.edge.service.store)

@@ -183,6 +183,7 @@ def test_application_keeps_its_hooks_and_other_paths(here: Path) -> None:
         (("work:app", "--allow-host", "API.example"), ["evil.example"]),
         (("work:closed",), []),
         (("work:service", "--host", "0.0.0.0"), []),
+        (("work:service", "--host", "127.1"), ["evil.example", "api.example"]),
     ],
 )
 def test_calls_for_other_hosts_are_refused_by_an_open_server_on_this_machine(
@@ -203,6 +204,9 @@ def test_calls_for_other_hosts_are_refused_by_an_open_server_on_this_machine(
                 found.append(host)
             else:
                 assert {one.status_code for one in said} == {200}
+        own = httpx.get(f"{url}/v1/operations", headers={"X-Caller": "ann"})  # for that --host
+        assert own.status_code == 200
+        assert ("is not a loopback" in server.host.output) is ("0.0.0.0" in arguments)
     assert found == refused
 
 
@@ -430,6 +434,8 @@ def test_database_that_is_away_is_waited_for(here: Path) -> None:
         (["serve", "work:app", "--parent", "a/*"], "which has its own starts and parents"),
         (["serve", "work:closed", "--grpc", "0"], "has an authenticate hook for HTTP"),
         (["serve", "work:service", "--parent", "a/"], "parent"),
+        (["serve", "work:service", "--allow-host", "a.example:80"], "without scheme and port"),
+        (["serve", "work:service", "--allow-host", "https://a.example"], "without scheme and port"),
         (["serve", "work:service", "--workers", "2"], "cannot share a MemoryStore"),
         (
             ["serve", "shared:service", "--workers", "2", "--grpc", "0"],
