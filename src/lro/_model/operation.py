@@ -446,7 +446,7 @@ def is_short(operation: Operation) -> bool:
     """
     metadata, result = operation.metadata, operation.result
     if (metadata is None or surely_within(metadata, SHORT)) and (
-        result is None or (result.__class__ is Any and surely_within(result, SHORT))
+        result is None or (isinstance(result, Any) and surely_within(result, SHORT))
     ):
         return True  # as most are
     found: list[typing.Any] = [metadata, result]
