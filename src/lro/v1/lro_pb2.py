@@ -15,6 +15,8 @@ from lro.errors import MissingExtra
 
 try:
     from google.protobuf import descriptor_pool
+    from google.protobuf.descriptor import FileDescriptor
+    from google.protobuf.message import Message
     from google.protobuf.message_factory import GetMessageClass
 except ImportError as _exc:
     raise MissingExtra("the module of lro/v1/lro.proto", "protobuf") from _exc
@@ -26,5 +28,7 @@ _file = _types.binary.descriptor(_types.name_of(_OperationMetadata)).file
 for _needed in _file.dependencies:  # protoc's modules import these, which so declares them
     importlib.import_module(_needed.name.removesuffix(".proto").replace("/", ".") + "_pb2")
 
-DESCRIPTOR = descriptor_pool.Default().AddSerializedFile(_file.serialized_pb)
-OperationMetadata = GetMessageClass(DESCRIPTOR.message_types_by_name["OperationMetadata"])
+DESCRIPTOR: FileDescriptor = descriptor_pool.Default().AddSerializedFile(_file.serialized_pb)
+OperationMetadata: type[Message] = GetMessageClass(
+    DESCRIPTOR.message_types_by_name["OperationMetadata"]
+)
