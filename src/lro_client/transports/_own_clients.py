@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import ipaddress
+import os
 import ssl
 import threading
 import time
@@ -185,6 +186,8 @@ def _without_certificates() -> ssl.SSLContext:
 def _certificates() -> ssl.SSLContext:
     """A context that trusts the certificates of the environment, or else those of certifi."""
     try:
+        if file := os.environ.get("SSL_CERT_FILE"):
+            open(file, "rb").close()  # older versions of httpx pass over one that is not there
         return httpx.create_ssl_context()
     except OSError as exc:
         raise DeclarationError("SSL_CERT_FILE", f"is not a file of certificates: {exc}") from exc
