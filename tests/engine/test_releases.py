@@ -275,6 +275,19 @@ def test_request_with_a_field_that_this_release_has_not_is_acted_upon(make_servi
     assert seen == [before(title="x")]
 
 
+def test_request_in_binary_form_is_read_again(make_service, clock):
+    """It is one of a class of protobuf; another process takes the work over."""
+    source_context_pb2 = pytest.importorskip("google.protobuf.source_context_pb2")
+    store, seen, cls = MemoryStore(clock), [], source_context_pb2.SourceContext
+    handed_back(store, make_service, cls, cls(file_name="x"))
+    service, _ = release(
+        store, make_service, cls, lambda request: seen.append(request) or lro.Struct({})
+    )
+    service.run_maintenance()
+    until(lambda: service.list(lro.ListOperationsRequest()).operations[0], lambda o: o.done)
+    assert seen == [cls(file_name="x")]
+
+
 def test_work_whose_request_has_another_name_waits_for_its_release(make_service, clock, caplog):
     """It is handed back once, with a warning; a process that knows the name does it."""
     store, before = MemoryStore(clock), attrs_class(title="")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from lro._base.status import Json
 from lro._messages.json_text import canonical
 from lro._messages.registry import TypeRegistry
@@ -18,9 +20,8 @@ def without_defaults(payload: Json, cls: type, types: TypeRegistry) -> Json:
     return payload if codec.shape is None else _sparse(payload, codec.shape, types)
 
 
-def _sparse(payload: Json, shape: Shape, types: TypeRegistry) -> Json:
-    if not isinstance(payload, dict):
-        return payload
+def _sparse(message: Json, shape: Shape, types: TypeRegistry) -> Json:
+    payload = cast("dict[str, Json]", message)  # as of each class with a shape
     defaults = _defaults(payload, shape, types)
     return {
         name: _below(value, shape.spellings.get(name), types)
@@ -52,5 +53,5 @@ def _defaults(payload: dict[str, Json], shape: Shape, types: TypeRegistry) -> di
         found = types.dump(types.load(said, shape.python), shape.python)
     except Exception:  # a class of the application, with checks of its own
         return {}
-    shown = found if isinstance(found, dict) else {}
+    shown = cast("dict[str, Json]", found)
     return {name: one for name, one in shown.items() if name not in said}
