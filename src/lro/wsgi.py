@@ -262,7 +262,7 @@ def read_body(environ: Environ, limit: int) -> bytes:
 
 
 def declared_length(environ: Environ) -> int | None:
-    """The number of bytes that a body must have; None if there is no ``Content-Length``.
+    """Return the number of bytes that a body must have; None without ``Content-Length``.
 
     Raises:
         MalformedRequest: It is not a number; or there is a body, but the server neither decodes it

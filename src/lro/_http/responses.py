@@ -225,7 +225,7 @@ def with_stand_ins(
     *,
     alone: bool,
 ) -> Operation:
-    """The same operation, with an ErrorInfo for each message that ``convert`` refuses.
+    """Return the operation with an ErrorInfo for each message that ``convert`` refuses.
 
     Only another release may have the class of a message. Such a message must not hide the
     operation, nor those beside it (spec §1.14(3)). A detail of an error is left out.

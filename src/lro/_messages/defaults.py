@@ -46,7 +46,7 @@ def _below(value: Json, field: Field | None, types: TypeRegistry) -> Json:
 
 
 def _defaults(payload: dict[str, Json], shape: Shape, types: TypeRegistry) -> dict[str, Json]:
-    """What the class fills in beside the fields that must be said; nothing if it cannot."""
+    """Return the values that the class gives to fields with a default; none if it refuses to."""
     fields = shape.spellings
     said = {name: one for name, one in payload.items() if name in fields and fields[name].required}
     try:

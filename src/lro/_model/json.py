@@ -52,7 +52,7 @@ def with_enum_numbers(operation: Operation, types: TypeRegistry) -> Operation:
 
 
 def with_each(operation: Operation, change: Callable[[Any], Any]) -> Operation:
-    """The same operation with its metadata, response and details as ``change`` returns them."""
+    """Return the operation with its metadata, response and details changed by ``change``."""
     metadata, result = operation.metadata, operation.result
     if isinstance(result, Status):
         result = attrs.evolve(result, details=tuple(map(change, result.details)))

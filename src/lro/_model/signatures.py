@@ -91,7 +91,7 @@ def verify_webhook(
     over. ``now`` is in Unix seconds, ``tolerance`` in seconds.
 
     Raises:
-        DeclarationError: A secret is not one, or there is none; or a header is not a text.
+        DeclarationError: A secret is not one, none is given, or a header is not a text.
         WebhookError: A header is missing, no signature is right, or the moment of the attempt is
             further from ``now`` than the tolerance: it may be an old one that is sent again.
     """

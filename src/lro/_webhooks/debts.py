@@ -85,7 +85,7 @@ class Debts:
         return min((debt.at for debt in (self.owed or {}).values()), default=None)
 
     def with_endpoints(self, endpoints: Iterable[Endpoint]) -> Debts:
-        """The same with other endpoints of the start; nothing is owed to those that are gone."""
+        """Return the debts with other endpoints of the start, without debts to removed ones."""
         kept = attrs.evolve(self, endpoints=tuple(endpoints))
         gone = {one.id for one in self.of_start} - {one.id for one in kept.of_start}
         owed = {id: debt for id, debt in (self.owed or {}).items() if id not in gone}

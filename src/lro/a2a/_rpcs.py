@@ -55,7 +55,7 @@ class _ContextBuilder(DefaultGrpcServerCallContextBuilder):
 
 @attrs.frozen(eq=False)
 class _Guard:
-    """What the SDK takes for the server: adds its RPCs to that, each behind a check."""
+    """Stands for the server before the SDK, and adds each RPC to it behind a check."""
 
     _server: grpc.aio.Server
     _handler: Handler

@@ -41,8 +41,7 @@ DEFAULT_MAX_REQUEST: Final = 1024 * 1024
 MAX_VALUES: Final = 25_000
 """Values of a call, as ``lro._messages.json_text`` counts them.
 
-The SDK turns a request into its messages value by value, which takes up to 0.1 s for so many. The
-event loop does nothing else meanwhile.
+The SDK converts a request value by value on the event loop, which does nothing else meanwhile.
 """
 
 _CODES: Final[Mapping[type[Exception], int]] = {

@@ -40,7 +40,7 @@ _FRESH_SECONDS: Final = 1.0
 
 _BACKLOG: Final = 2048
 _ACCEPTED_AT_ONCE: Final = 1
-"""What servers get as their backlog: asyncio accepts so many in a row, also where each one fails.
+"""The backlog of uvicorn and hypercorn: asyncio accepts so many in a row, also if each fails.
 
 It makes the backlog of the socket as small, which is set again after it.
 """

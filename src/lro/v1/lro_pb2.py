@@ -1,4 +1,4 @@
-"""What protoc's modules import for ``lro/v1/lro.proto``: the file and its messages.
+"""The file ``lro/v1/lro.proto`` and its messages, which modules made by protoc import.
 
 The message is the one of :class:`lro.OperationMetadata`. A module that was made of that file
 beside this library would not be found: Python looks for it in the package ``lro``. Needs the extra
