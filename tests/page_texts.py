@@ -27,7 +27,7 @@ FILE: Final = re.compile(
 """Stands before a block that is a file of its own, which the other blocks import or find served."""
 
 
-@functools.cache
+@functools.lru_cache(1)
 def tokens(page: Path) -> Sequence[Token]:
     """The page as CommonMark with tables."""
     from markdown_it import MarkdownIt  # not in every environment of the tests
