@@ -237,6 +237,7 @@ NOWHERE = {
     "a page": page_of_a_proxy(404),
     "JSON of a framework": reply({"detail": "there is nothing at /wrong"}, 404),
     "a problem": reply({"title": "Not Found", "detail": "there is nothing at /wrong"}, 404),
+    "JSON of Spring": reply({"error": "Not Found", "message": "there is nothing at /wrong"}, 404),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Final, TypeVar, cast
 
 import attrs
@@ -276,6 +277,9 @@ def error_body(status: Status, types: TypeRegistry, http: int | None = None) -> 
     return {"error": error}
 
 
+_PHRASES: Final = {one.value: one.phrase.lower() for one in HTTPStatus}
+
+
 def status_from_error_body(http: int, body: Json, types: TypeRegistry) -> Status:
     """Read the status of an error reply (spec §11.8); ``body`` is None if it was not JSON."""
     error = error_fields(http, body) or {"message": _words(_unwrapped(body))}
@@ -292,7 +296,8 @@ def error_fields(http: int, body: Json) -> Mapping[str, Json] | None:
     """What the body of an error reply has as ``status``, ``message`` and ``details`` (spec §11.8).
 
     It is read in each form that servers send: as in spec §5.12, by itself or in a list; a text, or
-    a text and a code; a ``google.rpc.Status``; an error of Connect. None: it has no such form.
+    a text and a code; a ``google.rpc.Status``; an error of Connect. None: it has no such form. A
+    text that only repeats the words of the HTTP status is none: Spring says so of any path.
     """
     body = _unwrapped(body)
     error = body.get("error")
@@ -307,7 +312,8 @@ def error_fields(http: int, body: Json) -> Mapping[str, Json] | None:
     # Other interfaces number their errors too: theirs rarely agree with the HTTP status.
     if code and code.http == http:
         return {**body, "status": code.name, "message": _words(body)}
-    return {"message": _words(body)} if isinstance(error, str) else None
+    says = isinstance(error, str) and error.lower() != _PHRASES.get(http)
+    return {"message": _words(body)} if says else None
 
 
 def _unwrapped(body: Json) -> dict[str, Json]:
