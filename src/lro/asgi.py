@@ -261,16 +261,20 @@ async def respond(
     path: str,
     found: Found | None = None,
     caller: str | None = None,
+    read: Callable[[], Awaitable[bytes | None]] | None = None,
 ) -> None:
     """Answer a call by an edge, which gets this raw path.
 
     ``found`` is what the edge has there, if it was asked; ``caller`` is the caller's name, if a
-    framework has found it.
+    framework has found it. ``read`` reads the body as :func:`read_body` does, by the means of a
+    framework which may have read it already, for a function that checks signatures for instance.
     """
     sender = _Sender(send)
     try:
         bodiless = scope["method"] in _BODILESS
-        body = b"" if bodiless else await read_body(receive, edge.max_body)
+        body: bytes | None = b""
+        if not bodiless:
+            body = await (read() if read else read_body(receive, edge.max_body))
         if body is None:
             return  # the caller went away before the request was complete
         exchange = edge.exchange(request_of(scope, path, body, caller), found)

@@ -48,7 +48,8 @@ def find_caller(request: Any) -> str:
 
 
 async def caller(request: Any) -> str:
-    """The same by a coroutine function."""
+    """The same by a coroutine function, which reads the body as one that checks signatures."""
+    await request.read()
     return find_caller(request)
 
 

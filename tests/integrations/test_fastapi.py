@@ -16,6 +16,7 @@ from fastapi import Depends, FastAPI, Header, HTTPException, Request
 from fastapi.security import OAuth2PasswordBearer
 from fastapi.testclient import TestClient
 from pydantic import BaseModel, ConfigDict
+from starlette.requests import ClientDisconnect
 
 import lro
 from lro.executors.inline import InlineExecutor
@@ -76,6 +77,8 @@ def by_user(counting: Counting) -> FastAPI:
     """A dependency with ``yield``, below a prefix; an endpoint on the application."""
 
     async def user(request: Request) -> AsyncIterator[str]:
+        with contextlib.suppress(ClientDisconnect):
+            await request.body()  # as one that checks signatures
         yield found_caller(request, request.headers.get("authorization"))
 
     async def caller(user: Annotated[str, Depends(user)]) -> str:

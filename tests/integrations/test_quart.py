@@ -36,7 +36,8 @@ def caller() -> str:
 
 
 async def caller_awaited() -> str:
-    """The same by a coroutine function."""
+    """The same by a coroutine function, which reads the body as one that checks signatures."""
+    await request.get_data()
     return caller()
 
 

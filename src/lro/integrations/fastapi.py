@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack, get_args, get_origin
 from urllib.parse import unquote
 
@@ -45,7 +46,7 @@ try:
     from starlette.exceptions import HTTPException
 
     from lro.integrations._fastapi_document import as_in_fastapi, route_options, type_with
-    from lro.integrations.starlette import request_with_body
+    from lro.integrations.starlette import read_once, request_with_body
 except ImportError as _exc:
     raise MissingExtra("the integration into FastAPI", "fastapi") from _exc
 
@@ -185,10 +186,10 @@ class Operations:
         async def call(operations: RequestOperations = Depends(self)) -> Response:  # noqa: B008
             request = operations.request
             path = path_below(request.scope, rule.filled(request.path_params))
-            return _EdgeReply(edge, path, operations.caller)
+            return _EdgeReply(edge, path, operations.caller, request)
 
         async def page(request: Request) -> Response:
-            return _EdgeReply(edge, path_below(request.scope, rule.filled({})), "")
+            return _EdgeReply(edge, path_below(request.scope, rule.filled({})), "", request)
 
         return page if rule.rpc == PAGE else call
 
@@ -263,12 +264,13 @@ class OperationsRoute(APIRoute):
 
 
 class _EdgeReply(Response):
-    def __init__(self, edge: OperationsEdge, path: str, caller: str) -> None:
+    def __init__(self, edge: OperationsEdge, path: str, caller: str, request: Request) -> None:
         super().__init__()
-        self._edge, self._path, self._caller = edge, path, caller
+        read = partial(read_once, request, edge.max_body)
+        self._respond = partial(respond, edge, path=path, caller=caller, read=read)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await respond(self._edge, scope, receive, send, path=self._path, caller=self._caller)
+        await self._respond(scope, receive, send)
 
 
 def _refusal(

@@ -6,6 +6,7 @@ Needs the extra ``litestar``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeAlias, TypeVar, Unpack
 
 import attrs
@@ -17,7 +18,7 @@ from lro._engine.methods import Method
 from lro._engine.service import Service
 from lro._http.edge import OperationsEdge, OwnStartOptions, Starts
 from lro._http.responses import HttpReply
-from lro.asgi import Receive, Scope, Send, raw_path, request_of, respond
+from lro.asgi import raw_path, request_of, respond
 from lro.integrations._base import (
     EVERY_METHOD,
     EdgeOptions,
@@ -37,7 +38,7 @@ try:
     from litestar.config.app import AppConfig
     from litestar.connection import ASGIConnection
     from litestar.di import Provide
-    from litestar.exceptions import HTTPException
+    from litestar.exceptions import HTTPException, InternalServerException
     from litestar.handlers import BaseRouteHandler
     from litestar.plugins import InitPlugin
 except ImportError as _exc:
@@ -223,7 +224,7 @@ class OperationsPlugin(InitPlugin):
             below = "/" + raw_path(scope).split("/", segments + 1)[-1]
             if public and scope["raw_path"].endswith(b"/"):  # which Litestar has cut off
                 below = f"{below.rstrip('/')}/"
-            return _EdgeReply(edge or self.edge, below, caller)
+            return _EdgeReply(edge or self.edge, below, caller, request)
 
         async def call(request: AnyRequest, operations: Annotated[Operations, _INJECTED]) -> Any:
             return answered(request, operations.caller)
@@ -276,14 +277,23 @@ def _ours(error: HTTPException) -> LroError:
 
 
 class _EdgeReply(Response[T]):
-    def __init__(self, edge: OperationsEdge, path: str, caller: str) -> None:
+    def __init__(self, edge: OperationsEdge, path: str, caller: str, request: AnyRequest) -> None:
         nothing: Any = None
         super().__init__(nothing)
-        self._edge, self._path, self._caller = edge, path, caller
+        read = partial(_read, request)
+        self._respond = partial(respond, edge, path=path, caller=caller, read=read)
 
     def to_asgi_response(self, *_: Any, **__: Any) -> Any:
         """Gives the edge as an application."""
-        return self._answer
+        return self._respond
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await respond(self._edge, scope, receive, send, path=self._path, caller=self._caller)
+
+async def _read(request: AnyRequest) -> bytes | None:
+    """The body, also if the application has read it; None if the caller left.
+
+    Litestar bounds it by its ``request_max_body_size``.
+    """
+    try:
+        return await request.body()
+    except InternalServerException:  # it was cut off, or only a form is left of it
+        return None if request.is_connected else b""

@@ -120,18 +120,29 @@ async def request_with_body(
     Raises:
         StatusError: The caller has gone away.
     """
+    body = await read_once(request, edge.max_body)
+    if body is None:
+        raise gone_away()
+    asked = request_of(request.scope, raw_path(request.scope), body, caller)
+    return attrs.evolve(asked, mount=lambda _: _mount(request))
+
+
+async def read_once(request: Request, limit: int) -> bytes | None:
+    """The body, also if the application has read it; as for :func:`lro.asgi.read_body`.
+
+    It is empty if only a form is left of it.
+    """
     body = bytearray()
     try:
         async for piece in request.stream():
             body += piece
-            if len(body) > edge.max_body:
+            if len(body) > limit:
                 break
     except ClientDisconnect:
-        raise gone_away() from None
-    except RuntimeError:  # the application has read it, as a form for instance
+        return None
+    except RuntimeError:
         pass
-    asked = request_of(request.scope, raw_path(request.scope), bytes(body), caller)
-    return attrs.evolve(asked, mount=lambda _: _mount(request))
+    return bytes(body)
 
 
 def _mount(request: Request) -> str | None:
