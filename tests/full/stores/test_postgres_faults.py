@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import subprocess
 import sys
 import threading
@@ -20,7 +19,7 @@ from lro import InvalidArgument
 from lro.errors import OperationNotFound, RequestIdConflict, TargetBusy, Unavailable
 from lro.stores.postgres import PostgresStore
 from tests.patching import patch_threads
-from tests.services.postgres import UNHURRIED, new_server, shared_server
+from tests.services.postgres import UNHURRIED, new_server
 from tests.services.processes import killed_at_end
 from tests.services.proxy import proxy_to
 from tests.stores.samples import (
@@ -41,13 +40,10 @@ from tests.stores.samples import (
     together,
 )
 from tests.stores.store_verbs import errors_of, verbs
+from tests.stores.test_postgres import plain, schema, server
 from tests.waiting import PATIENCE, joined, until
 
-
-@pytest.fixture(scope="module")
-def server():
-    """The server of this test run."""
-    return shared_server()
+__all__ = ["plain", "schema", "server"]
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +52,6 @@ def fragile():
     made = new_server()
     yield made
     made.stop()
-
-
-@pytest.fixture
-def plain(server):
-    """A connection that is not ours."""
-    with psycopg.connect(server.url, autocommit=True) as connection:
-        yield connection
 
 
 @pytest.fixture
@@ -77,12 +66,6 @@ def make(server, clock):
             return store
 
         yield made
-
-
-@pytest.fixture
-def schema(server):
-    """The name of a new schema."""
-    return server.fresh_schema()
 
 
 @pytest.fixture
@@ -484,48 +467,6 @@ def test_a_connection_lost_again_and_again_is_unavailable(store, clock, postgres
             call()
         assert "closed" in str(caught.value.__cause__)
     assert store.update("operations/a", end_of(clock)).done
-
-
-def test_the_server_crashes_under_load(fragile, make, clock):
-    """Whatever was answered is true afterwards, of starts, claims and ends by many threads."""
-    store = make(url=fragile.url)
-    answered = {}
-    crashes = [40, 160]
-    counted = itertools.count()
-    crashing = threading.Lock()
-
-    def work(number):
-        for turn in range(30):
-            name = f"operations/{number}-{turn}"
-            answered[name] = 0
-            steps = (
-                lambda name=name: insert(store, held(clock, name[11:]), key_of(name)),
-                lambda name=name: store.update(name, claim_of(clock)),
-                lambda name=name: store.update(name, end_of(clock)),
-            )
-            for step in steps:
-                try:
-                    step()
-                except Unavailable:
-                    soon(lambda: store.page("", None, 1))
-                    break
-                answered[name] += 1
-            with crashing:
-                if crashes and next(counted) == crashes[0]:
-                    crashes.pop(0)
-                    fragile.crash()
-                    fragile.start()
-
-    assert together(8, work) == [None] * 8
-    assert not crashes
-    there = {record.name: record for record in soon(lambda: store.page("", None, 10_000)).records}
-    assert sum(steps == 3 for steps in answered.values()) > 100
-    for name, steps in answered.items():
-        record = there.get(name)
-        assert steps == 0 or record is not None
-        if steps:
-            assert (record.attempt, record.done) >= (int(steps > 1), steps > 2)
-            assert record.version - 1 in (steps - 1, steps)
 
 
 # -- locks ----------------------------------------------------------------------------------------
