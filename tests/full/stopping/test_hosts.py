@@ -266,7 +266,7 @@ def test_sigterm_under_load_loses_nothing(kind: Kind, folder: Path, port: int) -
 
 @pytest.mark.parametrize("closing", ["with service", "at exit"])
 def test_script_that_is_asked_to_stop_loses_nothing(closing: str, folder: Path) -> None:
-    """What a script could not end is done by the next process, with or without a with block."""
+    """With or without a with block; a worker, which is stopped too, hands its work on as well."""
     if closing == "at exit":
         script = (folder / "script.py").read_text()
         (folder / "script.py").write_text(script.replace("with service:", "if service:"))
@@ -274,20 +274,8 @@ def test_script_that_is_asked_to_stop_loses_nothing(closing: str, folder: Path) 
         names = both_begun(folder)
         assert script_host.stop() == 1
         check_left([script_host], folder)
-    skip_without(("waitress",))
-    with begun(KINDS["waitress"], folder, 0, "second.log") as (second, again):
-        assert ["response" in again.result(name).body for name in names] == [True] * 2
-        stop(second, folder)
-
-
-def test_worker_that_is_asked_to_stop_hands_its_work_back(folder: Path) -> None:
-    """It takes up what a script has handed back, is stopped in its midst, and nothing is lost."""
-    with running(("script.py",), folder, "first.log") as script_host:
-        names = both_begun(folder)
-        assert script_host.stop() == 1
-        check_left([script_host], folder)
     with running(("worker.py",), folder, "second.log") as worker:
-        until(lambda: (folder / "begun").read_text().count("\n") == 3)
+        until(lambda: count(folder, "begun", "\n") == 3)
         assert worker.stop() == 0
         check_left([worker], folder)
     skip_without(("waitress",))
