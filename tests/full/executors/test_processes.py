@@ -209,31 +209,25 @@ def test_a_failure_is_reported_as_in_a_thread(both, method, how):
 
 
 @pytest.mark.parametrize(
-    ("method", "do"),
+    ("method", "do", "size"),
     [
-        ("Task", "echo"),
-        ("Task", "report_once"),
-        ("Task", "from_another_thread"),
-        ("Task", "give:wrong class"),
-        ("Task", "give:unencodable"),
-        ("Task", "report_wrongly"),
-        ("Task", "nowhere"),
-        ("AsyncTask", "await_report"),
-        ("Short", ""),
-        ("Nothing", ""),
+        ("Task", "echo", 3),
+        ("Task", "report_once", 3),
+        ("Task", "from_another_thread", 3),
+        ("Task", "give:wrong class", 3),
+        ("Task", "give:unencodable", 3),
+        ("Task", "report_wrongly", 3),
+        ("Task", "nowhere", 3),
+        ("AsyncTask", "await_report", 3),
+        ("Short", "", 3),
+        ("Nothing", "", 3),
+        *((method, "flaky", tries) for method in ("Again", "Aagain") for tries in (2, 3, 4)),
     ],
 )
-def test_an_end_is_as_in_a_thread(both, method, do):
+def test_an_end_is_as_in_a_thread(both, method, do, size):
     """Response or error, and the last metadata but for the order of several threads."""
-    asked = request(do, text="text", size=3)
+    asked = request(do, text="text", size=size)
     in_thread, in_child = both(method, asked)
-    assert in_child == in_thread
-
-
-@pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize(("method", "do"), [("Again", "flaky"), ("Aagain", "flaky")])
-def test_a_function_is_tried_again_where_it_runs(both, method, do, size):
-    in_thread, in_child = both(method, request(do, size=size))
     assert in_child == in_thread
 
 
@@ -451,17 +445,19 @@ DEATHS = [
     ("crash", 0, "ended by SIGSEGV"),
     ("fork_and_die", 0, "exit code 5"),
     ("fork_unnoticed", 0, "exit code 5"),
+    ("run_a_program", 0, "exit code 1"),
 ]
 
 
 @pytest.mark.parametrize(("do", "size", "how"), DEATHS)
-def test_a_dead_child_ends_its_operation(harness, caplog, do, size, how):
-    """At once, and as lost; the log says how; the next operation has a new child."""
+def test_a_dead_child_ends_its_operation(harness, mail, caplog, do, size, how):
+    """At once, and as lost, with all that it started; the next operation has a new child."""
     service, method = harness()
-    operation = ended(service, method.start(request(do, size=int(size))))
+    operation = ended(service, method.start(request(do, mail, size=int(size))))
     assert reason(operation) == (Code.ABORTED, "WORKER_LOST")
     assert f"{operation.name}: attempt 1: its process" in caplog.text
     assert how in caplog.text
+    mail.end()
     assert answer(service, ended(service, method.start(request("echo")))) == " 0"
 
 
@@ -470,14 +466,6 @@ def test_lost_work_is_done_again(harness):
     service, method = harness(worker_lost=WorkerLost.RETRY)
     operation = method.start(request("die_once"))
     assert answer(service, ended(service, operation)) == "attempt 2"
-
-
-def test_a_child_takes_along_what_it_started(harness, mail):
-    """The program that the function ran does not go on without it."""
-    service, method = harness()
-    operation = ended(service, method.start(request("run_a_program", mail)))
-    assert reason(operation) == (Code.ABORTED, "WORKER_LOST")
-    mail.end()
 
 
 def test_a_function_may_fork(harness, caplog):
