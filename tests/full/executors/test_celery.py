@@ -19,8 +19,8 @@ from lro.errors import Unavailable
 from lro.executors import _celery_messages
 from lro.testing._executors import Work
 from tests.executors import celery_app
-from tests.executors.celery_workers import Harness, Worker
-from tests.service_steps import answer, ended, reason, unpacked
+from tests.executors.celery_workers import Harness
+from tests.service_steps import answer, ended, reason
 from tests.services.postgres import shared_server
 from tests.services.redis import Redis, redis_server
 from tests.waiting import PATIENCE, until
@@ -41,17 +41,6 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
     """A Redis of one test, which may kill it."""
     with redis_server(tmp_path_factory.mktemp("mortal")) as server:
         yield server
-
-
-@pytest.fixture(scope="module")
-def busy(
-    broker: Redis, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Harness, Worker]]:
-    """A service with a worker, Celery's usual pool of processes."""
-    harness = Harness(broker.url, tmp_path_factory.mktemp("busy"))
-    with harness.worker("prefork") as worker:
-        yield harness, worker
-    harness.close()
 
 
 @pytest.fixture
@@ -75,14 +64,6 @@ def send(harness: Harness, name: str) -> None:
     harness.service._runtime.executor.reserve().submit(Work(name))
 
 
-def test_another_process_does_the_work(busy):
-    """The response comes back typed, and so does the metadata."""
-    harness, _ = busy
-    operation = ended(harness.service, harness.start("Echo", "abc"))
-    assert answer(harness.service, operation) == "cba"
-    assert unpacked(harness.service, operation).note != str(os.getpid())
-
-
 def test_a_worker_is_sent_the_name_after_the_commit(broker, tmp_path):
     """Long before a name that was lost on its way would be sent again."""
     harness = Harness(broker.url, tmp_path, redelivery=600)
@@ -93,31 +74,23 @@ def test_a_worker_is_sent_the_name_after_the_commit(broker, tmp_path):
         assert answer(harness.service, ended(harness.service, name)) == "cba"
 
 
-def test_a_cancel_reaches_the_worker(busy):
-    harness, _ = busy
-    name = harness.start("Hold", str(harness.gate("never")))
-    assert harness.begun(name).note != str(os.getpid())
-    harness.service.cancel(name)
-    assert reason(ended(harness.service, name)) == (Code.CANCELLED, "CANCELLED")
-
-
-def test_a_name_may_come_twice(busy, tmp_path):
+def test_a_name_may_come_twice(harness):
     """Before, during and after the work: it is done once, and every message is acknowledged."""
-    harness, worker = busy
-    gate, tally = tmp_path / "gate", tmp_path / "tally"
-    held, counted = harness.start("Hold", str(gate)), harness.start("Count", str(tally))
-    harness.begun(held)
-    ended(harness.service, counted)
-    before = worker.count("succeeded")
-    for name in (held, counted) * 3:
-        send(harness, name)
-    worker.says("succeeded", before + 6)  # the other process of the pool found nothing to do
-    gate.touch()
-    ended(harness.service, held)
-    send(harness, held)
-    send(harness, "operations/unknown")  # it may have been deleted
-    worker.says("succeeded", before + 9)
-    assert not worker.count("operations/unknown: not begun")
+    gate, tally = harness.gate("gate"), harness.gate("tally")
+    with harness.worker("prefork") as worker:
+        held, counted = harness.start("Hold", str(gate)), harness.start("Count", str(tally))
+        harness.begun(held)
+        ended(harness.service, counted)
+        before = worker.count("succeeded")
+        for name in (held, counted) * 3:
+            send(harness, name)
+        worker.says("succeeded", before + 6)  # the other process of the pool found nothing to do
+        gate.touch()
+        ended(harness.service, held)
+        send(harness, held)
+        send(harness, "operations/unknown")  # it may have been deleted
+        worker.says("succeeded", before + 9)
+        assert not worker.count("operations/unknown: not begun")
     assert tally.read_text() == f"{counted}\n"
 
 
@@ -157,15 +130,6 @@ def test_a_message_that_names_no_operation_is_dropped(broker, tmp_path, pool):
         assert worker.count("a message is dropped") == len(WRONG) + 1
         assert not worker.count("goes back to the broker")
         assert not worker.count("Traceback")
-
-
-def test_a_process_of_the_pool_is_killed(busy):
-    """The operation ends with the truth, and the worker goes on with a new process."""
-    harness, _ = busy
-    name = harness.start("Hold", str(harness.gate("never")))
-    os.kill(int(harness.begun(name).note), signal.SIGKILL)
-    assert reason(ended(harness.service, name)) == (Code.ABORTED, "WORKER_LOST")
-    assert answer(harness.service, ended(harness.service, harness.start("Echo", "abc"))) == "cba"
 
 
 def test_a_worker_is_killed(harness):
@@ -265,6 +229,8 @@ def test_the_store_is_on_another_machine(far):
         assert reason(ended(harness.service, held[0])) == (Code.CANCELLED, "CANCELLED")
         os.kill(int(harness.begun(held[1]).note), signal.SIGKILL)
         assert reason(ended(harness.service, held[1])) == (Code.ABORTED, "WORKER_LOST")
+        # The worker goes on with a new process.
+        assert ended(harness.service, harness.start("Echo", "abc")).response is not None
 
 
 def found_by(harness: Harness, name: str) -> Operation | None:
