@@ -12,6 +12,7 @@ import attrs
 import grpc
 import grpc.aio
 import httpx
+from a2a.server.context import ServerCallContext
 from a2a.types import a2a_pb2, a2a_pb2_grpc
 from google.protobuf import json_format
 from google.rpc import status_pb2
@@ -19,13 +20,16 @@ from starlette.applications import Starlette
 
 import lro
 from lro.a2a import Handler, add_to, agent_card, routes
-from tests.http.counting_service import DOMAIN, CountService, build
+from lro.executors.threads import ThreadExecutor
+from lro.stores.memory import MemoryStore
+from tests.http.counting_service import DOMAIN, CountRequest, CountResponse, CountService, build
 from tests.http.servers import HOST, uvicorn_serving
 
 VERSION = {"A2A-Version": "1.0"}
 REST = "/a2a/rest"
 JSONRPC = "/a2a/jsonrpc"
 COUNT = "acme.v1.Things.Count"
+CONTEXT = ServerCallContext(state={"headers": {"x-caller": "ann"}})
 
 
 def authenticate(headers: Mapping[str, str]) -> str | None:
@@ -129,6 +133,22 @@ def _serving(
         with grpc.insecure_channel(rpc) as channel:
             yield Agent(counting, url, rpc, http, channel)
         counting.service.close(0)
+
+
+@contextlib.contextmanager
+def working_agent() -> Iterator[Agent]:
+    """Serve an agent that counts by itself; from 100 steps on it waits to be stopped."""
+    service = lro.Service(MemoryStore(), ThreadExecutor(8), domain=DOMAIN, maintenance=False)
+
+    @service.method(COUNT)
+    def count(request: CountRequest, job: lro.Job) -> CountResponse:
+        job.progress(0.5, "counting")
+        while request.steps >= 100:
+            job.sleep(60)
+        return CountResponse(total=request.steps)
+
+    with serving(CountService(service, count)) as served:  # type: ignore[arg-type]
+        yield served
 
 
 # -- one call by each of the bindings ---------------------------------------------------------

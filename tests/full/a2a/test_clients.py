@@ -28,27 +28,14 @@ from a2a.types import (
 from a2a.utils.errors import A2AError, TaskNotCancelableError, TaskNotFoundError
 from google.protobuf import json_format
 
-import lro
-from lro.executors.threads import ThreadExecutor
-from lro.stores.memory import MemoryStore
-from tests.full.a2a.serving import Agent, message, serving
-from tests.http.counting_service import DOMAIN, CountRequest, CountResponse, CountService
+from tests.full.a2a.serving import Agent, message, working_agent
 from tests.services.npm import A2A, node_modules, run_node
 
 
 @pytest.fixture(scope="module")
 def agent() -> Iterator[Agent]:
-    """An agent that counts by itself, up to 100; beyond that it waits to be stopped."""
-    service = lro.Service(MemoryStore(), ThreadExecutor(8), domain=DOMAIN, maintenance=False)
-
-    @service.method("acme.v1.Things.Count")
-    def count(request: CountRequest, job: lro.Job) -> CountResponse:
-        job.progress(0.5, "counting")
-        if request.steps > 100:
-            job.sleep(60)
-        return CountResponse(total=request.steps)
-
-    with serving(CountService(service, count)) as served:  # type: ignore[arg-type]
+    """An agent that counts by itself."""
+    with working_agent() as served:
         yield served
 
 

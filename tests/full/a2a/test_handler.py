@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import httpx
 import pytest
 
 pytest.importorskip("a2a")
@@ -41,7 +40,7 @@ from lro.a2a import SCHEMAS_URI, Handler, add_to, agent_card, routes
 from lro.errors import DeclarationError, MethodNotSupported, MissingExtra
 from lro.stores.sqlite import SQLiteStore
 from lro.webhooks import Webhooks
-from tests.full.a2a.serving import COUNT, REST, VERSION, make_agent, message
+from tests.full.a2a.serving import CONTEXT, COUNT, REST, VERSION, make_agent, message
 from tests.http.counting_service import (
     DOMAIN,
     CountRequest,
@@ -50,9 +49,9 @@ from tests.http.counting_service import (
     Wrapped,
     build,
 )
+from tests.http.servers import asgi_inside
 from tests.waiting import until_async
 
-CONTEXT = ServerCallContext(state={"headers": {"x-caller": "ann"}})
 TEXT = [{"text": "7"}]
 Made = tuple[CountService, Handler]
 
@@ -302,13 +301,6 @@ def test_messages_of_text_are_read_by_the_application() -> None:
                 send(handler, message(f"{key}-{text}", parts=[{"text": text}]))
 
 
-def test_a_message_that_is_sent_twice_starts_once(made: Made) -> None:
-    """For 24 hours, for each caller (A2A 3.3.1)."""
-    first, second = (send(made[1], message("once")) for _ in range(2))
-    assert first.id == second.id
-    assert send(made[1], message("again")).id != first.id
-
-
 # -- waiting ----------------------------------------------------------------------------------
 
 
@@ -360,17 +352,6 @@ class Backend(AuthenticationBackend):
         return (AuthCredentials(["all"]), SimpleUser(name)) if name else None
 
 
-def asked(app: Any, *request: Any, **more: Any) -> httpx.Response:
-    """The reply of an application in this process."""
-
-    async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
-            return await http.request(*request, **more)
-
-    return asyncio.run(ask())
-
-
 def test_the_user_of_a_middleware_is_the_caller() -> None:
     """As the SDK has it; without one, an agent of owners refuses."""
     _, handler = make_agent(build(owner_only=True), authenticate=None)
@@ -379,12 +360,15 @@ def test_the_user_of_a_middleware_is_the_caller() -> None:
     )
     body = {"message": message(), "configuration": {"returnImmediately": True}}
 
-    def call(user: str, *request: Any, **more: Any) -> httpx.Response:
-        return asked(app, *request, headers=VERSION | {"x-user": user}, **more)
+    with asgi_inside(app) as ask:
 
-    task = call("ann", "POST", f"{REST}/message:send", json=body).json()["task"]
-    path = f"{REST}/tasks/{task['id']}"
-    assert [call(user, "GET", path).status_code for user in ("ann", "eve", "")] == [200, 404, 401]
+        def call(user: str, *request: str, **more: Any) -> Any:
+            return ask(*request, headers=VERSION | {"x-user": user}, **more)
+
+        task = call("ann", "POST", f"{REST}/message:send", json=body).json()["task"]
+        path = f"{REST}/tasks/{task['id']}"
+        found = [call(user, "GET", path).status_code for user in ("ann", "eve", "")]
+    assert found == [200, 404, 401]
 
 
 def test_without_names_all_callers_are_one() -> None:
@@ -443,18 +427,19 @@ def test_a_fault_of_the_store_is_logged_and_hidden(caplog: pytest.LogCaptureFixt
 
 def test_a_verb_that_is_switched_off_is_not_supported() -> None:
     counting, handler = make_agent(build(verbs=["DescribeOperations"]))
-    app = Starlette(routes=routes(handler))
     task_id = counting.start().rpartition("/")[2]
-    for method, path in (("GET", "/tasks"), ("POST", f"/tasks/{task_id}:cancel")):
-        reply = asked(app, method, REST + path, headers=VERSION)
-        assert reply.status_code == 400
-        assert reply.json()["error"]["details"][0]["reason"] == "UNSUPPORTED_OPERATION"
+    with asgi_inside(Starlette(routes=routes(handler))) as ask:
+        for method, path in (("GET", "/tasks"), ("POST", f"/tasks/{task_id}:cancel")):
+            reply = ask(method, REST + path, headers=VERSION)
+            assert reply.status_code == 400
+            assert reply.json()["error"]["details"][0]["reason"] == "UNSUPPORTED_OPERATION"
 
 
 def test_the_card_comes_first_and_may_be_cached(made: Made) -> None:
     """No route catches its path, and all that is required is there (A2A 4.4.1, 8.2, 8.6.1)."""
-    app = Starlette(routes=routes(made[1], jsonrpc="/", rest=""))
-    reply = asked(app, "GET", "/.well-known/agent-card.json")
+    with asgi_inside(Starlette(routes=routes(made[1], jsonrpc="/", rest=""))) as ask:
+        reply = ask("GET", "/.well-known/agent-card.json")
+        assert ask("GET", "/anything/else").status_code == 404
     card = reply.json()
     assert card["name"] == "Counter"
     required = {"name", "description", "supportedInterfaces", "version", "capabilities", "skills"}
@@ -463,7 +448,6 @@ def test_the_card_comes_first_and_may_be_cached(made: Made) -> None:
         "public, max-age=60",
         True,
     )
-    assert asked(app, "GET", "/anything/else").status_code == 404
 
 
 def test_each_process_answers_for_each_task(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ from tests.full.a2a.serving import (
     serving,
 )
 from tests.http.counting_service import build
+from tests.http.servers import asgi_inside
 from tests.waiting import PATIENCE, until_async
 
 VERBS = [
@@ -63,17 +64,8 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 def call() -> Iterator[Callable[..., httpx.Response]]:
     """Calls of an agent in this process, whose waits are over at once."""
     counting, handler = make_agent(build(verbs=["DescribeOperations", "ListOperations"]))
-    app = Starlette(routes=routes(handler))
-    with asyncio.Runner() as runner:
-        http = httpx.AsyncClient(
-            transport=httpx.ASGITransport(app), base_url="http://test", headers=VERSION
-        )
-
-        def call(*request: Any, **more: Any) -> httpx.Response:
-            return runner.run(http.request(*request, **more))
-
-        yield call
-        runner.run(http.aclose())
+    with asgi_inside(Starlette(routes=routes(handler))) as ask:
+        yield lambda *request, headers={}, **more: ask(*request, headers=VERSION | headers, **more)
     counting.service.close(0)
 
 

@@ -13,7 +13,6 @@ pytest.importorskip("a2a")
 pytest.importorskip("grpc")
 pytest.importorskip("uvicorn")
 
-from a2a.server.context import ServerCallContext
 from a2a.types import ListTasksRequest, ListTasksResponse
 from a2a.utils.errors import InvalidParamsError
 from google.protobuf import json_format
@@ -22,10 +21,8 @@ import lro
 from lro.a2a import Handler, _handler
 from lro.stores.memory import MemoryStore
 from lro.testing import ManualClock
-from tests.full.a2a.serving import WAYS, Asked, make_agent, serving
+from tests.full.a2a.serving import CONTEXT, WAYS, Asked, make_agent, serving
 from tests.http.counting_service import CountService, build
-
-CONTEXT = ServerCallContext(state={"headers": {"x-caller": "ann"}})
 
 
 @attrs.frozen

@@ -22,10 +22,7 @@ pytest.importorskip("uvicorn")
 
 import lro
 import lro.wire
-from lro.executors.threads import ThreadExecutor
-from lro.stores.memory import MemoryStore
 from tests.full.a2a.serving import (
-    COUNT,
     JSONRPC,
     REST,
     WAYS,
@@ -34,6 +31,7 @@ from tests.full.a2a.serving import (
     Failed,
     message,
     serving,
+    working_agent,
 )
 from tests.http.counting_service import (
     DOMAIN,
@@ -169,16 +167,8 @@ def test_each_state_is_shown_with_its_fields(agent: Agent, way: str, case: str) 
 
 @pytest.fixture(scope="module")
 def working() -> Iterator[Agent]:
-    """An agent that counts by itself, from 100 steps on until it is cancelled."""
-    service = lro.Service(MemoryStore(), ThreadExecutor(4), domain=DOMAIN, maintenance=False)
-
-    @service.method(COUNT)
-    def count(request: CountRequest, job: lro.Job) -> CountResponse:
-        while request.steps >= 100:
-            job.sleep(60)
-        return CountResponse(total=request.steps)
-
-    with serving(CountService(service, count)) as served:  # type: ignore[arg-type]
+    """An agent that counts by itself."""
+    with working_agent() as served:
         yield served
 
 

@@ -14,17 +14,14 @@ pytest.importorskip("a2a")
 pytest.importorskip("grpc")
 pytest.importorskip("uvicorn")
 
-from a2a.server.context import ServerCallContext
 from a2a.types import SendMessageRequest, SubscribeToTaskRequest, a2a_pb2, a2a_pb2_grpc
-from a2a.utils.errors import TaskNotFoundError, UnsupportedOperationError
+from a2a.utils.errors import UnsupportedOperationError
 from a2a.utils.proto_utils import to_stream_response
 from google.protobuf import json_format
 
-from tests.full.a2a.serving import JSONRPC, REST, Agent, make_agent, message, serving
+from tests.full.a2a.serving import CONTEXT, JSONRPC, REST, Agent, make_agent, message, serving
 from tests.http.counting_service import DOMAIN, CountMetadata, build
 from tests.waiting import until
-
-CONTEXT = ServerCallContext(state={"headers": {"x-caller": "ann"}})
 
 
 @pytest.fixture(scope="module")
@@ -146,21 +143,6 @@ def test_an_error_in_a_stream_of_version_0_3_is_its_last_event(agent: Agent) -> 
 
 async def events(stream: AsyncIterator[Any]) -> list[str]:
     return [summary(json_format.MessageToDict(to_stream_response(one))) async for one in stream]
-
-
-def test_a_task_that_is_deleted_ends_its_stream_with_not_found() -> None:
-    async def watched() -> None:
-        counting, handler = make_agent(build())
-        with counting.service:
-            name = counting.start()
-            request = SubscribeToTaskRequest(id=name.rpartition("/")[2])
-            stream = handler.on_subscribe_to_task(request, CONTEXT)
-            await anext(stream)
-            counting.service.delete(name)
-            with pytest.raises(TaskNotFoundError):
-                await anext(stream)
-
-    asyncio.run(watched())
 
 
 def test_a_service_that_stops_ends_its_streams() -> None:
