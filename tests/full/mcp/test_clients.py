@@ -34,6 +34,7 @@ from tests.full.mcp.polling import GetTask, Polling, Task, TaskParams
 from tests.full.mcp.served import TOOL, Caller, served
 from tests.http.counting_service import CountRequest, CountResponse, build
 from tests.http.servers import HOST
+from tests.services.processes import killed_at_end
 from tests.waiting import until, until_async
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -163,16 +164,12 @@ def test_work_on_the_event_loop_of_the_server_is_awaited_without_a_thread() -> N
 def running(file: Path, may_end: Path) -> Iterator[tuple[subprocess.Popen[str], Caller]]:
     """A server in a process of its own, and a caller."""
     command = [sys.executable, "-m", "tests.full.mcp.host", str(file), str(may_end)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    try:
+    with killed_at_end(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         address = f"http://{HOST}:{process.stdout.readline().strip()}"
         headers = {"Accept": "application/json, text/event-stream"}
-        with process.stdout, httpx.Client(base_url=address, headers=headers, timeout=60) as client:
+        with httpx.Client(base_url=address, headers=headers, timeout=60) as client:
             yield process, Caller(client)
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_another_process_ends_the_task_of_a_server_that_was_killed(tmp_path: Path) -> None:

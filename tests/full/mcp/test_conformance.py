@@ -60,11 +60,6 @@ class ComputeRequest:
 
 
 @attrs.frozen
-class JobRequest:
-    """Nothing to say."""
-
-
-@attrs.frozen
 class ComputeResponse:
     """What was computed."""
 
@@ -80,12 +75,12 @@ def conformance_server(service: lro.Service, **options: Any) -> MCPServer[Any]:
         return ComputeResponse(request.label)
 
     @service.method("conformance.v1.Tools.failing_job")
-    def failing_job(_: JobRequest, job: lro.Job) -> ComputeResponse:
+    def failing_job(_: lro.Empty, job: lro.Job) -> ComputeResponse:
         job.sleep(0.1)
         raise lro.StatusError(lro.Code.FAILED_PRECONDITION, "the job has failed")
 
     @service.method("conformance.v1.Tools.protocol_error_job")
-    def protocol_error_job(_: JobRequest, job: lro.Job) -> ComputeResponse:
+    def protocol_error_job(_: lro.Empty, job: lro.Job) -> ComputeResponse:
         job.sleep(0.1)
         raise RuntimeError("a bug")
 

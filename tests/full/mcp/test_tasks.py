@@ -27,7 +27,6 @@ from tests.http.counting_service import (
     CountRequest,
     CountResponse,
     CountService,
-    Wrapped,
     build,
 )
 
@@ -387,14 +386,6 @@ def test_errors_of_the_hook_authorize_have_their_codes(
         assert refused.refusal == wanted
         assert "secret" not in json.dumps(refused.message)
         assert wanted != (400, -32602) or refused.error["message"] == NOTHING
-
-
-def test_store_that_is_away_is_an_internal_error(serve: Serve) -> None:
-    def away() -> None:
-        raise lro.errors.Unavailable("the store is away")
-
-    caller = serve(build(Wrapped(away, "get")).service)
-    assert caller.task("tasks/get", "2a7c").refusal == (200, -32603)
 
 
 # -- callers ----------------------------------------------------------------------------------
