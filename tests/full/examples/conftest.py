@@ -60,12 +60,6 @@ class Recorder:
         self.calls.append(call)
 
 
-@pytest.fixture
-def progress() -> Recorder:
-    """Progress that is never cancelled."""
-    return Recorder()
-
-
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The reference server, for tests that mind only their own operations."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import PIL.Image
 import pytest
 
 from examples.analysis.messages import BoundingBox, CompareRequest, Image
-from tests.full.examples.conftest import answer, encoded, flat, levels, opened, oriented, saved
+from tests.full.examples.conftest import answer, encoded, flat, levels, opened, saved
 
 CAMERA = encoded("camera.png")
 
@@ -116,11 +115,3 @@ def test_large_pictures() -> None:
     box = region.bounding_box
     assert (box.x, box.y, box.width, box.height) == pytest.approx((1000, 400, 400, 200), abs=8)
     assert region.area_px == pytest.approx(400 * 200, rel=0.05)
-
-
-def test_upright_sizes_count() -> None:
-    """A picture lying on its side has the size that it has upright."""
-    lying = opened("coins.png").transpose(PIL.Image.Transpose.ROTATE_90)
-    found = run(saved(lying, exif=oriented(6)), encoded("coins.png"))
-    assert found.identical
-    assert (found.image_width, found.image_height) == (384, 303)

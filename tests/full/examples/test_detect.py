@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import PIL.Image
 import pytest
 
 from examples.analysis.messages import DetectRequest, DetectResponse, Face, Image
-from tests.full.examples.conftest import answer, encoded, flat, iou, levels, opened, oriented, saved
+from tests.full.examples.conftest import answer, encoded, flat, iou, levels, opened, saved
 
 FACE = (177, 66, 95, 95)
 """The box that OpenCV's Haar cascade, an independent method, gives for the astronaut."""
@@ -24,11 +23,6 @@ def place(face: Face) -> tuple[int, int, int, int]:
     return box.x, box.y, box.width, box.height
 
 
-def grey_of_16_bits() -> Image:
-    grey = np.asarray(opened("astronaut.png").convert("L"), dtype=np.uint16)
-    return saved(grey * np.uint16(257))
-
-
 @pytest.fixture(scope="module")
 def astronaut() -> DetectResponse:
     """What is found in the astronaut with defaults."""
@@ -41,30 +35,6 @@ def test_astronaut(astronaut: DetectResponse) -> None:
     assert iou(place(face), FACE) > 0.6
     assert 15 <= face.support <= 27
     assert (astronaut.scale, astronaut.image_width, astronaut.image_height) == (1.0, 512, 512)
-
-
-@pytest.mark.parametrize(
-    "image",
-    [
-        saved(opened("astronaut.png").convert("CMYK"), "JPEG"),
-        grey_of_16_bits(),
-        saved(opened("astronaut.png"), "GIF"),
-        saved(opened("astronaut.png"), "WEBP"),
-        saved(opened("astronaut.png").convert("RGBA")),
-    ],
-    ids=["cmyk", "16-bit", "gif", "webp", "rgba"],
-)
-def test_same_face_in_other_files(image: Image) -> None:
-    """How the picture is stored, and which way round, does not matter."""
-    (face,) = run(image).faces
-    assert iou(place(face), FACE) > 0.6
-
-
-def test_upright_by_its_tag(astronaut: DetectResponse) -> None:
-    """Stored lying, with the tag that sets it upright, nothing is different; without, no face."""
-    lying = opened("astronaut.png").transpose(PIL.Image.Transpose.ROTATE_90)
-    assert run(saved(lying, exif=oriented(6))) == astronaut
-    assert run(saved(lying)).faces == ()
 
 
 def test_two_faces() -> None:

@@ -19,13 +19,11 @@ from examples.analysis.messages import Image
 from examples.analysis.pictures import (
     MAX_BYTES,
     array,
-    as_png,
     check_header,
     count_frames,
     decode,
     frames,
     grey,
-    hex_color,
     is_animated,
     original_box,
     working_copy,
@@ -404,19 +402,3 @@ def test_original_box_lies_inside(width: int, height: int, data: st.DataObject) 
     assert min(box.x, box.y, box.width - 1, box.height - 1) >= 0
     assert box.x + box.width <= width
     assert box.y + box.height <= height
-
-
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
-def test_as_png(dtype: type) -> None:
-    """An array becomes a PNG of as many bits, and every value survives."""
-    values = np.arange(256, dtype=dtype).reshape(16, 16) * (np.iinfo(dtype).max // 255)
-    image = as_png(values)
-    assert checked(image).mime_type == image.mime_type == "image/png"
-    with PIL.Image.open(io.BytesIO(image.content)) as picture:
-        assert np.array_equal(np.asarray(picture), values)
-
-
-def test_hex_color() -> None:
-    """Colours are rounded, and a grey has three equal parts."""
-    assert hex_color([0.4, 127.6, 255.0]) == "#0080ff"
-    assert hex_color(17.2) == hex_color([17.2]) == "#111111"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from examples.analysis.messages import AnalysisMetadata
 from examples.analysis.progress import DECODING, JobProgress, settle
 from lro import Cancelled
+from lro_client.testing import VirtualClock
 
 
 class Job:
@@ -30,21 +31,11 @@ class Job:
         self.looks += 1
 
 
-class Clock:
-    """Seconds that pass by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 START = AnalysisMetadata(verb="detect", target="images/ab", stage="QUEUED")
 
 
-def progress_of(job: Job, clock: Clock | None = None) -> JobProgress:
-    return JobProgress(job, START, ("SCANNING", "GROUPING"), clock or Clock())
+def progress_of(job: Job, clock: VirtualClock | None = None) -> JobProgress:
+    return JobProgress(job, START, ("SCANNING", "GROUPING"), clock or VirtualClock())
 
 
 def test_stages_are_reported_at_once() -> None:
@@ -64,7 +55,7 @@ def test_stages_are_reported_at_once() -> None:
 
 def test_steps_are_reported_twenty_times_a_second() -> None:
     """Of a thousand steps in a second about twenty are reported, and every one looks."""
-    job, clock = Job(), Clock()
+    job, clock = Job(), VirtualClock()
     progress = progress_of(job, clock)
     progress.stage("SCANNING", 1000)
     for _ in range(1000):
@@ -106,7 +97,7 @@ calls = st.lists(
 @given(calls)
 def test_progress_never_falls(said: list[int | tuple[str, int]]) -> None:
     """Whatever a verb says, the percentage rises, and 100 is not for it to reach."""
-    job, clock = Job(), Clock()
+    job, clock = Job(), VirtualClock()
     progress = progress_of(job, clock)
     progress.stage(DECODING)
     for call in said:

@@ -45,8 +45,9 @@ def work_of(verb: str) -> Callable[[Any, Recorder], Any]:
 
 
 @pytest.mark.parametrize("verb", NAMES)
-def test_stages_are_announced_with_all_their_units(verb: str, progress: Recorder) -> None:
+def test_stages_are_announced_with_all_their_units(verb: str) -> None:
     """Decoding first, then the stages of the module in their order."""
+    progress = Recorder()
     work_of(verb)(request_of(verb), progress)
     own = import_module(f"examples.analysis.verbs.{verb}").STAGES
     assert progress.stages == ["DECODING", *own]
@@ -58,9 +59,9 @@ def test_stages_are_announced_with_all_their_units(verb: str, progress: Recorder
 
 
 @pytest.mark.parametrize("verb", NAMES)
-def test_cancellation_ends_the_work_at_any_call(verb: str, progress: Recorder) -> None:
+def test_cancellation_ends_the_work_at_any_call(verb: str) -> None:
     """It passes through, and nothing is reported after it."""
-    work, request = work_of(verb), request_of(verb)
+    work, request, progress = work_of(verb), request_of(verb), Recorder()
     work(request, progress)
     cancelled_everywhere(partial(work, request), range(len(progress.calls)))
 
