@@ -17,8 +17,7 @@ import lro
 from lro.executors.asyncio import AsyncioExecutor
 from lro.executors.processes import ProcessExecutor
 from lro.executors.threads import ThreadExecutor
-from lro.stores.memory import MemoryStore
-from lro.stores.sqlite import SQLiteStore
+from tests.places import Place
 from tests.work_messages import WorkRequest
 
 
@@ -42,19 +41,6 @@ async def anap(request: WorkRequest, job: lro.Job) -> None:
     note(request.text, "ended")
 
 
-def postgres(url: str) -> Any:
-    """A store in this schema of a server; its driver may not be installed."""
-    from lro.stores.postgres import PostgresStore
-
-    address, _, schema = url.partition("#")
-    return PostgresStore(address, schema=schema, statement_seconds=60.0)
-
-
-STORES: Final[dict[str, Callable[[str], Any]]] = {
-    "memory": lambda _: MemoryStore(),
-    "sqlite": SQLiteStore,
-    "postgres": postgres,
-}
 EXECUTORS: Final[dict[str, Callable[[], Any]]] = {
     "threads": lambda: ThreadExecutor(2),
     "asyncio": AsyncioExecutor,
@@ -63,14 +49,14 @@ EXECUTORS: Final[dict[str, Callable[[], Any]]] = {
 
 
 def main(
-    store: str, place: str, executor: str, folder: str, drain: str, nap_seconds: str, ending: str
+    place: Place, executor: str, folder: str, drain: str, nap_seconds: str, ending: str
 ) -> None:
     """Start two naps, name them, and end in this way when there is a line to read."""
-    made = STORES[store](place)
+    store = place.open()
     service: lro.Service
     if ending == "registered":  # before anything that closing needs is made
         atexit.register(lambda: service.close())
-    service = lro.Service(made, EXECUTORS[executor](), drain=timedelta(seconds=float(drain)))
+    service = lro.Service(store, EXECUTORS[executor](), drain=timedelta(seconds=float(drain)))
     function = anap if executor == "asyncio" else nap
     method = service.method("acme.v1.Naps.Nap")(function)
     nap_milliseconds = round(1000 * float(nap_seconds))
@@ -103,4 +89,4 @@ def ask(service: lro.Service, name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(Place(*sys.argv[1:4]), *sys.argv[4:])

@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import attrs
 import pytest
 
 from lro import State
 from lro.adapters import Record
-from tests.full.engine.exiting_process import EXECUTORS, STORES
-from tests.services.postgres import shared_server
+from tests.full.across.__main__ import place_of
+from tests.full.engine.exiting_process import EXECUTORS
+from tests.places import Place
 from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -20,11 +22,12 @@ LONG = 300.0
 """Seconds that the naps would never need."""
 
 
-class Place:
-    """A store of some kind that outlives a process."""
+@attrs.frozen
+class Naps:
+    """A store of some kind, and the folder of the log of the process that works there."""
 
-    def __init__(self, kind: str, where: str, folder: Path) -> None:
-        self.kind, self.where, self.folder = kind, where, folder
+    place: Place
+    folder: Path
 
     def run(
         self, executor: str, drain: float, ending: str, seconds: float = 0.5
@@ -33,10 +36,10 @@ class Place:
 
         Its exit status, what it complains of, and the names of its naps.
         """
-        spans = (str(drain), str(seconds))
-        place = (self.kind, self.where, executor, str(self.folder), *spans, ending)
+        work = (executor, str(self.folder), str(drain), str(seconds), ending)
+        command = [sys.executable, "-m", "tests.full.engine.exiting_process"]
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.full.engine.exiting_process", *place],
+            [*command, *attrs.astuple(self.place), *work],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -59,56 +62,47 @@ class Place:
         return log.read_text().split().count(line) if log.exists() else 0
 
     def records(self, names: list[str]) -> list[Record]:
-        with contextlib.closing(STORES[self.kind](self.where)) as store:
+        with contextlib.closing(self.place.open()) as store:
             return [store.get(name) for name in names]
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def place(request, tmp_path):
+def naps(request, tmp_path):
     """A store that is there when the process has gone, unless it is in memory."""
-    if request.param == "memory":
-        return Place("memory", "", tmp_path)
-    if request.param == "sqlite":
-        return Place("sqlite", str(tmp_path / "operations.db"), tmp_path)
-    pytest.importorskip("psycopg")
-    server = shared_server()
-    return Place("postgres", f"{server.url}#{server.fresh_schema()}", tmp_path)
+    if request.param == "postgres":
+        pytest.importorskip("psycopg")
+    return Naps(place_of(request.param, tmp_path), tmp_path)
 
 
-@pytest.fixture
-def file(tmp_path):
-    """A SQLite file."""
-    return Place("sqlite", str(tmp_path / "operations.db"), tmp_path)
-
-
-@pytest.mark.parametrize("place", ["memory", "sqlite", "postgres"], indirect=True)
+@pytest.mark.parametrize("naps", ["memory", "sqlite", "postgres"], indirect=True)
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_work_ends_before_the_interpreter(place, executor):
+def test_work_ends_before_the_interpreter(naps, executor):
     """A program that comes to its last line waits for its work, and stores how it has ended.
 
     What the work does outside is done also where no store outlives the process.
     """
-    assert place.run(executor, LONG, "end")[:2] == (0, "")
-    assert place.notes("ended") == 2
+    assert naps.run(executor, LONG, "end")[:2] == (0, "")
+    assert naps.notes("ended") == 2
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_work_that_goes_on_is_handed_back_at_exit(place, executor):
+def test_work_that_goes_on_is_handed_back_at_exit(naps, executor):
     """With no time to drain it is left in progress, held by no process."""
-    status, complaint, names = place.run(executor, 0, "end", LONG)
+    status, complaint, names = naps.run(executor, 0, "end", LONG)
     assert (status, complaint) == (0, "")
-    assert [(one.state, one.owner) for one in place.records(names)] == [
+    assert [(one.state, one.owner) for one in naps.records(names)] == [
         (State.IN_PROGRESS, ""),
         (State.IN_PROGRESS, ""),
     ]
 
 
+@pytest.mark.parametrize("naps", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(
     ("ending", "status"), [("exit", 3), ("registered", 0), ("asked", 0), ("forked", 0)]
 )
-def test_exit_closes_the_service_in_every_way_to_end(file, ending, status):
+def test_exit_closes_the_service_in_every_way_to_end(naps, ending, status):
     """sys.exit, an exit function of the application, callers in daemon threads, a fork."""
-    found, complaint, names = file.run("threads", LONG, ending)
+    found, complaint, names = naps.run("threads", LONG, ending)
     assert (found, complaint) == (status, "")
-    assert [one.state for one in file.records(names)] == [State.SUCCEEDED] * 2
-    assert not Path(file.where + "-wal").exists()
+    assert [one.state for one in naps.records(names)] == [State.SUCCEEDED] * 2
+    assert not Path(naps.place.where + "-wal").exists()
