@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
-import attrs
 import pytest
 
 import lro
@@ -24,23 +23,12 @@ from lro.executors.threads import ThreadExecutor
 from lro.stores.sqlite import SQLiteStore
 from lro_client import Client
 from tests.services.processes import killed_at_end
+from tests.work_messages import WorkRequest, WorkResponse
 
 ROOT = Path(__file__).parents[3]
 PATH = "/v1/numbers:square"
 KILLS = 5
 MINE = uuid.UUID("5d9c3c0e-54a2-4d0b-8f2a-1c1f3f0f8a61")
-
-
-@lro.message("acme.math.v1.SquareRequest")
-@attrs.frozen
-class SquareRequest:
-    number: lro.Int32 = 0
-
-
-@lro.message("acme.math.v1.SquareResponse")
-@attrs.frozen
-class SquareResponse:
-    square: lro.Int32 = 0
 
 
 def serve(folder: str) -> None:
@@ -51,8 +39,8 @@ def serve(folder: str) -> None:
     service = lro.Service(store, ThreadExecutor(2))
 
     @service.method("acme.math.v1.Math.Square", metadata=lro.Empty)
-    def square(request: SquareRequest) -> SquareResponse:
-        return SquareResponse(request.number**2)
+    def square(request: WorkRequest) -> WorkResponse:
+        return WorkResponse(str(request.size**2))
 
     app = lro.asgi.OperationsApp(service, starts={PATH: square})
     server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off", ws="none"))
@@ -77,13 +65,13 @@ def work(url: str, folder: str, starts: str) -> None:
     def square(number: int) -> None:
         handle = client.start(
             PATH,
-            SquareRequest(number),
-            response=SquareResponse,
+            WorkRequest(size=number),
+            response=WorkResponse,
             request_id=uuid.uuid5(MINE, str(number)),
         )
         os.write(1, b"started\n")
-        found = handle.result(timeout=60).square
-        os.write(results, b"%d %d\n" % (number, found))
+        found = handle.result(timeout=60).text
+        os.write(results, f"{number} {found}\n".encode())
         os.write(1, b"kept\n")
 
     results = os.open(Path(folder) / "results", os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -18,19 +18,11 @@ from tests.webhooks.receivers import PATIENCE, Received, Said, receiver
 
 PROGRAM = """
 import os, sys
-import attrs
 import lro
 from lro.executors.threads import ThreadExecutor
 from lro.stores.sqlite import SQLiteStore
 from lro.webhooks import Endpoint, Webhooks
-
-@attrs.frozen
-class WorkRequest:
-    text: str = ""
-
-@attrs.frozen
-class WorkResponse:
-    text: str = ""
+from tests.work_messages import WorkRequest, WorkResponse
 
 database, url, secret, do = sys.argv[1:]
 sends = Webhooks(
