@@ -19,11 +19,11 @@ pytest.importorskip("psycopg")
 import psycopg
 import yaml
 
-import lro
 from lro.cli import _serving
 from lro_client import Client
 from tests.cli.asking import Lro
-from tests.cli.serving import Server, StepsResponse, begun, write_service
+from tests.cli.serving import Server, begun, write_service
+from tests.full.cli.test_serve import POSTGRES, process_of
 from tests.page_texts import fences, rows, text_of
 from tests.services.hosts import PATIENCE, running, until
 from tests.services.postgres import shared_server
@@ -31,10 +31,6 @@ from tests.services.postgres import shared_server
 pytestmark = pytest.mark.skipif(not hasattr(os, "killpg"), reason="there are no process groups")
 
 PAGE: Final = "how-to/kubernetes.md"
-POSTGRES: Final = """
-from lro.stores.postgres import PostgresStore
-store = PostgresStore({url!r}, schema={schema!r})
-"""
 
 
 def manifests() -> Iterator[dict[str, Any]]:
@@ -103,6 +99,7 @@ def test_objects_belong_together() -> None:
     assert len(pods) == 4
     port = CONTAINER["ports"][0]["containerPort"]
     assert command("Deployment", "work")[-2:] == ["--port", str(port)]
+    assert command("Deployment", "work-worker") == ["worker", "work:service"]
 
 
 def test_times_of_the_stop_fit_into_the_grace_period() -> None:
@@ -138,7 +135,8 @@ def test_probes_are_answered_and_sigterm_hands_work_to_the_next_version(folder: 
             assert "operations handed back: 1 of 1" in old_host.output
             assert probe(old, "readinessProbe") == 0
             (folder / "go").touch()
-            assert done_by(new, name) == new_host.process.pid
+            with Client(new.url) as client:
+                assert process_of(client, name) == new_host.process.pid
             assert new_host.stop() == 0
 
 
@@ -148,13 +146,6 @@ NEW_METHOD: Final = """
 def more(request: StepsRequest) -> None:
     pass
 """
-
-
-def done_by(server: Server, name: str) -> int:
-    """The process that has done the work of an operation, as this server says."""
-    with Client(server.url) as client:
-        handle = client.operation(name, response=StepsResponse, metadata=lro.OperationMetadata)
-        return int(handle.result(timeout=PATIENCE).process)
 
 
 def test_pod_whose_database_is_of_another_version_does_not_start(folder: Path) -> None:
@@ -170,17 +161,3 @@ def test_pod_whose_database_is_of_another_version_does_not_start(folder: Path) -
         assert host.end() == 2
         assert "has version 99" in host.output
         assert "is served at" not in host.output
-
-
-def test_worker_does_what_a_stopped_server_has_handed_back(folder: Path) -> None:
-    """Without a port, and it stops with 0 as well."""
-    with serving(folder, "server.log") as host:
-        server = Server.of(host)
-        with Client(server.url) as client:
-            server.start(client)
-        until(lambda: begun(folder) != [])
-        assert host.stop() == 0
-    words = ("-m", "lro.cli", *command("Deployment", "work-worker"))
-    with running(words, folder, "worker.log") as worker:
-        until(lambda: worker.process.pid in begun(folder))
-        assert worker.stop() == 0
