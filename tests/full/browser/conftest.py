@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
+from tests.full.browser.scripted import Scripted
 from tests.full.browser.staged import Stage, console_of
 
 if TYPE_CHECKING:
@@ -120,6 +121,14 @@ def open_page(context: BrowserContext) -> Iterator[OpenPage]:
 def show(open_page: OpenPage, site: str) -> Show:
     """Opens the console of ``stage`` in a tab, by what follows its address."""
     return lambda fragment="": open_page(site + fragment)
+
+
+@pytest.fixture
+def scripted(context: BrowserContext) -> Scripted:
+    """What the page is answered in this test."""
+    made = Scripted()
+    made.answer_for(context)
+    return made
 
 
 @pytest.fixture

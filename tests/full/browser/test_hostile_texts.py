@@ -37,14 +37,6 @@ def test_there_are_at_least_200_texts() -> None:
 
 
 @pytest.fixture
-def scripted(context: BrowserContext) -> Scripted:
-    """What the page is answered in this test: all on one page."""
-    made = Scripted(page_size=len(TEXTS))
-    made.answer_for(context)
-    return made
-
-
-@pytest.fixture
 def harmless(context: BrowserContext, site: str) -> Iterator[None]:
     """Looks, when the test is over, whether anything has run, and what was asked of others."""
     found: list[str] = []
@@ -108,6 +100,7 @@ def described(text: str, number: int) -> dict[str, Any]:
 @pytest.mark.usefixtures("harmless")
 def test_list_shows_hostile_texts_as_texts(show: Show, scripted: Scripted) -> None:
     """In the names, methods, progress, errors, and in what listeners and buttons say of them."""
+    scripted.page_size = len(TEXTS)
     for number, text in enumerate(TEXTS):
         made = filled(text, number)
         scripted.operations[made["name"]] = made

@@ -58,14 +58,6 @@ EACH_TAB: Final = """async (names) => {
 """Opens each tab of each operation; gives what the last one, Raw, shows."""
 
 
-@pytest.fixture
-def scripted(context: BrowserContext) -> Scripted:
-    """What the page is answered in this test."""
-    made = Scripted()
-    made.answer_for(context)
-    return made
-
-
 def test_odd_addresses_lead_to_a_view(page: Page, site: str) -> None:
     """And to no call but those of operations, whatever a name is made of."""
     asked: list[str] = []

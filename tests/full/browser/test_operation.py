@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 import lro
@@ -103,12 +101,11 @@ def test_ways_to_ask_for_it_name_the_server(work: str, show: Show, site: str) ->
 
 
 def test_ways_to_ask_for_it_name_the_server_that_the_session_names(
-    context: Any, show: Show, site: str
+    scripted: Scripted, show: Show, site: str
 ) -> None:
     """Not the address of the page, which under ``lro console`` holds a secret; with a token."""
-    scripted = Scripted({"operations/b": {"name": "operations/b"}})
+    scripted.operations["operations/b"] = {"name": "operations/b"}
     scripted.session |= {"server": "https://counts.example.com/api/v1beta1", "caller": ""}
-    scripted.answer_for(context)
     page = show("#/operations/b")
     url = "https://counts.example.com/api/v1beta1/operations/b"
     expect(page.get_by_text(f"curl '{url}'")).to_be_visible()
