@@ -72,13 +72,15 @@ def test_the_token_stays_with_its_server(
 
 
 def test_another_prefix(call: Lro, asked: Asked) -> None:
-    """Services have their operations below other paths too."""
+    """Services have their operations below other paths too; what stands before is the server's."""
     call("get", "projects/p/operations/a", "--prefix", "/compute/v1beta")
     call("cancel", "operations/a", "--prefix", "/")
     call("wait", f"{asked.url}/compute/v1/operations/a", "--prefix", "compute/v1")
     paths = [path for path, _ in asked.requests]
     assert paths[:2] == ["GET /compute/v1beta/projects/p/operations/a", "POST /operations/a:cancel"]
     assert paths[2].startswith("GET /compute/v1/operations/a")
+    call("get", f"{asked.url}/below/v1/operations/a")
+    assert asked.requests[-1][0] == "GET /below/v1/operations/a"
 
 
 def test_urls_and_paths(call: Lro, asked: Asked, harness: Harness) -> None:
@@ -90,12 +92,6 @@ def test_urls_and_paths(call: Lro, asked: Asked, harness: Harness) -> None:
         f"{asked.url}/v1/{name[:-1]}%{ord(name[-1]):x}",
     ):
         assert call("get", "--json", given).json[0]["name"] == name
-
-
-def test_servers_below_a_path(call: Lro, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stands before the prefix belongs to the server."""
-    call("get", f"{asked.url}/below/v1/operations/a")
-    assert asked.requests[-1][0] == "GET /below/v1/operations/a"
 
 
 def test_the_address_in_messages(call: Lro) -> None:

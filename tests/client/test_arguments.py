@@ -306,20 +306,6 @@ BASES = (
 )
 
 
-@pytest.mark.parametrize("space", ["\n", " ", "\r\n", "\t"])
-def test_white_space_around_base_url_does_not_count(space: str, face: Face) -> None:
-    """Files end with a newline."""
-    seen: list[str] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        seen.append(str(request.url))
-        return reply(running())
-
-    http = face.http(transport=httpx.MockTransport(answer))
-    face.client(f"{space}http://test/api{space}", http=http).get(NAME)
-    assert seen == [f"http://test/api/v1/{NAME}"]
-
-
 def test_base_url_beside_that_of_http_client_is_refused(face: Face) -> None:
     """One of the two would be ignored. The error shows no passwords in them."""
     with pytest.raises(lro.DeclarationError) as refused:
@@ -338,12 +324,16 @@ def test_base_url_beside_that_of_http_client_is_refused(face: Face) -> None:
         (URL, None, ""),
         (URL + "/api", None, "/api"),
         (URL + "/api/", None, "/api"),
+        *[(f"{space}{URL}/api{space}", None, "/api") for space in ("\n", " ", "\r\n", "\t")],
     ],
 )
 def test_a_base_url_beside_an_http_client(
     given: str, known: str | None, path: str, face: Face, server: respx.Router
 ) -> None:
-    """A path alone goes below that of the client; the same one again is no other."""
+    """A path alone goes below that of the client; the same one again is no other.
+
+    White space around it does not count: files end with a newline.
+    """
     server.get(f"{path}/v1/{NAME}").mock(return_value=reply(running()))
     options = {} if known is None else {"base_url": known}
     assert face.client(given, http=face.http(**options)).get(NAME).name == NAME

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("grpc")
 
 from google.longrunning import operations_proto_pb2 as pb
-from google.protobuf import any_pb2, empty_pb2, struct_pb2
+from google.protobuf import struct_pb2
 from google.rpc.status_pb2 import Status as StatusProto
 
 import grpc
@@ -339,32 +339,6 @@ def test_a_reply_without_any_field(asking: Asking) -> None:
     with pytest.raises(UnreadableReply, match="says nothing: it is an operation without any"):
         client.operation(NAME, **TYPES).result()
     assert len(odd.calls) == 4
-
-
-def test_call_that_passes_is_repeated_and_polled_to_its_end(asking: Asking) -> None:
-    """After the delay that the trailer asks for; a code that does not pass is raised at once."""
-    trailer = details_of(
-        lro.Code.UNAVAILABLE, lro.types.RetryInfo(retry_delay=timedelta(seconds=7))
-    )
-    response = any_pb2.Any()
-    response.Pack(empty_pb2.Empty())
-    clock = Clock()
-    odd, client = asking(
-        refusing(Code.UNAVAILABLE, "no", trailer),
-        replying(name=NAME),
-        refusing(Code.UNAVAILABLE),
-        replying(name=NAME, done=True, response=response),
-        refusing(Code.INTERNAL),
-        clock=clock,
-        polling=Polling(wait_first=False),
-        retry=Retry(),
-    )
-    assert client.operation(NAME, response=lro.Empty).result() == lro.Empty()
-    assert [path for path, _, _ in odd.calls] == [GET] * 4
-    assert len(clock.sleeps) == 3
-    assert clock.sleeps[0] >= 7
-    assert failure(client).code is lro.Code.INTERNAL
-    assert len(odd.calls) == 5
 
 
 def test_unknown_fields_are_kept(asking: Asking) -> None:

@@ -229,16 +229,6 @@ def later(answer: Message | Exception) -> tuple[asyncio.Event, Callable[[], Awai
     return event, receive
 
 
-def test_a_caller_who_goes_away_frees_the_waiter() -> None:
-    """Nothing is sent, no wait is left, and the operation goes on (spec §4.8)."""
-    counting = build()
-    hung_up, gone = later(GONE)
-    line = Line([part(b"")], gone)
-    name = wait(counting, line, lambda _: hung_up.set())
-    assert line.sent == []
-    assert not counting.service.get(name).done
-
-
 def test_a_caller_who_leaves_as_the_operation_ends() -> None:
     """Both at the same moment: the reply is sent, and no caller is there to read it."""
     counting = build()

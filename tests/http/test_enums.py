@@ -166,8 +166,8 @@ def test_bytes_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("alt", ["$alt=json%3Benum-encoding%3Dint", "alt=json;enum-encoding=int"])
-def test_get_list_and_wait_ask_for_them(alt: str) -> None:
-    """The three verbs that return operations print numbers if, and only if, they are asked to."""
+def test_verbs_that_return_operations_ask_for_them(alt: str) -> None:
+    """Get, Wait, List and BatchGet print numbers if, and only if, they are asked to."""
     counting, name = begun(metadata=CountMetadata(phase=Phase.COUNTING))
     edge = OperationsEdge(counting.service)
     wait = {"timeout": "0s"}
@@ -175,7 +175,9 @@ def test_get_list_and_wait_ask_for_them(alt: str) -> None:
         got = edge.handle(ask("GET", f"/v1/{name}{query}"))
         waited = edge.handle(ask("POST", f"/v1/{name}:wait{query}", wait))
         listed = edge.handle(ask("GET", f"/v1/operations{query}"))
+        batch = edge.handle(ask("POST", f"/v1/operations:batchGet{query}", {"names": [name]}))
         single = json.loads(got.body)
         assert single["metadata"] == {"@type": URL + "acme.v1.CountMetadata", "phase": phase}
         assert json.loads(waited.body) == single
         assert json.loads(listed.body) == {"operations": [single]}
+        assert json.loads(batch.body)["operations"] == [single]

@@ -154,13 +154,3 @@ def test_behind_a_middleware_that_has_read_the_body() -> None:
     with servers.asgi_inside(app) as call:
         reply = call("POST", f"/v1/{name}:wait", json={"timeout": "0.01s"})
     assert (reply.status_code, reply.json()["name"]) == (200, name)
-
-
-def test_an_application_behind_the_edge() -> None:
-    """Without a mount: the edge in front, every other path for the application."""
-    counting = build()
-    app = asgi.OperationsApp(counting.service, fallback=starlette_app(counting, "/unused"))
-    with servers.asgi_inside(app) as call:
-        name = call("POST", OWN, json={}).json()["name"]
-        assert call("GET", f"/v1/{name}").json() == {"name": name}
-        assert call("GET", "/nothing").text == "Not Found"

@@ -142,21 +142,6 @@ def test_batch_is_in_the_order_asked_for(verb: str, parent: str) -> None:
     assert value == {"descriptions": [over, running], "missing": [missing]}
 
 
-def test_empty_lists_are_not_left_out_of_a_reply() -> None:
-    for path, key in ((BATCH, "operations"), (DESCRIBE, "descriptions")):
-        reply = answer(build(), path, {"names": ["operations/none"]})
-        assert reply.body == b'{"%s":[],"missing":["operations/none"]}' % key.encode()
-
-
-def test_batch_has_enum_numbers_if_asked_for() -> None:
-    counting, name = begun(metadata=CountMetadata(phase=Phase.COUNTING))
-    edge = edge_of(counting)
-    for query, phase in (("", "COUNTING"), ("?$alt=json;enum-encoding=int", 1)):
-        reply = edge.handle(ask("POST", BATCH + query, {"names": [name]}))
-        (shown,) = json.loads(reply.body)["operations"]
-        assert shown["metadata"]["phase"] == phase
-
-
 BODIES = [
     (b"", "MALFORMED_REQUEST", "names"),
     (b"[]", "MALFORMED_REQUEST", "body"),
@@ -402,15 +387,6 @@ def test_heartbeats_are_every_15_seconds_at_least() -> None:
     for seconds in (0, -1, 15.1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="at most 15"):
             edge_of(build(), heartbeat_seconds=seconds)
-
-
-def test_caller_who_leaves_frees_its_stream() -> None:
-    """Frees everything, the operation goes on, nothing more is sent."""
-    counting = build()
-    names = [counting.start() for _ in range(5)]
-    assert len(follow(counting, names, lambda: "leave").events) == 5
-    assert counting.service.watching == 0
-    assert not counting.service.get(names[0]).done
 
 
 def test_broken_line_frees_its_stream() -> None:

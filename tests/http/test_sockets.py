@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import lro
 from lro import asgi, wsgi
 from tests.http.counting_service import CountService, build, details_of
 from tests.http.servers import HOST, uvicorn_serving, waitress_serving
@@ -255,13 +254,3 @@ def test_body_over_the_limit_is_refused_by_the_edge(server: Server) -> None:
         line = server.line().send("POST", path, b"", "Transfer-Encoding: chunked")
         line.socket.sendall(b"4e20\r\n" + b" " * 20_000 + b"\r\n")
         assert line.reply()[0] == 413
-
-
-def test_the_end_of_the_server_is_that_of_the_service() -> None:
-    """Served alone, the application closes its service when uvicorn stops."""
-    counting = build()
-    with served("uvicorn", counting) as server:
-        assert server.line().send("GET", "/v1/operations").reply()[0] == 200
-        counting.start()
-    with pytest.raises(lro.errors.Unavailable):
-        counting.start()

@@ -323,9 +323,11 @@ def test_console_without_a_caller_is_for_this_machine(served: Served) -> None:
 
 
 def test_unknown_path_is_left_to_the_framework(served: Served) -> None:
-    reply = served.http.get("/nothing")
-    assert reply.status_code == 404
-    assert "google.rpc" not in reply.text
+    """Also one that begins as those of the operations do."""
+    for path in ("/nothing", f"{served.prefix}/v1/unknown"):
+        reply = served.http.get(path)
+        assert reply.status_code == 404
+        assert "google.rpc" not in reply.text
 
 
 def test_google_client_reads_lists_cancels_and_deletes(served: Served) -> None:

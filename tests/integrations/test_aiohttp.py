@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -62,11 +61,7 @@ def application(counting: Counting, **options: Any) -> Any:
     async def own(request: web.Request) -> web.Response:
         return await operations.start(request, counting.count)
 
-    async def other(request: web.Request) -> web.Response:
-        return web.Response(text="mine")
-
     app.router.add_post(OWN, own)
-    app.router.add_get("/v1/own", other)
     operations.setup(app)
     return app
 
@@ -130,15 +125,10 @@ served = served_by(
 )
 
 
-def test_errors_of_the_framework_are_left_alone() -> None:
-    """Paths that are not of the operations are answered by aiohttp."""
+def test_body_over_the_limit_of_the_application_has_our_error() -> None:
     with addressed(application(build())) as url:
-        assert httpx.get(f"{url}/v1/own").text == "mine"
-        missing = httpx.get(f"{url}/v1/unknown")
-        assert (missing.status_code, missing.text) == (404, "404: Not Found")
-        assert httpx.get(url + START).status_code == 405
         larger = httpx.post(url + OWN, content=b" " * (3 << 20), headers=ANN)
-        assert (larger.status_code, larger.json()["error"]["status"]) == (413, "INVALID_ARGUMENT")
+    assert (larger.status_code, larger.json()["error"]["status"]) == (413, "INVALID_ARGUMENT")
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -177,30 +167,12 @@ def test_start_in_an_application_without_our_routes_says_no_place(counting: Coun
     assert (reply.status_code, "location" in reply.headers) == (202, False)
 
 
-@contextlib.contextmanager
-def waited_for() -> Iterator[tuple[Counting, str, str]]:
-    """A served service with an operation that does not end: its address and name."""
-    counting = build()
-    name = counting.count.start(CountRequest(steps=-1), caller="ann").name
-    with addressed(application(counting)) as address:  # which waits for the work when it stops
-        yield counting, address, name
-
-
-def test_caller_who_goes_away_in_the_middle_of_the_body_is_not_answered() -> None:
-    """The server goes on."""
-    head = "host: x\nauthorization: Bearer a1\ncontent-type: application/json\ncontent-length: 100"
-    with waited_for() as (counting, address, name):
-        call = f"POST /v1/{name}:wait HTTP/1.1\n{head}\n\n{{".replace("\n", "\r\n")
-        with socket.create_connection((HOST, int(address.rpartition(":")[2]))) as line:
-            line.sendall(call.encode())
-        assert httpx.get(f"{address}/v1/{name}", headers=ANN).status_code == 200
-        counting.go.set()
-
-
 def test_stop_of_the_server_ends_waits_at_once() -> None:
     """The caller gets UNAVAILABLE, and asks the next server."""
     replies: list[httpx.Response] = []
-    with waited_for() as (counting, address, name):
+    counting = build()
+    name = counting.count.start(CountRequest(steps=-1), caller="ann").name
+    with addressed(application(counting)) as address:  # which waits for the work when it stops
 
         def wait() -> None:
             replies.append(httpx.post(f"{address}/v1/{name}:wait", headers=ANN, timeout=120))

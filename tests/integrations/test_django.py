@@ -70,14 +70,6 @@ def test_view_that_has_read_a_form_starts_an_operation(served: Served) -> None:
     assert served.wait(reply.json()["name"])["response"]["total"] == 5
 
 
-def test_errors_of_the_framework_are_left_alone() -> None:
-    """Paths that are not of the operations are answered by Django."""
-    assert Client().get("/v1/own").content == b"mine"
-    missing = Client().get("/v1/unknown")
-    kind = missing.headers["content-type"]
-    assert (missing.status_code, kind) == (404, "text/html; charset=utf-8")
-
-
 def test_user_who_is_signed_in_by_a_session_owns_the_operation() -> None:
     """The caller is the user's primary key, and pages of other sites can do nothing."""
     call_command("migrate", verbosity=0)

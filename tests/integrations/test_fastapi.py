@@ -27,7 +27,6 @@ from lro.stores.sqlite import SQLiteStore
 from tests.integrations.checks import *  # noqa: F403
 from tests.integrations.counting import (
     ANN,
-    BOB,
     BOX,
     CHALLENGE,
     CONSOLE,
@@ -252,15 +251,6 @@ def test_other_callers_of_a_dependency(client: TestClient) -> None:
     )
     assert (away.status_code, away.headers["location"]) == (303, "/")
     assert (unnamed.status_code, unnamed.json()) == (200, {})
-
-
-def test_service_without_callers_needs_no_dependency(shared: Counting) -> None:
-    """Where all callers may do everything."""
-    app = FastAPI()
-    app.include_router(Operations(shared.service).router(starts=True))
-    client = TestClient(app)
-    name = client.post(START, json={"steps": 2}).json()["name"]
-    assert client.get(f"/v1/{name}", headers=BOB).status_code == 200
 
 
 def test_owner_only_service_without_caller_is_refused(counting: Counting) -> None:

@@ -45,10 +45,6 @@ def application(counting: Counting, **options: Any) -> Any:
     def own() -> Any:
         return operations.start(counting.count)
 
-    @app.get("/v1/own")
-    def other() -> str:
-        return "mine"
-
     return app
 
 
@@ -77,16 +73,6 @@ served = served_by(
 def wsgi_app(counting: Counting) -> Any:
     """The application without a server."""
     return application(counting)
-
-
-def test_errors_of_the_framework_are_left_alone(counting: Counting) -> None:
-    """Paths that are not of the operations are answered by Flask."""
-    client = application(counting).test_client()
-    assert client.get("/v1/own").text == "mine"
-    missing = client.get("/v1/unknown")
-    assert (missing.status_code, missing.mimetype) == (404, "text/html")
-    assert client.post("/v1/own").status_code == 405
-    assert client.get(START).status_code == 405
 
 
 def test_decorators_guard_every_view(counting: Counting) -> None:

@@ -23,7 +23,7 @@ from lro._engine.store_port import SCAN
 from lro._filters.prefilter import EVERYTHING, Column, InState, KeyIn, NameIn, TextContains, all_of
 from lro.adapters import Cursor, Renewed
 from lro.errors import OperationNotFound, TargetBusy, Unavailable
-from lro.stores.postgres import SCHEMA_VERSION, PostgresStore
+from lro.stores.postgres import PostgresStore
 from lro.stores.postgres import _statements as statements
 from lro.stores.postgres._connections import PERIOD_SECONDS, ServerClock
 from lro.stores.postgres._notifications import Announcer, payloads
@@ -114,17 +114,6 @@ def test_an_opened_schema_is_not_locked_again(opened, plain, postgres_wire):
     (number,) = postgres_wire.values[postgres_wire.said.index(lock)]
     plain.execute("SELECT pg_advisory_lock(%s)", (number,))
     assert opened().secret() == secret
-
-
-@pytest.mark.parametrize("version", [-1, SCHEMA_VERSION + 1])
-def test_a_schema_of_another_version_is_refused(opened, schema, plain, clock, version):
-    """An error says which version it has; what is in it is left as it is."""
-    insert(opened(), record_of(clock))
-    plain.execute(f"UPDATE {schema}.versions SET version = {version}")
-    known = f"has version {version}; this library can only use version {SCHEMA_VERSION}"
-    with pytest.raises(Unavailable, match=known):
-        opened().secret()
-    assert plain.execute(f"SELECT name FROM {schema}.operations").fetchall() == [("operations/a",)]
 
 
 @pytest.mark.parametrize(
@@ -473,16 +462,6 @@ def test_a_sweep_that_the_server_ends_goes_on_with_fewer(store, clock, postgres_
     assert [values[1] for values in postgres_wire.values if len(values) == 2][:2] == [20, 2]
     removed = store.expire(1000)
     assert (len(removed.names), removed.more) == (5, False)
-
-
-def test_an_index_in_a_schema_of_any_name(opened, clock):
-    """Which PostgreSQL would fold, or read as several names."""
-    for name in ("Upper", "with space", "with.dot"):
-        store = opened(schema=name)
-        insert(store, record_of(clock, keys=KEYED))
-        store.index({"k1"})
-        assert store._setup.keys == {"k1"}
-        assert ids(store.page("", None, 9, WANTED).records) == ["a"]
 
 
 def test_who_may_not_make_an_index_does_without(server, schema, opened, plain, clock, caplog):
