@@ -14,7 +14,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-import attrs
 import httpx
 
 import lro
@@ -22,6 +21,7 @@ from lro.asgi import OperationsApp
 from lro.executors.threads import ThreadExecutor
 from lro.stores.memory import MemoryStore
 from lro_client import Client
+from tests.client.messages import ResizeMetadata, ResizeRequest, ResizeResponse
 from tests.waiting import until_async
 
 TITLES: Final = {
@@ -39,30 +39,6 @@ BACKGROUND: Final = {"lro-maintenance", "lro-listener"}
 """Threads of a service that belong to no call; when they run is chance."""
 
 SRC: Final = str(Path(lro.__file__).resolve().parent.parent)
-
-
-@lro.message("acme.v1.SizeRequest")
-@attrs.frozen
-class SizeRequest:
-    """What to measure."""
-
-    text: str = ""
-
-
-@lro.message("acme.v1.SizeResponse")
-@attrs.frozen
-class SizeResponse:
-    """How long it is."""
-
-    characters: lro.Int32 = 0
-
-
-@lro.message("acme.v1.SizeMetadata")
-@attrs.frozen
-class SizeMetadata:
-    """How far the work is."""
-
-    percent: lro.Int32 = 0
 
 
 class Entered:
@@ -134,12 +110,12 @@ def entered_in_server() -> dict[str, dict[str, str]]:
     with hooked() as entered, lro.Service(MemoryStore(), executor) as service:
 
         @service.method("acme.v1.Sizes.Size", path="/v1/sizes:size")
-        def size(request: SizeRequest, job: lro.Job[SizeMetadata]) -> SizeResponse:
+        def size(request: ResizeRequest, job: lro.Job[ResizeMetadata]) -> ResizeResponse:
             workers.append(threading.get_ident())
             begun.set()
             may_end.wait(120)
-            job.report(SizeMetadata(50))
-            return SizeResponse(len(request.text))
+            job.report(ResizeMetadata(50))
+            return ResizeResponse(len(request.source))
 
         app = OperationsApp(service, starts=True)
 
@@ -154,7 +130,7 @@ def entered_in_server() -> dict[str, dict[str, str]]:
                 await asyncio.sleep(0)
 
         async def first() -> str:
-            operation = await ask(app, "POST", "/v1/sizes:size", b'{"text": "abc"}')
+            operation = await ask(app, "POST", "/v1/sizes:size", b'{"source": "abc"}')
             await ended(operation["name"])
             await ask(app, "GET", f"/v1/{operation['name']}")
             return str(operation["name"])
@@ -167,7 +143,7 @@ def entered_in_server() -> dict[str, dict[str, str]]:
             found = {"GET": entered.modules()}
             begun.clear()
             may_end.clear()
-            name = (await ask(app, "POST", "/v1/sizes:size", b'{"text": "abc"}'))["name"]
+            name = (await ask(app, "POST", "/v1/sizes:size", b'{"source": "abc"}'))["name"]
             assert begun.wait(120)
             with entered.noting():
                 await ask(app, "POST", f"/v1/{name}:cancel", b"{}")
@@ -177,7 +153,7 @@ def entered_in_server() -> dict[str, dict[str, str]]:
             begun.clear()
             may_end.clear()  # before the start is answered: its list would depend on chance
             with entered.noting():
-                await ask(app, "POST", "/v1/sizes:size", b'{"text": "abc"}')
+                await ask(app, "POST", "/v1/sizes:size", b'{"source": "abc"}')
                 answered = len(entered.calls)
                 assert begun.wait(120)
                 may_end.set()
@@ -192,12 +168,12 @@ def entered_in_server() -> dict[str, dict[str, str]]:
 
 def entered_in_client() -> dict[str, dict[str, str]]:
     """The modules that one poll of a client over HTTP enters."""
-    metadata = {"@type": "type.googleapis.com/acme.v1.SizeMetadata"}
+    metadata = {"@type": "type.googleapis.com/acme.images.v1.ResizeMetadata"}
     state = {"name": "operations/a", "metadata": metadata}
     reply = httpx.MockTransport(lambda _: httpx.Response(200, json=state))
     with hooked() as entered, httpx.Client(transport=reply) as http:
         client = Client("http://localhost", http=http)
-        handle = client.operation("operations/a", response=SizeResponse, metadata=SizeMetadata)
+        handle = client.operation("operations/a", response=ResizeResponse, metadata=ResizeMetadata)
         handle.refresh()
         with entered.noting():
             handle.refresh()

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+pytest.importorskip("click")
+pytest.importorskip("uvicorn")
+
 import lro.asgi
 from tests.cli.asking import Asked, Lro
-from tests.client.real_service import Harness, Switch, application, serving
+from tests.client.conftest import harness, listening
+from tests.client.real_service import Harness, Switch, application
+
+__all__ = ["harness", "listening"]
 
 
 @pytest.fixture(autouse=True)
@@ -42,22 +47,6 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
 def command(capsys: pytest.CaptureFixture[str]) -> Lro:
     """Calls the command, for which there is no server."""
     return Lro(capsys)
-
-
-@pytest.fixture(scope="session")
-def listening() -> Iterator[tuple[Switch, str]]:
-    """A server on a socket, for one application after the other."""
-    switch = Switch()
-    with serving(switch) as url:
-        yield switch, url
-
-
-@pytest.fixture
-def harness() -> Iterator[Harness]:
-    """The service, whose work goes step by step."""
-    made = Harness()
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("click")
 pytest.importorskip("rich")
 
 from tests.cli.asking import Lro

@@ -16,7 +16,6 @@ from types import SimpleNamespace
 import attrs
 import pytest
 
-pytest.importorskip("click")
 pytest.importorskip("rich")
 pytest.importorskip("google.longrunning.operations_pb2")
 

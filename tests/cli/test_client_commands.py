@@ -13,9 +13,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("click")
 pytest.importorskip("rich")
-pytest.importorskip("uvicorn")
 
 import lro
 from lro_client.cli._terminal import Exit

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("click")
 pytest.importorskip("rich")
-pytest.importorskip("uvicorn")
 
 from lro.cli import _app
 from tests.cli.asking import Asked, Lro, over

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("click")
 pytest.importorskip("rich")
-pytest.importorskip("uvicorn")
 
 import click
 from click.testing import CliRunner

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("click")
 pytest.importorskip("rich")
-pytest.importorskip("uvicorn")
 pytest.importorskip("grpc")
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet

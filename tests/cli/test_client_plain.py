@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("click")
 pytest.importorskip("rich")
 
 from lro.cli import _output as of_checks

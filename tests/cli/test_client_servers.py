@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("click")
 pytest.importorskip("rich")
-pytest.importorskip("uvicorn")
 
 
 from lro_client._tokens import Token

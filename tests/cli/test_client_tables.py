@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("click")
 pytest.importorskip("rich")
-pytest.importorskip("uvicorn")
 
 import lro
 from lro_client.cli._printing import LiveTable

@@ -7,8 +7,6 @@ import sys
 
 import pytest
 
-pytest.importorskip("click")
-
 MODULE = """
 import lro
 from lro.asgi import OperationsApp

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("click")
-
 from lro.errors import Unavailable
 from lro.stores.sqlite import SCHEMA_VERSION
 from lro.testing._samples import together

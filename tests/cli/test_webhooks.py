@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("click")
-
 from lro.webhooks import verify
 from tests.cli.asking import Lro
 from tests.services.ports import free_port

@@ -9,6 +9,7 @@ import respx
 
 from lro_client._flow import polling
 from tests.client.faces import FACES, URL, Clock, Face
+from tests.client.real_service import Harness, Switch, serving
 
 
 @pytest.fixture(params=list(FACES.values()), ids=list(FACES))
@@ -17,6 +18,22 @@ def face(request: pytest.FixtureRequest) -> Iterator[Face]:
     made: Face = request.param()
     yield made
     made.close()
+
+
+@pytest.fixture
+def harness(request: pytest.FixtureRequest) -> Iterator[Harness]:
+    """The service; a test may give it options."""
+    made = Harness(**getattr(request, "param", {}))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def listening() -> Iterator[tuple[Switch, str]]:
+    """A server on a socket, for one application after the other."""
+    switch = Switch()
+    with serving(switch) as url:
+        yield switch, url
 
 
 @pytest.fixture

@@ -42,6 +42,17 @@ class ResizeMetadata:
     phase: Phase = Phase.PHASE_UNSPECIFIED
 
 
+@attrs.frozen
+class OwnRequest:
+    """A request whose fields say what else is said beside a message (AIP-155, AIP-163).
+
+    It has no full name.
+    """
+
+    request_id: str = ""
+    validate_only: bool = False
+
+
 TYPES = {"response": ResizeResponse, "metadata": ResizeMetadata}
 
 

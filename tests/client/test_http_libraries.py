@@ -88,13 +88,6 @@ def making(request: pytest.FixtureRequest) -> Iterator[Making]:
 
 
 @pytest.fixture
-def harness() -> Iterator[Harness]:
-    made = Harness()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def url(harness: Harness) -> Iterator[str]:
     """A real server on a socket."""
     with serving(application(lro.asgi, harness)) as found:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,14 +16,6 @@ from lro_client import Client, LocalTransport, OperationFailed, Update
 from lro_client.progress import Progress, RichBar, TqdmBar, show_rich, show_tqdm
 from tests.client.messages import TYPES, Phase, ResizeMetadata, ResizeRequest, ResizeResponse
 from tests.client.real_service import FULL_NAME, Harness
-
-
-@pytest.fixture
-def harness() -> Iterator[Harness]:
-    """A service."""
-    made = Harness()
-    yield made
-    made.close()
 
 
 def started(harness: Harness, *steps: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-import attrs
 import httpx
 import pytest
 import respx
@@ -16,6 +15,7 @@ from tests.client.faces import Clock, Face
 from tests.client.messages import (
     NAME,
     TYPES,
+    OwnRequest,
     ResizeRequest,
     ResizeResponse,
     body_of,
@@ -89,14 +89,6 @@ def test_with_a_request_id_it_is(face: Face, clock: Clock, server: respx.Router)
     assert face.client(clock=clock).start(TARGET, REQUEST, **TYPES, request_id=ID).name == NAME
     assert clock.sleeps == [0.5, 1.0]
     assert len({call.request.content for call in route.calls}) == 1
-
-
-@attrs.frozen
-class OwnRequest:
-    """A request whose fields say what else is said beside a message (AIP-155, AIP-163)."""
-
-    request_id: str = ""
-    validate_only: bool = False
 
 
 OWN: list[Any] = [

@@ -262,40 +262,43 @@ def test_request_without_a_field_that_is_required_now_is_not_acted_upon(
     assert ended.error.details[0].payload["reason"] == "REQUEST_UNREADABLE"
 
 
-def test_request_with_a_field_that_this_release_has_not_is_acted_upon(make_service, clock):
-    """As a process of the former release takes over what the next one has started."""
+def requests_acted_upon(make_service, clock, first, second, request):
+    """The requests for which one release calls its function, after another has stored one."""
     store, seen = MemoryStore(clock), []
-    after, before = attrs_class(title="", copies=1), attrs_class(title="")
-    handed_back(store, make_service, after, after(title="x", copies=3))
+    handed_back(store, make_service, first, request)
     service, _ = release(
-        store, make_service, before, lambda request: seen.append(request) or lro.Struct({})
+        store, make_service, second, lambda request: seen.append(request) or lro.Struct({})
     )
     service.run_maintenance()
     until(lambda: service.list(lro.ListOperationsRequest()).operations[0], lambda o: o.done)
+    return seen
+
+
+def test_request_with_a_field_that_this_release_has_not_is_acted_upon(make_service, clock):
+    """As a process of the former release takes over what the next one has started."""
+    after, before = attrs_class(title="", copies=1), attrs_class(title="")
+    seen = requests_acted_upon(make_service, clock, after, before, after(title="x", copies=3))
     assert seen == [before(title="x")]
 
 
 def test_request_in_binary_form_is_read_again(make_service, clock):
     """It is one of a class of protobuf; another process takes the work over."""
-    source_context_pb2 = pytest.importorskip("google.protobuf.source_context_pb2")
-    store, seen, cls = MemoryStore(clock), [], source_context_pb2.SourceContext
-    handed_back(store, make_service, cls, cls(file_name="x"))
-    service, _ = release(
-        store, make_service, cls, lambda request: seen.append(request) or lro.Struct({})
-    )
-    service.run_maintenance()
-    until(lambda: service.list(lro.ListOperationsRequest()).operations[0], lambda o: o.done)
+    cls = pytest.importorskip("google.protobuf.source_context_pb2").SourceContext
+    seen = requests_acted_upon(make_service, clock, cls, cls, cls(file_name="x"))
     assert seen == [cls(file_name="x")]
+
+
+@lro.message("acme.prints.v1.PrintJobRequest")
+@attrs.frozen
+class Renamed:
+    title: str = ""
 
 
 def test_work_whose_request_has_another_name_waits_for_its_release(make_service, clock, caplog):
     """It is handed back once, with a warning; a process that knows the name does it."""
     store, before = MemoryStore(clock), attrs_class(title="")
-    renamed = lro.message("acme.prints.v1.PrintJobRequest")(
-        attrs.make_class("PrintJobRequest", {"title": attrs.field(default="", type=str)})
-    )
     handed_back(store, make_service, before, before(title="x"))
-    service, _ = release(store, make_service, renamed)
+    service, _ = release(store, make_service, Renamed)
     for _ in range(3):
         service.run_maintenance()
         clock.advance(5)
@@ -313,12 +316,9 @@ def test_work_whose_request_has_another_name_waits_for_its_release(make_service,
 def test_work_that_is_left_is_not_in_the_way_of_other_work(make_service, clock, caplog):
     """However much it is: a scan reads a hundred operations at once."""
     store, before = MemoryStore(clock), attrs_class(title="")
-    renamed = lro.message("acme.prints.v1.PrintJobRequest")(
-        attrs.make_class("PrintJobRequest", {"title": attrs.field(default="", type=str)})
-    )
-    service, method = release(store, make_service, renamed, lambda request, job: job.sleep(100))
+    service, method = release(store, make_service, Renamed, lambda request, job: job.sleep(100))
     for _ in range(150):
-        method.start(renamed())
+        method.start(Renamed())
     service.close(drain=timedelta(0))
     service, _ = release(store, make_service, before)
 

@@ -253,14 +253,19 @@ def stopped(request: WorkRequest, error: BaseException) -> WorkResponse:
     raise error
 
 
-def look(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
-    """Stops when it looks."""
+def interrupted(request: WorkRequest, sleep: Callable[[float], object]) -> WorkResponse:
+    """Say that the work has begun, and sleep until it is stopped."""
     say(request, "begun")
     try:
-        job.sleep(3600)
+        sleep(3600)
     except (Cancelled, DeadlineExceeded) as exc:
         return stopped(request, exc)
     raise AssertionError
+
+
+def look(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
+    """Stops when it looks."""
+    return interrupted(request, job.sleep)
 
 
 def report_on(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
@@ -274,12 +279,7 @@ def report_on(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
 def never_look(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:
     """Is interrupted."""
     hold(request)
-    say(request, "begun")
-    try:
-        time.sleep(3600)
-    except (Cancelled, DeadlineExceeded) as exc:
-        return stopped(request, exc)
-    raise AssertionError
+    return interrupted(request, time.sleep)
 
 
 def write_on(request: WorkRequest, job: Job[WorkMetadata]) -> WorkResponse:

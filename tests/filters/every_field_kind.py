@@ -88,3 +88,10 @@ def refused(text: str, metadata: Sequence[MessageType] = EVERYTHING) -> InvalidF
 
 def refusal(text: str, metadata: Sequence[MessageType] = EVERYTHING) -> str:
     return refused(text, metadata).description
+
+
+def deep_list(depth: int, inner: Json = "innermost") -> Json:
+    """Lists in lists."""
+    for _ in range(depth):
+        inner = [inner]
+    return inner

@@ -6,7 +6,7 @@ import pytest
 
 from lro import Any, Status
 from lro.types import Json
-from tests.filters.every_field_kind import NAME, compiled, matches, refusal
+from tests.filters.every_field_kind import NAME, compiled, deep_list, matches, refusal
 from tests.filters.messages import Row, types, url
 
 LOOSE: Json = {"n": 1.5, "s": "x*y", "t": True, "nil": None, "o": {"k": [1, [2, {"d": "e"}]]}}
@@ -203,13 +203,6 @@ def test_recursive_messages_are_walked_without_recursion() -> None:
     assert matches("bottom", top)
     assert matches("innermost", top)
     assert matches("metadata.loose.k:innermost", {"loose": deep_list(3000, {"k": "innermost"})})
-
-
-def deep_list(depth: int, inner: Json = "innermost") -> Json:
-    """Lists in lists."""
-    for _ in range(depth):
-        inner = [inner]
-    return inner
 
 
 FAILED = Row(done=True, error=Status(3, "Bad Ä", (Any(),)), cancel_requested=True)

@@ -25,7 +25,7 @@ from lro import Any, Status
 from lro._filters.filter import Filter
 from lro.errors import InvalidFilter
 from lro.types import Json
-from tests.filters.every_field_kind import EVERYTHING, NAME, compiled, matches
+from tests.filters.every_field_kind import EVERYTHING, NAME, compiled, deep_list, matches
 from tests.filters.messages import START, Row, row, types, url
 from tests.vector_files import vectors
 
@@ -242,13 +242,6 @@ def test_reading_takes_as_long_as_the_filter_is(kind: str) -> None:
     check_linear({size: work(lambda size=size: read(make(size))) for size in (200, 400, 800)})  # type: ignore[misc]  # a default keeps the size
 
 
-def nested(depth: int, inner: Json) -> Json:
-    """Lists in lists."""
-    for _ in range(depth):
-        inner = [inner]
-    return inner
-
-
 PAYLOADS: Mapping[str, tuple[str, str, Callable[[int], typing.Any]]] = {
     "a repeated field": ("metadata.tags:z", EXPORT, lambda n: {"tags": ["a"] * n}),
     "patterns on it": ("metadata.tags:*a*z", EXPORT, lambda n: {"tags": ["aaa"] * n}),
@@ -272,7 +265,7 @@ PAYLOADS: Mapping[str, tuple[str, str, Callable[[int], typing.Any]]] = {
     "a list as deep as it is long": (
         "metadata.loose.b:z",
         NAME,
-        lambda n: {"loose": nested(n, {"b": "x"})},
+        lambda n: {"loose": deep_list(n, {"b": "x"})},
     ),
     "the search of many strings": ("a*z", EXPORT, lambda n: {"tags": ["a"] * n}),
     "the search of one long string": ("a*a*z", EXPORT, lambda n: {"verb": "a" * n}),

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.client.faces import FACES, Face
+from tests.client.conftest import face, harness
 
-
-@pytest.fixture(params=list(FACES.values()), ids=list(FACES))
-def face(request: pytest.FixtureRequest) -> Iterator[Face]:
-    """Makes clients of one face, and closes them."""
-    made: Face = request.param()
-    yield made
-    made.close()
+__all__ = ["face", "harness"]
 
 
 @pytest.fixture(params=["threads", "asyncio"])

@@ -28,45 +28,36 @@ from lro_client import CallError, Client, DecodingError, LocalTransport
 from lro_client.transports.grpc import GrpcTransport
 from tests.grpc.serving import on_threads
 
-
-@lro.message("acme.v1.ModelRequest")
-class ModelRequest(pydantic.BaseModel):
-    pages: int = pydantic.Field(ge=0)
-    tags: list[str]
-
-
-@lro.message("acme.v1.ModelMetadata")
-class ModelMetadata(pydantic.BaseModel):
-    done: int = 0
-    dataset: str = ""
-    create_time: datetime | None = None
-    end_time: datetime | None = None
-    cancel_requested: bool = False
-
-
-@lro.message("acme.v1.ModelResponse")
-class ModelResponse(pydantic.BaseModel):
-    sheets: int
+FIELDS: dict[str, dict[str, Any]] = {
+    "Request": {
+        "pages": (Annotated[int, pydantic.Field(ge=0), msgspec.Meta(ge=0)], ...),
+        "tags": (list[str], ...),
+    },
+    "Metadata": {
+        "done": (int, 0),
+        "dataset": (str, ""),
+        "create_time": (datetime | None, None),
+        "end_time": (datetime | None, None),
+        "cancel_requested": (bool, False),
+    },
+    "Response": {"sheets": (int, ...)},
+}
+"""The type and default of each field; ``...`` stands where there is no default."""
 
 
-@lro.message("acme.v1.StructRequest")
-class StructRequest(msgspec.Struct):
-    pages: Annotated[int, msgspec.Meta(ge=0)]
-    tags: list[str]
+def model(name: str) -> Any:
+    """One of the messages as a model of pydantic."""
+    cls = pydantic.create_model(f"Model{name}", **FIELDS[name])
+    return lro.message(f"acme.v1.Model{name}")(cls)
 
 
-@lro.message("acme.v1.StructMetadata")
-class StructMetadata(msgspec.Struct):
-    done: int = 0
-    dataset: str = ""
-    create_time: datetime | None = None
-    end_time: datetime | None = None
-    cancel_requested: bool = False
-
-
-@lro.message("acme.v1.StructResponse")
-class StructResponse(msgspec.Struct):
-    sheets: int
+def struct(name: str) -> Any:
+    """One of the messages as a Struct of msgspec."""
+    fields = [
+        (field, kind) if default is ... else (field, kind, default)
+        for field, (kind, default) in FIELDS[name].items()
+    ]
+    return lro.message(f"acme.v1.Struct{name}")(msgspec.defstruct(f"Struct{name}", fields))
 
 
 @lro.message("acme.v1.DictRequest")
@@ -100,8 +91,8 @@ class Kind:
 
 
 KINDS = {
-    "pydantic": Kind(ModelRequest, ModelMetadata, ModelResponse),
-    "msgspec": Kind(StructRequest, StructMetadata, StructResponse),
+    "pydantic": Kind(*map(model, FIELDS)),
+    "msgspec": Kind(*map(struct, FIELDS)),
     "TypedDict": Kind(DictRequest, DictMetadata, DictResponse, lambda one, name: one[name]),
 }
 METHOD = "acme.v1.Works.Do"

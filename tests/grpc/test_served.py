@@ -17,7 +17,6 @@ from tests.client.faces import Face
 from tests.client.real_service import FULL_NAME, Harness, Way
 from tests.grpc.serving import serving
 
-harness = flows.harness
 client = flows.client
 globals().update({name: test for name, test in vars(flows).items() if name.startswith("test_")})
 

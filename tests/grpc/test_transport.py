@@ -27,7 +27,7 @@ from lro_client import Call, CallError, Polling, Reply, Retry, UnreadableReply
 from lro_client.transports._grpc_coding import GrpcCoder
 from lro_client.transports.grpc import AsyncGrpcTransport, GrpcTransport
 from tests.client.faces import Clock, Face
-from tests.client.messages import NAME, TYPES, ResizeRequest
+from tests.client.messages import NAME, TYPES, OwnRequest, ResizeRequest
 from tests.grpc.odd import Answer, Odd, odd_server, refusing, replying, sending
 from tests.grpc.serving import HOST
 from tests.services.proxy import proxy_to
@@ -120,14 +120,6 @@ def test_start_goes_by_full_name_or_path(target: str, asking: Asking) -> None:
     assert plain == b"\x0a\x01a"
     assert with_id == plain + b"\xf2\x7f\x24" + ID.encode()
     assert checking == plain + b"\xf8\x7f\x01"
-
-
-@attrs.frozen
-class OwnRequest:
-    """A request with fields of these names, and without a full name of its own."""
-
-    request_id: str = ""
-    validate_only: bool = False
 
 
 @lro.message("acme.v1.HalfRequest")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import enum
 
 from google.protobuf import descriptor_pb2, text_format
 
@@ -13,6 +14,13 @@ from tests.messages.scalars_message import Scalars
 from tests.vector_files import vectors
 
 FILE_SET = base64.b64decode(vectors("fixtures")["descriptor_set"])
+
+
+class Color(enum.IntEnum):
+    UNSPECIFIED = 0
+    RED = 1
+    CRIMSON = 1
+    BLUE = -5
 
 
 def of_attrs() -> TypeRegistry:

@@ -42,14 +42,7 @@ from lro.executors.inline import InlineExecutor
 from lro.protobuf import descriptor_set, register_file_set, register_module
 from lro.stores.memory import MemoryStore
 from lro.types import ErrorInfo, StringValue, Value
-from tests.protobuf.fixtures import FILE_SET, file_set, of_attrs, of_protobuf
-
-
-class Color(enum.IntEnum):
-    UNSPECIFIED = 0
-    RED = 1
-    CRIMSON = 1
-    BLUE = -5
+from tests.protobuf.fixtures import FILE_SET, Color, file_set, of_attrs, of_protobuf
 
 
 class Shade(enum.Enum):

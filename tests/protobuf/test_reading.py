@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
@@ -41,14 +40,7 @@ from lro.types import (
     UInt64Value,
     Value,
 )
-from tests.protobuf.fixtures import file_set
-
-
-class Color(enum.IntEnum):
-    UNSPECIFIED = 0
-    RED = 1
-    CRIMSON = 1
-    BLUE = -5
+from tests.protobuf.fixtures import Color, file_set
 
 
 @message("acme.v1.Every")

@@ -273,12 +273,6 @@ def test_calls_of_the_store_are_measured_where_that_is_asked_for(
     assert counts["update",] >= 1
 
 
-def test_calls_of_the_store_are_not_measured_by_default(make_service, numbers, measured):
-    service = make_service(telemetry=measured())
-    service.get(work(service).start(WorkRequest()).name)
-    assert numbers.points("lro.store.call.duration") == {}
-
-
 class Loaded(MemoryStore):
     """A store that says what is in progress."""
 

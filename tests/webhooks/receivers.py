@@ -8,7 +8,7 @@ import queue
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeAlias
 
@@ -112,6 +112,11 @@ def receiver(
         joined(thread)
 
 
+def loopback(host: str, port: int) -> Sequence[str]:
+    """A resolver for which each host is this machine."""
+    return ["127.0.0.1"]
+
+
 def hang(connection: socket.socket, over: threading.Event) -> None:
     """Take the request, and answer nothing."""
     connection.recv(65_536)
@@ -124,11 +129,6 @@ def drip(connection: socket.socket, over: threading.Event) -> None:
     connection.sendall(b"HTTP/1.1 200 OK\r\nx-slow: ")
     while not over.wait(0.01):
         connection.sendall(b"a")
-
-
-def hang_up(connection: socket.socket, over: threading.Event) -> None:
-    """Take the request, and close the connection."""
-    connection.recv(65_536)
 
 
 def body(connection: socket.socket, over: threading.Event, piece: bytes, pause: float) -> None:

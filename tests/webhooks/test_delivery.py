@@ -27,7 +27,7 @@ from tests.services.postgres import shared_server
 from tests.waiting import joined, threads_from_now, until
 from tests.webhooks import receivers
 from tests.webhooks.hooked import METHOD, OTHER, SECRET, Here, end, endpoint
-from tests.webhooks.receivers import PATIENCE, Received, Said, receiver
+from tests.webhooks.receivers import PATIENCE, Received, Said, loopback, receiver
 
 on_all_stores = pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"], indirect=True)
 
@@ -432,11 +432,6 @@ class Holding:
 def short_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests under way have little grace."""
     monkeypatch.setattr("lro._webhooks.delivery._STOP_SECONDS", 0.2)
-
-
-def loopback(host: str, port: int) -> Sequence[str]:
-    """A resolver for which each host is this machine."""
-    return ["127.0.0.1"]
 
 
 @pytest.mark.usefixtures("short_stop")

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from lro._webhooks.transport import WebhookReply, WebhookTransport, system_addresses
-from tests.client.sockets import Behaviour, serving
+from tests.client.sockets import Behaviour, closing_later, serving
 from tests.services.ports import free_port
 from tests.webhooks import receivers
 from tests.webhooks.certificates import contexts
-from tests.webhooks.receivers import Said, receiver
+from tests.webhooks.receivers import Said, loopback, receiver
 
 HOST = "hooks.example.test"
 SHORT_SECONDS = 0.3
@@ -38,11 +38,6 @@ def transport() -> Iterator[MakeTransport]:
             return made
 
         yield make
-
-
-def loopback(host: str, port: int) -> Sequence[str]:
-    """A resolver for which each host is this machine."""
-    return ["127.0.0.1"]
 
 
 def test_request_has_its_headers_body_and_host(transport: MakeTransport) -> None:
@@ -103,7 +98,7 @@ def test_only_the_status_of_a_reply_is_waited_for(transport: MakeTransport) -> N
     for talk, wanted in (
         (receivers.endless_body, WebhookReply(200)),
         (receivers.dripping_body, WebhookReply(200)),
-        (receivers.hang_up, broken),
+        (closing_later, broken),
         (receivers.nonsense, broken),
     ):
         with serving(talk) as url:
