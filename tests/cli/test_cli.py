@@ -304,20 +304,15 @@ def test_another_missing_module_is_our_bug(monkeypatch: pytest.MonkeyPatch) -> N
         main(["lint", "good"])
 
 
-def test_the_module_is_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``python -m lro.cli``, with the arguments of the process."""
-    monkeypatch.setattr(sys, "argv", ["lro", "lint", "bad"])
-    with pytest.raises(SystemExit) as end:
-        runpy.run_module("lro.cli", run_name="__main__")
-    assert end.value.code == 1
-    runpy.run_module("lro.cli.__main__", run_name="imported")
-
-
 def test_a_process(here: Path) -> None:
-    """The status reaches the shell; a service with maintenance does not keep the process alive."""
+    """The status reaches the shell; a service with maintenance does not keep the process alive.
+
+    Who imports the module that is run calls nothing.
+    """
     module("alive", "ExportResult")
     text = Path("alive.py").read_text(encoding="utf-8").replace(", maintenance=False", "")
     Path("alive.py").write_text(text, encoding="utf-8")
     program = [sys.executable, "-W", "error", "-m", "lro.cli", "lint", "alive:books", "--strict"]
     run = subprocess.run(program, capture_output=True, text=True, timeout=240)
     assert (run.returncode, run.stderr) == (1, "")
+    runpy.run_module("lro.cli.__main__", run_name="imported")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+pytest.importorskip("grpc")
+pytest.importorskip("google.longrunning.operations_proto_pb2")
+
 from tests.client.conftest import face, harness
 
 __all__ = ["face", "harness"]

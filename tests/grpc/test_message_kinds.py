@@ -8,14 +8,11 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Annotated, Any, NotRequired
 
-import pytest
-
-pytest.importorskip("google.longrunning.operations_proto_pb2")
-
 import attrs
 import httpx
 import msgspec
 import pydantic
+import pytest
 from typing_extensions import TypedDict
 
 import lro

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import attrs
-import pytest
-
-pytest.importorskip("grpc")
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

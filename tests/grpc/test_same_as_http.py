@@ -15,7 +15,6 @@ import attrs
 import httpx
 import pytest
 
-pytest.importorskip("grpc")
 pytest.importorskip("uvicorn")
 
 from google.longrunning import operations_proto_pb2 as pb

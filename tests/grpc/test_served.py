@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("grpc")
-
 import lro
 from lro_client import CallError
 from lro_client.transports.grpc import AsyncGrpcTransport, GrpcTransport

@@ -8,9 +8,6 @@ from typing import Any
 
 import attrs
 import pytest
-
-pytest.importorskip("grpc")
-
 from google.longrunning import operations_proto_pb2 as pb
 from google.protobuf import struct_pb2, wrappers_pb2
 from google.rpc import error_details_pb2, status_pb2

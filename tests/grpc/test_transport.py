@@ -12,9 +12,6 @@ from typing import Any
 
 import attrs
 import pytest
-
-pytest.importorskip("grpc")
-
 from google.longrunning import operations_proto_pb2 as pb
 from google.protobuf import struct_pb2
 from google.rpc.status_pb2 import Status as StatusProto

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("google.longrunning.operations_pb2")
-
 from lro import InvalidArgument
 from lro.lint import lint, read_allowances
 from tests.lint.sets import Declared, packed, proto

@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("google.longrunning.operations_pb2")
-
 from lro import InvalidArgument
 from lro.lint import Breaking, breaking
 from tests.lint.sets import (

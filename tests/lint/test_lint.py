@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("google.longrunning.operations_pb2")
-
 from lro import DeclarationError, InvalidArgument, OperationInfo
 from lro.lint import BREAKING_CODES, LINT_CODES, Finding, breaking, lint, operation_infos
 from tests.lint.sets import (

@@ -9,7 +9,6 @@ from typing import Final
 
 import pytest
 
-pytest.importorskip("google.longrunning.operations_pb2")
 pytest.importorskip("grpc_tools")
 
 from grpc_tools import protoc

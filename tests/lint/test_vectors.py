@@ -7,14 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.vector_files import vectors
-
-pytest.importorskip("google.longrunning.operations_pb2")
-
 from lro import OperationInfo
 from lro.lint import Finding, breaking, lint, operation_infos
 from lro.lint._descriptors import DescriptorSet
 from lro.lint._lint import resolved_info
+from tests.vector_files import vectors
 
 
 def cases(name: str) -> list[Any]:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-pytest.importorskip("google.longrunning.operations_proto_pb2")
-
 import httpx
 
 from lro import Service, TypeRegistry

@@ -6,8 +6,6 @@ from datetime import timedelta
 
 import pytest
 
-pytest.importorskip("google.longrunning.operations_proto_pb2")
-
 from lro import Any, ListOperationsRequest, Service, TypeRegistry
 from lro.executors.inline import InlineExecutor
 from lro.protobuf import register_file_set

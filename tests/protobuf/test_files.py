@@ -9,9 +9,6 @@ from datetime import datetime, timedelta
 
 import attrs
 import pytest
-
-pytest.importorskip("google.longrunning.operations_proto_pb2")
-
 from google.protobuf import empty_pb2, source_context_pb2, struct_pb2
 from google.protobuf.any_pb2 import Any as AnyProto
 from google.protobuf.descriptor_pb2 import (

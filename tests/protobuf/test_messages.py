@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
-pytest.importorskip("google.longrunning.operations_proto_pb2")
-
 from google.api.distribution_pb2 import Distribution
 from google.longrunning import operations_proto_pb2 as pb
 from google.protobuf.duration_pb2 import Duration as DurationProto

@@ -7,9 +7,6 @@ from datetime import datetime, timedelta
 
 import attrs
 import pytest
-
-pytest.importorskip("google.longrunning.operations_proto_pb2")
-
 from google.api import field_behavior_pb2
 from google.protobuf import descriptor_pb2, struct_pb2
 

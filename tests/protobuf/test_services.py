@@ -15,7 +15,6 @@ from pathlib import Path
 import attrs
 import pytest
 
-pytest.importorskip("google.longrunning.operations_proto_pb2")
 pytest.importorskip("grpc_tools")
 
 import grpc_tools

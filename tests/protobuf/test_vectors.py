@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-
-pytest.importorskip("google.longrunning.operations_proto_pb2")
-
 from google.longrunning import operations_proto_pb2 as pb
 
 from lro import Any, InvalidArgument, LroError

@@ -1,0 +1,5 @@
+"""Without protobuf there is nothing to test here."""
+
+import pytest
+
+pytest.importorskip("google.longrunning.operations_pb2")
