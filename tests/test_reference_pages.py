@@ -41,7 +41,3 @@ def test_reasons_for_agents_are_those_of_the_errors_page() -> None:
             allowed = codes[reason].partition(",")[0]
             # The row of the two that hooks raise has both in one cell, without a code.
             assert allowed in cell or reason in ("UNAUTHENTICATED", "PERMISSION_DENIED"), reason
-
-
-def test_calls_for_agents_are_twelve() -> None:
-    assert len(rows("for-agents.md", "## The twelve calls")) == 12

@@ -27,19 +27,15 @@ FAILURE = lro.StatusError(lro.Code.FAILED_PRECONDITION, "no\x1b[2J disk")
 
 
 def test_get(call: Lro, harness: Harness) -> None:
-    """All that is known of an operation, as text for people."""
+    """All that is known of an operation, as text for people; how far it is while it runs."""
     name = over(harness, ResizeMetadata(40), ResizeResponse(2**40))
-    found = Lro(call.capsys, terminal=True)("get", name)
+    shown = Lro(call.capsys, terminal=True)
+    found = shown("get", name)
     assert (found.status, found.err) == (0, "")
     assert found.lines[:2] == [f"name      {name}", "state     SUCCEEDED"]
     assert '"sizeBytes": "1099511627776"' in found.out
     assert '"percent": "40"' in found.out
-
-
-def test_get_shows_how_far_it_is(call: Lro) -> None:
-    """While it runs."""
     with sockets.serving(sockets.answering("200 OK", json.dumps(running(40)))) as url:
-        shown = Lro(call.capsys, terminal=True)
         found = shown("get", NAME, "--check", "--server", url, status=Exit.RUNNING)
         assert found.lines[2] == "progress  40%"
 

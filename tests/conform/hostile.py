@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Final
+
+from tests.client import sockets
 
 NAME: Final = "operations/abcdefgh12345678"
 STARTED: Final = b'{"name": "' + NAME.encode() + b'"}'
 BOMB: Final = gzip.compress(b" " * 20_000_000)
-Behaviour = Callable[[socket.socket, threading.Event], None]
-"""Answers a request on a connection; the event is set when the test is over."""
+Behaviour = sockets.Behaviour
 
 
 def reply(body: bytes, status: bytes = b"200 OK", length: int | None = None) -> bytes:
@@ -26,10 +26,6 @@ def reply(body: bytes, status: bytes = b"200 OK", length: int | None = None) -> 
 def sends(*parts: bytes) -> Behaviour:
     """Sends this, and closes the connection."""
     return lambda line, over: line.sendall(b"".join(parts))
-
-
-def silent(line: socket.socket, over: threading.Event) -> None:
-    over.wait(60)
 
 
 def drips(head: bytes, drop: bytes, seconds: float = 0.02) -> Behaviour:
@@ -50,7 +46,7 @@ LOST: Final[dict[str, Behaviour]] = {
     "closes": sends(),
     "garbage": sends(b"\x00\xffSSH-2.0-nothing\r\n\r\n"),
     "cut off": sends(reply(STARTED, length=4000)),
-    "silent": silent,
+    "silent": sockets.silent,
     "drips headers": drips(b"HTTP/1.1 200 OK\r\n", b"X-More: 1\r\n"),
     "drips a body": drips(reply(b"", length=1_000_000), b" "),
 }
@@ -73,40 +69,13 @@ HOSTILE: Final[dict[str, Behaviour]] = {
 """Wrong replies."""
 
 
-@contextlib.contextmanager
-def serving_hostile(behaviour: Behaviour) -> Iterator[str]:
+def serving_hostile(behaviour: Behaviour) -> AbstractContextManager[str]:
     """The URL of a server that starts operations well, and answers all else by a behaviour."""
-    over, lines = threading.Event(), list[socket.socket]()
-    listener = socket.create_server(("127.0.0.1", 0))
 
-    def answer(line: socket.socket) -> None:
-        with contextlib.suppress(OSError), line:
-            asked = line.recv(65536)
-            if asked.startswith(b"POST /start"):
-                line.sendall(reply(STARTED))
-            else:
-                behaviour(line, over)
+    def behave(line: socket.socket, over: threading.Event) -> None:
+        if line.recv(65536).startswith(b"POST /start"):
+            line.sendall(reply(STARTED))
+        else:
+            behaviour(line, over)
 
-    def accept() -> None:
-        threads = []
-        with contextlib.suppress(OSError):
-            while True:
-                line, _ = listener.accept()
-                lines.append(line)
-                threads.append(threading.Thread(target=answer, args=(line,)))
-                threads[-1].start()
-        for thread in threads:
-            thread.join()
-
-    thread = threading.Thread(target=accept)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        over.set()
-        listener.shutdown(socket.SHUT_RDWR)
-        for line in lines:
-            with contextlib.suppress(OSError):
-                line.shutdown(socket.SHUT_RDWR)
-        thread.join()
-        listener.close()
+    return sockets.serving(behave)

@@ -24,11 +24,6 @@ CLASSES: Final[Any] = {"request": WorkRequest, "response": WorkResponse, "metada
 NAME: Final = "acme.v1.Works.Context"
 
 
-def inline(_: int) -> Executor:
-    """Work is done by the call of start."""
-    return InlineExecutor()
-
-
 def celery_eager(_: int) -> Executor:
     """Work is done as a worker of Celery does it, where it is sent."""
     celery = pytest.importorskip("celery")
@@ -41,7 +36,8 @@ def celery_eager(_: int) -> Executor:
 
 @pytest.mark.parametrize("function", [context, context_async])
 @pytest.mark.parametrize(
-    "make", [inline, celery_eager, ThreadExecutor, AsyncioExecutor, ProcessExecutor]
+    "make",
+    [lambda _: InlineExecutor(), celery_eager, ThreadExecutor, AsyncioExecutor, ProcessExecutor],
 )
 def test_work_sees_no_context_of_a_start_or_of_other_work(
     make: Callable[[int], Executor], function: Any

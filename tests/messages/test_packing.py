@@ -28,6 +28,7 @@ from lro import (
 )
 from lro.errors import EncodingError
 from lro.types import Value
+from tests.filters.every_field_kind import deep_list
 
 
 class Text(str):
@@ -93,13 +94,6 @@ VALUES = st.recursive(
     ),
     max_leaves=8,
 )
-
-
-def nested(levels: int, inner: object) -> object:
-    """Lists in lists."""
-    for _ in range(levels):
-        inner = [inner]
-    return inner
 
 
 @message("acme.v1.Inner")
@@ -191,10 +185,10 @@ def test_what_is_packed_is_what_is_written_of_the_message(fields, value):
 def test_report_may_have_32_levels(inner):
     """Itself and its data are two of them; beyond that it is refused, however deep."""
     most = 30 if inner == 1 else 29
-    assert TYPES.pack(Report(data={"a": nested(most, inner)})).payload["data"]
+    assert TYPES.pack(Report(data={"a": deep_list(most, inner)})).payload["data"]
     for levels in (most + 1, 200, 260, 5000):
         with pytest.raises(EncodingError, match="nested deeper than 32 levels"):
-            TYPES.pack(Report(data={"a": nested(levels, inner)}))
+            TYPES.pack(Report(data={"a": deep_list(levels, inner)}))
 
 
 @pytest.mark.parametrize("fast", [True, False])
