@@ -360,6 +360,27 @@ async def test_a_start_whose_caller_goes_away_is_carried_through(
         assert answer(service, await over(service, operation)) == "b MainThread"
 
 
+@on_a_loop
+async def test_a_caller_who_goes_away_before_the_write_starts_nothing(make_service, clock):
+    """While a hook is asked, for instance."""
+    asked = asyncio.Event()
+
+    async def authorize(caller: str, verb: str, name: str) -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    store = MemoryStore(clock)
+    service = make_service(store, running(), authorize=authorize)
+    work = declared(service)
+
+    start = asyncio.create_task(work.start_async(WorkRequest("a")))
+    await asked.wait()
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    assert records(store) == []
+
+
 @pytest.mark.parametrize("request_id", ["", ID])
 def test_a_start_whose_loop_ends_is_undone_or_handed_back(make_service, clock, request_id):
     """While it is being committed: no loop is there that could do the work."""

@@ -94,6 +94,15 @@ def test_a_deadline_shorter_than_the_timeout(
     assert 0 < seen[0] < 101
 
 
+def test_wait_for_deleted_operation_is_not_found(served: Served) -> None:
+    """A caller who waits for an operation that is removed gets NOT_FOUND (spec §4.6)."""
+    name = served.counting.start()
+    call = served.stub.WaitOperation.future(wait(name, LONG), timeout=PATIENCE)
+    served.waits(1)
+    served.counting.service.delete(name)
+    assert call.code() is grpc.StatusCode.NOT_FOUND
+
+
 def test_cancelled_wait_leaves_no_waiter(served: Served) -> None:
     """It leaves no waiter behind, and the operation goes on (spec §4.8, §12.3)."""
     name = served.counting.start()

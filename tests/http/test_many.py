@@ -31,6 +31,7 @@ from tests.http.counting_service import (
 )
 from tests.http.servers import environ_of_wsgiref
 from tests.http.test_asgi import GONE, Line, part, scope_of, serve
+from tests.http.test_operations_edge import refuse_caller
 from tests.waiting import PATIENCE
 
 BATCH, WATCH = "/v1/operations:batchGet", "/v1/operations:watch"
@@ -88,10 +89,7 @@ def test_extension_routes_bind_their_names(method: str, path: str, rpc: str, nam
 def test_method_that_is_not_allowed_lists_those_that_are() -> None:
     """405 and OPTIONS list the allowed methods to every caller (spec §5.7(4))."""
 
-    def nobody(_: object) -> str:
-        raise lro.errors.Unauthenticated
-
-    edge = edge_of(build(), authenticate=nobody)
+    edge = edge_of(build(), authenticate=refuse_caller)
     for path, allow in {
         "/v1/operations/x": "DELETE, GET, HEAD, OPTIONS",
         BATCH: "OPTIONS, POST",
