@@ -19,7 +19,7 @@ import grpc
 import grpc.aio
 import lro.grpc
 from tests.grpc.serving import serving
-from tests.http.counting_service import CountService, Wrapped, begun, build
+from tests.http.counting_service import CountMetadata, CountService, Wrapped, begun, build
 from tests.waiting import PATIENCE, until, until_async
 
 MANY = 100
@@ -74,6 +74,14 @@ def test_wait_returns_when_the_work_ends(served: Served) -> None:
     assert call.result(timeout=PATIENCE).done
     served.waits(0)
     assert served.stub.WaitOperation(wait(name, LONG), timeout=PATIENCE).done  # at once
+
+
+@pytest.mark.parametrize("timeout", [Duration(), Duration(nanos=20_000_000)])
+def test_wait_returns_present_state_at_its_timeout(timeout: Duration, served: Served) -> None:
+    """At the timeout, or at once for zero, the present state is a success."""
+    name = served.counting.start(metadata=CountMetadata(percent=4))
+    found = served.stub.WaitOperation(wait(name, timeout), timeout=PATIENCE)
+    assert (found.name, found.done, found.HasField("metadata")) == (name, False, True)
 
 
 def test_a_deadline_shorter_than_the_timeout(
