@@ -353,6 +353,22 @@ async def test_a_wait_reads_the_store_twice(service, store):
 
 
 @virtually
+async def test_cancelled_waiter_leaves_no_listener(service):
+    """A cancelled waiter is freed at once; the others and the operation stay (spec §4.8)."""
+    name = start(service)
+    tasks = [asyncio.create_task(service.wait_async(name)) for _ in range(3)]
+    await settle()
+    tasks[0].cancel()
+    await settle()
+    assert service.waiting == 2
+    for task in tasks[1:]:
+        task.cancel()
+    await settle()
+    assert (service.waiting, listeners(service)) == (0, 0)
+    assert not service.get(name).done
+
+
+@virtually
 async def test_an_operation_that_expires_at_once_is_not_found(make_service):
     """With an expiry of nothing its end is also its going (spec §9.4)."""
     service = make_service(executor=InlineExecutor(), keep_for=timedelta(0))
