@@ -140,6 +140,16 @@ def test_the_log_holds_no_payload_and_no_header(caplog: pytest.LogCaptureFixture
     assert SECRET not in caplog.text
 
 
+def test_without_hooks_every_caller_may_do_everything() -> None:
+    """So a service that others can reach needs ``authenticate``, or a proxy that has one."""
+    service, edge = served()
+    name = json.loads(ask(edge, "POST", "/v1/c", {"steps": 1}).body)["name"]
+    assert ask(edge, "GET", f"/v1/{name}").status == 200
+    assert len(json.loads(ask(edge, "GET", "/v1/operations").body)["operations"]) == 1
+    assert ask(edge, "DELETE", f"/v1/{name}").status == 200
+    service.close()
+
+
 def test_a_page_token_grants_no_access() -> None:
     """Another caller who has it sees that caller's own operations."""
     service, edge = served(owner_only=True)
