@@ -352,6 +352,20 @@ async def test_a_wait_reads_the_store_twice(service, store):
     assert reads == [name]
 
 
+def test_threads_wait_by_events_of_another_kind(service, monkeypatch):
+    """As those of gevent, which gunicorn puts in place after it has loaded the application."""
+    real = threading.Event
+
+    class Other:
+        def __init__(self):
+            event = real()
+            self.set, self.clear, self.wait = event.set, event.clear, event.wait
+
+    name = start(service)
+    monkeypatch.setattr(threading, "Event", Other)
+    assert not service.wait(name, timedelta(seconds=0.01)).done
+
+
 @virtually
 async def test_cancelled_waiter_leaves_no_listener(service):
     """A cancelled waiter is freed at once; the others and the operation stay (spec §4.8)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -75,7 +75,7 @@ class Waiters:
         self._limits = limits
         self._replies = replies
         self._clock = time.monotonic
-        self._park = threading.Event.wait
+        self._park: Callable[[threading.Event, float], object] = _park
         self._waits = CallCount(
             "calls of Wait are held",
             limits.waits,
@@ -247,6 +247,10 @@ class Waiters:
                     closed=self._closed,
                 )
             return self._hub
+
+
+def _park(notified: threading.Event, seconds: float) -> None:
+    notified.wait(seconds)  # of whichever kind it is: gevent may have put its own in place
 
 
 def _as_duration(timeout: Duration | timedelta | float) -> Duration:

@@ -13,11 +13,13 @@ from typing import Final
 
 import attrs
 
-from lro.cli._serving import warn
+from lro.cli._serving import HANDED_ON, warn
 
 _READY: Final = b"."
 _PAUSE_SECONDS: Final = 1.0
 """How long after the end of a process that had begun well another one begins in its place."""
+_MOST_PAUSE_SECONDS: Final = 30.0
+"""The longest pause before another try; it is twice the last one after each that cannot begin."""
 
 
 @attrs.frozen
@@ -38,19 +40,21 @@ class Inherited:
         threading.Thread(target=self._watch, name="lro-parent", daemon=True).start()
 
     def _watch(self) -> None:
-        self.link.recv(1)  # nothing is sent this way: it returns at the end of the other process
+        with contextlib.suppress(OSError):  # it may have ended before it read our report
+            self.link.recv(1)  # nothing is sent this way: it returns when the other process ends
         os.kill(os.getpid(), signal.SIGTERM)
 
     def report_ready(self) -> None:
         """Report that this process serves."""
-        self.link.sendall(_READY)
+        with contextlib.suppress(OSError):  # the other process has ended, which is noticed above
+            self.link.sendall(_READY)
 
 
 class Processes:
     """``count`` processes of one command, which share a socket.
 
-    Each that ends before it is asked to is replaced, but not one that has never begun to serve:
-    then all are stopped. SIGTERM and SIGINT are handed on as SIGTERM, each time that they come.
+    Each that ends before it is asked to is replaced. If one of the first cannot begin to serve, all
+    are stopped. SIGTERM and SIGINT are handed on, each time that they come.
     """
 
     def __init__(self, command: Sequence[str], count: int, listener: socket.socket) -> None:
@@ -80,20 +84,23 @@ class Processes:
         self._stop.set()
         for process in self._running:
             with contextlib.suppress(ProcessLookupError):  # it has just ended
-                process.send_signal(signal.SIGTERM)
+                process.send_signal(HANDED_ON)
 
     async def _keep_one(self, announce: Callable[[], None]) -> None:
+        pause = _PAUSE_SECONDS
         while not self._stop.is_set():
             ready, status = await self._run_one(announce)
             if self._stop.is_set():
                 return
-            if not ready:
+            if not ready and self._ready < self._count:
                 self.status = status if status > 0 else 1
                 self._end()
                 return
-            warn(f"a worker process has ended with status {status}; another one begins")
+            pause = _PAUSE_SECONDS if ready else min(2 * pause, _MOST_PAUSE_SECONDS)
+            end = "has ended" if ready else "could not begin, and ended"
+            warn(f"a worker process {end} with status {status}; another one begins in {pause:g} s")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), _PAUSE_SECONDS)
+                await asyncio.wait_for(self._stop.wait(), pause)
 
     async def _run_one(self, announce: Callable[[], None]) -> tuple[bool, int]:
         """Run a process to its end; return whether it has served, and its exit status."""

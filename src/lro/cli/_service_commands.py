@@ -123,7 +123,10 @@ def serve(
     if inherited is not None:
         given = Inherited.of(inherited)
         given.watch()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches this process as SIGTERM
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handed on
+        signal.signal(
+            _serving.HANDED_ON, lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+        )  # until then
         known = _known_hosts(app, given.listener, (host, *names))
         context.exit(
             _serve_here(

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -31,6 +32,13 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS: Final = 5
 """How long calls in flight may go on after the signal to stop: for callers who read slowly."""
+
+HANDED_ON: Final = getattr(signal, "SIGUSR1", signal.SIGTERM)
+"""The signal to stop from the process that looks after several.
+
+It is another than the one that systemd or a terminal sends to all of them at once. Else that one
+would count twice.
+"""
 
 _LAST_SECONDS: Final = 5
 """How much longer than its drain a service may take to close."""
@@ -218,6 +226,7 @@ class Serving:
         self._names = names
         self._stop = asyncio.Event()
         self._ignores_interrupts = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        self._signals = Counter[bool]()
         self._grpc: grpc.aio.Server | None = None
         self._grpc_address = ""
         self._ending: list[asyncio.Task[None]] = []
@@ -279,16 +288,18 @@ class Serving:
         # Only now: the server has installed handlers of its own, and this one replaces them.
         loop = asyncio.get_running_loop()
         with contextlib.suppress(NotImplementedError):  # on Windows the server's handlers stay
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in {signal.SIGTERM, signal.SIGINT, HANDED_ON}:
                 loop.add_signal_handler(number, self._signalled, number)
         if self._ignores_interrupts:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         self._announce(self._grpc_address)
 
     def _signalled(self, number: int) -> None:
-        if self._stop.is_set():  # a second time: there is no time left
-            close = functools.partial(self._service.close, 0)
-            self._ending.append(asyncio.ensure_future(_in_own_thread(close)))
+        self._signals[number == HANDED_ON] += 1
+        if self._stop.is_set():
+            if max(self._signals.values()) > 1:  # a second time: there is no time left
+                close = functools.partial(self._service.close, 0)
+                self._ending.append(asyncio.ensure_future(_in_own_thread(close)))
             return
         self.interrupted = number == signal.SIGINT
         self._health.stopping = True

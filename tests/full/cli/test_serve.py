@@ -21,7 +21,7 @@ pytest.importorskip("click")
 pytest.importorskip("uvicorn")
 
 import lro
-from lro.cli._processes import Processes
+from lro.cli import _processes
 from lro.cli._serving import Health
 from lro.executors.inline import InlineExecutor
 from lro.stores.memory import MemoryStore
@@ -232,9 +232,12 @@ def test_several_processes_share_port_and_store(here: Path) -> None:
     write_service(here, lease=1)
     grpc = str(free_port())
     arguments = ("work:service", "--workers", "2", "--grpc", grpc, "--starts", "--parent", "a/*")
+    source = (here / "work.py").read_text(encoding="utf-8")
     with at_work(here, *arguments) as (server, client, name):
+        (here / "work.py").write_text("(", encoding="utf-8")  # as a deployment that is half done
         os.kill(begun(here)[0], signal.SIGKILL)
-        server.host.says(re.compile("another one begins"))
+        server.host.says(re.compile("could not begin, .* another one begins in 2 s"))
+        (here / "work.py").write_text(source, encoding="utf-8")
         (here / "go").touch()
         assert process_of(client, name) != begun(here)[0]
         assert server.grpc == f"grpc://127.0.0.1:{grpc}"
@@ -249,37 +252,55 @@ def test_several_processes_share_port_and_store(here: Path) -> None:
         until(lambda: not server.host.alive)
 
 
-def test_interrupt_of_a_terminal_lets_several_processes_drain(here: Path) -> None:
-    """It reaches all of them, and counts once."""
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_signal_to_all_processes_lets_them_drain(here: Path, number: int, status: int) -> None:
+    """That of a terminal or of systemd reaches all of them, and counts once."""
     write_service(here, drain_seconds=3600)
     with at_work(here, "work:service", "--workers", "2") as (server, client, name):
-        os.killpg(server.host.process.pid, signal.SIGINT)
+        os.killpg(server.host.process.pid, number)
         until(lambda: "time to end" in server.host.output)
         (here / "go").touch()
-        assert server.host.end() == 130
+        assert server.host.end() == status
         assert "handed back: 0 of 1" in server.host.output
     with lro_serve(here, "work:service", log="second.log") as server, Client(server.url) as client:
         assert [process_of(client, name)] == begun(here)
+
+
+def test_process_whose_report_was_not_read_ends_with_the_other_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    signals: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda *given: signals.append(given))
+    ours, other = socket.socketpair()
+    with ours, socket.create_server(("127.0.0.1", 0)) as listener:
+        inherited = _processes.Inherited(listener, ours)
+        inherited.report_ready()
+        other.close()
+        inherited.report_ready()
+        inherited.watch()
+        until(lambda: signals, lambda found: found == [(os.getpid(), signal.SIGTERM)])
 
 
 def test_process_that_begins_during_the_stop_is_stopped_too() -> None:
     """The signal came when it was being made."""
 
     async def begin_late(listener: socket.socket) -> tuple[bool, int]:
-        processes = Processes((sys.executable, "-c", "import time; time.sleep(600)"), 1, listener)
+        processes = _processes.Processes(
+            (sys.executable, "-c", "import time; time.sleep(600)"), 1, listener
+        )
         processes._stop.set()
         return await processes._run_one(print)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        assert asyncio.run(begin_late(listener)) == (False, -signal.SIGTERM)
+        assert asyncio.run(begin_late(listener)) == (False, -signal.SIGUSR1)
 
 
 def test_stop_in_the_pause_after_a_crash_begins_no_process() -> None:
     """The signal came when a process had just ended."""
-    runs: list[Processes] = []
+    runs: list[_processes.Processes] = []
 
     async def stop_in_the_pause(listener: socket.socket) -> None:
-        processes = Processes((), 1, listener)
+        processes = _processes.Processes((), 1, listener)
 
         async def crashed(_: object) -> tuple[bool, int]:
             runs.append(processes)
