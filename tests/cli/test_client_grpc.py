@@ -125,6 +125,11 @@ def test_tls(call: Lro, address: str) -> None:
     assert f"(asked was grpcs://{address})" in said
 
 
+def test_a_host_that_is_a_scheme_of_grpcio_is_looked_up_as_a_host(call: Lro) -> None:
+    options = ("--server", "grpc://unix:1", "--call-timeout", "500ms")
+    assert "No such file" not in call("get", "operations/a", *options, status=5).err
+
+
 def test_without_the_extra(call: Lro, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "lro_client.transports.grpc", raising=False)
     monkeypatch.setitem(sys.modules, "grpc", None)

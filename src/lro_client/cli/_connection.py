@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 import attrs
 import click
@@ -156,6 +156,16 @@ class ServerOptions:
         return headers
 
 
+def same_server(one: str, other: str) -> bool:
+    """Compare the schemes, hosts, ports and paths of two servers.
+
+    Raises:
+        click.UsageError: A URL is not valid, or has credentials.
+    """
+    paths = [urlsplit(url).path.rstrip("/") for url in (one, other)]
+    return _origin(one) == _origin(other) and paths[0] == paths[1]
+
+
 def _no_server() -> click.UsageError:
     return click.UsageError("no server is known: give --server URL, or set LRO_SERVER")
 
@@ -190,15 +200,20 @@ def split_url(url: str) -> SplitResult:
     """Split a URL into its parts.
 
     Raises:
-        click.UsageError: It is not a valid URL.
+        click.UsageError: It is not a valid URL, or has credentials.
     """
     try:
         found = urlsplit(url)
         _ = found.port  # is checked only when it is read
         if found.scheme in _HTTP:
-            _ = httpx.URL(url).host  # is checked as an international name
+            read = httpx.URL(url)
+            _ = read.host  # is checked as an international name
+            if read.scheme != found.scheme:
+                raise ValueError("its scheme is not at the beginning")
     except (ValueError, httpx.InvalidURL) as exc:
         raise click.UsageError(f"{public_address(url)!r} is not a URL: {exc}") from None
+    if "@" in found.netloc:  # libraries differ in which part is the host
+        raise click.UsageError("give credentials by --header or --token-file, not in the URL")
     return found
 
 
@@ -212,9 +227,13 @@ def _scheme(url: str) -> str:
     return found.scheme
 
 
-def _origin(url: str) -> tuple[str, str]:
-    found = urlsplit(url)
-    return found.scheme, found.netloc.rpartition("@")[2].lower()
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    """The scheme, host and port of a URL, as the library reads them that makes the calls."""
+    found = split_url(url)
+    if found.scheme in _HTTP:
+        read = httpx.URL(url)
+        return read.scheme, read.host, read.port
+    return found.scheme, found.hostname, found.port
 
 
 def _routes(prefix: str) -> Routes:
@@ -235,9 +254,11 @@ def _grpc_transport(url: str, headers: list[tuple[str, str]], types: TypeRegistr
         import grpc
 
         credentials = grpc.ssl_channel_credentials()
-    return GrpcTransport(
-        urlsplit(url).netloc, metadata=metadata, credentials=credentials, types=types
-    )
+    _, host, port = _origin(url)
+    address = f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+    # With its scheme, as grpcio takes a host such as "unix" for another one.
+    target = f"dns:///{quote(address, safe=':')}"
+    return GrpcTransport(target, metadata=metadata, credentials=credentials, types=types)
 
 
 def read_file(path: str) -> bytes:
@@ -328,7 +349,7 @@ def take_server(context: click.Context, given: dict[str, Any]) -> ServerOptions:
     """Take the options of a server out of the parameters of a command."""
     source = context.get_parameter_source("server")
     return ServerOptions(
-        url=given.pop("server") or "",
+        url=(given.pop("server") or "").strip(),
         chosen=source is ParameterSource.COMMANDLINE,
         prefix=given.pop("prefix"),
         headers=given.pop("headers"),
