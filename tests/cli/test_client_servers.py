@@ -61,7 +61,7 @@ def test_the_token_stays_with_its_server(
         call("get", *named, status=0)
         return "authorization" in asked.requests[-1][1]
 
-    assert sends(f"{asked.url}/v1/{name}")
+    assert sends(f"{asked.url}/v1/{name}", name)
     monkeypatch.setenv("LRO_SERVER", "https://api.example.com")
     assert not sends(f"{asked.url}/v1/{name}")
     monkeypatch.delenv("LRO_SERVER")
@@ -109,6 +109,7 @@ def test_tokens_of_handles(
     assert call("get", token, "--json").json[0]["name"] == name
     call("get", token, "--server", "http://127.0.0.1:1", status=Exit.CALL_FAILED)
     call("get", Token(name=name).text, "--server", asked.url, status=0)
+    call("get", token, f"/v1/{name}", "--server", asked.url, status=0)
     printed = call("get", token, "--json").out
     assert call("get", printed, "--server", asked.url, "--json").json[0]["name"] == name
     found = call("get", token, "http://127.0.0.1:1/v1/operations/b", status=Exit.MISUSED)
@@ -175,7 +176,9 @@ MISUSED: list[tuple[list[str], str]] = [
     (["start", f"http://user:{SECRET}@localhost/v1/a"], "not in the URL"),
     (["get", "grpc://ipv6:[::1]:1@localhost:2/operations/a"], "not in the URL"),
     (["get", '{"lro": 1, "name": "a", "server": " http://x"}'], "is not a URL"),
+    (["cancel", "operations/a", "http://x/v1/operations/b"], "operations of 2 servers"),
     *((["get", one], "token") for one in ("{}", '{"name": 5}', "{not json")),
+    (["get", '{"name": ' + "[" * 60_000], "token"),
     *((["get", one], "names no operation") for one in ('{"lro": 1}', "", "http://localhost/v1/")),
     *((["get", f"http://{one}"], "is not a URL") for one in ("[::1", "xn--/v1/operations/a")),
     (["get", "../admin/users/1"], "'../admin/users/1' is not a name"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -17,7 +16,14 @@ from lro import InvalidArgument, Struct
 from lro.types import Json
 from lro.wire import loads
 from lro_client._tokens import dotted, read_token
-from lro_client.cli._connection import Link, ServerOptions, read_file, split_url, take_server
+from lro_client.cli._connection import (
+    Link,
+    ServerOptions,
+    read_file,
+    same_server,
+    split_url,
+    take_server,
+)
 from lro_client.cli._terminal import safe_in_shells
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -79,7 +85,7 @@ def _parsed(text: str, prefix: str) -> Named:
 def _printed_name(text: str) -> str:
     """The name of an operation as ``--json`` prints it; empty if the text is not one."""
     try:
-        found = json.loads(text)
+        found = loads(text)
     except ValueError:
         return ""
     name = found.get("name") if isinstance(found, dict) and "lro" not in found else None
@@ -97,19 +103,22 @@ def _of_url(text: str, before: str) -> Named:
     return Named(unquote(name), f"{found.scheme}://{found.netloc}{base}")
 
 
-def read_names(texts: Iterable[str], prefix: str) -> tuple[list[str], str]:
+def read_names(texts: Iterable[str], server: ServerOptions) -> tuple[list[str], str]:
     """Read the distinct names, and the server that they name; empty if they name none.
 
+    A name without a server belongs to the server of ``LRO_SERVER``, and with ``--server`` to any.
+
     Raises:
-        click.UsageError: They name different servers, or a text names no operation.
+        click.UsageError: They belong to different servers, or a text names no operation.
     """
-    found = [read_name(text, prefix) for text in texts]
-    servers = {one.server for one in found if one.server}
-    if len(servers) > 1:
+    found = [read_name(text, server.prefix) for text in texts]
+    said = next((one.server for one in found if one.server), "")
+    servers = {one.server or server.url for one in found if one.server or not server.chosen}
+    if len(servers) > 1 and not all(same_server(said, one) for one in servers):
         raise click.UsageError(
             f"these are operations of {len(servers)} servers: ask each by itself"
         )
-    return list(dict.fromkeys(one.name for one in found)), servers.pop() if servers else ""
+    return list(dict.fromkeys(one.name for one in found)), said
 
 
 def complete_names(

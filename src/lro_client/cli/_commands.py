@@ -116,7 +116,7 @@ def get(server: ServerOptions, names: tuple[str, ...], check: bool, as_json: boo
 
     A NAME is an operation's name, its URL, or a token of a handle.
     """
-    wanted, said = read_names(names, server.prefix)
+    wanted, said = read_names(names, server)
     exits = []
     with server.connect(said) as link:
         details = sys.stdout.isatty() and not as_json
@@ -149,7 +149,7 @@ def wait(
     Exit status, that of the worst: 0 done with a response, 1 failed, 3 cancelled, 4 still running,
     5 a call failed, 130 interrupted.
     """
-    wanted, said = read_names(names, server.prefix)
+    wanted, said = read_names(names, server)
     with server.connect(said, within=timeout, poll=poll) as link:
         handles = [handle_of(link, name) for name in wanted]
         show = functools.partial(print_end, link=link, as_json=as_json)
@@ -191,7 +191,7 @@ def watch(
     """
     if bool(names) == (wanted is not None):
         raise click.UsageError("give either names or --filter")
-    found, said = read_names(names, server.prefix)
+    found, said = read_names(names, server)
     if parent:
         check_path(parent, "a parent")
     with server.connect(said, within=timeout, poll=poll) as link:
@@ -239,7 +239,7 @@ def cancel(
     A NAME is an operation's name, its URL, or a token of a handle. With --wait, the status is 0
     for one that was cancelled, or was done before that.
     """
-    wanted, said = read_names(names, server.prefix)
+    wanted, said = read_names(names, server)
     with server.connect(said, within=timeout) as link:
         asked, exits = _call_each(link.client.cancel, wanted)
         if waits:
@@ -281,7 +281,7 @@ def delete(server: ServerOptions, names: tuple[str, ...]) -> Exit:
 
     A NAME is an operation's name, its URL, or a token of a handle.
     """
-    wanted, said = read_names(names, server.prefix)
+    wanted, said = read_names(names, server)
     with server.connect(said) as link:
         _, exits = _call_each(link.client.delete, wanted)
     return worst(exits)
