@@ -87,7 +87,8 @@ def test_it_is_silent(complete: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert complete("get", "op") == []
     monkeypatch.delenv("LRO_SERVER")
     assert complete("get", "op") == []
-    for behaviour in (sockets.closing, sockets.silent, sockets.answering("200 OK", "{")):
+    pages = sockets.turning_pages
+    for behaviour in (pages, sockets.closing, sockets.silent, sockets.answering("200 OK", "{")):
         with sockets.serving(behaviour) as url:
             monkeypatch.setenv("LRO_SERVER", url)
             assert complete("get", "op") == []

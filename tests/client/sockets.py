@@ -109,6 +109,14 @@ def answering(head: str, body: str = "") -> Behaviour:
     return behave
 
 
+def turning_pages(connection: socket.socket, over: threading.Event) -> None:
+    """Answers every request with an empty page that names another."""
+    for number in itertools.count():
+        connection.recv(65536)
+        body = f'{{"nextPageToken": "{number}"}}'
+        connection.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+
+
 def closing(connection: socket.socket, over: threading.Event) -> None:
     """Closes each connection at once."""
 

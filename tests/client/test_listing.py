@@ -10,7 +10,7 @@ import respx
 
 import lro
 from lro_client import CallError
-from tests.client.faces import Face
+from tests.client.faces import Clock, Face
 from tests.client.messages import refusal, reply, running, succeeded
 
 PAGES = {
@@ -105,4 +105,15 @@ def test_a_list_without_an_end(face: Face, server: respx.Router) -> None:
     pages = face.client().list().pages()
     assert [next(pages).next_page_token, next(pages).next_page_token] == ["again", "again"]
     with pytest.raises(CallError, match="the list has no end"):
+        next(pages)
+
+
+def test_pages_end_at_their_timeout(face: Face, server: respx.Router) -> None:
+    server.get().mock(side_effect=[reply({"nextPageToken": str(n)}) for n in range(3)])
+    clock = Clock()
+    pages = face.client(clock=clock).list().pages(5)
+    for seconds in (4, 1):
+        next(pages)
+        clock.now += seconds
+    with pytest.raises(CallError, match="DEADLINE_EXCEEDED: no complete answer within 5 s"):
         next(pages)

@@ -528,10 +528,19 @@ class AsyncPager:
         self._client = client
         self._request = request
 
-    async def pages(self) -> AsyncGenerator[ListOperationsResponse, None]:
-        """The raw pages, one call each."""
+    async def pages(
+        self, timeout: timedelta | float | None = None
+    ) -> AsyncGenerator[ListOperationsResponse, None]:
+        """The raw pages, one call each.
+
+        All are fetched within ``timeout`` from now, a timedelta or seconds; None sets no limit.
+
+        Raises:
+            CallError: A call failed, or the time is over (DEADLINE_EXCEEDED).
+        """
         client = self._client
-        flow = single.pages(client._state.config, self._request)
+        within = _arguments.seconds(timeout)
+        flow = single.pages(client._state.config, self._request, within)
         async with aclosing(client._driver.iterate(flow)) as steps:
             async for page in steps:
                 yield page

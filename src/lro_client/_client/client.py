@@ -497,10 +497,18 @@ class Pager:
         self._client = client
         self._request = request
 
-    def pages(self) -> Iterator[ListOperationsResponse]:
-        """The raw pages, one call each."""
+    def pages(self, timeout: timedelta | float | None = None) -> Iterator[ListOperationsResponse]:
+        """The raw pages, one call each.
+
+        All are fetched within ``timeout`` from now, a timedelta or seconds; None sets no limit.
+
+        Raises:
+            CallError: A call failed, or the time is over (DEADLINE_EXCEEDED).
+        """
         client = self._client
-        yield from client._driver.iterate(single.pages(client._state.config, self._request))
+        within = _arguments.seconds(timeout)
+        flow = single.pages(client._state.config, self._request, within)
+        yield from client._driver.iterate(flow)
 
     def __iter__(self) -> Iterator[Operation]:
         for page in self.pages():

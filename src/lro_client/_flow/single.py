@@ -19,7 +19,7 @@ from lro import (
     Status,
     WaitOperationRequest,
 )
-from lro_client._errors import CallError, NothingServed, empty_reply, unreadable
+from lro_client._errors import CallError, NothingServed, empty_reply, too_late, unreadable
 from lro_client._flow.policy import NO_RETRY, Polling, Retry
 from lro_client._flow.steps import Call, Emit, Flow, Reply, Request, Sleep, StartRequest
 
@@ -205,11 +205,22 @@ def _held_seconds(request: Request) -> float:
     return min(max(request.timeout.total_seconds, 0.0), _MAX_WAIT_SECONDS)
 
 
-def pages(config: FlowConfig, request: ListOperationsRequest) -> Flow[None]:
-    """Emit each page of a list, fetched when it is asked for (spec §11.9)."""
+def pages(
+    config: FlowConfig, request: ListOperationsRequest, within: float | None = None
+) -> Flow[None]:
+    """Emit each page of a list, fetched when it is asked for (spec §11.9).
+
+    All are fetched within so many seconds: a list may have any number of pages.
+    """
     asked = {hash(request.page_token)}
-    while True:
-        reply = yield from single(config, request)
+    until = math.inf if within is None else config.clock() + within
+    while (now := config.clock()) < until:
+        try:
+            reply = yield from single(config, request, within=until - now)
+        except CallError as exc:
+            if exc.code is Code.DEADLINE_EXCEEDED and config.clock() >= until:
+                break  # its text has only the time that the last call had
+            raise
         page = reply.value
         assert isinstance(page, ListOperationsResponse)
         yield Emit(page)
@@ -220,6 +231,8 @@ def pages(config: FlowConfig, request: ListOperationsRequest) -> Flow[None]:
             raise CallError("ListOperations", Status(Code.UNKNOWN, text))
         asked.add(hash(page.next_page_token))
         request = attrs.evolve(request, page_token=page.next_page_token)
+    assert within is not None
+    raise too_late("ListOperations", within)
 
 
 def read(reply: Reply) -> Operation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
@@ -12,9 +12,10 @@ import attrs
 import click
 from click.shell_completion import CompletionItem
 
-from lro import InvalidArgument, Struct
+from lro import InvalidArgument, Operation, Struct
 from lro.types import Json
 from lro.wire import loads
+from lro_client._client.client import Pager
 from lro_client._tokens import dotted, read_token
 from lro_client.cli._connection import (
     Link,
@@ -139,11 +140,18 @@ def _names(server: ServerOptions, incomplete: str) -> list[CompletionItem]:
     parent, found, _ = incomplete.rpartition("/operations")
     with server.connect(within=_COMPLETION_SECONDS) as link:
         listed = link.client.list(parent if found else "", page_size=_COMPLETIONS)
+        operations = operations_of(listed, _COMPLETION_SECONDS)
         return [
             CompletionItem(one.name, help=one.state)
-            for one in islice(listed, _COMPLETIONS)
+            for one in islice(operations, _COMPLETIONS)
             if one.name.startswith(incomplete) and safe_in_shells(one.name)
         ]
+
+
+def operations_of(listed: Pager, timeout: float | None) -> Iterator[Operation]:
+    """Iterate over the operations of a list, all fetched within ``timeout`` seconds from now."""
+    for page in listed.pages(timeout):
+        yield from page.operations
 
 
 def names_argument(*, required: bool = True) -> Callable[[F], F]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
@@ -20,6 +21,7 @@ from lro_client.cli._arguments import (
     check_path,
     message_for,
     names_argument,
+    operations_of,
     read_message,
     read_names,
 )
@@ -197,13 +199,18 @@ def watch(
     with server.connect(said, within=timeout, poll=poll) as link:
         handles = [handle_of(link, name) for name in found]
         if wanted is not None:
-            handles = _matching(link, parent, wanted, limit)
+            began = time.monotonic()
+            handles = _matching(link, parent, wanted, limit, timeout)
+            if timeout is not None:
+                timeout = max(timeout + began - time.monotonic(), 0.0)
         return _watch_all(handles, link, timeout, as_json=as_json)
 
 
-def _matching(link: Link, parent: str, wanted: str, limit: int) -> list[Handle]:
+def _matching(
+    link: Link, parent: str, wanted: str, limit: int, timeout: float | None
+) -> list[Handle]:
     listed = link.client.list(parent, wanted, page_size=min(limit + 1, _MAX_PAGE))
-    found = list(islice(listed, limit + 1))
+    found = list(islice(operations_of(listed, timeout), limit + 1))
     if not found:
         print_error("no operation matches")
     if len(found) > limit:
