@@ -25,7 +25,7 @@ anything = st.text(st.characters())
         ("5 ≥ 3\u3000日本 é 🙂", "5 ≥ 3\u3000日本 é 🙂"),
         ("\x1b[2J\x9b\n\t", r"\x1b[2J\x9b\n\t"),
         ("\u061c\u200b\u200d\u202e\u2028", r"\u061c\u200b\u200d\u202e\u2028"),
-        ("\U000e0041\ud800", r"\U000e0041\ud800"),
+        ("\U000e0041\ud800\u3164\ufe0f\u2800", r"\U000e0041\ud800\u3164\ufe0f\u2800"),
     ],
 )
 def test_invisible_characters_are_escaped(text: str, shown: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 import unicodedata
 from collections import Counter
@@ -67,14 +68,25 @@ def _write_nowhere() -> None:
 _UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories of what a terminal obeys, what turns text around, and what is invisible."""
 
+_BLANK: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\ufff0-\ufff8\U000e0000-\U000e0fff]"
+)
+"""Characters of other categories that show nothing: Default_Ignorable_Code_Point, and U+2800."""
+
 
 def plain(text: str) -> str:
     r"""A text in which all can be seen: what cannot is written as ``\x1b``, ``\u200b``, ``\n``."""
-    return text if text.isprintable() else "".join(map(_written, text))
+    visible = text.isprintable() and not _BLANK.search(text)
+    return text if visible else "".join(map(_written, text))
 
 
 def _written(one: str) -> str:
-    return repr(one)[1:-1] if unicodedata.category(one) in _UNSEEN else one
+    return one.encode("unicode_escape").decode() if _is_unseen(one) else one
+
+
+def _is_unseen(one: str) -> bool:
+    return unicodedata.category(one) in _UNSEEN or _BLANK.match(one) is not None
 
 
 def report(findings: Sequence[Finding], *, methods: int, as_json: bool, strict: bool) -> int:
