@@ -24,6 +24,8 @@ _COLOURS: Final = {"error": "red", "warning": "yellow"}
 """By severity, the worst first: the colour of a finding's code."""
 
 _HEADINGS: Final = ("where", "method", "code", "what")
+_MAX_PADDED: Final = 120
+"""The widest column: a longer text makes only its own line longer."""
 
 INTERRUPTED: Final = 130
 """The exit status of Ctrl-C, as shells have it."""
@@ -131,7 +133,7 @@ def _print_lines(findings: Sequence[Finding]) -> None:
     """Print findings to a pipe or a log: one line each, in columns, the last one unpadded."""
     rows = [_HEADINGS, *((_where(one), one.method, one.code, one.message) for one in findings)]
     shown = [[plain(text) for text in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    widths = [min(max(map(len, column)), _MAX_PADDED) for column in zip(*shown, strict=True)]
     for *columns, what in shown:
         padded = [text.ljust(width) for text, width in zip(columns, widths, strict=False)]
         click.echo(" ".join([*padded, what]))
