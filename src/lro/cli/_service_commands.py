@@ -124,9 +124,8 @@ def serve(
         given = Inherited.of(inherited)
         given.watch()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handed on
-        signal.signal(
-            _serving.HANDED_ON, lambda *_: os.kill(os.getpid(), signal.SIGTERM)
-        )  # until then
+        # Until the server handles the signal, it is as SIGTERM.
+        signal.signal(_serving.HANDED_ON, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
         known = _known_hosts(app, given.listener, (host, *names))
         context.exit(
             _serve_here(
