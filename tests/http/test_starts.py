@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import threading
@@ -183,6 +184,19 @@ class Starts(Observer):
 
     def started(self, event: OperationStarted) -> None:
         self.seen.append((event.outcome, event.error_type))
+
+
+@pytest.mark.parametrize("kind", ["application/a+json; x=" + "a" * 999, "a/JSON;charset=latin-1"])
+@pytest.mark.parametrize("rest", ["", '"a": 1, "a": 2, ', '"a": NaN, '])
+def test_validate_only_of_a_body_read_by_the_application(kind: str, rest: str) -> None:
+    """JSON of any media type counts; a body that only the application's reader takes is refused."""
+    counting = build()
+    body = f'{{{rest}"validateOnly": true}}'.encode()
+    asked = attrs.evolve(post({}), headers={"content-type": kind}, body=body)
+    with pytest.raises(lro.errors.MalformedRequest) if rest else contextlib.nullcontext():
+        steps = OperationsEdge(counting.service).start(asked, counting.count, CountRequest(1))
+        assert not lro.http.drive(steps, counting.service)[0].name
+    assert not counting.service.list(lro.ListOperationsRequest()).operations
 
 
 @lro.message("acme.v1.OwnRequest")

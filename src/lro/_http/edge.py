@@ -40,7 +40,6 @@ from lro._base.errors import (
     RouteNotFound,
     StreamsNotSupported,
     Unavailable,
-    UnsupportedMediaType,
     got,
     one_line,
 )
@@ -66,6 +65,7 @@ from lro._http.requests import (
     check_unread,
     media_type,
     parse_query,
+    read_json,
     read_names,
     read_object,
     read_parameters,
@@ -441,12 +441,26 @@ class StartHandler(Generic[Req]):
             check_unread(request.headers)
 
     def _read_own_fields(self, request: HttpRequest) -> tuple[str, bool]:
-        """The fields of the library in a body that the application has read, if it is JSON."""
-        try:
-            fields = read_object(request.headers.get("content-type"), request.body)
-        except (MalformedRequest, UnsupportedMediaType):
+        """Read the library's fields in a body that the application has read, if it is JSON.
+
+        Any JSON media type counts. A body that only the application's reader takes is refused, for
+        its ``validateOnly`` would be lost, and the work would run.
+
+        Raises:
+            MalformedRequest: The media type is JSON, and the body is not JSON in UTF-8.
+            InvalidArgument: One of the fields is of another kind.
+        """
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        said = kind.endswith(("/json", "+json"))
+        if not request.body.strip() or (kind and not said):
             return "", False
-        return self._take_own(fields)
+        try:
+            value = read_json(request.body)
+        except MalformedRequest:
+            if said:
+                raise
+            return "", False
+        return self._take_own(value) if isinstance(value, dict) else ("", False)
 
     def _read_raw(
         self, raw: Callable[[str, bytes], Req | None], request: HttpRequest
@@ -831,7 +845,9 @@ class OperationsEdge:
         They give the operation, and the reply that carries it. What holds for the paths of
         ``starts`` holds here: pages of other sites are refused, the caller is found, ``requestId``
         and ``validateOnly`` count if the body has them, and ``Prefer`` counts. Without ``message``
-        the body is read as there. The rest is as for ``Method.start``.
+        the body is read as there. With it, the body may have any media type; one of JSON, such as
+        ``application/vnd.acme+json``, needs a body that is strict JSON in UTF-8. The rest is as for
+        ``Method.start``.
 
         Raises:
             HookFailed: The method is of another service.
