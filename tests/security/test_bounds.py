@@ -314,6 +314,7 @@ ELSEWHERE: Final = {
     "page of a list, bytes",
     "page of a list over gRPC, bytes",
     "operations of a page",
+    "steps of a filter in one operation",  # tests/filters/test_hostile.py
     "message of an error's reply, and each text in its details, characters",
     "details of an error's reply, bytes",
     "message of an error over gRPC, bytes",  # tests/grpc/test_server.py

@@ -71,7 +71,11 @@ class Filter:
         return narrow(self.tree, key_of)
 
     def matches(self, subject: Subject) -> bool:
-        """True if the filter matches this operation. Never raises."""
+        """True if the filter matches this operation.
+
+        Raises:
+            InvalidFilter: It has too many tests for an operation with so many values (spec §7.16).
+        """
         return self.tree.holds(View(subject, self.registered))
 
 

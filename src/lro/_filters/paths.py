@@ -78,24 +78,28 @@ class EachStep:
         return value if isinstance(value, list) else ()
 
 
-@attrs.frozen(cache_hash=True)
-class StructStep:
-    """To a key in a Struct, with ``:`` also through all lists on the way."""
-
-    key: str
-    through_lists: bool
+@attrs.frozen
+class ListsStep:
+    """Through all lists in a Struct, as ``:`` goes."""
 
     def values(self, value: Json) -> Iterable[Json]:
-        """The values under the key, of every object found."""
-        found: list[Json] = []
-        pending = [value]
-        while pending:
-            match pending.pop():
-                case dict() as members if self.key in members:
-                    found.append(members[self.key])
-                case list() as elements if self.through_lists:
-                    pending += elements
+        """The value, and all elements of lists in it, at any depth."""
+        found = [value]
+        for one in found:  # which grows meanwhile
+            if isinstance(one, list):
+                found += one
         return found
+
+
+@attrs.frozen(cache_hash=True)
+class StructStep:
+    """To a key in a Struct."""
+
+    key: str
+
+    def values(self, value: Json) -> Iterable[Json]:
+        """The value under the key, or nothing."""
+        return (value[self.key],) if isinstance(value, dict) and self.key in value else ()
 
 
 class Many(enum.Enum):
@@ -166,8 +170,8 @@ def below(place: Place, part: Part, op: Op) -> Place:
         if place.type is ValueType.MESSAGE:
             steps = (*steps, EachStep())
     if place.type in (ValueType.STRUCT, ValueType.DYNAMIC):
-        step = StructStep(part.text, op is Op.HAS)
-        return Place(steps=(*steps, step), type=ValueType.DYNAMIC)
+        lists = (ListsStep(),) if op is Op.HAS else ()
+        return Place(steps=(*steps, *lists, StructStep(part.text)), type=ValueType.DYNAMIC)
     if place.type is not ValueType.MESSAGE:
         description = f"{shown(part.text)} cannot be below {place.type.value}"
         raise refusal(description, part.position)

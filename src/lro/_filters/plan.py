@@ -1,7 +1,7 @@
 """A checked filter: the tree that is evaluated, and that a store may read to narrow with SQL.
 
 Every name in it is resolved and every literal converted. Nodes are plain values; ``holds`` is the
-truth about one operation and never raises (spec §7.5 to §7.14).
+truth about one operation (spec §7.5 to §7.14). It raises only where a filter takes too many steps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, Protocol, TypeAlias
 import attrs
 
 from lro._base.status import Any, Json, Status
-from lro._filters.parse import Op
+from lro._filters.parse import Op, refusal
 from lro._filters.paths import Step
 from lro._filters.types import (
     READ,
@@ -156,6 +156,12 @@ class Fits:
 _FEW: Final = 16
 """The most values that are compared one by one."""
 
+MAX_STEPS: Final = 4_000_000
+"""The most steps that one filter may take in one operation; they last about a second."""
+
+_LETTERS: Final = 50
+"""So many letters of a text are searched in the time of one step."""
+
 
 class Subject(Protocol):
     """An operation and what the server knows of it: all that a filter can ask about."""
@@ -260,16 +266,34 @@ Registered: TypeAlias = Mapping[Source, Mapping[str, MessageType]]
 """The registered types of METADATA and RESPONSE, by full name (spec §7.7(2))."""
 
 
+@attrs.frozen
+class _Values:
+    """The values at one place; ``count`` counts the elements of lists too."""
+
+    values: list[Json]
+    count: int
+    letters: int
+
+    @classmethod
+    def of(cls, values: list[Json]) -> _Values:
+        flat = [one for value in values for one in (value if isinstance(value, list) else [value])]
+        return cls(values, len(flat), sum(len(one) for one in flat if isinstance(one, str)))
+
+
 @attrs.define
 class View:
-    """A subject while one filter looks at it."""
+    """A subject while one filter looks at it.
+
+    Its steps are counted: hundreds of tests of an operation with many values would take a thread
+    for minutes. The count depends on the two alone, so a call that is refused always is.
+    """
 
     subject: Subject
     registered: Registered
+    _left: int = attrs.field(default=MAX_STEPS, init=False)
     _searched: str | None = attrs.field(default=None, init=False)
-    _found: dict[tuple[Source, tuple[Step, ...]], list[Json]] = attrs.field(
-        factory=dict, init=False
-    )
+    _parts: int = attrs.field(default=0, init=False)
+    _found: dict[tuple[Source, tuple[Step, ...]], _Values] = attrs.field(factory=dict, init=False)
     _read: dict[tuple[Source, tuple[Step, ...], ValueType], frozenset[Comparable | None]] = (
         attrs.field(factory=dict, init=False)
     )
@@ -278,18 +302,37 @@ class View:
         """The message in METADATA or RESPONSE."""
         return self.subject.metadata if source is Source.METADATA else self.subject.response
 
+    def spend(self, steps: int, letters: int = 0) -> None:
+        """Count steps, and letters that are searched.
+
+        Raises:
+            InvalidFilter: There are more than :data:`MAX_STEPS`.
+        """
+        self._left -= steps + letters // _LETTERS
+        if self._left < 0:
+            raise refusal(
+                "has too many tests or wildcards for an operation with so much in it"
+                f" (more than {MAX_STEPS} steps)",
+                0,
+            )
+
     def meets(self, source: Source, route: ValueTest, payload: Json) -> bool:
-        """Whether the condition of a route holds somewhere in the message in METADATA or RESPONSE.
+        """True if the condition of a route holds somewhere in what its source has.
 
         A filter may ask for hundreds of things at one place, and there may be many thousands: what
         is found there is looked for once, and read once.
+
+        Raises:
+            InvalidFilter: As :meth:`spend`.
         """
         place = source, route.steps
-        values = self._found.get(place)
-        if values is None:
-            values = self._found[place] = route.values(payload)
-        condition = route.condition
+        found = self._found.get(place)
+        if found is None:
+            found = self._found[place] = _Values.of(route.values(payload, self.spend))
+        values, condition = found.values, route.condition
         if len(values) <= _FEW or not isinstance(condition, Compare) or not condition.equal:
+            pieces = condition.pattern.pieces if isinstance(condition, Like | Fits) else ""
+            self.spend(found.count * max(1, len(pieces)), found.letters)
             return any(map(condition.holds, values))
         known = self._read.get((*place, condition.type))
         if known is None:
@@ -297,11 +340,18 @@ class View:
             self._read[(*place, condition.type)] = known
         return condition.operand in known
 
-    def searched(self) -> str:
-        """All strings that bare literals search, joined, letter case folded away (spec §7.6)."""
+    def contains(self, pattern: Pattern) -> bool:
+        """True if a pattern occurs in the strings that bare literals search (spec §7.6).
+
+        Raises:
+            InvalidFilter: As :meth:`spend`.
+        """
         if self._searched is None:
             self._searched = SEPARATOR.join(self._strings()).casefold()
-        return self._searched
+            self._parts = self._searched.count(SEPARATOR) + 1
+        pieces = len(pattern.pieces)  # one piece is looked for in all the strings at once
+        self.spend(self._parts * pieces if pieces > 1 else 0, len(self._searched))
+        return pattern.occurs_in(self._searched)
 
     def _strings(self) -> Iterable[str]:
         yield self.subject.name
@@ -356,7 +406,7 @@ class Contains:
 
     def holds(self, view: View) -> bool:
         """True if the filter's part matches."""
-        return self.pattern.occurs_in(view.searched())
+        return view.contains(self.pattern)
 
 
 @attrs.frozen
@@ -366,15 +416,12 @@ class ValueTest:
     steps: tuple[Step, ...]
     condition: Condition
 
-    def holds(self, value: Json) -> bool:
-        """True if the condition holds for some value at the end of the way."""
-        return any(map(self.condition.holds, self.values(value)))
-
-    def values(self, value: Json) -> list[Json]:
-        """What is found at the end of the way."""
+    def values(self, value: Json, spend: Callable[[int], None]) -> list[Json]:
+        """Find the values at the end of the way; ``spend`` counts those on it."""
         values = [value]
         for step in self.steps:
             values = [found for value in values for found in step.values(value)]
+            spend(len(values))
         return values
 
 
@@ -388,7 +435,7 @@ class RecordTest:
     def holds(self, view: View) -> bool:
         """True if the filter's part matches."""
         value = _READ[self.source](view.subject)
-        return value is not None and self.route.holds(value)
+        return value is not None and view.meets(self.source, self.route, value)
 
 
 @attrs.frozen
