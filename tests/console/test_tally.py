@@ -210,15 +210,20 @@ def test_caller_has_to_be_allowed_to_list_all_parents() -> None:
 
     def authorize(caller: str, verb: str, name: str) -> bool:
         assert verb == "ListOperations"
-        return caller == "ann" or name == ""
+        return caller == "ann" or name in ("", shown and "projects/p")
 
+    shown = False
     made, store = counted(authorize=authorize)
     with console("uvicorn", made, authenticate=authenticate, parents=["projects/p"]) as client:
         assert client.get("/tally").status_code == 401
         assert client.get("/tally", headers=BOB).status_code == 403
+        shown = True  # but no parent that is not in ``parents``
+        assert client.get("/tally", headers=BOB).status_code == 403
+        shown = False
         assert store.asked == []
         assert client.get("/tally", headers=ANN).status_code == 200
-        assert client.get("/session", headers=BOB).json()["parents"] == [""]
+        known = client.get("/session", headers=BOB).json()
+        assert (known["parents"], known["statistics"]) == ([""], False)
 
 
 class Uncounted:

@@ -25,7 +25,13 @@ from lro._base.arguments import (
     check_text,
     check_texts,
 )
-from lro._base.errors import DeclarationError, HttpMethodNotAllowed, PermissionDenied, RouteNotFound
+from lro._base.errors import (
+    DeclarationError,
+    HookFailed,
+    HttpMethodNotAllowed,
+    PermissionDenied,
+    RouteNotFound,
+)
 from lro._base.status import Json
 from lro._console.files import page_files, secure_headers
 from lro._console.loopback import check_loopback
@@ -57,6 +63,9 @@ _READS: Final = ("GET", "HEAD", "OPTIONS")
 
 _API: Final = "v1"
 """Where the operations are, below the console: as clients have it by default."""
+
+_ALL_PARENTS: Final = "-"
+"""What ``authorize`` is asked for the counts, which are not kept by parent. It is not a parent."""
 
 R = TypeVar("R", bound=HttpReply | EventStream)
 
@@ -273,7 +282,7 @@ class ConsoleEdge(OperationsEdge):
             "actions": actions,
             "verbs": list(offered),
             "watches": watches,
-            "statistics": self._tallies and access.offers("ListOperations"),
+            "statistics": (yield from self._offers_tally(caller)),
             "cancelSupport": self.service.cancel_support.name,
             "refreshSeconds": self._refresh_seconds,
             "links": dict(self._links),
@@ -311,10 +320,14 @@ class ConsoleEdge(OperationsEdge):
             raise refusal
         return found
 
-    @property
-    def _tallies(self) -> bool:
-        # The numbers are of all callers, whom a service with owner_only keeps apart.
-        return self.service.statistics is not None and not self.service.access.owner_only
+    def _offers_tally(self, caller: str) -> Flow[bool]:
+        if self.service.statistics is None or not self.service.access.offers("ListOperations"):
+            return False
+        try:
+            yield from self._permit_tally(caller)
+        except (PermissionDenied, HookFailed):
+            return False
+        return True
 
     def _tally(self, request: HttpRequest) -> Steps[HttpReply]:
         caller = yield from self._caller(request)
@@ -332,9 +345,9 @@ class ConsoleEdge(OperationsEdge):
     def _permit_tally(self, caller: str) -> Flow[None]:
         self.service.start_maintenance()
         self.service.require("ListOperations")
-        if self.service.access.owner_only:
+        if self.service.access.owner_only:  # the numbers are of all callers
             raise PermissionDenied("the service shows each caller only its own operations")
-        for parent in self._shown_parents:
+        for parent in (*self._shown_parents, _ALL_PARENTS):  # the counts are of all of them
             yield from self.service.access.permit(caller, "ListOperations", parent)
 
     def _cancel(self, request: HttpRequest, name: str, caller: str) -> Exchange:
