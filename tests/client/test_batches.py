@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import httpx
 import pytest
@@ -17,6 +17,9 @@ from tests.client.messages import TYPES, ResizeResponse, refusal, reply, running
 NAMES = [f"operations/{number}" for number in range(6)]
 DONE = [succeeded(name=name) for name in NAMES]
 EVERY = [ResizeResponse(7)] * len(NAMES)
+
+
+Handler: TypeAlias = Callable[[httpx.Request], httpx.Response]
 
 
 class Server:
@@ -43,7 +46,7 @@ class Server:
 
 
 def group_of(
-    face: Face, server: Server, clock: Clock | None = None, names: Sequence[str] = NAMES
+    face: Face, server: Handler, clock: Clock | None = None, names: Sequence[str] = NAMES
 ) -> Any:
     """A group of these operations, whose client holds nothing."""
     http = face.http(transport=httpx.MockTransport(server))
@@ -129,3 +132,21 @@ def test_batches_are_halved_where_they_are_too_large_together(most: int, face: F
     assert group.results() == EVERY
     assert sizes[0] == len(NAMES)
     assert max(sizes[1:3]) <= 3
+
+
+@pytest.mark.parametrize(("empty", "gets"), [(3, 0), (9999, len(NAMES))], ids=["few", "many"])
+def test_empty_pages_of_a_list_are_followed(empty: int, gets: int, face: Face) -> None:
+    """AIP-158 allows them. If there are too many, each operation is asked for by itself."""
+    asked: list[int] = []
+
+    def serve(request: httpx.Request) -> httpx.Response:
+        if request.url.path != "/v1/operations":
+            return refusal(lro.Code.UNIMPLEMENTED) if request.method == "POST" else server(request)
+        asked.append(int(request.url.params.get("pageToken", 0)))
+        more = {"nextPageToken": str(asked[-1] + 1)}
+        return reply(more if asked[-1] < empty else {"operations": DONE})
+
+    server = Server()
+    assert group_of(face, serve).results() == EVERY
+    assert asked == list(range(min(empty, 10) + 1))
+    assert server.asked == ["get"] * gets

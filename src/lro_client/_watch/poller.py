@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from lro import Code, ListOperationsResponse, Operation, Status
+import attrs
+
+from lro import Code, ListOperationsRequest, ListOperationsResponse, Operation, Status
 from lro.errors import OperationNotFound
 from lro.wire import BatchGetOperationsResponse
 from lro_client._errors import CallError, OperationGone, too_many_bytes
@@ -37,6 +39,9 @@ from lro_client._watch.strategy import (
 
 _RETRY_VERB_SECONDS: Final = 30.0
 _YOUNG_PAUSE_SECONDS: Final = 0.5
+_MAX_EMPTY_PAGES: Final = 10
+"""Maximum number of empty pages in a row, each with a token, that are followed at once."""
+
 _ABSENT: Final = frozenset({Code.NOT_FOUND, Code.UNIMPLEMENTED})
 _FORBIDDEN: Final = frozenset({Code.PERMISSION_DENIED, Code.UNAUTHENTICATED})
 _PRESSURE: Final = frozenset({Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED})
@@ -87,6 +92,8 @@ class Pollers:
                 continue
             try:
                 reply: Reply | None = yield self._scheduler.step(batch, self._stream_item)
+                while self._turn_empty_page(batch, reply):
+                    reply = yield self._scheduler.step(batch, self._stream_item)
             except CallError as exc:
                 self._failed(batch, exc)
             except (
@@ -117,6 +124,20 @@ class Pollers:
             return Idle(due - now)
 
     # -- good answers -------------------------------------------------------------------------
+
+    def _turn_empty_page(self, batch: PollBatch, reply: Reply | None) -> bool:
+        """Make the batch ask for the page after an empty one (spec §3.4(8)), if there is one."""
+        page, request = None if reply is None else reply.value, batch.request
+        if not isinstance(page, ListOperationsResponse) or page.operations:
+            return False
+        with self._registry.lock:
+            watched = self._watched(batch)
+        if not (page.next_page_token and watched and batch.empty_pages < _MAX_EMPTY_PAGES):
+            return False
+        assert isinstance(request, ListOperationsRequest)
+        batch.empty_pages += 1
+        batch.request = attrs.evolve(request, page_token=page.next_page_token)
+        return True
 
     def _succeeded(self, batch: PollBatch, reply: Reply | None) -> None:
         with self._registry.lock:
@@ -178,10 +199,12 @@ class Pollers:
             self._push(batch, now)
             return False
         for name, entry in batch.entries.items():
-            if name not in listed and not page.next_page_token:
-                entry.asked_alone = True
-            elif name not in listed:  # on a page that the server has cut short
+            if name in listed:
+                continue
+            if listed and page.next_page_token:  # the server has cut the page short
                 batch.left_out.add(name)
+            else:
+                entry.asked_alone = True
         return True
 
     def _schedule_next(self, batch: PollBatch, retry_after: float | None, now: float) -> None:
