@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
@@ -15,6 +16,11 @@ def shown(value: object) -> str:
     """A value of a reply as JSON in ASCII, cut: nothing in it controls a terminal."""
     text = json.dumps(value, default=repr, separators=(",", ":"))
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def repeated(texts: Iterable[str]) -> list[str]:
+    """The texts that occur more than once, in the order of their first occurrence."""
+    return [text for text, count in Counter(texts).items() if count > 1]
 
 
 def read_json(payload: bytes) -> tuple[object, tuple[str, ...]]:
@@ -30,8 +36,7 @@ def read_json(payload: bytes) -> tuple[object, tuple[str, ...]]:
     def pairs(found: list[tuple[str, object]]) -> dict[str, object]:
         made = dict(found)
         if len(made) < len(found):
-            names = [name for name, _ in found]
-            twice = next(name for name in names if names.count(name) > 1)
+            twice = repeated(name for name, _ in found)[0]
             notes.append(f"the key {shown(twice)} stands twice in one object")
         return {name: one for name, one in made.items() if one is not None}
 

@@ -12,6 +12,7 @@ from tests.client import sockets
 
 NAME: Final = "operations/abcdefgh12345678"
 STARTED: Final = b'{"name": "' + NAME.encode() + b'"}'
+KEYS: Final = b",".join(b'"k%d": 1' % number for number in range(20_000))
 BOMB: Final = gzip.compress(b" " * 20_000_000)
 Behaviour = sockets.Behaviour
 
@@ -62,6 +63,7 @@ HOSTILE: Final[dict[str, Behaviour]] = {
     "nowhere named": sends(reply(b'{"name": "operations/"}')),
     "binary": sends(reply(b"\x80\x81\xff")),
     "huge number": sends(reply(b'{"done": ' + b"9" * 10_000 + b"}")),
+    "many keys": sends(reply(b'{%b, "z": 1, "z": 2}' % KEYS)),
     "control characters": sends(
         reply(b'{"error": {"message": "\\u001b[2J\\u202e"}}', status=b"418 \x1b[2J")
     ),

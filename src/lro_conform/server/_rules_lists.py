@@ -12,7 +12,7 @@ import attrs
 
 from lro_conform._checks import Level
 from lro_conform._sources import aip, operations_proto
-from lro_conform._strict_json import shown
+from lro_conform._strict_json import repeated, shown
 from lro_conform.server._answers import Answer, operation_problem, result_of
 from lro_conform.server._bench import (
     Bench,
@@ -126,7 +126,7 @@ async def pages_walk(bench: Bench) -> Facts:
     before = list(bench.started)
     pages, ended = await _walk(bench, size)
     names = [str(one.get("name")) for page in pages for one in operations_in(page)]
-    twice = {name for name in names if names.count(name) > 1}
+    twice = repeated(names)
     if twice:
         yield f"{shown(min(twice))} is in the pages more than once"
     if not ended and len(pages) < _MOST_PAGES:

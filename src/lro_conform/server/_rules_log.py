@@ -12,7 +12,7 @@ from typing import Any, Final
 from lro_conform._checks import HTTP, Level
 from lro_conform._codes import CODES, HTTP_STATUSES
 from lro_conform._sources import aip, code_proto, operations_proto, protojson, rfc, status_proto
-from lro_conform._strict_json import read_json, shown
+from lro_conform._strict_json import read_json, repeated, shown
 from lro_conform.server._answers import DEFECTS, Answer, WireReply, operation_problem, result_of
 from lro_conform.server._bench import Bench, Facts, NotJudged, NotOffered, RuleBook
 from lro_conform.server._starts import StartKind
@@ -309,8 +309,7 @@ async def errors_detail_types(bench: Bench) -> Facts:
 )
 async def errors_details_once(bench: Bench) -> Facts:
     def problem(one: Answer) -> str:
-        types = _types(one)
-        twice = {name for name in types if name and types.count(name) > 1}
+        twice = repeated(name for name in _types(one) if name)
         return f"{shown(min(twice))} stands there more than once" if twice else ""
 
     for fact in _first(await _errors(bench), problem):

@@ -10,7 +10,7 @@ from typing import Final
 
 from lro_conform._checks import Level
 from lro_conform._sources import aip, code_proto, operations_proto, rfc
-from lro_conform._strict_json import shown
+from lro_conform._strict_json import repeated, shown
 from lro_conform.server._answers import operation_problem, result_of
 from lro_conform.server._bench import Bench, Facts, NotJudged, NotOffered, RuleBook, expect
 from lro_conform.server._starts import StartKind
@@ -72,7 +72,7 @@ async def names_form(bench: Bench) -> Facts:
 async def names_unique(bench: Bench) -> Facts:
     await bench.start(StartKind.LONG)
     await bench.start(StartKind.LONG)
-    twice = {name for name in bench.started if bench.started.count(name) > 1}
+    twice = repeated(bench.started)
     if twice:
         yield f"two starts gave {shown(min(twice))}"
 
