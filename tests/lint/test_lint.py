@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import attrs
 import pytest
 from hypothesis import given
@@ -102,6 +104,17 @@ def test_an_unqualified_name_is_taken_for_the_one_of_the_nearest_package() -> No
     (found,) = lint(packed(here, *far))
     assert found.code == "response-type-not-qualified"
     assert "if acme.common.Report is meant, write it in full" in found.message
+
+
+def test_a_package_of_many_parts_takes_little_memory() -> None:
+    method = Declared("Export", ("ExportResponse", "no.Pe"))
+    data = packed(proto(method, package="a." * 10_000 + "v1", messages=["Request"]))
+    tracemalloc.start()
+    try:
+        lint(data)
+        assert tracemalloc.get_traced_memory()[1] < 30_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

@@ -155,17 +155,16 @@ class DescriptorSet:
             shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
             return -shared, len(found), full_name
 
-        return min(self._endings.get(name, ()), key=distance, default="")
+        alike = self._by_last_part.get(name.rpartition(".")[2], ())
+        ending = [full_name for full_name in alike if full_name.endswith(f".{name}")]
+        return min(ending, key=distance, default="")
 
     @cached_property
-    def _endings(self) -> Mapping[str, list[str]]:
-        """For everything that may stand after a dot of a message's full name, these names."""
+    def _by_last_part(self) -> Mapping[str, list[str]]:
+        """The full names of the messages, by what stands after the last dot."""
         found: dict[str, list[str]] = {}
         for full_name in self._messages:
-            rest = full_name
-            while "." in rest:
-                rest = rest.partition(".")[2]
-                found.setdefault(rest, []).append(full_name)
+            found.setdefault(full_name.rpartition(".")[2], []).append(full_name)
         return found
 
     def place(self, rpc: MethodDescriptor) -> tuple[int | None, int | None]:
