@@ -56,8 +56,10 @@ __all__ = ["AzureApp", "AzureEdge", "AzureOptions", "WsgiAzureApp"]
 log: logging.Logger = logging.getLogger("lro")
 
 _STATES: Final = {"SUCCEEDED": "Succeeded", "FAILED": "Failed", "CANCELLED": "Canceled"}
-_WINDOW: Final = timedelta(hours=24)
-"""How long the request id of a start is known (spec §9.2)."""
+_SKEW: Final = timedelta(minutes=5)
+"""How far the clock of a caller may be ahead."""
+_WINDOW: Final = timedelta(hours=24) - _SKEW
+"""Maximum age of a first attempt, so that its request id is still known (spec §9.2)."""
 _DATE: Final = re.compile(
     r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9:]{8} GMT"
 )
@@ -81,11 +83,12 @@ class AzureOptions(TypedDict, total=False):
     api_versions: Sequence[str]
 
 
-class _TooOld(StatusError):
-    """A request whose first attempt is too long ago to know whether it was made."""
+class _OutsideWindow(StatusError):
+    """A first attempt that is too old, or in the future: nobody knows whether it was made."""
 
     def __init__(self) -> None:
-        text = "Repeatability-First-Sent: is more than 24 hours ago, so that a repeat is not known"
+        wanted = "must be less than 24 hours ago and not in the future, so that a repeat is known"
+        text = f"Repeatability-First-Sent: {wanted}"
         super().__init__(Code.FAILED_PRECONDITION, text)
 
 
@@ -160,7 +163,7 @@ class AzureEdge(OperationsEdge):
         shown = _error_of(status, service.types)
         headers = dict(plain.headers) | {"x-ms-error-code": str(shown["code"])}
         http = plain.status
-        if isinstance(error, _TooOld):
+        if isinstance(error, _OutsideWindow):
             http = 412
         elif http == Code.DEADLINE_EXCEEDED.http:  # which gateways answer; a call may be repeated
             http = Code.UNAVAILABLE.http
@@ -384,7 +387,7 @@ def _request_id(headers: Mapping[str, str], now: datetime) -> str:
 
     Raises:
         MalformedRequest: ``Repeatability-First-Sent`` is not a date of HTTP, or not there.
-        StatusError: It is older than what is known of request ids.
+        StatusError: It is older than what is known of request ids, or in the future.
     """
     repeated = headers.get("repeatability-request-id", "")
     if repeated:
@@ -394,8 +397,8 @@ def _request_id(headers: Mapping[str, str], now: datetime) -> str:
         except ValueError:
             why = "must be a date such as Sun, 06 Nov 1994 08:49:37 GMT"
             raise MalformedRequest("Repeatability-First-Sent", why) from None
-        if now - sent >= _WINDOW:
-            raise _TooOld
+        if not -_SKEW <= now - sent < _WINDOW:
+            raise _OutsideWindow
     return request_id_of("azure", headers.get("operation-id", "").strip() or repeated)
 
 
