@@ -369,8 +369,9 @@ def test_a_repeated_start_does_nothing_more(quick):
     assert method.start(WorkRequest("x"), request_id=ID.upper()).operation == first
     with pytest.raises(RequestIdConflict):
         method.start(WorkRequest("y"), request_id=ID)
-    with pytest.raises(RequestIdConflict):
-        method.start(WorkRequest("x"), request_id=ID, parent="projects/p")
+    for other in ({"parent": "projects/p"}, {"target": "disks/1"}):
+        with pytest.raises(RequestIdConflict):
+            method.start(WorkRequest("x"), request_id=ID, **other)
     assert method.start(WorkRequest("y"), request_id=ID, caller="other").name != first.name
     assert calls == [1, 1]
 

@@ -219,6 +219,7 @@ class Starter:
         _check_request(spec, request)
         if spec.options.validate is not None:
             yield from ask_validity(spec.options.validate, request)
+        given = target
         if not target and spec.options.exclusive_target is not None:
             function = spec.options.exclusive_target
             target = yield application_call("exclusive_target", function, request)
@@ -228,7 +229,9 @@ class Starter:
         if parent != "":
             parent = _checked_parent(parent)
         packed = _packed(spec, request)
-        key = _request_key(spec, caller, request_id, parent, packed, sent) if request_id else None
+        key = None
+        if request_id:
+            key = _request_key(spec, caller, request_id, _scope(parent, given), packed, sent)
         if metadata is None:
             metadata = spec.first_metadata(target)
         first = None if metadata is None else _first_metadata(spec, metadata)
@@ -495,7 +498,7 @@ def _first_metadata(spec: MethodSpec, metadata: object) -> Any:
 
 
 def _request_key(
-    spec: MethodSpec, caller: str, request_id: str, parent: str, packed: Any, sent: Sent | None
+    spec: MethodSpec, caller: str, request_id: str, scope: bytes, packed: Any, sent: Sent | None
 ) -> RequestKey:
     text = request_id.lower()
     if not _UUID.fullmatch(text) or text == _NIL:
@@ -506,17 +509,23 @@ def _request_key(
     # said may have become the default, or be it no longer.
     payload = packed.payload
     if isinstance(payload, bytes):
-        hashes = [_hash("", parent, payload)]
+        hashes = [_hash(b"", scope, payload)]
     else:
         shown = without_defaults(payload, spec.request, spec.types)
-        hashes = [_hash("", parent, canonical(shown)), _hash("whole:", parent, canonical(payload))]
+        hashes = [_hash(b"", scope, canonical(shown)), _hash(b"whole:", scope, canonical(payload))]
     if sent is not None:
-        hashes.append(_hash("sent:", parent, sent()))
+        hashes.append(_hash(b"sent:", scope, sent()))
     return RequestKey(spec.full_name, caller, text, " ".join(hashes))
 
 
-def _hash(what: str, parent: str, payload: bytes) -> str:
-    return hashlib.sha256(f"{what}{len(parent)}:{parent}".encode() + payload).hexdigest()
+def _scope(parent: str, target: str) -> bytes:
+    """The part of a request beside its message; a target only if the call itself names it."""
+    named = f"target:{len(target)}:{target}" if target else ""
+    return f"{named}{len(parent)}:{parent}".encode()
+
+
+def _hash(what: bytes, scope: bytes, payload: bytes) -> str:
+    return hashlib.sha256(what + scope + payload).hexdigest()
 
 
 Req = TypeVar("Req")
