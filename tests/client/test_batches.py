@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import httpx
 import pytest
@@ -17,9 +17,6 @@ from tests.client.messages import TYPES, ResizeResponse, refusal, reply, running
 NAMES = [f"operations/{number}" for number in range(6)]
 DONE = [succeeded(name=name) for name in NAMES]
 EVERY = [ResizeResponse(7)] * len(NAMES)
-
-
-Handler: TypeAlias = Callable[[httpx.Request], httpx.Response]
 
 
 class Server:
@@ -46,7 +43,7 @@ class Server:
 
 
 def group_of(
-    face: Face, server: Handler, clock: Clock | None = None, names: Sequence[str] = NAMES
+    face: Face, server: Any, clock: Clock | None = None, names: Sequence[str] = NAMES
 ) -> Any:
     """A group of these operations, whose client holds nothing."""
     http = face.http(transport=httpx.MockTransport(server))
