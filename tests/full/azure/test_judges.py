@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -16,11 +15,10 @@ import pytest
 pytest.importorskip("azure.core")
 pytest.importorskip("uvicorn")
 
-from azure.core import AsyncPipelineClient, PipelineClient
+from azure.core import PipelineClient
 from azure.core.exceptions import HttpResponseError
 from azure.core.pipeline.policies import RequestIdPolicy
-from azure.core.polling import AsyncLROPoller, LROPoller
-from azure.core.polling.async_base_polling import AsyncLROBasePolling
+from azure.core.polling import LROPoller
 from azure.core.polling.base_polling import LROBasePolling
 from azure.core.rest import HttpRequest
 
@@ -98,38 +96,21 @@ def polled_to_the_end(polled: Polled, source: str, lro_options: Any) -> Any:
         return poller(polled, client, source, lro_options).result(timeout=120)
 
 
-def awaited_to_the_end(polled: Polled, source: str, lro_options: Any) -> Any:
-    """The same with coroutines."""
-    pytest.importorskip("aiohttp")
-
-    async def poll() -> Any:
-        async with AsyncPipelineClient(polled.url, policies=[RequestIdPolicy()]) as client:
-            request = polled.request(source)
-            initial: Any = await client.send_request(request, _return_pipeline_response=True)
-            if source == "wait":
-                polled.cancel(body_of(initial))
-            method = AsyncLROBasePolling(30, lro_options=lro_options)
-            return await AsyncLROPoller(client, initial, body_of, method).result()
-
-    return asyncio.run(poll())
-
-
 def client_of(polled: Polled) -> PipelineClient[Any, Any]:
     return PipelineClient(polled.url, policies=[RequestIdPolicy()])
 
 
-@pytest.mark.parametrize("poll", [polled_to_the_end, awaited_to_the_end])
 @pytest.mark.parametrize("lro_options", FINALLY, ids=["default", "operation-location"])
-def test_poller_finishes(polled: Polled, lro_options: Any, poll: Callable[..., Any]) -> None:
+def test_poller_finishes(polled: Polled, lro_options: Any) -> None:
     """It gives the last monitor with the result in it, or raises the error of the operation."""
-    found = poll(polled, "a.mov", lro_options)
+    found = polled_to_the_end(polled, "a.mov", lro_options)
     assert (found["status"], found["result"]) == ("Succeeded", {"uri": "b.mp4"})
     for source, status, code, says in (
         ("refused", "Failed", "NO_VIDEO", "there is no video"),
         ("wait", "Canceled", "CANCELLED", "the"),
     ):
         with pytest.raises(HttpResponseError) as raised:
-            poll(polled, source, lro_options)
+            polled_to_the_end(polled, source, lro_options)
         error: Any = raised.value
         assert error.status_code in (200, 202)
         assert error.error.code == code
