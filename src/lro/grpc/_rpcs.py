@@ -103,15 +103,18 @@ class Rpc(abc.ABC):
         self._hook = authenticate
         self._max_request = max_request
 
-    def exchange(self, payload: bytes, context: Context) -> Exchange:
-        """Answer a call; every failure becomes a refusal."""
+    def exchange(self, payload: bytes, context: Context, most: float | None = None) -> Exchange:
+        """Answer a call; every failure becomes a refusal.
+
+        ``most``: the seconds for which it may wait for an operation at most.
+        """
         try:
-            return (yield from self._answer(payload, context))
+            return (yield from self._answer(payload, context, most))
         except Exception as exc:
             return refusal(exc, self.service, asked=self.name)
 
     @abc.abstractmethod
-    def _answer(self, payload: bytes, context: Context) -> Exchange: ...
+    def _answer(self, payload: bytes, context: Context, most: float | None) -> Exchange: ...
 
     def _caller(self, context: Context) -> Generator[CallFunction, Any, str]:
         return identify(self._hook, {} if self._hook is None else texts_of(context), context)
@@ -180,7 +183,7 @@ class OperationsRpc(Rpc):
         super().__init__(service, f"{SERVICE}/{verb}", writer, authenticate, max_request)
         self.holds = verb == "WaitOperation"
         self._verb = verb
-        self._verbs: Mapping[str, Callable[[bytes, Context, str], Exchange]] = {
+        self._verbs: Mapping[str, Callable[[bytes, float | None, str], Exchange]] = {
             "GetOperation": self._get,
             "ListOperations": self._list,
             "DeleteOperation": self._delete,
@@ -188,18 +191,21 @@ class OperationsRpc(Rpc):
             "WaitOperation": self._wait,
         }
 
-    def _answer(self, payload: bytes, context: Context) -> Exchange:
+    def _answer(self, payload: bytes, context: Context, most: float | None) -> Exchange:
         self.service.require(self._verb)
         caller = yield from self._caller(context)
         self._check_size(payload)
-        return (yield from self._verbs[self._verb](payload, context, caller))
+        left = context.time_remaining() if self.holds else None
+        if most is not None:
+            left = most if left is None else min(left, most)
+        return (yield from self._verbs[self._verb](payload, left, caller))
 
-    def _get(self, payload: bytes, _: Context, caller: str) -> Exchange:
+    def _get(self, payload: bytes, _: float | None, caller: str) -> Exchange:
         name = read_name(pb.GetOperationRequest, payload)
         found = get_operation(self.service, name, caller)
         return (yield from self._shown((yield from found), caller))
 
-    def _list(self, payload: bytes, _: Context, caller: str) -> Exchange:
+    def _list(self, payload: bytes, _: float | None, caller: str) -> Exchange:
         wanted = read_list(payload)
         # Apart from the reading: a hook that blocks must not hold a thread that makes replies.
         begin = flow_of(self.service.begin_list)(wanted, caller=caller)
@@ -217,18 +223,18 @@ class OperationsRpc(Rpc):
 
         return (yield from self._in_turn(listed, self.service.limits.least_bytes))
 
-    def _delete(self, payload: bytes, _: Context, caller: str) -> Exchange:
+    def _delete(self, payload: bytes, _: float | None, caller: str) -> Exchange:
         name = read_name(pb.DeleteOperationRequest, payload)
         yield CallFunction(flow_of(self.service.delete)(name, caller=caller))
         return b""
 
-    def _cancel(self, payload: bytes, _: Context, caller: str) -> Exchange:
+    def _cancel(self, payload: bytes, _: float | None, caller: str) -> Exchange:
         name = read_name(pb.CancelOperationRequest, payload)
         yield CallFunction(flow_of(self.service.cancel)(name, caller=caller))
         return b""
 
-    def _wait(self, payload: bytes, context: Context, caller: str) -> Exchange:
-        wait = Wait(read_wait(payload), context.time_remaining(), caller)
+    def _wait(self, payload: bytes, left: float | None, caller: str) -> Exchange:
+        wait = Wait(read_wait(payload), left, caller)
         return (yield from self._shown((yield wait), caller))
 
 
@@ -250,7 +256,7 @@ class StartRpc(Rpc):
         self._request = service.specs[name].request
         self._begin = service.start_flow(name)
 
-    def _answer(self, payload: bytes, context: Context) -> Exchange:
+    def _answer(self, payload: bytes, context: Context, _: float | None) -> Exchange:
         caller = yield from self._caller(context)
         self._check_size(payload)
         # Reading a big message and writing it down both take too long for an event loop.

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-import attrs
 import grpc
 import grpc.aio
 
@@ -21,7 +20,6 @@ from lro.grpc._messages import Answer, OperationWriter
 from lro.grpc._rpcs import (
     DEFAULT_MAX_REQUEST,
     Authenticate,
-    Context,
     Exchange,
     Rpc,
     StartMethod,
@@ -161,25 +159,11 @@ class _Threaded:
         if not rpc.holds:
             return _driven(rpc.exchange(payload, context), rpc)
         if not self._room.acquire(blocking=False):
-            return _driven(rpc.exchange(payload, _Brief(context)), rpc)
+            return _driven(rpc.exchange(payload, context, _NO_TIME), rpc)
         try:
             return _held(rpc.exchange(payload, context), rpc, context)
         finally:
             self._room.release()
-
-
-@attrs.frozen
-class _Brief:
-    """The context of a call that must not wait."""
-
-    context: Context
-
-    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None:
-        return self.context.invocation_metadata()
-
-    def time_remaining(self) -> float:
-        left = self.context.time_remaining()
-        return _NO_TIME if left is None else min(left, _NO_TIME)
 
 
 def _driven(exchange: Exchange, rpc: Rpc) -> Answer:
