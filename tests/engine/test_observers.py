@@ -525,12 +525,14 @@ def test_name_of_a_caller_forges_no_line(make_service, caplog):
     caplog.set_level(logging.INFO, "lro")
     service = make_service(None, ThreadExecutor(1))
     go = threading.Event()
-    name = work(service, lambda *_: go.wait(PATIENCE)).start(WorkRequest()).name
+    start = work(service, lambda *_: go.wait(PATIENCE)).start
+    name = start(WorkRequest(), parent="p/a\x85INFO forged\u2028\u202e").name
     service.cancel(name, caller="ann\nINFO forged\u2028\u202e" + "x" * 1000)
     go.set()
     (line,) = [one for one in caplog.messages if "asked to stop" in one]
+    name = name.replace("\x85", r"\x85").replace("\u2028\u202e", r"\u2028\u202e")
     assert line.startswith(f"{name}: asked to stop by 'ann\\nINFO forged\\u2028\\u202exxx")
-    assert len(line) < 300
+    assert len(line) < 350
 
 
 # -- statistics -----------------------------------------------------------------------------------

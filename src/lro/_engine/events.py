@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ClassVar, Final, Literal, TypeAlias
@@ -17,6 +18,22 @@ from lro._engine.job import NO_ATTEMPT_TRACE, AttemptOutcome, AttemptTrace
 from lro._model.operation import Record, State
 
 log = logging.getLogger("lro")
+
+_STEERS: Final = re.compile("[\x80-\x9f\u2028-\u202e\u2066-\u2069]")
+"""What begins another line, steers a terminal or turns a text around, and a name may have."""
+
+
+def _escape(record: logging.LogRecord) -> bool:
+    """Write the texts of a line so that they cannot pass for another one; let it pass."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(
+            _STEERS.sub(lambda found: ascii(found[0])[1:-1], one) if isinstance(one, str) else one
+            for one in record.args
+        )
+    return True
+
+
+log.addFilter(_escape)  # once for all lines of the logger, as names are in most of them
 
 StartOutcome: TypeAlias = Literal["started", "repeated", "refused"]
 """What became of a start: ``repeated`` is one whose request id was known already."""
