@@ -116,16 +116,15 @@ def test_the_notifier_says_which_ends_owe(store, make_service):
     assert noted.calls == ["wake"]
 
 
-def test_a_deleted_debt_is_logged(store, make_service, caplog):
-    """Its name and how much it was, not where it was to be sent."""
+def test_a_deletion_is_logged_with_its_caller_and_its_debt(store, make_service, caplog):
+    """That it owed notifications, not where they were to be sent."""
     caplog.set_level(logging.INFO, "lro")
     service = make_service(store, InlineExecutor(), webhooks=NotedEnds())
     method = work(service)
     name = method.start(WorkRequest(), notify=[ENDPOINT]).name
-    service.delete(name)
-    (line,) = [r for r in caplog.records if "dropped" in r.getMessage()]
-    size = len(json.dumps([ENDPOINT.url]))
-    text = f"{name}: it is deleted, and the notifications that it owes are dropped ({size} bytes)"
+    service.delete(name, caller="ann")
+    (line,) = [r for r in caplog.records if "deleted" in r.getMessage()]
+    text = f"{name}: deleted by ann, and the notifications that it owes are dropped"
     assert line.getMessage() == text
     assert line.levelno == logging.INFO
     assert vars(line)["lro.operation"] == name

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import attrs
 
-from lro._base.errors import LroError, Unavailable
+from lro._base.errors import LroError, Unavailable, one_line
 from lro._engine.events import EventDispatch, WriteRefused, about
 from lro._engine.executor_port import Executor
 from lro._engine.flow import Flow, MayBlock, UpdateWrite
@@ -131,8 +131,8 @@ class RecordUpdater:
         whole = self._whole(change, stamp)
         return self._notified(name, (yield UpdateWrite(self.store, name, whole)))
 
-    def deleted(self, name: str) -> Flow[None]:
-        """Delete a record; what notifications it still owes is logged, and never sent.
+    def deleted(self, name: str, caller: str) -> Flow[None]:
+        """Delete a record, and log who did; the notifications that it still owes are never sent.
 
         Raises:
             OperationNotFound: There is no such record, or callers cannot see it.
@@ -146,9 +146,10 @@ class RecordUpdater:
             return change(record)
 
         yield from self.applied(name, deletion)
-        if last is not None and last.notify_at is not None:
-            line = "%s: it is deleted, and the notifications that it owes are dropped (%d bytes)"
-            log.info(line, name, len(last.notify.encode()), extra=about(name, last.method))
+        if last is not None:
+            by = f" by {one_line(caller)}" if caller else ""
+            owed = ", and the notifications that it owes are dropped" if last.notify_at else ""
+            log.info("%s: deleted%s%s", name, by, owed, extra=about(name, last.method))
 
     def _whole(self, change: Change, stamp: Stamp | None) -> Change:
         if stamp is not None:

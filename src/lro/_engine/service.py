@@ -492,7 +492,7 @@ class Service:
         parse_name(name)
         yield from self.access.permit(caller, "DeleteOperation", name)
         yield from self.access.visible(name, caller)
-        yield from self._runtime.updater.deleted(name)
+        yield from self._runtime.updater.deleted(name, caller)
 
     async def delete_async(self, name: str, *, caller: str = "") -> None:
         """:meth:`delete` for coroutines: no thread waits for the store."""
