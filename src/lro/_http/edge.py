@@ -286,8 +286,9 @@ class Start(Generic[Req]):
     for the request message, ``notify`` for a request the endpoints that its end is notified to
     (``notify`` of ``Method.start``). ``raw`` reads bodies of other media types than JSON: it takes
     the media type, in lower case and without parameters, and the bytes, and returns the request
-    message, or None for a type that it does not read. ``http_method`` and ``body`` are as in
-    :class:`lro.Options`, and by default what the method was declared with.
+    message, or None for a type that it does not read. If the type is one of JSON, the body must be
+    strict JSON in UTF-8, and ``requestId`` and ``validateOnly`` count. ``http_method`` and ``body``
+    are as in :class:`lro.Options`, and by default what the method was declared with.
 
     Raises:
         DeclarationError: ``method`` is not a declared method, or another argument is not of its
@@ -472,7 +473,7 @@ class StartHandler(Generic[Req]):
         message: Req | None = yield application_call(
             "raw", raw, media_type(content_type)[0], request.body
         )
-        return None if message is None else (message, "", False, None)
+        return None if message is None else (message, *self._read_own_fields(request), None)
 
     def _read_json(
         self,
