@@ -366,20 +366,16 @@ def test_hostile_filters_end_in_time(text: str, payload: Json) -> None:
 
 
 @pytest.mark.parametrize(
-    ("test", "payload"),
-    [
-        ("*a*a*{}b", {"tags": ["a" * 9] * 5000}),
-        ("aaaaabaaa{}", LONG),
-        ("metadata.extra.a:{}", {"extra": {"a": [0.5] * 20_000}}),
-        ("metadata.extra.a.k{}:z", {"extra": {"a": [[]] * 20_000}}),
-    ],
+    "test", ["*b*{}z", "ab{}", "metadata.extra.a:{}", "metadata.extra.a.b{}:z"]
 )
-def test_filter_that_takes_too_many_steps_is_refused(test: str, payload: Json) -> None:
+def test_filter_that_takes_too_many_steps_is_refused(test: str) -> None:
     """Within the limits of its length, and for large operations only (spec §7.16)."""
     wanted = compiled(" OR ".join(test.format(number) for number in range(290)), METADATA)
     assert not wanted.matches(Row(metadata=Any(url(EXPORT), {"tags": ["a"]})))
+    verb = "a" * MEGABYTE if test == "ab{}" else ""
+    large: Json = {"verb": verb, "tags": ["bbb"] * 9000, "extra": {"a": [0.5, []] * 10_000}}
     with pytest.raises(InvalidFilter, match="too many tests"):
-        wanted.matches(Row(metadata=Any(url(EXPORT), payload)))
+        wanted.matches(Row(metadata=Any(url(EXPORT), large)))
 
 
 def test_the_depth_of_a_filter_needs_few_frames() -> None:
