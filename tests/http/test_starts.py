@@ -201,6 +201,13 @@ def test_validate_only_of_a_body_read_by_the_application(kind: str, rest: str) -
     assert not counting.service.list(lro.ListOperationsRequest()).operations
 
 
+def test_body_of_no_media_type_that_is_not_json_has_no_fields_of_ours() -> None:
+    counting = build()
+    asked = attrs.evolve(post({}), headers={}, body=b"steps=3")
+    steps = OperationsEdge(counting.service).start(asked, counting.count, CountRequest(1))
+    assert lro.http.drive(steps, counting.service)[0].name
+
+
 @lro.message("acme.v1.OwnRequest")
 @attrs.frozen
 class OwnRequest:

@@ -114,7 +114,7 @@ class Rpc(abc.ABC):
             return refusal(exc, self.service, asked=self.name)
 
     @abc.abstractmethod
-    def _answer(self, payload: bytes, context: Context, most: float | None) -> Exchange: ...
+    def _answer(self, payload: bytes, context: Context, most: float | None, /) -> Exchange: ...
 
     def _caller(self, context: Context) -> Generator[CallFunction, Any, str]:
         return identify(self._hook, {} if self._hook is None else texts_of(context), context)
@@ -191,7 +191,7 @@ class OperationsRpc(Rpc):
             "WaitOperation": self._wait,
         }
 
-    def _answer(self, payload: bytes, context: Context, most: float | None) -> Exchange:
+    def _answer(self, payload: bytes, context: Context, most: float | None, /) -> Exchange:
         self.service.require(self._verb)
         caller = yield from self._caller(context)
         self._check_size(payload)
@@ -256,7 +256,7 @@ class StartRpc(Rpc):
         self._request = service.specs[name].request
         self._begin = service.start_flow(name)
 
-    def _answer(self, payload: bytes, context: Context, _: float | None) -> Exchange:
+    def _answer(self, payload: bytes, context: Context, _: float | None, /) -> Exchange:
         caller = yield from self._caller(context)
         self._check_size(payload)
         # Reading a big message and writing it down both take too long for an event loop.
