@@ -40,7 +40,7 @@ with service:
 """
 SELECTED: Final = [
     "tests/model",
-    *(f"tests/test_{name}.py" for name in ("deprecations", "faces_agree", "project")),
+    *(f"tests/test_{name}.py" for name in ("faces_agree", "project")),
 ]
 
 

@@ -74,7 +74,9 @@ WITHOUT_RIGHTS: Final = ("setpriv", "--bounding-set=-dac_override,-dac_read_sear
 
 
 @contextmanager
-def running(root: Path) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+def running(
+    image: Stage, root: Path, *, python: str = sys.executable
+) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
     """The command of the image in a folder that cannot be written; its data are beside that.
 
     Gives the process, its address, and the command of its health check. Only the port, the folder
@@ -86,13 +88,13 @@ def running(root: Path) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]
 
     def here(words: list[str]) -> list[str]:
         placed = [one.replace("8000", port).replace("/data", f"{root}/data") for one in words]
-        return [sys.executable if one == "python" else one for one in placed]
+        return [python if one == "python" else one for one in placed]
 
     app = root / IMAGE.one("WORKDIR").strip("/")
-    variables = dict(word.split("=", 1) for word in IMAGE.one("ENV").split())
+    variables = dict(word.split("=", 1) for word in image.one("ENV").split())
     as_user = WITHOUT_RIGHTS if os.getuid() == 0 and shutil.which("setpriv") else ()
     process = subprocess.Popen(
-        [*as_user, *here(IMAGE.command)],
+        [*as_user, *here(image.command)],
         cwd=app,
         env={**os.environ, **variables, "PATH": os.environ["PATH"], "HOME": "/nowhere"},
         stdout=subprocess.PIPE,
@@ -103,7 +105,7 @@ def running(root: Path) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]
     try:
         line = process.stdout.readline().strip()
         assert line == f"http://0.0.0.0:{port}", process.communicate()[1]
-        yield process, f"http://127.0.0.1:{port}", here(IMAGE.health)
+        yield process, f"http://127.0.0.1:{port}", here(image.health)
     finally:
         process.kill()
         process.communicate()

@@ -62,7 +62,7 @@ def app(tmp_path: Path) -> Iterator[Path]:
 def test_image_serves_is_healthy_and_drains(app: Path) -> None:
     """Its commands as they stand: SIGTERM lets the work end, and the exit status is 0."""
     before = sorted(app.rglob("*"))
-    with running(app.parent) as (process, url, health), Client(url) as client:
+    with running(IMAGE, app.parent) as (process, url, health), Client(url) as client:
         assert subprocess.run(health, capture_output=True).returncode == 0
         operation = client.start(
             "/v1/track", slow_request(2), response=TrackResponse, metadata=AnalysisMetadata
