@@ -38,10 +38,7 @@ def count(request: lro.Struct, job: lro.Job) -> lro.Struct:
 with service:
     print(dict(count.start(lro.Struct({"a": 1, "b": 2})).result(timeout=60).fields))
 """
-SELECTED: Final = [
-    "tests/model",
-    *(f"tests/test_{name}.py" for name in ("faces_agree", "project")),
-]
+SELECTED: Final = ["tests/model", *(f"tests/test_{name}.py" for name in ("faces_agree", "project"))]
 
 
 def by_pip(folder: Path) -> tuple[object, ...]:
