@@ -29,9 +29,8 @@ PYTEST = [
 AT_ONCE = [*PYTEST, "--numprocesses=3", "--dist=worksteal"]
 """More than the two processors that most machines have at least, since tests wait for servers;
 each more collects all tests again."""
-ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": None, "MALLOC_ARENA_MAX": "2"}
-"""Tests start hundreds of processes, which would compile every module again without bytecode, and
-thousands of threads, whose memory glibc would spread over eight arenas for each core."""
+ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": None}
+"""Tests start hundreds of processes, which would compile every module again without bytecode."""
 FRAMEWORKS = ["django", "fastapi", "flask", "litestar", "quart", "starlette"]
 """The extras of lro.integrations."""
 BRIDGES = ["a2a", "mcp"]

@@ -84,7 +84,7 @@ class AzureOptions(TypedDict, total=False):
 
 
 class _OutsideWindow(StatusError):
-    """A first attempt that is too old, or in the future: nobody knows whether it was made."""
+    """The first attempt is too old, or in the future, so that its request id is not known."""
 
     def __init__(self) -> None:
         wanted = "must be less than 24 hours ago and not in the future, so that a repeat is known"

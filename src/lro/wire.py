@@ -3,6 +3,7 @@
 For clients and edges of your own. ``lro_client`` uses the same functions.
 """
 
+from lro._base.plain_text import plain
 from lro._base.status import code_from_http
 from lro._http.routes import Route, RouteTable, default_routes, extension_routes
 from lro._messages.json_text import dumps, loads, loads_strict
@@ -54,6 +55,7 @@ __all__ = [
     "page_to_json",
     "parse_duration",
     "parse_name",
+    "plain",
     "sign_webhook",
     "status_from_error_body",
     "status_from_json",

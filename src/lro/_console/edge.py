@@ -65,7 +65,7 @@ _API: Final = "v1"
 """Where the operations are, below the console: as clients have it by default."""
 
 _ALL_PARENTS: Final = "-"
-"""What ``authorize`` is asked for the counts, which are not kept by parent. It is not a parent."""
+"""The parent that ``authorize`` gets for the counts, which cover all parents."""
 
 R = TypeVar("R", bound=HttpReply | EventStream)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import ClassVar, Final, Literal, TypeAlias
@@ -13,23 +12,18 @@ import attrs
 
 from lro._base.arguments import check_instance
 from lro._base.errors import LroError, interrupts, one_line
+from lro._base.plain_text import plain
 from lro._base.status import Code, Status
 from lro._engine.job import NO_ATTEMPT_TRACE, AttemptOutcome, AttemptTrace
 from lro._model.operation import Record, State
 
 log = logging.getLogger("lro")
 
-_STEERS: Final = re.compile("[\x80-\x9f\u2028-\u202e\u2066-\u2069]")
-"""What begins another line, steers a terminal or turns a text around, and a name may have."""
-
 
 def _escape(record: logging.LogRecord) -> bool:
-    """Write the texts of a line so that they cannot pass for another one; let it pass."""
+    """Escape the texts of a line, so that none can begin another one, and let it pass."""
     if isinstance(record.args, tuple):
-        record.args = tuple(
-            _STEERS.sub(lambda found: ascii(found[0])[1:-1], one) if isinstance(one, str) else one
-            for one in record.args
-        )
+        record.args = tuple(plain(one) if isinstance(one, str) else one for one in record.args)
     return True
 
 

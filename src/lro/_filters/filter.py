@@ -74,7 +74,7 @@ class Filter:
         """True if the filter matches this operation.
 
         Raises:
-            InvalidFilter: It has too many tests for an operation with so many values (spec §7.16).
+            InvalidFilter: The filter takes too many steps on this operation (spec §7.16).
         """
         return self.tree.holds(View(subject, self.registered))
 

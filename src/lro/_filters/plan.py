@@ -157,10 +157,10 @@ _FEW: Final = 16
 """The most values that are compared one by one."""
 
 MAX_STEPS: Final = 4_000_000
-"""The most steps that one filter may take in one operation; they last about a second."""
+"""The most steps that one filter may take in one operation."""
 
 _LETTERS: Final = 50
-"""So many letters of a text are searched in the time of one step."""
+"""How many letters of a searched text count as one step."""
 
 
 class Subject(Protocol):

@@ -297,7 +297,8 @@ def error_fields(http: int, body: Json) -> Mapping[str, Json] | None:
 
     It is read in each form that servers send: as in spec §5.12, by itself or in a list; a text, or
     a text and a code; a ``google.rpc.Status``; an error of Connect. None: it has no such form. A
-    text that only repeats the words of the HTTP status is none: Spring says so of any path.
+    text that only repeats the phrase of the HTTP status does not count: Spring sends that for any
+    path.
     """
     body = _unwrapped(body)
     error = body.get("error")

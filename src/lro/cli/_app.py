@@ -21,8 +21,9 @@ from typing import Any, Final
 import click
 
 from lro._base.errors import LroError
+from lro._base.plain_text import plain
 from lro.cli._commands import breaking, lint, openapi, proto
-from lro.cli._output import INTERRUPTED, Unusable, ending, plain
+from lro.cli._output import INTERRUPTED, Unusable, ending
 from lro.cli._service_commands import purge, schema, serve, worker
 from lro.cli._webhook_commands import webhooks
 

@@ -1,13 +1,11 @@
-"""The output of a command: findings, text that is safe on a terminal, and the exit status."""
+"""The output of a command: findings, and the exit status."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import re
 import sys
-import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from textwrap import indent, wrap
@@ -16,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 import attrs
 import click
 from click.exceptions import Exit
+
+from lro._base.plain_text import plain
 
 if TYPE_CHECKING:
     from lro.lint import Finding
@@ -65,30 +65,6 @@ def _write_nowhere() -> None:
     # What is still to be written at exit would fail again, with a message of the interpreter.
     with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
-
-
-_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Unicode categories of what a terminal obeys, what turns text around, and what is invisible."""
-
-_BLANK: Final = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u2800\u3164\ufe00-\ufe0f\uffa0"
-    "\ufff0-\ufff8\U000e0000-\U000e0fff]"
-)
-"""Characters of other categories that show nothing: Default_Ignorable_Code_Point, and U+2800."""
-
-
-def plain(text: str) -> str:
-    r"""A text in which all can be seen: what cannot is written as ``\x1b``, ``\u200b``, ``\n``."""
-    visible = text.isprintable() and not _BLANK.search(text)
-    return text if visible else "".join(map(_written, text))
-
-
-def _written(one: str) -> str:
-    return one.encode("unicode_escape").decode() if _is_unseen(one) else one
-
-
-def _is_unseen(one: str) -> bool:
-    return unicodedata.category(one) in _UNSEEN or _BLANK.match(one) is not None
 
 
 def report(findings: Sequence[Finding], *, methods: int, as_json: bool, strict: bool) -> int:

@@ -36,8 +36,8 @@ GRACE_SECONDS: Final = 5
 HANDED_ON: Final = getattr(signal, "SIGUSR1", signal.SIGTERM)
 """The signal to stop from the process that looks after several.
 
-It is another than the one that systemd or a terminal sends to all of them at once. Else that one
-would count twice.
+It differs from the signals that systemd or a terminal sends to all processes at once. Those would
+count twice otherwise.
 """
 
 _LAST_SECONDS: Final = 5
@@ -48,7 +48,7 @@ _FRESH_SECONDS: Final = 1.0
 
 _BACKLOG: Final = 2048
 _ACCEPTED_AT_ONCE: Final = 1
-"""The backlog of uvicorn and hypercorn: asyncio accepts so many in a row, also if each fails.
+"""The backlog for uvicorn and hypercorn. With a large one asyncio would try many failing accepts.
 
 It makes the backlog of the socket as small, which is set again after it.
 """
@@ -288,16 +288,17 @@ class Serving:
         # Only now: the server has installed handlers of its own, and this one replaces them.
         loop = asyncio.get_running_loop()
         with contextlib.suppress(NotImplementedError):  # on Windows the server's handlers stay
-            for number in {signal.SIGTERM, signal.SIGINT, HANDED_ON}:
+            for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, self._signalled, number)
-        if self._ignores_interrupts:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            if self._ignores_interrupts:  # another process looks after this one
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                loop.add_signal_handler(HANDED_ON, self._signalled, HANDED_ON)
         self._announce(self._grpc_address)
 
     def _signalled(self, number: int) -> None:
         self._signals[number == HANDED_ON] += 1
         if self._stop.is_set():
-            if max(self._signals.values()) > 1:  # a second time: there is no time left
+            if max(self._signals.values()) > 1:  # the second signal ends the drain
                 close = functools.partial(self._service.close, 0)
                 self._ending.append(asyncio.ensure_future(_in_own_thread(close)))
             return

@@ -92,7 +92,9 @@ class Pollers:
                 continue
             try:
                 reply: Reply | None = yield self._scheduler.step(batch, self._stream_item)
-                while self._turn_empty_page(batch, reply):
+                for _ in range(_MAX_EMPTY_PAGES):
+                    if not self._turn_empty_page(batch, reply):
+                        break
                     reply = yield self._scheduler.step(batch, self._stream_item)
             except CallError as exc:
                 self._failed(batch, exc)
@@ -126,16 +128,15 @@ class Pollers:
     # -- good answers -------------------------------------------------------------------------
 
     def _turn_empty_page(self, batch: PollBatch, reply: Reply | None) -> bool:
-        """Make the batch ask for the page after an empty one (spec §3.4(8)), if there is one."""
+        """Make the batch ask for the page after an empty one (spec §3.4(8)), if somebody waits."""
         page, request = None if reply is None else reply.value, batch.request
         if not isinstance(page, ListOperationsResponse) or page.operations:
             return False
         with self._registry.lock:
             watched = self._watched(batch)
-        if not (page.next_page_token and watched and batch.empty_pages < _MAX_EMPTY_PAGES):
+        if not (page.next_page_token and watched):
             return False
         assert isinstance(request, ListOperationsRequest)
-        batch.empty_pages += 1
         batch.request = attrs.evolve(request, page_token=page.next_page_token)
         return True
 

@@ -89,8 +89,6 @@ class PollBatch:
     request: Request | None = None
     left_out: set[str] = attrs.field(factory=set)
     """Names that a good reply has left for the next call."""
-    empty_pages: int = 0
-    """The empty pages that were followed."""
 
 
 class Scheduler:

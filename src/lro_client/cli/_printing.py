@@ -23,10 +23,10 @@ from rich.text import Text
 
 from lro import Any, Code, LroError, Operation, OperationDescription, Status, TypeRegistry
 from lro.types import Json
-from lro.wire import operation_to_json
+from lro.wire import operation_to_json, plain
 from lro_client._errors import CallError
 from lro_client.cli._connection import Link
-from lro_client.cli._terminal import one_line, plain, plain_json
+from lro_client.cli._terminal import one_line, plain_json
 from lro_client.progress import Estimate, Progress, create_time_of, progress_of
 from lro_client.progress._bars import at_the_end, percent_text, span_text
 

@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import sys
-import unicodedata
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Final
@@ -16,33 +15,16 @@ from typing import Any, Final
 import click
 
 from lro import Operation
+from lro.wire import plain
 from lro_client._errors import UNTRUSTED, CallError, ClientError, GroupTimeout, PollTimeout
-
-_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Categories of characters that control a terminal, turn text around, or are invisible.
-
-There are no exceptions: the joiners of some scripts and of emoji (U+200C, U+200D) also make two
-names look alike, and a text stays readable with them written out.
-"""
-_BLANK: Final = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u2800\u3164\ufe00-\ufe0f\uffa0"
-    "\ufff0-\ufff8\U000e0000-\U000e0fff]"
-)
-"""Characters of other categories that show nothing: Default_Ignorable_Code_Point, and U+2800."""
 
 _BEYOND: Final = re.compile(r"[^\n -~]")
 _ERASED: Final = "\r\x1b[K"
 _SAFE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.%+@/-]*", re.ASCII)
 
 
-def plain(text: str) -> str:
-    r"""A text in which all can be seen: what cannot is written as ``\x1b``, ``\u200b``, ``\n``."""
-    visible = text.isprintable() and not _BLANK.search(text)
-    return text if visible else "".join(map(_written, text))
-
-
 def one_line(text: str) -> str:
-    """The same on one line, with single spaces for all white space."""
+    """Return a plain text on one line, with single spaces for all white space."""
     return plain(" ".join(text.split()))
 
 
@@ -60,16 +42,8 @@ def safe_in_shells(word: str) -> bool:
     return _SAFE.fullmatch(word) is not None
 
 
-def _written(one: str) -> str:
-    return one.encode("unicode_escape").decode() if _is_unseen(one) else one
-
-
-def _is_unseen(one: str) -> bool:
-    return unicodedata.category(one) in _UNSEEN or _BLANK.match(one) is not None
-
-
 def _escaped(found: re.Match[str]) -> str:
-    if not _is_unseen(found[0]):
+    if plain(found[0]) == found[0]:
         return found[0]
     units = found[0].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))

@@ -1,0 +1,34 @@
+"""Texts of others, as a terminal or a log may show them."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Final
+
+_UNSEEN: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Categories of characters that control a terminal, turn text around, or are invisible.
+
+There are no exceptions: the joiners of some scripts and of emoji (U+200C, U+200D) also make two
+names look alike, and a text stays readable with them written out.
+"""
+_BLANK: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\ufff0-\ufff8\U000e0000-\U000e0fff]"
+)
+"""Characters of other categories that show nothing: Default_Ignorable_Code_Point, and U+2800."""
+
+
+def plain(text: str) -> str:
+    r"""Return a text with each character escaped that a reader could not see.
+
+    Those are written as ``\x1b``, ``\u200b`` or ``\n``. So a text of a peer cannot control a
+    terminal, begin another line of a log, or look like another text.
+    """
+    visible = text.isprintable() and not _BLANK.search(text)
+    return text if visible else "".join(map(_written, text))
+
+
+def _written(one: str) -> str:
+    unseen = unicodedata.category(one) in _UNSEEN or _BLANK.match(one)
+    return one.encode("unicode_escape").decode() if unseen else one
