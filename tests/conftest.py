@@ -80,6 +80,14 @@ def free_memory() -> Iterator[None]:
     return_memory()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Take from errors that are arguments of tests the frames in which they were raised."""
+    for value in getattr(item, "callspec", item).__dict__.get("params", {}).values():
+        if isinstance(value, BaseException):
+            value.__traceback__ = value.__context__ = None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,

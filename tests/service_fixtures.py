@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,8 @@ def store_of(kind: str, clock: ManualClock, folder: Path) -> Iterator[Store]:
     elif kind == "postgres":
         pytest.importorskip("psycopg")
         made = store_maker(shared_server())(clock)
-    yield made
-    made.close()
+    with closing(made):
+        yield made
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -24,6 +24,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.now
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Wait for its threads, whose time is real, however long they take."""
+        await super().shutdown_default_executor()
+
 
 class _JumpingSelector(selectors.DefaultSelector):
     def __init__(self, loop: VirtualLoop) -> None:

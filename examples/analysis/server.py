@@ -87,9 +87,11 @@ async def serving_grpc(
     port = server.add_insecure_port(address)
     await server.start()
     print("grpc://{}:{}".format(address.rpartition(":")[0], port), flush=True)
-    yield
-    service.end_waits()
-    await server.stop(STOP_SECONDS)
+    try:
+        yield
+    finally:
+        service.end_waits()
+        await server.stop(STOP_SECONDS)
 
 
 class Router:

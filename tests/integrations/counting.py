@@ -178,8 +178,10 @@ def serving(
         )
         if unnamed is not None:
             options["unnamed"] = client(stack.enter_context(serve(unnamed(anyone))))
-        yield Served(counting, client(port), client(beside), **options)
-        counting.go.set()
+        try:
+            yield Served(counting, client(port), client(beside), **options)
+        finally:
+            counting.go.set()
     if closes:  # with the application
         with pytest.raises(lro.errors.Unavailable):
             counting.count.start(CountRequest())

@@ -797,8 +797,10 @@ def one_group(store, wire):
     until(lambda: wire.said[-1].startswith("WITH"))
     wire.said.clear()
     wire.values.clear()
-    yield later
-    go.set()
+    try:
+        yield later
+    finally:
+        go.set()
 
 
 def sizes(wire):

@@ -50,8 +50,10 @@ def one_group(store, wire):
     """What is handed in within the block is in one group."""
     later, go = Later(store), threading.Event()
     wire.when(BEGIN, lambda _: go.wait(PATIENCE))
-    yield later
-    go.set()
+    try:
+        yield later
+    finally:
+        go.set()
 
 
 def interrupt(_):
