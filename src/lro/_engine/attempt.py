@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import functools
 import logging
+import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
@@ -538,6 +539,7 @@ class Attempt:
         return (self._request, control.job) if self.spec.takes_job else (self._request,)
 
     def _failure(self, control: JobControl, error: BaseException) -> Outcome:
+        self._end_forked(error)
         if isinstance(error, AttemptEnded):
             return error.ending
         if isinstance(error, WorkerDied):
@@ -546,6 +548,16 @@ class Attempt:
         if isinstance(error, Cancelled) and self._handing_back:
             return Released()
         return failure(self.spec, self._runtime.domain, control, error)
+
+    def _end_forked(self, error: BaseException | None = None) -> None:
+        """End this process if the function has forked it and has left: its parent goes on."""
+        if self._owner == self._holder.owner:
+            return
+        code = error.code if isinstance(error, SystemExit) else int(error is not None)
+        if code:
+            line = "%s: its function has left in a process that it has forked"
+            log.error(line, self.name, exc_info=error, extra=self._facts)
+        os._exit(code if isinstance(code, int) else int(code is not None))
 
     # -- report -------------------------------------------------------------------------------
 
@@ -573,6 +585,7 @@ class Attempt:
     # -- end ----------------------------------------------------------------------------------
 
     def _finish(self, attempt: int, outcome: Outcome) -> Flow[None]:
+        self._end_forked()
         if self._control is not None:
             self._control.over()
         try:

@@ -121,3 +121,54 @@ def test_a_forked_process_begins_for_itself(tmp_path, use):
     child, parent = ran.stdout.splitlines()
     assert child == f"{[*used, 'reset_after_fork']} {['begin', 'wake', 'stop']} True"
     assert parent == str([*used, "stop"])
+
+
+LEAVING = """
+import os, sys
+import lro
+from lro.executors.asyncio import AsyncioExecutor
+from lro.executors.threads import ThreadExecutor
+from lro.stores.sqlite import SQLiteStore
+from tests.work_messages import WorkRequest, WorkResponse
+
+def fork(text):
+    child = os.fork()
+    if child:
+        return WorkResponse(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
+    if text == "raise":
+        raise ValueError("of the child")
+    if text.startswith("exit"):
+        sys.exit(int(text[4:]))
+    return WorkResponse("of the child")
+
+executor = ThreadExecutor(1) if sys.argv[2] == "threads" else AsyncioExecutor()
+service = lro.Service(SQLiteStore(sys.argv[1]), executor)
+if sys.argv[2] == "threads":
+    @service.method("acme.v1.Works.Work")
+    def work(request: WorkRequest) -> WorkResponse:
+        return fork(request.text)
+else:
+    @service.method("acme.v1.Works.Work")
+    async def work(request: WorkRequest) -> WorkResponse:
+        return fork(request.text)
+for text in ("return", "raise", "exit0", "exit3"):
+    ended = service.wait(work.start(WorkRequest(text)).name, 60)
+    print(text, service.types.unpack(ended.response, WorkResponse).text, flush=True)
+service.close()
+"""
+
+
+@pytest.mark.parametrize("executor", ["threads", "asyncio"])
+def test_a_process_that_a_function_leaves_ends(tmp_path, executor):
+    """It says nothing of the operation, which is its parent's; its status is that of a program."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", LEAVING]
+    ran = subprocess.run(
+        [*command, str(tmp_path / "operations.db"), executor],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert ran.stdout.splitlines() == ["return 0", "raise 1", "exit0 0", "exit3 3"]
+    assert ran.returncode == 0
+    assert ran.stderr.count("its function has left in a process that it has forked") == 2
+    assert "ValueError: of the child" in ran.stderr
