@@ -6,6 +6,7 @@ Those that are made here give it schemas which exist already.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import logging
 import re
@@ -103,10 +104,18 @@ def _is_name(name: object) -> bool:
 def _names(full_names: Sequence[str]) -> Mapping[str, str]:
     short = {name: "_".join(name.split(".")[-2:]) for name in full_names}
     times = Counter(short.values())
-    return {
+    cut = {
         name: (one if times[one] == 1 else name.replace(".", "_"))[-_MOST_CHARACTERS:]
         for name, one in short.items()
     }
+    times = Counter(cut.values())
+    return {name: one if times[one] == 1 else _marked(name, one) for name, one in cut.items()}
+
+
+def _marked(full_name: str, cut: str) -> str:
+    """The name of one of several methods that only differ in what was cut."""
+    mark = hashlib.sha256(full_name.encode()).hexdigest()[:8]
+    return f"{cut}_{mark}"[-_MOST_CHARACTERS:]
 
 
 def _spec(service: Service, method: object) -> MethodSpec:

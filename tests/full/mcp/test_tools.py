@@ -112,6 +112,21 @@ def test_names_are_those_that_apis_of_models_take(caplog: pytest.LogCaptureFixtu
     assert caplog.text.count("most clients take only names") == 4
 
 
+def test_names_of_tools_differ_also_where_what_differs_is_cut() -> None:
+    full_names = [f"acme.{version}.{'Very' * 16}.Long" for version in ("v1", "v2", "v3")]
+
+    def names(chosen: list[str]) -> list[str]:
+        service = lro.Service(MemoryStore(), InlineExecutor(), maintenance=False)
+        for name in chosen:
+            service.declare(name, request=CountRequest, response=CountResponse)
+        return list(tools_of(TasksExtension(service)))[:-1]
+
+    found = names(full_names)
+    assert len(set(found)) == 3
+    assert all(re.fullmatch("[A-Za-z0-9_-]{64}", one) for one in found)
+    assert names(full_names[::-1]) == found[::-1]
+
+
 def test_tool_is_not_called_past_the_protocol() -> None:
     server = MCPServer("things", extensions=[TasksExtension(build().service)])
     with pytest.raises(Exception, match="only there for clients of MCP"):
