@@ -117,8 +117,11 @@ def test_waits_of_tenacity_see_the_error() -> None:
         pytest.skip("this tenacity is older than its wait_exception")
     by_error = tenacity.wait_exception(lambda exc: getattr(exc, "retry_after", None) or 0.0)
     assert Retry(wait=by_error).pause(error, 1, 0.0) == 7.0
-    with pytest.raises(lro.DeclarationError, match="wait: must be one for polls without"):
-        Polling(wait=by_error)
+    second = tenacity.wait_fixed(1)
+    for wait in (by_error, second + by_error, tenacity.wait_chain(second, second + by_error)):
+        with pytest.raises(lro.DeclarationError, match="wait: must be one for polls without"):
+            Polling(wait=wait)
+    assert Polling(wait=tenacity.wait_chain(second + second), jitter=0).pause(1, 0, None, 0) == 2.0
 
 
 def test_waits_are_added_as_those_of_tenacity_are() -> None:

@@ -168,7 +168,7 @@ class Polling:
         wait, retry = callable(self.wait), isinstance(self.retry, Retry)
         check("wait", self.wait, "a function, such as wait_proportional()", fine=wait)
         # Most polls do not fail: what asks for an exception is for ``retry``.
-        plain = type(self.wait).__name__ != "wait_exception"
+        plain = not _asks_for_exception(self.wait)
         check("wait", self.wait, "one for polls without an exception", fine=plain)
         jitter = is_number(self.jitter, 0.0) and self.jitter <= 1
         check("jitter", self.jitter, "a share from 0 to 1", fine=jitter)
@@ -197,6 +197,14 @@ class Polling:
         """What of a server's Retry-After is followed, in seconds; 0 for none."""
         asked = max(retry_after or 0.0, 0.0)
         return asked if self.max_retry_after is None else min(asked, self.max_retry_after)
+
+
+def _asks_for_exception(wait: object) -> bool:
+    """Whether a wait of tenacity, or one that it is made of, needs the error of a failed call."""
+    if any(cls.__name__ == "wait_exception" for cls in type(wait).__mro__):
+        return True
+    parts = (*getattr(wait, "wait_funcs", ()), *getattr(wait, "strategies", ()))
+    return any(map(_asks_for_exception, parts))
 
 
 def pause_of(wait: Wait, attempt: int, seconds: float, error: CallError | None = None) -> float:
