@@ -15,6 +15,7 @@ from typing import Any, Final
 import attrs
 
 from lro import Code, Operation
+from lro_client._tokens import public_address
 
 log: Final = logging.getLogger("lro_client")
 """Lives at INFO, troubles at WARNING; each line begins with the operation's name."""
@@ -52,7 +53,7 @@ class Trace:
 
     def __init__(self, api: _Api, target: str, headers: dict[str, str]) -> None:
         self._api = api
-        self._target = without_query(target)
+        self._target = public_address(target)
         self._headers = headers
         self._began = time.time_ns()
         self._lock = threading.Lock()
@@ -116,11 +117,6 @@ class Trace:
         return [self._api.trace.Link(found)] if found.is_valid else []
 
 
-def without_query(target: str) -> str:
-    """The target of a start as it may be shown: a query may hold an API key."""
-    return target.partition("?")[0]
-
-
 def _method_of(target: str) -> str:
     """A method as the client calls it: by its full name, or the path of an HTTP server."""
     service, _, method = target.removeprefix("/").rpartition("/")
@@ -134,7 +130,7 @@ def _code_of(operation: Operation) -> Code:
 
 def log_started(operation: Operation, target: str) -> None:
     """A server has answered a start."""
-    log.info("%s: started by %s", operation.name, without_query(target))
+    log.info("%s: started by %s", operation.name, public_address(target))
 
 
 def log_ended(operation: Operation, polls: int) -> None:

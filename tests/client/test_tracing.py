@@ -16,7 +16,7 @@ import respx
 import lro
 from lro_client import OperationFailed, PollTimeout, _tracing
 from lro_client._tracing import Trace
-from tests.client.faces import Clock, Face
+from tests.client.faces import URL, Clock, Face
 from tests.client.messages import NAME, TYPES, ResizeRequest, refusal, reply, running, succeeded
 from tests.client.messages import failed as failed_operation
 
@@ -182,6 +182,33 @@ def test_a_token_carries_the_trace(face: Face, server: respx.Router, spans: Span
     assert link.context.span_id == current.get_span_context().span_id
     assert link.context.is_remote
     assert span.attributes["error.type"] == "FAILED_PRECONDITION"
+
+
+@pytest.mark.parametrize(
+    ("target", "shown"),
+    [
+        (f"{PATH}?key=s3cr3t", PATH),
+        (f"{URL}{PATH}?key=s3cr3t#s3cr3t", f"{URL}{PATH}"),
+        (f"{URL.replace('://', '://user:s3cr3t@')}{PATH}", f"{URL}{PATH}"),
+    ],
+)
+def test_what_may_be_secret_in_a_target_is_not_shown(
+    target: str,
+    shown: str,
+    face: Face,
+    server: respx.Router,
+    spans: Spans,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An API key in the query, or a password: neither in the log nor in a span."""
+    caplog.set_level(logging.INFO, "lro_client")
+    server.post(path=PATH).mock(return_value=reply(running()))
+    server.route().mock(return_value=reply(succeeded()))
+    face.client().start(target, ResizeRequest(), **TYPES).result()
+    assert f"{NAME}: started by {shown}" in caplog.messages
+    [span] = spans.ours()
+    assert (span.name, span.attributes["lro.method"]) == (shown, shown)
+    assert "s3cr3t" not in f"{caplog.text}{span.to_json()}"
 
 
 def test_a_client_logs_lives(
