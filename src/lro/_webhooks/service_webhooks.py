@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import ssl
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -323,7 +324,9 @@ def _check_sending(
 def _is_proxy(text: str) -> bool:
     try:
         url = httpx.URL(text)
-        return url.scheme in ("http", "https") and bool(url.host) and (url.port or 0) < 1 << 16
+        url.host.encode("idna")  # as it will be looked up
+        fine = url.scheme in ("http", "https") and re.fullmatch(r"[^\s%]+", url.host) is not None
+        return fine and (url.port or 0) < 1 << 16 and not (url.query or url.fragment)
     except (httpx.InvalidURL, ValueError):
         return False
 
