@@ -94,6 +94,7 @@ FINAL: list[tuple[Any, lro.Code]] = [
     (httpx.TooManyRedirects("loop"), lro.Code.UNKNOWN),
     (httpx.UnsupportedProtocol("no scheme"), lro.Code.INVALID_ARGUMENT),
     (httpx.LocalProtocolError("bad header"), lro.Code.INVALID_ARGUMENT),
+    (UnicodeError("a host with an empty label"), lro.Code.INVALID_ARGUMENT),
 ]
 
 

@@ -88,7 +88,8 @@ class GrpcCoder:
     def __init__(self, metadata: Metadata, types: TypeRegistry) -> None:
         self._metadata = tuple(metadata)
         for pair in self._metadata:
-            check("metadata", pair, _PAIRS, fine=_is_pair(pair))
+            shown = pair[:1] if isinstance(pair, tuple | list) else pair  # the rest may be a token
+            check("metadata", shown, _PAIRS, fine=_is_pair(pair))
         self._types = types
         self._lock = threading.Lock()
 

@@ -381,7 +381,8 @@ _FAILURES: Final = (
     ("InvalidURL", Code.INVALID_ARGUMENT, False),
     ("UnsupportedProtocol", Code.INVALID_ARGUMENT, False),
     ("LocalProtocolError", Code.INVALID_ARGUMENT, False),
-    ("UnicodeEncodeError", Code.INVALID_ARGUMENT, False),  # a cookie that the client has kept
+    # A cookie that the client has kept, or a host that has no form for name servers.
+    ("UnicodeError", Code.INVALID_ARGUMENT, False),
     ("HTTPStatusError", Code.UNKNOWN, False),  # of less than 400: a redirection
     ("TooManyRedirects", Code.UNKNOWN, False),
     ("ConnectTimeout", Code.UNAVAILABLE, True),
@@ -461,7 +462,9 @@ class HttpCoder:
             said = _said(exc)
             text = f"{names[0]}: {said}" if said else names[0]
             status = Status(meaning[0], f"{text} ({address()})")
-            raise CallError(call.verb, status, passing=meaning[1]) from exc
+            # A traceback shows the texts of causes too.
+            cause = exc if said == str(exc) else None
+            raise CallError(call.verb, status, passing=meaning[1]) from cause
 
     def _message(
         self, call: Call, status: int, content: bytes
