@@ -424,6 +424,7 @@ WALKS = {
 def test_a_page_is_found_by_its_index(store, link, postgres_wire, index):
     """Where it begins and where it ends, and in its order."""
     store.index({"k1"})
+    until(no_index_is_made)
     postgres_wire.said.clear()
     postgres_wire.values.clear()
     store.page("", Cursor(datetime(2030, 1, 1, tzinfo=UTC), "operations/x"), 9, WALKS[index])
@@ -478,6 +479,11 @@ def test_who_may_not_make_an_index_does_without(server, schema, opened, plain, c
         assert not has_index(plain, schema)
 
 
+def no_index_is_made():
+    """Whether there is no thread, of any store, that makes indexes."""
+    return "lro-indexes" not in {one.name for one in threading.enumerate()}
+
+
 def has_index(plain, schema):
     """Whether the index by a key is there, and can be used."""
     text = """SELECT 1 FROM pg_index WHERE indisvalid
@@ -501,6 +507,24 @@ def test_old_transaction_does_not_hold_up_a_release_with_a_new_index(opened, sch
         assert not has_index(plain, schema)
     until(lambda: has_index(plain, schema))
     assert ids(store.page("", None, 9, WANTED).records) == ["a"]
+
+
+def test_old_transaction_does_not_hold_up_the_declaration_of_a_method(opened, schema, plain, clock):
+    """Of one with an index that is declared when the store is in use; more than once."""
+    store = opened()
+    insert(store, record_of(clock, keys=KEYED))
+    with plain.transaction():
+        plain.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        plain.execute("SELECT 1")
+        for keys in ({"k2"}, {"k1", "k2"}):
+            assert together(1, lambda _, keys=keys: store.index(keys)) == [None]
+        assert ids(store.page("", None, 9, WANTED).records) == ["a"]
+        assert not has_index(plain, schema)
+    until(lambda: has_index(plain, schema))
+    until(no_index_is_made)
+    store.index({"k1", "k3"})  # in another thread: the first one has ended
+    other = f"""SELECT to_regclass('"{schema}".operations_by_k3')"""
+    until(lambda: plain.execute(other).fetchone() != (None,))
 
 
 # -- a server that has changed --------------------------------------------------------------------

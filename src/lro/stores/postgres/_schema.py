@@ -306,11 +306,13 @@ class SchemaSetup:
                     making.cancel()
             maker.join(_LOCK_SECONDS)
 
-    def want(self, keys: Collection[str]) -> bool:
-        """Have the indexes by these keys made with the tables; return False if that is over."""
+    def want(self, keys: Collection[str]) -> None:
+        """Have a thread make the indexes by these keys, now or as soon as the tables are there."""
         with self._noting:
             self.declared |= frozenset(keys)
-            return not self.done
+            done = self.done
+        if done:
+            self._start_maker()
 
     def __call__(self) -> None:
         """Make the schema ready, unless that is done.
@@ -347,19 +349,21 @@ class SchemaSetup:
             raise
 
     def _start_maker(self) -> None:
-        if not self.declared - self._tried:
-            return
-        maker = threading.Thread(target=self._make_in_turn, name="lro-indexes", daemon=True)
-        try:
-            maker.start()
-        except RuntimeError as exc:  # too many threads
-            log.warning("the indexes of schema %s are not made: %s", self._address.schema, exc)
-        else:
-            self._maker = maker
+        with self._noting:  # a thread that finds nothing more to do says so under this lock
+            if self._maker is not None or not self.declared - self._tried:
+                return
+            maker = threading.Thread(target=self._make_in_turn, name="lro-indexes", daemon=True)
+            try:
+                maker.start()
+            except RuntimeError as exc:  # too many threads
+                line = "the indexes of schema %s are not made: %s"
+                log.warning(line, self._address.schema, exc)
+            else:
+                self._maker = maker
 
     def _make_in_turn(self) -> None:
         pause = _FIRST_PAUSE
-        while not self._closing.is_set() and (missing := self.declared - self._tried):
+        while not self._closing.is_set() and (missing := self._missing()):
             try:
                 with self._address.connect(self._clock) as connection:
                     self._making = connection
@@ -375,6 +379,14 @@ class SchemaSetup:
                 pause = min(2 * pause, _LONGEST_PAUSE)
             finally:
                 self._making = None
+
+    def _missing(self) -> frozenset[str]:
+        """The keys whose indexes are still to be made; without any, the thread is to end."""
+        with self._noting:
+            missing = self.declared - self._tried
+            if not missing:
+                self._maker = None
+            return missing
 
     def finish(self) -> None:
         """Make the indexes that are declared, and wait until they are there.

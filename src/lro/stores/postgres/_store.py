@@ -336,15 +336,12 @@ class PostgresStore:
         return retry_smaller(find, scan)
 
     def index(self, keys: Collection[str]) -> None:
-        """Make the indexes by these keys that the schema has not, while others go on writing.
+        """Have the indexes by these keys made that the schema has not, while others go on writing.
 
-        Before the store is first used they are only noted. A thread makes them after that use.
+        A thread makes them, after the first use of the store: the oldest transaction of the
+        database may be in their way.
         """
-        if self._setup.want(keys):
-            return
-        for key in sorted(set(keys) - self._setup.keys):
-            with self._resources.connections.connect() as connection:
-                self._setup.make_index(connection, key)
+        self._setup.want(keys)
 
     def renew(self, owner: str, until: datetime, names: Collection[str] | None = None) -> Renewed:
         """Prolong the leases of an owner.
