@@ -249,6 +249,20 @@ def test_listener_outlives_errors(process, error, said, caplog):
     joined(waiting)
 
 
+def test_outage_is_logged_once(process, caplog):
+    """Not at each try, of which there is one a second; the next outage is logged again."""
+    caplog.set_level(logging.INFO, "lro")
+    process.store.refusals += [Unavailable("away")] * 3
+    name = process.method.start(WorkRequest()).name
+    (waiting,) = process.waiting(name)
+    assert not process.store.refusals
+    assert caplog.text.count("are not received now") == 1
+    process.store.said.put(raising(Unavailable("it is lost")))
+    until(lambda: caplog.text.count("are not received now") == 2)
+    process.end_elsewhere(name)
+    joined(waiting)
+
+
 def test_close_ends_the_listener(listening, process, caplog):
     """While it listens, with an error of the closed subscription; nothing begins it again."""
     name = process.method.start(WorkRequest()).name

@@ -579,7 +579,8 @@ def test_refusals_of_the_database_are_logged_once_a_minute(
             store.get("operations/a")
         with pytest.raises(Unavailable):
             store.next_due() or store.poll_states(["operations/a"])
-    assert len([one for one in caplog.records if "refuses a statement" in one.message]) <= 2
+    refusals = [one for one in caplog.records if "refuses a statement" in one.message]
+    assert len(refusals) == 1
     calls = []
 
     def refuse(texts):
@@ -592,6 +593,22 @@ def test_refusals_of_the_database_are_logged_once_a_minute(
         until(lambda: len(calls) > number)  # noqa: B023
     announcer.stop()
     assert len([one for one in caplog.records if "were not sent" in one.message]) == 1
+
+
+def test_refusals_in_words_that_differ_are_logged_once_a_minute(
+    opened, schema, plain, clock, caplog
+):
+    """As by a trigger that says the time, or the name of the operation."""
+    store = opened()
+    insert(store, record_of(clock))
+    plain.execute(f"""CREATE FUNCTION "{schema}".refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN RAISE insufficient_privilege USING MESSAGE = 'not at ' || clock_timestamp(); END $$;
+        CREATE TRIGGER refuse BEFORE UPDATE ON "{schema}".operations
+        FOR EACH ROW EXECUTE FUNCTION "{schema}".refuse()""")
+    for _ in range(20):
+        with pytest.raises(Unavailable):
+            store.update("operations/a", lambda record: record.next_version(caller="y"))
+    assert len([one for one in caplog.records if "refuses a statement" in one.message]) == 1
 
 
 def test_backslashes_in_texts_are_read_whatever_the_role_has_set(server, schema, plain, clock):

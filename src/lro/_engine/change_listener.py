@@ -53,6 +53,7 @@ class ChangeListener:
         self._stopping = threading.Event()
         self._subscription: ChangeSubscription | None = None
         self._thread: threading.Thread | None = None
+        self._away = False
 
     def ensure_running(self) -> None:
         """Listen from now on: a caller waits or watches, or this process has work."""
@@ -93,7 +94,9 @@ class ChangeListener:
             except LroError as exc:
                 if self._stopping.is_set():
                     return
-                log.info("changes by other processes are not received now: %s", exc)
+                if not self._away:
+                    log.info("changes by other processes are not received now: %s", exc)
+                self._away = True
             except BaseException:  # whatever code of others has raised
                 log.exception("receiving changes by other processes failed; it is tried again")
             self._stopping.wait(1.0)
@@ -106,6 +109,7 @@ class ChangeListener:
         except Exception:
             self._look()  # the store may be there for all that, and callers wait
             raise
+        self._away = False
         with self._lock:
             self._subscription = subscription
         try:

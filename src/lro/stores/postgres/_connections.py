@@ -426,7 +426,7 @@ class ConnectionPool:
             # It has the means, but not the tables, say, or we not the right. No details, which may
             # be a whole row.
             what = error.diag.message_primary or type(error).__name__
-            if self._refusals.is_due(what):
+            if self._refusals.is_due(type(error).__name__):  # the texts may differ each time
                 log.error("the operations database refuses a statement of ours: %s", what)
         return unavailable(error)
 
