@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -50,6 +51,7 @@ listen_addr = 127.0.0.1
 listen_port = {port}
 unix_socket_dir =
 auth_type = any
+admin_users = lro
 pool_mode = {mode}
 default_pool_size = {size}
 query_wait_timeout = {wait_seconds}
@@ -133,3 +135,29 @@ def test_pooler_without_room_for_a_second_session_is_used(clock):
         with closing(made) as store:
             insert(store, record_of(clock))
             assert listed(store) == ["a"]
+
+
+def test_pooler_that_keeps_sessions_no_longer_is_refused(clock):
+    """Its mode is changed while stores use it."""
+    with pooler("session") as url, ExitStack() as stack:
+        stores = [
+            stack.enter_context(
+                closing(PostgresStore(url, schema=shared_server().fresh_schema(), **UNHURRIED))
+            )
+            for _ in "ab"
+        ]
+        for number in range(4):
+            insert(stores[number % 2], record_of(clock, f"before-{number}"))
+        with psycopg.connect(url.replace("/postgres", "/pgbouncer"), autocommit=True) as console:
+            for command in ("SET pool_mode = transaction", "KILL postgres", "RESUME postgres"):
+                console.execute(command, prepare=False)
+        numbers = itertools.count()
+
+        def use(number: int) -> str:
+            try:
+                insert(stores[number % 2], record_of(clock, f"{next(numbers)}"))
+            except Unavailable as exc:
+                return str(exc)
+            return ""
+
+        until(lambda: "= transaction): use its session" in "".join(map(str, together(8, use))))

@@ -210,6 +210,10 @@ class ServerAddress:
             raise
         return connection
 
+    def distrust(self) -> None:
+        """Judge a pooler once more with the next connection: it may have got another mode."""
+        self._trusted.clear()
+
     def _check_pooler(self, connection: BoundedConnection) -> None:
         """Refuse a pooler whose connections change servers between transactions.
 
@@ -265,11 +269,18 @@ IDLE_SECONDS: Final = 300.0
 _ASK: Final = f"SELECT {ASK}".encode()
 
 _MISSING: Final = (errors.UndefinedTable, errors.InvalidSchemaName)
+_STRANGE: Final = (
+    errors.InvalidSqlStatementName,
+    errors.DuplicatePreparedStatement,
+    errors.ProtocolViolation,
+    *_MISSING,
+)
+"""Errors of statements on the session of another connection, by a pooler that keeps none."""
 _OF_THE_SESSION: Final = (
     errors.ReadOnlySqlTransaction,
     errors.InvalidCatalogName,
     errors.InsufficientPrivilege,
-    *_MISSING,
+    *_STRANGE,
 )
 """Errors that a new connection may not have: the server was demoted, say, or the role changed."""
 
@@ -387,6 +398,8 @@ class ConnectionPool:
             lost = connection.closed or isinstance(exc, GOING_DOWN)
             if not lost and not (isinstance(exc, _OF_THE_SESSION) and self._may_renew()):
                 raise
+            if isinstance(exc, _STRANGE):
+                self.address.distrust()
             if isinstance(exc, _MISSING):
                 self._missing()
             connection.close()
