@@ -269,6 +269,22 @@ def test_the_log_of_a_file_that_was_replaced_is_not_applied_to_the_new_one(path,
             assert sound.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
+def test_the_log_of_a_file_that_was_replaced_is_set_aside_at_the_end(path, clock, monkeypatch):
+    """By a process that is stopped before it has looked."""
+    monkeypatch.setattr("lro.stores.sqlite._file.SEEN_SECONDS", 3600.0)
+    saved = path.with_name("saved.db")
+    with closing(filled(path, clock)) as store:
+        with plain(path) as source, plain(saved) as copy:
+            source.backup(copy)
+        for number in range(50):
+            insert(store, held(clock, str(number)), key_of(str(number)))
+        saved.rename(path)
+    with closing(SQLiteStore(path, clock=clock)) as restored:
+        assert listed(restored) == ["a"]
+    with plain(path) as sound:
+        assert sound.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
 def test_the_place_is_looked_at_now_and_then(path, clock, monkeypatch):
     """Not at every call: that would take as long as the call itself."""
     monkeypatch.setattr("lro.stores.sqlite._file.SEEN_SECONDS", 3600.0)

@@ -186,8 +186,13 @@ class DatabaseFile:
         self._log = self._log_identity()
 
     def log_closing(self) -> None:
-        """Forget the log, which SQLite may now remove."""
-        self._log = ()
+        """Forget the log, which SQLite may now remove.
+
+        It does not if another file has taken the place: nobody may have looked since then.
+        """
+        known, self._log = self._log, ()
+        if _identity_of(self.path) not in (None, self._identity):
+            self._set_log_aside(known)
 
     def is_at(self, path: str) -> bool:
         """Whether this path leads to the file, by whatever name."""
