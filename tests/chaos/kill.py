@@ -129,9 +129,6 @@ async def _rescuer(world: World) -> Host:
     return host
 
 
-# -- scenes -----------------------------------------------------------------------------------
-
-
 async def _under_load(world: World, trap: Trap | None) -> Server:
     host = await _victim(world, trap)
     await host.ready()
@@ -237,8 +234,6 @@ _SCENES: Final = {
     "any time": _at_any_time,
     "child": _bereft,
 }
-
-# -- afterwards -------------------------------------------------------------------------------
 
 
 async def _ask_again(world: World, server: Server) -> None:

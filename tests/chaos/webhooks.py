@@ -95,9 +95,6 @@ class Tally:
     faults: Sequence[str]
 
 
-# -- a process that works and sends ---------------------------------------------------------------
-
-
 def service_on(place: str, url: str) -> tuple[lro.Service, Any]:
     """A service on this store, and its method."""
     hooks = Webhooks(
@@ -166,9 +163,6 @@ def live(place: str, names: Path, url: str, seed: int, armed: bool, ready: Conne
             time.sleep(chance.uniform(0, 0.05))
 
 
-# -- the receiver ---------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def receiver() -> Iterator[tuple[str, list[tuple[str, str, Any]]]]:
     """Take webhooks at a URL, and list them: their path, id and event."""
@@ -203,9 +197,6 @@ def receiver() -> Iterator[tuple[str, list[tuple[str, str, Any]]]]:
         yield f"http://127.0.0.1:{server.server_address[1]}", taken
         server.shutdown()
         serving.join()
-
-
-# -- the campaign ---------------------------------------------------------------------------------
 
 
 def webhook_trial(kind: str, folder: Path, kills: int, seed: int) -> Tally:

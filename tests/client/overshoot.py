@@ -36,8 +36,6 @@ Answer = Callable[[str, socket.socket, threading.Event], object]
 Serving = Callable[[float], AbstractContextManager[str]]
 """A server for a wait of so many seconds; its address."""
 
-# -- servers of HTTP --------------------------------------------------------------------------
-
 
 def reading(answer: Answer) -> Behaviour:
     """Reads each request to its end before it is answered."""
@@ -176,8 +174,6 @@ HTTP: dict[str, Serving] = {
     ),
 }
 
-# -- servers of gRPC --------------------------------------------------------------------------
-
 
 def on_grpc(behave: Callable[[Any, threading.Event], object]) -> Serving:
     """A server of gRPC that does the same about every call."""
@@ -235,8 +231,6 @@ GRPC: dict[str, Serving] = {
     "UNAVAILABLE": on_grpc(aborting("UNAVAILABLE")),
     "RESOURCE_EXHAUSTED": on_grpc(aborting("RESOURCE_EXHAUSTED")),
 }
-
-# -- measuring --------------------------------------------------------------------------------
 
 
 @attrs.frozen

@@ -40,9 +40,6 @@ HANG_SECONDS = 60.0
 """What takes longer than any patience here hangs."""
 
 
-# -- the server ---------------------------------------------------------------------------------
-
-
 def application() -> lro.asgi.OperationsApp:
     """A service with the method."""
     service = lro.Service(MemoryStore(), ThreadExecutor(64), domain="acme.test")
@@ -56,9 +53,6 @@ def application() -> lro.asgi.OperationsApp:
         return ResizeResponse(size_bytes=size)
 
     return lro.asgi.OperationsApp(service, starts={resize.spec.path: resize})
-
-
-# -- the proxy ----------------------------------------------------------------------------------
 
 
 def cutting(port: str, seed: int, tally: collections.Counter[str]) -> sockets.Behaviour:
@@ -95,9 +89,6 @@ def shut(*connections: socket.socket) -> None:
     for one in connections:
         with contextlib.suppress(OSError):
             one.shutdown(socket.SHUT_RDWR)
-
-
-# -- the threads --------------------------------------------------------------------------------
 
 
 class Worker:

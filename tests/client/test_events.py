@@ -113,9 +113,6 @@ def test_encoder_refuses_a_name_that_is_empty() -> None:
         HttpCoder(Routes(), lro.TypeRegistry()).encode(call)
 
 
-# -- through a client ---------------------------------------------------------------------------
-
-
 class Server:
     """Answers ``:watch`` and ``:batchGet`` as the test says; by itself each operation is done."""
 

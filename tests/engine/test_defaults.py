@@ -190,9 +190,6 @@ def test_metadata_in_binary_form_stays_as_it_is(service):
     assert service.get(operation.name).metadata == packed
 
 
-# -- the flag of a request to cancel (spec §2.6, §9.6) ---------------------------------------------
-
-
 @attrs.frozen
 class Flagless:
     """Metadata without a conventional flag."""

@@ -150,9 +150,6 @@ def test_a_life(case, store, clock, make_service, maintained):
             life.service.run_maintenance()
 
 
-# -- lists in pages -------------------------------------------------------------------------------
-
-
 class Walk:
     """One case as it goes along: its service, and the tokens that it has kept."""
 

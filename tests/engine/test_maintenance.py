@@ -146,9 +146,6 @@ def test_two_first_calls_start_one_thread():
         assert threads == {thread_of(service)}
 
 
-# -- what may not be committed yet ----------------------------------------------------------------
-
-
 class Seconds:
     """A clock that the test moves."""
 

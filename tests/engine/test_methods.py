@@ -78,9 +78,6 @@ def test_what_is_not_registered(name, info, why):
     assert list(methods) == ["acme.v1.Works.Do"]
 
 
-# -- signatures -----------------------------------------------------------------------------------
-
-
 def plain(request: WorkRequest) -> WorkResponse: ...
 def union(request: WorkRequest | None) -> WorkResponse | None: ...
 
@@ -148,9 +145,6 @@ def test_a_given_class_that_is_no_message_class(make_service):
     """Is named alone: no annotation says it."""
     with pytest.raises(DeclarationError, match=r"^Model: is not an attrs class"):
         make_service().method("acme.v1.Works.Odd", request=Model, metadata=WorkMetadata)(plain)
-
-
-# -- conventional metadata ------------------------------------------------------------------------
 
 
 def record(**fields):

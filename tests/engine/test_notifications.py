@@ -31,9 +31,6 @@ def owed(store, name):
     return record.notify_at is not None
 
 
-# -- ends -----------------------------------------------------------------------------------------
-
-
 def raised(service, store, clock):
     def body(request, job):
         raise StatusError(Code.ABORTED, "it fails")
@@ -131,9 +128,6 @@ def test_a_deletion_is_logged_with_its_caller_and_its_debt(store, make_service, 
     assert store.next_due() is None
 
 
-# -- starts ---------------------------------------------------------------------------------------
-
-
 def test_a_start_keeps_its_endpoints(store, make_service):
     """In the record, where callers do not see them."""
     service = make_service(store, InlineExecutor(), webhooks=NotedEnds())
@@ -163,9 +157,6 @@ def test_what_is_no_endpoint_is_refused(store, make_service, wrong):
         method.start(WorkRequest(), notify=[ENDPOINT])  # which would never be sent
     assert list(store.page("", None, 9).records) == []
     assert method.start(WorkRequest(), notify=[]).operation.done
-
-
-# -- life -----------------------------------------------------------------------------------------
 
 
 def test_a_refused_store_leaves_nothing_behind():

@@ -69,9 +69,6 @@ def build(make_service):
     return make
 
 
-# -- permission -----------------------------------------------------------------------------------
-
-
 @EACH
 def test_permission_is_asked(build, verb):
     """With the caller, the RPC's name and the operation's, or the parent's for List.
@@ -131,9 +128,6 @@ def test_all_arguments_are_checked_before_permission(build):
     assert caught.value.code is Code.DEADLINE_EXCEEDED
 
 
-# -- owners ---------------------------------------------------------------------------------------
-
-
 @EACH_NAMED
 def test_operations_belong_to_their_caller(build, verb):
     """Where the service says so, to others they do not exist."""
@@ -161,9 +155,6 @@ def test_lists_show_what_is_the_callers(build, clock):
     found = [one.name for one in (*first.operations, *second.operations)]
     assert (found, second.next_page_token) == (mine[::-1], "")
     assert service.list(ListOperationsRequest(), caller="nobody").operations == ()
-
-
-# -- reporters and methods ------------------------------------------------------------------------
 
 
 def test_a_reporter_speaks_for_its_method_only(build):

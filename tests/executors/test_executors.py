@@ -261,9 +261,6 @@ def test_an_executor_survives_a_fork(module, name, warm):
     assert (run.returncode, run.stderr) == (0, "")
 
 
-# -- what the system has not to spare -------------------------------------------------------------
-
-
 def test_a_function_waits_until_a_thread_can_be_started(monkeypatch):
     """Beside an event loop: it is neither lost, nor does it block the others."""
     monkeypatch.setattr(asyncio_executor, "_PAUSE", 0.0)

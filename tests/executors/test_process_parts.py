@@ -166,9 +166,6 @@ def test_refusal_of_a_report_arrives(error, expected):
     assert (type(found), str(found)) == (type(expected), str(expected))
 
 
-# -- the parent's side -------------------------------------------------------------------------
-
-
 class LastWords:
     """A child that is dead when one looks, and has said something before."""
 

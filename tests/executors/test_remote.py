@@ -245,9 +245,6 @@ def test_a_method_keeps_its_limit_in_a_worker(make_service, store, sending):
     assert max(most) == 1
 
 
-# -- functions that are called elsewhere ----------------------------------------------------------
-
-
 class Elsewhere(ThreadExecutor):
     """Calls functions another way, which the test gives."""
 

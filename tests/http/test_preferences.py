@@ -68,9 +68,6 @@ def test_preferences_are_read_as_the_rfc_has_them(header: str, wanted: Preferenc
     assert read_preferences(header) == wanted
 
 
-# -- starts -----------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def serving_work(kind: str, *, accepted: bool = False, **options: Any) -> Iterator[Any]:
     """A service on threads, whose work ends when it may, and calls to an application of it.
@@ -243,9 +240,6 @@ def test_caller_who_leaves_ends_the_wait_and_not_the_operation() -> None:
     (operation,) = counting.service.list(lro.ListOperationsRequest()).operations
     assert (line.sent, operation.done, counting.service.waiters.waits) == ([], False, 0)
     counting.finish(operation.name)
-
-
-# -- where the operation is -------------------------------------------------------------------
 
 
 scope_of = functools.partial(asgi_scope, "POST")

@@ -103,9 +103,6 @@ def uvicorn() -> Iterator[Server]:
         yield found
 
 
-# -- waiting ----------------------------------------------------------------------------------
-
-
 def test_a_caller_who_disconnects_frees_the_waiter(
     uvicorn: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -151,9 +148,6 @@ def test_wsgi_wait_ends_with_operation_or_its_deletion() -> None:
             until(lambda: counting.service.waiters.waits)
             end(name)
             assert waiter.reply()[0] == status
-
-
-# -- what comes over the line -----------------------------------------------------------------
 
 
 def test_requests_on_one_connection(server: Server) -> None:

@@ -124,8 +124,6 @@ def test_a_number_of_thousands_of_digits_is_not_written_out():
         assert len(caught.value.description) < 200
 
 
-# -- well-known types -----------------------------------------------------------------------------
-
 FAR_WEST = timezone(timedelta(hours=-12))
 
 

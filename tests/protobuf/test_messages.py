@@ -84,8 +84,6 @@ def test_messages_of_other_packages_are_not_read():
     assert from_proto(pb.GetOperationRequest(name="x")) == GetOperationRequest("x")
 
 
-# -- messages of users ----------------------------------------------------------------------------
-
 ATTRS, PROTOBUF = of_attrs(), of_protobuf()
 
 

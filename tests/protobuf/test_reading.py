@@ -144,8 +144,6 @@ def test_json_that_attrs_classes_refuse_is_refused_at_the_same_path(key, value):
         assert len(paths) == 1
 
 
-# -- what attrs classes have not ------------------------------------------------------------------
-
 FILES = """
 file {
   name: "three.proto" package: "acme.v3" syntax: "proto3"

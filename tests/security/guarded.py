@@ -64,9 +64,6 @@ class Script:
     authorize: Callable[[str, str, str], Any] = lambda caller, verb, name: None
 
 
-# -- kinds of hooks ---------------------------------------------------------------------------
-
-
 class _Plain:
     def __init__(self, act: Callable[..., Any]) -> None:
         self._act = act
@@ -126,9 +123,6 @@ PLACES: Final = [
     if kind in PLAIN or edge in ("asgi", "grpc.aio")
 ]
 """Each edge with each kind of hook that it takes."""
-
-
-# -- calls ------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -289,9 +283,6 @@ def guarded(edge: str, kind: str, store: str, folder: Path, **options: Any) -> I
     hook = make(lambda headers: script.authenticate(headers))
     with counting.service, SERVED[edge](counting, hook) as call:
         yield Place(counting, script, VERBS[edge], call)
-
-
-# -- errors of an application ------------------------------------------------------------------
 
 
 class Saying(lro.StatusError):

@@ -122,8 +122,6 @@ def check_refused(reply: Reply, origin: str = "") -> None:
     assert "access-control-allow-origin" not in reply.headers
 
 
-# -- which headers pass -----------------------------------------------------------------------
-
 PASSES: list[tuple[str, str, Headers]] = [
     ("no browser", "http", []),
     ("no browser, no host", "http", [("host", "")]),
@@ -265,9 +263,6 @@ def test_host_that_is_missing_is_nobodys_origin(serve: Callable[..., Site]) -> N
     """Without Host an Origin can only be a trusted one."""
     check_refused(serve().call("POST", START, [("origin", OWN)]), OWN)
     assert serve(APP).call("POST", START, [("origin", APP)]).status == 200
-
-
-# -- the option -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("module", [asgi, wsgi])

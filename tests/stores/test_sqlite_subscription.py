@@ -146,9 +146,6 @@ def test_a_busy_moment_is_nothing_to_a_subscription(subscription, file_store, ot
     assert file_store.poll_states(["operations/a"]).finished == frozenset()
 
 
-# -- reported by the system -----------------------------------------------------------------------
-
-
 @pytest.fixture
 def now(monkeypatch):
     """The time, which only the test and the waits for writes, none of which come, move."""

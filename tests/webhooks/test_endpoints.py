@@ -176,8 +176,6 @@ def test_operation_in_progress_or_unknown_owes_nothing_to_ask_for(here: Here) ->
                 ask(name)
 
 
-# -- what a record keeps --------------------------------------------------------------------------
-
 NOW = datetime(2026, 11, 22, 9, 0, 0, 123000, tzinfo=UTC)
 
 

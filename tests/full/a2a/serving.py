@@ -151,8 +151,6 @@ def working_agent() -> Iterator[Agent]:
         yield served
 
 
-# -- one call by each of the bindings ---------------------------------------------------------
-
 PROTOCOL = {
     "TASK_NOT_FOUND": (-32001, 404, "NOT_FOUND"),
     "TASK_NOT_CANCELABLE": (-32002, 400, "FAILED_PRECONDITION"),

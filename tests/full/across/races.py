@@ -129,8 +129,6 @@ def one_report(parties: Sequence[Party], asked_before: bool) -> str:
     return how
 
 
-# -- identical starts -----------------------------------------------------------------------------
-
 CALLERS = 100
 """How many start the same at once, all processes together."""
 
@@ -202,8 +200,6 @@ def identical_starts(
     assert done == [1] * rounds, "work was done more than once, or not at all"
     return Counter(starts=CALLERS * rounds, operations=rounds, runs=sum(done))
 
-
-# -- waiting --------------------------------------------------------------------------------------
 
 ENDS = {
     "complete": ("SUCCEEDED", "the truth"),

@@ -199,8 +199,6 @@ def test_half_a_character_in_a_request_id_is_an_error_of_the_client(anyone: Call
     assert (error["code"], error["message"]) == (-32602, "request_id: has half a character")
 
 
-# -- what a server cannot send ----------------------------------------------------------------
-
 NO_JSON: Any = object()
 DETAILS = (
     Packed("type.googleapis.com/acme.v1.Note", {"secret": NO_JSON}),

@@ -181,9 +181,6 @@ def test_open_ids_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     assert not caplog.records
 
 
-# -- clients that know no tasks ---------------------------------------------------------------
-
-
 def test_client_without_tasks_gets_a_handle_and_reads_on(serve: Serve) -> None:
     counting = build()
     caller = serve(counting.service, wait=0)
@@ -291,9 +288,6 @@ def test_wait_ends_when_its_client_goes_away(json_response: bool) -> None:
             until(lambda: counting.service.waiting, lambda count: count == 1)
         until(lambda: counting.service.waiting, lambda count: count == 0)
         assert len(counting.service.list(lro.ListOperationsRequest()).operations) == 1
-
-
-# -- what a start needs -----------------------------------------------------------------------
 
 
 def test_many_arguments_are_read_beside_the_event_loop(serve: Serve) -> None:

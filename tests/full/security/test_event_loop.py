@@ -113,8 +113,6 @@ class Measure:
         return Held(self._longest, statuses[0], asked.what)
 
 
-# -- requests ---------------------------------------------------------------------------------
-
 Routes = Mapping[str, tuple[str, str]]
 """Method and path of verbs."""
 
@@ -301,8 +299,6 @@ def of_filters(_: Routes) -> Iterator[Asked]:
             query = b"pageSize=%s&filter=%s" % (size, escaped)
             yield Asked(what=f"filter: {kind}", method="GET", path=b"/v1/operations", query=query)
 
-
-# -- the test ---------------------------------------------------------------------------------
 
 KINDS: dict[str, tuple[str, Callable[[Routes], Iterator[Asked]]]] = {
     "headers": ("get cancel start page", of_headers),
